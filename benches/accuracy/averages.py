@@ -17,8 +17,7 @@ from gradwire.torch import backends
 from gradwire.torch.engine.layout import Layout
 from gradwire.torch.engine.parameter import make_slots, set_codec
 from gradwire.torch.engine.step import BucketTask, Step
-from gradwire.torch.exchange.base import ExchangeBase
-from gradwire.torch.exchange.build import build
+from gradwire.torch.exchange import ExchangeBase, build
 from gradwire.torch.transport import Channel
 
 from .flat import Flat

@@ -60,7 +60,7 @@ def check_bytes(
         expected += [
             (size * front, (size - 1) * front),
             (int(to_owners.sum()), int(to_owners.sum() - to_owners[rank])),
-            (16, 16 * (size - 1)),
+            (32, 32 * (size - 1)),
             (size * result, (size - 1) * result),
         ]
     assert sorted(found["calls"]) == sorted(expected)

@@ -46,7 +46,7 @@ def test_every_step_is_one_of_power_iteration(ranks: Ranks) -> None:
 
 
 def test_a_rank_sends_one_factor_of_each_side(two: Ranks) -> None:
-    flags = 34 + 1 + 32  # the head of a bucket of one parameter, and whether all have one P
+    flags = 33 + 1 + 32  # those of a bucket of one parameter, and whether all have one P
     expected = 4 * ((300 + 400) * 16 + flags)
     for found in two.run(
         "exchanges.wire_bytes", exchange="factors", quantize="Float32", ratio=0.1, steps=6

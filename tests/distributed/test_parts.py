@@ -15,8 +15,7 @@ from gradwire.torch.engine.layout import Layout
 from gradwire.torch.engine.metrics import Counters, Outcomes, ParameterCounts
 from gradwire.torch.engine.parameter import FLOOR, ParameterSlot, SizeLimit
 from gradwire.torch.engine.step import BufferPool
-from gradwire.torch.exchange import slot as slots
-from gradwire.torch.exchange.slot import Plan, Status
+from gradwire.torch.exchange.all_gather import SlotPlan
 
 
 def test_a_limit_starts_at_the_bound_and_comes_down_to_what_is_sent() -> None:
@@ -98,69 +97,24 @@ def layout() -> Layout:
     return Layout(parameters, torch.float32)
 
 
-@pytest.fixture
-def plan(layout: Layout) -> Plan:
-    return Plan.of(layout, 4)
-
-
-@pytest.fixture
-def slot(layout: Layout, plan: Plan) -> np.ndarray:
-    slot = np.zeros(plan.nbytes, np.uint8)
-    plan.records(slot)[0] = (120, 130, 1)
-    slots.write_header(slot, layout, 41)
-    return slot
-
-
 def test_neighbouring_dense_parameters_are_one_run(layout: Layout) -> None:
     assert layout.runs == ((2000, 2016),)
     assert layout.dense_numel == 16
     assert [piece.parameter.name for piece in layout.pieces] == ["w"]
 
 
-def test_a_slot_reads_as_it_was_written(layout: Layout, plan: Plan, slot: np.ndarray) -> None:
-    reading = slots.read(slot, 0, plan, layout, 41)
-    assert reading.status is Status.OK
-    assert (reading.sizes, reading.wanted.tolist(), reading.zeros.tolist()) == (
-        [120],
-        [130],
-        [True],
-    )
+def test_records_of_a_slot_read_as_they_were_written(layout: Layout) -> None:
+    plan = SlotPlan.of(layout, 4)
+    fronts = np.zeros((2, plan.front), np.uint8)
+    for front, record in zip(fronts, [(120, 130, 1), (500, 2**40, 0)], strict=True):
+        plan.records(front)[0] = record
+    assert plan.read_records(fronts).tolist() == [[(120, 130, 1)], [(500, 2**40, 0)]]
     assert plan.frames_at % 64 == plan.dense_at % 64 == plan.nbytes % 64 == 0
-
-
-def test_a_slot_of_another_bucket_is_refused(layout: Layout, plan: Plan, slot: np.ndarray) -> None:
-    with pytest.raises(ExchangeError, match=r"rank 3 is at bucket 41, this rank at bucket 42") as e:
-        slots.read(slot, 3, plan, layout, 42)
-    assert e.value.rank == 3
-    other = Layout([ParameterSlot("w", torch.zeros(2000))], torch.float32)
-    with pytest.raises(ExchangeError, match="different parameters"):
-        slots.read(slot, 0, plan, other, 41)
-
-
-@pytest.mark.parametrize("at", [0, 4])
-def test_a_slot_with_a_bad_head_is_refused(
-    layout: Layout, plan: Plan, slot: np.ndarray, at: int
-) -> None:
-    slot[at] = 0xFF
-    with pytest.raises(ExchangeError, match="not one of gradwire's"):
-        slots.read(slot, 0, plan, layout, 41)
-
-
-def test_a_frame_longer_than_its_limit_is_refused(
-    layout: Layout, plan: Plan, slot: np.ndarray
-) -> None:
-    plan.records(slot)[0] = (2**63, 0, 0)
-    with pytest.raises(ExchangeError, match="exceeds its size limit"):
-        slots.read(slot, 0, plan, layout, 41)
-
-
-def test_a_failure_fits_into_every_slot(layout: Layout, plan: Plan, slot: np.ndarray) -> None:
-    slots.write_failure(slot, layout, 41, Status.FAILED, "é" * 5000)
-    reading = slots.read(slot, 0, plan, layout, 41)
-    assert reading.status is Status.FAILED
-    assert reading.message.startswith("é" * 400)
-    slots.write_failure(slot, layout, 41, Status.NON_FINITE, [1, 2**40, 2**32 - 1])
-    assert slots.read(slot, 0, plan, layout, 41).reason == [1, 2**40, 2**32 - 1]
+    for size in (501, 2**63):
+        plan.records(fronts[1])[0] = (size, 0, 0)
+        with pytest.raises(ExchangeError, match="of rank 1 exceeds its size limit") as error:
+            plan.read_records(fronts)
+        assert error.value.rank == 1
 
 
 def test_a_leader_trims_positions_into_its_residual() -> None:

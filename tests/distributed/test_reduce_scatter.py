@@ -11,7 +11,8 @@ import gradwire
 from gradwire.memory import NoMemory
 from gradwire.sparsify import TopK
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.exchange import ownership as ranges
+from gradwire.torch.exchange.owners import check_lengths
+from gradwire.torch.exchange.wire import Verdict
 from tests.distributed.plain_owners import check_bytes, runs_of
 from tests.distributed.ranks import Nursery, Ranks
 from tests.distributed.test_parity import check_conservation
@@ -162,9 +163,9 @@ def test_sizes_that_another_exchange_has_observed_trim_nothing(two: Ranks) -> No
 
 
 def test_a_length_that_cannot_be_is_an_error_before_memory_is_taken_for_it() -> None:
-    ranges.check_lengths([0, 4096], [4096, 4096])
+    assert check_lengths([Verdict(0), Verdict(4096)], [4096, 4096]) == [0, 4096]
     with pytest.raises(ExchangeError, match="rank 1 announces 9223372036854775808 bytes"):
-        ranges.check_lengths([17, 1 << 63], [4096, 4096])
+        check_lengths([Verdict(17), Verdict(1 << 63)], [4096, 4096])
 
 
 def test_resume_is_bit_for_bit_whatever_buckets_it_begins_with(two: Ranks, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gradwire.torch
-from gradwire.torch.exchange.dense import mean_of
+from gradwire.torch.exchange.dense import divide
 from tests.distributed.device_suite import DeviceSuite
 from tests.distributed.ranks import Nursery, Ranks
 
@@ -104,4 +104,4 @@ class TestNcclAlone:
 
 def test_means_are_rounded_as_on_the_cpu() -> None:
     total = torch.randn(10_000, generator=torch.Generator().manual_seed(5))
-    assert torch.equal(mean_of(total.cuda(), 3).cpu(), mean_of(total, 3))
+    assert torch.equal(divide(total.cuda(), 3).cpu(), divide(total, 3))

@@ -34,7 +34,7 @@ __all__ = [
     "ring_all_reduce",
 ]
 
-FRONT, RESULT = 32, 16
+FRONT, RESULT = 32, 32
 """Bytes of a reduce-scatter's headers: of pieces, which also have a bit per tensor, and of sums."""
 
 

@@ -222,7 +222,7 @@ def damaged(rank: int, world_size: int, how: str) -> dict[str, Any]:
 
 
 def _spoil(exchange: Any, how: str, rank: int) -> None:
-    decode, settle = exchange._decode, exchange._settle
+    decode, settle = exchange._decode, exchange._commit
     buckets = 0
 
     def flipped(job: Any, contents: Any, **options: Any) -> None:
@@ -242,7 +242,7 @@ def _spoil(exchange: Any, how: str, rank: int) -> None:
     if how == "flipped":
         exchange._decode = flipped
     else:
-        exchange._settle = failing
+        exchange._commit = failing
 
 
 def refused(rank: int, world_size: int) -> dict[str, str]:

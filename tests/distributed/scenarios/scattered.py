@@ -74,8 +74,8 @@ class Counting:
         return self._real[2](group, parts, *rest)
 
     def all_gather(self, group: ProcessGroupChannel, out: torch.Tensor, mine: torch.Tensor) -> Any:
-        if mine.numel() == 16:  # not the message of a report
-            self.calls.append((16, 16 * (self.size - 1)))
+        if mine.numel() == 32:  # not the message of a report
+            self.calls.append((32, 32 * (self.size - 1)))
         return self._real[1](group, out, mine)
 
     def __enter__(self) -> "Counting":

@@ -22,11 +22,13 @@ from gradwire.torch.engine.parameter import ParameterSlot, make_slots
 from gradwire.torch.engine.scheduler import AutoScheduler, Scheduler
 from gradwire.torch.engine.sharding import Shard, shard_of
 from gradwire.torch.errors import warn
-from gradwire.torch.exchange.base import ExchangeBase
-from gradwire.torch.exchange.build import build
-from gradwire.torch.exchange.hierarchical import HierarchicalExchange
-from gradwire.torch.exchange.outcome import Confirmation
-from gradwire.torch.exchange.router import AutoExchangeRouter
+from gradwire.torch.exchange import (
+    AutoExchangeRouter,
+    Confirmation,
+    Exchange,
+    HierarchicalExchange,
+    build,
+)
 from gradwire.torch.transport import Hierarchy, RankTopology, Transport
 
 if TYPE_CHECKING:
@@ -198,7 +200,7 @@ def _connect(
         agree(messages, "attached", facts)
         frames = transport.make(carriers)
         transport.connect(frames, carriers, named.values())
-        exchange: ExchangeBase
+        exchange: Exchange
         if options.owners_of(frames.size) is not None:
             exchange = AutoExchangeRouter(frames, transport.make(), carriers)
         else:

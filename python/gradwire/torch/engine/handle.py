@@ -17,7 +17,7 @@ from gradwire.torch.engine.config import Codecs, Options
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.engine.layout import Layouts
 from gradwire.torch.engine.local_gradients import flat_buckets, used_anywhere
-from gradwire.torch.engine.metrics import StepTimes, build_report, figures
+from gradwire.torch.engine.metrics import build_report, figures
 from gradwire.torch.engine.optimizer_link import OptimizerLink
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.scheduler import Scheduler
@@ -572,7 +572,7 @@ class Handle:
     def _reset_metrics(self) -> None:
         """Start all running sums from zero, except the count of steps."""
         exchange = self._engine.exchange
-        exchange.times = StepTimes(steps_ever=exchange.times.steps_ever)
+        exchange.times.clear()
         self._counters.clear()
 
     def _reason(self) -> str:

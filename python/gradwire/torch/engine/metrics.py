@@ -4,7 +4,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -234,6 +234,12 @@ class StepTimes:
         now = time.perf_counter()
         self.seconds[stage] += now - start
         return now
+
+    def clear(self) -> None:
+        """Start from zero, except ``steps_ever``."""
+        fresh = StepTimes(steps_ever=self.steps_ever)
+        for each in fields(self):
+            setattr(self, each.name, getattr(fresh, each.name))
 
     def sent(self, collectives: int, room: int, wire: float, dense: int) -> None:
         """Add one bucket: collectives, bytes passed to them, bytes sent, bytes of gradients."""

@@ -1,10 +1,15 @@
-"""The exchange by all-gather: encode into a slot, gather all slots, decode in rank order."""
+"""The exchange by all-gather: encode into a slot, gather all slots, decode in rank order.
 
+A slot has the same length on every rank: a header, one record per frame, the dense parameters in
+their own dtype, the frames one after another, and unused room. A rank that cannot fill its slot
+writes the error instead, so the collective always completes and all ranks learn the reason.
+"""
+
+import itertools
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -12,32 +17,113 @@ from numpy.typing import NDArray
 
 from gradwire.torch.engine.layout import Layout
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
-from gradwire.torch.errors import ExchangeError, GradientError
-from gradwire.torch.exchange import slot as slots
+from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import (
-    accumulator,
-    mean_of,
+    divide,
     pack_dense,
-    raise_bad,
-    reason_of,
-    take,
+    sum_dtype,
+    take_buffers,
     unpack_dense,
 )
-from gradwire.torch.exchange.slot import Plan, Reading, Status
+from gradwire.torch.exchange.wire import (
+    HEADER_NBYTES,
+    MESSAGE_NBYTES,
+    attributed,
+    raise_first,
+    read_verdicts,
+    write_verdict,
+)
 from gradwire.torch.transport import Channel
 
-__all__ = ["AllGatherExchange", "Contents", "unused"]
+__all__ = ["AllGatherExchange", "DeferredAllGather", "SlotPlan"]
+
+_RECORD = np.dtype([("size", "<u8"), ("wanted", "<u8"), ("zero", "<u8")])
+_ALIGN = 64
+
+
+def _align(nbytes: int) -> int:
+    return -(-nbytes // _ALIGN) * _ALIGN
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """Sizes and offsets in the slots of one bucket, in bytes; the same on every rank.
+
+    Attributes
+    ----------
+    limits : tuple of int
+        Maximum size of each frame.
+    records_at, dense_at, dense_end, frames_at, nbytes : int
+    front : int
+        Bytes before the dense parameters, and at least those of a message: errors are there.
+    """
+
+    limits: tuple[int, ...]
+    records_at: int
+    dense_at: int
+    dense_end: int
+    frames_at: int
+    nbytes: int
+    front: int
+
+    @classmethod
+    def of(cls, layout: Layout, itemsize: int) -> "SlotPlan":
+        """Plan the slots of a bucket from the current limits."""
+        limits = tuple([parameter.limit.nbytes for parameter in layout.compressed])
+        records_at = _align(HEADER_NBYTES)
+        dense_at = _align(records_at + len(limits) * _RECORD.itemsize)
+        dense_end = dense_at + layout.dense_numel * itemsize
+        frames_at = _align(dense_end)
+        nbytes = max(MESSAGE_NBYTES, _align(frames_at + sum(limits)))
+        front = max(MESSAGE_NBYTES, dense_at)
+        return cls(limits, records_at, dense_at, dense_end, frames_at, nbytes, front)
+
+    def records(self, front: NDArray[np.uint8]) -> NDArray[np.void]:
+        """Return a slot's records, one per frame: size, wanted size, whether the input was zero."""
+        end = self.records_at + len(self.limits) * _RECORD.itemsize
+        return front[self.records_at : end].view(_RECORD)
+
+    def read_records(self, fronts: NDArray[np.uint8]) -> NDArray[np.void]:
+        """Return the records of all ranks, one row per rank.
+
+        Raises
+        ------
+        ExchangeError
+            A frame is longer than its limit.
+        """
+        records = np.stack([self.records(front) for front in fronts])
+        bad = (records["size"] > np.array(self.limits, np.uint64)).any(axis=1)
+        if bad.any():
+            rank = int(bad.argmax())
+            raise ExchangeError(f"a frame of rank {rank} exceeds its size limit", rank)
+        return records
 
 
 @dataclass(slots=True, eq=False)
-class Contents:
-    """What was gathered for one bucket."""
+class _Slots:
+    """The slots of one bucket.
 
-    plan: Plan
+    Attributes
+    ----------
+    plan : SlotPlan
+    slot, gathered : torch.Tensor
+        This rank's slot, and memory that begins with those of all ranks.
+    sizes : list of list of int
+        Bytes of each rank's frames.
+    unused : numpy.ndarray
+        For each piece, whether its gradient is zero on every rank.
+    """
+
+    plan: SlotPlan
     slot: torch.Tensor
     gathered: torch.Tensor
-    readings: list[Reading] = field(default_factory=list)
+    sizes: list[list[int]] = field(default_factory=list)
+    unused: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+
+    def rows(self, ranks: int) -> torch.Tensor:
+        """Return the slots of all ranks, one row per rank."""
+        return self.gathered[: self.plan.nbytes * ranks].view(ranks, self.plan.nbytes)
 
 
 class AllGatherExchange(ExchangeBase):
@@ -45,6 +131,8 @@ class AllGatherExchange(ExchangeBase):
 
     Parameters
     ----------
+    channel, carriers, check_result
+        As in `ExchangeBase`.
     mean : {"ranks", "senders"}
         See `gradwire.exchange.AllGather`.
     """
@@ -61,10 +149,6 @@ class AllGatherExchange(ExchangeBase):
         self._mean = mean
         self._slots = BufferPool()
         self._gathers = BufferPool()
-        # Gloo's threads release a collective's tensors shortly after it completes. If these views
-        # had no reference here, those threads would need the GIL to free them, and old releases of
-        # torch (such as 2.4) hold the GIL while they wait for those threads to end.
-        self._recent: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=16)
 
     def close(self) -> None:
         """Release the channel, without closing it, and the memory of slots."""
@@ -77,137 +161,154 @@ class AllGatherExchange(ExchangeBase):
     def send(self, job: BucketTask, sequence: int) -> InFlightBucket:
         """Encode a bucket and start the all-gather of its slot."""
         start = time.perf_counter()
-        plan = Plan.of(job.layout, job.bucket.itemsize)
-        (slot,), job = take(job, [(self._slots, plan.nbytes)])
+        plan = SlotPlan.of(job.layout, job.bucket.itemsize)
+        (slot,), job = take_buffers(job, [(self._slots, plan.nbytes)])
         self._fill(job, plan, slot, sequence)
         self.times.add("encode", start)
-        every = plan.nbytes * self.world_size
-        (gathered,), told = take(job, [(self._gathers, every)])
-        if told.error is not job.error:
-            self._fill(told, plan, slot, sequence)
-        views = gathered[:every], slot[: plan.nbytes]
-        if slot.is_cpu:
-            self._recent.append(views)
+        total = plan.nbytes * self.world_size
+        (gathered,), failed = take_buffers(job, [(self._gathers, total)])
+        if failed.error is not job.error:
+            self._fill(failed, plan, slot, sequence)
+        views = gathered[:total], slot[: plan.nbytes]
+        self._keep(*views)
         work = self.channel.all_gather(*views)
         return InFlightBucket(
             job,
             sequence,
             works=(work,),
-            contents=Contents(plan, slot, gathered),
+            contents=_Slots(plan, slot, gathered),
             room=plan.nbytes,
             wire=plan.nbytes * (self.world_size - 1),
         )
 
-    def _fill(self, job: BucketTask, plan: Plan, slot: torch.Tensor, sequence: int) -> None:
+    def _fill(self, job: BucketTask, plan: SlotPlan, slot: torch.Tensor, sequence: int) -> None:
         layout = job.layout
         front = np.zeros(plan.front, np.uint8)
         try:
-            self._fill_frames(job, plan, slot, front)
+            pieces = range(len(layout.pieces))
+            outcomes = self._encode(job, pieces, plan.limits, slot[plan.frames_at :])
+            records = plan.records(front)
+            records["size"] = outcomes.nbytes
+            records["wanted"] = outcomes.wanted()
+            records["zero"] = outcomes.zero
+            layout.counters.encoded(layout.rows, outcomes, outcomes.nbytes)
             if layout.runs:
                 pack_dense(job, slot[plan.dense_at : plan.dense_end].view(layout.dtype))
-            slots.write_header(front, layout, sequence)
+            write_verdict(front, layout.digest, sequence)
             front = front[: plan.dense_at]
-        except GradientError as error:
-            reason = reason_of(error, layout)
-            slots.write_failure(front, layout, sequence, Status.NON_FINITE, reason)
         except BaseException as error:  # of any kind: the other ranks wait for this slot
-            text = f"{type(error).__name__}: {error}"
-            slots.write_failure(front, layout, sequence, Status.FAILED, text)
+            front[:] = 0
+            message = front[:MESSAGE_NBYTES]
+            write_verdict(message, layout.digest, sequence, attributed(error, self.rank))
         job.bucket.write_header(slot, front)
-
-    def _fill_frames(
-        self, job: BucketTask, plan: Plan, slot: torch.Tensor, front: NDArray[np.uint8]
-    ) -> None:
-        every = range(len(job.layout.pieces))
-        outcomes = self._encode(job, every, plan.limits, slot[plan.frames_at :])
-        records = plan.records(front)
-        records["size"] = outcomes.nbytes
-        records["wanted"] = outcomes.wanted()
-        records["zero"] = outcomes.zero
-        job.layout.counters.encoded(job.layout.rows, outcomes, outcomes.nbytes)
 
     # The receiving thread ---------------------------------------------------------------------
 
-    def _look(self, flight: InFlightBucket) -> NDArray[np.uint8]:
-        contents = flight.contents
-        assert isinstance(contents, Contents)
-        return flight.job.bucket.read_headers(self._slot_of(contents), contents.plan.front)
+    def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
+        slots = flight.contents
+        assert isinstance(slots, _Slots)
+        return flight.job.bucket.read_headers(slots.rows(self.world_size), slots.plan.front)
 
-    def _combine(self, flight: InFlightBucket, fronts: NDArray[np.uint8]) -> None:
-        contents = flight.contents
-        assert isinstance(contents, Contents)
-        job = flight.job
+    def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
+        slots, job = flight.contents, flight.job
+        assert isinstance(slots, _Slots)
         try:
-            self._read(flight, contents, fronts)
-            self._decode(job, contents)
+            self._read(flight, slots, headers)
+            self._decode(job, slots)
         finally:
-            mark = job.bucket.used(contents.slot, contents.gathered)
-            self._slots.give(contents.slot, mark)
-            self._gathers.give(contents.gathered, mark)
+            mark = job.bucket.used(slots.slot, slots.gathered)
+            self._slots.give(slots.slot, mark)
+            self._gathers.give(slots.gathered, mark)
 
-    def _slot_of(self, contents: Contents) -> torch.Tensor:
-        """Return the slots of all ranks, one row a rank."""
-        nbytes = contents.plan.nbytes
-        return contents.gathered[: nbytes * self.world_size].view(self.world_size, nbytes)
-
-    def _read(self, flight: InFlightBucket, contents: Contents, fronts: NDArray[np.uint8]) -> None:
-        """Read how all ranks fared; undo the encodes of parameters that none has used."""
-        job, plan = flight.job, contents.plan
-        layout = job.layout
-        readings = contents.readings = [
-            slots.read(front, rank, plan, layout, flight.sequence)
-            for rank, front in enumerate(fronts)
-        ]
-        _raise_failure(layout, readings)
-        if not layout.pieces:
-            return
+    def _read(self, flight: InFlightBucket, slots: _Slots, headers: NDArray[np.uint8]) -> None:
+        """Raise the error of any rank; undo the encodes of parameters that none has used."""
+        job, layout = flight.job, flight.job.layout
+        raise_first(read_verdicts(headers, layout.digest, flight.sequence))
+        records = slots.plan.read_records(headers)
+        slots.sizes = records["size"].tolist()
+        slots.unused = records["zero"].astype(bool).min(axis=0)
         # All limits come first: they must agree on all ranks whatever happens below.
-        most = np.max([reading.wanted for reading in readings], axis=0)
-        for parameter, wanted in zip(layout.compressed, most.tolist(), strict=True):
-            job.step.observe(parameter, wanted)
-        job.step.undo([layout.compressed[index] for index in np.flatnonzero(unused(readings))])
+        wanted = records["wanted"].max(axis=0).astype(np.int64)
+        for parameter, nbytes in zip(layout.compressed, wanted.tolist(), strict=True):
+            job.step.observe(parameter, nbytes)
+        job.step.undo([layout.compressed[index] for index in np.flatnonzero(slots.unused)])
 
-    def _decode(self, job: BucketTask, contents: Contents, *, counts: bool = True) -> None:
+    def _decode(self, job: BucketTask, slots: _Slots, *, counts: bool = True) -> None:
         """Write the averages of all parameters; what is exchanged dense need not be counted."""
-        plan, readings, layout = contents.plan, contents.readings, job.layout
-        slot_of = self._slot_of(contents)
+        plan, layout = slots.plan, job.layout
+        rows = slots.rows(self.world_size)
         if layout.pieces:
             nanoseconds = job.bucket.average(
-                slot_of.view(-1),
+                rows.view(-1),
                 [rank * plan.nbytes + plan.frames_at for rank in range(self.world_size)],
-                [reading.sizes for reading in readings],
+                slots.sizes,
                 layout.ends,
-                unused(readings).tolist(),
+                slots.unused.tolist(),
                 self._mean == "senders",
                 job.scale,
             )
             layout.counters.decoded(layout.rows, nanoseconds)
         if layout.runs:
             start = time.perf_counter()
-            total = self._dense_mean(layout, plan, slot_of)
+            total = rows.new_zeros(layout.dense_numel, dtype=sum_dtype(layout.dtype))
+            for values in rows[:, plan.dense_at : plan.dense_end]:
+                total += values.view(layout.dtype)
+            mean = divide(total, self.world_size)
             if counts:
-                unpack_dense(job, total, start)
+                unpack_dense(job, mean, start)
             else:
-                job.bucket.unpack(layout.runs, total)
-
-    def _dense_mean(self, layout: Layout, plan: Plan, slot_of: torch.Tensor) -> torch.Tensor:
-        total = slot_of.new_zeros(layout.dense_numel, dtype=accumulator(layout.dtype))
-        for part in slot_of[:, plan.dense_at : plan.dense_end]:
-            total += part.view(layout.dtype)
-        return mean_of(total, self.world_size)
+                job.bucket.unpack(layout.runs, mean)
 
 
-def unused(readings: Sequence[Reading]) -> NDArray[np.bool_]:
-    """Tell for each piece whether its gradient is zero on every rank."""
-    found: NDArray[np.bool_] = np.all([reading.zeros for reading in readings], axis=0)
-    return found
+class DeferredAllGather(AllGatherExchange):
+    """Gathers the frames of all ranks, and changes nothing before the whole step is good.
 
+    A memory in one buffer cannot go back. So the frames of a bucket are sent while its memories
+    stay as they are, and the gradients stay in the bucket. The gathered frames are decoded once to
+    other memory, which shows whether they can be, and whether the average overflows. When all
+    buckets of a step are known to be good on all ranks, the memories are written, from the
+    gradients and the frames of this rank, and then the averages take the place of the gradients.
+    """
 
-def _raise_failure(layout: Layout, readings: list[Reading]) -> None:
-    """Raise the error of the first failing rank: the same on every rank."""
-    for rank, reading in enumerate(readings):
-        if reading.status is Status.FAILED:
-            raise ExchangeError(f"rank {rank} could not encode: {reading.message}", rank)
-    for rank, reading in enumerate(readings):
-        if reading.status is Status.NON_FINITE:
-            raise_bad(layout, reading.reason, rank)
+    postpones: ClassVar[bool] = True
+
+    def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
+        slots, job = flight.contents, flight.job
+        assert isinstance(slots, _Slots)
+        self._slots.give(slots.slot, job.bucket.used(slots.slot))  # it was gathered, too
+        try:
+            self._read(flight, slots, headers)
+            trial = replace(job, bucket=job.bucket.scratch())
+            self._decode(trial, slots, counts=False)
+            self._check(trial)
+        except BaseException:
+            self._give(job, slots)
+            raise
+
+    def _give(self, job: BucketTask, slots: _Slots) -> None:
+        self._gathers.give(slots.gathered, job.bucket.used(slots.gathered))
+
+    def _complete(self, flight: InFlightBucket) -> None:
+        slots, job = flight.contents, flight.job
+        assert isinstance(slots, _Slots)
+        self._commit(job, slots)
+        self._decode(job, slots)
+        job.bucket.store()
+        self._give(job, slots)
+
+    def _commit(self, job: BucketTask, slots: _Slots) -> None:
+        """Write the memories of this rank from its own frames."""
+        layout, plan = job.layout, slots.plan
+        sizes = slots.sizes[self.rank]
+        first = self.rank * plan.nbytes + plan.frames_at
+        starts = list(itertools.accumulate(sizes[:-1], initial=first))
+        used = np.flatnonzero(~slots.unused).tolist()
+        if used:
+            job.bucket.commit(
+                [layout.compressed[i].state for i in used],
+                [end for i in used for end in layout.ends[2 * i : 2 * i + 2]],
+                slots.gathered,
+                [starts[i] for i in used],
+                [sizes[i] for i in used],
+                job.scale,
+            )

@@ -2,8 +2,9 @@
 
 import abc
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 import numpy as np
 import torch
@@ -16,21 +17,74 @@ from gradwire.torch.engine.metrics import Outcomes, StepTimes
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask, InFlightBucket, measure
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.exchange import sparse
-from gradwire.torch.exchange.dense import named, overflow, wait
+from gradwire.torch.exchange.dense import (
+    named_error,
+    overflow_error,
+    receive_sparse,
+    send_sparse,
+)
+from gradwire.torch.exchange.wire import wait
 from gradwire.torch.transport import Channel
 
-__all__ = ["ExchangeBase", "Positions"]
+__all__ = ["Exchange", "ExchangeBase", "Positions"]
 
 Positions: TypeAlias = Sequence[NDArray[np.uint32] | None]
+
+
+class Exchange(Protocol):
+    """Exchanges buckets: by frames between ranks, or inside nodes first.
+
+    `start` runs in the sending thread, `receive` and `complete` in the receiving thread.
+
+    Attributes
+    ----------
+    times : StepTimes
+    """
+
+    @property
+    def times(self) -> StepTimes:
+        """Running sums of all buckets."""
+
+    @property
+    def postpones(self) -> bool:
+        """Whether buckets keep their gradients, and states stay as they are, until `complete`."""
+
+    @property
+    def carriers(self) -> Mapping[str, str]:
+        """The kinds of devices on which frames stay, with what moves them."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks between which frames go."""
+
+    def start(self, job: BucketTask, sequence: int) -> InFlightBucket:
+        """Start the exchange of a bucket, sparse or not."""
+
+    def receive(self, flight: InFlightBucket) -> None:
+        """Wait for a bucket and write the average into its buffer.
+
+        Raises
+        ------
+        GradientError
+            A gradient was not finite on some rank, or the result overflowed. All ranks raise it.
+        ExchangeError
+            A collective failed, a rank could not encode, or the ranks are out of step.
+        """
+
+    def complete(self, flight: InFlightBucket) -> None:
+        """Do what `receive` has postponed, now that the whole step is good on all ranks."""
+
+    def close(self) -> None:
+        """Release the channels, without closing them, and memory."""
 
 
 class ExchangeBase(abc.ABC):
     """Encodes, exchanges and decodes buckets.
 
-    `send` and `receive` run in two threads, each of which sees the buckets in DDP's order, which is
-    the same on every rank. So the collectives have the same order everywhere if each job starts the
-    same ones on every rank: an exchange must not base decisions on what only one rank knows.
+    `start` and `receive` run in two threads, each of which sees the buckets in DDP's order, which
+    is the same on every rank. So the collectives have the same order everywhere if each bucket
+    starts the same ones on every rank: an exchange must not base decisions on what only one rank
+    knows.
 
     Parameters
     ----------
@@ -40,36 +94,55 @@ class ExchangeBase(abc.ABC):
         The kinds of devices on which frames stay, with what moves them; see `Transport.carriers`.
     check_result : bool
         Check results for overflow, because a loss scaler must detect it.
-
-    Attributes
-    ----------
-    postpones : bool
-        A bucket keeps its gradients, and states stay as they are, until `complete`, which is for
-        steps that are good as a whole.
+    second : Channel, optional
+        Another one, for the collectives of the receiving thread: those of two threads would start
+        in undefined order.
     """
 
     postpones: ClassVar[bool] = False
+    _KEPT: ClassVar[int] = 32
 
     def __init__(
-        self, channel: Channel, carriers: Mapping[str, str], *, check_result: bool
+        self,
+        channel: Channel,
+        carriers: Mapping[str, str],
+        *,
+        check_result: bool,
+        second: Channel | None = None,
     ) -> None:
-        self._open: Channel | None = channel
+        self._channels: tuple[Channel, Channel | None] | None = channel, second
         self.carriers = carriers
         self._check_result = check_result
         self.world_size = channel.size
         self.rank = channel.rank
         self.times = StepTimes()
+        # Gloo's threads release a collective's tensors shortly after it completes. If these had no
+        # reference here, those threads would need the GIL to free them, and old releases of torch
+        # (such as 2.4) hold the GIL while they wait for those threads to end.
+        self._recent: deque[torch.Tensor] = deque(maxlen=self._KEPT)
 
     def close(self) -> None:
-        """Release the channel, without closing it."""
-        self._open = None
+        """Release the channels, without closing them, and memory."""
+        self._channels = None
 
     @property
     def channel(self) -> Channel:
         """The channel for collectives that `send` starts."""
-        if self._open is None:
+        if self._channels is None:
             raise ExchangeError("the exchange was closed")
-        return self._open
+        return self._channels[0]
+
+    @property
+    def second(self) -> Channel:
+        """The channel for collectives of the receiving thread."""
+        second = None if self._channels is None else self._channels[1]
+        if second is None:
+            raise ExchangeError("the exchange was closed")
+        return second
+
+    def _keep(self, *tensors: torch.Tensor) -> None:
+        """Keep tensors of a collective for a while, if they are on the host."""
+        self._recent.extend(each for each in tensors if each.is_cpu)
 
     # What an exchange is ----------------------------------------------------------------------
 
@@ -78,19 +151,23 @@ class ExchangeBase(abc.ABC):
         """Encode a bucket and start its collectives. Never called for a sparse gradient."""
 
     @abc.abstractmethod
-    def _look(self, flight: InFlightBucket) -> NDArray[np.uint8]:
-        """Wait for the collectives, and return what tells how all ranks fared."""
+    def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
+        """Read the verdicts of all ranks once the collectives of `send` have completed."""
 
     @abc.abstractmethod
-    def _combine(self, flight: InFlightBucket, fronts: NDArray[np.uint8]) -> None:
-        """Write the average into the job's buffer, once all collectives have completed."""
+    def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
+        """Write the average into the job's buffer, or raise what the headers say."""
+
+    def _complete(self, flight: InFlightBucket) -> None:
+        """Write memories and averages. Only where an exchange postpones that."""
+        raise NotImplementedError
 
     @final
     def start(self, job: BucketTask, sequence: int) -> InFlightBucket:
-        """Start the exchange of a bucket, sparse or not. Runs in the sending thread."""
+        """Start the exchange of a bucket, sparse or not."""
         marks = job.mark()
         if job.layout.sparse:
-            flight = sparse.send(self.channel, job, sequence)
+            flight = send_sparse(self.channel, job, sequence)
         else:
             with job.bucket.sending():
                 if job.step.measures:
@@ -101,48 +178,36 @@ class ExchangeBase(abc.ABC):
 
     @final
     def receive(self, flight: InFlightBucket) -> None:
-        """Wait for a bucket and write the average into its buffer. Runs in the receiving thread.
-
-        Raises
-        ------
-        GradientError
-            A gradient was not finite on some rank, or the result overflowed. All ranks raise it.
-        ExchangeError
-            A collective failed, a rank could not encode, or the ranks are out of step.
-        """
+        """Wait for a bucket and write the average into its buffer; see `Exchange.receive`."""
         if flight.error is not None:
             raise flight.error
-        with flight.job.bucket.receiving():
-            self._receive(flight)
+        job, sparse = flight.job, flight.job.layout.sparse
+        with job.bucket.receiving():
+            start = time.perf_counter()
+            for work in flight.works:
+                wait(work, flight.sequence)
+            headers = None if sparse else self._read_headers(flight)
+            start = self.times.add("exchange", start)
+            # As in plain DDP: sparse gradients go from all to all, others around a ring.
+            dense = flight.room * self.world_size // 2 if sparse else job.bucket.nbytes
+            self.times.sent(flight.collectives, flight.room, flight.wire, dense)
+            if flight.marks is not None:
+                flight.marks.arrived = flight.marks.decoding = start
+                flight.marks.dense_bytes, flight.marks.wire_bytes = dense, flight.wire
+            if headers is None:
+                receive_sparse(flight, check_result=self._check_result)
+            else:
+                self._combine(flight, headers)
+                if not self.postpones:
+                    self._check(job)
+                    job.bucket.store()
+                self.times.add("decode", start)
         if flight.marks is not None:
             flight.marks.done = time.perf_counter()
 
-    def _receive(self, flight: InFlightBucket) -> None:
-        job, is_sparse = flight.job, flight.job.layout.sparse
-        start = time.perf_counter()
-        for work in flight.works:
-            wait(work, flight.sequence)
-        fronts = None if is_sparse else self._look(flight)
-        start = self.times.add("exchange", start)
-        # As in plain DDP: sparse gradients go from all to all, others around a ring.
-        sparse_nbytes = flight.room * self.world_size // 2
-        dense = sparse_nbytes if is_sparse else job.bucket.nbytes
-        self.times.sent(flight.collectives, flight.room, flight.wire, dense)
-        if flight.marks is not None:
-            flight.marks.arrived = flight.marks.decoding = start
-            flight.marks.dense_bytes, flight.marks.wire_bytes = dense, flight.wire
-        if fronts is None:
-            sparse.combine(flight, check_result=self._check_result)
-            return
-        self._combine(flight, fronts)
-        if not self.postpones:
-            self._check(job)
-            job.bucket.store()
-        self.times.add("decode", start)
-
     @final
     def complete(self, flight: InFlightBucket) -> None:
-        """Do what `receive` has left to do, now that the whole step is good on all ranks."""
+        """Do what `receive` has postponed, now that the whole step is good on all ranks."""
         if self.postpones and not flight.job.layout.sparse:
             start = time.perf_counter()
             with flight.job.bucket.receiving():
@@ -151,16 +216,12 @@ class ExchangeBase(abc.ABC):
             if flight.marks is not None:
                 flight.marks.decoding, flight.marks.done = start, end
 
-    def _complete(self, flight: InFlightBucket) -> None:
-        """Write memories and averages. Only where an exchange postpones that."""
-        raise NotImplementedError
-
     # What exchanges are made of ---------------------------------------------------------------
 
     def _check(self, job: BucketTask) -> None:
         """Raise a GradientError if the scaler must hear of the result."""
         if self._check_result and not job.bucket.finite():
-            raise overflow(job)
+            raise overflow_error(job)
 
     def _encode(
         self,
@@ -168,7 +229,7 @@ class ExchangeBase(abc.ABC):
         members: Sequence[int],
         limits: Sequence[int],
         out: torch.Tensor,
-        given: Positions | None = None,
+        positions: Positions | None = None,
     ) -> Outcomes:
         """Encode pieces of a bucket, and record them in the step so that it can undo them.
 
@@ -181,7 +242,7 @@ class ExchangeBase(abc.ABC):
             Maximum size of each frame in bytes.
         out : torch.Tensor
             uint8; receives the frames, one after another.
-        given : sequence, optional
+        positions : sequence, optional
             The positions to send of each piece, as uint32; None lets its codec select.
 
         Raises
@@ -199,52 +260,51 @@ class ExchangeBase(abc.ABC):
             [parameter.state for parameter in parameters],
             [end for piece in pieces for end in (piece.start, piece.stop)],
             limits,
-            self._select(job, pieces) if given is None else given,
+            self._select(job, pieces) if positions is None else positions,
             out,
             job.scale,
             deferred=self.postpones,
         )
         outcomes = self._outcomes(job, table)
         for piece in pieces[: len(outcomes)]:
-            self._encoded(job, piece)
+            self._record(job, piece)
         if isinstance(error, NonFiniteError):
-            raise named(error, pieces[len(outcomes)]) from error
+            raise named_error(error, pieces[len(outcomes)]) from error
         if error is not None:
             raise error
         return outcomes
 
-    def _outcomes(self, job: BucketTask, table: Table) -> Outcomes:
-        """Read what an encode has told."""
-        outcomes = Outcomes.of(table)
-        if not job.unused:
-            outcomes.zero[:] = 0
-        return outcomes
-
     def _select(self, job: BucketTask, pieces: Sequence[BucketSlice]) -> Positions:
         """Return the positions that Python sparsifiers select; None for built-in sparsifiers."""
-        positions: list[NDArray[np.uint32] | None] = []
+        selected: list[NDArray[np.uint32] | None] = []
         for piece in pieces:
-            encoder = piece.parameter.codec._encoder
-            chosen = None
+            encoder, positions = piece.parameter.codec._encoder, None
             if isinstance(encoder, SelectingCodec):
                 try:
-                    chosen = encoder.positions(self._gradient(job, piece), piece.parameter.state)
+                    positions = encoder.positions(self._gradient(job, piece), piece.parameter.state)
                 except NonFiniteError as error:
-                    raise named(error, piece) from error
-            positions.append(chosen)
-        return positions
+                    raise named_error(error, piece) from error
+            selected.append(positions)
+        return selected
 
     def _gradient(self, job: BucketTask, piece: BucketSlice) -> NDArray[Any]:
         """Return a gradient without the loss scale, as an array that a codec can read in place."""
         return job.bucket.gradient(piece.start, piece.stop, job.scale)
 
-    def _encoded(self, job: BucketTask, piece: BucketSlice) -> None:
-        """Record that a gradient was encoded, for undoing the step and measuring the gradient."""
+    def _outcomes(self, job: BucketTask, table: Table) -> Outcomes:
+        """Read the table of an encode."""
+        outcomes = Outcomes.of(table)
+        if not job.unused:
+            outcomes.zero[:] = 0
+        return outcomes
+
+    def _record(self, job: BucketTask, piece: BucketSlice) -> None:
+        """Record an encode in the step, which may undo it, and measure the gradient if asked to."""
         measured = piece.parameter.measured is not None
         job.step.encode(piece.parameter, self._gradient(job, piece) if measured else None)
 
-    def _unused(self, job: BucketTask, pieces: Sequence[BucketSlice]) -> None:
-        """Roll back parameters whose gradients are zero on every rank.
+    def _roll_back(self, job: BucketTask, pieces: Sequence[BucketSlice]) -> None:
+        """Roll back parameters whose gradients are zero on every rank, and clear their averages.
 
         As far as the ranks can tell they are unused, and DDP would discard what is written.
         """

@@ -1,40 +1,42 @@
-"""Helpers of several exchanges: dense parameters, and errors that all ranks must raise."""
+"""Parameters that are sent as they are: dense ones in a vector, and sparse gradients."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from gradwire.errors import NonFiniteError
-from gradwire.torch.engine.layout import Layout
 from gradwire.torch.engine.parameter import BucketSlice
-from gradwire.torch.engine.step import BucketTask, BufferPool
-from gradwire.torch.errors import GradientError, kind_of
-from gradwire.torch.transport import Work
+from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
+from gradwire.torch.errors import GradientError
+from gradwire.torch.exchange.wire import read_verdicts, write_verdict
+from gradwire.torch.transport import Channel
 
 __all__ = [
-    "accumulator",
-    "mean_of",
-    "named",
-    "overflow",
+    "divide",
+    "named_error",
+    "overflow_error",
     "pack_dense",
-    "raise_bad",
-    "reason_of",
-    "take",
+    "receive_sparse",
+    "send_sparse",
+    "sum_dtype",
+    "take_buffers",
     "unpack_dense",
-    "wait",
 ]
 
+_SPARSE_NBYTES = 64  # of a verdict without room for a name
 
-def take(
+
+def take_buffers(
     job: BucketTask, requests: Sequence[tuple[BufferPool, int]]
 ) -> tuple[list[torch.Tensor], BucketTask]:
-    """Take memory that collectives need, so many bytes from each pool: uint8.
+    """Take memory for collectives, as uint8: a number of bytes from each pool.
 
-    What goes wrong becomes the error of the job that is returned, which the exchange tells the
-    other ranks. Its collectives are made all the same: with new memory of zeros, after what the
-    pools do not use was freed. Only if that fails, too, this rank makes none, and raises.
+    An error becomes that of the returned job, which the exchange tells the other ranks. Its
+    collectives are started all the same, with new memory of zeros, once the pools' unused memory
+    was freed. Only if that fails, too, this rank starts none, and raises.
     """
     try:
         return [pool.take(size, job.step.number, job.bucket) for pool, size in requests], job
@@ -42,8 +44,8 @@ def take(
         for pool, _ in requests:
             pool.clear()
         device = job.bucket.frames_on
-        found = [torch.zeros(size, dtype=torch.uint8, device=device) for _, size in requests]
-        return found, replace(job, error=job.error or error)
+        buffers = [torch.zeros(size, dtype=torch.uint8, device=device) for _, size in requests]
+        return buffers, replace(job, error=job.error or error)
 
 
 def pack_dense(job: BucketTask, packed: torch.Tensor) -> None:
@@ -57,7 +59,7 @@ def pack_dense(job: BucketTask, packed: torch.Tensor) -> None:
     if job.bucket.pack(job.layout.runs, packed):
         return
     for piece in job.layout.dense:
-        count, first = _not_finite(job, piece)
+        count, first = _count_not_finite(job, piece)
         if count:
             raise GradientError(count, first, piece.parameter.name, -1)
 
@@ -70,40 +72,12 @@ def unpack_dense(job: BucketTask, averages: torch.Tensor, start: float) -> None:
     layout.counters.dense(layout.dense_rows, nbytes, round(1e9 * (time.perf_counter() - start)))
 
 
-def named(error: NonFiniteError, piece: BucketSlice) -> GradientError:
-    """Return the error of an encode as one that names the parameter."""
-    return GradientError(error.count, error.first, piece.parameter.name, -1)
-
-
-def reason_of(error: GradientError, layout: Layout) -> list[int]:
-    """Return an error as numbers, from which `raise_bad` can raise it on another rank."""
-    return [layout.names.index(str(error.name)), error.count, error.first]
-
-
-def raise_bad(layout: Layout, reason: Sequence[int], rank: int) -> None:
-    """Raise the error of a non-finite gradient on some rank, from what `reason_of` returned."""
-    index, count, first = reason
-    raise GradientError(count, first, layout.names[index], rank)
-
-
-def wait(work: Work, sequence: int) -> None:
-    """Wait for a collective of a bucket."""
-    try:
-        work.wait()
-    except RuntimeError as error:
-        raise kind_of(error)(
-            f"bucket {sequence} was not exchanged: another rank has stopped, failed, or did not "
-            f"run the same backward pass in time ({str(error).strip()})",
-            getattr(error, "rank", None),
-        ) from error
-
-
-def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which dense values are summed."""
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which values of a dtype are summed: at least float32."""
     return torch.promote_types(dtype, torch.float32)
 
 
-def mean_of(total: torch.Tensor, count: int) -> torch.Tensor:
+def divide(total: torch.Tensor, count: int) -> torch.Tensor:
     """Divide sums in place, rounded once on every device.
 
     By a number of the host, a GPU would multiply with its inverse.
@@ -111,15 +85,90 @@ def mean_of(total: torch.Tensor, count: int) -> torch.Tensor:
     return total.div_(total.new_full((), count))
 
 
-def overflow(job: BucketTask) -> GradientError:
+def named_error(error: NonFiniteError, piece: BucketSlice) -> GradientError:
+    """Return the error of an encode with the name of the parameter."""
+    return GradientError(error.count, error.first, piece.parameter.name, -1)
+
+
+def overflow_error(job: BucketTask) -> GradientError:
     """Return the error of an average that is not finite."""
     for piece in (*job.layout.pieces, *job.layout.dense):
-        count, first = _not_finite(job, piece)
+        count, first = _count_not_finite(job, piece)
         if count:
             return GradientError(count, first, piece.parameter.name, 0)
     raise AssertionError("called for a finite buffer")
 
 
-def _not_finite(job: BucketTask, piece: BucketSlice) -> tuple[int, int]:
-    """Return the number of a parameter's non-finite entries, and the position of the first."""
+def _count_not_finite(job: BucketTask, piece: BucketSlice) -> tuple[int, int]:
     return job.bucket.not_finite(piece.start, piece.stop, piece.parameter.width)
+
+
+# Sparse gradients, as of `nn.Embedding`: a plain all-reduce, as in DDP --------------------------
+
+
+def send_sparse(channel: Channel, job: BucketTask, sequence: int) -> InFlightBucket:
+    """Start the exchange of a sparse bucket, which holds one parameter: verdicts, and the sum."""
+    world_size = channel.size
+    part = job.bucket.sparse().div(world_size).coalesce()
+    count, first = _sparse_not_finite(part)
+    (piece,) = job.layout.dense
+    error = GradientError(count, first, piece.parameter.name, channel.rank) if count else None
+    message = np.zeros(_SPARSE_NBYTES, np.uint8)
+    write_verdict(message, job.layout.digest, sequence, error)
+    mine = torch.from_numpy(message)
+    messages = mine.new_empty(world_size * _SPARSE_NBYTES)
+    gathered = channel.all_gather(messages, mine)
+    nbytes = sum(each.nbytes for each in (mine, part.indices(), part.values()))
+    summed = channel.all_reduce(part)
+    return InFlightBucket(
+        job,
+        sequence,
+        works=(gathered, summed),
+        collectives=2,
+        contents=(messages, part, mine),
+        room=nbytes,
+        wire=nbytes * (world_size - 1),
+    )
+
+
+def receive_sparse(flight: InFlightBucket, *, check_result: bool) -> None:
+    """Store the average of a sparse bucket.
+
+    Raises
+    ------
+    GradientError
+        A gradient was not finite on some rank, or with ``check_result``, the result overflowed.
+    ExchangeError
+        The ranks are out of step.
+    """
+    start = time.perf_counter()
+    assert isinstance(flight.contents, tuple)
+    messages, total, _ = flight.contents
+    layout = flight.job.layout
+    (piece,) = layout.dense
+    name = piece.parameter.name
+    rows = messages.view(-1, _SPARSE_NBYTES).numpy()
+    for verdict in read_verdicts(rows, layout.digest, flight.sequence):
+        if isinstance(verdict.error, GradientError):
+            raise GradientError(verdict.error.count, verdict.error.first, name, verdict.error.rank)
+    if check_result:
+        count, first = _sparse_not_finite(total.coalesce())
+        if count:
+            raise GradientError(count, first, name, 0)
+    flight.job.bucket.store(total)
+    nanoseconds = round(1e9 * (time.perf_counter() - start))
+    layout.counters.dense(layout.dense_rows, np.array([flight.room]), nanoseconds)
+
+
+def _sparse_not_finite(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the number of non-finite entries, and the flat position of the first."""
+    bad = ~torch.isfinite(tensor.values())
+    count = int(bad.sum())
+    if not count:
+        return 0, 0
+    entry, *rest = bad.nonzero()[0].tolist()
+    position = 0
+    indices = tensor.indices()[:, entry].tolist() + rest
+    for index, length in zip(indices, tensor.shape, strict=True):
+        position = position * length + index
+    return count, position

@@ -5,37 +5,44 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from gradwire.torch import backends
 from gradwire.torch.engine.metrics import StepTimes
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
-from gradwire.torch.errors import ExchangeError, GradientError
-from gradwire.torch.exchange.dense import accumulator, mean_of, overflow, take, wait
-from gradwire.torch.exchange.interface import Exchange
-from gradwire.torch.exchange.outcome import NBYTES, Outcome, of_all_ranks, raise_first
+from gradwire.torch.errors import ExchangeError, GradientError, kind_of
+from gradwire.torch.exchange.base import Exchange
+from gradwire.torch.exchange.dense import divide, overflow_error, sum_dtype, take_buffers
+from gradwire.torch.exchange.wire import (
+    MESSAGE_NBYTES,
+    raise_first,
+    read_verdicts,
+    wait,
+    write_verdict,
+)
 from gradwire.torch.transport import Channel, LocalChannel, RankTopology
 
-__all__ = ["HierarchicalExchange"]
+__all__ = ["Confirmation", "HierarchicalExchange"]
 
 
 @dataclass(slots=True, eq=False)
-class _Contents:
-    """The share of a bucket: its own flight, and what was sent inside the node before it.
+class _Share:
+    """The exchange of this rank's share of a bucket between the nodes.
 
     Attributes
     ----------
     flight : InFlightBucket
-    total : torch.Tensor
-        The memory of the share.
+    memory : torch.Tensor
+        The bytes that hold the share.
     nbytes : int
-        Bytes sent to the other ranks of the node.
+        Bytes sent to the other ranks of the node before.
     seconds : float
         Time of that.
     """
 
     flight: InFlightBucket
-    total: torch.Tensor
+    memory: torch.Tensor
     nbytes: int
     seconds: float
 
@@ -45,9 +52,9 @@ class HierarchicalExchange:
 
     The ranks of a node divide every bucket. Each sends the others their shares, and adds up its own
     in rank order, in float32: one all-to-all. It exchanges the mean with the ranks of the other
-    nodes that have the same share, by the exchange that was given, as if there were no others. At
-    last the ranks of a node send each other how that went, and the result: one all-gather. So all
-    ranks have the same bits, and know of an error on any of them.
+    nodes that have the same share, by another exchange, as if there were no others. At last the
+    ranks of a node gather their verdicts and results: one all-gather. So all ranks have the same
+    bits, and know of an error on any of them.
 
     Parameters
     ----------
@@ -76,16 +83,12 @@ class HierarchicalExchange:
         self._check_result = check_result
         self._sums = BufferPool()
         self._gathers = BufferPool()
-        self._recent: deque[torch.Tensor] = deque(maxlen=16)  # see all_gather.py
+        self._recent: deque[torch.Tensor] = deque(maxlen=16)  # see base.py
 
     @property
     def times(self) -> StepTimes:
         """Running sums of the exchange between the nodes, and of what goes inside the node."""
         return self._between.times
-
-    @times.setter
-    def times(self, times: StepTimes) -> None:
-        self._between.times = times
 
     @property
     def postpones(self) -> bool:
@@ -118,43 +121,43 @@ class HierarchicalExchange:
             share, memory, nbytes = self._sum(job, sequence)
         seconds = time.perf_counter() - start
         flight = self._between.start(share, sequence)
-        return InFlightBucket(job, sequence, contents=_Contents(flight, memory, nbytes, seconds))
+        return InFlightBucket(job, sequence, contents=_Share(flight, memory, nbytes, seconds))
 
     def _sum(self, job: BucketTask, sequence: int) -> tuple[BucketTask, torch.Tensor, int]:
         """Return the mean of this rank's share over the node, its memory, and the bytes sent.
 
-        What goes wrong on this rank alone is the error of the job that is returned, as in `take`.
+        An error of this rank alone becomes that of the returned job, as in `take_buffers`.
         """
         cut, bucket, place = job.layout.cut, job.bucket, self._place
         assert cut is not None
         assert self._scatter is not None
         nbytes = place.shares * cut.room * bucket.itemsize
-        taken, job = take(job, [(self._sums, nbytes)] * 2)
-        sent, got = (each[:nbytes] for each in taken)
+        buffers, job = take_buffers(job, [(self._sums, nbytes)] * 2)
+        sent, received = (each[:nbytes] for each in buffers)
         rows = sent.view(bucket.dtype).view(place.shares, cut.room)
         try:
             for row, runs, length in zip(rows, cut.runs, cut.numels, strict=True):
                 bucket.pack(runs, row[:length])
         except BaseException as error:  # of any kind: the other ranks of the node wait
             job = replace(job, error=job.error or error)
-        self._keep(sent, got)
-        wait(self._scatter.all_to_all(got, sent), sequence)
-        numel, dtype = cut.numels[place.share], accumulator(bucket.dtype)
+        self._keep(sent, received)
+        wait(self._scatter.all_to_all(received, sent), sequence)
+        numel, dtype = cut.numels[place.share], sum_dtype(bucket.dtype)
         try:
             memory = self._sums.take(numel * dtype.itemsize, job.step.number, bucket)
             share = memory[: numel * dtype.itemsize].view(dtype)
-            every = got.view(bucket.dtype).view(place.shares, cut.room)
+            every = received.view(bucket.dtype).view(place.shares, cut.room)
             torch.add(every[0, :numel], 0.0, out=share)  # as from zero: no negative zeros
             for part in every[1:, :numel]:
                 share += part
-            share = mean_of(share, place.shares).to(bucket.buffer.device)
+            share = divide(share, place.shares).to(bucket.buffer.device)
         except BaseException as error:  # of any kind: those that have the same share wait
             job = replace(job, error=job.error or error)
             memory = share = torch.empty(0, dtype=dtype, device=bucket.buffer.device)
-        for each in taken:  # to this thread, which works in its own order
+        for each in buffers:  # to this thread, which works in its own order
             self._sums.give(each)
-        found = backends.backend_for(share).bucket(share, share.device.type in self.carriers)
-        job = replace(job, bucket=found)
+        own = backends.backend_for(share).bucket(share, share.device.type in self.carriers)
+        job = replace(job, bucket=own)
         return job, memory, nbytes // place.shares * (place.shares - 1)
 
     # The receiving thread ---------------------------------------------------------------------
@@ -169,7 +172,7 @@ class HierarchicalExchange:
         """
         error, values = flight.error, None
         contents = flight.contents
-        if isinstance(contents, _Contents):
+        if isinstance(contents, _Share):
             self.times.node_bytes += contents.nbytes
             self.times.seconds["node"] += contents.seconds
             try:
@@ -188,7 +191,7 @@ class HierarchicalExchange:
         if not self.postpones:
             return
         contents = flight.contents
-        assert isinstance(contents, _Contents)
+        assert isinstance(contents, _Share)
         error, values = None, None
         try:
             self._between.complete(contents.flight)
@@ -201,12 +204,13 @@ class HierarchicalExchange:
 
     def _values(self, job: BucketTask, share: BucketTask) -> torch.Tensor:
         """Return the averages of this rank's share in the bucket's dtype."""
-        found = share.bucket.buffer
+        averages = share.bucket.buffer
         with job.bucket.receiving():
-            values = found.to(job.bucket.dtype)
-            if self._check_result and values.dtype != found.dtype and not _finite(values):
-                share.bucket.buffer.copy_(values)
-                raise overflow(share)
+            values = averages.to(job.bucket.dtype)
+            rounded = self._check_result and values.dtype != averages.dtype
+            if rounded and not bool(values.isfinite().all()):
+                averages.copy_(values)
+                raise overflow_error(share)
         return values
 
     def _share(
@@ -217,43 +221,49 @@ class HierarchicalExchange:
         *,
         whole: bool = False,
     ) -> None:
-        """Tell the node how this share fared, and learn it of the others, with their averages."""
+        """Gather the verdicts of the node's ranks on their shares, and the averages of these."""
         start = time.perf_counter()
         job, place, cut = flight.job, self._place, flight.job.layout.cut
         assert cut is not None
         assert self._gather is not None
         room = cut.room * job.bucket.itemsize if whole or not self.postpones else 0
-        nbytes = NBYTES + room
-        taken, told = take(job, [(self._gathers, n) for n in (nbytes, place.shares * nbytes)])
-        error = error or told.error
-        mine, gathered = taken[0][:nbytes], taken[1][: place.shares * nbytes]
+        nbytes = MESSAGE_NBYTES + room
+        sizes = nbytes, place.shares * nbytes
+        buffers, failed = take_buffers(job, [(self._gathers, size) for size in sizes])
+        error = error or failed.error
+        mine, gathered = (each[:size] for each, size in zip(buffers, sizes, strict=True))
         if error is not None:
-            error = of_all_ranks(error, _starts(job), place)
-        Outcome(error).write(mine)
+            error = _of_all_ranks(error, _starts(job), place)
+        # Layouts are those of shares, which differ inside a node.
+        message = np.zeros(MESSAGE_NBYTES, np.uint8)
+        write_verdict(message, 0, flight.sequence, error)
+        mine[:MESSAGE_NBYTES] = torch.from_numpy(message)
         if values is not None:
-            mine[NBYTES : NBYTES + values.nbytes] = values.view(torch.uint8).to(mine.device)
+            end = MESSAGE_NBYTES + values.nbytes
+            mine[MESSAGE_NBYTES:end] = values.view(torch.uint8).to(mine.device)
         self._keep(mine, gathered)
         wait(self._gather.all_gather(gathered, mine), flight.sequence)
         every = gathered.view(place.shares, nbytes)
         self.times.node_bytes += mine.numel() * (place.shares - 1)
         if error is not None and not isinstance(error, ExchangeError | GradientError):
             raise error
-        raise_first([Outcome.read(each) for each in every])
+        messages = every[:, :MESSAGE_NBYTES].cpu().numpy()
+        raise_first(read_verdicts(messages, 0, flight.sequence))
         if room:
             for row, runs, numel in zip(every, cut.runs, cut.numels, strict=True):
-                part = row[NBYTES : NBYTES + numel * job.bucket.itemsize]
+                part = row[MESSAGE_NBYTES:][: numel * job.bucket.itemsize]
                 job.bucket.unpack(runs, part.view(job.bucket.dtype))
             job.bucket.store()
-        mark = job.bucket.used(*taken)
-        for each in taken:
+        mark = job.bucket.used(*buffers)
+        for each in buffers:
             self._gathers.give(each, mark)
         self.times.add("node", start)
 
     def _give_back(self, flight: InFlightBucket) -> None:
         """Reuse the memory of a share whose averages were taken, in the stream that took them."""
         contents, flight.contents = flight.contents, None
-        if isinstance(contents, _Contents):
-            self._sums.give(contents.total, flight.job.bucket.used(contents.total))
+        if isinstance(contents, _Share):
+            self._sums.give(contents.memory, flight.job.bucket.used(contents.memory))
 
     def _keep(self, *views: torch.Tensor) -> None:
         """Keep what a collective may still hold, where it is on the host."""
@@ -266,5 +276,62 @@ def _starts(job: BucketTask) -> dict[str, int]:
     return {each.name: each.share.start for each in every if each.share is not None}
 
 
-def _finite(values: torch.Tensor) -> bool:
-    return bool(torch.isfinite(values).all())
+def _of_all_ranks(
+    error: BaseException | None, starts: Mapping[str, int], place: RankTopology
+) -> BaseException | None:
+    """Return an error between nodes as one that all ranks understand.
+
+    Parameters
+    ----------
+    error : BaseException or None
+        Its rank is a node, and its position is in a share.
+    starts : mapping of str to int
+        Where this rank's share of each parameter starts.
+    place : RankTopology
+    """
+    if isinstance(error, GradientError):
+        rank = place.rank_of(error.rank, place.share)
+        first = error.first + starts.get(str(error.name), 0)
+        return GradientError(error.count, first, error.name, place.rank if rank is None else rank)
+    if isinstance(error, ExchangeError):
+        text = f"between the nodes, where each node counts as one rank: {error}"
+        return ExchangeError(text, place.rank_of(error.rank, place.share))
+    return error
+
+
+class Confirmation:
+    """Tells the other ranks of the node, once a step, how it fared on this one.
+
+    Parameters
+    ----------
+    channel : Channel
+        A channel inside the node with no other user.
+    place : RankTopology
+    starts : mapping of str to int
+        Where this rank's share of each parameter starts.
+    """
+
+    def __init__(self, channel: Channel, place: RankTopology, starts: Mapping[str, int]) -> None:
+        self._channel = channel
+        self._place = place
+        self._starts = starts
+        # Kept until the channel is closed: see base.py.
+        self._mine = torch.zeros(MESSAGE_NBYTES, dtype=torch.uint8, device="cpu")
+        self._every = self._mine.new_empty((channel.size, MESSAGE_NBYTES))
+
+    def __call__(self, error: BaseException | None) -> None:
+        """Raise the first error of any rank of the node. A collective.
+
+        Raises
+        ------
+        GradientError, ExchangeError
+        """
+        write_verdict(self._mine.numpy(), 0, 0, _of_all_ranks(error, self._starts, self._place))
+        try:
+            self._channel.all_gather(self._every.view(-1), self._mine).wait()
+        except RuntimeError as failure:
+            raise kind_of(failure)(
+                f"another rank of this node did not end the same backward pass ({failure})",
+                getattr(failure, "rank", None),
+            ) from failure
+        raise_first(read_verdicts(self._every.numpy(), 0, 0))

@@ -19,9 +19,9 @@ from gradwire.torch.backends.interface import LeaderEncoding as Selected
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.exchange.dense import named, wait
-from gradwire.torch.exchange.value_sum import ValueSumExchange
-from gradwire.torch.exchange.vectors import Chosen
+from gradwire.torch.exchange.dense import named_error
+from gradwire.torch.exchange.value_sum import Selection, ValueSumExchange
+from gradwire.torch.exchange.wire import wait
 from gradwire.torch.transport import Work
 
 __all__ = ["LeaderExchange"]
@@ -35,18 +35,17 @@ class LeaderExchange(ValueSumExchange):
 
     # The sending thread -----------------------------------------------------------------------
 
-    def _choose(self, job: BucketTask, sequence: int) -> Chosen:
-        pieces = job.layout.pieces
+    def _select_shared(self, job: BucketTask, sequence: int) -> Selection:
+        count = len(job.layout.pieces)
         nothing = np.empty(0, np.uint32)
-        chosen = Chosen([0] * len(pieces), [nothing] * len(pieces), None, {}, [0] * len(pieces))
-        messages = self._broadcast(job, chosen)
-        for members, message, work in messages:
+        selection = Selection([0] * count, [nothing] * count, {}, [0] * count)
+        for members, message, work in self._broadcast(job, selection):
             wait(work, sequence)
-            self._read(job, members, message.numpy(), chosen)
-        return chosen
+            self._read(job, members, message.numpy(), selection)
+        return selection
 
     def _broadcast(
-        self, job: BucketTask, chosen: Chosen
+        self, job: BucketTask, selection: Selection
     ) -> list[tuple[list[int], torch.Tensor, Work]]:
         """Start one broadcast per rank that leads for any piece, in the same order on all ranks."""
         by_leader: dict[int, list[int]] = {}
@@ -58,21 +57,21 @@ class LeaderExchange(ValueSumExchange):
             limits = [job.layout.pieces[index].parameter.limit.nbytes for index in members]
             message = torch.zeros(len(members) * _RECORD.size + sum(limits), dtype=torch.uint8)
             if leader == self.rank:
-                self._lead(job, members, limits, message.numpy(), chosen)
-            self._recent.append(message)
+                self._select_as_leader(job, members, limits, message.numpy(), selection)
+            self._keep(message)
             work = self.channel.broadcast(message, leader)
-            chosen.collectives += 1
-            chosen.room += message.numel()
+            selection.collectives += 1
+            selection.room += message.numel()
             messages.append((members, message, work))
         return messages
 
-    def _lead(
+    def _select_as_leader(
         self,
         job: BucketTask,
         members: Sequence[int],
         limits: Sequence[int],
         message: NDArray[np.uint8],
-        chosen: Chosen,
+        selection: Selection,
     ) -> None:
         """Select entries and write their positions, or write that this rank failed."""
         at = len(members) * _RECORD.size
@@ -81,18 +80,22 @@ class LeaderExchange(ValueSumExchange):
             for place, (index, limit) in enumerate(zip(members, limits, strict=True)):
                 piece = job.layout.pieces[index]
                 led = _select(job, piece, limit)
-                self._encoded(job, piece)
+                self._record(job, piece)
                 nbytes = len(led.positions)
                 message[at : at + nbytes] = np.frombuffer(led.positions, np.uint8)
                 _RECORD.pack_into(message.data, place * _RECORD.size, nbytes, led.wanted)
                 at += nbytes
-                chosen.made[index] = self._outcomes(job, led.table), led.values
+                selection.encoded[index] = self._outcomes(job, led.table), led.values
         except BaseException as error:  # of any kind: the other ranks wait for this message
-            chosen.error = error
+            selection.error = error
             _RECORD.pack_into(message.data, 0, _FAILED, 0)
 
     def _read(
-        self, job: BucketTask, members: Sequence[int], message: NDArray[np.uint8], chosen: Chosen
+        self,
+        job: BucketTask,
+        members: Sequence[int],
+        message: NDArray[np.uint8],
+        selection: Selection,
     ) -> None:
         at = len(members) * _RECORD.size
         records = [
@@ -105,9 +108,9 @@ class LeaderExchange(ValueSumExchange):
             if at + nbytes > message.size:
                 raise ExchangeError(f"the positions of {parameter.name!r} exceed their size limit")
             positions = unpack_positions(message[at : at + nbytes], parameter.numel)
-            chosen.positions[index] = positions
-            chosen.counts[index] = positions.size
-            chosen.nbytes[index] = nbytes
+            selection.positions[index] = positions
+            selection.counts[index] = positions.size
+            selection.nbytes[index] = nbytes
             job.step.observe(parameter, wanted)
             at += nbytes
 
@@ -120,7 +123,7 @@ def _select(job: BucketTask, piece: BucketSlice, limit: int) -> Selected:
             parameter.codec, parameter.state, piece.start, piece.stop, limit, job.scale
         )
     except NonFiniteError as error:
-        raise named(error, piece) from error
+        raise named_error(error, piece) from error
     if led is None:
         raise ExchangeError(f"{limit} bytes are too few for any positions of {parameter.name!r}")
     return led

@@ -5,20 +5,22 @@ owners send of the sums, which `merge_bucket` knows from the codec. A bucket tak
 the first started in the sending thread, the others one after another in the receiving thread and in
 a channel of their own:
 
-1. an all-to-all of fronts, of fixed length: how each rank fared, which gradients were zero, and how
-   many bytes follow;
+1. an all-to-all of verdicts, of fixed length: how each rank fared, which gradients were zero, and
+   how many bytes follow;
 2. an all-to-all of the parts, which have just these bytes;
 3. an all-gather of how each owner fared, and of how many bytes it has made;
 4. an all-to-all, in which every owner sends the same to all, of just these bytes.
 
 Every rank hears of a failure before the collective that the failing rank would have no data for;
-then the ranks exchange reasons instead, and raise the same error.
+then the ranks share the errors instead, and raise the same one.
 """
 
+import struct
 import time
-from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from itertools import pairwise
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -26,49 +28,179 @@ from numpy.typing import NDArray
 
 from gradwire import _native
 from gradwire.errors import NonFiniteError
+from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
-from gradwire.torch.errors import GradientError
-from gradwire.torch.exchange import ownership as ranges
+from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.exchange.base import ExchangeBase
-from gradwire.torch.exchange.dense import (
-    accumulator,
-    mean_of,
-    pack_dense,
-    unpack_dense,
+from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, unpack_dense
+from gradwire.torch.exchange.wire import (
+    HEADER_NBYTES,
+    Bytes,
+    Verdict,
+    read_verdicts,
+    share_failure,
     wait,
+    write_verdict,
 )
-from gradwire.torch.exchange.ownership import Owned, Ranges, Status
-from gradwire.torch.exchange.reasons import share_reasons
 from gradwire.torch.transport import Channel, LocalChannel
 
-__all__ = ["OwnerExchange"]
+__all__ = ["OwnerExchange", "check_lengths"]
 
 _NOTHING = np.empty(0, np.uint8)
+_FRAME_HEADER_NBYTES = 48
+_SECTIONS = struct.Struct("<QQ")  # bytes of both sections, in the header of a frame
+_SECTIONS_AT = 32
+_FRAME_NBYTES, _ENTRY_NBYTES = 4096, 32
+"""More than any frame has, whatever its codec: besides its entries, and for each of them."""
+_UNEQUAL = 4
+"""Runs begin where groups do if a run has at least so many of them."""
 
 
-@dataclass(slots=True, eq=False)
-class _Parts:
-    """What goes to and fro for one bucket.
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A part of a parameter that one rank owns.
 
     Attributes
     ----------
-    ranges : Ranges
-    message : numpy.ndarray
-        What goes to the owners, one after another: dense entries, and frames of parts.
+    index : int
+        Of the parameter among the compressed ones of the bucket.
+    start, stop : int
+        Its entries in the parameter.
+    """
+
+    index: int
+    start: int
+    stop: int
+
+
+class _Ownership:
+    """Which rank owns which entries of a bucket.
+
+    The compressed entries of a model, one parameter after another from its end, are dealt out to
+    the ranks in runs, so long that a bucket has about one for each rank. So a small parameter
+    mostly has one owner, a bucket has all of them, and who owns an entry does not depend on how DDP
+    groups the parameters, which differs at the start of a resumed run. Of a parameter as large as a
+    bucket, every rank owns one run. Dense entries are divided evenly in every bucket: their sums
+    are the same, whoever adds them up.
+
+    Where entries in a row share scales, such as those of a column of `gradwire.quantize.TwoMeans`,
+    runs begin where such a group does, unless that would make them too unequal. So owners quantize
+    whole groups again, and no frame is cut within one.
+
+    Attributes
+    ----------
+    bounds : list of list of int
+        Where the runs of each compressed parameter begin and end, in its entries.
+    owners : list of list of int
+        The rank that owns each of them; no rank owns two runs of one parameter.
+    runs : list of list of _Run
+        Those of each rank, in the order of the bucket.
+    dense : list of int
+        Where each rank's dense entries begin and end.
+    """
+
+    __slots__ = ("bounds", "dense", "owners", "runs")
+
+    def __init__(self, layout: Layout, size: int) -> None:
+        cuts = [_cut(parameter, size) for parameter in layout.compressed]
+        self.bounds = [bounds for bounds, _ in cuts]
+        self.owners = [owners for _, owners in cuts]
+        self.runs: list[list[_Run]] = [[] for _ in range(size)]
+        for index, (bounds, owners) in enumerate(cuts):
+            for owner, (start, stop) in zip(owners, pairwise(bounds), strict=True):
+                self.runs[owner].append(_Run(index, start, stop))
+        self.dense = _divide_evenly(layout.dense_numel, size)
+
+    def limits(self, itemsize: int) -> list[int]:
+        """Return for each rank a bound on messages about what it owns, in bytes.
+
+        Parameters
+        ----------
+        itemsize : int
+            Bytes of a dense entry.
+        """
+        return [
+            itemsize * (stop - start)
+            + sum(_FRAME_NBYTES + _ENTRY_NBYTES * (each.stop - each.start) for each in runs)
+            for runs, (start, stop) in zip(self.runs, pairwise(self.dense), strict=True)
+        ]
+
+
+def _cut(parameter: ParameterSlot, size: int) -> tuple[list[int], list[int]]:
+    """Return where the runs of a parameter begin and end, and who owns them."""
+    numel, (before, together) = parameter.numel, parameter.run
+    run = max(1, -(-together // size))
+    first = before // run
+    if numel == 0:
+        return [0], []
+    if numel > run * (size - 1):  # one run would not be enough, or two could have one owner
+        bounds = _divide_evenly(numel, size)
+    else:
+        inside = range(run * (first + 1), before + numel, run)
+        bounds = [0, *(each - before for each in inside), numel]
+    step: int = parameter.codec._codec.cut_step(numel)
+    if _UNEQUAL * step <= run:
+        bounds[1:-1] = [min((each + step // 2) // step * step, numel) for each in bounds[1:-1]]
+    owners = [(first + index) % size for index in range(len(bounds) - 1)]
+    there = [index for index in range(len(owners)) if bounds[index] < bounds[index + 1]]
+    return [*(bounds[index] for index in there), numel], [owners[index] for index in there]
+
+
+def _divide_evenly(numel: int, size: int) -> list[int]:
+    return [numel * rank // size for rank in range(size + 1)]
+
+
+def check_lengths(verdicts: Sequence[Verdict], limits: Sequence[int]) -> list[int]:
+    """Return the bytes that ranks announce; ExchangeError if that is more than there can be."""
+    lengths = [each.nbytes for each in verdicts]
+    for rank, (length, limit) in enumerate(zip(lengths, limits, strict=True)):
+        if length > limit:
+            raise ExchangeError(
+                f"rank {rank} announces {length} bytes, more than the {limit} that there can be: "
+                "its message is damaged",
+                rank,
+            )
+    return lengths
+
+
+def _frame_sizes(message: Bytes, at: int, count: int, rank: int) -> list[int]:
+    """Return the bytes of so many frames that follow one another, as their headers say."""
+    sizes = []
+    for _ in range(count):
+        if at + _FRAME_HEADER_NBYTES > message.size:
+            break
+        size = _FRAME_HEADER_NBYTES + sum(_SECTIONS.unpack_from(message.data, at + _SECTIONS_AT))
+        sizes.append(size)
+        at += size
+    if len(sizes) < count or at != message.size:
+        raise ExchangeError(f"the frames of rank {rank} do not fill its message", rank)
+    return sizes
+
+
+@dataclass(slots=True, eq=False)
+class _Messages:
+    """The messages of one bucket.
+
+    Attributes
+    ----------
+    ownership : _Ownership
+    parts : numpy.ndarray
+        Those for all owners, one after another: dense entries, and parts of frames.
     sizes : list of int
         Bytes for each owner.
     fronts : torch.Tensor
-        What came ahead of their parts from all ranks.
+        Verdicts and zero flags of all ranks.
     error : BaseException or None
-        Why this rank has no message.
+        Why this rank has no parts.
     unused : numpy.ndarray
         Parameters whose gradients are zero on every rank.
     merged : list of torch.Tensor
-        What each owner has made, once it came.
+        Means of dense entries and frames of sums, of each owner.
     """
 
-    ranges: Ranges
-    message: NDArray[np.uint8]
+    ownership: _Ownership
+    parts: Bytes
     sizes: list[int]
     fronts: torch.Tensor
     error: BaseException | None = None
@@ -81,58 +213,59 @@ class OwnerExchange(ExchangeBase):
 
     Parameters
     ----------
-    channel : LocalChannel
-        A channel with no other user, for the collectives of the sending thread.
-    merging : LocalChannel
-        Another one, for those of the receiving thread.
+    channel, second : LocalChannel
     check_result : bool
         As in `ExchangeBase`.
     """
 
-    def __init__(self, channel: Channel, merging: Channel, *, check_result: bool) -> None:
-        super().__init__(channel, {}, check_result=check_result)
-        self._merging: LocalChannel | None = cast("LocalChannel", merging)
+    _KEPT: ClassVar[int] = 8
+
+    def __init__(self, channel: Channel, *, check_result: bool, second: Channel) -> None:
+        super().__init__(channel, {}, check_result=check_result, second=second)
         self._frames = BufferPool()
-        self._recent: deque[torch.Tensor] = deque(maxlen=8)  # see all_gather.py
 
     def close(self) -> None:
         """Release both channels, without closing them, and the memory of frames."""
         super().close()
-        self._merging = None
         self._frames.clear()
 
     # The sending thread -----------------------------------------------------------------------
 
     def send(self, job: BucketTask, sequence: int) -> InFlightBucket:
-        """Encode a bucket, cut its frames by owner, and send ahead how that went."""
+        """Encode a bucket, cut its frames by owner, and start the all-to-all of verdicts."""
         start = time.perf_counter()
         layout = job.layout
-        divided = Ranges(layout, self.world_size)
+        ownership = _Ownership(layout, self.world_size)
         zero, error = np.zeros(len(layout.pieces), np.int64), None
-        message, sizes = _NOTHING, None
+        parts: list[Bytes] = []
+        message = _NOTHING
         try:
-            messages = self._cut(job, divided, zero)
-            message, sizes = np.concatenate(messages), [each.size for each in messages]
-        except BaseException as raised:  # of any kind: the other ranks wait for the front
-            error = raised
-        mine = torch.from_numpy(divided.fronts(layout, sequence, sizes, zero)).view(-1)
+            parts = self._cut(job, ownership, zero)
+            message = np.concatenate(parts)
+        except BaseException as raised:  # of any kind: the other ranks wait for the verdict
+            error, parts = raised, []
+        sizes = [each.size for each in parts]
+        front = HEADER_NBYTES + -(-len(layout.pieces) // 8)
+        rows = np.zeros((self.world_size, front), np.uint8)
+        rows[:, HEADER_NBYTES:] = np.packbits(zero.astype(bool))
+        for row, nbytes in zip(rows, sizes or [0] * self.world_size, strict=True):
+            write_verdict(row[:HEADER_NBYTES], layout.digest, sequence, error, nbytes)
+        mine = torch.from_numpy(rows).view(-1)
         fronts = torch.empty_like(mine)
         self.times.add("encode", start)
-        self._recent += (mine, fronts)
+        self._keep(mine, fronts)
         work = cast("LocalChannel", self.channel).all_to_all(fronts, mine)
         return InFlightBucket(
             job,
             sequence,
             works=(work,),
-            contents=_Parts(divided, message, sizes or [], fronts.view(self.world_size, -1), error),
+            contents=_Messages(ownership, message, sizes, fronts.view(self.world_size, -1), error),
             room=mine.numel(),
-            wire=mine.numel() - divided.front,
+            wire=mine.numel() - front,
         )
 
-    def _cut(
-        self, job: BucketTask, divided: Ranges, zero: NDArray[np.int64]
-    ) -> list[NDArray[np.uint8]]:
-        """Return what goes to each owner: its dense entries, and then its parts."""
+    def _cut(self, job: BucketTask, ownership: _Ownership, zero: NDArray[np.int64]) -> list[Bytes]:
+        """Return the message for each owner: its dense entries, and then its parts."""
         layout = job.layout
         # Lengths are exact: no sizes are observed, and those that a checkpoint brings do not count.
         limits = [each.codec.max_encoded_len(each.numel) for each in layout.compressed]
@@ -142,7 +275,7 @@ class OwnerExchange(ExchangeBase):
             zero[:] = outcomes.zero
             sizes = outcomes.nbytes.tolist()
             parts = _native.split_bucket(
-                frames.numpy(), sizes, divided.bounds, divided.owners, self.world_size
+                frames.numpy(), sizes, ownership.bounds, ownership.owners, self.world_size
             )
         finally:
             self._frames.give(frames)  # to this thread, which works in its own order
@@ -152,7 +285,7 @@ class OwnerExchange(ExchangeBase):
         dense = torch.empty(layout.dense_numel, dtype=layout.dtype)
         pack_dense(job, dense)
         values, size = dense.view(torch.uint8).numpy(), dense.element_size()
-        bounds = [bound * size for bound in divided.dense]
+        bounds = [bound * size for bound in ownership.dense]
         return [
             np.concatenate((values[bounds[rank] : bounds[rank + 1]], part))
             for rank, part in enumerate(parts)
@@ -160,135 +293,131 @@ class OwnerExchange(ExchangeBase):
 
     # The receiving thread ---------------------------------------------------------------------
 
-    def _look(self, flight: InFlightBucket) -> NDArray[np.uint8]:
+    def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
         """Exchange the parts, merge what this rank owns, and exchange that."""
-        parts, job = flight.contents, flight.job
-        assert isinstance(parts, _Parts)
-        assert self._merging is not None
-        fronts = parts.fronts.numpy()
-        failed, lengths, parts.unused = ranges.read_fronts(fronts, job.layout, flight.sequence)
-        if failed:
-            share_reasons(self._merging, job.layout, parts.error)
-        limits = parts.ranges.limits(job.bucket.itemsize)
-        ranges.check_lengths(lengths, [limits[self.rank]] * self.world_size)
-        own, sent = parts.sizes[self.rank], sum(parts.sizes)
-        received = self._swap(flight, parts.message, parts.sizes, lengths)
-        self._count(flight, sent, sent - own)
-        parts.message = _NOTHING
-        error, mine, copies = None, _NOTHING, _NOTHING
+        messages, job, sequence = flight.contents, flight.job, flight.sequence
+        assert isinstance(messages, _Messages)
+        layout, others = job.layout, self.world_size - 1
+        fronts = messages.fronts.numpy()
+        verdicts = read_verdicts(fronts, layout.digest, sequence)
+        if any(each.failed for each in verdicts):
+            share_failure(self.second, layout, sequence, messages.error)
+        zeros = np.unpackbits(fronts[:, HEADER_NBYTES:], axis=1, count=len(layout.pieces))
+        messages.unused = zeros.min(axis=0).astype(bool)
+        limits = messages.ownership.limits(job.bucket.itemsize)
+        lengths = check_lengths(verdicts, [limits[self.rank]] * self.world_size)
+        received = self._swap(flight, messages.parts, messages.sizes, lengths)
+        messages.parts = _NOTHING
+        sent = sum(messages.sizes)
+        self._count(flight, sent, sent - messages.sizes[self.rank])
+        error, merged, copies = None, _NOTHING, _NOTHING
         try:
-            job.step.undo([job.layout.compressed[index] for index in np.flatnonzero(parts.unused)])
-            mine = self._merge(job, parts, received)
-            copies = np.tile(mine, self.world_size)
-        except BaseException as raised:  # of any kind: the other ranks wait for the result
+            job.step.undo([layout.compressed[index] for index in np.flatnonzero(messages.unused)])
+            merged = self._merge(job, messages, received)
+            copies = np.tile(merged, self.world_size)
+        except BaseException as raised:  # of any kind: the other ranks wait for the verdict
             error = raised
-        status = Status.OK if error is None else Status.FAILED
-        told = torch.from_numpy(ranges.result(status, mine.size))
-        results = told.new_empty(self.world_size * told.numel())
-        self._recent += (told, results)
-        wait(self._merging.all_gather(results, told), flight.sequence)
-        rows: NDArray[np.uint8] = results.view(self.world_size, -1).numpy()
-        failed, lengths = ranges.read_results(rows)
-        if failed:
-            share_reasons(self._merging, job.layout, error, "merge what it owns")
-        ranges.check_lengths(lengths, limits)
-        parts.merged = self._swap(flight, copies, [mine.size] * self.world_size, lengths)
-        room, wire = self.world_size * mine.size, (self.world_size - 1) * mine.size
-        wire += (self.world_size - 1) * told.numel()
-        self._count(flight, told.numel() + room, wire, collectives=2)
+        verdict = np.zeros(HEADER_NBYTES, np.uint8)
+        write_verdict(verdict, layout.digest, sequence, error, merged.size)
+        mine = torch.from_numpy(verdict)
+        every = mine.new_empty(self.world_size * HEADER_NBYTES)
+        self._keep(mine, every)
+        wait(self.second.all_gather(every, mine), sequence)
+        rows: NDArray[np.uint8] = every.view(self.world_size, -1).numpy()
+        self._count(flight, HEADER_NBYTES, others * HEADER_NBYTES)
+        verdicts = read_verdicts(rows, layout.digest, sequence)
+        if any(each.failed for each in verdicts):
+            share_failure(self.second, layout, sequence, error, "merge what it owns")
+        lengths = check_lengths(verdicts, limits)
+        messages.merged = self._swap(flight, copies, [merged.size] * self.world_size, lengths)
+        self._count(flight, copies.size, others * merged.size)
         return rows
 
     def _swap(
-        self,
-        flight: InFlightBucket,
-        message: NDArray[np.uint8],
-        sizes: list[int],
-        lengths: list[int],
+        self, flight: InFlightBucket, message: Bytes, sizes: list[int], lengths: list[int]
     ) -> list[torch.Tensor]:
-        """Send each rank so many bytes of a message; return theirs, which have these lengths."""
-        assert self._merging is not None
+        """Send each rank its bytes of a message; return those of all ranks for this one."""
         mine = torch.from_numpy(message)
         every = mine.new_empty(sum(lengths))
-        self._recent += (mine, every)
-        wait(self._merging.all_to_all(every, mine, lengths, sizes), flight.sequence)
+        self._keep(mine, every)
+        work = cast("LocalChannel", self.second).all_to_all(every, mine, lengths, sizes)
+        wait(work, flight.sequence)
         return list(torch.split(every, lengths))
 
     @staticmethod
-    def _count(flight: InFlightBucket, room: int, wire: int, collectives: int = 1) -> None:
+    def _count(flight: InFlightBucket, room: int, wire: int) -> None:
+        """Count one more collective of a bucket."""
         flight.room += room
         flight.wire += wire
-        flight.collectives += collectives
+        flight.collectives += 1
 
-    def _merge(
-        self, job: BucketTask, parts: _Parts, received: list[torch.Tensor]
-    ) -> NDArray[np.uint8]:
-        """Return what this rank makes of what it owns: means of dense entries, and frames."""
-        layout, divided = job.layout, parts.ranges
-        numel = divided.dense[self.rank + 1] - divided.dense[self.rank]
+    def _merge(self, job: BucketTask, messages: _Messages, received: list[torch.Tensor]) -> Bytes:
+        """Return the means of this rank's dense entries, and frames of the sums of its runs."""
+        layout, ownership = job.layout, messages.ownership
+        numel = ownership.dense[self.rank + 1] - ownership.dense[self.rank]
         nbytes = numel * job.bucket.itemsize
-        owned = divided.owned[self.rank]
+        runs = ownership.runs[self.rank]
         frames, merged, error = _native.merge_bucket(
             [message.numpy() for message in received],
             [nbytes] * self.world_size,
-            [layout.compressed[part.index].codec._codec for part in owned],
-            [layout.compressed[part.index].state for part in owned],
-            [end for part in owned for end in (part.start, part.stop)],
-            [bool(parts.unused[part.index]) for part in owned],
+            [layout.compressed[run.index].codec._codec for run in runs],
+            [layout.compressed[run.index].state for run in runs],
+            [end for run in runs for end in (run.start, run.stop)],
+            [bool(messages.unused[run.index]) for run in runs],
         )
         if isinstance(error, NonFiniteError):
-            part = owned[merged.size // 3]
-            name = layout.compressed[part.index].name
-            raise GradientError(error.count, part.start + error.first, name, -1) from error
+            run = runs[merged.size // 3]
+            name = layout.compressed[run.index].name
+            raise GradientError(error.count, run.start + error.first, name, -1) from error
         if error is not None:
             raise error
         if not numel:
             return frames
-        total = torch.zeros(numel, dtype=accumulator(layout.dtype))
+        total = torch.zeros(numel, dtype=sum_dtype(layout.dtype))
         for message in received:
             # A copy: what follows dense entries of another rank may have put these anywhere.
             total += torch.from_numpy(message[:nbytes].numpy().copy()).view(layout.dtype)
-        mean = mean_of(total, self.world_size).to(layout.dtype)
+        mean = divide(total, self.world_size).to(layout.dtype)
         return np.concatenate((mean.view(torch.uint8).numpy(), frames))
 
-    def _combine(self, flight: InFlightBucket, fronts: NDArray[np.uint8]) -> None:
-        """Decode what all owners have made."""
-        del fronts
-        parts, job = flight.contents, flight.job
-        assert isinstance(parts, _Parts)
-        layout, bounds = job.layout, parts.ranges.dense
+    def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
+        """Decode the messages of all owners."""
+        del headers
+        messages, job = flight.contents, flight.job
+        assert isinstance(messages, _Messages)
+        layout, bounds = job.layout, messages.ownership.dense
         means = []
-        for rank, message in enumerate(parts.merged):
+        for rank, message in enumerate(messages.merged):
             nbytes = (bounds[rank + 1] - bounds[rank]) * job.bucket.itemsize
             means.append(message[:nbytes])
-            self._decode(job, parts, rank, message, nbytes)
+            self._decode(job, messages, rank, message, nbytes)
         if layout.runs:
             start = time.perf_counter()
             unpack_dense(job, torch.cat(means).view(layout.dtype), start)
 
     def _decode(
-        self, job: BucketTask, parts: _Parts, rank: int, message: torch.Tensor, start: int
+        self, job: BucketTask, messages: _Messages, rank: int, message: torch.Tensor, start: int
     ) -> None:
-        """Write the averages of what a rank owns."""
+        """Write the averages of a rank's runs."""
         layout = job.layout
-        owned: list[Owned] = parts.ranges.owned[rank]
-        unused = [bool(parts.unused[part.index]) for part in owned]
-        there = unused.count(False)
-        sizes = iter(ranges.frame_sizes(message.numpy(), start, there, rank))
-        if not owned:
+        runs = messages.ownership.runs[rank]
+        unused = [bool(messages.unused[run.index]) for run in runs]
+        sizes = iter(_frame_sizes(message.numpy(), start, unused.count(False), rank))
+        if not runs:
             return
-        at = [layout.pieces[part.index].start for part in owned]
+        begins = [layout.pieces[run.index].start for run in runs]
         nanoseconds = job.bucket.average(
             message,
             [start],
             [[0 if skipped else next(sizes) for skipped in unused]],
             [
                 end
-                for first, part in zip(at, owned, strict=True)
-                for end in (first + part.start, first + part.stop)
+                for begin, run in zip(begins, runs, strict=True)
+                for end in (begin + run.start, begin + run.stop)
             ],
             unused,
             False,
             job.scale,
             ranks=self.world_size,
         )
-        layout.counters.decoded(layout.rows[[part.index for part in owned]], nanoseconds)
+        layout.counters.decoded(layout.rows[[run.index for run in runs]], nanoseconds)

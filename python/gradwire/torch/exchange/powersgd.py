@@ -12,7 +12,6 @@ all the same, flags that are summed along with Q tell them.
 import math
 import time
 import zlib
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,22 +26,17 @@ from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.exchange.base import ExchangeBase
-from gradwire.torch.exchange.dense import (
-    accumulator,
-    mean_of,
-    pack_dense,
-    unpack_dense,
-    wait,
-)
-from gradwire.torch.exchange.flags import (
+from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, unpack_dense
+from gradwire.torch.exchange.wire import (
     WORD_NUMEL,
-    Head,
+    Flags,
     check_word,
-    read,
+    read_flags,
     same_word,
+    share_failure,
+    wait,
     word_flags,
 )
-from gradwire.torch.exchange.reasons import share_reasons
 from gradwire.torch.transport import Channel
 
 __all__ = ["PowerSGDExchange"]
@@ -58,13 +52,13 @@ class _Factors:
     Attributes
     ----------
     vector : torch.Tensor
-        The head, the dense parameters, and P of each piece.
+        The flags, the dense parameters, and P of each piece.
     dense, ps : torch.Tensor
         Where these are in the vector.
     matrices : list of torch.Tensor
         Gradient plus residual of each piece.
     error : BaseException or None
-        Why this rank sums nothing but the head.
+        Why this rank sums nothing but the flags.
     """
 
     vector: torch.Tensor
@@ -79,10 +73,8 @@ class PowerSGDExchange(ExchangeBase):
 
     Parameters
     ----------
-    channel, carriers, check_result
+    channel, carriers, check_result, second
         As in `ExchangeBase`.
-    second : Channel
-        Another channel, for what the receiving thread sums.
     rank : int
         Of the approximation.
     """
@@ -90,21 +82,14 @@ class PowerSGDExchange(ExchangeBase):
     def __init__(
         self,
         channel: Channel,
-        second: Channel,
         carriers: Mapping[str, str],
         *,
         check_result: bool,
+        second: Channel,
         rank: int,
     ) -> None:
-        super().__init__(channel, carriers, check_result=check_result)
-        self._second: Channel | None = second
+        super().__init__(channel, carriers, check_result=check_result, second=second)
         self._columns = rank
-        self._recent: deque[torch.Tensor] = deque(maxlen=32)  # see all_gather.py
-
-    def close(self) -> None:
-        """Release both channels, without closing them."""
-        super().close()
-        self._second = None
 
     # The sending thread -----------------------------------------------------------------------
 
@@ -113,21 +98,19 @@ class PowerSGDExchange(ExchangeBase):
         start = time.perf_counter()
         factors = self._factors(job)
         word = check_word(job.layout.digest, sequence, job.step.number)
-        head = Head(job.layout, word)
+        flags = Flags(job.layout, word)
         try:
-            self._fill(job, factors, head)
+            self._fill(job, factors, flags)
         except BaseException as error:  # of any kind: the other ranks wait for the vector
             factors.error = error
             factors.vector.zero_()
-            head = Head(job.layout, 0)  # the check word is ignored after a failure
-            head.fail(bad=isinstance(error, GradientError))
+            flags.fail()
         front = factors.vector.view(torch.uint8)
-        job.bucket.write_header(front, head.bytes_of(factors.vector.dtype))
+        job.bucket.write_header(front, flags.bytes_of(factors.vector.dtype))
         self.times.add("encode", start)
         second = self._second_numel(job)
         room = factors.vector.nbytes + 4 * second
-        if factors.vector.is_cpu:
-            self._recent.append(factors.vector)
+        self._keep(factors.vector)
         return InFlightBucket(
             job,
             sequence,
@@ -145,14 +128,14 @@ class PowerSGDExchange(ExchangeBase):
 
     def _factors(self, job: BucketTask) -> _Factors:
         layout, bucket = job.layout, job.bucket
-        front = Head.numel(layout) + layout.dense_numel
+        front = Flags.numel(layout) + layout.dense_numel
         numel = self._columns * sum(each.rows for each in _states(job))
-        dtype = accumulator(layout.dtype)
+        dtype = sum_dtype(layout.dtype)
         vector = torch.zeros(front + numel, dtype=dtype, device=bucket.frames_on)
-        dense, ps = vector[Head.numel(layout) : front], vector[front:]
+        dense, ps = vector[Flags.numel(layout) : front], vector[front:]
         return _Factors(vector, dense, ps, [])
 
-    def _fill(self, job: BucketTask, factors: _Factors, head: Head) -> None:
+    def _fill(self, job: BucketTask, factors: _Factors, flags: Flags) -> None:
         job.check()
         layout = job.layout
         at = 0
@@ -162,7 +145,7 @@ class PowerSGDExchange(ExchangeBase):
             gradient = self._gradient(job, piece)
             zero = _is_zero(gradient, piece)
             if not zero:
-                head.use(index)
+                flags.use(index)
             matrix = state.matrix(gradient)
             factors.matrices.append(matrix)
             p = matrix @ _column_major(state.first())
@@ -178,24 +161,19 @@ class PowerSGDExchange(ExchangeBase):
 
     # The receiving thread ---------------------------------------------------------------------
 
-    def _look(self, flight: InFlightBucket) -> NDArray[np.uint8]:
+    def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
         factors = flight.contents
         assert isinstance(factors, _Factors)
-        nbytes = Head.numel(flight.job.layout) * factors.vector.element_size()
+        nbytes = Flags.numel(flight.job.layout) * factors.vector.element_size()
         return flight.job.bucket.read_headers(factors.vector.view(torch.uint8).view(1, -1), nbytes)
 
-    def _combine(self, flight: InFlightBucket, fronts: NDArray[np.uint8]) -> None:
+    def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
         factors, job = flight.contents, flight.job
         assert isinstance(factors, _Factors)
-        assert self._second is not None
-        sums = read(fronts[0], factors.vector.dtype)
-        if sums.failed or sums.bad:
-            share_reasons(self._second, job.layout, factors.error)
-        if not sums.in_step:
-            raise ExchangeError(
-                f"another rank summed other parameters than this rank at bucket {flight.sequence}: "
-                "the ranks did not run the same backward passes"
-            )
+        sums = read_flags(headers[0], factors.vector.dtype)
+        if sums.failed:
+            share_failure(self.second, job.layout, flight.sequence, factors.error)
+        sums.check_step(flight.sequence)
         start = time.perf_counter()
         if factors.matrices:
             self._approximate(job, factors, sums.used, flight.sequence)
@@ -203,7 +181,7 @@ class PowerSGDExchange(ExchangeBase):
             job.layout.counters.decoded(job.layout.rows, np.full(len(factors.matrices), share))
         start = time.perf_counter()
         if job.layout.runs:
-            unpack_dense(job, mean_of(factors.dense, self.world_size), start)
+            unpack_dense(job, divide(factors.dense, self.world_size), start)
 
     def _approximate(
         self, job: BucketTask, factors: _Factors, used: Sequence[bool], sequence: int
@@ -224,11 +202,9 @@ class PowerSGDExchange(ExchangeBase):
             q.copy_((transposed @ matrix).T)
             bases.append(transposed.T)
         flags.copy_(torch.tensor(word_flags(check_word(digest)), device="cpu"))
-        assert self._second is not None
         vector = second.to(job.bucket.frames_on)
-        if vector.is_cpu:
-            self._recent.append(vector)
-        wait(self._second.all_reduce(vector), sequence)
+        self._keep(vector)
+        wait(self.second.all_reduce(vector), sequence)
         second.copy_(vector)
         if not same_word((flags > 0).tolist()):
             raise ExchangeError(
@@ -247,8 +223,8 @@ class PowerSGDExchange(ExchangeBase):
             if not sent:  # as far as the ranks can tell it is unused: nothing leaves the residual
                 job.bucket.clear(piece.start, piece.stop)
                 continue
-            mean = mean_of(q.clone(), self.world_size)
-            self._encoded(job, piece)  # measures the gradient, which is there until the next line
+            mean = divide(q.clone(), self.world_size)
+            self._record(job, piece)  # measures the gradient, which is there until the next line
             self._write(job, piece.start, state, p, mean, matrix)
             state.take(mean)
 

@@ -1,102 +1,139 @@
-"""Carries out exchanges of several kinds in one order, each by the object that is made for it."""
+"""Makes the object that carries out an exchange, and sends each bucket to that of its codec."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gradwire.exchange import AllGather, AllReduce
+from gradwire.exchange import AllGather, AllReduce, LowRank
 from gradwire.exchange import Exchange as Part
+from gradwire.exchange.owners import Owners
+from gradwire.torch.engine.metrics import StepTimes
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
+from gradwire.torch.errors import ExchangeError
+from gradwire.torch.exchange.all_gather import AllGatherExchange, DeferredAllGather
 from gradwire.torch.exchange.base import ExchangeBase
-from gradwire.torch.exchange.build import build
+from gradwire.torch.exchange.leader import LeaderExchange
+from gradwire.torch.exchange.owners import OwnerExchange
+from gradwire.torch.exchange.powersgd import PowerSGDExchange
+from gradwire.torch.exchange.value_sum import AllReduceExchange
 from gradwire.torch.transport import Channel
 
-__all__ = ["AutoExchangeRouter", "ExchangeRouter"]
-
-_ALL_DENSE: Part = AllReduce()
-"""For buckets without compressed tensors."""
-_MIXED: Part = AllGather()
-"""For buckets whose tensors were not together when their exchanges were decided on."""
+__all__ = ["AutoExchangeRouter", "ExchangeRouter", "build"]
 
 
-class ExchangeRouter(ExchangeBase):
+def build(
+    part: Part,
+    channel: Channel,
+    another: Callable[[], Channel],
+    carriers: Mapping[str, str],
+    *,
+    check_result: bool,
+    postpones: bool,
+) -> ExchangeBase:
+    """Return the object that carries out an exchange.
+
+    Parameters
+    ----------
+    part : gradwire.exchange.Exchange
+    channel : Channel
+        A channel with no other user, for tensors of the CPU and where frames are.
+    another : callable
+        Makes another such channel for tensors of the CPU; a collective.
+    carriers, check_result, postpones : bool
+        See `ExchangeBase`; only an `AllGather` postpones.
+
+    Raises
+    ------
+    ValueError
+        The channel cannot do what the exchange needs.
+    """
+    if isinstance(part, AllGather):
+        kind = DeferredAllGather if postpones else AllGatherExchange
+        return kind(channel, carriers, check_result=check_result, mean=part.mean)
+    if isinstance(part, LowRank):
+        return PowerSGDExchange(
+            channel, carriers, check_result=check_result, second=another(), rank=part.rank
+        )
+    if isinstance(part, Owners):
+        if not hasattr(channel, "all_to_all"):
+            raise ValueError(
+                f"{part!r} has something else for each rank, which this package does not send with "
+                "Horovod: use exchange=gradwire.exchange.AllGather(), or LeaderIndices()"
+            )
+        return OwnerExchange(channel, check_result=check_result, second=another())
+    summed = AllReduceExchange if isinstance(part, AllReduce) else LeaderExchange
+    return summed(channel, carriers, check_result=check_result, second=another())
+
+
+class ExchangeRouter:
     """Takes buckets of any codec; all compressed tensors of one bucket have the same exchange.
 
-    The exchanges share two channels: each thread starts its collectives in one order, whatever they
-    are for.
+    The exchanges share two channels, because each thread starts its collectives in one order, and
+    their running sums.
 
     Parameters
     ----------
     channel : Channel
-        A channel with no other user, for collectives that `send` starts.
-    reasons : Channel
-        Another one, for those after a failure; see `ValueSumExchange`.
+        A channel with no other user, for the collectives of the sending thread.
+    second : Channel
+        Another one, for those of the receiving thread.
     carriers : mapping of str to str
         As in `ExchangeBase`.
     """
 
     postpones: ClassVar[bool] = True
 
-    def __init__(self, channel: Channel, reasons: Channel, carriers: Mapping[str, str]) -> None:
-        super().__init__(channel, carriers, check_result=False)
-        self._reasons: Channel | None = reasons
-        self._kinds: dict[tuple[Part, bool], ExchangeBase] = {}
+    def __init__(self, channel: Channel, second: Channel, carriers: Mapping[str, str]) -> None:
+        self._channels: tuple[Channel, Channel] | None = channel, second
+        self.carriers = carriers
+        self.rank = channel.rank
+        self.world_size = channel.size
+        self.times = StepTimes()
+        self._exchanges: dict[tuple[Part, bool], ExchangeBase] = {}
 
     def close(self) -> None:
         """Release both channels, without closing them, and the memory of all exchanges."""
-        super().close()
-        self._reasons = None
-        for each in self._kinds.values():
+        self._channels = None
+        for each in self._exchanges.values():
             each.close()
 
-    def send(self, job: BucketTask, sequence: int) -> InFlightBucket:
-        """Have a bucket encoded, and its collectives started."""
-        return self._of(job).send(job, sequence)
+    def start(self, job: BucketTask, sequence: int) -> InFlightBucket:
+        """Start the exchange of a bucket; see `Exchange`."""
+        return self._exchange_of(job).start(job, sequence)
 
-    def _receive(self, flight: InFlightBucket) -> None:
-        self._of(flight.job)._receive(flight)
+    def receive(self, flight: InFlightBucket) -> None:
+        """Wait for a bucket and write the average into its buffer; see `Exchange`."""
+        self._exchange_of(flight.job).receive(flight)
 
-    def _complete(self, flight: InFlightBucket) -> None:
-        kind = self._of(flight.job)
-        if kind.postpones:
-            kind._complete(flight)
+    def complete(self, flight: InFlightBucket) -> None:
+        """Do what `receive` has postponed, now that the whole step is good on all ranks."""
+        self._exchange_of(flight.job).complete(flight)
 
-    def _look(self, flight: InFlightBucket) -> NDArray[np.uint8]:
-        return self._of(flight.job)._look(flight)
-
-    def _combine(self, flight: InFlightBucket, fronts: NDArray[np.uint8]) -> None:
-        self._of(flight.job)._combine(flight, fronts)
-
-    def _of(self, job: BucketTask) -> ExchangeBase:
-        part, undoable = _ALL_DENSE, True
-        if job.layout.compressed:
-            part = self._part(job.layout.compressed)
-            undoable = job.layout.compressed[0].codec.memory.undoable
-        key = part, undoable
-        kind = self._kinds.get(key)
-        if kind is None:
-            kind = self._kinds[key] = build(
+    def _exchange_of(self, job: BucketTask) -> ExchangeBase:
+        compressed = job.layout.compressed
+        part = self._part_of(compressed) if compressed else AllReduce()
+        undoable = not compressed or compressed[0].codec.memory.undoable
+        exchange = self._exchanges.get((part, undoable))
+        if exchange is None:
+            if self._channels is None:
+                raise ExchangeError("the exchange was closed")
+            channel, second = self._channels
+            exchange = build(
                 part,
-                self.channel,
-                self._another,
+                channel,
+                lambda: second,
                 self.carriers,
                 check_result=False,
                 postpones=not undoable,
             )
-        kind.times = self.times  # all are counted together
-        return kind
+            exchange.times = self.times
+            self._exchanges[part, undoable] = exchange
+        return exchange
 
-    def _part(self, compressed: Sequence[ParameterSlot]) -> Part:
+    def _part_of(self, compressed: Sequence[ParameterSlot]) -> Part:
         """Return the exchange of a bucket with these compressed tensors."""
         part: Part = compressed[0].codec.exchange
         return part
-
-    def _another(self) -> Channel:
-        assert self._reasons is not None  # open, as the channel is
-        return self._reasons
 
 
 class AutoExchangeRouter(ExchangeRouter):
@@ -109,7 +146,7 @@ class AutoExchangeRouter(ExchangeRouter):
 
     postpones: ClassVar[bool] = False
 
-    def _part(self, compressed: Sequence[ParameterSlot]) -> Part:
-        part = super()._part(compressed)
+    def _part_of(self, compressed: Sequence[ParameterSlot]) -> Part:
+        part = super()._part_of(compressed)
         alike = all(each.codec.exchange == part for each in compressed)
-        return part if alike else _MIXED
+        return part if alike else AllGather()

@@ -1,10 +1,10 @@
-"""The base of the exchanges that sum values on the wire."""
+"""Exchanges that sum values: of all entries, of drawn ones, or of those that a leader selects."""
 
 import abc
 import itertools
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,22 +13,19 @@ from numpy.typing import NDArray
 from gradwire.torch.engine.layout import Layout
 from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
-from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import (
-    accumulator,
-    mean_of,
-    overflow,
+    divide,
+    overflow_error,
     pack_dense,
-    take,
+    sum_dtype,
+    take_buffers,
     unpack_dense,
 )
-from gradwire.torch.exchange.flags import Head, Sums, check_word, read
-from gradwire.torch.exchange.reasons import share_reasons
-from gradwire.torch.exchange.vectors import Chosen, Vectors, wire_dtype
+from gradwire.torch.exchange.wire import Flags, FlagSums, check_word, read_flags, share_failure
 from gradwire.torch.transport import Channel
 
-__all__ = ["ValueSumExchange"]
+__all__ = ["AllReduceExchange", "Selection", "ValueSumExchange"]
 
 
 _BATCH = 1 << 18
@@ -36,46 +33,105 @@ _BATCH = 1 << 18
 memory of their frames, which is needed in addition to the vectors."""
 
 
+@dataclass(slots=True, eq=False)
+class Selection:
+    """The entries of one bucket that all ranks send.
+
+    Attributes
+    ----------
+    counts : list of int
+        Number of entries of each piece; the same on every rank, even after a failure.
+    positions : list
+        Their positions, as uint32; None for all entries of a piece, or until it is encoded.
+    encoded : dict
+        Pieces already encoded, by index: outcome and values.
+    nbytes : list of int
+        Bytes on the wire for the positions of each piece.
+    facts : object
+        What all ranks must agree on to select the same positions.
+    error : BaseException or None
+        Why this rank has no values for some of them.
+    collectives, room : int
+        Collectives made for the positions, and bytes passed to them.
+    """
+
+    counts: list[int]
+    positions: list[NDArray[np.uint32] | None]
+    encoded: dict[int, tuple[Outcomes, torch.Tensor]]
+    nbytes: list[int]
+    facts: object = None
+    error: BaseException | None = None
+    collectives: int = 0
+    room: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Vectors:
+    """What this rank sums of one bucket.
+
+    Attributes
+    ----------
+    selection : Selection
+    flags : Flags
+        Of the first vector; written last.
+    dense, values : torch.Tensor
+        Where dense parameters and the values of all pieces are in the vectors.
+    vectors : list of torch.Tensor
+        One or two.
+    buffers : list of torch.Tensor
+        The bytes that these are parts of.
+    error : BaseException or None
+        Why this rank sums nothing but the flags.
+    """
+
+    selection: Selection
+    flags: Flags
+    dense: torch.Tensor
+    values: torch.Tensor
+    vectors: list[torch.Tensor]
+    buffers: list[torch.Tensor]
+    error: BaseException | None = None
+
+    @property
+    def front(self) -> torch.Tensor:
+        """The bytes of the vector that begins with the flags."""
+        return self.vectors[0].view(torch.uint8)
+
+
 class ValueSumExchange(ExchangeBase):
     """Sums the values of entries that are the same on all ranks.
 
-    A rank's vector consists of the head, the dense parameters, and the values of all pieces. If the
+    A rank's vector consists of flags, the dense parameters, and the values of all pieces. If the
     dense parameters need another dtype than the values, the values are a second vector.
 
     Parameters
     ----------
-    channel, carriers, check_result
+    channel, carriers, check_result, second
         As in `ExchangeBase`.
-    reasons : Channel
-        Another channel with no other user, for the collectives of the receiving thread after a
-        failure: in a shared channel, collectives of two threads would start in undefined order.
     """
 
     def __init__(
         self,
         channel: Channel,
-        reasons: Channel,
         carriers: Mapping[str, str],
         *,
         check_result: bool,
+        second: Channel,
     ) -> None:
-        super().__init__(channel, carriers, check_result=check_result)
-        self._reasons: Channel | None = reasons
+        super().__init__(channel, carriers, check_result=check_result, second=second)
         self._buffers = BufferPool()
         self._frames = BufferPool()
-        self._recent: deque[torch.Tensor] = deque(maxlen=32)  # see all_gather.py
 
     def close(self) -> None:
         """Release both channels, without closing them, and the memory of frames and sums."""
         super().close()
-        self._reasons = None
         self._buffers.clear()
         self._frames.clear()
 
     # What such an exchange is -----------------------------------------------------------------
 
     @abc.abstractmethod
-    def _choose(self, job: BucketTask, sequence: int) -> Chosen:
+    def _select_shared(self, job: BucketTask, sequence: int) -> Selection:
         """Agree with the other ranks on positions. Must not raise an error of this rank alone."""
 
     # The sending thread -----------------------------------------------------------------------
@@ -83,81 +139,93 @@ class ValueSumExchange(ExchangeBase):
     def send(self, job: BucketTask, sequence: int) -> InFlightBucket:
         """Encode a bucket and start the sum of its vectors."""
         start = time.perf_counter()
-        chosen = self._choose(job, sequence)
-        vectors, job = self._vectors(job, sequence, chosen)
+        selection = self._select_shared(job, sequence)
+        sums, job = self._take_vectors(job, sequence, selection)
         try:
-            if chosen.error is not None:
-                raise chosen.error
-            self._fill(job, vectors)
+            if selection.error is not None:
+                raise selection.error
+            self._fill(job, sums)
         except BaseException as error:  # of any kind: the other ranks wait for these vectors
-            vectors.error = error
-            for each in vectors.whole:
+            sums.error = error
+            for each in sums.vectors:
                 each.zero_()
-            vectors.head = Head(job.layout, 0)  # the check word is ignored after a failure
-            vectors.head.fail(bad=isinstance(error, GradientError))
-        job.bucket.write_header(vectors.front, vectors.head.bytes_of(vectors.whole[0].dtype))
+            sums.flags.fail()
+        job.bucket.write_header(sums.front, sums.flags.bytes_of(sums.vectors[0].dtype))
         self.times.add("encode", start)
-        return self._start(job, sequence, vectors)
+        self._keep(*sums.vectors)
+        nbytes = sum(each.nbytes for each in sums.vectors)
+        return InFlightBucket(
+            job,
+            sequence,
+            works=tuple(self.channel.all_reduce(each) for each in sums.vectors),
+            collectives=len(sums.vectors) + selection.collectives,
+            contents=sums,
+            room=nbytes + selection.room,
+            wire=(2 * nbytes + selection.room) * (self.world_size - 1) / self.world_size,
+        )
 
-    def _vectors(
-        self, job: BucketTask, sequence: int, chosen: Chosen
-    ) -> tuple[Vectors, BucketTask]:
+    def _take_vectors(
+        self, job: BucketTask, sequence: int, selection: Selection
+    ) -> tuple[_Vectors, BucketTask]:
         layout = job.layout
-        wire = wire_dtype(layout)
+        wire = _wire_dtype(layout)
         # Zeros and ones are exact in any dtype; dense parameters keep their precision.
-        own = accumulator(layout.dtype) if layout.runs else wire
-        front, numel = Head.numel(layout) + layout.dense_numel, sum(chosen.counts)
+        own = sum_dtype(layout.dtype) if layout.runs else wire
+        front, numel = Flags.numel(layout) + layout.dense_numel, sum(selection.counts)
         lengths = [(front + numel, own)] if own == wire else [(front, own), (numel, wire)]
-        taken, job = take(
+        buffers, job = take_buffers(
             job, [(self._buffers, length * dtype.itemsize) for length, dtype in lengths]
         )
-        whole = [
+        vectors = [
             buffer[: length * dtype.itemsize].view(dtype)
-            for buffer, (length, dtype) in zip(taken, lengths, strict=True)
+            for buffer, (length, dtype) in zip(buffers, lengths, strict=True)
         ]
-        dense = whole[0][Head.numel(layout) : front]
-        values = whole[-1][-numel:] if numel else whole[-1][:0]
-        word = check_word(layout.digest, sequence, job.step.number, chosen.counts, chosen.by)
-        whole = [each for each in whole if each.numel()]
-        return Vectors(chosen, Head(layout, word), dense, values, whole, taken), job
+        dense = vectors[0][Flags.numel(layout) : front]
+        values = vectors[-1][-numel:] if numel else vectors[-1][:0]
+        word = check_word(
+            layout.digest, sequence, job.step.number, selection.counts, selection.facts
+        )
+        vectors = [each for each in vectors if each.numel()]
+        return _Vectors(selection, Flags(layout, word), dense, values, vectors, buffers), job
 
-    def _fill(self, job: BucketTask, vectors: Vectors) -> None:
+    def _fill(self, job: BucketTask, sums: _Vectors) -> None:
         job.check()
-        layout, chosen = job.layout, vectors.chosen
-        ends = list(itertools.accumulate(chosen.counts, initial=0))
+        layout, selection = job.layout, sums.selection
+        ends = list(itertools.accumulate(selection.counts, initial=0))
         zeros: list[bool] = []
-        for members in _batches(layout, chosen):
-            outcomes, values = chosen.made.get(members[0]) or self._values(job, chosen, members)
-            vectors.values[ends[members[0]] : ends[members[-1] + 1]] = values
+        for members in _batches(layout, selection):
+            done = selection.encoded.get(members[0])
+            outcomes, values = done or self._encode_values(job, selection, members)
+            sums.values[ends[members[0]] : ends[members[-1] + 1]] = values
             zeros += outcomes.zero.tolist()
-            nbytes = outcomes.count * vectors.values.element_size()
-            nbytes += [chosen.nbytes[index] for index in members]
+            nbytes = outcomes.count * sums.values.element_size()
+            nbytes += [selection.nbytes[index] for index in members]
             layout.counters.encoded(layout.rows[members], outcomes, nbytes)
         for index, zero in enumerate(zeros):
             if not zero:
-                vectors.head.use(index)
+                sums.flags.use(index)
         if layout.runs:
-            pack_dense(job, vectors.dense)
+            pack_dense(job, sums.dense)
 
-    def _values(
-        self, job: BucketTask, chosen: Chosen, members: Sequence[int]
+    def _encode_values(
+        self, job: BucketTask, selection: Selection, members: Sequence[int]
     ) -> tuple[Outcomes, torch.Tensor]:
         """Encode adjacent pieces of a bucket, and read the values from their frames."""
         parameters = [job.layout.compressed[index] for index in members]
-        counts = [chosen.counts[index] for index in members]
+        counts = [selection.counts[index] for index in members]
         limits = [
             parameter.codec._codec.max_encoded_len(parameter.numel, count)
             for parameter, count in zip(parameters, counts, strict=True)
         ]
-        given = [chosen.positions[index] for index in members]
+        known = [selection.positions[index] for index in members]
         drawn = any(
             positions is None and count < parameter.numel
-            for positions, count, parameter in zip(given, counts, parameters, strict=True)
+            for positions, count, parameter in zip(known, counts, parameters, strict=True)
         )
         numels = [parameter.numel for parameter in parameters]
         frames = self._frames.take(sum(limits), job.step.number, job.bucket)
         try:
-            outcomes = self._encode(job, members, limits, frames, given)
+            outcomes = self._encode(job, members, limits, frames, known)
             for parameter, count, sent in zip(
                 parameters, counts, outcomes.count.tolist(), strict=True
             ):
@@ -172,68 +240,50 @@ class ValueSumExchange(ExchangeBase):
             parts = np.split(positions, np.cumsum(counts[:-1]))
             for index, parameter, part in zip(members, parameters, parts, strict=True):
                 if part.size < parameter.numel:
-                    chosen.positions[index] = part
+                    selection.positions[index] = part
         return outcomes, values
-
-    def _start(self, job: BucketTask, sequence: int, vectors: Vectors) -> InFlightBucket:
-        whole = vectors.whole
-        self._recent.extend(each for each in whole if each.is_cpu)
-        nbytes = sum(each.numel() * each.element_size() for each in whole)
-        return InFlightBucket(
-            job,
-            sequence,
-            works=tuple(self.channel.all_reduce(each) for each in whole),
-            collectives=len(whole) + vectors.chosen.collectives,
-            contents=vectors,
-            room=nbytes + vectors.chosen.room,
-            wire=(2 * nbytes + vectors.chosen.room) * (self.world_size - 1) / self.world_size,
-        )
 
     # The receiving thread ---------------------------------------------------------------------
 
-    def _look(self, flight: InFlightBucket) -> NDArray[np.uint8]:
-        vectors = flight.contents
-        assert isinstance(vectors, Vectors)
-        nbytes = Head.numel(flight.job.layout) * vectors.whole[0].element_size()
-        return flight.job.bucket.read_headers(vectors.front.view(1, -1), nbytes)
+    def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
+        sums = flight.contents
+        assert isinstance(sums, _Vectors)
+        nbytes = Flags.numel(flight.job.layout) * sums.vectors[0].element_size()
+        return flight.job.bucket.read_headers(sums.front.view(1, -1), nbytes)
 
-    def _combine(self, flight: InFlightBucket, fronts: NDArray[np.uint8]) -> None:
-        vectors, job = flight.contents, flight.job
-        assert isinstance(vectors, Vectors)
+    def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
+        sums, job = flight.contents, flight.job
+        assert isinstance(sums, _Vectors)
         try:
-            self._take_over(job, vectors, read(fronts[0], vectors.whole[0].dtype), flight.sequence)
+            flags = read_flags(headers[0], sums.vectors[0].dtype)
+            self._write(job, sums, flags, flight.sequence)
         finally:
-            mark = job.bucket.used(*vectors.buffers)
-            for buffer in vectors.buffers:
+            mark = job.bucket.used(*sums.buffers)
+            for buffer in sums.buffers:
                 self._buffers.give(buffer, mark)
 
-    def _take_over(self, job: BucketTask, vectors: Vectors, sums: Sums, sequence: int) -> None:
-        if sums.failed or sums.bad:
-            assert self._reasons is not None
-            share_reasons(self._reasons, job.layout, vectors.error)
-        if not sums.in_step:
-            raise ExchangeError(
-                f"another rank summed other parameters than this rank at bucket {sequence}: the "
-                "ranks did not run the same backward passes"
-            )
+    def _write(self, job: BucketTask, sums: _Vectors, flags: FlagSums, sequence: int) -> None:
+        if flags.failed:
+            share_failure(self.second, job.layout, sequence, sums.error)
+        flags.check_step(sequence)
         start = time.perf_counter()
-        self._average(job, vectors, sums.used)
-        counts = np.array(vectors.chosen.counts, np.int64)
+        self._average(job, sums, flags.used)
+        counts = np.array(sums.selection.counts, np.int64)
         share = 1e9 * (time.perf_counter() - start) / max(1, counts.sum())
         job.layout.counters.decoded(job.layout.rows, (counts * share).astype(np.int64))
         start = time.perf_counter()
         if job.layout.runs:
-            unpack_dense(job, mean_of(vectors.dense, self.world_size), start)
-        if vectors.values.dtype == torch.float16 and not job.bucket.finite():
-            raise overflow(job)  # the sum of finite values on the wire may exceed float16
+            unpack_dense(job, divide(sums.dense, self.world_size), start)
+        if sums.values.dtype == torch.float16 and not job.bucket.finite():
+            raise overflow_error(job)  # the sum of finite values on the wire may exceed float16
 
-    def _average(self, job: BucketTask, vectors: Vectors, used: Sequence[bool]) -> None:
-        layout, bucket, chosen = job.layout, job.bucket, vectors.chosen
-        ends = list(itertools.accumulate(chosen.counts, initial=0))
-        pieces, values = layout.pieces, vectors.values
+    def _average(self, job: BucketTask, sums: _Vectors, used: Sequence[bool]) -> None:
+        layout, bucket, selection = job.layout, job.bucket, sums.selection
+        ends = list(itertools.accumulate(selection.counts, initial=0))
+        pieces, values = layout.pieces, sums.values
         places = {
             index: positions + np.int64(pieces[index].start)
-            for index, positions in enumerate(chosen.positions)
+            for index, positions in enumerate(selection.positions)
             if positions is not None
         }
         # Pieces together: the overhead per piece would exceed the cost of its entries.
@@ -241,17 +291,29 @@ class ValueSumExchange(ExchangeBase):
             bucket.clear(0, layout.numel)  # dense parameters are written later
             total = _joined(values, ends, list(places))
             bucket.scatter(list(places.values()), self._mean(job, total))
-        for members in _batches(layout, chosen):
+        for members in _batches(layout, selection):
             whole = [index for index in members if index not in places]
             if whole:
                 runs = [(pieces[index].start, pieces[index].stop) for index in whole]
                 bucket.unpack(runs, self._mean(job, _joined(values, ends, whole)))
-        self._unused(job, [each for each, sent in zip(pieces, used, strict=True) if not sent])
+        self._roll_back(job, [each for each, sent in zip(pieces, used, strict=True) if not sent])
 
     def _mean(self, job: BucketTask, total: torch.Tensor) -> torch.Tensor:
         """Return the mean of summed values, in float32 and times the loss scale."""
-        mean = mean_of(total.float(), self.world_size)
+        mean = divide(total.float(), self.world_size)
         return mean if job.scale == 1.0 else mean.mul_(job.scale)
+
+
+class AllReduceExchange(ValueSumExchange):
+    """Sums the values of all entries, or of those drawn from a shared seed."""
+
+    def _select_shared(self, job: BucketTask, sequence: int) -> Selection:
+        pieces = job.layout.pieces
+        # Known even if encoding fails.
+        counts = [piece.parameter.codec.sparsify.count(piece.parameter.numel) for piece in pieces]
+        # The drawn entries depend on the step counts of the states.
+        steps = [piece.parameter.step for piece in pieces]
+        return Selection(counts, [None] * len(pieces), {}, [0] * len(pieces), steps)
 
 
 def _joined(values: torch.Tensor, ends: Sequence[int], members: Sequence[int]) -> torch.Tensor:
@@ -262,12 +324,12 @@ def _joined(values: torch.Tensor, ends: Sequence[int], members: Sequence[int]) -
     return torch.cat([values[ends[index] : ends[index + 1]] for index in members])
 
 
-def _batches(layout: Layout, chosen: Chosen) -> Iterator[list[int]]:
+def _batches(layout: Layout, selection: Selection) -> Iterator[list[int]]:
     """Divide the pieces of a bucket, in order: encoded ones alone, others with their neighbours."""
     batch: list[int] = []
     numel = 0
     for index, parameter in enumerate(layout.compressed):
-        alone = index in chosen.made
+        alone = index in selection.encoded
         if batch and (alone or numel + parameter.numel > _BATCH):
             yield batch
             batch, numel = [], 0
@@ -278,3 +340,10 @@ def _batches(layout: Layout, chosen: Chosen) -> Iterator[list[int]]:
             numel += parameter.numel
     if batch:
         yield batch
+
+
+def _wire_dtype(layout: Layout) -> torch.dtype:
+    """Return the dtype in which the values of a bucket are summed."""
+    summed_as = layout.compressed[0].codec.quantize.summed_as if layout.compressed else "float32"
+    dtype: torch.dtype = getattr(torch, str(summed_as))
+    return dtype

@@ -1,0 +1,335 @@
+"""Messages in which ranks tell each other whether they could do their part of a bucket.
+
+A message begins with a header of 32 bytes: magic bytes, version, status, CRC-32 of the bucket's
+layout, number of the bucket, and bytes that follow. After a failure, the error follows as far as
+there is room for it. All ranks read the messages of all ranks, and raise the same error.
+
+Exchanges that sum values have no message of each rank. They sum `Flags` along with the values, and
+gather messages only if these report a failure (`share_failure`).
+"""
+
+import enum
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradwire.torch.engine.layout import Layout
+from gradwire.torch.errors import ExchangeError, GradientError, kind_of
+from gradwire.torch.transport import Channel, Work
+
+__all__ = [
+    "HEADER_NBYTES",
+    "MESSAGE_NBYTES",
+    "WORD_NUMEL",
+    "FlagSums",
+    "Flags",
+    "Verdict",
+    "attributed",
+    "check_word",
+    "raise_first",
+    "read_flags",
+    "read_verdict",
+    "read_verdicts",
+    "same_word",
+    "share_failure",
+    "wait",
+    "word_flags",
+    "write_verdict",
+]
+
+Bytes: TypeAlias = NDArray[np.uint8]
+
+_HEADER = struct.Struct("<3sBB3xI4xQQ")  # magic, version, status, layout digest, sequence, nbytes
+_ERROR = struct.Struct("<QQi4x")  # non-finite entries, position of the first, rank or -1
+_MAGIC, _VERSION = b"GWV", 1
+
+HEADER_NBYTES = _HEADER.size
+MESSAGE_NBYTES = 1024
+"""Bytes of a message with room for a readable error."""
+
+
+class _Status(enum.IntEnum):
+    OK = 0
+    NON_FINITE = 1
+    FAILED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether one rank could do its part of a bucket.
+
+    Attributes
+    ----------
+    nbytes : int
+        Bytes that the rank announces, if it could.
+    failed : bool
+    error : ExchangeError or GradientError or None
+        Why it could not, if the message had room for that.
+    """
+
+    nbytes: int
+    failed: bool = False
+    error: ExchangeError | GradientError | None = None
+
+
+def attributed(
+    error: BaseException | None, rank: int, act: str = "encode"
+) -> ExchangeError | GradientError | None:
+    """Return the error of one rank as all ranks raise it.
+
+    Parameters
+    ----------
+    error : BaseException or None
+    rank : int
+    act : str
+        What the rank could not do.
+    """
+    if error is None:
+        return None
+    if isinstance(error, GradientError):
+        return GradientError(error.count, error.first, error.name, rank)
+    text = f"rank {rank} could not {act}: {type(error).__name__}: {error}"
+    return ExchangeError(text, rank)
+
+
+def write_verdict(
+    out: Bytes, digest: int, sequence: int, error: BaseException | None = None, nbytes: int = 0
+) -> None:
+    """Write a header and, after a failure, as much of the error as there is room for.
+
+    Parameters
+    ----------
+    out : numpy.ndarray
+        uint8, of at least `HEADER_NBYTES`.
+    digest : int
+        Of the layout, or 0 where ranks of a bucket have different ones.
+    sequence : int
+        Number of the bucket.
+    error : BaseException or None
+    nbytes : int
+        Bytes to announce, without an error.
+    """
+    status, body = _Status.OK, b""
+    if error is not None:
+        bad = isinstance(error, GradientError)
+        status = _Status.NON_FINITE if bad else _Status.FAILED
+        body = _pack_error(error, out.size - HEADER_NBYTES)
+        nbytes = len(body)
+    _HEADER.pack_into(out.data, 0, _MAGIC, _VERSION, status, digest, sequence, nbytes)
+    out[HEADER_NBYTES : HEADER_NBYTES + len(body)] = np.frombuffer(body, np.uint8)
+
+
+def _pack_error(error: BaseException, room: int) -> bytes:
+    if room < _ERROR.size:
+        return b""
+    if isinstance(error, GradientError):
+        head, text = (error.count, error.first, error.rank), str(error.name)
+    else:
+        rank = error.rank if isinstance(error, ExchangeError) else None
+        head, text = (0, 0, -1 if rank is None else rank), str(error)
+        if not isinstance(error, ExchangeError):
+            text = f"{type(error).__name__}: {text}"
+    cut = text.encode(errors="replace")[: room - _ERROR.size].decode(errors="ignore")
+    return _ERROR.pack(*head) + cut.encode()
+
+
+def read_verdict(message: Bytes, rank: int, digest: int, sequence: int) -> Verdict:
+    """Read what `write_verdict` wrote on a rank.
+
+    Raises
+    ------
+    ExchangeError
+        The message is damaged or of another version, or the rank is at another bucket.
+    """
+    if message.size < HEADER_NBYTES:
+        raise ExchangeError(f"the message of rank {rank} has {message.size} bytes", rank)
+    magic, version, status, theirs, number, nbytes = _HEADER.unpack_from(message.data)
+    if magic == _MAGIC and version != _VERSION:
+        raise ExchangeError(
+            f"rank {rank} has another version of gradwire: its messages have version {version}, "
+            f"those of this rank {_VERSION}; install the same version on all ranks",
+            rank,
+        )
+    if magic != _MAGIC or status > _Status.FAILED:
+        raise _foreign(rank)
+    if (theirs, number) != (digest, sequence):
+        raise ExchangeError(
+            f"rank {rank} is at bucket {number}, this rank at bucket {sequence}, with "
+            f"{'the same' if theirs == digest else 'different'} parameters: the ranks did "
+            "not run the same backward passes",
+            rank,
+        )
+    if status == _Status.OK:
+        return Verdict(nbytes)
+    if not nbytes:
+        return Verdict(0, True)
+    if not _ERROR.size <= nbytes <= message.size - HEADER_NBYTES:
+        raise _foreign(rank)
+    count, first, whose = _ERROR.unpack_from(message.data, HEADER_NBYTES)
+    try:
+        text = bytes(message[HEADER_NBYTES + _ERROR.size : HEADER_NBYTES + nbytes]).decode()
+    except UnicodeDecodeError as error:
+        raise _foreign(rank) from error
+    if status == _Status.NON_FINITE:
+        return Verdict(0, True, GradientError(count, first, text, whose))
+    return Verdict(0, True, ExchangeError(text, None if whose < 0 else whose))
+
+
+def _foreign(rank: int) -> ExchangeError:
+    return ExchangeError(f"the message of rank {rank} is not one of gradwire's", rank)
+
+
+def read_verdicts(messages: Bytes, digest: int, sequence: int) -> list[Verdict]:
+    """Read the messages of all ranks, one row per rank."""
+    return [read_verdict(row, rank, digest, sequence) for rank, row in enumerate(messages)]
+
+
+def raise_first(verdicts: Iterable[Verdict]) -> None:
+    """Raise the error of the first rank that has one; other failures precede non-finite values."""
+    errors = [each.error for each in verdicts if each.error is not None]
+    for kind in (ExchangeError, GradientError):
+        for error in errors:
+            if isinstance(error, kind):
+                raise error
+
+
+def share_failure(
+    channel: Channel,
+    layout: Layout,
+    sequence: int,
+    error: BaseException | None,
+    act: str = "encode",
+) -> NoReturn:
+    """Gather the errors of all ranks once one has failed, and raise the first. A collective.
+
+    Parameters
+    ----------
+    channel : Channel
+        One that no other thread uses.
+    layout : Layout
+        Of the bucket.
+    sequence : int
+    error : BaseException or None
+        Why this rank failed, if it did.
+    act : str
+        What all ranks were doing.
+    """
+    message = np.zeros(MESSAGE_NBYTES, np.uint8)
+    write_verdict(message, layout.digest, sequence, attributed(error, channel.rank, act))
+    mine = torch.from_numpy(message)
+    every = mine.new_empty(channel.size * MESSAGE_NBYTES)
+    try:
+        channel.all_gather(every, mine).wait()
+    except RuntimeError as failure:
+        text = f"a rank failed without reporting why ({failure})"
+        raise kind_of(failure)(text, getattr(failure, "rank", None)) from failure
+    raise_first(read_verdicts(every.view(channel.size, -1).numpy(), layout.digest, sequence))
+    raise ExchangeError("a rank failed, but none reported a reason")
+
+
+def wait(work: Work, sequence: int) -> None:
+    """Wait for a collective of a bucket."""
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise kind_of(error)(
+            f"bucket {sequence} was not exchanged: another rank has stopped, failed, or did not "
+            f"run the same backward pass in time ({str(error).strip()})",
+            getattr(error, "rank", None),
+        ) from error
+
+
+# Flags that are summed with values ------------------------------------------------------------
+
+_BITS = 16
+WORD_NUMEL = 2 * _BITS
+_USED = 1 + WORD_NUMEL
+
+
+def check_word(*facts: object) -> int:
+    """Return 16 bits that are the same on ranks that agree on all facts."""
+    digest = zlib.crc32(repr(facts).encode())
+    return (digest ^ digest >> 16) & 0xFFFF
+
+
+def word_flags(word: int) -> list[int]:
+    """Return a word as numbers to sum, of which `same_word` tells whether all ranks have it.
+
+    Each bit and its complement. If ranks differ, both sums are positive on every rank. The sum of
+    plain numbers could match on one rank and not on another.
+    """
+    bits = [word >> bit & 1 for bit in range(_BITS)]
+    return [*bits, *(1 - bit for bit in bits)]
+
+
+def same_word(sums: Sequence[bool]) -> bool:
+    """Tell whether all ranks had the same word, from which sums of its flags are positive."""
+    return not any(one and zero for one, zero in zip(sums[:_BITS], sums[_BITS:], strict=True))
+
+
+class Flags:
+    """Numbers, 0 or 1 on each rank, that are summed before the values of a bucket.
+
+    The sums tell every rank whether any rank failed, whether all are at the same bucket, and which
+    parameters no rank used.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of the bucket.
+    word : int
+        What `check_word` returned: ranks with other words are out of step.
+    """
+
+    __slots__ = ("_flags",)
+
+    def __init__(self, layout: Layout, word: int) -> None:
+        self._flags = [0, *word_flags(word), *([0] * len(layout.pieces))]
+
+    @staticmethod
+    def numel(layout: Layout) -> int:
+        """Return how many there are."""
+        return _USED + len(layout.pieces)
+
+    def use(self, index: int) -> None:
+        """Record that the gradient of a compressed parameter is not zero on this rank."""
+        self._flags[_USED + index] = 1
+
+    def fail(self) -> None:
+        """Record that this rank failed. Its word no longer counts."""
+        self._flags = [1] + [0] * (len(self._flags) - 1)
+
+    def bytes_of(self, dtype: torch.dtype) -> Bytes:
+        """Return their bytes in a vector of this dtype."""
+        flags = torch.tensor(self._flags, dtype=dtype, device="cpu")
+        front: Bytes = flags.view(torch.uint8).numpy()
+        return front
+
+
+@dataclass(frozen=True, slots=True)
+class FlagSums:
+    """The sums of the flags of all ranks: which are positive."""
+
+    failed: bool
+    in_step: bool
+    used: list[bool]
+
+    def check_step(self, sequence: int) -> None:
+        """Raise an ExchangeError if the ranks are at different buckets."""
+        if not self.in_step:
+            raise ExchangeError(
+                f"another rank summed other parameters than this rank at bucket {sequence}: the "
+                "ranks did not run the same backward passes"
+            )
+
+
+def read_flags(front: Bytes, dtype: torch.dtype) -> FlagSums:
+    """Read the sums over all ranks, from the first bytes of a vector."""
+    flags = (torch.from_numpy(front).view(dtype) > 0).tolist()
+    return FlagSums(flags[0], same_word(flags[1:_USED]), flags[_USED:])
