@@ -3,6 +3,7 @@
 import ast
 import functools
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -153,6 +154,57 @@ def test_arrows_point_down(package, layers):
         for target in targets:
             if within(name) and within(target):
                 assert layer(target) <= layer(name), f"{name} imports {target}"
+
+
+FLOORS = 12
+"""Modules on the longest way down through the engine, its exchanges and its checkpoints."""
+
+TWICE = {
+    "Bucket",
+    "Compress",  # the callbacks of two trainers, each in its own words
+    "Layout",
+    "Outcome",
+    "Plan",
+    "State",
+    "Status",
+    "Submission",
+    "Switch",
+    "Work",  # of a collective of ours, and of the library that moves bytes
+}
+"""Names that several classes of ``gradwire.torch`` still have."""
+
+
+def floors(*packages: str) -> list[str]:
+    """The longest chain of modules of these packages each of which imports the next one."""
+    inside = {
+        name: {target for target in targets if target.startswith(packages) and target != name}
+        for name, targets in arrows().items()
+        if name.startswith(packages)
+    }
+
+    @functools.cache
+    def below(name: str) -> list[str]:
+        return [name, *longest(below(target) for target in inside[name])]
+
+    def longest(chains: Iterable[list[str]]) -> list[str]:
+        return max(chains, key=len, default=[])
+
+    return longest(below(name) for name in inside)
+
+
+def test_the_engine_has_few_floors():
+    packages = (f"gradwire.torch.{each}" for each in ("engine", "exchange", "checkpoint"))
+    longest = floors(*packages)
+    assert len(longest) <= FLOORS, longest
+
+
+def test_no_two_classes_of_torch_have_one_name():
+    known, found = set(), set()
+    for path in (SOURCE / "gradwire" / "torch").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                (found if node.name in known else known).add(node.name)
+    assert found <= TWICE, found - TWICE
 
 
 def test_functions_import_only_what_is_optional():

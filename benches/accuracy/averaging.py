@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from gradwire import Codec, State, _native
-from gradwire.torch.engine.counters import Outcomes
-from gradwire.torch.engine.size_limit import SizeLimit
+from gradwire.torch.engine.metrics import Outcomes
+from gradwire.torch.engine.parameter import SizeLimit
 
 from .flat import Flat
 

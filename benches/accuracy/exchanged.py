@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gradwire import Codec, State
 from gradwire.torch import backends
-from gradwire.torch.engine import parameter_states as making
 from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.parameter import make_slots, set_codec
 from gradwire.torch.engine.step import BucketTask, Step
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.build import build
@@ -96,7 +96,7 @@ class _Rank:
         )
         named = dict(flat.model.named_parameters())
         large = {piece.name for piece in flat.pieces}
-        made = making.make(
+        made = make_slots(
             named,
             set(named) - large,
             lambda name: codec,
@@ -115,7 +115,7 @@ class _Rank:
 
     def use(self, codec: Codec) -> None:
         for each in self._parameters:
-            making.use(each, codec.for_shape(each.shape))
+            set_codec(each, codec.for_shape(each.shape))
 
     def take(self, gradients: Tensor) -> None:
         for own, place in self._views:
@@ -127,7 +127,7 @@ class _Rank:
 
     def exchange(self, number: int) -> float:
         """Replace what was taken by the average, and return the bytes that this rank has sent."""
-        bucket = backends.of(self._buffer).bucket(self._buffer, False)
+        bucket = backends.backend_for(self._buffer).bucket(self._buffer, False)
         now = time.perf_counter()
         job = BucketTask(
             self._layout, bucket, Step(number), last=True, read_scale=_one, enqueued=now

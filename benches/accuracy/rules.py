@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from gradwire import Codec
 from gradwire.exchange import AllGather
 from gradwire.schedule import BySteps, Schedule
-from gradwire.torch.engine.counters import Outcomes
+from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.optim import SGD, AdamW
 
 from .averaging import Averaging, Compressed, Dense, Encoding

@@ -9,7 +9,7 @@ from benches.accuracy.flat import Flat, Piece
 from benches.accuracy.methods import Method
 from benches.accuracy.rules import ByOptimizer, Rule
 from gradwire.sparsify import BinMax
-from gradwire.torch.engine.counters import Outcomes
+from gradwire.torch.engine.metrics import Outcomes
 
 SHORT_BIN, SHORT_BITS, LONG_BITS = 64, 8, 16
 """Bits of an entry in the paper: one byte for a place in at most 64 and the sign, else two."""

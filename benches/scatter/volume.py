@@ -51,7 +51,7 @@ def volume(rank: int, size: int, ratio: float) -> list[dict[str, float]]:
                 handle.report(reset=True)
             model.zero_grad()
             model(gradients(SHAPES, rank, step)).backward()
-        report, passed = handle.report(), handle._exchange.times.slot_bytes
+        report, passed = handle.report(), handle._engine.exchange.times.slot_bytes
         sums = torch.tensor([report.wire_bytes, passed / STEPS], dtype=torch.float64)
         dist.all_reduce(sums)
         wire, passed = (sums / size).tolist()

@@ -239,7 +239,7 @@ class Codec(Part):
         ------
         GradwireError, ValueError, TypeError
             As `encode`; also if ``out`` cannot be written to or shares memory with ``x``. ``out``
-            is written only on success.
+            is written only on success, or where a signal handler raises.
         """
         return self._encode_into(x, state, out, max_nbytes)
 

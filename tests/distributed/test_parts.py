@@ -11,10 +11,9 @@ import gradwire
 from gradwire._native import unpack_positions
 from gradwire.torch import backends
 from gradwire.torch.ddp import ExchangeError, attachment
-from gradwire.torch.engine.counters import Counters, Outcomes, ParameterCounts
 from gradwire.torch.engine.layout import Layout
-from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.size_limit import FLOOR, SizeLimit
+from gradwire.torch.engine.metrics import Counters, Outcomes, ParameterCounts
+from gradwire.torch.engine.parameter import FLOOR, ParameterSlot, SizeLimit
 from gradwire.torch.engine.step import BufferPool
 from gradwire.torch.exchange import slot as slots
 from gradwire.torch.exchange.slot import Plan, Status
@@ -171,13 +170,13 @@ def test_a_leader_trims_positions_into_its_residual() -> None:
     x = np.random.default_rng(1).standard_normal(4000).astype(np.float32)
     state = codec.init_state(4000, name="w")
     gradient = torch.from_numpy(x)
-    bucket = backends.of(gradient).bucket(gradient)
-    whole = bucket.lead(codec, state, 0, 4000, 4000, 1.0)
+    bucket = backends.backend_for(gradient).bucket(gradient)
+    whole = bucket.encode_leader(codec, state, 0, 4000, 4000, 1.0)
     assert whole is not None
     assert len(whole.positions) == whole.wanted
     state.reset()
     for limit in (300, 100, 40, 16):
-        led = bucket.lead(codec, state, 0, 4000, limit, 1.0)
+        led = bucket.encode_leader(codec, state, 0, 4000, limit, 1.0)
         assert led is not None
         sent, left = np.zeros_like(x), state.residual
         assert left is not None
@@ -193,7 +192,7 @@ def test_a_leader_trims_positions_into_its_residual() -> None:
 
 
 def test_buffers_of_the_first_long_slots_go_once_slots_are_short() -> None:
-    buffers, bucket = BufferPool(), backends.of(torch.ones(3)).bucket(torch.ones(3))
+    buffers, bucket = BufferPool(), backends.backend_for(torch.ones(3)).bucket(torch.ones(3))
     for step, nbytes in enumerate([100_000, 3000, 2900, 3100, 2800]):
         several = [buffers.take(nbytes, step, bucket) for _ in range(3)]
         for each in several:
@@ -202,7 +201,7 @@ def test_buffers_of_the_first_long_slots_go_once_slots_are_short() -> None:
 
 
 def test_buffers_of_buckets_of_several_lengths_stay() -> None:
-    buffers, bucket = BufferPool(), backends.of(torch.ones(3)).bucket(torch.ones(3))
+    buffers, bucket = BufferPool(), backends.backend_for(torch.ones(3)).bucket(torch.ones(3))
     held = []
     for step in range(6):
         several = [buffers.take(nbytes, step, bucket) for nbytes in (10, 50_000, 1000, 10)]
@@ -213,21 +212,21 @@ def test_buffers_of_buckets_of_several_lengths_stay() -> None:
 
 
 def test_figures_of_parameters_add_up() -> None:
-    tallies = Counters(4)
+    counters = Counters(4)
     outcomes = Outcomes.of(np.array([[100, 5, 6, 1, 0, 7], [90, 4, -1, 0, 1, 8]]).ravel())
-    tallies.encoded(np.array([3, 1]), outcomes, outcomes.nbytes + 1)
-    tallies.encoded(np.array([3, 1]), outcomes, outcomes.nbytes)
-    tallies.decoded(np.array([3, 1]), np.array([10, 20]))
-    tallies.dense(np.array([0]), np.array([40]), 50)
-    assert tallies.all() == [
+    counters.encoded(np.array([3, 1]), outcomes, outcomes.nbytes + 1)
+    counters.encoded(np.array([3, 1]), outcomes, outcomes.nbytes)
+    counters.decoded(np.array([3, 1]), np.array([10, 20]))
+    counters.dense(np.array([0]), np.array([40]), 50)
+    assert counters.all() == [
         ParameterCounts(1, 40, 0, 0, 0, 0, 50),
         ParameterCounts(2, 181, 0, 0, 0, 16, 20),
         ParameterCounts(0, 0, 0, 0, 0, 0, 0),
         ParameterCounts(2, 201, 10, 12, 2, 14, 10),
     ]
-    assert tallies.total() == ParameterCounts(5, 422, 10, 12, 2, 30, 80)
-    tallies.clear()
-    assert tallies.total() == ParameterCounts(0, 0, 0, 0, 0, 0, 0)
+    assert counters.total() == ParameterCounts(5, 422, 10, 12, 2, 30, 80)
+    counters.clear()
+    assert counters.total() == ParameterCounts(0, 0, 0, 0, 0, 0, 0)
 
 
 def test_a_frame_that_was_trimmed_wanted_as_much_more_as_entries_were_left_out() -> None:

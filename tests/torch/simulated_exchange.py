@@ -6,7 +6,6 @@ when it was started; to wait for it is work of the current stream, too.
 """
 
 import itertools
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -15,14 +14,13 @@ import torch
 import gradwire
 from gradwire.quantize import BFloat16
 from gradwire.torch import backends
-from gradwire.torch.backends import choice, cuda
+from gradwire.torch.backends import cuda, dispatch
 from gradwire.torch.backends.cuda import operators
 from gradwire.torch.backends.host.staging import Staging, staging
 from gradwire.torch.engine.layout import Layout
-from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit
 from gradwire.torch.engine.pipeline import ExchangePipeline
-from gradwire.torch.engine.size_limit import SizeLimit
-from gradwire.torch.engine.step import BucketTask, Step
+from gradwire.torch.engine.step import Step
 from gradwire.torch.exchange import build
 from tests.csrc.emulated.operators import emulate
 from tests.torch.late import Late, late, register
@@ -130,7 +128,7 @@ def on_device(monkeypatch):
     emulate()
     late.reset()
     staging.cache_clear()
-    monkeypatch.setattr(choice, "_STAGED", cuda)
+    monkeypatch.setattr(dispatch, "_STAGED", cuda)
     monkeypatch.setattr(operators, "_device", "late")
     library = operators.operators()
     for module in (cuda.decoding, cuda.encoding, cuda.plans, cuda.states):
@@ -177,7 +175,7 @@ class Run:
             made = ParameterSlot(f"{index}.{at}", tensor)
             if numel >= 100:
                 made.codec = codec
-                made.state = backends.of(tensor).init_state(codec, numel, made.name, 0)
+                made.state = backends.backend_for(tensor).init_state(codec, numel, made.name, 0)
                 made.limit = SizeLimit(codec.max_encoded_len(numel), fixed=not codec.memory.keeps)
             parameters.append(made)
         return Layout(parameters, torch.float32)
@@ -188,17 +186,13 @@ class Run:
         for index, layout in enumerate(self.layouts):
             buffer = self.put(torch.zeros(layout.numel))
             buffer.copy_(gradients(number, index), non_blocking=True)
-            bucket = backends.of(buffer).bucket(buffer, self.carried)
             last = index == len(self.layouts) - 1
-            self.worker.submit(
-                BucketTask(layout, bucket, step, last, lambda: 1.0, time.perf_counter())
-            )
-            buckets.append(bucket)
+            buckets.append((buffer, self.worker.submit(step, layout, buffer, last=last)))
         assert self.worker.drain(60.0)
         assert step.error is None
-        for bucket in buckets if self.carried else ():
-            late.current_stream().wait_event(bucket.future.event)
-        return [bucket.buffer.clone().cpu() for bucket in buckets]
+        for _, future in buckets if self.carried else ():
+            late.current_stream().wait_event(future.event)
+        return [buffer.clone().cpu() for buffer, _ in buckets]
 
     def states(self):
         return [

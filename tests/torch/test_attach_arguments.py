@@ -52,7 +52,9 @@ def test_ranks_may_be_bound_to_devices(model, monkeypatch):
 
 def test_frames_stay_on_devices_of_a_kind_only_if_they_can_on_all(model, monkeypatch):
     monkeypatch.setattr(groups, "_BY_HOST", ())
-    monkeypatch.setattr(backends, "of", lambda each: SimpleNamespace(carries=each.numel() == 1))
+    monkeypatch.setattr(
+        backends, "backend_for", lambda each: SimpleNamespace(carries=each.numel() == 1)
+    )
     made = groups.ProcessGroups(torch.distributed.group.WORLD, None)
     one, other = torch.zeros(1), torch.zeros(2)
     assert made.carriers([one, one]) == {"cpu": "gloo"}
@@ -98,7 +100,7 @@ def test_a_detached_handle_holds_no_slots(model, codec):
         return [each.nbytes for each in found]
 
     handle = ddp.attach(model, codec)
-    exchange = handle._exchange
+    exchange = handle._engine.exchange
     model(torch.ones(2, 64)).sum().backward()
     assert any(held(exchange))
     handle.detach()

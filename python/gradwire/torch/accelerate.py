@@ -19,7 +19,7 @@ from gradwire.torch import ddp
 from gradwire.torch.auto import AUTO, codec_for
 from gradwire.torch.checkpoint import files as rank_files
 from gradwire.torch.checkpoint.format import Policy
-from gradwire.torch.engine.assignment import Assignment, Codecs
+from gradwire.torch.engine.config import Assignment, Codecs
 
 try:
     from accelerate import Accelerator

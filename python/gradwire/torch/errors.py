@@ -1,5 +1,12 @@
-"""Errors of the exchange between ranks."""
+"""Errors of the exchange between ranks, and warnings that name a line of the program."""
 
+import os
+import sys
+import warnings
+
+import torch
+
+import gradwire
 from gradwire.errors import GradwireError, NonFiniteError
 
 __all__ = [
@@ -12,6 +19,7 @@ __all__ = [
     "UpdateError",
     "fresh",
     "kind_of",
+    "warn",
 ]
 
 
@@ -150,3 +158,17 @@ def kind_of(cause: BaseException) -> type[ExchangeError]:
     It is that of the cause, if that is one: what a transport knows about the ranks is in its class.
     """
     return type(cause) if isinstance(cause, ExchangeError) else ExchangeError
+
+
+_INNER = tuple(
+    os.path.dirname(each.__file__) + os.sep for each in (gradwire, torch) if each.__file__
+)
+"""Where the sources of gradwire and torch are."""
+
+
+def warn(text: str, category: type[Warning]) -> None:
+    """Warn of the line of the program that called gradwire, or one of torch's functions."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INNER):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)

@@ -83,7 +83,7 @@ def mixed(count: int) -> Plan:
     return (*((FP32, CODED, BF16)[at % 3] for at in range(count - 1)), CODED)
 
 
-def ratios(handle: Handle) -> dict[str, Any]:
+def ratios(handle: Any) -> dict[str, Any]:
     """What each compressed parameter is sent with now; None where it is dense."""
     return {
         name: None if each.paused else each.codec.sparsify.ratio

@@ -125,7 +125,7 @@ def held(rank: int, world_size: int) -> tuple[list[int], int]:
     codec = gradwire.threshold(threshold=10.0)
     nbytes = []
     with attached(network(), codec, options={"min_numel": 1}) as (model, handle):
-        exchange: Any = handle._exchange
+        exchange: Any = handle._engine.exchange
         for step in range(8):
             train(model, rank, range(step, step + 1))
             handle.metrics()

@@ -95,7 +95,7 @@ def half_way(rank: int, world_size: int) -> dict[str, Any]:
     """Rank 0 has a bucket under way that rank 1 never sends, and detaches."""
     model = DistributedDataParallel(network(), bucket_cap_mb=SMALL_BUCKETS)
     handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
-    transport: Any = handle._resources.connection.transport
+    transport: Any = handle._engine._release.args[-1]
     made = list(transport._made)
     train(model, rank, range(2))
     found: dict[str, Any] = {"left": True}

@@ -77,7 +77,7 @@ def given(
             gradients = integers(3, rank, step)
             model({name: each.to(on) for name, each in gradients.items()}).backward()
             averages.append(_gradients(module))
-        (bucket,) = {type(backends.of(each).bucket(each)) for each in module.parameters()}
+        (bucket,) = {type(backends.backend_for(each).bucket(each)) for each in module.parameters()}
         return {
             "averages": averages,
             "state": plain(handle.state_dict()),

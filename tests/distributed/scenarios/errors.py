@@ -83,7 +83,7 @@ def caught_again_and_again(
 
 def _slow_down(handle: Handle) -> None:
     """Let the receiving thread be late with each bucket."""
-    exchange: Any = handle._exchange
+    exchange: Any = handle._engine.exchange
     combine = exchange._combine
 
     def late(*given: Any) -> None:

@@ -229,9 +229,9 @@ def in_step(rank: int, world_size: int) -> str:
     model = DistributedDataParallel(Given())
     handle = gradwire.torch.ddp.attach(model, exchanged("all_reduce"))
     model(integers(1, rank, 0)).backward()
-    handle._worker.drain()
+    handle._pipeline.drain()
     if rank == 1:
-        handle._worker._sequence += 1
+        handle._pipeline._sequence += 1
     try:
         model(integers(1, rank, 1)).backward()
     except ExchangeError as error:

@@ -274,9 +274,9 @@ def out_of_step(rank: int, world_size: int) -> str:
         model, gradwire.dense(), timeout=timedelta(seconds=stretched(3))
     )  # dense: all slots have one size
     model(integers(1, rank, 0)).backward()
-    handle._worker.drain()
+    handle._pipeline.drain()
     if rank == 1:
-        handle._worker._sequence += 1  # as if it had made one more
+        handle._pipeline._sequence += 1  # as if it had made one more
     try:
         model(integers(1, rank, 1)).backward()
     except ExchangeError as error:

@@ -192,7 +192,7 @@ def undoing(rank: int, world_size: int) -> dict[str, Any]:
 def _states(handle: Handle) -> list[bytes]:
     """The residuals, whatever the optimizer has done."""
     parameters: Any = handle._parameters.values()
-    handle._worker.settle()
+    handle._pipeline.flush()
     return [each.state.residual.tobytes() for each in parameters if each.state is not None]
 
 
@@ -200,7 +200,7 @@ def damaged(rank: int, world_size: int, how: str) -> dict[str, Any]:
     """Damage a frame on its way in step 2, or fail to settle; what is left, and what is said."""
     found: dict[str, Any] = {}
     with attached(Given(), TOPK, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
-        exchange: Any = handle._exchange
+        exchange: Any = handle._engine.exchange
         for step in range(3):
             before = _states(handle)
             saved = residuals(handle)

@@ -37,7 +37,7 @@ from tests.distributed.scenarios.common import (
 )
 
 
-def ratios(handle: Handle) -> dict[str, Any]:
+def ratios(handle: Any) -> dict[str, Any]:
     """What each compressed parameter asks for now; None where it travels dense."""
     return {
         name: None if each.paused else each.codec.sparsify.ratio

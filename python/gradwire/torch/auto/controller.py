@@ -14,12 +14,11 @@ from gradwire.torch.auto.candidates import Automatic
 from gradwire.torch.auto.probes import Measured
 from gradwire.torch.auto.residual_flush import Leaving, Sent
 from gradwire.torch.auto.timings import BucketPlace, BucketTimes, PassRecord, Places, figures
-from gradwire.torch.engine.auto_scheduler import AutoScheduler
 from gradwire.torch.engine.backward import BackwardPasses
-from gradwire.torch.engine.control import ControlChannel
+from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.optimizer_link import OptimizerLink
 from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.parameter_plan import ParameterPlan
+from gradwire.torch.engine.scheduler import AutoScheduler, ParameterPlan
 
 __all__ = ["AutoController"]
 

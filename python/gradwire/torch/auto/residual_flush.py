@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from gradwire.auto import OWNERS_FROM
 from gradwire.torch.auto.candidates import Automatic
 from gradwire.torch.engine.backward import BackwardPasses
-from gradwire.torch.engine.control import ControlChannel
+from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.optimizer_link import OptimizerLink
 from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.parameter_plan import ParameterPlan
+from gradwire.torch.engine.scheduler import ParameterPlan
 
 __all__ = ["Leaving", "Sent"]
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from gradwire import _validate
-from gradwire.torch.engine.memory_order import BUFFERS
+from gradwire.torch.engine.parameter import BUFFERS
 
 __all__ = ["ALWAYS", "Entry", "Policy", "RankState", "pack", "unpack"]
 

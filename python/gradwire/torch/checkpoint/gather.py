@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from gradwire.torch.checkpoint.format import ALWAYS, unpack
-from gradwire.torch.engine.agreement import together
-from gradwire.torch.engine.memory_order import BUFFERS
+from gradwire.torch.engine.consensus import run_on_all
+from gradwire.torch.engine.parameter import BUFFERS
 from gradwire.torch.engine.sharding import shard_of
 from gradwire.torch.transport import Channel
 
@@ -102,7 +102,7 @@ def merge(
         read_here.append(_RankCheckpoint(mine, tensors) if mine else None)
         return None if read_here[0] is None else read_here[0].facts()
 
-    every: list[Any] = together(channel, read, "merge")
+    every: list[Any] = run_on_all(channel, read, "merge")
     (saved,) = read_here
     given = [rank for rank, facts in enumerate(every) if facts is not None]
     if not given:

@@ -12,13 +12,17 @@ from numpy.typing import NDArray
 from gradwire import _validate
 from gradwire.torch.checkpoint.format import Entry, Policy, RankState, pack, unpack
 from gradwire.torch.checkpoint.reshard import of_this_share, split
-from gradwire.torch.engine.agreement import checksum, together
+from gradwire.torch.engine.consensus import checksum, run_on_all
 from gradwire.torch.engine.low_rank_state import LowRankState
-from gradwire.torch.engine.memory_order import BUFFERS, to_logical, to_memory
-from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.parameter_states import fresh_state
+from gradwire.torch.engine.parameter import (
+    BUFFERS,
+    ParameterSlot,
+    new_state,
+    to_logical,
+    to_memory,
+    with_second_moment,
+)
 from gradwire.torch.engine.scheduler import Scheduler
-from gradwire.torch.engine.second_moments import with_second_moment
 from gradwire.torch.transport import Channel, RankTopology
 
 if TYPE_CHECKING:
@@ -97,7 +101,7 @@ def load(
         made_in = {name: step for name, (_, step) in mine.moments.items()}
         return mine.summary, mine.schedule, steps, mine.spreads, made_in
 
-    every = together(channel, read, "load")
+    every = run_on_all(channel, read, "load")
     (mine,) = loading
     known = {rank: tuple(each[0]) for rank, each in enumerate(every) if each[0] is not None}
     # After a failure, some ranks may have ended a step that others have not.
@@ -117,7 +121,7 @@ def load(
     if policy == "own" and known:  # some may have begun an epoch that others have not
         ahead = max(known, key=lambda rank: (known[rank][1], known[rank][3]))
         mine.schedule = every[ahead][1]
-    together(
+    run_on_all(
         channel,
         lambda: mine.complete([steps for _, _, steps, *_ in every], schedules),
         "load",
@@ -201,7 +205,7 @@ class _Loading:
 
     def _fresh(self) -> None:
         for name, parameter in self._parameters.items():
-            self.states[name] = fresh_state(parameter, self._rank)
+            self.states[name] = new_state(parameter, self._rank)
 
     def _own(self, by_rank: Mapping[int, RankState]) -> None:
         if len(by_rank) > 1:
@@ -268,7 +272,7 @@ class _Loading:
         buffers: Mapping[str, torch.Tensor],
     ) -> None:
         parameter = self._parameters[name]
-        state = fresh_state(parameter, self._rank)
+        state = new_state(parameter, self._rank)
         arrays = {
             kind: to_memory(values, parameter, values.dtype) for kind, values in buffers.items()
         }

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from gradwire.torch.checkpoint.format import Entry, Policy, RankState
-from gradwire.torch.engine.memory_order import BUFFERS
-from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.parameter import BUFFERS, ParameterSlot
 from gradwire.torch.transport import RankTopology
 
 __all__ = ["Resharded", "of_this_share", "split"]

@@ -1,131 +1,159 @@
-"""The function for tensors of any loop, and the objects that it keeps."""
+"""Calls of all ranks, each a step of its own, in which a program hands over buckets."""
 
-import threading
-import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, overload
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from gradwire.torch.collective import checks as given
-from gradwire.torch.collective.reducer import Reducer
-from gradwire.torch.collective.work import Op, Work
+from gradwire.torch.engine.consensus import ControlChannel, agree, checksum
+from gradwire.torch.engine.engine import Engine, left_on_error
+from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.step import Step
+from gradwire.torch.errors import AgreementError, ExchangeError, fresh
+from gradwire.torch.exchange import ExchangeRouter
+from gradwire.torch.transport import RankTopology, Transport
 
-if TYPE_CHECKING:
-    from gradwire.codec import Codec
-    from gradwire.state import State
-
-__all__ = ["all_reduce"]
-
-_REDUCERS: "weakref.WeakKeyDictionary[dist.ProcessGroup, Reducer]" = weakref.WeakKeyDictionary()
-_LOCK = threading.Lock()
+__all__ = ["Call", "Started", "connect", "group_of", "start"]
 
 
-@overload
-def all_reduce(
-    tensor: torch.Tensor | Sequence[torch.Tensor],
-    codec: "Codec",
-    state: "State | Sequence[State]",
-    group: dist.ProcessGroup | None = ...,
-    *,
-    op: Op = ...,
-    async_op: Literal[False] = ...,
-) -> None: ...
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of all ranks.
+
+    Attributes
+    ----------
+    name : str
+        What is called, at most 32 ASCII characters.
+    number : int
+        Of the call, the same on all ranks.
+    facts : dict
+        What has to be the same on all ranks, by name.
+    on_messages : callable or None
+        Called in the sending thread with the messages of all ranks.
+    message : str
+        At most 8 ASCII characters for the other ranks.
+    """
+
+    name: str
+    number: int
+    facts: dict[str, Any]
+    on_messages: Callable[[list[str]], None] | None = None
+    message: str = ""
 
 
-@overload
-def all_reduce(
-    tensor: torch.Tensor | Sequence[torch.Tensor],
-    codec: "Codec",
-    state: "State | Sequence[State]",
-    group: dist.ProcessGroup | None = ...,
-    *,
-    op: Op = ...,
-    async_op: Literal[True],
-) -> Work: ...
+@dataclass(frozen=True, slots=True, eq=False)
+class Started:
+    """A call under way: its step, and the futures of the averages, one a bucket.
+
+    The futures are resolved whether or not the call succeeds.
+    """
+
+    step: Step
+    futures: "list[torch.futures.Future[torch.Tensor]]"
+
+    @property
+    def done(self) -> bool:
+        """Whether `averages` would not wait."""
+        return all(future.done() for future in self.futures)
+
+    def averages(self) -> list[torch.Tensor]:
+        """Wait, and return the buffers with the averages in them.
+
+        Raises
+        ------
+        GradientError, ExchangeError, AgreementError
+            The call failed; every state is as before.
+        """
+        averages = [future.wait() for future in self.futures]
+        if self.step.error is not None:
+            raise fresh(self.step.error)
+        return averages
 
 
-@overload
-def all_reduce(
-    tensor: torch.Tensor | Sequence[torch.Tensor],
-    codec: "Codec",
-    state: "State | Sequence[State]",
-    group: dist.ProcessGroup | None = ...,
-    *,
-    op: Op = ...,
-    async_op: bool,
-) -> Work | None: ...
-
-
-def all_reduce(
-    tensor: torch.Tensor | Sequence[torch.Tensor],
-    codec: "Codec",
-    state: "State | Sequence[State]",
-    group: dist.ProcessGroup | None = None,
-    *,
-    op: Op = "mean",
-    async_op: bool = False,
-) -> Work | None:
-    """Replace tensors by their mean over all ranks, compressed. A collective.
-
-    Each rank encodes its tensor into its state, as `gradwire.torch.encode` does; the tensor becomes
-    the mean of what all ranks' frames decode to, the same bits on every rank. What a frame leaves
-    out stays in the rank's state, and is sent by later calls. How frames are combined is the
-    codec's exchange.
+def connect(transport: Transport, like: Sequence[torch.Tensor]) -> Engine:
+    """Connect ranks that hand over buckets of any codec by `start`. A collective.
 
     Parameters
     ----------
-    tensor : torch.Tensor or list of torch.Tensor
-        float32, float64, float16 or bfloat16, of any shape and strides, on any device; overwritten.
-        A list is exchanged together: one collective for each dtype in it.
-    codec : gradwire.Codec
-        With options that depend on the shape, as of `gradwire.sparseloco`, it is
-        ``codec.for_shape(tensor.shape)`` that encodes, and that the state must be made with.
-    state : gradwire.State or list of gradwire.State
-        From ``gradwire.torch.init_state(codec, tensor)``, one for each tensor; updated. Keep it
-        for the next call with a tensor of that kind, and save its ``state_dict()`` to resume. With
-        stochastic rounding, pass ``stream=rank`` to ``init_state``, for random numbers that differ.
-    group : torch.distributed.ProcessGroup, optional
-        All ranks by default.
-    op : {"mean", "sum"}
-        What the tensor becomes: the mean over all ranks, or their number times that.
-    async_op : bool
-        Return at once. Calls are carried out in the order in which they were made.
+    transport : Transport
+        It is left if this fails.
+    like : sequence of torch.Tensor
+        Tensors on the devices of those to come.
+    """
+    with left_on_error(transport):
+        carriers = transport.carriers(like)
+        messages = transport.make()
+        agree(messages, "connected", {"carriers of frames": carriers})
+        frames = transport.make(carriers)
+        transport.connect(frames, carriers, like)
+        exchange = ExchangeRouter(frames, transport.make(), carriers)
+        place = RankTopology.alone(messages.rank, messages.size)
+        return Engine(exchange, ControlChannel(messages), place, transport)
 
-    Returns
-    -------
-    Work or None
-        With ``async_op``, what to `wait` for. The tensor changes only there, and was read already,
-        so it may be written to before.
+
+def start(engine: Engine, call: Call, buckets: Sequence[tuple[Layout, torch.Tensor]]) -> Started:
+    """Exchange flat buffers, once all ranks are found to call the same. Returns at once.
 
     Raises
     ------
-    TensorError
-        A tensor is NaN or infinite on some rank. All ranks raise it; tensors and states are as
-        before on all of them.
-    AgreementError
-        The ranks called with other tensors, codecs or options. All ranks raise it, and nothing
-        changes.
     ExchangeError
-        Another rank has stopped, did not call in time, or could not encode. States are as before,
-        and this group can exchange no more: see `Reducer`.
-    TypeError, ValueError
-        Arguments that are wrong on this rank alone, before the others hear of them.
-
-    Notes
-    -----
-    The first call with a group makes a `Reducer`, with process groups of its own, which is kept
-    until the group is destroyed. Every call begins with a message of 64 bytes, by which the ranks
-    find that they call the same. Frames have room for the largest that any rank has sent, with a
-    margin; what does not fit stays in the state. A new state, or one that was loaded, first has
-    room for any frame.
+        An earlier call broke the exchange, or it is closed.
     """
-    given.pairs(tensor, codec, state)  # before the other ranks are met
-    found = given.group(group)
-    with _LOCK:
-        reducer = _REDUCERS.get(found)
-        if reducer is None:
-            first = tensor if isinstance(tensor, torch.Tensor) else tensor[0]
-            reducer = _REDUCERS[found] = Reducer(found, like=first)
-    return reducer.all_reduce(tensor, codec, state, op=op, async_op=async_op)
+    control, pipeline = engine.control, engine.pipeline
+    if pipeline.broken is not None:
+        raise fresh(pipeline.broken)
+    if not engine.alive:
+        raise ExchangeError("closed: its channels no longer exist")
+    step = Step(call.number, prepare=lambda: _agree(control, call, buckets))
+    last = len(buckets) - 1
+    futures = [
+        pipeline.submit(step, layout, buffer, last=at == last, unused=False)
+        for at, (layout, buffer) in enumerate(buckets)
+    ]
+    return Started(step, futures)
+
+
+def group_of(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """Return a process group; that of all ranks by default.
+
+    Raises
+    ------
+    ValueError
+        torch.distributed is not initialized, or this process is not in the group.
+    """
+    if process_group is None:
+        if not dist.is_initialized():
+            raise ValueError("call torch.distributed.init_process_group() first")
+        process_group = dist.group.WORLD
+    if not isinstance(process_group, dist.ProcessGroup):
+        raise ValueError(
+            f"group must be a process group that this rank is in, got {process_group!r}"
+        )
+    return process_group
+
+
+def _agree(
+    control: ControlChannel, call: Call, buckets: Sequence[tuple[Layout, torch.Tensor]]
+) -> None:
+    """Meet the other ranks before anything of a call is exchanged.
+
+    Limits follow from sizes that all ranks have seen. Ranks that have seen others, as with a state
+    that was loaded, begin anew, with room for any frame.
+    """
+    parameters = [slot for layout, _ in buckets for slot in layout.compressed]
+    limits = [slot.limit.state() for slot in parameters]
+    own = f"{checksum(sorted(call.facts.items())):08x}{checksum(limits):08x}{call.message}"
+    messages = control.compare(call.name, own)
+    if any(message[:8] != own[:8] for message in messages):
+        try:
+            with control.act("disagreement") as channel:
+                agree(channel, f"called {call.name}", call.facts)
+        except ValueError as error:
+            raise AgreementError(str(error)) from None
+    if any(message[8:16] != own[8:16] for message in messages):
+        for slot in parameters:
+            slot.limit.reset()
+    if call.on_messages is not None:
+        call.on_messages([message[16:] for message in messages])

@@ -1,31 +1,87 @@
-"""What exchanges tensors of any loop over one process group."""
+"""Averages tensors of any loop, compressed: `all_reduce`, and the `Reducer` that it keeps."""
 
 import itertools
+import threading
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
 
 import torch
 import torch.distributed as dist
 
-from gradwire.torch.collective import checks as given
-from gradwire.torch.collective.work import Op, Work
-from gradwire.torch.engine import parameter_states as making
-from gradwire.torch.engine.agreement import checksum
-from gradwire.torch.engine.engine import Call, Engine
+from gradwire.torch.collective.calls import Call, Started, connect, group_of, start
+from gradwire.torch.engine.config import check_codec, check_frames, check_memory
+from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.layout import Layout
-from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.parameter import ParameterSlot, set_codec
+from gradwire.torch.errors import GradientError, TensorError
 from gradwire.torch.transport import ProcessGroups
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
     from gradwire.state import State
 
-__all__ = ["Reducer"]
+__all__ = ["Reducer", "Work", "all_reduce"]
 
-_PATIENCE = timedelta(seconds=5)
 _CALL = "all_reduce()"
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_PATIENCE = timedelta(seconds=5)
+
+Op = Literal["mean", "sum"]
+"""What takes the place of the tensors."""
+
+
+class Work:
+    """What an asynchronous `all_reduce` returns. The tensors change in `wait`, and only there.
+
+    Parameters
+    ----------
+    started : Started
+    into : sequence of (sequence of torch.Tensor)
+        The tensors of each bucket.
+    factor : float
+        What averages are multiplied with.
+    """
+
+    def __init__(
+        self, started: Started, into: Sequence[Sequence[torch.Tensor]], factor: float
+    ) -> None:
+        self._started: Started | None = started
+        self._into = into
+        self._factor = factor
+
+    def is_completed(self) -> bool:
+        """Tell whether `wait` would return at once."""
+        return self._started is None or self._started.done
+
+    def wait(self) -> None:
+        """Wait for the other ranks, and write the results. A second call has no effect.
+
+        Raises
+        ------
+        TensorError
+            A tensor was NaN or infinite on some rank.
+        AgreementError
+            The ranks called with other tensors or codecs.
+        ExchangeError
+            Another rank has stopped, did not call in time, or could not encode. The `Reducer` is
+            then broken.
+        """
+        started, self._started = self._started, None
+        if started is None:
+            return
+        try:
+            buffers = started.averages()
+        except GradientError as error:
+            raise TensorError(error.count, error.first, error.name, error.rank) from None
+        with torch.no_grad():
+            for tensors, buffer in zip(self._into, buffers, strict=True):
+                if self._factor != 1.0:
+                    buffer.mul_(self._factor)
+                parts = torch.split(buffer, [each.numel() for each in tensors])
+                for tensor, part in zip(tensors, parts, strict=True):
+                    tensor.copy_(part.view(tensor.shape))
 
 
 class Reducer:
@@ -65,11 +121,11 @@ class Reducer:
         like: torch.Tensor | Sequence[torch.Tensor] = (),
         timeout: timedelta | None = None,
     ) -> None:
-        groups = ProcessGroups(given.group(process_group), timeout)
-        self._engine = Engine(groups, [like] if isinstance(like, torch.Tensor) else list(like))
+        groups = ProcessGroups(group_of(process_group), timeout)
+        self._engine = connect(groups, [like] if isinstance(like, torch.Tensor) else list(like))
         groups.seal()
         self._numbers = itertools.count()
-        self._records: weakref.WeakKeyDictionary[State, ParameterSlot] = weakref.WeakKeyDictionary()
+        self._slots: weakref.WeakKeyDictionary[State, ParameterSlot] = weakref.WeakKeyDictionary()
 
     @property
     def rank(self) -> int:
@@ -88,7 +144,7 @@ class Reducer:
         self.close()
 
     def __repr__(self) -> str:
-        broken = ", broken" if self._engine.worker.broken is not None else ""
+        broken = ", broken" if self._engine.pipeline.broken is not None else ""
         return f"<gradwire.torch.Reducer: rank {self.rank} of {self.world_size}{broken}>"
 
     def close(self, timeout: timedelta = _PATIENCE) -> None:
@@ -142,56 +198,241 @@ class Reducer:
         async_op: bool = False,
     ) -> Work | None:
         """Average tensors over all ranks, as `gradwire.torch.all_reduce`."""
-        tensors, states = given.pairs(tensor, codec, state)
-        factor = given.factor(op, codec, self.world_size)
-        records = [
-            self._record(each, codec.for_shape(each.shape), one)
-            for each, one in zip(tensors, states, strict=True)
-        ]
-        buckets, into = [], []
-        for dtype in dict.fromkeys(each.dtype for each in tensors):
-            members = [index for index, each in enumerate(tensors) if each.dtype == dtype]
-            layout = Layout(
-                [_placed(records[index], index, states[index]) for index in members], dtype
-            )
-            into.append([tensors[index] for index in members])
+        return self._start(_pairs(tensor, codec, state), codec, op, async_op=async_op)
+
+    def _start(
+        self, pairs: "list[tuple[torch.Tensor, State]]", codec: "Codec", op: Op, *, async_op: bool
+    ) -> Work | None:
+        factor = _factor(op, codec, self.world_size)
+        members: dict[torch.dtype, list[tuple[torch.Tensor, ParameterSlot]]] = {}
+        for index, (tensor, state) in enumerate(pairs):
+            slot = self._slot(index, tensor, codec.for_shape(tensor.shape), state)
+            members.setdefault(tensor.dtype, []).append((tensor, slot))
+        buckets = []
+        for dtype, bucket in members.items():
             with torch.no_grad():
-                buffer = torch.cat([each.detach().reshape(-1) for each in into[-1]])
-            buckets.append((layout, buffer))
-        call = Call(_CALL, next(self._numbers), _facts(tensors, codec, states, op))
-        work = Work(self._engine.start(call, buckets), into, factor)
+                buffer = torch.cat([tensor.detach().reshape(-1) for tensor, _ in bucket])
+            buckets.append((Layout([slot for _, slot in bucket], dtype), buffer))
+        call = Call(_CALL, next(self._numbers), _facts(pairs, codec, op))
+        into = [[tensor for tensor, _ in bucket] for bucket in members.values()]
+        work = Work(start(self._engine, call, buckets), into, factor)
         if async_op:
             return work
         work.wait()
         return None
 
-    def _record(self, tensor: torch.Tensor, codec: "Codec", state: "State") -> ParameterSlot:
-        """Return the record of a state, which keeps what sizes the ranks have seen."""
-        record = self._records.get(state)
-        if record is None or record.numel != tensor.numel():
-            record = ParameterSlot("", torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
-            self._records[state] = record
-        making.use(record, codec)
-        return record
+    def _slot(
+        self, index: int, tensor: torch.Tensor, codec: "Codec", state: "State"
+    ) -> ParameterSlot:
+        """Return the slot of a state for one call: it alone refers to the state.
+
+        What is kept beside the state are the sizes that the ranks have seen.
+        """
+        kept = self._slots.get(state)
+        if kept is None or kept.numel != tensor.numel():
+            kept = ParameterSlot("", torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
+            self._slots[state] = kept
+        set_codec(kept, codec)
+        name = f"{index}" if state.name is None else state.name
+        return ParameterSlot(name, kept.tensor, kept.codec, state, kept.limit, turn=index)
 
 
-def _placed(record: ParameterSlot, index: int, state: "State") -> ParameterSlot:
-    """Return the record of a state for one call. It alone refers to the state."""
-    name = f"{index}" if state.name is None else state.name
-    return ParameterSlot(name, record.tensor, record.codec, state, record.limit, turn=index)
+_REDUCERS: "weakref.WeakKeyDictionary[dist.ProcessGroup, Reducer]" = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
 
 
-def _facts(
-    tensors: Sequence[torch.Tensor], codec: "Codec", states: "Sequence[State]", op: Op
-) -> dict[str, Any]:
+@overload
+def all_reduce(
+    tensor: torch.Tensor | Sequence[torch.Tensor],
+    codec: "Codec",
+    state: "State | Sequence[State]",
+    group: dist.ProcessGroup | None = ...,
+    *,
+    op: Op = ...,
+    async_op: Literal[False] = ...,
+) -> None: ...
+
+
+@overload
+def all_reduce(
+    tensor: torch.Tensor | Sequence[torch.Tensor],
+    codec: "Codec",
+    state: "State | Sequence[State]",
+    group: dist.ProcessGroup | None = ...,
+    *,
+    op: Op = ...,
+    async_op: Literal[True],
+) -> Work: ...
+
+
+@overload
+def all_reduce(
+    tensor: torch.Tensor | Sequence[torch.Tensor],
+    codec: "Codec",
+    state: "State | Sequence[State]",
+    group: dist.ProcessGroup | None = ...,
+    *,
+    op: Op = ...,
+    async_op: bool,
+) -> Work | None: ...
+
+
+def all_reduce(
+    tensor: torch.Tensor | Sequence[torch.Tensor],
+    codec: "Codec",
+    state: "State | Sequence[State]",
+    group: dist.ProcessGroup | None = None,
+    *,
+    op: Op = "mean",
+    async_op: bool = False,
+) -> Work | None:
+    """Replace tensors by their mean over all ranks, compressed. A collective.
+
+    Each rank encodes its tensor into its state, as `gradwire.torch.encode` does; the tensor becomes
+    the mean of what all ranks' frames decode to, the same bits on every rank. What a frame leaves
+    out stays in the rank's state, and is sent by later calls. How frames are combined is the
+    codec's exchange.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor or list of torch.Tensor
+        float32, float64, float16 or bfloat16, of any shape and strides, on any device; overwritten.
+        A list is exchanged together: one collective for each dtype in it.
+    codec : gradwire.Codec
+        With options that depend on the shape, as of `gradwire.sparseloco`, it is
+        ``codec.for_shape(tensor.shape)`` that encodes, and that the state must be made with.
+    state : gradwire.State or list of gradwire.State
+        From ``gradwire.torch.init_state(codec, tensor)``, one for each tensor; updated. Keep it
+        for the next call with a tensor of that kind, and save its ``state_dict()`` to resume. With
+        stochastic rounding, pass ``stream=rank`` to ``init_state``, for random numbers that differ.
+    group : torch.distributed.ProcessGroup, optional
+        All ranks by default.
+    op : {"mean", "sum"}
+        What the tensor becomes: the mean over all ranks, or their number times that.
+    async_op : bool
+        Return at once. Calls are carried out in the order in which they were made.
+
+    Returns
+    -------
+    Work or None
+        With ``async_op``, what to `wait` for. The tensor changes only there, and was read already,
+        so it may be written to before.
+
+    Raises
+    ------
+    TensorError
+        A tensor is NaN or infinite on some rank. All ranks raise it; tensors and states are as
+        before on all of them.
+    AgreementError
+        The ranks called with other tensors, codecs or options. All ranks raise it, and nothing
+        changes.
+    ExchangeError
+        Another rank has stopped, did not call in time, or could not encode. States are as before,
+        and this group can exchange no more: see `Reducer`.
+    TypeError, ValueError
+        Arguments that are wrong on this rank alone, before the others hear of them.
+
+    Notes
+    -----
+    The first call with a group makes a `Reducer`, with process groups of its own, which is kept
+    until the group is destroyed. Every call begins with a message of 64 bytes, by which the ranks
+    find that they call the same. Frames have room for the largest that any rank has sent, with a
+    margin; what does not fit stays in the state. A new state, or one that was loaded, first has
+    room for any frame.
+    """
+    pairs = _pairs(tensor, codec, state)  # before the other ranks are met
+    over = group_of(group)
+    with _LOCK:
+        reducer = _REDUCERS.get(over)
+        if reducer is None:
+            reducer = _REDUCERS[over] = Reducer(over, like=pairs[0][0])
+    return reducer._start(pairs, codec, op, async_op=async_op)
+
+
+def _pairs(
+    tensor: torch.Tensor | Sequence[torch.Tensor],
+    codec: "Codec",
+    state: "State | Sequence[State]",
+) -> "list[tuple[torch.Tensor, State]]":
+    """Return each tensor with its state, or raise a TypeError or ValueError."""
+    check_codec(codec, "all_reduce()")
+    check_frames(codec, "all_reduce()")
+    check_memory(codec)
+    alone = isinstance(tensor, torch.Tensor)
+    if not alone and not isinstance(tensor, list | tuple):
+        raise TypeError(f"tensor must be a tensor or a list of tensors, got {_kind(tensor)}")
+    if alone == isinstance(state, list | tuple):
+        raise TypeError(
+            "pass one state for one tensor, and a list of states for a list of tensors, got "
+            f"{_kind(tensor)} and {_kind(state)}"
+        )
+    tensors = [tensor] if isinstance(tensor, torch.Tensor) else list(tensor)
+    states: list[Any] = list(state) if isinstance(state, list | tuple) else [state]
+    if len(tensors) != len(states) or not tensors:
+        raise ValueError(f"got {len(tensors)} tensors and {len(states)} states")
+    if len({id(each) for each in states}) < len(states):
+        raise ValueError("two tensors have the same state: make one for each tensor")
+    pairs = list(zip(tensors, states, strict=True))
+    for index, pair in enumerate(pairs):
+        _check(index, codec, *pair)
+    return pairs
+
+
+def _factor(op: Op, codec: "Codec", world_size: int) -> float:
+    """Return what an average is multiplied with."""
+    if op not in get_args(Op):
+        raise ValueError(f"op must be one of {get_args(Op)}, got {op!r}")
+    if op == "mean":
+        return 1.0
+    if codec.exchange.means_senders:
+        raise ValueError(f'{codec.exchange!r} is a mean over senders, which goes with op="mean"')
+    return float(world_size)
+
+
+def _check(index: int, codec: "Codec", tensor: torch.Tensor, state: "State") -> None:
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+        raise TypeError(f"tensor {index} must be a dense tensor, got {_kind(tensor)}")
+    if tensor.dtype not in _DTYPES:
+        names = ", ".join(str(each).removeprefix("torch.") for each in _DTYPES)
+        raise TypeError(f"tensor {index} must be one of {names}, got {tensor.dtype}")
+    if tensor.is_meta:
+        raise ValueError(f"tensor {index} is on {tensor.device}: it has no values")
+    if tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
+        raise ValueError(
+            f"tensor {index} requires gradients and would be overwritten: pass tensor.detach() or "
+            "tensor.grad, or call under torch.no_grad()"
+        )
+    if not hasattr(state, "state_dict") or not hasattr(state, "numel"):
+        raise TypeError(
+            f"state {index} must be a gradwire.State, from gradwire.torch.init_state(codec, "
+            f"tensor), got {_kind(state)}"
+        )
+    if state.numel != tensor.numel():
+        raise ValueError(
+            f"state {index} is for {state.numel} entries, tensor {index} has {tensor.numel()}"
+        )
+    shaped = codec.for_shape(tensor.shape)
+    if not state.codec._codec.same_kind(shaped._codec):
+        like = "codec" if shaped is codec else "codec.for_shape(tensor.shape)"
+        raise ValueError(
+            f"state {index} belongs to {state.codec!r}, got {shaped!r}: only ratio, k or threshold "
+            f"may differ; make one with gradwire.torch.init_state({like}, tensor)"
+        )
+
+
+def _kind(value: object) -> str:
+    return f"{value!r} ({type(value).__name__})" if value is None else f"a {type(value).__name__}"
+
+
+def _facts(pairs: "Sequence[tuple[torch.Tensor, State]]", codec: "Codec", op: Op) -> dict[str, Any]:
     """Return what has to be the same on all ranks."""
     described = [
-        (tuple(each.shape), str(each.dtype).removeprefix("torch."), state.name)
-        for each, state in zip(tensors, states, strict=True)
+        (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), state.name)
+        for tensor, state in pairs
     ]
     facts = {"op": op, "codec": codec.get_config(), "tensors": _short(described)}
     if codec.sparsify.shared:  # positions are drawn from the number of the step
-        facts["steps of the states"] = _short([each.step for each in states])
+        facts["steps of the states"] = _short([state.step for _, state in pairs])
     return facts
 
 

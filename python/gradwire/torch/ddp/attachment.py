@@ -20,10 +20,9 @@ from gradwire.torch.auto import (
 )
 from gradwire.torch.ddp import model as models
 from gradwire.torch.ddp.source import DDPSource, check_ranks
-from gradwire.torch.engine.assignment import Codecs
 from gradwire.torch.engine.attach import attach_engine
+from gradwire.torch.engine.config import Codecs, GradScaler, Options
 from gradwire.torch.engine.handle import Handle
-from gradwire.torch.engine.options import GradScaler, Options
 from gradwire.torch.transport import Hierarchy, Levels, ProcessGroups, Transport, parse_hierarchy
 
 __all__ = ["attach"]

@@ -11,8 +11,8 @@ from gradwire.torch.auto import AutoController, Automatic
 from gradwire.torch.ddp.automatic import AutomaticSubmission
 from gradwire.torch.ddp.hook import Switch, gradwire_hook
 from gradwire.torch.ddp.submission import Submission
-from gradwire.torch.engine.attached import Attached
 from gradwire.torch.engine.backward import BackwardPasses
+from gradwire.torch.engine.handle import Handle
 from gradwire.torch.transport import ProcessGroups
 
 __all__ = ["DDPSource", "check_ranks"]
@@ -76,7 +76,7 @@ class DDPSource:
         assert self._switch is not None  # after register()
         submission = Submission(passes, whole=self._whole)
         if self._choices is not None:
-            assert isinstance(holder, Attached)  # which has what decisions change
+            assert isinstance(holder, Handle)  # which has what decisions change
             pilot = holder.decide(functools.partial(AutoController, self._choices))
             passes.defer()
             submission = AutomaticSubmission(passes, pilot, whole=self._whole)

@@ -88,8 +88,8 @@ class Submission:
         if self._ends(bucket):
             raise_after_backward(lambda: error)
         buffer = bucket.buffer()
-        refused = backends.of(buffer).bucket(buffer)
-        refused.resolve(spoiled=True)
+        refused = backends.backend_for(buffer).bucket(buffer)
+        refused.resolve(poisoned=True)
         return refused.future
 
     def _ends(self, bucket: GradBucket) -> bool:

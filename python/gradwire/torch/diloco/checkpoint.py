@@ -12,7 +12,7 @@ from gradwire.torch.checkpoint import load as residuals
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.diloco.exchanges import FragmentExchanges
 from gradwire.torch.diloco.replica import FragmentState, Position, Replica, Shared, bits_of
-from gradwire.torch.engine.agreement import together
+from gradwire.torch.engine.consensus import run_on_all
 from gradwire.torch.transport import RankTopology, messages
 
 __all__ = ["digest", "load", "pack", "save", "unpack"]
@@ -200,7 +200,7 @@ def load(
         return read[0][1], digest(read[0][0])
 
     with engine.control.act("load_state_dict()") as channel:
-        every = together(channel, read_mine, "load")
+        every = run_on_all(channel, read_mine, "load")
         ((tensors, found),) = read
         for rank, (where, bits) in enumerate(every):
             problem = None

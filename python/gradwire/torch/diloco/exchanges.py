@@ -8,9 +8,10 @@ from datetime import timedelta
 
 import torch
 
+from gradwire.torch.collective.calls import Call, Started, start
 from gradwire.torch.diloco.replica import FragmentState, Position, Replica
-from gradwire.torch.engine.control import ControlChannel
-from gradwire.torch.engine.engine import Call, Engine, Started
+from gradwire.torch.engine.consensus import ControlChannel
+from gradwire.torch.engine.engine import Engine
 from gradwire.torch.errors import ExchangeError, GradientError, TensorError, fresh
 
 __all__ = ["FragmentExchange", "FragmentExchanges"]
@@ -84,7 +85,7 @@ class FragmentExchanges:
 
         told = _WANTED if self._wanted() else ""
         call = Call("diloco", number, {"exchange": number}, heard, told)
-        started = self.engine.start(call, buckets)
+        started = start(self.engine, call, buckets)
         self._count_message()
         self._exchanges += 1
         self._position["sent"] = number + 1
@@ -184,7 +185,7 @@ class FragmentExchanges:
     def land(self) -> None:
         """Wait until everything has arrived or is lost, and end the exchange with these ranks."""
         self.arrive()
-        self.engine.worker.settle()
+        self.engine.pipeline.flush()
 
     @property
     def arrived(self) -> dict[int, bool]:
@@ -210,12 +211,12 @@ class FragmentExchanges:
 
     def take_back(self, number: int) -> None:
         """Undo what was sent from this number on."""
-        worker = self.engine.worker
+        worker = self.engine.pipeline
         for flight in reversed(self._flying):
             if flight.number >= number and flight.started is not None:
                 step = flight.started.step
                 worker.discard(step)
-                worker.between(step.undo_all)
+                worker.run_in_sender(step.undo_all)
         self._forget(number)
 
     def count(self) -> None:

@@ -11,15 +11,14 @@ import torch
 import torch.distributed as dist
 
 from gradwire.torch.checkpoint.format import Policy
-from gradwire.torch.collective.checks import group
+from gradwire.torch.collective.calls import connect, group_of
 from gradwire.torch.diloco.checkpoint import load
 from gradwire.torch.diloco.connectivity import reachable
 from gradwire.torch.diloco.exchanges import FragmentExchanges
 from gradwire.torch.diloco.membership import Generation, Membership
 from gradwire.torch.diloco.recovery import RankReport, RecoveryPlan, decide
 from gradwire.torch.diloco.replica import Position, Replica
-from gradwire.torch.engine.agreement import agree
-from gradwire.torch.engine.control import ControlChannel
+from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
 from gradwire.torch.transport import Channel, Gloo, ProcessGroups, stores
@@ -151,7 +150,7 @@ class ElasticRanks:
             transport = Gloo(formed.connect(), formed.rank, size, timeout, secret, host)
             engine: Engine | None = None
             try:
-                engine = Engine(transport, self._replica.like)
+                engine = connect(transport, self._replica.like)
                 confirm = ControlChannel(transport.make())
                 with engine.control.act("members") as channel:
                     self._settle(channel, formed)
@@ -253,7 +252,7 @@ def join(
             f"{replica.codec.memory!r} cannot go back when a rank is lost: use low_memory=False"
         )
     # By itself at first, to load what nobody else is concerned with.
-    engine = Engine(
+    engine = connect(
         Gloo(stores.HashStore(), 0, 1, membership.timeout, host="127.0.0.1"), replica.like
     )
     flights = FragmentExchanges(replica, position, engine)
@@ -304,7 +303,7 @@ class StaticRanks:
     ) -> None:
         self._replica = replica
         self._position = position
-        engine = Engine(ProcessGroups(group(process_group), timeout), replica.like)
+        engine = connect(ProcessGroups(group_of(process_group), timeout), replica.like)
         try:
             with engine.control.act("DiLoCo()") as channel:
                 agree(channel, "made a DiLoCo", replica.settings)

@@ -9,13 +9,11 @@ import torch
 
 from gradwire.schedule import Constant
 from gradwire.torch.diloco.outer import OuterOptimizer
-from gradwire.torch.engine import parameter_states as making
-from gradwire.torch.engine.agreement import checksum
-from gradwire.torch.engine.checks import check_codec, check_frames, check_memory
-from gradwire.torch.engine.counters import Counters
+from gradwire.torch.engine.config import Options, check_codec, check_frames, check_memory
+from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.layout import Layout
-from gradwire.torch.engine.options import Options
-from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.metrics import Counters
+from gradwire.torch.engine.parameter import ParameterSlot, make_slots, new_state
 from gradwire.torch.engine.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -154,13 +152,13 @@ class Replica:
         self.buffers = list(model.buffers())
         options = Options(codec=codec, min_numel=min_numel, min_ndim=min_ndim)
         dense = options.dense(named, set())
-        self.records = making.make(named, dense, options.assignment.of, 0, None, lambda *_: None)
+        self.records = make_slots(named, dense, options.assignment.of, 0, None, lambda *_: None)
         for each in self.records:  # pseudo-gradients are in the order of the tensor's indices
             each.strides = torch.empty(each.tensor.shape, device="meta").stride()
         by_name = {each.name: each for each in self.records}
         self.compressed = {each.name: each for each in self.records if each.state is not None}
         self.scheduler = Scheduler(Constant(), self.compressed, measures=False)
-        tallies = Counters(len(self.records))
+        counters = Counters(len(self.records))
         rows = {each.name: row for row, each in enumerate(self.records)}
         self.fragments: list[list[FragmentState]] = []
         for names in groups:
@@ -171,7 +169,7 @@ class Replica:
                 [
                     FragmentState(
                         Layout(
-                            members, torch.float32, tallies, [rows[one.name] for one in members]
+                            members, torch.float32, counters, [rows[one.name] for one in members]
                         ),
                         momentum=outer.momentum > 0,
                     )
@@ -236,7 +234,7 @@ class Replica:
     def start(self, rank: int) -> None:
         """Begin with new residuals, and random numbers of this rank's own."""
         for each in self.compressed.values():
-            each.state = making.fresh_state(each, rank)
+            each.state = new_state(each, rank)
 
     def load(self, tensors: Shared) -> None:
         """Take over shared parameters and momentum of a checkpoint."""

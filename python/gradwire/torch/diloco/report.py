@@ -63,7 +63,7 @@ class Report:
             dense_wire_bytes=dense,
             compression=dense / wire if sent and dense else 1.0,
             wait_ms=1e3 * seconds / max(exchanges, 1),
-            residual_norm=flights.engine.worker.between(replica.residual_norm),
+            residual_norm=flights.engine.pipeline.run_in_sender(replica.residual_norm),
         )
 
     def to_json(self) -> str:

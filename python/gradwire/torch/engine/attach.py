@@ -2,42 +2,49 @@
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
 
-from gradwire.torch.engine import parameter_states as making
-from gradwire.torch.engine.assignment import Assignment
-from gradwire.torch.engine.attached import GradientSource
-from gradwire.torch.engine.auto_scheduler import AutoScheduler
-from gradwire.torch.engine.checks import check_place
-from gradwire.torch.engine.connection import NO_FACTS, ShareOf, connect
-from gradwire.torch.engine.handle import Handle
+from gradwire.torch.engine.config import Assignment, Options, check_place
+from gradwire.torch.engine.consensus import ControlChannel, agree
+from gradwire.torch.engine.engine import Engine, left_on_error
+from gradwire.torch.engine.handle import GradientSource, Handle
 from gradwire.torch.engine.optimizer_link import OptimizerLink
-from gradwire.torch.engine.options import Options
 from gradwire.torch.engine.pairing import (
     check_pairing,
     missing_in,
     warn_of_missing,
     warn_of_pairing,
 )
-from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.scheduler import Scheduler
+from gradwire.torch.engine.parameter import ParameterSlot, make_slots
+from gradwire.torch.engine.scheduler import AutoScheduler, Scheduler
 from gradwire.torch.engine.sharding import Shard, shard_of
-from gradwire.torch.engine.warning import warn
-from gradwire.torch.transport import RankTopology, Transport
+from gradwire.torch.errors import warn
+from gradwire.torch.exchange.base import ExchangeBase
+from gradwire.torch.exchange.build import build
+from gradwire.torch.exchange.hierarchical import HierarchicalExchange
+from gradwire.torch.exchange.outcome import Confirmation
+from gradwire.torch.exchange.router import AutoExchangeRouter
+from gradwire.torch.transport import Hierarchy, RankTopology, Transport
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
-__all__ = ["attach_engine"]
+__all__ = ["ShareOf", "attach_engine"]
+
+ShareOf = Callable[[str, torch.Tensor], Shard]
+"""Returns what a rank is given of a parameter's gradient, which is summed inside its node."""
+
+NO_FACTS: Mapping[str, object] = MappingProxyType({})
 
 
 def attach_engine(
     named: Mapping[str, torch.nn.Parameter],
     options: Options,
     transport: Transport,
-    entry: GradientSource,
+    source: GradientSource,
     *,
     sparse: set[int],
     share_of: ShareOf | None = None,
@@ -50,23 +57,23 @@ def attach_engine(
 
     Parameters
     ----------
-    named : mapping of str to torch.nn.ParameterSlot
+    named : mapping of str to torch.nn.Parameter
         In the same order on all ranks.
     options : Options
     transport : Transport
         It is left if the call is refused.
-    entry : GradientSource
+    source : GradientSource
     sparse : set of int
         The ids of parameters whose gradients are sparse.
     share_of : callable, optional
         Returns what this rank is given of a parameter's gradient, summed inside the node already.
         By default it is given all of it; with a `Hierarchy`, the node then divides it.
     whole : bool
-        As in `Worker`.
+        As in `ExchangePipeline`.
     bucket_nbytes : int, optional
         Capacity of the buckets.
     joining : callable
-        As in `Passes`.
+        As in `BackwardPasses`.
     facts : mapping of str to object
         What all ranks must agree on besides.
 
@@ -78,11 +85,11 @@ def attach_engine(
         The ranks could not be connected.
     """
     assignment, optimizer = options.assignment, options.optimizer
-    join = functools.partial(connect, options, named, sparse, facts, share_of)
+    join = functools.partial(_connect, options, named, sparse, facts, share_of, whole)
+    engine = join(transport)
     try:
-        connection = join(transport)
         options.check(named, whole=whole)
-        place = connection.place
+        place = engine.place
         rank = place.rank
         if place.shares > 1 and assignment.exchange.needs_whole_tensor:
             raise ValueError(
@@ -93,7 +100,7 @@ def attach_engine(
         check_place(assignment.exchange, named.values(), divides=divides)
         dense = options.dense(named, sparse)
         divide = share_of or functools.partial(_divide, place)
-        parameters = making.make(named, dense, assignment.of, rank, bucket_nbytes, divide)
+        parameters = make_slots(named, dense, assignment.of, rank, bucket_nbytes, divide)
         compressed = {each.name: each for each in parameters if each.state is not None}
         for codec, theirs in _by_codec(assignment, compressed):
             check_pairing(codec, optimizer, theirs)
@@ -116,22 +123,21 @@ def attach_engine(
         idle = "" if options.adaptive else options.idle(parameters, place)
         if idle:
             warn(idle, RuntimeWarning)
-        entry.register()
+        source.register()
     except BaseException:
-        transport.leave()  # a refused call must not leak threads or sockets
+        engine.abandon()  # a refused call must not leak threads or sockets
         raise
-    applying = None
+    link = None
     if optimizer is not None:
-        applying = OptimizerLink(optimizer, list(compressed.values()), scaled=options.scaled)
+        link = OptimizerLink(optimizer, list(compressed.values()), scaled=options.scaled)
     return Handle(
         options,
         parameters,
         scheduler,
-        connection,
+        engine,
         join,
-        entry=entry,
-        whole=whole,
-        applying=applying,
+        source=source,
+        link=link,
         joining=joining,
     )
 
@@ -147,3 +153,91 @@ def _by_codec(
     """Yield every codec with its parameters."""
     for codec in assignment.codecs:
         yield codec, [each for name, each in compressed.items() if assignment.of(name) == codec]
+
+
+def _connect(
+    options: Options,
+    named: Mapping[str, torch.Tensor],
+    sparse: set[int],
+    more: Mapping[str, object],
+    share_of: ShareOf | None,
+    whole: bool,
+    transport: Transport,
+) -> Engine:
+    """Connect the ranks of a model, once they agree on options and parameters. A collective.
+
+    Parameters
+    ----------
+    options : Options
+    named : mapping of str to torch.Tensor
+    sparse : set of int
+        The ids of parameters whose gradients are sparse.
+    more : mapping of str to object
+        What all ranks must agree on besides.
+    share_of : callable, optional
+        If gradients are summed inside the node already. Otherwise a `Hierarchy` divides them.
+    whole : bool
+        As in `ExchangePipeline`.
+    transport : Transport
+        It is left if this fails.
+
+    Raises
+    ------
+    ValueError
+        The ranks disagree.
+    ExchangeError
+        They could not be connected.
+    """
+    scaled = options.scaled
+    with left_on_error(transport):
+        carriers = transport.carriers(named.values())
+        levels = transport if isinstance(transport, Hierarchy) else None
+        messages = transport.make() if levels is None else levels.messages()
+        facts = {**options.facts(named, sparse), **more, "carriers of frames": carriers}
+        facts["hierarchy"] = None if levels is None else (levels.nodes, levels.shares)
+        agree(messages, "attached", facts)
+        frames = transport.make(carriers)
+        transport.connect(frames, carriers, named.values())
+        exchange: ExchangeBase
+        if options.owners_of(frames.size) is not None:
+            exchange = AutoExchangeRouter(frames, transport.make(), carriers)
+        else:
+            exchange = build(
+                options.assignment.exchange,
+                frames,
+                transport.make,
+                carriers,
+                check_result=scaled,
+                postpones=not options.undoable,
+            )
+        control = ControlChannel(messages)
+        if levels is None:
+            place = RankTopology.alone(messages.rank, messages.size)
+            return Engine(exchange, control, place, transport, scaled=scaled, whole=whole)
+        inside = levels.local(carriers)
+        transport.connect(inside, carriers, named.values())
+        place = levels.place(messages, frames, inside)
+        if share_of is not None:
+            starts = {name: share_of(name, tensor).start for name, tensor in named.items()}
+            return Engine(
+                exchange,
+                control,
+                place,
+                transport,
+                scaled=scaled,
+                whole=whole,
+                confirm=Confirmation(inside, place, starts),
+                peers=frames,
+            )
+        gather = levels.local(carriers)
+        transport.connect(gather, carriers, named.values())
+        return Engine(
+            HierarchicalExchange(exchange, inside, gather, place, check_result=scaled),
+            control,
+            place,
+            transport,
+            scaled=scaled,
+            whole=whole,
+            peers=frames,
+            divides=True,
+        )

@@ -1,23 +1,21 @@
 """Backward passes: their buckets are handed to the worker, and they are counted or undone."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
 from gradwire.torch import backends
-from gradwire.torch.engine.agreement import agree
-from gradwire.torch.engine.control import ControlChannel
+from gradwire.torch.engine.config import GradScaler
+from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.grad_tracker import GradSource
 from gradwire.torch.engine.layout import Layout, Layouts
 from gradwire.torch.engine.optimizer_link import OptimizerLink, set_rates
-from gradwire.torch.engine.options import GradScaler
 from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.engine.scheduler import Scheduler
-from gradwire.torch.engine.step import BucketTask, Step
+from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError, fresh
-from gradwire.torch.exchange import Exchange
+from gradwire.torch.exchange.interface import Exchange
 
 __all__ = ["BackwardPasses"]
 
@@ -154,12 +152,12 @@ class BackwardPasses:
         if alone:
             self._last = Step(self.step, finished=True)  # for discard(): there is nothing to undo
         if self._applying is not None:
-            self._applying.origins.averaged(parameters)
+            self._applying.tracker.averaged(parameters)
 
     def arriving(self, parameters: Iterable[torch.Tensor]) -> None:
         """Record that gradients of this rank are about to be added to the ``.grad`` of these."""
         if self._applying is not None:
-            self._applying.origins.arriving(parameters)
+            self._applying.tracker.arriving(parameters)
 
     def change(self, act: Callable[[], None]) -> BaseException | None:
         """Change codecs where no pass is under way; return an error that has broken the exchange.
@@ -168,9 +166,9 @@ class BackwardPasses:
         same pass.
         """
         try:
-            self._worker.settle()
+            self._worker.flush()
             if self._applying is not None:
-                self._worker.between(self._drop(self._applying))
+                self._worker.run_in_sender(self._drop(self._applying))
                 self._applying.keep()
             act()
         except (UndoError, UpdateError) as error:
@@ -298,8 +296,8 @@ class BackwardPasses:
         """Advance a schedule that counts steps; return what is still to be done of an undo."""
         if not self._scheduler.is_due(self.step):
             return undo
-        self._worker.settle()
-        self._worker.between(undo)
+        self._worker.flush()
+        self._worker.run_in_sender(undo)
         try:
             self._scheduler.advance_to(self.step)
         finally:
@@ -343,24 +341,13 @@ class BackwardPasses:
             self._mark(layout)
         self._submitted.append(layout)
         step.asked += layout.compressed
-        carried = buffer.device.type in self._exchange.carriers
-        bucket = backends.of(buffer).bucket(buffer, carried)
-        self._worker.submit(
-            BucketTask(
-                layout=layout,
-                bucket=bucket,
-                step=step,
-                last=last,
-                read_scale=read_scale,
-                enqueued=time.perf_counter(),
-            )
-        )
-        return bucket.future, step
+        future = self._worker.submit(step, layout, buffer, last=last, read_scale=read_scale)
+        return future, step
 
     def _mark(self, layout: Layout) -> None:
         """Record what is in the ``.grad`` of a bucket's parameters, or will be."""
         if self._applying is not None:
-            origins = self._applying.origins
+            origins = self._applying.tracker
             origins.exchanged(layout.compressed, GradSource.SENT)
             origins.exchanged((piece.parameter for piece in layout.dense), GradSource.AVERAGED)
 
@@ -371,7 +358,7 @@ class BackwardPasses:
         # Not get_scale(), which waits for the device.
         kept = getattr(self._grad_scaler, "_scale", None)
         if isinstance(kept, torch.Tensor):
-            return backends.of(kept).number(kept)
+            return backends.backend_for(kept).number(kept)
         scale = self._grad_scaler.get_scale()
         return lambda: scale
 
@@ -415,7 +402,7 @@ class BackwardPasses:
     def discard(self, control: ControlChannel) -> None:
         """Undo the last backward pass. A collective."""
         self.check_unbroken()
-        self._worker.settle()
+        self._worker.flush()
         step = self._last
         known = None if step is None else step.number
         with control.act("discard()") as group:

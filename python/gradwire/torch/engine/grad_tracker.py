@@ -114,7 +114,7 @@ class GradMark:
         self._origin, self._unread = origin, None
 
     @property
-    def held(self) -> torch.Tensor | None:
+    def value(self) -> torch.Tensor | None:
         """The value of ``.grad``; None also if it is zero, which is how some programs clear it."""
         gradient = self._gradient
         return None if gradient is None or not gradient.any() else gradient
@@ -158,13 +158,13 @@ class GradMark:
         additions = self._additions
         if additions.followed and additions.waiting and self._origin >= _AVERAGED:
             computed = self._origin >= _SENT
-            if (computed or not additions.found) and (held := self.held) is not None:
+            if (computed or not additions.found) and (held := self.value) is not None:
                 self._before = held.clone() if computed else held
                 return
         found = self.sent()
         if found is None:
             return
-        if backends.of(found).waits:
+        if backends.backend_for(found).waits:
             self._arrived = found
         elif found:
             self._next = _MIXED
@@ -279,7 +279,7 @@ class GradTracker:
         marks = [self._by_id[id(each.tensor)] for each in parameters]
         return bool(marks) and all(mark._origin < _SENT and mark._unread is None for mark in marks)
 
-    def settle(self) -> None:
+    def read_pending(self) -> None:
         """Read all origins that are still to be read, with one wait for a device."""
         unread = [(mark, mark._unread) for mark in self.marks if mark._unread is not None]
         found = _read([held for _, held in unread])

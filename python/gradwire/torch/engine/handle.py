@@ -1,9 +1,10 @@
 """The handle that `attach` returns: steps, epochs, checkpoints, reports and detaching."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar
 
 from gradwire import _validate
 from gradwire.report import Report
@@ -11,14 +12,70 @@ from gradwire.torch.checkpoint import load as checkpoint
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.checkpoint.gather import gather, merge
 from gradwire.torch.checkpoint.reshard import Resharded
-from gradwire.torch.engine import report as figures
-from gradwire.torch.engine.attached import Attached
+from gradwire.torch.engine.backward import BackwardPasses
+from gradwire.torch.engine.config import Codecs, Options
+from gradwire.torch.engine.engine import Engine
+from gradwire.torch.engine.layout import Layouts
+from gradwire.torch.engine.local_gradients import flat_buckets, used_anywhere
+from gradwire.torch.engine.metrics import StepTimes, build_report, figures
+from gradwire.torch.engine.optimizer_link import OptimizerLink
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.sharding import shard_of
+from gradwire.torch.transport import Transport
 
-__all__ = ["Handle"]
+__all__ = ["GradientSource", "Handle"]
+
+_PATIENCE = timedelta(seconds=5)
 
 
-class Handle(Attached):
+class GradientSource(Protocol):
+    """Where gradients come in: a hook of DDP, or an optimizer."""
+
+    def register(self) -> None:
+        """Take the place where gradients come in, and leave them alone until `open`.
+
+        Raises
+        ------
+        ValueError
+            It is taken.
+        """
+
+    def open(self, passes: BackwardPasses, holder: object) -> None:
+        """Give gradients to these passes from now on, and keep the holder until `close`."""
+
+    def close(self) -> None:
+        """Give them gradients no longer."""
+
+    def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
+        """Return what connects other ranks than before, and average over them where it averages.
+
+        Parameters
+        ----------
+        ranks : object
+            What stands for the ranks: a process group of torch.distributed, for example.
+        timeout : datetime.timedelta, optional
+            Of all collectives; None for that of the given ranks.
+
+        Raises
+        ------
+        ValueError
+            The model is not replicated on these ranks.
+        """
+
+
+class Deciding(Protocol):
+    """What decides how buckets are averaged, and says why."""
+
+    @property
+    def reason(self) -> str:
+        """Why they are averaged as they are."""
+
+
+D = TypeVar("D", bound=Deciding)
+
+
+class Handle:
     """Controls the compression of one DDP model; returned by `attach`.
 
     Attributes
@@ -36,6 +93,102 @@ class Handle(Attached):
     error : BaseException or None
         The last `GradientError` or `ExchangeError`, including errors that a loss scaler handled.
     """
+
+    def __init__(
+        self,
+        options: Options,
+        parameters: Sequence[ParameterSlot],
+        scheduler: Scheduler,
+        engine: Engine,
+        connect: Callable[[Transport], Engine],
+        *,
+        source: GradientSource,
+        link: OptimizerLink | None,
+        joining: Callable[[], bool],
+    ) -> None:
+        self.codec: Codecs = options.assignment.given
+        self._options = options
+        self._parameters = {slot.name: slot for slot in parameters}
+        self._scheduler = scheduler
+        self._connect = connect
+        self._source: GradientSource | None = source
+        self._link = link
+        self._joining = joining
+        self._deciding: Deciding | None = None
+        self._begin(engine, source)
+        if link is not None:
+            link.connect(self._exchange_local)
+            # An optimizer may have this handle, which nothing would release then.
+            weakref.finalize(self, link.releaser()).atexit = False
+
+    def _begin(self, engine: Engine, source: GradientSource) -> None:
+        """Exchange through this engine from now on."""
+        self._engine, self._pipeline = engine, engine.pipeline
+        place = self._place = engine.place
+        self.world_size = place.size
+        self.rank = place.rank
+        self._scheduler.measures = place.measures
+        layouts = Layouts(list(self._parameters.values()), place if engine.divides else None)
+        self._counters = layouts.counters
+        self._passes = BackwardPasses(
+            engine.pipeline,
+            engine.exchange,
+            layouts,
+            self._scheduler,
+            self._options.grad_scaler if self._options.scaled else None,
+            applying=self._link,
+            joining=self._joining,
+            control=engine.control,
+        )
+        source.open(self._passes, self)
+
+    def decide(self, make: Callable[..., D]) -> D:
+        """Have something decide from now on how buckets are averaged; return what is made.
+
+        It is called with parameters by name, scheduler, passes, control, optimizer and the number
+        of ranks.
+        """
+        made = make(
+            self._parameters,
+            self._scheduler,
+            self._passes,
+            self._engine.control,
+            self._link,
+            self.world_size,
+        )
+        self._deciding = made
+        return made
+
+    def __repr__(self) -> str:
+        state = "broken" if self._pipeline.broken else "attached"
+        state = state if self.attached else "detached"
+        return f"<gradwire.torch.Handle: {self.codec!r}, {state}, step {self.step}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.detach(moments=raised[0] is None)
+
+    @property
+    def step(self) -> int:
+        """Backward passes exchanged and not rolled back, including those before a resume."""
+        return self._passes.step
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks that divide each gradient in a hierarchy; 1 without one."""
+        return self._place.shares
+
+    @property
+    def attached(self) -> bool:
+        """Whether `detach` has not been called."""
+        return self._source is not None
+
+    @property
+    def error(self) -> BaseException | None:
+        """The last error, including errors that a loss scaler handled."""
+        return self._pipeline.broken or self._pipeline.last_error
 
     def epoch(self, epoch: int, lr: float | None = None) -> None:
         """Begin an epoch and advance the schedule. A collective: call it between steps.
@@ -64,9 +217,9 @@ class Handle(Attached):
             Another rank called something else, or did not call within the timeout.
         """
         self._check_attached("attach() again to begin an epoch")
-        self._worker.settle()
+        self._pipeline.flush()
         self._passes.undo_unapplied()
-        self._scheduler.advance(epoch, lr, self._control)
+        self._scheduler.advance(epoch, lr, self._engine.control)
         self._passes.forget()
 
     def discard(self) -> None:
@@ -92,7 +245,7 @@ class Handle(Attached):
             is broken.
         """
         self._check_attached("there is nothing to discard")
-        self._passes.discard(self._control)
+        self._passes.discard(self._engine.control)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -116,7 +269,7 @@ class Handle(Attached):
             is broken.
         """
         self._check_attached("there is nothing to pause")
-        with self._passes.paused(self._control):
+        with self._passes.paused(self._engine.control):
             yield
 
     # Checkpoints ------------------------------------------------------------------------------
@@ -147,8 +300,8 @@ class Handle(Attached):
         ExchangeError
             With such a codec, if the last pass failed when a part of the residuals had taken it in.
         """
-        self._worker.settle()
-        self._worker.check_states()
+        self._pipeline.flush()
+        self._pipeline.check_states()
         self._passes.undo_unapplied()
         return checkpoint.save(
             self._compressed(),
@@ -156,7 +309,7 @@ class Handle(Attached):
             self._place,
             self.step,
             self._scheduler,
-            None if self._applying is None else self._applying.optimizer_step(),
+            None if self._link is None else self._link.optimizer_step(),
         )
 
     def gathered_state_dict(self, rank: int | None = 0) -> dict[str, Any]:
@@ -188,7 +341,7 @@ class Handle(Attached):
         if rank is not None:
             rank = _validate.integer("rank", rank, low=0, high=self.world_size - 1)
         mine = self.state_dict()
-        with self._control.act(f"gathered_state_dict({rank})") as channel:
+        with self._engine.control.act(f"gathered_state_dict({rank})") as channel:
             return gather(mine, channel, rank)
 
     def merged_state_dict(self, state_dict: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -219,8 +372,8 @@ class Handle(Attached):
         """
         self._check_attached("save each rank's state_dict()")
         mine = self.state_dict() if state_dict is None else state_dict
-        tensors = {name: each.tensor for name, each in self._compressed().items()}
-        with self._control.act("merged_state_dict()") as channel:
+        tensors = {name: slot.tensor for name, slot in self._compressed().items()}
+        with self._engine.control.act("merged_state_dict()") as channel:
             return merge(channel, mine, tensors)
 
     def resharded(
@@ -256,10 +409,10 @@ class Handle(Attached):
     def shapes_of(self, share: int, shares: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of what a rank with this share keeps of each parameter."""
         if shares == 1:
-            return {name: tuple(each.tensor.shape) for name, each in self._compressed().items()}
+            return {name: tuple(slot.tensor.shape) for name, slot in self._compressed().items()}
         return {
-            name: shard_of(name, each.tensor, share, shares).shape
-            for name, each in self._compressed().items()
+            name: shard_of(name, slot.tensor, share, shares).shape
+            for name, slot in self._compressed().items()
         }
 
     def load_state_dict(
@@ -294,20 +447,20 @@ class Handle(Attached):
             Another rank called something else, or did not call within the timeout.
         """
         self._check_attached("load into the handle of the next attach()")
-        self._worker.settle()
-        with self._control.act("load_state_dict()") as channel:
+        self._pipeline.flush()
+        with self._engine.control.act("load_state_dict()") as channel:
             step, counted = checkpoint.load(
                 self._compressed(),
                 self._scheduler,
                 self._place,
                 channel,
-                self._between or channel,
+                self._engine.peers or channel,
                 state_dict,
                 policy,
             )
         self._passes.restart(step)
-        if self._applying is not None:
-            self._applying.resume(step, counted)
+        if self._link is not None:
+            self._link.resume(step, counted)
 
     # Other ranks ------------------------------------------------------------------------------
 
@@ -348,19 +501,13 @@ class Handle(Attached):
                 'regroup() does not go with "auto", whose ranks have decided together: save '
                 "state_dict(), detach(), and attach() and load_state_dict() in the new group"
             )
-        assert self._entry is not None  # it is attached
+        assert self._source is not None  # it is attached
         saved = self.state_dict()
-        transport = self._entry.transport(ranks, timeout)
-        try:
-            connection = self._connect(transport)
-        except BaseException:
-            transport.leave()
-            raise
-        self._finalizer.detach()
-        self._resources.abandon()
-        for parameter in self._compressed().values():
-            parameter.limit.reset()
-        self._begin(connection, self._entry)
+        engine = self._connect(self._source.transport(ranks, timeout))
+        self._engine.abandon()
+        for slot in self._compressed().values():
+            slot.limit.reset()
+        self._begin(engine, self._source)
         self.load_state_dict(saved, policy="own")
 
     # Figures ----------------------------------------------------------------------------------
@@ -383,10 +530,11 @@ class Handle(Attached):
             ``dense_wire_bytes``, ``compression``, ``slot_use``, ``achieved``, ``encode_ms``,
             ``exchange_ms``, ``decode_ms`` and ``wait_ms``.
         """
-        self._worker.drain()
-        found = figures.figures(self._exchange, self._tallies, self.step)
+        self._pipeline.drain()
+        times, ranks = self._engine.exchange.times, self._place.nodes
+        found = figures(times, self._counters, ranks, self.step)
         if reset:
-            figures.clear(self._exchange, self._tallies)
+            self._reset_metrics()
         return {name: float(value) for name, value in found.items() if value is not None}
 
     def report(self, *, reset: bool = False, residuals: bool = True) -> Report:
@@ -403,13 +551,14 @@ class Handle(Attached):
             Compute the norms of the residuals. If False, all norms are None.
         """
         # In the sending thread: it would fail on a state that another thread is reading.
-        report = self._worker.between(
-            lambda: figures.report(
+        report = self._pipeline.run_in_sender(
+            lambda: build_report(
                 self.codec,
                 self._parameters.values(),
-                self._exchange,
                 self._place,
-                self._tallies,
+                self._engine.exchange.times,
+                self._counters,
+                self._engine.exchange.carriers,
                 self.step,
                 residuals=residuals,
                 decision=self._reason(),
@@ -417,11 +566,83 @@ class Handle(Attached):
             )
         )
         if reset:
-            figures.clear(self._exchange, self._tallies)
+            self._reset_metrics()
         return report
+
+    def _reset_metrics(self) -> None:
+        """Start all running sums from zero, except the count of steps."""
+        exchange = self._engine.exchange
+        exchange.times = StepTimes(steps_ever=exchange.times.steps_ever)
+        self._counters.clear()
 
     def _reason(self) -> str:
         """Return why gradients go as they do, where that needs a reason."""
         if self._deciding is not None:
             return self._deciding.reason
         return self._options.idle(self._parameters.values(), self._place)
+
+    # The end --------------------------------------------------------------------------------
+
+    def detach(self, timeout: timedelta = _PATIENCE, *, moments: bool = True) -> None:
+        """Return to plain averages. Call it on every rank, between steps.
+
+        What is left in the residuals is never sent; `state_dict` still returns it. Calling
+        `detach` twice has no effect. `attach` may be called again. ``with attach(...) as handle:``
+        detaches at the end of the block.
+
+        Parameters
+        ----------
+        timeout : datetime.timedelta
+            How long to wait for the other ranks, so that none is cut off while it still reads. A
+            rank that leaves its training loop by an exception passes the exception on after this
+            time; the other ranks then get an `ExchangeError` from their backward pass. A broken
+            handle does not wait.
+        moments : bool
+            Let the optimizer go on with the second moments that the codec kept: the ranks average
+            theirs, which takes as long as a dense step. False where no training follows; the same
+            on all ranks.
+
+        Raises
+        ------
+        ExchangeError
+            A rank was lost while they did.
+        """
+        if self._source is None:
+            return
+        self._source.close()
+        self._source = None
+        last = None
+        if self._link is not None:
+            self._link.release()
+            last = self._link.give_all_back() if moments else None
+        self._engine.leave(timeout, last)
+
+    def accept_changes(self) -> None:
+        """Take no notice of what was done to ``.grad`` since the last pass, for a trainer."""
+        if self._link is not None:
+            self._link.watch()
+
+    def _check_attached(self, otherwise: str) -> None:
+        if self._source is None:
+            raise ValueError(f"this handle is detached: {otherwise}")
+
+    def _exchange_local(self) -> None:
+        """Exchange the gradients that are in ``.grad``, for an optimizer. A collective."""
+        if self._options.scaled:
+            raise ValueError(
+                "with grad_scaler=, gradients must be exchanged in a backward pass, or the ranks "
+                "would not skip the same steps: run the last pass before step() without no_sync() "
+                "and paused(), or train in bfloat16 without a scaler"
+            )
+        self._passes.check_unbroken()
+        self._pipeline.flush()
+        with self._engine.control.act("step()") as channel:
+            buckets = flat_buckets(used_anywhere(channel, list(self._parameters.values())))
+        for bucket in buckets:
+            bucket.read()
+        self._passes.exchange([(bucket.tensors, bucket.buffer) for bucket in buckets])
+        for bucket in buckets:  # none has changed if that has failed
+            bucket.write()
+
+    def _compressed(self) -> dict[str, ParameterSlot]:
+        return {name: slot for name, slot in self._parameters.items() if slot.state is not None}

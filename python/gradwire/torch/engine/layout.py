@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from gradwire.torch.engine.counters import Counters
-from gradwire.torch.engine.memory_order import observe
-from gradwire.torch.engine.parameter import BucketSlice, ParameterSlot
+from gradwire.torch.engine.metrics import Counters
+from gradwire.torch.engine.parameter import BucketSlice, ParameterSlot, observe
 from gradwire.torch.engine.sharding import BucketShards, shard_of
 from gradwire.torch.transport import RankTopology
 
@@ -20,75 +19,38 @@ class Layout:
 
     Attributes
     ----------
-    pieces : tuple of BucketSlice
-        The compressed parameters, one frame each.
-    dense : tuple of BucketSlice
-        The parameters that are sent dense.
+    pieces, dense : tuple of BucketSlice
+        The compressed parameters, one frame each, and those that are sent dense.
+    compressed : tuple of ParameterSlot
+        The parameters of the pieces.
+    ends : list of int
+        Start and stop of each piece, alternating.
     runs : tuple of (int, int)
         Entries (start, stop) of the dense parameters, with adjacent ones merged.
-    dense_numel : int
-        Total number of entries in the runs.
-    numel : int
-        Number of entries in the buffer.
+    dense_numel, numel : int
+        Number of entries in the runs, and in the buffer.
+    dense_numels : numpy.ndarray
+        Number of entries of each dense parameter.
     dtype : torch.dtype
         dtype of the buffer.
     sparse : bool
         The bucket is a sparse tensor with a single parameter; there are no runs.
     digest : int
         CRC-32 of the layout; ranks compare it before they read each other's bytes.
-    compressed : tuple of ParameterSlot
-        The parameters of the pieces.
-    ends : list of int
-        Start and stop of each piece, alternating.
-    tallies : Counters
-        Running sums of what is exchanged.
+    counters : Counters
+        Running sums of what is exchanged. By default new ones of these parameters.
     rows, dense_rows : numpy.ndarray
-        Rows of the tallies for the pieces, and for the dense parameters.
-    dense_numels : numpy.ndarray
-        Number of entries of each dense parameter.
+        Rows of the counters for the pieces, and for the dense parameters.
     cut : BucketShards or None
         Where the shares of all ranks of a node are in the bucket, if they divide it. All else is of
         this rank's share.
-
-    Parameters
-    ----------
-    parameters : sequence of ParameterSlot
-        The parameters, in the order of the buffer.
-    dtype : torch.dtype
-        dtype of the buffer.
-    tallies : Counters, optional
-        Running sums of all parameters, including these. New ones by default.
-    rows : sequence of int, optional
-        Row of each of these parameters in the tallies. Counts from 0 by default.
-    sparse : bool
-        The bucket is a sparse tensor.
-    cut
-        The attribute.
     """
-
-    __slots__ = (
-        "compressed",
-        "cut",
-        "dense",
-        "dense_numel",
-        "dense_numels",
-        "dense_rows",
-        "digest",
-        "dtype",
-        "ends",
-        "numel",
-        "pieces",
-        "rows",
-        "runs",
-        "sparse",
-        "tallies",
-    )
 
     def __init__(
         self,
         parameters: Sequence[ParameterSlot],
         dtype: torch.dtype,
-        tallies: Counters | None = None,
+        counters: Counters | None = None,
         rows: Sequence[int] | None = None,
         *,
         sparse: bool = False,
@@ -128,7 +90,7 @@ class Layout:
         self.digest = digest
         self.compressed = tuple(piece.parameter for piece in pieces)
         self.ends = [end for piece in pieces for end in (piece.start, piece.stop)]
-        self.tallies = Counters(len(parameters)) if tallies is None else tallies
+        self.counters = Counters(len(parameters)) if counters is None else counters
         self.rows = np.array(piece_rows, np.intp)
         self.dense_rows = np.array(dense_rows, np.intp)
         self.dense_numels = np.array([piece.stop - piece.start for piece in dense], np.int64)
@@ -144,7 +106,7 @@ class Layouts:
 
     Attributes
     ----------
-    tallies : Counters
+    counters : Counters
         One row per parameter, in the given order, and one for all parameters that were replaced.
 
     Parameters
@@ -164,7 +126,7 @@ class Layouts:
         self._parameters = list(parameters)
         self._replaced = len(self._parameters)
         self._by_id = {id(each.tensor): row for row, each in enumerate(self._parameters)}
-        self.tallies = Counters(len(self._parameters) + 1)
+        self.counters = Counters(len(self._parameters) + 1)
         self._known: dict[tuple[int, ...], Layout] = {}
 
     def forget(self) -> None:
@@ -207,7 +169,7 @@ class Layouts:
         layout = Layout(
             parameters,
             dtype,
-            self.tallies,
+            self.counters,
             rows,
             sparse=sparse,
             cut=shares,

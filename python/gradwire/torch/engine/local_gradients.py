@@ -1,20 +1,74 @@
-"""Exchanges gradients that are still in ``.grad``, outside of a backward pass."""
+"""Gradients that are in ``.grad``: flat buffers of them are exchanged outside of a pass."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
-from gradwire.torch.engine.backward import BackwardPasses
-from gradwire.torch.engine.flat_buffer import FlatGradients
-from gradwire.torch.engine.memory_order import strides_of
-from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.sharding import laid_out, local
+from gradwire.torch.engine.parameter import BUCKET_NBYTES, ParameterSlot, strides_of
+from gradwire.torch.engine.sharding import as_gradient, laid_out, local
 from gradwire.torch.transport import Channel
 
-__all__ = ["exchange_held", "used_anywhere"]
+__all__ = ["FlatGradients", "flat_buckets", "used_anywhere"]
 
-_BUCKET = 25 << 20
-"""Bytes of a bucket: encoding one overlaps the exchange of the previous one."""
+
+class FlatGradients:
+    """A flat buffer for the gradients of parameters of one dtype on one device.
+
+    Each gradient is in memory order, and complex entries are two, as in the buckets of DDP.
+
+    Attributes
+    ----------
+    tensors : list of torch.Tensor
+        The parameters; of a DTensor, what this rank has of it.
+    buffer : torch.Tensor
+        shape (entries,).
+
+    Parameters
+    ----------
+    tensors
+        The attribute.
+    strides : sequence of tuple of int
+        Strides of the gradient of each of them in memory order.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], strides: Sequence[tuple[int, ...]]) -> None:
+        first = tensors[0]
+        self.tensors = list(tensors)
+        here = list(map(local, tensors))
+        values = torch.empty(
+            sum(each.numel() for each in here), dtype=first.dtype, device=first.device
+        )
+        parts = torch.split(values, [each.numel() for each in here])
+        self._parts = [
+            part.as_strided(each.shape, stride, part.storage_offset())
+            for part, each, stride in zip(parts, here, strides, strict=True)
+        ]
+        self.buffer = torch.view_as_real(values).flatten() if first.is_complex() else values
+
+    @torch.no_grad()
+    def read(self) -> None:
+        """Copy all gradients to the buffer: zeros for a parameter without one."""
+        for tensor, part in zip(self.tensors, self._parts, strict=True):
+            gradient = tensor.grad
+            if gradient is None:
+                part.zero_()
+            else:
+                part.copy_(gradient.to_dense() if gradient.is_sparse else local(gradient))
+
+    @torch.no_grad()
+    def write(self, factor: float = 1.0) -> None:
+        """Copy the buffer, times a factor, to all gradients, in place where there is one."""
+        for tensor, part in zip(self.tensors, self._parts, strict=True):
+            gradient = tensor.grad
+            if gradient is None:
+                gradient = tensor.grad = as_gradient(part.clone(), tensor)
+            elif gradient.is_sparse:
+                gradient.zero_()
+                gradient.add_(part.to_sparse(gradient.sparse_dim()))
+            else:
+                local(gradient).copy_(part)
+            if factor != 1.0:
+                gradient.mul_(factor)
 
 
 def used_anywhere(channel: Channel, parameters: Sequence[ParameterSlot]) -> list[ParameterSlot]:
@@ -46,23 +100,20 @@ def used_anywhere(channel: Channel, parameters: Sequence[ParameterSlot]) -> list
     return used
 
 
-def exchange_held(passes: BackwardPasses, parameters: Sequence[ParameterSlot]) -> None:
-    """Replace the ``.grad`` of these parameters by what their exchange brings, on all ranks.
-
-    Raises
-    ------
-    GradientError, ExchangeError, UpdateError
-        As in a backward pass. No ``.grad`` has changed then.
-    """
-    buckets = [
-        FlatGradients([each.tensor for each in members], list(map(_strides, members)))
-        for members in _buckets(parameters)
+def flat_buckets(parameters: Iterable[ParameterSlot]) -> list[FlatGradients]:
+    """Return flat buffers for the gradients of these parameters, of one dtype each."""
+    by_dtype: dict[torch.dtype, list[ParameterSlot]] = {}
+    buckets = []
+    for slot in parameters:
+        bucket = by_dtype.setdefault(slot.tensor.dtype, [])
+        bucket.append(slot)
+        if sum(local(member.tensor).nbytes for member in bucket) >= BUCKET_NBYTES:
+            buckets.append(by_dtype.pop(slot.tensor.dtype))
+    buckets += by_dtype.values()
+    return [
+        FlatGradients([slot.tensor for slot in bucket], [_strides(slot) for slot in bucket])
+        for bucket in buckets
     ]
-    for each in buckets:
-        each.read()
-    passes.exchange([(each.tensors, each.buffer) for each in buckets])
-    for each in buckets:
-        each.write()
 
 
 def _kind(gradient: torch.Tensor | None) -> str:
@@ -76,14 +127,3 @@ def _strides(parameter: ParameterSlot) -> tuple[int, ...]:
     if parameter.share is not None:
         return laid_out(local(parameter.tensor))
     return strides_of(parameter)
-
-
-def _buckets(parameters: Iterable[ParameterSlot]) -> Iterator[list[ParameterSlot]]:
-    """Divide parameters into buckets of one dtype each."""
-    by_dtype: dict[torch.dtype, list[ParameterSlot]] = {}
-    for each in parameters:
-        bucket = by_dtype.setdefault(each.tensor.dtype, [])
-        bucket.append(each)
-        if sum(local(one.tensor).nbytes for one in bucket) >= _BUCKET:
-            yield by_dtype.pop(each.tensor.dtype)
-    yield from by_dtype.values()

@@ -21,7 +21,7 @@ _HOST: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 class LowRankState:
     """A residual and the last Q, each as it is and as it was before the last step.
 
-    It has the attributes and methods of `gradwire.State` that the reducer uses.
+    It has the attributes and methods of `gradwire.State` that the engine uses.
 
     Parameters
     ----------

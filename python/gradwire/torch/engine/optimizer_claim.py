@@ -49,15 +49,15 @@ class OptimizerClaim:
         The one that `attach` was given.
     parameters : mapping of int to ParameterSlot
         The compressed parameters, by the ids of their tensors.
-    origins : GradTracker
+    tracker : GradTracker
     """
 
     def __init__(
-        self, optimizer: Optimizer, parameters: Mapping[int, ParameterSlot], origins: GradTracker
+        self, optimizer: Optimizer, parameters: Mapping[int, ParameterSlot], tracker: GradTracker
     ) -> None:
         self._optimizer = optimizer
         self._parameters = parameters
-        self._origins = origins
+        self._tracker = tracker
         self._options = list(map(options_of, optimizer.param_groups))
         self._had_momentum = has_momentum(optimizer)
         self._stepping = False
@@ -110,7 +110,7 @@ class OptimizerClaim:
         if self._stepping or theirs.isdisjoint(self._parameters):
             return
         both = theirs & _held(self._optimizer)
-        sent = self._origins.kept(each for key, each in self._parameters.items() if key in both)
+        sent = self._tracker.kept(each for key, each in self._parameters.items() if key in both)
         if sent and not _wraps(optimizer, self._optimizer):
             raise UpdateError(
                 f"{name_of(optimizer)} is to apply what was exchanged for another optimizer, the "

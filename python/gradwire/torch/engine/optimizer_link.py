@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 
 from gradwire.torch import backends
 from gradwire.torch.engine.grad_tracker import Additions, GradSource, GradTracker
-from gradwire.torch.engine.memory_order import to_logical, to_memory
 from gradwire.torch.engine.optimizer_claim import OptimizerClaim
 from gradwire.torch.engine.pairing import (
     check_group,
@@ -19,8 +18,7 @@ from gradwire.torch.engine.pairing import (
     warn_of_halves,
     warn_of_steps,
 )
-from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.second_moments import with_second_moment
+from gradwire.torch.engine.parameter import ParameterSlot, to_logical, to_memory, with_second_moment
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import GradientError, UpdateError, fresh
 from gradwire.torch.optim.attachable import Attachable
@@ -39,7 +37,7 @@ class OptimizerLink:
 
     Attributes
     ----------
-    origins : GradTracker
+    tracker : GradTracker
     claim : OptimizerClaim
     last : Step or None
         The last exchanged pass, since `attach` or a resume.
@@ -60,7 +58,7 @@ class OptimizerLink:
     ) -> None:
         self._parameters = {id(each.tensor): each for each in parameters}
         self._optimizer = optimizer
-        self._told = False  # that passes are added up
+        self._warned_of_additions = False  # that passes are added up
         self._updates = any(each.codec.memory.updates for each in parameters)
         # The optimizer, too, must know what it gets: nothing else may be added to it.
         self._computed = any(each.computed for each in parameters)
@@ -69,10 +67,10 @@ class OptimizerLink:
         self._resumed = False
         self._expected: int | None = None
         self._took_over = False
-        self.origins = GradTracker(parameters)
+        self.tracker = GradTracker(parameters)
         self.last: Step | None = None
         self.defers = False
-        self.claim = OptimizerClaim(optimizer, self._parameters, self.origins)
+        self.claim = OptimizerClaim(optimizer, self._parameters, self.tracker)
         self._hooks = [optimizer.register_step_post_hook(self._stepped), self.claim.hook]
         if isinstance(optimizer, Attachable):
             optimizer._attach(self)
@@ -87,16 +85,16 @@ class OptimizerLink:
 
     def releaser(self) -> Callable[[], None]:
         """Return `release` as a function that keeps neither this object nor the optimizer alive."""
-        origins, hooks = self.origins, self._hooks
+        tracker, hooks = self.tracker, self._hooks
         optimizer, mine = weakref.ref(self._optimizer), weakref.ref(self)
 
         def release() -> None:
-            origins.remove()
+            tracker.remove()
             for hook in hooks:
                 hook.remove()
-            kept, applying = optimizer(), mine()
-            if isinstance(kept, Attachable) and applying is not None:
-                kept._detach(applying)
+            kept, link = optimizer(), mine()
+            if isinstance(kept, Attachable) and link is not None:
+                kept._detach(link)
 
         return release
 
@@ -123,10 +121,10 @@ class OptimizerLink:
         del optimizer, args, kwargs
         self.claim.stepped()
         last = self.last
-        self.origins.additions.waiting = False
+        self.tracker.additions.waiting = False
         # Gradients of a pass that was not exchanged may have taken the place of those that were.
         if last is not None and not (
-            last.finished and self.origins.replaced(last.encoded.values())
+            last.finished and self.tracker.replaced(last.encoded.values())
         ):
             last.applied = True
 
@@ -135,7 +133,7 @@ class OptimizerLink:
         del optimizer, args, kwargs
         last = self.last
         error = None if last is None else last.error
-        if last is not None and isinstance(error, GradientError) and self.origins.kept(last.asked):
+        if last is not None and isinstance(error, GradientError) and self.tracker.kept(last.asked):
             raise fresh(error)
 
     # What the optimizer asks ------------------------------------------------------------------
@@ -143,14 +141,14 @@ class OptimizerLink:
     def prepare(self) -> None:
         """Exchange gradients that are still this rank's own; raise if any cannot be applied."""
         self._check_halves()
-        if self.origins.additions.begun:  # by a pass that was not exchanged
+        if self.tracker.additions.begun:  # by a pass that was not exchanged
             self.adds()
-        if self.origins.additions.found and not self._told:
-            self._told = True
+        if self.tracker.additions.found and not self._warned_of_additions:
+            self._warned_of_additions = True
             warn_of_additions()
-        self.origins.settle()
+        self.tracker.read_pending()
         sent = unsent = False
-        for mark in self.origins.marks:
+        for mark in self.tracker.marks:
             if mark.parameter.tensor.grad is None or mark.parameter.state is None:
                 continue
             if mark.parameter.paused:
@@ -158,18 +156,18 @@ class OptimizerLink:
                 continue
             sent = sent or mark.origin is GradSource.SENT
             unsent = unsent or mark.origin is GradSource.LOCAL
-            if mark.origin is GradSource.UNKNOWN and mark.held is not None:
+            if mark.origin is GradSource.UNKNOWN and mark.value is not None:
                 unsent = True
             if mark.parameter.computed:
                 unsent = unsent or mark.origin is GradSource.AVERAGED
-                if mark.origin is GradSource.MIXED and mark.held is not None:
+                if mark.origin is GradSource.MIXED and mark.value is not None:
                     raise _mixed(mark.parameter.name)
         if sent and self._undone:
             raise UpdateError(
                 ".grad holds what a pass brought that has been rolled back since, by an error, "
                 "discard(), epoch() or state_dict(): call zero_grad() instead of step()"
             )
-        if sent and self._watches and self.origins.changed():
+        if sent and self._watches and self.tracker.changed():
             self._watches = False
             warn_of_changes()
         exchange = self._exchange()
@@ -178,12 +176,12 @@ class OptimizerLink:
 
     def steps(self) -> set[int]:
         """Return the ids of the parameters whose ``.grad`` the codec has turned into a step."""
-        marks = [mark for mark in self.origins.marks if mark.parameter.computed]
+        marks = [mark for mark in self.tracker.marks if mark.parameter.computed]
         return {id(mark.parameter.tensor) for mark in marks if mark.origin >= GradSource.SENT}
 
     def late(self) -> dict[int, torch.Tensor]:
         """Return the updates that later passes were added to, to be applied as a step before."""
-        return self.origins.take_aside()
+        return self.tracker.take_aside()
 
     @property
     def _undone(self) -> bool:
@@ -231,7 +229,7 @@ class OptimizerLink:
         `torch.distributed.checkpoint` makes steps with gradients of zero, so that an optimizer has
         a state. Parameters with a codec need none.
         """
-        every = [mark for mark in self.origins.marks if mark.parameter.compressed]
+        every = [mark for mark in self.tracker.marks if mark.parameter.compressed]
         marks = [mark for mark in every if mark.parameter.computed]
         return {id(mark.parameter.tensor) for mark in marks if mark.origin is GradSource.UNKNOWN}
 
@@ -250,8 +248,8 @@ class OptimizerLink:
 
     def follow_additions(self) -> Additions:
         """Set updates aside from now on that gradients of a later pass are added to."""
-        self.origins.additions.followed = self._computed
-        return self.origins.additions
+        self.tracker.additions.followed = self._computed
+        return self.tracker.additions
 
     def adds(self) -> bool:
         """Tell whether the pass that begins adds to updates that were not applied.
@@ -259,21 +257,21 @@ class OptimizerLink:
         They are set aside then, all of them and on all ranks, and what brought them counts for
         good. What was undone in the meantime is no update.
         """
-        additions, last = self.origins.additions, self.last
+        additions, last = self.tracker.additions, self.last
         if not (additions.followed and additions.waiting):
             return False
-        if not additions.begun and self.origins.mixed() is None:
+        if not additions.begun and self.tracker.mixed() is None:
             return False
         additions.begun, additions.found, additions.updates = False, True, True
-        self.origins.set_aside()
+        self.tracker.set_aside()
         if last is None or not last.counted:
-            self.origins.take_aside()
+            self.tracker.take_aside()
         self.keep()
         return True
 
     def refusal(self) -> UpdateError | None:
         """Return why no pass may be exchanged now."""
-        mark = self.origins.mixed() if self._computed else None
+        mark = self.tracker.mixed() if self._computed else None
         return None if mark is None else _mixed(mark.parameter.name)
 
     def stale(self) -> bool:
@@ -286,7 +284,7 @@ class OptimizerLink:
         last = self.last
         if self.adds() or not self._computed or last is None or not last.applied:
             return False
-        return isinstance(self._optimizer, Attachable) and self.origins.mixed() is not None
+        return isinstance(self._optimizer, Attachable) and self.tracker.mixed() is not None
 
     def discarded(self, step: Step) -> None:
         """Record that a pass was undone, on all ranks."""
@@ -306,12 +304,12 @@ class OptimizerLink:
 
         Gradients that are still there, as the start of an accumulation, are applied later.
         """
-        if self.origins.additions.begun:
+        if self.tracker.additions.begun:
             self.adds()
         last = self.last
         if last is None or last.applied or last.error is not None or not last.finished:
             return None
-        kept = {each.name for each in self.origins.kept(last.asked)}
+        kept = {each.name for each in self.tracker.kept(last.asked)}
         cleared = [each for name, each in last.encoded.items() if name not in kept]
         return last, cleared, bool(last.asked) and not kept
 
@@ -383,7 +381,7 @@ class OptimizerLink:
     def watch(self) -> None:
         """Remember what a pass brought, to notice changes."""
         if self._watches:
-            self.origins.watch()
+            self.tracker.watch()
 
 
 def _is_dense(moments: Mapping[str, Any]) -> bool:
@@ -423,7 +421,8 @@ def _start(parameter: ParameterSlot, moments: Mapping[str, Any]) -> None:
         parameter.state.load_state_dict(taken)
     elif parameter.codec.memory.corrects and moments.get("momentum_buffer") is not None:
         # With Nesterov's momentum, the codec keeps what torch multiplies again in each step.
-        factor = parameter.codec.memory.momentum if parameter.codec.memory.nesterov else 1.0
+        memory: Any = parameter.codec.memory
+        factor = memory.momentum if memory.nesterov else 1.0
         own = parameter.own(moments["momentum_buffer"])
         held = parameter.state.state_dict()
         parameter.state.load_state_dict(held | {"momentum": to_memory(factor * own, parameter)})
@@ -437,7 +436,7 @@ def set_rates(rates: Sequence[tuple[ParameterSlot, Callable[[], float]]]) -> Non
 
 def _reader(rate: float | torch.Tensor) -> Callable[[], float]:
     if isinstance(rate, torch.Tensor):
-        return backends.of(rate).number(rate)
+        return backends.backend_for(rate).number(rate)
     return functools.partial(float, rate)
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import Optimizer
 
-from gradwire.torch.engine.agreement import checksum
+from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.warning import warn
+from gradwire.torch.errors import warn
 from gradwire.torch.optim import SGD, AdamW
 
 if TYPE_CHECKING:

@@ -1,29 +1,134 @@
-"""The record that is kept of a parameter, and its place in a bucket."""
+"""The slot that is kept of a parameter: codec, state, size limit, and the order of its memory."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire.torch.engine.sharding import Shard
+from gradwire.torch import backends
+from gradwire.torch.engine.low_rank_state import LowRankState
+from gradwire.torch.engine.sharding import Shard, laid_out, local
 
-__all__ = ["BucketSlice", "ParameterSlot"]
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+    from gradwire.exchange import LowRank
+    from gradwire.state import State
+
+__all__ = [
+    "BUCKET_NBYTES",
+    "BUFFERS",
+    "BucketSlice",
+    "ParameterSlot",
+    "SizeLimit",
+    "make_slots",
+    "new_state",
+    "observe",
+    "plain_names",
+    "set_codec",
+    "strides_of",
+    "to_logical",
+    "to_memory",
+    "with_second_moment",
+]
+
+T = TypeVar("T")
+
+
+def plain_names(named: Mapping[str, T]) -> dict[str, T]:
+    """Return parameters by names without the prefix that `torch.compile` adds.
+
+    A checkpoint may be saved with `torch.compile` and loaded without it, or vice versa.
+    """
+    plain = {name.replace("_orig_mod.", ""): each for name, each in named.items()}
+    return plain if len(plain) == len(named) else dict(named)
+
+
+FLOOR = 128
+"""Lowest limit in bytes, unless the codec's bound is lower: a frame without entries must fit."""
+
+_UNSEEN = -1
+
+
+class SizeLimit:
+    """Size limit of one parameter's frames, from sizes that every rank has seen.
+
+    Every rank makes the same observations, so every rank computes the same limit, in integers,
+    without communication. The estimator is that of TCP's retransmission timeout: a running mean
+    and a running mean deviation of the largest size wanted on any rank. A frame that would be
+    larger is trimmed, and the rest stays in the residual; so a limit that is slightly too low only
+    delays entries by a step, while one that is too high costs bytes on the wire in every step.
+
+    Limits belong to parameters, not to buckets: which entries are trimmed must not depend on how
+    DDP groups the parameters, or a resumed run would differ from an uninterrupted one.
+
+    Parameters
+    ----------
+    bound : int
+        Upper bound in bytes on any frame of the parameter: the limit until the first observation.
+    fixed : bool
+        Always use the bound: for codecs without a memory, where trimming would lose entries, or
+        whose frames cannot be trimmed.
+
+    References
+    ----------
+    V. Jacobson, "Congestion Avoidance and Control", SIGCOMM 1988, appendix A.
+    """
+
+    __slots__ = ("_bound", "_dev4", "_fixed", "_mean8")
+
+    def __init__(self, bound: int, *, fixed: bool = False) -> None:
+        self._bound = bound
+        self._fixed = fixed
+        self._mean8, self._dev4 = _UNSEEN, 0
+
+    @property
+    def nbytes(self) -> int:
+        """The limit, in bytes."""
+        if self._fixed or self._mean8 == _UNSEEN:
+            return self._bound
+        # Runs once per parameter and step: comparisons are faster than calls of min and max.
+        mean = self._mean8 >> 3
+        wanted = mean + 2 * (self._dev4 >> 2) + (mean >> 6) + 16
+        if wanted < FLOOR:
+            wanted = FLOOR
+        return wanted if wanted < self._bound else self._bound
+
+    def observe(self, wanted: int) -> None:
+        """Record the largest size, in bytes, that any rank wanted to send."""
+        if self._mean8 == _UNSEEN:
+            self._mean8, self._dev4 = 8 * wanted, 2 * wanted
+            return
+        error = wanted - (self._mean8 >> 3)
+        self._mean8 += error
+        self._dev4 += abs(error) - (self._dev4 >> 2)
+
+    def reset(self) -> None:
+        """Forget every observation."""
+        self._mean8, self._dev4 = _UNSEEN, 0
+
+    def state(self) -> list[int]:
+        """Return the two integers that `load` takes."""
+        return [self._mean8, self._dev4]
+
+    def load(self, state: list[int]) -> None:
+        """Restore what `state` returned."""
+        mean8, dev4 = (int(value) for value in state)
+        if mean8 < _UNSEEN or dev4 < 0:
+            raise ValueError(f"the size history must be two counts of bytes, got {state!r}")
+        self._mean8, self._dev4 = mean8, dev4
 
 
 @dataclass(slots=True, eq=False)
 class ParameterSlot:
-    """The record of one parameter, kept under its name throughout training.
+    """What is kept of one parameter, under its name, throughout training.
+
+    A parameter that is always sent dense has no codec, state and limit.
 
     Attributes
     ----------
-    codec : gradwire.Codec or None
-        The current codec; None, like state and limit, for a parameter that is always sent dense.
-    state : gradwire.State or None
-        Residual and controller.
-    limit : SizeLimit or None
-        Size limit of its frames, or with a leader, of its positions.
     turn : int
         Determines the leader: in step s, rank s + turn modulo the world size.
     run : tuple of int
@@ -31,10 +136,9 @@ class ParameterSlot:
         model, and how many of them a bucket has.
     paused : bool
         The parameter is currently sent dense, and keeps its state.
-    measured : numpy.ndarray or None
-        float32, shape (numel,): the sum of this rank's gradients, if a schedule needs it.
-    measured_before : numpy.ndarray or None
-        The same sum without the last gradient.
+    measured, measured_before : numpy.ndarray or None
+        float32, shape (numel,): the sum of this rank's gradients, if a schedule needs it, and the
+        same sum without the last gradient.
     strides : tuple of int or None
         Strides of its gradient in the bucket, and of its residual. None before the first bucket.
     share : Shard or None
@@ -49,9 +153,9 @@ class ParameterSlot:
 
     name: str
     tensor: torch.Tensor
-    codec: Any = None
-    state: Any = None
-    limit: Any = None
+    codec: "Codec" = field(default=cast("Codec", None))
+    state: Any = None  # a `State` of any backend or a `LowRankState`; None without a codec
+    limit: "SizeLimit" = field(default=cast("SizeLimit", None))
     turn: int = 0
     run: tuple[int, int] = (0, 1)
     paused: bool = False
@@ -125,3 +229,166 @@ class BucketSlice:
     parameter: ParameterSlot
     start: int
     stop: int
+
+
+BUFFERS = ("residual", "momentum", "second_moment")
+"""Arrays of a parameter's state with a value per entry, in memory order; None without them."""
+
+
+def to_logical(flat: NDArray[Any], parameter: ParameterSlot) -> torch.Tensor:
+    """Return a copy of values in memory order as a contiguous tensor of the parameter's shape.
+
+    The values are float32, or as uint16 the bits of bfloat16, which the tensor then is.
+    """
+    values = torch.from_numpy(flat)
+    if values.dtype == torch.uint16:
+        values = values.view(torch.bfloat16)
+    shape = parameter.shape
+    return values.as_strided(shape, strides_of(parameter)).clone().contiguous()
+
+
+def to_memory(
+    values: torch.Tensor, parameter: ParameterSlot, dtype: torch.dtype = torch.float32
+) -> NDArray[Any]:
+    """Return values of the parameter's shape in memory order; the inverse of `to_logical`."""
+    flat = torch.empty(parameter.numel, dtype=dtype, device="cpu")
+    flat.as_strided(parameter.shape, strides_of(parameter)).copy_(values)
+    return (flat.view(torch.uint16) if dtype == torch.bfloat16 else flat).numpy()
+
+
+def observe(parameter: ParameterSlot) -> None:
+    """Record the memory order of a parameter once DDP has made its buckets.
+
+    If it has changed, the state's arrays are reordered. The state must not be in use.
+    """
+    if parameter.share is not None:  # its rows were divided by the order in which they were
+        return
+    strides = laid_out(parameter.tensor)
+    if parameter.strides is not None and not _same(
+        parameter.tensor.shape, strides, parameter.strides
+    ):
+        saved: dict[str, Any] = parameter.state.state_dict()
+        held = {
+            each: to_logical(saved[each], parameter) for each in BUFFERS if saved[each] is not None
+        }
+        parameter.strides = strides
+        moved = {each: to_memory(values, parameter, values.dtype) for each, values in held.items()}
+        parameter.state.load_state_dict(saved | moved)
+    parameter.strides = strides
+
+
+def strides_of(parameter: ParameterSlot) -> tuple[int, ...]:
+    """Return the strides of a parameter's gradient in memory order."""
+    if parameter.share is not None:
+        return parameter.share.strides
+    return parameter.strides or laid_out(parameter.tensor)
+
+
+def _same(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:
+    """Compare strides, ignoring dimensions of length 1."""
+    return all(a == b for length, a, b in zip(shape, one, other, strict=True) if length != 1)
+
+
+BUCKET_NBYTES = 25 << 20
+"""Capacity of buckets, in bytes: encoding one overlaps the exchange of the previous one."""
+
+
+def make_slots(
+    named: Mapping[str, torch.nn.Parameter],
+    dense: set[str],
+    codec_of: "Callable[[str], Codec | None]",
+    rank: int,
+    bucket_nbytes: int | None,
+    share_of: Callable[[str, torch.Tensor], Shard | None],
+) -> list[ParameterSlot]:
+    """Return the records of all parameters, in their order.
+
+    Parameters
+    ----------
+    named : mapping of str to torch.nn.ParameterSlot
+    dense : set of str
+        Parameters that are always sent dense.
+    codec_of : callable
+        Returns the codec of a parameter by its name; None to send it dense, too.
+    rank : int
+        This rank, which selects the random numbers of the states.
+    bucket_nbytes : int, optional
+        Capacity of the buckets.
+    share_of : callable
+        Returns the part of a parameter that this rank encodes; None for all of it.
+    """
+    turns = _turns(named, bucket_nbytes or BUCKET_NBYTES)
+    parameters = []
+    for name, tensor in named.items():
+        share = share_of(name, tensor)
+        parameter = ParameterSlot(name, tensor, turn=turns[name], share=share)
+        codec = None if name in dense else codec_of(name)
+        if codec is not None and codec.exchange.suits(_in_memory(tensor)):
+            set_codec(parameter, codec.for_shape(parameter.shape))
+            parameter.state = new_state(parameter, rank)
+        parameters.append(parameter)
+    _set_runs(parameters, bucket_nbytes or BUCKET_NBYTES)
+    return parameters
+
+
+def new_state(parameter: ParameterSlot, rank: int) -> "State | LowRankState":
+    """Return a new state. With stochastic rounding, every rank draws different numbers."""
+    if parameter.codec.exchange.needs_whole_tensor:
+        exchange = cast("LowRank", parameter.codec.exchange)
+        shape, keeps = _in_memory(parameter.tensor), parameter.codec.memory.keeps
+        return LowRankState(exchange, shape, parameter.name, keeps=keeps)
+    init = backends.backend_for(parameter.tensor).init_state
+    return init(parameter.codec, parameter.numel, parameter.name, rank)
+
+
+def _in_memory(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return a tensor's lengths in memory order, in which buckets hold its gradient."""
+    strides = laid_out(local(tensor))
+    order = sorted(range(tensor.ndim), key=lambda each: -strides[each])
+    return tuple(tensor.shape[each] for each in order)
+
+
+def set_codec(parameter: ParameterSlot, codec: "Codec") -> None:
+    """Compress a parameter with a codec from now on, and keep its state."""
+    if parameter.codec == codec:
+        return
+    parameter.codec = codec
+    # Without a memory, trimmed entries would be lost; and a frame of all entries cannot be trimmed.
+    fixed = not (codec.memory.keeps and codec.sparsify.selects)
+    parameter.limit = SizeLimit(codec.max_encoded_len(parameter.numel), fixed=fixed)
+
+
+def _turns(named: Mapping[str, Any], bucket_nbytes: int) -> dict[str, int]:
+    """Return each parameter's turn: its position from the end of the model, in bucket sizes.
+
+    From the end, because the last parameter's gradient is ready first.
+    """
+    turns, nbytes = {}, 0
+    for name, tensor in reversed(list(named.items())):
+        turns[name] = nbytes // bucket_nbytes
+        nbytes += tensor.numel() * tensor.element_size()
+    return turns
+
+
+def _set_runs(parameters: Sequence[ParameterSlot], bucket_nbytes: int) -> None:
+    """Set `ParameterSlot.run`, from the end of the model as `_turns`."""
+    compressed = [each for each in parameters if each.state is not None]
+    total, before = sum(each.numel for each in compressed), 0
+    for each in reversed(compressed):
+        each.run = before, min(total, bucket_nbytes // each.tensor.element_size())
+        before += each.numel
+
+
+def with_second_moment(
+    state: "State | LowRankState", values: NDArray[Any], steps: int
+) -> dict[str, Any]:
+    """Return a state's dict with this second moment, an average of so many gradients.
+
+    Their number goes along: the correction of Adam's bias divides by ``1 - beta2**steps``. If it
+    began at 0, a mature moment would be taken for a thousand times as large, and steps would be far
+    too small.
+    """
+    held = state.state_dict()
+    step = max(steps, int(held["step"]))
+    scalars = {**held["scalars"], "second_moment_steps": float(steps)}
+    return {**held, "second_moment": values, "step": step, "scalars": scalars}

@@ -10,24 +10,30 @@ from typing import Any, TypeVar
 
 import torch
 
+from gradwire.torch import backends
+from gradwire.torch.engine.layout import Layout
 from gradwire.torch.engine.step import BucketTask, InFlightBucket, Step
 from gradwire.torch.errors import AgreementError, ExchangeError, GradientError, fresh
-from gradwire.torch.exchange import Exchange
+from gradwire.torch.exchange.interface import Exchange
 
 __all__ = ["ExchangePipeline"]
 
 T = TypeVar("T")
 
 
+def _unscaled() -> float:
+    return 1.0
+
+
 class ExchangePipeline:
-    """Takes jobs from the hook and resolves their futures.
+    """Exchanges the buckets that are submitted, and resolves their futures.
 
     One thread encodes and starts the collectives; the other waits for them and decodes. Encoding a
     bucket thus overlaps the exchange of the previous one. Both threads work first in, first out,
-    and each job makes the same collectives on every rank whatever its gradients contain, so nothing
-    that only one rank knows can put the ranks out of step.
+    and each task starts the same collectives on every rank whatever its gradients contain, so
+    nothing that only one rank knows can put the ranks out of step.
 
-    Futures are always resolved with the job's result, made infinite if the step does not count,
+    Futures are always resolved with the task's result, made infinite if the step does not count,
     because DDP must complete its backward pass. `verdict` returns what the pass raises afterwards.
 
     Parameters
@@ -58,8 +64,8 @@ class ExchangePipeline:
         self._confirm = confirm
         self._hold = scaled or exchange.postpones or confirm is not None
         self._whole = whole
-        self._jobs: queue.Queue[BucketTask | Callable[[], None] | None] = queue.Queue()
-        self._flights: queue.Queue[InFlightBucket | None] = queue.Queue()
+        self._tasks: queue.Queue[BucketTask | Callable[[], None] | None] = queue.Queue()
+        self._in_flight: queue.Queue[InFlightBucket | None] = queue.Queue()
         self._step: Step | None = None
         self._sequence = 0
         # Why a collective was left out on this rank: none may follow it.
@@ -68,7 +74,7 @@ class ExchangePipeline:
         self._ending = threading.Lock()
         self._ended = False
         self.broken: BaseException | None = None
-        self.torn = False  # some states have taken in a step that others have not
+        self.half_committed = False  # some states have taken in a step that others have not
         self.last_error: BaseException | None = None
         self._threads = [
             threading.Thread(target=self._send, name="gradwire-send", daemon=True),
@@ -87,13 +93,40 @@ class ExchangePipeline:
         """Whether steps end by `end`, and not with their last bucket."""
         return self._confirm is not None
 
-    def submit(self, job: BucketTask) -> None:
-        """Enqueue a bucket and return at once."""
+    def submit(
+        self,
+        step: Step,
+        layout: Layout,
+        buffer: torch.Tensor,
+        *,
+        last: bool,
+        read_scale: Callable[[], float] = _unscaled,
+        unused: bool = True,
+    ) -> "torch.futures.Future[torch.Tensor]":
+        """Enqueue a bucket and return the future of its average at once; see `BucketTask`.
+
+        Parameters
+        ----------
+        step : Step
+        layout : Layout
+        buffer : torch.Tensor
+            The gradients, flat; receives the averages.
+        last : bool
+            It is the last bucket of the step.
+        read_scale : callable
+            Returns the loss scale.
+        unused : bool
+            What is zero on every rank is taken for unused.
+        """
         if self.forked:
             raise ExchangeError("this process was forked after attach(): it is no rank")
-        self._jobs.put(job)
+        on_device = buffer.device.type in self._exchange.carriers
+        bucket = backends.backend_for(buffer).bucket(buffer, on_device)
+        now = time.perf_counter()
+        self._tasks.put(BucketTask(layout, bucket, step, last, read_scale, now, unused))
+        return bucket.future
 
-    def between(self, act: Callable[[], T]) -> T:
+    def run_in_sender(self, act: Callable[[], T]) -> T:
         """Act where no bucket is under way, and return what that returns.
 
         For what reads or undoes states: a state that one thread holds is an error in another, and
@@ -112,7 +145,7 @@ class ExchangePipeline:
         with self._ending:
             if self._ended:
                 return act()
-            self._jobs.put(run)
+            self._tasks.put(run)
         return answer.result()
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -120,9 +153,9 @@ class ExchangePipeline:
         if self.forked:
             return True
         deadline = None if timeout is None else time.monotonic() + timeout
-        return all(_join(each, deadline) for each in (self._jobs, self._flights))
+        return all(_join(each, deadline) for each in (self._tasks, self._in_flight))
 
-    def settle(self, timeout: float | None = None) -> bool:
+    def flush(self, timeout: float | None = None) -> bool:
         """Drain, and undo an incomplete step. Do not call it within a backward pass.
 
         Returns
@@ -132,20 +165,20 @@ class ExchangePipeline:
         """
         if not self.drain(timeout):
             return False
-        self.between(lambda: self._close(None))
+        self.run_in_sender(lambda: self._close(None))
         return True
 
     def end(self, step: Step) -> None:
         """End a step when all its buckets are done, and resolve their futures."""
         start = time.perf_counter()
-        self.between(lambda: self._end(step))
+        self.run_in_sender(lambda: self._end(step))
         self._exchange.times.add("wait", start)
 
     def discard(self, step: Step) -> None:
-        """Undo the last step, if it counted. Call it once, after `settle`."""
+        """Undo the last step, if it counted. Call it once, after `flush`."""
         if step.counted:
             self.uncount(step)
-            self.between(step.undo_all)
+            self.run_in_sender(step.undo_all)
 
     def uncount(self, step: Step) -> None:
         """Count a step no longer, which is then to be undone. No bucket may be under way."""
@@ -154,20 +187,20 @@ class ExchangePipeline:
 
     def check_states(self) -> None:
         """Raise an ExchangeError if some states have taken in a step that others have not."""
-        if self.torn:
+        if self.half_committed:
             raise ExchangeError(
                 "the last pass failed on this rank when a part of its residuals had taken it in: "
                 "resume from an earlier checkpoint"
             )
 
     def restart(self) -> None:
-        """Count buckets from zero again, on all ranks. Call it after `settle`."""
+        """Count buckets from zero again, on all ranks. Call it after `flush`."""
         self._sequence = 0
 
     def verdict(self, step: Step) -> BaseException | None:
         """Return what the backward pass of a step must raise, once its futures are resolved."""
         if not self._whole:
-            self.settle()  # its last bucket may never arrive: the step ends here
+            self.flush()  # its last bucket may never arrive: the step ends here
         skipped = self._scaled and isinstance(step.error, GradientError)  # the scaler handles it
         return None if step.error is None or skipped else fresh(step.error)
 
@@ -182,7 +215,7 @@ class ExchangePipeline:
             return False
         with self._ending:
             self._ended = True
-            self._jobs.put(None)
+            self._tasks.put(None)
         for thread in self._threads:
             thread.join(timeout)
         return not any(thread.is_alive() for thread in self._threads)
@@ -190,42 +223,42 @@ class ExchangePipeline:
     # The sending thread -----------------------------------------------------------------------
 
     def _send(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            if isinstance(job, BucketTask):
-                self._flights.put(self._launch(job))
+        while (task := self._tasks.get()) is not None:
+            if isinstance(task, BucketTask):
+                self._in_flight.put(self._launch(task))
             else:
-                self._flights.join()
-                job()
-            self._jobs.task_done()
-            job = None  # what it refers to may be dropped while this thread waits
-        self._flights.put(None)
-        self._jobs.task_done()
+                self._in_flight.join()
+                task()
+            self._tasks.task_done()
+            task = None  # what it refers to may be dropped while this thread waits
+        self._in_flight.put(None)
+        self._tasks.task_done()
 
-    def _launch(self, job: BucketTask) -> InFlightBucket:
+    def _launch(self, task: BucketTask) -> InFlightBucket:
         sequence = self._sequence
         self._sequence += 1
         try:
-            if job.step is not self._step:
-                self._flights.join()
-                self._close(job.step)
-                self._prepare(job)
+            if task.step is not self._step:
+                self._in_flight.join()
+                self._close(task.step)
+                self._prepare(task)
             if self.broken is not None:
                 raise self.broken
             if self._unsent is not None:
                 raise self._unsent
-            if job.step.refused is not None:
-                raise job.step.refused
-            return self._exchange.start(job, sequence)
+            if task.step.refused is not None:
+                raise task.step.refused
+            return self._exchange.start(task, sequence)
         except BaseException as error:  # the collective could not even be started
-            if job.step.refused is None:
+            if task.step.refused is None:
                 self._unsent = error
-            return InFlightBucket(job, sequence, error=error)
+            return InFlightBucket(task, sequence, error=error)
 
-    def _prepare(self, job: BucketTask) -> None:
-        step = job.step
+    def _prepare(self, task: BucketTask) -> None:
+        step = task.step
         if step.prepare is None or self.broken is not None:
             return
-        job.bucket.wait()  # it reads what the optimizer keeps on the device
+        task.bucket.wait()  # it reads what the optimizer keeps on the device
         try:
             step.prepare()
         except AgreementError as error:  # on all ranks, so that the next step may go on
@@ -257,23 +290,23 @@ class ExchangePipeline:
     # The receiving thread ---------------------------------------------------------------------
 
     def _receive(self) -> None:
-        while (flight := self._flights.get()) is not None:
-            job = flight.job
+        while (flight := self._in_flight.get()) is not None:
+            task = flight.job
             try:
                 if self.broken is not None:
                     raise self.broken
                 self._exchange.receive(flight)
             except (AgreementError, GradientError) as error:
-                self.last_error = job.step.error = job.step.error or error
+                self.last_error = task.step.error = task.step.error or error
             except BaseException as error:
-                self._break(job.step, error)
+                self._break(task.step, error)
             try:
                 self._deliver(flight)
             except BaseException as error:  # an unresolved future would hang the backward pass
-                self._break(job.step, error)
-                self._resolve(job.step)
-            self._flights.task_done()
-        self._flights.task_done()
+                self._break(task.step, error)
+                self._resolve(task.step)
+            self._in_flight.task_done()
+        self._in_flight.task_done()
 
     def _break(self, step: Step, error: BaseException) -> None:
         if self.broken is None:
@@ -285,23 +318,23 @@ class ExchangePipeline:
         step.error = self.broken
 
     def _deliver(self, flight: InFlightBucket) -> None:
-        job, step = flight.job, flight.job.step
-        step.held.append(flight)
-        if job.last:
+        task, step = flight.job, flight.job.step
+        step.completed.append(flight)
+        if task.last:
             self._finish(step)
-            self._exchange.times.add("wait", job.enqueued)
-        if self._hold and not job.last and self.broken is None:
+            self._exchange.times.add("wait", task.enqueued)
+        if self._hold and not task.last and self.broken is None:
             return
         self._resolve(step)
 
     def _resolve(self, step: Step) -> None:
-        while step.held:
-            job = step.held.pop(0).job
+        while step.completed:
+            task = step.completed.pop(0).job
             try:
-                job.bucket.resolve(spoiled=step.error is not None)
+                task.bucket.resolve(poisoned=step.error is not None)
             except BaseException as error:  # as of a device that is lost: nothing can be written
                 self._break(step, error)
-                future: torch.futures.Future[Any] = job.bucket.future
+                future: torch.futures.Future[Any] = task.bucket.future
                 if not future.done():
                     future.set_exception(ExchangeError(str(self.broken)))
 
@@ -315,16 +348,16 @@ class ExchangePipeline:
             step.counted = True
             times.steps_ever += 1
             times.recent.append(step.marks)
-        elif not self.torn:  # it does not count: ranks that failed elsewhere are at the same step
+        elif not self.half_committed:  # ranks that failed elsewhere are at the same step
             step.undo_all()
 
     def _complete(self, step: Step) -> None:
         """Have all that was postponed in a step done: it counts."""
         try:
-            for flight in step.held:
+            for flight in step.completed:
                 self._exchange.complete(flight)
         except BaseException as error:  # as of missing memory, on this rank alone
-            self.torn = True
+            self.half_committed = True
             self._break(step, error)
 
 

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from gradwire._outside import SelectingCodec
 from gradwire.errors import NonFiniteError
 from gradwire.torch.backends.interface import Table
-from gradwire.torch.engine.counters import Outcomes, StepTimes
+from gradwire.torch.engine.metrics import Outcomes, StepTimes
 from gradwire.torch.engine.parameter import BucketSlice
-from gradwire.torch.engine.second_moments import measure
-from gradwire.torch.engine.step import BucketTask, InFlightBucket
+from gradwire.torch.engine.step import BucketTask, InFlightBucket, measure
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange import sparse
 from gradwire.torch.exchange.dense import named, overflow, wait
@@ -203,7 +202,7 @@ class ExchangeBase(abc.ABC):
             self._select(job, pieces) if given is None else given,
             out,
             job.scale,
-            later=self.postpones,
+            deferred=self.postpones,
         )
         outcomes = self._outcomes(job, table)
         for piece in pieces[: len(outcomes)]:

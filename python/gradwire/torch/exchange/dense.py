@@ -67,7 +67,7 @@ def unpack_dense(job: BucketTask, averages: torch.Tensor, start: float) -> None:
     layout = job.layout
     job.bucket.unpack(layout.runs, averages)
     nbytes = layout.dense_numels * job.bucket.itemsize
-    layout.tallies.dense(layout.dense_rows, nbytes, round(1e9 * (time.perf_counter() - start)))
+    layout.counters.dense(layout.dense_rows, nbytes, round(1e9 * (time.perf_counter() - start)))
 
 
 def named(error: NonFiniteError, piece: BucketSlice) -> GradientError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from gradwire.torch import backends
-from gradwire.torch.engine.counters import StepTimes
+from gradwire.torch.engine.metrics import StepTimes
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.exchange.dense import accumulator, mean_of, overflow, take, wait
@@ -153,7 +153,7 @@ class HierarchicalExchange:
             memory = share = torch.empty(0, dtype=dtype, device=bucket.buffer.device)
         for each in taken:  # to this thread, which works in its own order
             self._sums.give(each)
-        found = backends.of(share).bucket(share, share.device.type in self.carriers)
+        found = backends.backend_for(share).bucket(share, share.device.type in self.carriers)
         job = replace(job, bucket=found)
         return job, memory, nbytes // place.shares * (place.shares - 1)
 

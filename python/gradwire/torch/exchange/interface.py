@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from gradwire.torch.engine.counters import StepTimes
+from gradwire.torch.engine.metrics import StepTimes
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
 
 __all__ = ["Exchange"]

@@ -146,7 +146,7 @@ class OwnerExchange(ExchangeBase):
             )
         finally:
             self._frames.give(frames)  # to this thread, which works in its own order
-        layout.tallies.encoded(layout.rows, outcomes, outcomes.nbytes)
+        layout.counters.encoded(layout.rows, outcomes, outcomes.nbytes)
         if not layout.runs:
             return parts
         dense = torch.empty(layout.dense_numel, dtype=layout.dtype)
@@ -291,4 +291,4 @@ class OwnerExchange(ExchangeBase):
             job.scale,
             ranks=self.world_size,
         )
-        layout.tallies.decoded(layout.rows[[part.index for part in owned]], nanoseconds)
+        layout.counters.decoded(layout.rows[[part.index for part in owned]], nanoseconds)

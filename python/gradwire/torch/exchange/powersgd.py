@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire._orthonormal import orthonormalize
-from gradwire.torch.engine.counters import Outcomes
 from gradwire.torch.engine.low_rank_state import LowRankState
+from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError
@@ -122,7 +122,7 @@ class PowerSGDExchange(ExchangeBase):
             head = Head(job.layout, 0)  # the check word is ignored after a failure
             head.fail(bad=isinstance(error, GradientError))
         front = factors.vector.view(torch.uint8)
-        job.bucket.put(front, head.bytes_of(factors.vector.dtype))
+        job.bucket.write_header(front, head.bytes_of(factors.vector.dtype))
         self.times.add("encode", start)
         second = self._second_numel(job)
         room = factors.vector.nbytes + 4 * second
@@ -172,7 +172,7 @@ class PowerSGDExchange(ExchangeBase):
             table.append([nbytes, 0, -1, 0, int(zero), time.perf_counter_ns() - begin])
         if table:
             outcomes = Outcomes.of(np.array(table, np.int64))
-            layout.tallies.encoded(layout.rows, outcomes, outcomes.nbytes)
+            layout.counters.encoded(layout.rows, outcomes, outcomes.nbytes)
         if layout.runs:
             pack_dense(job, factors.dense)
 
@@ -182,7 +182,7 @@ class PowerSGDExchange(ExchangeBase):
         factors = flight.contents
         assert isinstance(factors, _Factors)
         nbytes = Head.numel(flight.job.layout) * factors.vector.element_size()
-        return flight.job.bucket.look(factors.vector.view(torch.uint8).view(1, -1), nbytes)
+        return flight.job.bucket.read_headers(factors.vector.view(torch.uint8).view(1, -1), nbytes)
 
     def _combine(self, flight: InFlightBucket, fronts: NDArray[np.uint8]) -> None:
         factors, job = flight.contents, flight.job
@@ -200,7 +200,7 @@ class PowerSGDExchange(ExchangeBase):
         if factors.matrices:
             self._approximate(job, factors, sums.used, flight.sequence)
             share = round(1e9 * (time.perf_counter() - start) / len(factors.matrices))
-            job.layout.tallies.decoded(job.layout.rows, np.full(len(factors.matrices), share))
+            job.layout.counters.decoded(job.layout.rows, np.full(len(factors.matrices), share))
         start = time.perf_counter()
         if job.layout.runs:
             unpack_dense(job, mean_of(factors.dense, self.world_size), start)

@@ -73,7 +73,7 @@ def combine(flight: InFlightBucket, *, check_result: bool) -> None:
             raise GradientError(count, first, name, 0)
     flight.job.bucket.store(total)
     nanoseconds = round(1e9 * (time.perf_counter() - start))
-    layout.tallies.dense(layout.dense_rows, np.array([flight.room]), nanoseconds)
+    layout.counters.dense(layout.dense_rows, np.array([flight.room]), nanoseconds)
 
 
 def _not_finite(tensor: torch.Tensor) -> tuple[int, int]:

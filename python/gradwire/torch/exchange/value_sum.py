@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire.torch.engine.counters import Outcomes
 from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.exchange.base import ExchangeBase
@@ -95,7 +95,7 @@ class ValueSumExchange(ExchangeBase):
                 each.zero_()
             vectors.head = Head(job.layout, 0)  # the check word is ignored after a failure
             vectors.head.fail(bad=isinstance(error, GradientError))
-        job.bucket.put(vectors.front, vectors.head.bytes_of(vectors.whole[0].dtype))
+        job.bucket.write_header(vectors.front, vectors.head.bytes_of(vectors.whole[0].dtype))
         self.times.add("encode", start)
         return self._start(job, sequence, vectors)
 
@@ -132,7 +132,7 @@ class ValueSumExchange(ExchangeBase):
             zeros += outcomes.zero.tolist()
             nbytes = outcomes.count * vectors.values.element_size()
             nbytes += [chosen.nbytes[index] for index in members]
-            layout.tallies.encoded(layout.rows[members], outcomes, nbytes)
+            layout.counters.encoded(layout.rows[members], outcomes, nbytes)
         for index, zero in enumerate(zeros):
             if not zero:
                 vectors.head.use(index)
@@ -195,7 +195,7 @@ class ValueSumExchange(ExchangeBase):
         vectors = flight.contents
         assert isinstance(vectors, Vectors)
         nbytes = Head.numel(flight.job.layout) * vectors.whole[0].element_size()
-        return flight.job.bucket.look(vectors.front.view(1, -1), nbytes)
+        return flight.job.bucket.read_headers(vectors.front.view(1, -1), nbytes)
 
     def _combine(self, flight: InFlightBucket, fronts: NDArray[np.uint8]) -> None:
         vectors, job = flight.contents, flight.job
@@ -220,7 +220,7 @@ class ValueSumExchange(ExchangeBase):
         self._average(job, vectors, sums.used)
         counts = np.array(vectors.chosen.counts, np.int64)
         share = 1e9 * (time.perf_counter() - start) / max(1, counts.sum())
-        job.layout.tallies.decoded(job.layout.rows, (counts * share).astype(np.int64))
+        job.layout.counters.decoded(job.layout.rows, (counts * share).astype(np.int64))
         start = time.perf_counter()
         if job.layout.runs:
             unpack_dense(job, mean_of(vectors.dense, self.world_size), start)

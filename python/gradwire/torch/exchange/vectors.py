@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire.torch.engine.counters import Outcomes
 from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.exchange.flags import Head
 
 __all__ = ["Chosen", "Vectors", "wire_dtype"]
@@ -16,7 +16,7 @@ __all__ = ["Chosen", "Vectors", "wire_dtype"]
 def wire_dtype(layout: Layout) -> torch.dtype:
     """Return the dtype in which the values of a bucket are summed."""
     summed_as = layout.compressed[0].codec.quantize.summed_as if layout.compressed else "float32"
-    dtype: torch.dtype = getattr(torch, summed_as)
+    dtype: torch.dtype = getattr(torch, str(summed_as))
     return dtype
 
 

@@ -10,10 +10,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import AUTO
-from gradwire.torch.engine.assignment import Codecs
 from gradwire.torch.engine.attach import attach_engine
+from gradwire.torch.engine.config import Codecs, GradScaler, Options
 from gradwire.torch.engine.handle import Handle
-from gradwire.torch.engine.options import GradScaler, Options
 from gradwire.torch.engine.sharding import local_shard_of
 from gradwire.torch.fsdp.model import Group, groups_of, names_of
 from gradwire.torch.fsdp.source import FSDPSource

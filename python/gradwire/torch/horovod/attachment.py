@@ -12,10 +12,9 @@ from torch.optim import Optimizer
 from gradwire import _validate
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import Automatic, check_measurable
-from gradwire.torch.engine.agreement import checksum
-from gradwire.torch.engine.assignment import Codecs
 from gradwire.torch.engine.attach import attach_engine
-from gradwire.torch.engine.options import GradScaler, Options, is_scaling
+from gradwire.torch.engine.config import Codecs, GradScaler, Options, is_scaling
+from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.horovod import arguments
 from gradwire.torch.horovod.buckets import BUCKET, form
 from gradwire.torch.horovod.naming import name_all

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gradwire.torch.engine.naming import plain_names
+from gradwire.torch.engine.parameter import plain_names
 
 __all__ = ["name_all"]
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from gradwire.torch.auto import AutoController, Automatic
-from gradwire.torch.engine.attached import Attached
 from gradwire.torch.engine.backward import BackwardPasses
-from gradwire.torch.engine.flat_buffer import FlatGradients
-from gradwire.torch.engine.memory_order import laid_out
+from gradwire.torch.engine.handle import Handle
+from gradwire.torch.engine.local_gradients import FlatGradients
+from gradwire.torch.engine.sharding import laid_out
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import ExchangeError, UpdateError, fresh, kind_of
 from gradwire.torch.horovod.automatic import AutomaticExchange
@@ -110,7 +110,7 @@ class HorovodSource:
         """Exchange gradients from now on."""
         self._passes, self._holder = passes, holder
         if self._choices is not None:
-            assert isinstance(holder, Attached)  # which has what decisions change
+            assert isinstance(holder, Handle)  # which has what decisions change
             pilot = holder.decide(functools.partial(AutoController, self._choices))
             self._auto = AutomaticExchange(passes, pilot, self._plainly)
         # Now, not earlier: the hooks that tell where gradients come from must run before these.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from gradwire.torch import optim
 from gradwire.torch.auto import AUTO, codec_for
 from gradwire.torch.ddp import PairingWarning
-from gradwire.torch.engine.assignment import Assignment, Codecs
+from gradwire.torch.engine.config import Assignment, Codecs
 from gradwire.torch.lightning.framework import LightningModule, Trainer
 
 if TYPE_CHECKING:

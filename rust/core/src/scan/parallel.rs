@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Desk, Scanner};
+use super::{Scanner, Worker};
 use crate::pool;
 use crate::simd::Kernels;
 
@@ -27,7 +27,7 @@ pub(crate) struct Share<'d, S> {
     /// What of these elements is shared, counted from where the range begins.
     pub what: S,
     /// Where the thread works.
-    pub desk: &'d mut Desk,
+    pub worker: &'d mut Worker,
 }
 
 impl Scanner {
@@ -38,50 +38,50 @@ impl Scanner {
     }
 
     /// Shares the elements of a tensor of `len` between threads, in whole units of `unit` elements
-    /// of which the last may be shorter, each thread as many in a row as any other. The desks that
+    /// of which the last may be shorter, each thread as many in a row as any other. The workers that
     /// were worked at are in the order of their shares.
     ///
     /// What is done to a unit must not depend on which thread does it: then nothing depends on how
     /// many there are.
-    pub fn fan<S: Split>(
+    pub fn parallel<S: Split>(
         &mut self,
         len: usize,
         unit: usize,
         what: S,
         work: impl Fn(Share<'_, S>) + Sync,
-    ) -> &mut [Desk] {
+    ) -> &mut [Worker] {
         let width = self.width(len).min(len / unit).max(1);
         let pool = pool::acquire(width);
         let width = if pool.is_some() { width } else { 1 };
         let kernels = self.kernels;
-        let desks = self.desks(width);
+        let workers = self.workers(width);
         let work = |share: Share<'_, S>| {
             let _streaming = kernels.streaming();
             work(share);
         };
         match pool {
-            Some(pool) => pool.install(|| spread(kernels, 0..len, unit, what, desks, &work)),
-            None => spread(kernels, 0..len, unit, what, desks, &work),
+            Some(pool) => pool.install(|| spread(kernels, 0..len, unit, what, workers, &work)),
+            None => spread(kernels, 0..len, unit, what, workers, &work),
         }
-        self.desks(width)
+        self.workers(width)
     }
 }
 
-/// Gives each desk an equal share of whole units.
+/// Gives each worker an equal share of whole units.
 fn spread<S: Split>(
     kernels: &'static Kernels,
     range: Range<usize>,
     unit: usize,
     what: S,
-    desks: &mut [Desk],
+    workers: &mut [Worker],
     work: &(impl Fn(Share<'_, S>) + Sync),
 ) {
-    if let [desk] = desks {
-        return work(Share { kernels, range, what, desk });
+    if let [worker] = workers {
+        return work(Share { kernels, range, what, worker });
     }
-    let half = desks.len() / 2;
-    let middle = range.len().div_ceil(unit) * half / desks.len() * unit;
-    let (left, right) = desks.split_at_mut(half);
+    let half = workers.len() / 2;
+    let middle = range.len().div_ceil(unit) * half / workers.len() * unit;
+    let (left, right) = workers.split_at_mut(half);
     let (near, far) = what.split_at(middle);
     let middle = range.start + middle;
     rayon::join(

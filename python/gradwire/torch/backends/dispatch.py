@@ -11,7 +11,7 @@ from gradwire.torch.backends.cuda.operators import hindrance
 from gradwire.torch.backends.interface import Backend
 from gradwire.torch.cuda import load
 
-__all__ = ["BackendInUse", "backend", "of"]
+__all__ = ["BackendInUse", "backend", "backend_for"]
 
 _IN_PLACE: Backend = cpu
 _STAGED: Backend = host
@@ -72,7 +72,7 @@ def backend(device: torch.device | str | int) -> BackendInUse:
     return BackendInUse(_STAGED.name, f"{why}: {_COPIES}")
 
 
-def of(*tensors: object) -> Backend:
+def backend_for(*tensors: object) -> Backend:
     """Return the backend for the tensors that a call was given; what is none does not count."""
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:

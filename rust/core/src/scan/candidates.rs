@@ -2,22 +2,22 @@
 
 use crate::simd::above::SLACK;
 use crate::simd::{BLOCK, Kernels};
-use crate::{Error, Result, room};
+use crate::{Error, Result, allocate};
 
 /// Positions and values, ascending by position.
 ///
 /// Where there is no memory for more, that is remembered, and nothing more is taken in: whoever
-/// selects goes on with what is here, and the encode ends with [`Survivors::check_memory`] before
+/// selects goes on with what is here, and the encode ends with [`Candidates::check_memory`] before
 /// anything depends on it.
 #[derive(Debug, Default)]
-pub(crate) struct Survivors {
+pub(crate) struct Candidates {
     indices: Vec<u32>,
     values: Vec<f32>,
     len: usize,
     failure: Option<Error>,
 }
 
-impl Survivors {
+impl Candidates {
     pub fn len(&self) -> usize {
         self.len
     }
@@ -37,7 +37,7 @@ impl Survivors {
         allocated.map_err(|error| self.fail(error)).is_ok()
     }
 
-    /// An error if memory was missing since [`Survivors::forgive`].
+    /// An error if memory was missing since [`Candidates::forgive`].
     pub fn check_memory(&self) -> Result<()> {
         self.failure.clone().map_or(Ok(()), Err)
     }
@@ -91,7 +91,7 @@ impl Survivors {
             let room = room.next_power_of_two();
             // Both are let go of first: the old and the new need not be there together.
             (self.indices, self.values) = (Vec::new(), Vec::new());
-            match room::zeros(room).and_then(|indices| Ok((indices, room::zeros(room)?))) {
+            match allocate::zeros(room).and_then(|indices| Ok((indices, allocate::zeros(room)?))) {
                 Ok(memory) => (self.indices, self.values) = memory,
                 Err(error) => self.fail(error),
             }
@@ -103,15 +103,15 @@ impl Survivors {
         let room = self.len + more + SLACK;
         if self.indices.len().min(self.values.len()) < room {
             let room = room.next_power_of_two();
-            let grown = room::resize(&mut self.indices, room)
-                .and_then(|()| room::resize(&mut self.values, room));
+            let grown = allocate::resize(&mut self.indices, room)
+                .and_then(|()| allocate::resize(&mut self.values, room));
             return self.failure.is_none() && self.admit_memory(grown);
         }
         self.failure.is_none()
     }
 
-    /// Room for the survivors of a block of `len` elements behind those that are here.
-    pub fn room(&mut self, len: usize) -> Option<(&mut [u32], &mut [f32])> {
+    /// Room for the candidates of a block of `len` elements behind those that are here.
+    pub fn spare(&mut self, len: usize) -> Option<(&mut [u32], &mut [f32])> {
         self.reserve(len).then(|| (&mut self.indices[self.len..], &mut self.values[self.len..]))
     }
 
@@ -218,11 +218,11 @@ mod tests {
             let kernels = Kernels::of(level).unwrap();
             for (bound, most) in [(1.0_f32, 4), (0.0, 1), (3.0, 1)] {
                 for ties in 0..=most {
-                    let mut survivors = Survivors::default();
+                    let mut candidates = Candidates::default();
                     let many = || (0..3000).map(|i| magnitudes[i % magnitudes.len()]);
                     let ties = ties * 300;
-                    many().enumerate().for_each(|(i, v)| survivors.push(i as u32, v));
-                    survivors.keep_from(kernels, bound, ties);
+                    many().enumerate().for_each(|(i, v)| candidates.push(i as u32, v));
+                    candidates.keep_from(kernels, bound, ties);
                     let mut left = ties;
                     let expected: Vec<u32> = (0..)
                         .zip(many())
@@ -233,7 +233,7 @@ mod tests {
                         })
                         .map(|(i, _)| i)
                         .collect();
-                    assert_eq!(survivors.indices(), expected);
+                    assert_eq!(candidates.indices(), expected);
                 }
             }
         }

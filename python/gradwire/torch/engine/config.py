@@ -1,0 +1,353 @@
+"""What every `attach` takes, how it is checked, and what all ranks must have in common."""
+
+import fnmatch
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from gradwire import _validate
+from gradwire._part import Part, check_part
+from gradwire.auto import OWNERS_FROM
+from gradwire.codec import Codec
+from gradwire.exchange import Exchange
+from gradwire.exchange.owners import Owners
+from gradwire.extension import IndexCoding, Quantizer
+from gradwire.presets import PRESETS
+from gradwire.schedule import Schedule, recommended
+from gradwire.torch import backends
+from gradwire.torch.engine.consensus import checksum
+from gradwire.torch.engine.pairing import check_optimizer, facts_of
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.transport import RankTopology
+
+__all__ = [
+    "Assignment",
+    "Codecs",
+    "GradScaler",
+    "Options",
+    "check_codec",
+    "check_frames",
+    "check_memory",
+    "check_place",
+    "is_scaling",
+]
+
+
+def check_codec(codec: object, call: str = "attach()") -> None:
+    """Raise a `TypeError` that says what to pass, unless the argument is a codec."""
+    if isinstance(codec, Codec):
+        return
+    named = codec if isinstance(codec, str) else getattr(codec, "__name__", None)
+    given = f"the {type(codec).__name__} {codec!r}"
+    advice = "gradwire.topk(ratio=0.01)"
+    if isinstance(named, str) and named in PRESETS:
+        preset = PRESETS[named]
+        advice = f"gradwire.{preset.call}"
+        if codec is preset.build:
+            given = f"the function {named} itself; call it"
+    elif isinstance(codec, Part):
+        given = f"one part of a codec, {codec!r}"
+        advice = "gradwire.Codec(sparsify=..., quantize=..., memory=...)"
+    raise TypeError(f"{call} takes a gradwire.Codec, such as {advice}; got {given}")
+
+
+def check_frames(codec: Codec, call: str) -> None:
+    """Raise a `ValueError` for a codec whose exchange is not one of frames."""
+    if codec.exchange.needs_whole_tensor:
+        raise ValueError(
+            f"{call} takes codecs that encode frames, and {codec.exchange!r} sums factors of the "
+            "gradients of a model: use it with attach()"
+        )
+    if codec.exchange.divides:
+        raise ValueError(
+            f"{call} gathers frames or sums values, and {codec.exchange!r} is for the gradients of "
+            "a model: use it with attach(), or exchange=gradwire.exchange.AllGather() here"
+        )
+
+
+def check_place(exchange: Exchange, tensors: Iterable[torch.Tensor], *, divides: bool) -> None:
+    """Raise a `ValueError` for an exchange that cannot be done where these tensors are.
+
+    Parameters
+    ----------
+    exchange : Exchange
+    tensors : iterable of torch.Tensor
+    divides : bool
+        The ranks of a node divide every gradient.
+    """
+    if exchange.divides and divides:
+        raise ValueError(
+            f"{exchange!r} divides every bucket among all ranks, and the ranks of a node divide it "
+            "already: use exchange=gradwire.exchange.AllGather(), or leave the hierarchy out"
+        )
+    on = sorted({str(each.device) for each in tensors if backends.backend_for(each).name == "cuda"})
+    if on and not exchange.on_device:
+        raise ValueError(
+            f"{exchange!r} merges on the host, and residuals of parameters on {', '.join(on)} are "
+            "on the device: use exchange=gradwire.exchange.AllGather(), or LeaderIndices()"
+        )
+
+
+def check_memory(codec: Codec, *, whole: bool = True) -> None:
+    """Raise a `ValueError` for what goes only with memories that can go back.
+
+    Parameters
+    ----------
+    codec : Codec
+    whole : bool
+        As in `ExchangePipeline`.
+    """
+    if codec.memory.undoable:
+        return
+    problem = None
+    if not codec.exchange.gathers_frames:
+        problem = f"{codec.exchange!r} adds up values before it is known whether the step counts"
+    elif isinstance(codec.quantize, Quantizer) or isinstance(codec.indices, IndexCoding):
+        problem = "a quantizer or index coding in Python encodes in one go"
+    elif not whole:
+        problem = "skip_all_reduce_unused_params hides where a step ends"
+    if problem is not None:
+        raise ValueError(
+            f"{codec.memory!r} has one buffer, which cannot go back: it is written at the end of a "
+            f"step that is good on all ranks; but {problem}. Attach a codec with low_memory=False"
+        )
+
+
+Codecs = Codec | Mapping[str, Codec | None]
+"""One codec for all parameters, or one for each pattern of names; None sends them dense."""
+
+
+class Assignment:
+    """A codec, or none, for each parameter.
+
+    Parameters
+    ----------
+    given : gradwire.Codec or mapping of str to (gradwire.Codec or None)
+        Keys are names or patterns of names (``*``, ``?``, ``[abc]``, matched with case); the first
+        that matches counts. A parameter that none matches is sent dense.
+
+    Raises
+    ------
+    TypeError
+        It is neither.
+    ValueError
+        It has no codec, or codecs of several exchanges, or memories in one buffer beside others.
+    """
+
+    def __init__(self, given: object) -> None:
+        if not isinstance(given, Mapping):
+            check_codec(given)
+            assert isinstance(given, Codec)  # or check_codec had raised
+            self.given: Codecs = given
+            self._rules: list[tuple[str, Codec | None]] = [("*", given)]
+        else:
+            for pattern, codec in given.items():
+                if not isinstance(pattern, str):
+                    raise TypeError(f"the keys are names of parameters, got {pattern!r}")
+                if codec is not None:
+                    check_codec(codec)
+            self.given = dict(given)
+            self._rules = list(self.given.items())
+        codecs = self.codecs
+        if not codecs:
+            raise ValueError("there is no codec among the values: leave the model as it is instead")
+        first = codecs[0]
+        for each in codecs[1:]:
+            if each.exchange != first.exchange:
+                raise ValueError(
+                    "all codecs of one attachment must have the same exchange, because a bucket "
+                    f"holds parameters of all of them: got {first.exchange!r} and {each.exchange!r}"
+                )
+            if each.memory.undoable != first.memory.undoable:
+                raise ValueError(
+                    f"{first.memory!r} and {each.memory!r} do not go together: if one codec has "
+                    "low_memory=True, all others need it, too"
+                )
+
+    @property
+    def codecs(self) -> list[Codec]:
+        """All codecs, each of them once."""
+        found: list[Codec] = []
+        for _, codec in self._rules:
+            if codec is not None and codec not in found:
+                found.append(codec)
+        return found
+
+    @property
+    def exchange(self) -> Exchange:
+        """The exchange of all codecs."""
+        return self.codecs[0].exchange
+
+    def of(self, name: str) -> Codec | None:
+        """Return the codec of a parameter."""
+        for pattern, codec in self._rules:
+            if fnmatch.fnmatchcase(name, pattern):
+                return codec
+        return None
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raise a ValueError if a pattern matches no parameter: it is mistyped."""
+        if not isinstance(self.given, Mapping):
+            return
+        names = list(names)
+        for pattern, _ in self._rules:
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+                raise ValueError(f"no parameter is called {pattern!r}; there are {_shown(names)}")
+
+    def get_config(self) -> Any:
+        """Return the codec's config, or a list of the patterns with their configs."""
+        if isinstance(self.given, Codec):
+            return self.given.get_config()
+        return [
+            [pattern, None if codec is None else codec.get_config()]
+            for pattern, codec in self._rules
+        ]
+
+
+def _shown(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:6]))
+    return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
+
+
+_COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@runtime_checkable
+class GradScaler(Protocol):
+    """The methods of `torch.amp.GradScaler` that gradwire calls."""
+
+    def get_scale(self) -> float:
+        """Return the loss scale."""
+
+    def is_enabled(self) -> bool:
+        """Tell whether the loss is scaled and non-finite steps are skipped."""
+
+
+def is_scaling(grad_scaler: object) -> bool:
+    """Tell whether an argument is a loss scaler that is in use."""
+    if isinstance(grad_scaler, type) or not isinstance(grad_scaler, GradScaler):
+        return False
+    return grad_scaler.is_enabled()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Options:
+    """What every way in takes, as `gradwire.torch.ddp.attach` describes it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        They are not what they have to be.
+    """
+
+    codec: Codecs
+    optimizer: torch.optim.Optimizer | None = None
+    schedule: Schedule | None = None  # then each codec has the one that is recommended
+    grad_scaler: GradScaler | None = None
+    min_numel: int = 1024
+    min_ndim: int = 1
+    adaptive: bool = False  # ratios are decided on while the model trains
+    owners: Owners | None = None  # then also an exchange that may take the place of the codec's
+    assignment: Assignment = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "assignment", Assignment(self.codec))
+        if self.schedule is not None:
+            check_part("schedule", self.schedule, Schedule)
+        check_optimizer(self.optimizer)
+        _validate.integer("min_numel", self.min_numel, low=0)
+        _validate.integer("min_ndim", self.min_ndim, low=0)
+        scaler: object = self.grad_scaler
+        if scaler is not None and (isinstance(scaler, type) or not isinstance(scaler, GradScaler)):
+            raise TypeError(
+                f"grad_scaler= takes a torch.amp.GradScaler or None, got {scaler!r} "
+                f"({type(scaler).__name__})"
+            )
+
+    def owners_of(self, ranks: int) -> Owners | None:
+        """Return the exchange that may take the place of the codec's, among so many ranks."""
+        return self.owners if ranks >= OWNERS_FROM else None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether a loss scaler is in use."""
+        return is_scaling(self.grad_scaler)
+
+    def dense(self, named: Mapping[str, torch.Tensor], sparse: set[int]) -> set[str]:
+        """Return the parameters that are always sent dense."""
+        return {
+            name
+            for name, each in named.items()
+            if each.numel() < self.min_numel
+            or each.ndim < self.min_ndim
+            or each.dtype not in _COMPRESSIBLE
+            or id(each) in sparse
+        }
+
+    def idle(self, parameters: Iterable[ParameterSlot], place: RankTopology) -> str:
+        """Return why there is nothing to gain, in a sentence; empty if there is."""
+        if place.nodes == 1:
+            alone = "rank" if place.shares == 1 else "node"
+            return (
+                f"There is one {alone}, which has nothing to exchange: the codec takes time, "
+                "delays gradients and saves nothing. Start several, as by torchrun "
+                "--nproc-per-node=2, or leave gradwire out."
+            )
+        why = Counter(map(self._why_dense, parameters))
+        if not all(why):
+            return ""
+        found = ", ".join(f"{count} {each}" for each, count in why.most_common())
+        return (
+            f"Nothing is compressed: of {why.total()} parameters, {found or 'none is there'}. Pass "
+            "another min_numel=, min_ndim= or codec, or leave gradwire out."
+        )
+
+    def _why_dense(self, parameter: ParameterSlot) -> str:
+        """Return why a parameter is not compressed; empty if it is."""
+        tensor = parameter.tensor
+        if not tensor.requires_grad:
+            return "frozen"
+        if parameter.state is not None:
+            return ""
+        if tensor.dtype not in _COMPRESSIBLE:
+            return f"of {tensor.dtype}"
+        if tensor.numel() < self.min_numel:
+            return f"with fewer than min_numel={self.min_numel} entries"
+        if tensor.ndim < self.min_ndim:
+            return f"with fewer than min_ndim={self.min_ndim} dimensions"
+        return "without a codec" if self.assignment.of(parameter.name) is None else "sparse"
+
+    @property
+    def undoable(self) -> bool:
+        """Whether every codec's memory can go back."""
+        return all(codec.memory.undoable for codec in self.assignment.codecs)
+
+    def facts(self, named: Mapping[str, torch.Tensor], sparse: set[int]) -> dict[str, Any]:
+        """Return what all ranks must have in common."""
+        shapes = [(name, tuple(each.shape), str(each.dtype)) for name, each in named.items()]
+        return {
+            "codec": self.assignment.get_config(),
+            "schedule": [each.get_config() for each in self._schedules()],
+            "grad_scaler": self.scaled,
+            "auto": self.adaptive,
+            "min_numel or min_ndim": checksum(sorted(self.dense(named, sparse))),
+            "parameters": (len(shapes), checksum(shapes)),
+            "optimizer": facts_of(self.optimizer, named),
+        }
+
+    def _schedules(self) -> list[Schedule]:
+        if self.schedule is not None:
+            return [self.schedule]
+        return list(dict.fromkeys(map(recommended, self.assignment.codecs)))
+
+    def check(self, named: Mapping[str, torch.Tensor], *, whole: bool) -> None:
+        """Raise a ValueError if they do not suit these parameters, or each other.
+
+        To be called once the ranks agree on them, so that all ranks refuse them or none does.
+        """
+        self.assignment.check(named)
+        for codec in self.assignment.codecs:
+            check_memory(codec, whole=whole)

@@ -1,0 +1,344 @@
+"""Running sums and timestamps of buckets, and the report that is computed from them."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.report import BucketTimes, ParameterReport, Report
+from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.transport import RankTopology
+
+__all__ = [
+    "STEPS",
+    "BucketTimestamps",
+    "Counters",
+    "Integers",
+    "Outcomes",
+    "ParameterCounts",
+    "Rows",
+    "StepTimes",
+    "build_report",
+    "figures",
+    "timeline",
+]
+
+STEPS = 4
+"""How many steps are remembered."""
+
+
+@dataclass(slots=True, eq=False)
+class BucketTimestamps:
+    """When each stage of a bucket began and ended, by `time.perf_counter`.
+
+    It refers to no tensor, so remembering it keeps nothing alive.
+
+    Attributes
+    ----------
+    step : int
+        Backward passes that counted before it.
+    parameters : int
+        Number of parameters in the bucket.
+    ready, encoding, sent, arrived, decoding, done : float
+        When the gradients were ready, the encode began, the collectives were started, all of them
+        had completed, the decode began and ended.
+    dense_bytes : int
+        Bytes of the gradients.
+    wire_bytes : float
+        Bytes that this rank sent.
+    """
+
+    step: int
+    parameters: int
+    ready: float
+    encoding: float
+    sent: float = 0.0
+    arrived: float = 0.0
+    decoding: float = 0.0
+    done: float = 0.0
+    dense_bytes: int = 0
+    wire_bytes: float = 0.0
+
+
+def timeline(steps: Iterable[list[BucketTimestamps]]) -> tuple[BucketTimes, ...]:
+    """Return the marks of these steps, each step with a clock of its own."""
+    found: list[BucketTimes] = []
+    for marks in steps:
+        zero = min((each.ready for each in marks), default=0.0)
+        found += (_times(each, index, zero) for index, each in enumerate(marks))
+    return tuple(found)
+
+
+def _times(each: BucketTimestamps, index: int, zero: float) -> BucketTimes:
+    moments = (each.ready, each.encoding, each.sent, each.arrived, each.decoding, each.done)
+    ready, encoding, sent, arrived, decoding, done = (1e3 * (at - zero) for at in moments)
+    return BucketTimes(
+        step=each.step + 1,
+        bucket=index,
+        parameters=each.parameters,
+        dense_bytes=each.dense_bytes,
+        wire_bytes=each.wire_bytes,
+        ready=ready,
+        encode=(encoding, sent),
+        exchange=(sent, arrived),
+        decode=(decoding, done),
+    )
+
+
+Integers: TypeAlias = NDArray[np.int64]
+Rows: TypeAlias = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Results of encoding several parameters: arrays with one number per parameter.
+
+    Attributes
+    ----------
+    nbytes : numpy.ndarray
+        Bytes of the frame.
+    count : numpy.ndarray
+        Entries sent.
+    target : numpy.ndarray
+        Entries requested, or -1 if the sparsifier has no target.
+    trimmed : numpy.ndarray
+        Entries selected but left out to stay within the limit.
+    zero : numpy.ndarray
+        1 if the gradient was all zero, else 0.
+    nanoseconds : numpy.ndarray
+        Time of the encode.
+    """
+
+    nbytes: Integers
+    count: Integers
+    target: Integers
+    trimmed: Integers
+    zero: Integers
+    nanoseconds: Integers
+
+    @classmethod
+    def of(cls, table: Integers) -> "Outcomes":
+        """Read the table that the core returns: six consecutive numbers per parameter."""
+        return cls(*np.ascontiguousarray(table.reshape(-1, 6).T))
+
+    def __len__(self) -> int:
+        return self.nbytes.size
+
+    def wanted(self) -> Integers:
+        """Return the sizes the frames would have without a limit, to within a few per cent."""
+        whole = self.nbytes * (self.count + self.trimmed)
+        return np.where(self.trimmed == 0, self.nbytes, -(-whole // np.maximum(self.count, 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterCounts:
+    """Running sums of one parameter."""
+
+    steps: int
+    nbytes: int
+    count: int
+    target: int
+    trimmed: int
+    encode_ns: int
+    decode_ns: int
+
+
+class Counters:
+    """Running sums of all parameters, one row each.
+
+    Two threads write them, but never the same row of the same array: the encoding thread adds a
+    parameter's frames, the decoding thread their decoding and dense values.
+
+    Parameters
+    ----------
+    parameters : int
+        Number of parameters.
+    """
+
+    __slots__ = ("_decode_ns", "_encode_ns", "_sums")
+
+    def __init__(self, parameters: int) -> None:
+        self._sums = np.zeros((parameters, 5), np.int64)
+        self._encode_ns = np.zeros(parameters, np.int64)
+        self._decode_ns = np.zeros(parameters, np.int64)
+
+    def clear(self) -> None:
+        """Set all sums to zero."""
+        for array in (self._sums, self._encode_ns, self._decode_ns):
+            array[:] = 0
+
+    def encoded(self, rows: Rows, outcomes: Outcomes, nbytes: Integers) -> None:
+        """Add one frame per parameter, with its bytes on the wire."""
+        asked = outcomes.target >= 0
+        sums = (
+            np.ones_like(outcomes.count),
+            nbytes,
+            np.where(asked, outcomes.count, 0),
+            np.where(asked, outcomes.target, 0),
+            outcomes.trimmed,
+        )
+        self._sums[rows] += np.stack(sums, axis=1)
+        self._encode_ns[rows] += outcomes.nanoseconds
+
+    def decoded(self, rows: Rows, nanoseconds: Integers) -> None:
+        """Add the time of decoding all ranks' frames of each parameter."""
+        self._decode_ns[rows] += nanoseconds
+
+    def dense(self, rows: Rows, nbytes: Integers, nanoseconds: int) -> None:
+        """Add one dense exchange per parameter; the time is divided among them."""
+        self._sums[rows, 0] += 1
+        self._sums[rows, 1] += nbytes
+        self._decode_ns[rows] += nanoseconds // max(rows.size, 1)
+
+    def all(self) -> list[ParameterCounts]:
+        """Return the sums of every parameter."""
+        return [ParameterCounts(*row) for row in self._table().tolist()]
+
+    def total(self) -> ParameterCounts:
+        """Return the sums over all parameters."""
+        return ParameterCounts(*self._table().sum(axis=0).tolist())
+
+    def _table(self) -> Integers:
+        return np.column_stack((self._sums, self._encode_ns, self._decode_ns))
+
+
+_STAGES = ("encode", "exchange", "decode", "wait", "node")
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Running sums over all buckets.
+
+    ``steps`` counts all steps since the last reset, including those rolled back; ``steps_ever``
+    counts the steps that were not rolled back, across resets. ``recent`` has the marks of the last
+    steps that counted.
+    """
+
+    steps: int = 0
+    steps_ever: int = 0
+    collectives: int = 0
+    slot_bytes: int = 0
+    wire_bytes: float = 0.0
+    dense_bytes: int = 0
+    node_bytes: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_STAGES, 0.0))
+    recent: deque[list[BucketTimestamps]] = field(default_factory=lambda: deque(maxlen=STEPS))
+
+    def add(self, stage: str, start: float) -> float:
+        """Add the time since start to a stage, and return the current time."""
+        now = time.perf_counter()
+        self.seconds[stage] += now - start
+        return now
+
+    def sent(self, collectives: int, room: int, wire: float, dense: int) -> None:
+        """Add one bucket: collectives, bytes passed to them, bytes sent, bytes of gradients."""
+        self.collectives += collectives
+        self.slot_bytes += room
+        self.wire_bytes += wire
+        self.dense_bytes += dense
+
+
+def figures(times: StepTimes, counters: Counters, ranks: int, step: int) -> dict[str, Any]:
+    """Return the figures over all parameters, by their names in `Report`; none read a residual.
+
+    ``ranks`` is the number of ranks between which frames go.
+    """
+    sums = counters.total()
+    steps = max(times.steps, 1)
+    wire = times.wire_bytes / steps
+    dense = 2 * times.dense_bytes * (ranks - 1) / ranks / steps
+    return {
+        "step": step,
+        "steps": times.steps,
+        "collectives": times.collectives,
+        "wire_bytes": wire,
+        "dense_wire_bytes": dense,
+        "compression": dense / wire if wire else 1.0,
+        "node_wire_bytes": times.node_bytes / steps,
+        "slot_use": sums.nbytes / max(times.slot_bytes, 1),
+        "achieved": sums.count / sums.target if sums.target else None,
+        **{f"{stage}_ms": 1e3 * total / steps for stage, total in times.seconds.items()},
+    }
+
+
+def build_report(
+    codec: object,
+    parameters: Iterable[ParameterSlot],
+    place: RankTopology,
+    times: StepTimes,
+    counters: Counters,
+    carriers: Mapping[str, str],
+    step: int,
+    *,
+    residuals: bool,
+    decision: str = "",
+    schedule: str = "",
+) -> Report:
+    """Return a report on these parameters, whose counters come in the same order.
+
+    Parameters
+    ----------
+    codec : object
+        What was attached, for its repr.
+    parameters : iterable of ParameterSlot
+    place : RankTopology
+        Of this rank.
+    times : StepTimes
+    counters : Counters
+    carriers : mapping of str to str
+        The kinds of devices on which frames stay, with what moves them.
+    step : int
+        Backward passes that counted, ever.
+    residuals : bool
+        Compute the norms of the residuals, which reads each of them once.
+    decision : str
+        Why buckets are averaged as they are.
+    schedule : str
+        Where the schedule is.
+    """
+    parameters = list(parameters)
+    norms = [_norm(each) if residuals else None for each in parameters]
+    known = [norm for norm in norms if norm is not None]
+    return Report(
+        rank=place.rank,
+        world_size=place.size,
+        codec=repr(codec),
+        carried_by=", ".join(sorted(set(carriers.values()))) or "gloo",
+        **figures(times, counters, place.nodes, step),
+        residual_norm=math.hypot(*known) if residuals else None,
+        state_bytes=sum(each.nbytes for each in parameters),
+        parameters=tuple(map(_describe, parameters, counters.all(), norms)),
+        timeline=timeline(times.recent),
+        decision=decision,
+        schedule=schedule,
+    )
+
+
+def _norm(parameter: ParameterSlot) -> float | None:
+    return None if parameter.state is None else parameter.state.residual_norm
+
+
+def _describe(
+    parameter: ParameterSlot, tally: ParameterCounts, norm: float | None
+) -> ParameterReport:
+    steps = max(tally.steps, 1)
+    dense = parameter.numel * parameter.tensor.element_size()
+    return ParameterReport(
+        name=parameter.name,
+        numel=parameter.numel,
+        dense=not parameter.compressed,
+        steps=tally.steps,
+        bytes_per_step=tally.nbytes / steps,
+        compression=dense * tally.steps / tally.nbytes if tally.nbytes else 1.0,
+        achieved=tally.count / tally.target if tally.target else None,
+        trimmed=tally.trimmed,
+        encode_ms=1e-6 * tally.encode_ns / steps,
+        decode_ms=1e-6 * tally.decode_ns / steps,
+        residual_norm=norm,
+        state_bytes=parameter.nbytes,
+    )
