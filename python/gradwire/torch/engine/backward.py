@@ -15,7 +15,7 @@ from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError, fresh
-from gradwire.torch.exchange import Exchange
+from gradwire.torch.exchange.base import Exchange
 
 __all__ = ["BackwardPasses"]
 

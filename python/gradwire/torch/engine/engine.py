@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.pipeline import ExchangePipeline
-from gradwire.torch.exchange import Exchange
+from gradwire.torch.exchange.base import Exchange
 from gradwire.torch.transport import Channel, RankTopology, Transport
 
 __all__ = ["Engine", "left_on_error"]

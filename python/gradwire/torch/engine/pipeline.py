@@ -14,7 +14,7 @@ from gradwire.torch import backends
 from gradwire.torch.engine.layout import Layout
 from gradwire.torch.engine.step import BucketTask, InFlightBucket, Step
 from gradwire.torch.errors import AgreementError, ExchangeError, GradientError, fresh
-from gradwire.torch.exchange import Exchange
+from gradwire.torch.exchange.base import Exchange
 
 __all__ = ["ExchangePipeline"]
 
