@@ -10,6 +10,7 @@ from gradwire.torch.engine import parameter_states as making
 from gradwire.torch.engine.assignment import Assignment
 from gradwire.torch.engine.attached import GradientSource
 from gradwire.torch.engine.auto_scheduler import AutoScheduler
+from gradwire.torch.engine.backward import AutoControl
 from gradwire.torch.engine.checks import check_place
 from gradwire.torch.engine.connection import NO_FACTS, ShareOf, connect
 from gradwire.torch.engine.handle import Handle
@@ -44,6 +45,7 @@ def attach_engine(
     whole: bool = True,
     bucket_nbytes: int | None = None,
     joining: Callable[[], bool] = bool,
+    decide: Callable[..., AutoControl] | None = None,
     facts: Mapping[str, object] = NO_FACTS,
 ) -> Handle:
     """Compress the gradients of these parameters from now on. A collective.
@@ -67,6 +69,10 @@ def attach_engine(
         Capacity of the buckets.
     joining : callable
         As in `Passes`.
+    decide : callable, optional
+        Makes what decides how buckets are averaged, of parameters by name, scheduler, passes,
+        control, optimizer, and of the ranks that exchange gradients the number, and the channel if
+        they are not all.
     facts : mapping of str to object
         What all ranks must agree on besides.
 
@@ -133,6 +139,7 @@ def attach_engine(
         whole=whole,
         applying=applying,
         joining=joining,
+        decide=decide,
     )
 
 

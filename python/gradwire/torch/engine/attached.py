@@ -3,10 +3,10 @@
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 from gradwire.torch.engine.assignment import Codecs
-from gradwire.torch.engine.backward import BackwardPasses
+from gradwire.torch.engine.backward import AutoControl, BackwardPasses
 from gradwire.torch.engine.connection import Connection
 from gradwire.torch.engine.layout import Layouts
 from gradwire.torch.engine.local_gradients import exchange_held, used_anywhere
@@ -58,17 +58,6 @@ class GradientSource(Protocol):
         """
 
 
-class Deciding(Protocol):
-    """What decides how buckets are averaged, and says why."""
-
-    @property
-    def reason(self) -> str:
-        """Why they are averaged as they are."""
-
-
-D = TypeVar("D", bound=Deciding)
-
-
 class Attached:
     """The worker, exchange and channels of one attachment, from its start to `detach`."""
 
@@ -84,6 +73,7 @@ class Attached:
         whole: bool,
         applying: OptimizerLink | None,
         joining: Callable[[], bool],
+        decide: Callable[..., AutoControl] | None,
     ) -> None:
         self.codec: Codecs = options.assignment.given
         self._options = options
@@ -94,7 +84,7 @@ class Attached:
         self._whole = whole
         self._applying = applying
         self._joining = joining
-        self._deciding: Deciding | None = None
+        self._decide = decide
         self._begin(connection, entry)
         if applying is not None:
             applying.connect(self._exchange_held)
@@ -129,24 +119,20 @@ class Attached:
         )
         self._resources = Resources(self._worker, connection)
         self._finalizer = weakref.finalize(self, self._resources.abandon)
-        entry.open(self._passes, self)
-
-    def decide(self, make: Callable[..., D]) -> D:
-        """Have something decide from now on how buckets are averaged; return what is made.
-
-        It is called with parameters by name, scheduler, passes, control, optimizer and the number
-        of ranks.
-        """
-        made = make(
-            self._parameters,
-            self._scheduler,
-            self._passes,
-            self._control,
-            self._applying,
-            self.world_size,
+        self._deciding = self._passes.auto = (
+            None
+            if self._decide is None
+            else self._decide(
+                self._parameters,
+                self._scheduler,
+                self._passes,
+                connection.control,
+                self._applying,
+                place.nodes,
+                connection.between,
+            )
         )
-        self._deciding = made
-        return made
+        entry.open(self._passes, self)
 
     def __repr__(self) -> str:
         state = (
