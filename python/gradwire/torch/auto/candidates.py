@@ -25,6 +25,7 @@ __all__ = [
     "check_alone",
     "check_measurable",
     "check_unbounded",
+    "choices_of",
     "codec_for",
     "least_ratio",
 ]
@@ -48,12 +49,39 @@ class Automatic:
         The exchange that may be used in place of the codec's own, an all-gather.
     halves : bool
         Ranks can add up in bfloat16.
+    meets_late : bool
+        Where ranks meet, a pass begins only after the backward pass.
     """
 
     codec: "Codec"
     ratios: tuple[float, ...]
     owners: "Owners | None" = None
     halves: bool = True
+    meets_late: bool = False
+
+
+def choices_of(
+    codec: Any,
+    optimizer: object,
+    max_ratio: float | None,
+    schedule: Schedule | None,
+    hierarchy: object = None,
+    *,
+    owners: bool = False,
+) -> tuple[Any, Automatic | None]:
+    """Return the codec that an attachment begins with, and for ``"auto"`` what may be chosen.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Other arguments do not go with it.
+    """
+    if isinstance(codec, str) and codec == AUTO:
+        choices = codec_for(optimizer, max_ratio, owners=owners)
+        check_alone(schedule, hierarchy)
+        return choices.codec, choices
+    check_unbounded(max_ratio)
+    return codec, None
 
 
 def codec_for(optimizer: object, max_ratio: float | None, *, owners: bool = False) -> Automatic:

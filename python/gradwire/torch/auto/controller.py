@@ -2,28 +2,48 @@
 
 import dataclasses
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from gradwire.auto import FP32, Decider, Figures, Plan, Setting, combined
+from gradwire.auto import FP32, OWNERS_FROM, Decider, Figures, Plan, Setting, combined
 from gradwire.auto.decider import SETTLING
 from gradwire.cost import Calibration
 from gradwire.torch.auto.candidates import Automatic
 from gradwire.torch.auto.probes import Measured
-from gradwire.torch.auto.residual_flush import Leaving, Sent
 from gradwire.torch.auto.timings import BucketPlace, BucketTimes, PassRecord, Places, figures
 from gradwire.torch.engine.backward import BackwardPasses
 from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.optimizer_link import OptimizerLink
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.scheduler import AutoScheduler, ParameterPlan
+from gradwire.torch.transport import Channel
 
 __all__ = ["AutoController"]
 
 _RECORDS = 64
 """Passes that medians are over, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What is sent from now on.
+
+    Attributes
+    ----------
+    chosen : ParameterPlan
+    half : set of tuple of int
+        The buckets that are averaged in bfloat16, by the ids of their parameters.
+    saved : ParameterPlan or None
+        What a checkpoint has, if not the same.
+    """
+
+    chosen: ParameterPlan
+    half: set[tuple[int, ...]]
+    saved: ParameterPlan | None = None
 
 
 class AutoController:
@@ -45,6 +65,9 @@ class AutoController:
     applying : OptimizerLink
         The optimizer.
     ranks : int
+        How many exchange gradients.
+    between : Channel or None
+        Of the ranks that exchange gradients, if they are not all: those with this rank's shards.
     clock : callable
         Returns seconds.
     """
@@ -58,17 +81,20 @@ class AutoController:
         control: ControlChannel,
         applying: OptimizerLink | None,
         ranks: int,
+        between: Channel | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._choices = choices
         self._by_id = {id(each.tensor): each for each in parameters.values()}
         self._scheduler = scheduler
         assert applying is not None  # "auto" needs an optimizer
+        self._applying = applying
         self._additions = applying.follow_additions()
         self._added = False  # a pass has added to what was exchanged, on some rank
-        self._passes = passes
+        self._passes: BackwardPasses = weakref.proxy(passes)  # which have this object
         self._control = control
         self._ranks = ranks
+        self._between = between
         self._clock = clock
         self._chosen = scheduler.chosen
         self._codes = self._chosen.codes
@@ -82,20 +108,18 @@ class AutoController:
         self._left = 0  # passes until the next look
         self._skipped = 0  # passes after a change that are still not to be measured
         self._restarts = passes.restarts
-        self._leaving = Leaving(choices, self._by_id, passes, control, applying, ranks)
+        # Of a step that sends all that residuals hold of parameters that become dense: the passes
+        # that counted before it, and what is sent after it.
+        self._flush: tuple[int, _Sent] | None = None
         self._looks = 0
         self._looked = False  # where the present pass began
 
-    # What the hook asks -----------------------------------------------------------------------
+    # What the passes ask ----------------------------------------------------------------------
 
     @property
     def codes(self) -> bool:
         """Whether some bucket goes by the codec."""
         return self._codes
-
-    def encodes(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Tell whether some of these go by the codec."""
-        return self._codes and any(each.compressed for each in self._among(map(id, tensors)))
 
     @property
     def reason(self) -> str:
@@ -119,7 +143,7 @@ class AutoController:
     def meets(self) -> bool:
         """Whether ranks have to meet where the next pass begins: the same on all of them."""
         return (
-            self._leaving.under_way
+            self._flush is not None
             or self._scheduler.chosen is not self._scheduler.saved
             or (self._begins if self._decider is None else self._left <= 1)
         )
@@ -135,17 +159,23 @@ class AutoController:
             and current.places == self._places
         )
 
-    @property
-    def now(self) -> float:
-        """The time, by the clock of this rank."""
-        return self._clock()
-
     def interrupt(self) -> None:
         """Leave out what is under way: passes that are paused tell nothing of others."""
         self._current = None
 
     def begin(self, since: float | None = None) -> BaseException | None:
         """Begin a pass, ready since then or now; return an error that has broken the exchange."""
+        late = self._choices.meets_late and self.meets
+        error = self._begin(since)
+        if late and self._current is not None:
+            # It does not overlap as others do. A look that comes after so many passes comes after
+            # as many that are timed.
+            self._current.timed = False
+            if self._looked and self._skipped == 0:
+                self._left += 1
+        return error
+
+    def _begin(self, since: float | None) -> BaseException | None:
         now, previous = self._clock() if since is None else since, self._current
         self._looked = False
         # Only the last passes before a look count.
@@ -161,17 +191,17 @@ class AutoController:
             self._places = previous.places
             self._restart()
             previous = None
-        if self._leaving.under_way:
-            return self._passes.change(self._end_leaving)
+        if self._flush is not None:
+            return self._passes.change(self._end_flush)
         if self._codes and not self._added and self._additions.updates:
             return self._passes.change(self._leave_for_good)
         if self._scheduler.chosen is not self._scheduler.saved:  # of a flush that has no end now
-            return self._passes.change(lambda: self._send(Sent(self._scheduler.saved, self._half)))
+            return self._passes.change(lambda: self._send(_Sent(self._scheduler.saved, self._half)))
         if self._ranks == 1:
             return self._passes.change(self._leave) if self._is_left else None
         if self._scheduler.epoch_at(self._warm_step) != self._scheduler.epoch:
             self._skipped = max(self._skipped, SETTLING)
-            return self._passes.change(lambda: self._send(Sent(self._chosen, self._half)))
+            return self._passes.change(lambda: self._send(_Sent(self._chosen, self._half)))
         if self._scheduler.warms_up:  # which tells nothing of the setting
             return None
         if previous is None or not previous.complete:
@@ -193,18 +223,8 @@ class AutoController:
             return None
         return self._passes.change(self._look)
 
-    def leave_out(self) -> None:
-        """Do not time the pass that has begun, because it does not overlap as others do.
-
-        A look that comes after so many passes comes after as many that are timed.
-        """
-        if self._current is not None:
-            self._current.timed = False
-        if self._looked and self._skipped == 0:
-            self._left += 1
-
     def take(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool) -> bool:
-        """Write down a bucket that is ready; tell whether it goes by the codec's exchange."""
+        """Note a bucket that is ready; tell whether it goes by the codec's exchange."""
         record, key = self._current, tuple(map(id, tensors))
         codes = self._codes and any(each.compressed for each in self._among(key))
         if record is None:
@@ -212,44 +232,51 @@ class AutoController:
         # A step that was encoded in parts ends with its last bucket.
         codes = codes or (last and record.codes)
         record.codes = record.codes or codes
-        record.complete = last
-        self._additions.waiting = last or self._additions.waiting
-        record.places.append(
-            self._seen.of(
-                key, buffer, lambda: any(each.state is not None for each in self._among(key))
-            )
-        )
+        numel = None
+        if self._between is not None:  # the same on all ranks, whose shards differ
+            shares = self._control.size // self._ranks
+            numel = sum(-(-each.numel() // shares) for each in tensors)
+        record.places.append(self._seen.of(key, buffer, lambda: self._codable(key), numel))
         if record.timed:
             alone = buffer.device.type == "cpu" and torch.get_num_threads() == 1
-            worked = time.thread_time() if alone else None
+            # A pass of shards waits for other ranks, too.
+            worked = time.thread_time() if alone and self._between is None else None
             record.buckets.append(BucketTimes(self._clock(), coded=codes, worked=worked))
+            record.step = self._passes.last if codes else record.step
+        if last:
+            self.complete()
         return codes
 
-    def submitted(self) -> None:
-        """Note the step that the last bucket was submitted to."""
-        if self._current is not None and self._current.timed:
-            self._current.step = self._passes.last
+    def complete(self) -> None:
+        """Note that the pass had its last bucket."""
+        if self._current is not None and self._current.places:
+            self._current.complete = self._additions.waiting = True
 
-    def halves(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Tell whether the bucket of these is averaged in bfloat16."""
-        return tuple(map(id, tensors)) in self._half
+    def dense(
+        self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor
+    ) -> tuple[bool, Callable[[], None] | None]:
+        """Tell whether the last bucket is averaged in bfloat16, and what to call at its end.
 
-    def started(self, buffer: torch.Tensor, itemsize: int) -> Callable[[], None] | None:
-        """Note an all-reduce of the last bucket, which sends so many bytes for each of its entries.
-
-        Returns what notes its end; None if nobody will look.
+        None if nobody will look when that was.
         """
+        half = tuple(map(id, tensors)) in self._half
         if self._current is None or not self._current.timed:
-            return None
+            return half, None
         clock, bucket = self._clock, self._current.buckets[-1]
-        # A sparse one is gathered, and tells nothing of the speed of an all-reduce.
+        # Ranks that cannot add up in bfloat16 send float32. A sparse gradient is gathered, and
+        # tells nothing of the speed of an all-reduce.
+        wide = buffer.dtype == torch.bfloat16 and not self._choices.halves
+        itemsize = 2 if half else 4 if wide else buffer.element_size()
         nbytes = buffer.numel() * itemsize if buffer.layout == torch.strided else 0
         bucket.nbytes = 2.0 * (self._ranks - 1) / self._ranks * nbytes
 
         def ended() -> None:
             bucket.done = clock()
 
-        return ended
+        return half, ended
+
+    def _codable(self, key: Iterable[int]) -> bool:
+        return any(each.state is not None for each in self._among(key))
 
     def _among(self, key: Iterable[int]) -> list[ParameterSlot]:
         """Return the parameters that a bucket has, of those that are attached."""
@@ -265,7 +292,7 @@ class AutoController:
         """Measure anew: buckets are others, or other ratios were loaded."""
         self._decider, self._chosen = None, self._scheduler.chosen
         self._codes = self._chosen.codes
-        self._leaving.forget()
+        self._flush = None
         self._half.clear()
         self._records.clear()
         self._left = 0
@@ -304,7 +331,9 @@ class AutoController:
             if len(known) < len(every):  # a rank knows no whole pass
                 self._left = 2
                 return
-            evidence = Measured(self._choices, channel, decider.plan, self._calibration)
+            evidence = Measured(
+                self._choices, channel, decider.plan, self._calibration, self._between
+            )
             before = decider.plan
             plan = decider.look(combined(known), evidence)
             self._calibration = evidence.calibration
@@ -353,13 +382,42 @@ class AutoController:
 
     def _change(self, target: ParameterPlan, half: set[tuple[int, ...]]) -> None:
         """Send as planned, once what residuals hold of parameters that become dense is sent."""
-        self._send(self._leaving.go(Sent(self._chosen, self._half), Sent(target, half)))
+        sent = _Sent(target, half)
+        leaving = [each for each in self._leavers(target) if each.codec.memory.keeps]
+        if not leaving or not self._choices.ratios:
+            self._arrive(sent)
+            return
+        self._flush = self._passes.step, sent
+        # A run that resumes in between goes on as before, and decides anew. Asked for all entries,
+        # owners send all of their sums: the time and the memory of two frames and not of N.
+        every = {each.name: 1.0 for each in leaving}
+        owned = self._chosen.owned
+        by_owners = self._choices.owners is not None and self._ranks >= OWNERS_FROM
+        owned = owned | every.keys() if by_owners else owned - every.keys()
+        plan = ParameterPlan({**self._chosen.ratios, **every}, owned)
+        self._send(_Sent(plan, self._half, self._chosen))
 
-    def _end_leaving(self) -> None:
-        if (sent := self._leaving.end()) is not None:
-            self._send(sent)
+    def _end_flush(self) -> None:
+        """Send what was planned, if the pass that has sent all counted."""
+        assert self._flush is not None
+        step, sent = self._flush
+        if self._passes.step > step:
+            self._flush = None
+            self._arrive(sent)
 
-    def _send(self, sent: Sent) -> None:
+    def _arrive(self, sent: _Sent) -> None:
+        """Send as planned, once the optimizer has the moments of what becomes dense."""
+        leaving = [each for each in self._leavers(sent.chosen) if each.codec.memory.updates]
+        if leaving:
+            with self._control.act("moments of auto") as channel:
+                self._applying.give_back(leaving, self._between or channel)
+        self._send(sent)
+
+    def _leavers(self, target: ParameterPlan) -> list[ParameterSlot]:
+        every = self._by_id.values()
+        return [each for each in every if each.compressed and target.ratios[each.name] is None]
+
+    def _send(self, sent: _Sent) -> None:
         self._half, self._chosen, self._codes = sent.half, sent.chosen, sent.chosen.codes
         self._scheduler.choose(sent.chosen, saved=sent.saved, step=self._warm_step)
         self._passes.forget()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gradwire.torch.engine.backward import AutoControl
 from gradwire.torch.engine.config import Assignment, Options, check_place
 from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.engine import Engine, left_on_error
@@ -53,6 +54,7 @@ def attach_engine(
     whole: bool = True,
     bucket_nbytes: int | None = None,
     joining: Callable[[], bool] = bool,
+    decide: Callable[..., AutoControl] | None = None,
     facts: Mapping[str, object] = NO_FACTS,
 ) -> Handle:
     """Compress the gradients of these parameters from now on. A collective.
@@ -76,6 +78,10 @@ def attach_engine(
         Capacity of the buckets.
     joining : callable
         As in `BackwardPasses`.
+    decide : callable, optional
+        Makes what decides how buckets are averaged, of parameters by name, scheduler, passes,
+        control, optimizer, and of the ranks that exchange gradients the number, and the channel if
+        they are not all.
     facts : mapping of str to object
         What all ranks must agree on besides.
 
@@ -141,6 +147,7 @@ def attach_engine(
         source=source,
         link=link,
         joining=joining,
+        decide=decide,
     )
 
 

@@ -20,7 +20,7 @@ from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange.dense import named_error
-from gradwire.torch.exchange.value_sum import Selection, ValueSumExchange
+from gradwire.torch.exchange.value_sum import SharedSelection, ValueSumExchange
 from gradwire.torch.exchange.wire import wait
 from gradwire.torch.transport import Work
 
@@ -35,17 +35,17 @@ class LeaderExchange(ValueSumExchange):
 
     # The sending thread -----------------------------------------------------------------------
 
-    def _select_shared(self, job: BucketTask, sequence: int) -> Selection:
+    def _select_shared(self, job: BucketTask, sequence: int) -> SharedSelection:
         count = len(job.layout.pieces)
         nothing = np.empty(0, np.uint32)
-        selection = Selection([0] * count, [nothing] * count, {}, [0] * count)
+        selection = SharedSelection([0] * count, [nothing] * count, {}, [0] * count)
         for members, message, work in self._broadcast(job, selection):
             wait(work, sequence)
             self._read(job, members, message.numpy(), selection)
         return selection
 
     def _broadcast(
-        self, job: BucketTask, selection: Selection
+        self, job: BucketTask, selection: SharedSelection
     ) -> list[tuple[list[int], torch.Tensor, Work]]:
         """Start one broadcast per rank that leads for any piece, in the same order on all ranks."""
         by_leader: dict[int, list[int]] = {}
@@ -71,7 +71,7 @@ class LeaderExchange(ValueSumExchange):
         members: Sequence[int],
         limits: Sequence[int],
         message: NDArray[np.uint8],
-        selection: Selection,
+        selection: SharedSelection,
     ) -> None:
         """Select entries and write their positions, or write that this rank failed."""
         at = len(members) * _RECORD.size
@@ -95,7 +95,7 @@ class LeaderExchange(ValueSumExchange):
         job: BucketTask,
         members: Sequence[int],
         message: NDArray[np.uint8],
-        selection: Selection,
+        selection: SharedSelection,
     ) -> None:
         at = len(members) * _RECORD.size
         records = [

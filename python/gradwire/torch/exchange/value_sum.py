@@ -25,7 +25,7 @@ from gradwire.torch.exchange.dense import (
 from gradwire.torch.exchange.wire import Flags, FlagSums, check_word, read_flags, share_failure
 from gradwire.torch.transport import Channel
 
-__all__ = ["AllReduceExchange", "Selection", "ValueSumExchange"]
+__all__ = ["AllReduceExchange", "SharedSelection", "ValueSumExchange"]
 
 
 _BATCH = 1 << 18
@@ -34,7 +34,7 @@ memory of their frames, which is needed in addition to the vectors."""
 
 
 @dataclass(slots=True, eq=False)
-class Selection:
+class SharedSelection:
     """The entries of one bucket that all ranks send.
 
     Attributes
@@ -71,7 +71,7 @@ class _Vectors:
 
     Attributes
     ----------
-    selection : Selection
+    selection : SharedSelection
     flags : Flags
         Of the first vector; written last.
     dense, values : torch.Tensor
@@ -84,7 +84,7 @@ class _Vectors:
         Why this rank sums nothing but the flags.
     """
 
-    selection: Selection
+    selection: SharedSelection
     flags: Flags
     dense: torch.Tensor
     values: torch.Tensor
@@ -131,7 +131,7 @@ class ValueSumExchange(ExchangeBase):
     # What such an exchange is -----------------------------------------------------------------
 
     @abc.abstractmethod
-    def _select_shared(self, job: BucketTask, sequence: int) -> Selection:
+    def _select_shared(self, job: BucketTask, sequence: int) -> SharedSelection:
         """Agree with the other ranks on positions. Must not raise an error of this rank alone."""
 
     # The sending thread -----------------------------------------------------------------------
@@ -165,7 +165,7 @@ class ValueSumExchange(ExchangeBase):
         )
 
     def _take_vectors(
-        self, job: BucketTask, sequence: int, selection: Selection
+        self, job: BucketTask, sequence: int, selection: SharedSelection
     ) -> tuple[_Vectors, BucketTask]:
         layout = job.layout
         wire = _wire_dtype(layout)
@@ -208,7 +208,7 @@ class ValueSumExchange(ExchangeBase):
             pack_dense(job, sums.dense)
 
     def _encode_values(
-        self, job: BucketTask, selection: Selection, members: Sequence[int]
+        self, job: BucketTask, selection: SharedSelection, members: Sequence[int]
     ) -> tuple[Outcomes, torch.Tensor]:
         """Encode adjacent pieces of a bucket, and read the values from their frames."""
         parameters = [job.layout.compressed[index] for index in members]
@@ -307,13 +307,13 @@ class ValueSumExchange(ExchangeBase):
 class AllReduceExchange(ValueSumExchange):
     """Sums the values of all entries, or of those drawn from a shared seed."""
 
-    def _select_shared(self, job: BucketTask, sequence: int) -> Selection:
+    def _select_shared(self, job: BucketTask, sequence: int) -> SharedSelection:
         pieces = job.layout.pieces
         # Known even if encoding fails.
         counts = [piece.parameter.codec.sparsify.count(piece.parameter.numel) for piece in pieces]
         # The drawn entries depend on the step counts of the states.
         steps = [piece.parameter.step for piece in pieces]
-        return Selection(counts, [None] * len(pieces), {}, [0] * len(pieces), steps)
+        return SharedSelection(counts, [None] * len(pieces), {}, [0] * len(pieces), steps)
 
 
 def _joined(values: torch.Tensor, ends: Sequence[int], members: Sequence[int]) -> torch.Tensor:
@@ -324,7 +324,7 @@ def _joined(values: torch.Tensor, ends: Sequence[int], members: Sequence[int]) -
     return torch.cat([values[ends[index] : ends[index + 1]] for index in members])
 
 
-def _batches(layout: Layout, selection: Selection) -> Iterator[list[int]]:
+def _batches(layout: Layout, selection: SharedSelection) -> Iterator[list[int]]:
     """Divide the pieces of a bucket, in order: encoded ones alone, others with their neighbours."""
     batch: list[int] = []
     numel = 0
