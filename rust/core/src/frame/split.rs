@@ -91,9 +91,10 @@ impl Frame<'_> {
         }
         let mut first = 0;
         for (range, pair) in bounds.windows(2).enumerate() {
-            let end = match is_dense {
-                true => pair[1] as usize,
-                false => first + positions[first..].partition_point(|&p| u64::from(p) < pair[1]),
+            let end = if is_dense {
+                pair[1] as usize
+            } else {
+                first + positions[first..].partition_point(|&p| u64::from(p) < pair[1])
             };
             let whole = Cut { positions: pair[0]..pair[1], ranks: first..end };
             first = end;
@@ -101,7 +102,9 @@ impl Frame<'_> {
                 self.at_groups(whole, positions).into_iter().flatten()
             {
                 let local = positions.get_mut(ranks.clone()).unwrap_or_default();
-                local.iter_mut().for_each(|position| *position -= start as u32);
+                for position in &mut *local {
+                    *position -= start as u32;
+                }
                 let header = self.part_header(end - start, &ranks, (!is_dense).then_some(local));
                 parts.push(Part { range, start, header, ranks });
             }

@@ -46,6 +46,7 @@ pub(crate) trait Remember: Part {
 
 /// What is known of a memory before any entry is.
 #[derive(Debug, Clone, Copy)]
+#[allow(clippy::struct_excessive_bools, reason = "none follows from another")]
 pub(crate) struct Facts {
     /// Whether the momentum of entries that are sent becomes zero.
     pub masks: bool,
