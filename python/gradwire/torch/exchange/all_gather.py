@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gradwire.torch.engine.layout import Layout
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
@@ -102,23 +103,13 @@ class SlotPlan:
 
 @dataclass(slots=True, eq=False)
 class _Slots:
-    """The slots of one bucket.
-
-    Attributes
-    ----------
-    plan : SlotPlan
-    slot, gathered : torch.Tensor
-        This rank's slot, and memory that begins with those of all ranks.
-    sizes : list of list of int
-        Bytes of each rank's frames.
-    unused : numpy.ndarray
-        For each piece, whether its gradient is zero on every rank.
-    """
+    """The slots of one bucket."""
 
     plan: SlotPlan
-    slot: torch.Tensor
-    gathered: torch.Tensor
-    sizes: list[list[int]] = field(default_factory=list)
+    slot: torch.Tensor  # this rank's
+    gathered: torch.Tensor  # memory that begins with the slots of all ranks
+    sizes: list[list[int]] = field(default_factory=list)  # bytes of each rank's frames
+    # Pieces whose gradients are zero on every rank.
     unused: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
 
     def rows(self, ranks: int) -> torch.Tensor:
@@ -150,8 +141,8 @@ class AllGatherExchange(ExchangeBase):
         self._slots = BufferPool()
         self._gathers = BufferPool()
 
+    @override
     def close(self) -> None:
-        """Release the channel, without closing it, and the memory of slots."""
         super().close()
         self._slots.clear()
         self._gathers.clear()

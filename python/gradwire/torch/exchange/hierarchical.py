@@ -28,23 +28,12 @@ __all__ = ["Confirmation", "HierarchicalExchange"]
 
 @dataclass(slots=True, eq=False)
 class _Share:
-    """The exchange of this rank's share of a bucket between the nodes.
-
-    Attributes
-    ----------
-    flight : InFlightBucket
-    memory : torch.Tensor
-        The bytes that hold the share.
-    nbytes : int
-        Bytes sent to the other ranks of the node before.
-    seconds : float
-        Time of that.
-    """
+    """The exchange of this rank's share of a bucket between the nodes."""
 
     flight: InFlightBucket
-    memory: torch.Tensor
-    nbytes: int
-    seconds: float
+    memory: torch.Tensor  # the bytes that hold the share
+    nbytes: int  # sent to the other ranks of the node before
+    seconds: float  # time of that
 
 
 class HierarchicalExchange:
@@ -281,13 +270,7 @@ def _of_all_ranks(
 ) -> BaseException | None:
     """Return an error between nodes as one that all ranks understand.
 
-    Parameters
-    ----------
-    error : BaseException or None
-        Its rank is a node, and its position is in a share.
-    starts : mapping of str to int
-        Where this rank's share of each parameter starts.
-    place : RankTopology
+    Its rank is a node, and its position counts from ``starts``, where this rank's shares start.
     """
     if isinstance(error, GradientError):
         rank = place.rank_of(error.rank, place.share)

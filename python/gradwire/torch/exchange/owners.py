@@ -25,6 +25,7 @@ from typing import ClassVar, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gradwire import _native
 from gradwire.errors import NonFiniteError
@@ -59,18 +60,10 @@ _UNEQUAL = 4
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A part of a parameter that one rank owns.
+    """A part of a parameter that one rank owns."""
 
-    Attributes
-    ----------
-    index : int
-        Of the parameter among the compressed ones of the bucket.
-    start, stop : int
-        Its entries in the parameter.
-    """
-
-    index: int
-    start: int
+    index: int  # of the parameter among the compressed ones of the bucket
+    start: int  # its first entry in the parameter
     stop: int
 
 
@@ -180,31 +173,16 @@ def _frame_sizes(message: Bytes, at: int, count: int, rank: int) -> list[int]:
 
 @dataclass(slots=True, eq=False)
 class _Messages:
-    """The messages of one bucket.
-
-    Attributes
-    ----------
-    ownership : _Ownership
-    parts : numpy.ndarray
-        Those for all owners, one after another: dense entries, and parts of frames.
-    sizes : list of int
-        Bytes for each owner.
-    fronts : torch.Tensor
-        Verdicts and zero flags of all ranks.
-    error : BaseException or None
-        Why this rank has no parts.
-    unused : numpy.ndarray
-        Parameters whose gradients are zero on every rank.
-    merged : list of torch.Tensor
-        Means of dense entries and frames of sums, of each owner.
-    """
+    """The messages of one bucket."""
 
     ownership: _Ownership
-    parts: Bytes
-    sizes: list[int]
-    fronts: torch.Tensor
-    error: BaseException | None = None
+    parts: Bytes  # for all owners, one after another: dense entries, and parts of frames
+    sizes: list[int]  # of the parts for each owner
+    fronts: torch.Tensor  # verdicts and zero flags of all ranks
+    error: BaseException | None = None  # why this rank has no parts
+    # Parameters whose gradients are zero on every rank.
     unused: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    # Of each owner: means of dense entries, and frames of sums.
     merged: list[torch.Tensor] = field(default_factory=list)
 
 
@@ -224,8 +202,8 @@ class OwnerExchange(ExchangeBase):
         super().__init__(channel, {}, check_result=check_result, second=second)
         self._frames = BufferPool()
 
+    @override
     def close(self) -> None:
-        """Release both channels, without closing them, and the memory of frames."""
         super().close()
         self._frames.clear()
 

@@ -47,25 +47,13 @@ _BLOCK = 1 << 17
 
 @dataclass(slots=True, eq=False)
 class _Factors:
-    """What this rank sums of one bucket.
+    """The vector of one bucket that this rank sums."""
 
-    Attributes
-    ----------
-    vector : torch.Tensor
-        The flags, the dense parameters, and P of each piece.
-    dense, ps : torch.Tensor
-        Where these are in the vector.
-    matrices : list of torch.Tensor
-        Gradient plus residual of each piece.
-    error : BaseException or None
-        Why this rank sums nothing but the flags.
-    """
-
-    vector: torch.Tensor
-    dense: torch.Tensor
-    ps: torch.Tensor
-    matrices: list[torch.Tensor]
-    error: BaseException | None = None
+    vector: torch.Tensor  # flags, dense parameters, and P of each piece
+    dense: torch.Tensor  # a part of the vector
+    ps: torch.Tensor  # another one
+    matrices: list[torch.Tensor]  # gradient plus residual of each piece
+    error: BaseException | None = None  # why this rank sums nothing but the flags
 
 
 class PowerSGDExchange(ExchangeBase):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gradwire.torch.engine.layout import Layout
 from gradwire.torch.engine.metrics import Outcomes
@@ -67,30 +68,15 @@ class SharedSelection:
 
 @dataclass(slots=True, eq=False)
 class _Vectors:
-    """What this rank sums of one bucket.
-
-    Attributes
-    ----------
-    selection : SharedSelection
-    flags : Flags
-        Of the first vector; written last.
-    dense, values : torch.Tensor
-        Where dense parameters and the values of all pieces are in the vectors.
-    vectors : list of torch.Tensor
-        One or two.
-    buffers : list of torch.Tensor
-        The bytes that these are parts of.
-    error : BaseException or None
-        Why this rank sums nothing but the flags.
-    """
+    """The vectors of one bucket that this rank sums."""
 
     selection: SharedSelection
-    flags: Flags
-    dense: torch.Tensor
-    values: torch.Tensor
-    vectors: list[torch.Tensor]
-    buffers: list[torch.Tensor]
-    error: BaseException | None = None
+    flags: Flags  # at the start of the first vector; written last
+    dense: torch.Tensor  # where dense parameters are in the vectors
+    values: torch.Tensor  # where the values of all pieces are
+    vectors: list[torch.Tensor]  # one or two
+    buffers: list[torch.Tensor]  # the bytes that these are parts of
+    error: BaseException | None = None  # why this rank sums nothing but the flags
 
     @property
     def front(self) -> torch.Tensor:
@@ -122,8 +108,8 @@ class ValueSumExchange(ExchangeBase):
         self._buffers = BufferPool()
         self._frames = BufferPool()
 
+    @override
     def close(self) -> None:
-        """Release both channels, without closing them, and the memory of frames and sums."""
         super().close()
         self._buffers.clear()
         self._frames.clear()

@@ -81,15 +81,7 @@ class Verdict:
 def attributed(
     error: BaseException | None, rank: int, act: str = "encode"
 ) -> ExchangeError | GradientError | None:
-    """Return the error of one rank as all ranks raise it.
-
-    Parameters
-    ----------
-    error : BaseException or None
-    rank : int
-    act : str
-        What the rank could not do.
-    """
+    """Return the error of one rank, which could not do this act, as all ranks raise it."""
     if error is None:
         return None
     if isinstance(error, GradientError):
@@ -208,17 +200,7 @@ def share_failure(
 ) -> NoReturn:
     """Gather the errors of all ranks once one has failed, and raise the first. A collective.
 
-    Parameters
-    ----------
-    channel : Channel
-        One that no other thread uses.
-    layout : Layout
-        Of the bucket.
-    sequence : int
-    error : BaseException or None
-        Why this rank failed, if it did.
-    act : str
-        What all ranks were doing.
+    No other thread uses the channel. ``act`` is what all ranks were doing.
     """
     message = np.zeros(MESSAGE_NBYTES, np.uint8)
     write_verdict(message, layout.digest, sequence, attributed(error, channel.rank, act))
