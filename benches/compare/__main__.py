@@ -105,7 +105,7 @@ def measure(
             out.fill(0)
             seconds, _ = timed(lambda: entrant.decode_add(wire, out), lambda: None, repeats)
             decodes[name].add(seconds, copy)
-            sent[name].append((entrant.nbytes(wire), entrant.count(wire)))
+            sent[name].append(entrant.sent(wire))
 
         return work
 

@@ -5,7 +5,6 @@ import hashlib
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,22 +46,16 @@ def _make_task(name: str) -> Task:
     raise ValueError(f"unknown task {name!r}")
 
 
-@dataclass
 class Rank:
     """State that a rank keeps between commands."""
 
-    rank: int
-    ranks: int
-    interface: str
-    address: str
-    shaped: bool
-    say: Say
-    framework: Framework
-
-    def __post_init__(self) -> None:
+    def __init__(self, setup: dict[str, Any], say: Say, framework: Framework) -> None:
+        self.rank, self.ranks, self.address = setup["rank"], setup["ranks"], setup["address"]
+        self.interface, self.shaped = setup["interface"], setup["shaped"]
+        self.say, self.framework = say, framework
         self._tasks: dict[str, Task] = {}
         own = {"torch": torch.__version__, "simd": str(gradwire.simd_level())}
-        self.versions = own | self.framework.versions
+        self.versions = own | framework.versions
 
     def task(self, name: str) -> Task:
         """Return the task of that name; its data is loaded once."""
@@ -245,5 +238,4 @@ def join(setup: dict[str, Any], say: Say) -> Rank:
         framework = Horovod(setup)
     else:
         framework = DDP(setup)
-    here = {key: setup[key] for key in ("rank", "ranks", "interface", "address", "shaped")}
-    return Rank(**here, say=say, framework=framework)
+    return Rank(setup, say, framework)

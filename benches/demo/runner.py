@@ -11,8 +11,9 @@ from benches.demo.progress import Reporter
 from benches.demo.results import Results, Run
 from benches.harness import horovodrun
 from benches.harness.link import Link, open_link
-from benches.harness.machine import machine, threads_per_rank, versions
+from benches.harness.machine import machine, threads_per_rank
 from benches.harness.processes import Ranks, start
+from benches.harness.results import versions
 from gradwire.cli.plan.quantities import format_rate
 
 WARM_UP_STEPS = 12  # of the run without any exchange, which also warms up caches and thread pools

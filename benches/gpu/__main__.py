@@ -16,8 +16,7 @@ import gradwire.torch
 from benches.harness import pages, results
 from benches.harness.pages import span
 
-from . import record
-from .measure import SECTIONS, Setup, by_events, guarded
+from .measure import SECTIONS, Setup, by_events, default_path, guarded, new_document
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -51,8 +50,8 @@ def hindrance() -> str | None:
 
 def measure(setup: Setup, sections: Sequence[str], out: Path | None) -> tuple[Path, dict[str, Any]]:
     """Run sections, and write what there is after each: the device may not last."""
-    document = record.document(setup)
-    path = out or record.default_path(document)
+    document = new_document(setup)
+    path = out or default_path(document)
     for name in sections:
         with guarded(document["failed"], name):
             document["sections"][name] = SECTIONS[name](setup, _say, document["failed"])

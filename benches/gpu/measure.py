@@ -5,10 +5,15 @@ never checked is not timed: frames are compared with the core's first, and who f
 written down.
 """
 
+import hashlib
+import os
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +24,10 @@ import gradwire
 from benches.compare.contestants import PEERS, Contestant, TorchTopK, call, layer
 from benches.compare.laws import gradients
 from benches.compare.timing import Clock, Tick, interleave
+from benches.harness import results
 from gradwire.presets import PRESETS, Preset
 from gradwire.quantize import BFloat16
+from gradwire.torch.cuda import status
 
 from . import kernels
 from .kernels import Kernels, contestant
@@ -63,22 +70,15 @@ RATIO, RECEIVED = 0.001, 0.01
 FRAMES = 8
 TOGETHER = 4  # presets at a time: each keeps a few times the memory of the tensor
 
-TOPK = contestant(
-    "gradwire topk",
-    "exact, float32 values, frame with checksum",
-    lambda _: gradwire.topk(ratio=RATIO),
-)
-SIDCO = contestant(
-    "gradwire sidco",
-    "generalized Pareto, adaptive stages, float32 values",
-    lambda _: gradwire.sidco(ratio=RATIO),
-)
-DENSE = contestant(
-    "gradwire dense bf16",
-    "every entry as bfloat16; no residual",
-    lambda _: gradwire.dense(quantize=BFloat16()),
-)
-OURS = (TOPK, SIDCO, DENSE)
+OURS = tuple(
+    contestant(f"gradwire {name}", setting, make)
+    for name, setting, make in (
+        ("topk", "exact, float32 values", lambda _: gradwire.topk(ratio=RATIO)),
+        ("sidco", "generalized Pareto, adaptive stages", lambda _: gradwire.sidco(ratio=RATIO)),
+        ("dense bf16", "every entry as bfloat16; no residual",
+         lambda _: gradwire.dense(quantize=BFloat16())),
+    )
+)  # fmt: skip
 Failed = dict[str, str]
 
 
@@ -162,8 +162,8 @@ def race(
         entrant = entrants[row["name"]]
         entrant.ready(given[0])
         wire = entrant.encode(given[0])
-        sent = {"nbytes": int(entrant.nbytes(wire)), "count": int(entrant.count(wire))}
-        row |= {"setting": entrant.setting, **sent}
+        nbytes, count = entrant.sent(wire)
+        row |= {"setting": entrant.setting, "nbytes": nbytes, "count": count}
     return {**found, "numel": numel}
 
 
@@ -210,3 +210,53 @@ SECTIONS: dict[str, Callable[[Setup, Tick, Failed], dict[str, Any]]] = {
     "receive": receive,
     "presets": presets,
 }
+
+
+def facts(device: str) -> dict[str, Any]:
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": _device(device) | {"cores": os.cpu_count()},
+        "versions": results.versions("numpy", "torch") | {"gradwire": gradwire.__version__},
+        "library": _library(),
+    }
+
+
+def new_document(setup: Setup) -> dict[str, Any]:
+    """Return a run without results yet."""
+    settings = {"numel": setup.numel, "rounds": setup.rounds}
+    return {**facts(setup.device), **settings, "sections": {}, "failed": {}}
+
+
+def default_path(document: dict[str, Any]) -> Path:
+    """Return the file in ``benches/results`` that date and chip name."""
+    chip = re.sub(r"[^a-z0-9]+", "-", document["machine"]["chip"].lower()).strip("-")
+    return results.FOLDER / f"{document['date'][:10]}-{chip}.json"
+
+
+def _device(device: str) -> dict[str, Any]:
+    if device != "cuda":
+        return {"chip": f"{device}, emulated", "driver": None, "cuda": torch.version.cuda}
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "chip": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "memory": properties.total_memory,
+        "driver": driver(),
+        "cuda": torch.version.cuda,
+    }
+
+
+def driver() -> str | None:
+    """Return the version of the driver, if the machine tells it."""
+    version = Path("/proc/driver/nvidia/version")
+    found = version.exists() and re.search(r"\s(\d+\.\d+[.\d]*)\s", version.read_text())
+    return found[1] if found else None
+
+
+def _library() -> dict[str, Any]:
+    found = status()
+    if found.library is None:
+        return {"reason": found.reason}
+    data = found.library.read_bytes()
+    return {"reason": found.reason, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

@@ -2,7 +2,6 @@
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,6 @@ def threads_per_rank(ranks: int) -> int:
     The models are small; more threads would mostly wait for each other.
     """
     return min(4, max(1, cores() // ranks))
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that affect the figures."""
-    found = {"python": platform.python_version()}
-    for package in ("gradwire", "numpy", "scikit-learn"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed as a package"
-    return found
 
 
 def machine() -> dict[str, Any]:

@@ -68,7 +68,8 @@ def relative(path: Path) -> str:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Return the versions of Python and of packages."""
+    """Return the versions of Python and of packages, by default of those that ranks have."""
+    packages = packages or ("gradwire", "numpy", "scikit-learn")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
@@ -79,7 +80,7 @@ def circumstances() -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {**machine.machine(), "simd": gradwire.simd_level()},
-        "versions": {**machine.versions(), "torch": torch.__version__},
+        "versions": {**versions(), "torch": torch.__version__},
     }
 
 

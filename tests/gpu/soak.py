@@ -26,7 +26,7 @@ import gradwire
 import gradwire.torch
 from benches.compare.contestants import group
 from benches.compare.laws import student
-from benches.gpu.record import facts
+from benches.gpu.measure import facts
 from gradwire.torch.backends import cuda
 
 CODECS = {

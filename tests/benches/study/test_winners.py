@@ -62,7 +62,7 @@ def findings(tmp_path, monkeypatch) -> Findings:
         load = [[0.0], [0.0]]
         found = {"rows": rows(cell), "load": load}
         kept.add({"key": cell_key(cell, PLAN), **circumstances(), **found})
-    asked = curves.Asked(PLAN, kept, lambda: False)
+    asked = curves.Asked(PLAN, kept)
     while missing := asked.missing():
         for run in missing:
             asked.keep(run, outcome(run))
