@@ -110,12 +110,10 @@ def write(work: Planned, out: Path) -> None:
     summaries = show.summarize(work.plan, records)
     if not summaries:
         return
-    from .picture import draw
-
     results.write(store.document(work.plan, records), out / "accuracy.json")
     text = f"{show.best(summaries)}\n\n{show.rates(summaries)}\n"
     (out / "accuracy.md").write_text(text, encoding="utf-8")
-    draw(summaries, out / show.FIGURE)
+    show.draw(summaries, out / show.FIGURE)
     print(f"\n{text}\nWritten to {out}: accuracy.json, accuracy.md, {show.FIGURE}")
 
 

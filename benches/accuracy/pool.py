@@ -1,6 +1,7 @@
 """Worker processes of a thread each that make runs, the most telling ones first."""
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import signal
@@ -136,14 +137,5 @@ def _train(task: Any, method: Any, learning_rate: float, **options: Any) -> dict
 
 def make_task(name: str, data: Path | None) -> Any:
     """Return a task; each imports only what it needs."""
-    if name == "text":
-        from .tasks.text import Text
-
-        return Text()
-    if name == "clicks":
-        from .tasks.clicks import Clicks
-
-        return Clicks()
-    from .tasks.fashion import Fashion
-
-    return Fashion(data)
+    module = importlib.import_module(f"benches.accuracy.tasks.{name}")
+    return module.Fashion(data) if name == "fashion" else getattr(module, name.capitalize())()

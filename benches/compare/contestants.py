@@ -142,7 +142,7 @@ class SidcoInTorch(Selecting):
 
     def __init__(self, numel: int, ratio: float, device: str = "cpu") -> None:
         super().__init__(numel, ratio, device)
-        self.stages, self.steps, self.sent = 1, 0, 0.0
+        self.stages, self.steps, self.achieved = 1, 0, 0.0
 
     def settle(self, gradient: Array | Tensor) -> None:
         # The law decides the number of stages, not the length: find it on a piece.
@@ -170,9 +170,9 @@ class SidcoInTorch(Selecting):
 
     def _adapt(self, achieved: float) -> None:
         self.steps += 1
-        self.sent += achieved
+        self.achieved += achieved
         if self.steps % self.EVERY == 0:
-            mean, self.sent = self.sent / self.EVERY, 0.0
+            mean, self.achieved = self.achieved / self.EVERY, 0.0
             if mean > 1 + self.TOLERANCE:
                 self.stages -= 1
             elif mean < 1 - self.TOLERANCE:

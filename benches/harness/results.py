@@ -16,9 +16,6 @@ FOLDER = ROOT / "benches" / "results"
 
 Record = dict[str, Any]
 
-TIMED = ("architecture", "processor", "cores", "simd")
-"""What has to be equal of two machines whose times are compared."""
-
 
 class Store:
     """A file of records, one JSON object a line, read once and then appended to.
@@ -82,11 +79,6 @@ def circumstances() -> dict[str, Any]:
         "machine": {**machine.machine(), "simd": gradwire.simd_level()},
         "versions": {**versions(), "torch": torch.__version__},
     }
-
-
-def same_machine(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether times of two machines may be compared."""
-    return all(one.get(name) == other.get(name) for name in TIMED)
 
 
 def where(found: Mapping[str, Any]) -> str:

@@ -10,8 +10,7 @@ pytest.importorskip("matplotlib", reason="the demo's picture needs the layer dem
 
 from rich.console import Console
 
-from benches.demo import budget
-from benches.demo.budget import Budget, Job
+from benches.demo import runner
 from benches.demo.results import Results, Run
 from benches.demo.table import print_results, reading
 
@@ -129,23 +128,23 @@ def test_the_reading_says_when_compression_does_not_pay():
     assert "even with no compression, computing is 100 % of a step" in line
 
 
-def jobs(*methods: str) -> list[Job]:
-    return [Job("digits", method, 100_000_000) for method in methods]
+def jobs(*methods: str) -> list[runner.Job]:
+    return [runner.Job("digits", method, 100_000_000) for method in methods]
 
 
 def test_the_budget_leaves_steps_alone_where_time_suffices():
     todo = jobs("none", "bf16", "sidco")
-    plan = Budget(todo, None, 0.01, clock=lambda: 0.0)
-    assert {plan.begin(job) for job in todo} == {budget.KINDS["digits"].steps}
-    assert Budget(todo, 5000, 0.01, clock=lambda: 0.0).begin(todo[0]) == 5000
+    plan = runner.Budget(todo, None, 0.01, clock=lambda: 0.0)
+    assert {plan.begin(job) for job in todo} == {runner.KINDS["digits"].steps}
+    assert runner.Budget(todo, 5000, 0.01, clock=lambda: 0.0).begin(todo[0]) == 5000
 
 
 def test_the_budget_gives_a_slow_machine_fewer_steps_but_all_methods_the_same():
     now = [0.0]
     todo = jobs("none", "bf16", "sidco")
-    plan = Budget(todo, None, 0.01, clock=lambda: now[0])
+    plan = runner.Budget(todo, None, 0.01, clock=lambda: now[0])
     plan.compute["digits"] = 1.0
     first = plan.begin(todo[0])
-    assert budget.MIN_STEPS <= first < budget.KINDS["digits"].steps
+    assert runner.MIN_STEPS <= first < runner.KINDS["digits"].steps
     now[0] += 200.0
     assert {plan.begin(job) for job in todo[1:]} == {first}
