@@ -1,6 +1,6 @@
 """Count the instructions per element of kernels and encodes; print them as a Markdown table.
 
-    make bench-instructions ARGS="[--only TEXT] [--into docs/performance.md]"
+    make bench-instructions ARGS="[--only TEXT]"
 
 Times vary from run to run; counts do not. ``valgrind --tool=callgrind`` counts them at the AVX2
 level, the highest that it supports, for one thread and Laplace entries, in the core's example
@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .harness import pages
-
-BLOCK = "instructions"
 
 
 def build(cargo: str = "cargo") -> Path:
@@ -74,16 +72,11 @@ def rows(only: str) -> Iterator[list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="only cases whose name contains this text")
-    parser.add_argument("--into", type=Path, help="rewrite the table in this file too")
     chosen = parser.parse_args()
     headings = ["work", "instructions per element"]
-    lines = [f"| {' | '.join(headings)} |", f"|---{'|---:' * (len(headings) - 1)}|"]
-    print("\n".join(lines))
+    print(f"| {' | '.join(headings)} |\n|---|---:|")
     for cells in rows(chosen.only):
-        lines.append(f"| {' | '.join(cells)} |")
-        print(lines[-1], flush=True)
-    if chosen.into:
-        pages.replace(chosen.into, BLOCK, "\n".join(lines))
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,16 +23,16 @@ _tasks: dict[str, Any] = {}
 
 
 class Work(Protocol[R]):
-    """Which runs a pool makes, and where they are kept."""
+    """Which runs a pool makes, the most telling first, and where they are kept.
 
-    def missing(self) -> Sequence[R]:
-        """Return the runs that are known to be needed and are not there, most telling first."""
+    An order is the name of a task and the arguments of `run.run`.
+    """
 
-    def order(self, run: R) -> tuple[str, Any, float, dict[str, Any]]:
-        """Return the name of a task and the arguments of `run.run`."""
+    def missing(self) -> Sequence[R]: ...
 
-    def keep(self, run: R, outcome: dict[str, Any]) -> Record:
-        """Keep what a process has answered."""
+    def order(self, run: R) -> tuple[str, Any, float, dict[str, Any]]: ...
+
+    def keep(self, run: R, outcome: dict[str, Any]) -> Record: ...
 
 
 class WorkerError(Exception):

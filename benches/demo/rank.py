@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import importlib
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -33,19 +34,6 @@ def evaluation_steps(steps: int) -> list[int]:
     return sorted({round(steps * (i / EVALUATIONS) ** 1.5) for i in range(EVALUATIONS + 1)})
 
 
-def _make_task(name: str) -> Task:
-    # Each needs libraries that the other does not, and that take seconds to import.
-    if name == "digits":
-        from benches.harness.digits import Digits
-
-        return Digits()
-    if name == "text":
-        from benches.harness.text import Text
-
-        return Text()
-    raise ValueError(f"unknown task {name!r}")
-
-
 class Rank:
     """State that a rank keeps between commands."""
 
@@ -60,7 +48,11 @@ class Rank:
     def task(self, name: str) -> Task:
         """Return the task of that name; its data is loaded once."""
         if name not in self._tasks:
-            self._tasks[name] = _make_task(name)
+            if name not in ("digits", "text"):
+                raise ValueError(f"unknown task {name!r}")
+            # Each needs libraries that the other does not, and that take seconds to import.
+            module = importlib.import_module(f"benches.harness.{name}")
+            self._tasks[name] = getattr(module, name.capitalize())()
         return self._tasks[name]
 
     def probe(self, seconds: float) -> list[float]:

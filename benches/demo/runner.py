@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from benches.demo.progress import Reporter
+from rich.console import Console
+
 from benches.demo.results import HALVES, PLAIN, Results, Run
 from benches.harness import horovodrun
+from benches.harness.command import progress
 from benches.harness.link import Link, open_link
 from benches.harness.machine import machine, threads_per_rank
 from benches.harness.processes import Ranks, start
@@ -95,6 +97,36 @@ class Budget:
         share = {PLAIN: 1.0, **dict.fromkeys(HALVES, 0.5)}.get(job.method, 1.5 * self._ratio)
         transfer = 8 * 4 * kind.parameters * share / job.rate if job.rate else 0.0
         return steps * (self.compute[job.task] + transfer + 0.003) + _FIXED
+
+
+QUIET_SECONDS = 10.0  # between two lines if there is no terminal
+
+
+class Reporter:
+    """Progress on a console."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._label, self._steps, self._said = "", 0, 0.0
+
+    def note(self, text: str) -> None:
+        progress("")
+        self._console.print(text, highlight=False, markup=False)
+
+    def begin(self, label: str, steps: int) -> None:
+        self._label, self._steps, self._said = label, steps, time.monotonic()
+
+    def advance(self, step: int, loss: float, share: float, left: float) -> None:
+        """Tell how far a run is, and all of them, with the seconds that are left."""
+        clock = f"{int(left) // 60}:{int(left) % 60:02d} left"
+        text = f"[{share:4.0%}] {self._label}: step {step}/{self._steps}  loss {loss:.3f}  {clock}"
+        progress(text)
+        if not self._console.is_terminal and time.monotonic() - self._said >= QUIET_SECONDS:
+            self._said = time.monotonic()
+            self.note(f"  {text}")
+
+    def end(self, summary: str) -> None:
+        self.note(f"  {self._label}: {summary}")
 
 
 WARM_UP_STEPS = 12  # of the run without any exchange, which also warms up caches and thread pools

@@ -9,8 +9,8 @@ where user namespaces are allowed; with --quick at most eight minutes.
 import argparse
 import os
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -166,20 +166,17 @@ def time_steps(plan: Plan, kept: Store, data: Path | None) -> None:
                     listed, folder = contestants(cell.section), data and str(data)
                     ranks.ask(do="load", section=cell.section, contestants=listed, data=folder)
                     loaded = cell.section
-                time_cell(ranks, cell, plan, kept, shaped=why_not is None)
+                title = f"{cell.section}, {cell.ranks} ranks, {show.link_name(cell.link)}"
+                load = os.getloadavg()
+                rows = measure(ranks, plan, cell, partial(tell, title))
+                progress("")
+                found = {"rows": rows, "shaped": why_not is None, "load": [load, os.getloadavg()]}
+                kept.add({"key": cell_key(cell, plan), **results.circumstances(), **found})
+                print(f"{title}: timed", flush=True)
 
 
-def time_cell(ranks: Ranks, cell: Cell, plan: Plan, kept: Store, *, shaped: bool) -> None:
-    """Time all methods of a cell, and keep it."""
-    title = f"{cell.section}, {cell.ranks} ranks, {show.link_name(cell.link)}"
-    began, load = time.monotonic(), os.getloadavg()
-    rows = measure(ranks, plan, cell, lambda text: progress(f"{title}: {text}"))
-    progress("")
-    seconds = round(time.monotonic() - began, 1)
-    found = {"rows": rows, "shaped": shaped, "cell_seconds": seconds,
-             "load": [load, os.getloadavg()]}  # fmt: skip
-    kept.add({"key": cell_key(cell, plan), **results.circumstances(), **found})
-    print(f"{title}: {seconds:.0f} s", flush=True)
+def tell(title: str, text: str) -> None:
+    progress(f"{title}: {text}")
 
 
 def measure(
