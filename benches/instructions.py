@@ -7,8 +7,6 @@ level, the highest that it supports, for one thread and Laplace entries, in the 
 ``instructions``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re
@@ -20,9 +18,9 @@ from pathlib import Path
 from .harness import pages
 
 
-def build(cargo: str = "cargo") -> Path:
+def build() -> Path:
     """Build the example and return its path."""
-    command = f"{cargo} build --release --locked -p gradwire-core --example instructions"
+    command = "cargo build --release --locked -p gradwire-core --example instructions"
     done = subprocess.run(
         [*command.split(), "--message-format=json-render-diagnostics"],
         cwd=pages.ROOT,
@@ -50,19 +48,11 @@ def count(program: Path, work: str) -> tuple[float, str]:
     return int(collected[1]) / int(elements), level
 
 
-def names(program: Path, only: str) -> tuple[list[str], list[str]]:
-    """Return the kernels and the encodes whose names contain a text."""
-    listed = subprocess.run([program], capture_output=True, text=True, check=True)
-    kernels, _, encodes = listed.stdout.partition("\n\n")
-    wanted = [[name for name in part.splitlines() if only in name] for part in (kernels, encodes)]
-    return wanted[0], wanted[1]
-
-
 def rows(only: str) -> Iterator[list[str]]:
-    """Yield the cells of every case as it is counted."""
+    """Yield the cells of every kernel and encode whose name contains a text, as it is counted."""
     program = build()
-    kernels, encodes = names(program, only)
-    for name in kernels + encodes:
+    listed = subprocess.run([program], capture_output=True, text=True, check=True)
+    for name in (line for line in listed.stdout.splitlines() if line and only in line):
         instructions, level = count(program, name)
         if level != "avx2":
             print(f"warning: {name} ran at the level {level}", file=sys.stderr)

@@ -18,6 +18,7 @@ from . import show, store
 from .plan import MADE, SECTIONS, SEEDS, Plan, Run
 from .pool import Pool, WorkerError
 from .store import Planned
+from .summary import summarize
 from .tasks import fashion_data
 
 
@@ -107,7 +108,7 @@ def tell(work: Planned, run: Run, record: Record) -> None:
 def write(work: Planned, out: Path) -> None:
     """Write the results so far into the folder, and print them."""
     records = work.records()
-    summaries = show.summarize(work.plan, records)
+    summaries = summarize(work.plan, records)
     if not summaries:
         return
     results.write(store.document(work.plan, records), out / "accuracy.json")

@@ -180,7 +180,7 @@ def draw(summaries: Sequence[Summary], path: Path) -> None:
             handles, labels = panel.get_legend_handles_labels()
             named = dict(zip(labels, handles, strict=True)) | named
         ordered = [label for method in LOOKS for label in named if label.split(", 8")[0] == method]
-        where = {"loc": "outside upper center", "ncols": 4}
+        where: dict[str, Any] = {"loc": "outside upper center", "ncols": 4}
         figure.legend([named[label] for label in ordered], ordered, frameon=False, **where)
         save(figure, path)
         plt.close(figure)

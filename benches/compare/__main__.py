@@ -27,8 +27,7 @@ from benches.harness.pages import span
 from gradwire.memory import MEMORIES
 from gradwire.presets import PRESETS
 
-from .contestants import OURS, PEERS, Contestant, presets
-from .laws import LAW, gradients
+from .contestants import LAW, OURS, PEERS, Contestant, gradients, presets
 from .timing import Timing, interleave, timed
 
 FULL = {"sizes": (1_000, 1_000_000, 25_000_000), "ratios": (0.1, 0.01, 0.001), "threads": (1, 2)}

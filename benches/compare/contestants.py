@@ -12,6 +12,7 @@ decompresses in one call: all of that counts as its encode, and nothing remains 
 are those that a rank sends in a ring all-reduce between two ranks.
 """
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -31,6 +32,26 @@ from gradwire.presets import PRESETS, Preset
 from gradwire.quantize import BFloat16, Float16
 
 Array = NDArray[np.float32]
+
+
+SEED, CHUNK = 20210405, 1 << 20
+LAW = "student-t3"
+
+
+def student(numel: int, step: int) -> Array:
+    """Return Student's t with 3 degrees of freedom: tails as heavy as gradients have them."""
+    generator = np.random.default_rng((SEED, step))
+    out = np.empty(numel, np.float32)
+    for start in range(0, numel, CHUNK):
+        size = min(CHUNK, numel - start)
+        out[start : start + size] = 1e-3 * generator.standard_t(3, size)
+    return out
+
+
+@functools.lru_cache(maxsize=1)
+def gradients(numel: int) -> tuple[Array, ...]:
+    """Return the gradients of two steps, kept for the cases that follow with the same ones."""
+    return tuple(student(numel, step) for step in range(2))
 
 
 class Contestant(ABC):

@@ -26,11 +26,7 @@ Say = Callable[..., None]
 
 
 def evaluation_steps(steps: int) -> list[int]:
-    """Return the steps after which to evaluate.
-
-    They are denser early on, where curves are steep and where slow methods still are when fast ones
-    finish.
-    """
+    """Return the steps after which to evaluate, denser early on, where curves are steep."""
     return sorted({round(steps * (i / EVALUATIONS) ** 1.5) for i in range(EVALUATIONS + 1)})
 
 

@@ -198,7 +198,6 @@ def _reached(comparison: Comparison, run: Run) -> float:
 def replicas(runs: Iterable[Run]) -> str:
     """Return the line that says whether all ranks ended with equal models."""
     broken = dict.fromkeys(f"{e.task}/{e.method}" for e in runs if not e.replicas_identical)
-    if broken:
-        named = ", ".join(broken)
+    if named := ", ".join(broken):
         return f"WARNING: the ranks' models differ after {named}. Please report this bug."
     return "In every run, all ranks ended with bit-identical models."

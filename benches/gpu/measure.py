@@ -6,31 +6,32 @@ written down.
 """
 
 import hashlib
+import itertools
 import os
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import gradwire
-from benches.compare.contestants import PEERS, Contestant, TorchTopK, call, layer
-from benches.compare.laws import gradients
+from benches.compare.contestants import PEERS, Contestant, TorchTopK, call, gradients, layer
 from benches.compare.timing import Clock, Tick, interleave
 from benches.harness import results
 from gradwire.presets import PRESETS, Preset
 from gradwire.quantize import BFloat16
+from gradwire.torch.backends.cuda.decoding import ADD
+from gradwire.torch.backends.cuda.operators import operators
+from gradwire.torch.backends.cuda.plans import Plan, takes
+from gradwire.torch.backends.cuda.states import State
 from gradwire.torch.cuda import status
-
-from . import kernels
-from .kernels import Kernels, contestant
 
 LEAD = 4_000_000
 """Cycles that the device waits before the work: two milliseconds, in which all is queued."""
@@ -64,6 +65,82 @@ def by_events(work: Callable[[], Any], before: Callable[[], object]) -> tuple[fl
     end.record()
     end.synchronize()
     return begin.elapsed_time(end) / 1e3, answer
+
+
+Wire = tuple[Tensor, Tensor]
+"""Frames one after another, and the table of outcomes that ``encode_bucket`` returns."""
+
+NBYTES, COUNT = 1, 2  # columns of the table, as csrc/bucket/gather.h numbers them
+
+
+class WrongBytesError(AssertionError):
+    """Kernels give another frame than the core."""
+
+
+class Kernels(Contestant):
+    """A codec by the operators, which wait for nothing: what the device does in a step."""
+
+    make: ClassVar[Callable[[int], gradwire.Codec]]
+
+    def __init__(
+        self, numel: int, ratio: float, device: str, numels: Sequence[int] | None = None
+    ) -> None:
+        super().__init__(numel, ratio)
+        self.numels = [numel] if numels is None else list(numels)
+        self.device = torch.device(device, 0) if device == "cuda" else torch.device(device)
+        self.codecs = [type(self).make(each) for each in self.numels]
+        left = [codec for codec in self.codecs if not takes(codec)]
+        if left:
+            raise NotImplementedError(f"kernels do not take {left[0]!r}")
+        self.states = [
+            State(codec, each, name=f"w{i}")
+            for i, (codec, each) in enumerate(zip(self.codecs, self.numels, strict=True))
+        ]
+        stops = list(itertools.accumulate(self.numels))
+        self.ends = [
+            end for stop, n in zip(stops, self.numels, strict=True) for end in (stop - n, stop)
+        ]
+        self.plan = Plan(self.codecs, self.ends, torch.empty(0, device=self.device))
+        self.room = torch.empty(sum(self.plan.most), dtype=torch.uint8, device=self.device)
+
+    def encode(self, gradient: Any) -> Wire:
+        with ExitStack() as stack:
+            states = [stack.enter_context(state.on_device(self.device)) for state in self.states]
+            table = self.plan.encode(gradient, self.plan.most, states, 1.0, self.room)
+        return self.room, table
+
+    def frames(self, wire: Wire) -> list[bytes]:
+        sizes = wire[1][:, NBYTES].tolist()
+        whole = wire[0][: sum(sizes)].cpu().numpy().tobytes()
+        stops = itertools.accumulate(sizes)
+        return [whole[stop - size : stop] for stop, size in zip(stops, sizes, strict=True)]
+
+    def check(self, gradient: Tensor) -> None:
+        """Encode a first step, and compare the frames with the core's."""
+        host = gradient.cpu().numpy()
+        frames = self.frames(self.encode(gradient))
+        for i, (codec, frame) in enumerate(zip(self.codecs, frames, strict=True)):
+            state = codec.init_state(self.numels[i], name=f"w{i}")
+            begin, end = self.ends[2 * i : 2 * i + 2]
+            if frame != bytes(codec.encode(host[begin:end], state)):
+                raise WrongBytesError(f"parameter {i} of {len(frames)}: {codec!r}")
+
+    def decode_add(self, wire: Wire, out: Any) -> None:
+        raise NotImplementedError  # the section `receive` times it by itself
+
+    def sent(self, wire: Wire) -> tuple[int, int]:
+        return int(wire[1][:, NBYTES].sum()), int(wire[1][:, COUNT].sum())
+
+
+def decode_add(data: Tensor, out: Tensor) -> None:
+    """Add a frame to a tensor by the operator, which waits for nothing."""
+    ends, sizes = [0, out.numel()], [data.numel()]
+    operators().decode_bucket(out, data, ends, [0], sizes, 1, ADD, 1.0, False)
+
+
+def contestant(name: str, setting: str, make: Callable[[int], gradwire.Codec]) -> type[Kernels]:
+    """Return a codec as a contestant."""
+    return type(name, (Kernels,), {"name": name, "setting": setting, "make": staticmethod(make)})
 
 
 RATIO, RECEIVED = 0.001, 0.01
@@ -125,7 +202,7 @@ def receive(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     def decoded(number: int) -> Callable[[int], object]:
         def work(_: int) -> None:
             for frame in frames[:number]:
-                kernels.decode_add(frame, out)
+                decode_add(frame, out)
 
         return work
 
@@ -138,7 +215,7 @@ def receive(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
         decoded(1)(0)
         expected = gradwire.decode(frames[0].cpu().numpy())
         if not np.array_equal(out.cpu().numpy(), expected):
-            raise kernels.WrongBytesError("a decoded frame")
+            raise WrongBytesError("a decoded frame")
     return {**_timed(setup, works, given), "numel": numel, "ratio": RECEIVED}
 
 

@@ -14,10 +14,7 @@ def cores() -> int:
 
 
 def threads_per_rank(ranks: int) -> int:
-    """Return the number of threads per rank: its share of the cores, at most 4.
-
-    The models are small; more threads would mostly wait for each other.
-    """
+    """Return a rank's share of the cores, at most 4: more threads would wait for each other."""
     return min(4, max(1, cores() // ranks))
 
 

@@ -10,17 +10,18 @@ from gradwire.torch.exchange.all_gather import AllGatherExchange
 class Commands(rank.Commands):
     def steps(self, method: str, count: int) -> dict[str, Any]:
         found = super().steps(method, count)
-        deciding = self.loops[method].handle._deciding
-        return {**found, "kinds": [each.kind for each in deciding.plan]}
+        handle: Any = self.loops[method].handle
+        return {**found, "kinds": [each.kind for each in handle._deciding.plan]}
 
 
 def join(setup: dict[str, Any], say: Any) -> Commands:
-    fill = AllGatherExchange._fill
+    exchange: Any = AllGatherExchange
+    fill = exchange._fill
 
     def slowly(*arguments: Any) -> None:
         time.sleep(0.03)
         fill(*arguments)
 
-    AllGatherExchange._fill = slowly
+    exchange._fill = slowly
     rank.join(setup, say)
     return Commands()

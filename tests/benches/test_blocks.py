@@ -18,7 +18,7 @@ from benches.study.plan import Plan
 DOCS = pages.ROOT / "docs"
 
 
-def named(page: str, what: str) -> list:
+def named(page: str, what: str):
     """Return the files of results that a page names."""
     found = dict.fromkeys(re.findall(rf"benches/results/[\w-]*{what}[\w-]*\.json\b", page))
     assert found, "the page names the runs that its tables come from"

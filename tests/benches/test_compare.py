@@ -9,8 +9,7 @@ pytest.importorskip("pandas", reason="the layer demo has pandas")
 
 from benches.compare import contestants
 from benches.compare.__main__ import COPY, Case, main, measure, readme, table
-from benches.compare.contestants import OURS, PEERS, SidcoInTorch
-from benches.compare.laws import student
+from benches.compare.contestants import OURS, PEERS, SidcoInTorch, student
 from benches.harness import pages, results
 from gradwire.presets import PRESETS
 

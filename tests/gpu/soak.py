@@ -24,8 +24,7 @@ import torch.distributed as dist
 
 import gradwire
 import gradwire.torch
-from benches.compare.contestants import group
-from benches.compare.laws import student
+from benches.compare.contestants import group, student
 from benches.gpu.measure import facts
 from gradwire.torch.backends import cuda
 
