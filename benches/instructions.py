@@ -1,13 +1,11 @@
 """Count the instructions per element of kernels and encodes; print them as a Markdown table.
 
-    make bench-instructions ARGS="[--only TEXT] [--into docs/performance.md]"
+    make bench-instructions ARGS="[--only TEXT]"
 
 Times vary from run to run; counts do not. ``valgrind --tool=callgrind`` counts them at the AVX2
 level, the highest that it supports, for one thread and Laplace entries, in the core's example
 ``instructions``.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -19,12 +17,10 @@ from pathlib import Path
 
 from .harness import pages
 
-BLOCK = "instructions"
 
-
-def build(cargo: str = "cargo") -> Path:
+def build() -> Path:
     """Build the example and return its path."""
-    command = f"{cargo} build --release --locked -p gradwire-core --example instructions"
+    command = "cargo build --release --locked -p gradwire-core --example instructions"
     done = subprocess.run(
         [*command.split(), "--message-format=json-render-diagnostics"],
         cwd=pages.ROOT,
@@ -52,19 +48,11 @@ def count(program: Path, work: str) -> tuple[float, str]:
     return int(collected[1]) / int(elements), level
 
 
-def names(program: Path, only: str) -> tuple[list[str], list[str]]:
-    """Return the kernels and the encodes whose names contain a text."""
-    listed = subprocess.run([program], capture_output=True, text=True, check=True)
-    kernels, _, encodes = listed.stdout.partition("\n\n")
-    wanted = [[name for name in part.splitlines() if only in name] for part in (kernels, encodes)]
-    return wanted[0], wanted[1]
-
-
 def rows(only: str) -> Iterator[list[str]]:
-    """Yield the cells of every case as it is counted."""
+    """Yield the cells of every kernel and encode whose name contains a text, as it is counted."""
     program = build()
-    kernels, encodes = names(program, only)
-    for name in kernels + encodes:
+    listed = subprocess.run([program], capture_output=True, text=True, check=True)
+    for name in (line for line in listed.stdout.splitlines() if line and only in line):
         instructions, level = count(program, name)
         if level != "avx2":
             print(f"warning: {name} ran at the level {level}", file=sys.stderr)
@@ -74,16 +62,11 @@ def rows(only: str) -> Iterator[list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="only cases whose name contains this text")
-    parser.add_argument("--into", type=Path, help="rewrite the table in this file too")
     chosen = parser.parse_args()
     headings = ["work", "instructions per element"]
-    lines = [f"| {' | '.join(headings)} |", f"|---{'|---:' * (len(headings) - 1)}|"]
-    print("\n".join(lines))
+    print(f"| {' | '.join(headings)} |\n|---|---:|")
     for cells in rows(chosen.only):
-        lines.append(f"| {' | '.join(cells)} |")
-        print(lines[-1], flush=True)
-    if chosen.into:
-        pages.replace(chosen.into, BLOCK, "\n".join(lines))
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

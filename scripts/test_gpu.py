@@ -154,7 +154,7 @@ def main(given: Sequence[str] | None = None) -> int:
     for index in range(torch.cuda.device_count()):
         print(f"test-gpu: cuda:{index} is {torch.cuda.get_device_name(index)}", flush=True)
     sys.path.insert(0, str(ROOT))
-    from benches.gpu.record import facts
+    from benches.gpu.measure import facts
 
     run = Run(chosen.out, facts("cuda"))
     passed = []

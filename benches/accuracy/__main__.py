@@ -18,6 +18,7 @@ from . import show, store
 from .plan import MADE, SECTIONS, SEEDS, Plan, Run
 from .pool import Pool, WorkerError
 from .store import Planned
+from .summary import summarize
 from .tasks import fashion_data
 
 
@@ -107,15 +108,13 @@ def tell(work: Planned, run: Run, record: Record) -> None:
 def write(work: Planned, out: Path) -> None:
     """Write the results so far into the folder, and print them."""
     records = work.records()
-    summaries = show.summarize(work.plan, records)
+    summaries = summarize(work.plan, records)
     if not summaries:
         return
-    from .picture import draw
-
     results.write(store.document(work.plan, records), out / "accuracy.json")
     text = f"{show.best(summaries)}\n\n{show.rates(summaries)}\n"
     (out / "accuracy.md").write_text(text, encoding="utf-8")
-    draw(summaries, out / show.FIGURE)
+    show.draw(summaries, out / show.FIGURE)
     print(f"\n{text}\nWritten to {out}: accuracy.json, accuracy.md, {show.FIGURE}")
 
 

@@ -1,6 +1,7 @@
 """Worker processes of a thread each that make runs, the most telling ones first."""
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import signal
@@ -22,16 +23,16 @@ _tasks: dict[str, Any] = {}
 
 
 class Work(Protocol[R]):
-    """Which runs a pool makes, and where they are kept."""
+    """Which runs a pool makes, the most telling first, and where they are kept.
 
-    def missing(self) -> Sequence[R]:
-        """Return the runs that are known to be needed and are not there, most telling first."""
+    An order is the name of a task and the arguments of `run.run`.
+    """
 
-    def order(self, run: R) -> tuple[str, Any, float, dict[str, Any]]:
-        """Return the name of a task and the arguments of `run.run`."""
+    def missing(self) -> Sequence[R]: ...
 
-    def keep(self, run: R, outcome: dict[str, Any]) -> Record:
-        """Keep what a process has answered."""
+    def order(self, run: R) -> tuple[str, Any, float, dict[str, Any]]: ...
+
+    def keep(self, run: R, outcome: dict[str, Any]) -> Record: ...
 
 
 class WorkerError(Exception):
@@ -136,14 +137,5 @@ def _train(task: Any, method: Any, learning_rate: float, **options: Any) -> dict
 
 def make_task(name: str, data: Path | None) -> Any:
     """Return a task; each imports only what it needs."""
-    if name == "text":
-        from .tasks.text import Text
-
-        return Text()
-    if name == "clicks":
-        from .tasks.clicks import Clicks
-
-        return Clicks()
-    from .tasks.fashion import Fashion
-
-    return Fashion(data)
+    module = importlib.import_module(f"benches.accuracy.tasks.{name}")
+    return module.Fashion(data) if name == "fashion" else getattr(module, name.capitalize())()

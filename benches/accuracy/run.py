@@ -1,7 +1,6 @@
 """One training run with ranks that are simulated in one process."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,22 +22,20 @@ EPOCHS = 10
 
 
 class Task(Protocol):
-    """Model and data for simulated ranks."""
+    """Model and data for simulated ranks, whose batches are endless shares of a global batch.
 
-    def model(self, seed: int) -> nn.Module:
-        """Return a newly initialized model."""
+    ``evaluate`` returns means over held-out data, ``loss`` among them; ``facts`` is for the record.
+    """
 
-    def batches(self, rank: int, ranks: int, seed: int) -> Any:
-        """Yield a rank's share of every global batch, endlessly."""
+    def model(self, seed: int) -> nn.Module: ...
 
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the mean loss of a batch."""
+    def batches(self, rank: int, ranks: int, seed: int) -> Any: ...
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Return the means over the held-out data; ``loss`` and others."""
+    def loss(self, model: nn.Module, batch: Any) -> Tensor: ...
 
-    def facts(self) -> dict[str, object]:
-        """Return facts about data and model, for the record."""
+    def evaluate(self, model: nn.Module) -> dict[str, float]: ...
+
+    def facts(self) -> dict[str, object]: ...
 
 
 class Stepper:
@@ -143,7 +140,6 @@ def run(
     seed: int = 0,
     steps: int,
     evaluations: int = EVALUATIONS,
-    tell: Callable[[int, dict[str, float]], Any] | None = None,
 ) -> Curve:
     """Train from scratch.
 
@@ -179,8 +175,6 @@ def run(
                     curve.diverged = True
                     return curve
                 curve.points.append(point)
-                if tell is not None:
-                    tell(step + 1, point)
     except NonFiniteError:
         curve.diverged = True
     return curve

@@ -6,10 +6,13 @@ else; with --quick two.
 """
 
 import argparse
+import contextlib
+import dataclasses
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -21,9 +24,10 @@ import gradwire
 from benches.harness import pages, results
 from benches.harness.command import INTERRUPTED, progress, terminate_as_interrupt
 from benches.harness.pages import span
+from gradwire.memory import MEMORIES
+from gradwire.presets import PRESETS
 
-from .contestants import OURS, PEERS, Contestant, presets
-from .laws import LAW, gradients
+from .contestants import LAW, OURS, PEERS, Contestant, gradients, presets
 from .timing import Timing, interleave, timed
 
 FULL = {"sizes": (1_000, 1_000_000, 25_000_000), "ratios": (0.1, 0.01, 0.001), "threads": (1, 2)}
@@ -54,7 +58,9 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="only contestants whose name contains this text")
     parser.add_argument("--out", type=Path, help="JSON file to write (default: none)")
     parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing: show a file")
-    parser.add_argument("--into", type=Path, help="a page that has the block `encode`")
+    parser.add_argument("--state-bytes", action="store_true",
+                        help="measure nothing: show what memories keep, in bytes per entry")
+    parser.add_argument("--into", type=Path, help="a page that has the block")
     # fmt: on
     chosen = parser.parse_args(given)
     usual = QUICK if chosen.quick else FULL
@@ -94,30 +100,27 @@ def measure(
     decodes = {name: Timing() for name in entrants}
     sent: dict[str, list[tuple[int, int]]] = {name: [] for name in entrants}
 
-    def encode(entrant: Contestant) -> Callable[[int], Any]:
-        return lambda turn: entrant.encode(steps[turn % 2])
+    def encode(entrant: Contestant, turn: int) -> Any:
+        return entrant.encode(steps[turn % 2])
 
-    def prepare(entrant: Contestant) -> Callable[[int], object]:
-        return lambda turn: entrant.ready(steps[turn % 2])
+    def prepare(entrant: Contestant, turn: int) -> None:
+        entrant.ready(steps[turn % 2])
 
-    def decode(name: str, entrant: Contestant) -> Callable[[int, Any, float], object]:
-        def work(turn: int, wire: Any, copy: float) -> None:
-            out.fill(0)
-            seconds, _ = timed(lambda: entrant.decode_add(wire, out), lambda: None, repeats)
-            decodes[name].add(seconds, copy)
-            sent[name].append((entrant.nbytes(wire), entrant.count(wire)))
-
-        return work
+    def decode(entrant: Contestant, turn: int, wire: Any, copy: float) -> None:
+        out.fill(0)
+        seconds, _ = timed(lambda: entrant.decode_add(wire, out), lambda: None, repeats)
+        decodes[entrant.name].add(seconds, copy)
+        sent[entrant.name].append(entrant.sent(wire))
 
     copy, timings = interleave(
-        {name: encode(each) for name, each in entrants.items()},
+        {name: partial(encode, each) for name, each in entrants.items()},
         lambda: np.copyto(copied, steps[0]),
         rounds,
         tick,
         warm_up=6 if case.numel <= 1_000_000 else 2,  # enough for a controller to settle
         clock=lambda work, before: timed(work, before, repeats),
-        before={name: prepare(each) for name, each in entrants.items()},
-        after={name: decode(name, each) for name, each in entrants.items()},
+        before={name: partial(prepare, each) for name, each in entrants.items()},
+        after={name: partial(decode, each) for name, each in entrants.items()},
     )
     rows = [{**asdict(case), "name": COPY, **copy.record()}]
     for name, timing in timings.items():
@@ -203,8 +206,48 @@ def readme(document: Mapping[str, Any], path: Path | None) -> str:
     return f"{shown}\n\nBy `make bench` ({where}{data})."
 
 
+SHAPE = (64, 1024)
+"""Of a matrix: what depends on a tensor's shape has one to depend on."""
+
+STORAGE: dict[str, dict[str, object]] = {
+    "default": {},
+    "`low_memory=True`": {"low_memory": True},
+    '`dtype="bfloat16"`': {"dtype": "bfloat16"},
+    "both": {"low_memory": True, "dtype": "bfloat16"},
+}
+"""The columns: options of a memory that change how it is stored."""
+
+
+def stored(codec: gradwire.Codec) -> Iterator[str]:
+    """Yield the bytes per entry with the codec's memory stored in each way that it can be."""
+    names = {field.name for field in dataclasses.fields(codec.memory)}
+    numel = SHAPE[0] * SHAPE[1]
+    for options in STORAGE.values():
+        cell = ""
+        with contextlib.suppress(ValueError):
+            if options.keys() <= names:
+                memory = dataclasses.replace(codec.memory, **options)
+                codec.exchange.check_memory(memory)
+                stored = dataclasses.replace(codec, memory=memory).for_shape(SHAPE)
+                cell = f"{stored.init_state(numel).nbytes / numel:g}"
+        yield cell
+
+
+def state_bytes() -> str:
+    """Return what memories and presets keep, in bytes per entry of a state."""
+    rows = [("any", gradwire.topk(ratio=0.01, memory=memory())) for memory in MEMORIES]
+    rows += [(f"`{each.call}`", each.build(**each.example)) for each in PRESETS.values()]
+    shown = [[title, f"`{type(codec.memory).__name__}`", *stored(codec)] for title, codec in rows]
+    return pages.table(["preset", "memory", *STORAGE], shown, texts=2)
+
+
 def main(given: list[str] | None = None) -> int:
     chosen = arguments(given)
+    if chosen.state_bytes:
+        print(state_bytes())
+        if chosen.into is not None:
+            pages.replace(chosen.into, "bytes per entry", state_bytes())
+        return 0
     if chosen.show is not None:
         document = results.read(chosen.show)
     else:

@@ -12,10 +12,10 @@ decompresses in one call: all of that counts as its encode, and nothing remains 
 are those that a rank sends in a ring all-reduce between two ranks.
 """
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,6 +32,26 @@ from gradwire.presets import PRESETS, Preset
 from gradwire.quantize import BFloat16, Float16
 
 Array = NDArray[np.float32]
+
+
+SEED, CHUNK = 20210405, 1 << 20
+LAW = "student-t3"
+
+
+def student(numel: int, step: int) -> Array:
+    """Return Student's t with 3 degrees of freedom: tails as heavy as gradients have them."""
+    generator = np.random.default_rng((SEED, step))
+    out = np.empty(numel, np.float32)
+    for start in range(0, numel, CHUNK):
+        size = min(CHUNK, numel - start)
+        out[start : start + size] = 1e-3 * generator.standard_t(3, size)
+    return out
+
+
+@functools.lru_cache(maxsize=1)
+def gradients(numel: int) -> tuple[Array, ...]:
+    """Return the gradients of two steps, kept for the cases that follow with the same ones."""
+    return tuple(student(numel, step) for step in range(2))
 
 
 class Contestant(ABC):
@@ -63,20 +83,8 @@ class Contestant(ABC):
         """Add a received message to a dense tensor."""
 
     @abstractmethod
-    def nbytes(self, wire: Any) -> int:
-        """Return the number of bytes to send."""
-
-    @abstractmethod
-    def count(self, wire: Any) -> int:
-        """Return the number of entries sent."""
-
-
-@dataclass
-class Entries:
-    """A message of positions and values, as the peers send it."""
-
-    indices: Tensor
-    values: Tensor
+    def sent(self, wire: Any) -> tuple[int, int]:
+        """Return the bytes to send, and how many entries that is."""
 
 
 class Selecting(Contestant):
@@ -95,21 +103,18 @@ class Selecting(Contestant):
     def above(self, threshold: float | Tensor) -> Tensor:
         return torch.gt(self.magnitude, threshold, out=self.mask).nonzero().squeeze(1)
 
-    def encode(self, gradient: Array | Tensor) -> Entries:
+    def encode(self, gradient: Array | Tensor) -> tuple[Tensor, Tensor]:
         self.residual.add_(torch.as_tensor(gradient))
         indices = self.select(torch.abs(self.residual, out=self.magnitude))
         values = self.residual[indices]
         self.residual.index_fill_(0, indices, 0.0)
-        return Entries(indices.to(torch.int32), values)
+        return indices.to(torch.int32), values
 
-    def decode_add(self, wire: Entries, out: Array | Tensor) -> None:
-        torch.as_tensor(out).index_add_(0, wire.indices, wire.values)
+    def decode_add(self, wire: tuple[Tensor, Tensor], out: Array | Tensor) -> None:
+        torch.as_tensor(out).index_add_(0, *wire)
 
-    def nbytes(self, wire: Entries) -> int:
-        return 8 * wire.values.numel()
-
-    def count(self, wire: Entries) -> int:
-        return wire.values.numel()
+    def sent(self, wire: tuple[Tensor, Tensor]) -> tuple[int, int]:
+        return 8 * wire[1].numel(), wire[1].numel()
 
 
 class TorchTopK(Selecting):
@@ -158,7 +163,7 @@ class SidcoInTorch(Selecting):
 
     def __init__(self, numel: int, ratio: float, device: str = "cpu") -> None:
         super().__init__(numel, ratio, device)
-        self.stages, self.steps, self.sent = 1, 0, 0.0
+        self.stages, self.steps, self.achieved = 1, 0, 0.0
 
     def settle(self, gradient: Array | Tensor) -> None:
         # The law decides the number of stages, not the length: find it on a piece.
@@ -186,9 +191,9 @@ class SidcoInTorch(Selecting):
 
     def _adapt(self, achieved: float) -> None:
         self.steps += 1
-        self.sent += achieved
+        self.achieved += achieved
         if self.steps % self.EVERY == 0:
-            mean, self.sent = self.sent / self.EVERY, 0.0
+            mean, self.achieved = self.achieved / self.EVERY, 0.0
             if mean > 1 + self.TOLERANCE:
                 self.stages -= 1
             elif mean < 1 - self.TOLERANCE:
@@ -261,9 +266,6 @@ class Hook(Contestant):
     def decode_add(self, wire: Tensor, out: Array | Tensor) -> None:
         """Do nothing: the encode has left the result in the bucket."""
 
-    def count(self, wire: Tensor) -> int:
-        return self.numel
-
 
 class HalfHook(Hook):
     name = "torch bf16 hook"
@@ -272,8 +274,8 @@ class HalfHook(Hook):
     def encode(self, gradient: Array | Tensor) -> Tensor:
         return default_hooks.bf16_compress_hook(self.group, self.bucket).wait()
 
-    def nbytes(self, wire: Tensor) -> int:
-        return 2 * self.numel
+    def sent(self, wire: Tensor) -> tuple[int, int]:
+        return 2 * self.numel, self.numel
 
 
 class PowerSGD(Hook):
@@ -294,10 +296,10 @@ class PowerSGD(Hook):
     def encode(self, gradient: Array | Tensor) -> Tensor:
         return powerSGD_hook.powerSGD_hook(self.state, self.bucket).wait()
 
-    def nbytes(self, wire: Tensor) -> int:
+    def sent(self, wire: Tensor) -> tuple[int, int]:
         factors = self.state.p_memory_dict[0].numel() + self.state.q_memory_dict[0].numel()
         matrices = sum(layer.numel() for layer in self.bucket.layers if layer.dim() > 1)
-        return int(4 * (factors + self.numel - matrices))
+        return int(4 * (factors + self.numel - matrices)), self.numel
 
 
 def power_state(
@@ -342,11 +344,8 @@ class Ours(Contestant):
     def decode_add(self, wire: Any, out: Array) -> None:
         gradwire.decode_add(wire, out)
 
-    def nbytes(self, wire: Any) -> int:
-        return len(wire)
-
-    def count(self, wire: Any) -> int:
-        return int((self.state.last or {"count": self.numel})["count"])
+    def sent(self, wire: Any) -> tuple[int, int]:
+        return len(wire), int((self.state.last or {"count": self.numel})["count"])
 
 
 def ours(name: str, setting: str, make: Callable[[float, int], gradwire.Codec]) -> type[Ours]:

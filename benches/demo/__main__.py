@@ -107,8 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from benches.demo.picture import draw
-    from benches.demo.progress import Reporter
-    from benches.demo.runner import run
+    from benches.demo.runner import Reporter, run
     from benches.demo.table import print_results
 
     out = folder(arguments.out)

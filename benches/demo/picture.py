@@ -39,7 +39,7 @@ def draw(results: Results, path: Path) -> None:
     """Save the figure as a PNG: a column per task and link, loss above, bytes below."""
     comparisons, ratio = results.comparisons(), results.settings["ratio"]
     look = styles(list(dict.fromkeys(run.method for run in results.runs)))
-    size_of = {"figsize": (4.3 * len(comparisons) + 0.6, 7.2), "squeeze": False}
+    size_of: dict[str, Any] = {"figsize": (4.3 * len(comparisons) + 0.6, 7.2), "squeeze": False}
     figure, axes = plt.subplots(2, len(comparisons), sharex="col", layout="constrained", **size_of)
     for above, below, comparison in zip(*axes, comparisons, strict=True):
         link = format_rate(comparison.rate) if comparison.rate else "loopback"
@@ -63,7 +63,7 @@ def draw(results: Results, path: Path) -> None:
     axes[0][0].set_ylabel("held-out loss (nats, log scale)")
     axes[1][0].set_ylabel("bytes sent by a rank")
     handles, labels = axes[0][0].get_legend_handles_labels()
-    where = {"loc": "outside upper center", "ncols": len(labels)}
+    where: dict[str, Any] = {"loc": "outside upper center", "ncols": len(labels)}
     figure.legend(handles, labels, frameon=False, fontsize=11, **where)
     save(figure, path, dpi=130)
     plt.close(figure)

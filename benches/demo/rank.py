@@ -2,10 +2,10 @@
 
 import gc
 import hashlib
+import importlib
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,48 +26,29 @@ Say = Callable[..., None]
 
 
 def evaluation_steps(steps: int) -> list[int]:
-    """Return the steps after which to evaluate.
-
-    They are denser early on, where curves are steep and where slow methods still are when fast ones
-    finish.
-    """
+    """Return the steps after which to evaluate, denser early on, where curves are steep."""
     return sorted({round(steps * (i / EVALUATIONS) ** 1.5) for i in range(EVALUATIONS + 1)})
 
 
-def _make_task(name: str) -> Task:
-    # Each needs libraries that the other does not, and that take seconds to import.
-    if name == "digits":
-        from benches.harness.digits import Digits
-
-        return Digits()
-    if name == "text":
-        from benches.harness.text import Text
-
-        return Text()
-    raise ValueError(f"unknown task {name!r}")
-
-
-@dataclass
 class Rank:
     """State that a rank keeps between commands."""
 
-    rank: int
-    ranks: int
-    interface: str
-    address: str
-    shaped: bool
-    say: Say
-    framework: Framework
-
-    def __post_init__(self) -> None:
+    def __init__(self, setup: dict[str, Any], say: Say, framework: Framework) -> None:
+        self.rank, self.ranks, self.address = setup["rank"], setup["ranks"], setup["address"]
+        self.interface, self.shaped = setup["interface"], setup["shaped"]
+        self.say, self.framework = say, framework
         self._tasks: dict[str, Task] = {}
         own = {"torch": torch.__version__, "simd": str(gradwire.simd_level())}
-        self.versions = own | self.framework.versions
+        self.versions = own | framework.versions
 
     def task(self, name: str) -> Task:
         """Return the task of that name; its data is loaded once."""
         if name not in self._tasks:
-            self._tasks[name] = _make_task(name)
+            if name not in ("digits", "text"):
+                raise ValueError(f"unknown task {name!r}")
+            # Each needs libraries that the other does not, and that take seconds to import.
+            module = importlib.import_module(f"benches.harness.{name}")
+            self._tasks[name] = getattr(module, name.capitalize())()
         return self._tasks[name]
 
     def probe(self, seconds: float) -> list[float]:
@@ -245,5 +226,4 @@ def join(setup: dict[str, Any], say: Say) -> Rank:
         framework = Horovod(setup)
     else:
         framework = DDP(setup)
-    here = {key: setup[key] for key in ("rank", "ranks", "interface", "address", "shaped")}
-    return Rank(**here, say=say, framework=framework)
+    return Rank(setup, say, framework)

@@ -1,19 +1,133 @@
 """Run every method on every task over every link, in processes that serve all runs."""
 
+import time
 from argparse import Namespace
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from benches.demo.budget import KINDS, Budget, Job
-from benches.demo.progress import Reporter
-from benches.demo.results import Results, Run
+from rich.console import Console
+
+from benches.demo.results import HALVES, PLAIN, Results, Run
 from benches.harness import horovodrun
+from benches.harness.command import progress
 from benches.harness.link import Link, open_link
-from benches.harness.machine import machine, threads_per_rank, versions
+from benches.harness.machine import machine, threads_per_rank
 from benches.harness.processes import Ranks, start
+from benches.harness.results import versions
 from gradwire.cli.plan.quantities import format_rate
+
+SECONDS = 260.0  # for all runs, so that the demo ends within five minutes, start-up included
+MIN_STEPS = 60  # with fewer steps the models learn too little to compare
+_FIXED = 1.5  # seconds per run for set-up and evaluation
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Estimates for a task; that of computing is replaced by what was measured."""
+
+    title: str
+    steps: int
+    parameters: int
+    compute_seconds: float
+
+
+KINDS = {
+    "digits": Kind("convolutional network, handwritten digits", 150, 480_000, 0.012),
+    "text": Kind("character transformer, Python's own sources", 200, 430_000, 0.030),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run."""
+
+    task: str
+    method: str
+    rate: int | None
+
+
+class Budget:
+    """The pending runs, about how long they take, and their numbers of steps.
+
+    Without ``steps``, a run has the task's default, or fewer if the machine would otherwise exceed
+    `SECONDS`; all methods on one task and link get the same number.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        steps: int | None,
+        ratio: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.todo = list(jobs)
+        self.compute = {name: kind.compute_seconds for name, kind in KINDS.items()}
+        self._asked, self._ratio, self._clock = steps, ratio, clock
+        self._settled: dict[tuple[str, int | None], int] = {}
+        self._begin = self._run_begin = clock()
+
+    def begin(self, job: Job) -> int:
+        """Return the steps of a run that begins, fixed by the first run of its task and link."""
+        key = (job.task, job.rate)
+        if key not in self._settled:
+            usual = KINDS[job.task].steps
+            left = SECONDS - (self._clock() - self._begin)
+            share = min(1.0, max(left, 0.0) / max(self._left(), 1e-9))
+            fitting = max(MIN_STEPS, 10 * round(usual * share / 10))
+            self._settled[key] = self._asked or min(usual, fitting)
+        self.todo.remove(job)
+        self._run_begin = self._clock()
+        return self._settled[key]
+
+    def so_far(self, step: int, steps: int) -> tuple[float, float]:
+        """Return the completed share of all runs and the seconds left, at a step of a run."""
+        now = self._clock()
+        left = (now - self._run_begin) * (steps - step) / step + self._left()
+        return (now - self._begin) / max(now - self._begin + left, 1e-9), left
+
+    def _left(self) -> float:
+        return sum(map(self._predict, self.todo))
+
+    def _predict(self, job: Job) -> float:
+        kind = KINDS[job.task]
+        steps = self._settled.get((job.task, job.rate), self._asked or kind.steps)
+        share = {PLAIN: 1.0, **dict.fromkeys(HALVES, 0.5)}.get(job.method, 1.5 * self._ratio)
+        transfer = 8 * 4 * kind.parameters * share / job.rate if job.rate else 0.0
+        return steps * (self.compute[job.task] + transfer + 0.003) + _FIXED
+
+
+QUIET_SECONDS = 10.0  # between two lines if there is no terminal
+
+
+class Reporter:
+    """Progress on a console."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._label, self._steps, self._said = "", 0, 0.0
+
+    def note(self, text: str) -> None:
+        progress("")
+        self._console.print(text, highlight=False, markup=False)
+
+    def begin(self, label: str, steps: int) -> None:
+        self._label, self._steps, self._said = label, steps, time.monotonic()
+
+    def advance(self, step: int, loss: float, share: float, left: float) -> None:
+        """Tell how far a run is, and all of them, with the seconds that are left."""
+        clock = f"{int(left) // 60}:{int(left) % 60:02d} left"
+        text = f"[{share:4.0%}] {self._label}: step {step}/{self._steps}  loss {loss:.3f}  {clock}"
+        progress(text)
+        if not self._console.is_terminal and time.monotonic() - self._said >= QUIET_SECONDS:
+            self._said = time.monotonic()
+            self.note(f"  {text}")
+
+    def end(self, summary: str) -> None:
+        self.note(f"  {self._label}: {summary}")
+
 
 WARM_UP_STEPS = 12  # of the run without any exchange, which also warms up caches and thread pools
 PROBE_SECONDS = 0.4

@@ -159,10 +159,10 @@ def _line(comparison: Comparison) -> str:
     sooner = _reached(comparison, rival) / _reached(comparison, best)
     loss = f"loss {comparison.equal_loss:.3f}"
     if sooner >= NOTICEABLE:
-        return (
-            f"{where}: compression pays. {best.label} reaches {loss} "
-            f"{_sooner(comparison, best, rivals)}. {_steps(best, rivals)}"
-        )
+        took = _reached(comparison, best)
+        each = (f"{_reached(comparison, r) / took:.1f}x sooner than {_said(r)}" for r in rivals)
+        gain = f"{best.label} reaches {loss} {' and '.join(each)}"
+        return f"{where}: compression pays. {gain}. {_steps(best, rivals)}"
     if sooner > 1 / NOTICEABLE:
         both = f"{best.label} and {_said(rival)}"
         return f"{where}: a draw. {both} reach {loss} at the same time. {_steps(best, rivals)}"
@@ -170,12 +170,6 @@ def _line(comparison: Comparison) -> str:
         f"{where}: compression does not pay. {_said(rival)} reaches {loss} "
         f"{1 / sooner:.1f}x sooner than {best.label}. {_why_not(best, rival)}"
     )
-
-
-def _sooner(comparison: Comparison, best: Run, rivals: list[Run]) -> str:
-    took = _reached(comparison, best)
-    factors = ((_reached(comparison, rival) / took, _said(rival)) for rival in rivals)
-    return " and ".join(f"{factor:.1f}x sooner than {rival}" for factor, rival in factors)
 
 
 def _steps(best: Run, rivals: list[Run]) -> str:
@@ -204,7 +198,6 @@ def _reached(comparison: Comparison, run: Run) -> float:
 def replicas(runs: Iterable[Run]) -> str:
     """Return the line that says whether all ranks ended with equal models."""
     broken = dict.fromkeys(f"{e.task}/{e.method}" for e in runs if not e.replicas_identical)
-    if broken:
-        named = ", ".join(broken)
+    if named := ", ".join(broken):
         return f"WARNING: the ranks' models differ after {named}. Please report this bug."
     return "In every run, all ranks ended with bit-identical models."

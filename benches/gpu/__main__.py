@@ -13,11 +13,10 @@ from typing import Any
 import torch
 
 import gradwire.torch
-from benches.harness import pages, results
+from benches.harness import results
 from benches.harness.pages import span
 
-from . import record
-from .measure import SECTIONS, Setup, by_events, guarded
+from .measure import SECTIONS, Setup, by_events, default_path, guarded, new_document
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -36,7 +35,6 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="rounds that count (default: 31, quick 11)")
     parser.add_argument("--out", type=Path, help="file to write in place of results/DATE-CHIP.json")
     parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing: show a file")
-    parser.add_argument("--into", type=Path, help="with --show, a page that has the block `gpu`")
     return parser.parse_args(given)
 
 
@@ -51,8 +49,8 @@ def hindrance() -> str | None:
 
 def measure(setup: Setup, sections: Sequence[str], out: Path | None) -> tuple[Path, dict[str, Any]]:
     """Run sections, and write what there is after each: the device may not last."""
-    document = record.document(setup)
-    path = out or record.default_path(document)
+    document = new_document(setup)
+    path = out or default_path(document)
     for name in sections:
         with guarded(document["failed"], name):
             document["sections"][name] = SECTIONS[name](setup, _say, document["failed"])
@@ -110,19 +108,10 @@ def text(document: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def page(document: dict[str, Any], path: Path) -> str:
-    """Return all tables for the documentation, and their source."""
-    parts = [f"**{title}**\n\n{pages.table(HEADINGS, rows)}" for title, rows in sections(document)]
-    return "\n\n".join([head(document), *parts, f"From `{results.relative(path)}`."])
-
-
 def main(given: Sequence[str] | None = None) -> int:
     chosen = arguments(given)
     if chosen.show is not None:
-        shown = results.read(chosen.show)
-        print(text(shown))
-        if chosen.into is not None:
-            pages.replace(chosen.into, "gpu", page(shown, chosen.show))
+        print(text(results.read(chosen.show)))
         return 0
     if (reason := hindrance()) is not None:
         print(f"bench-gpu: {reason}", file=sys.stderr)

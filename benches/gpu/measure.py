@@ -5,25 +5,33 @@ never checked is not timed: frames are compared with the core's first, and who f
 written down.
 """
 
+import hashlib
+import itertools
+import os
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import gradwire
-from benches.compare.contestants import PEERS, Contestant, TorchTopK, call, layer
-from benches.compare.laws import gradients
+from benches.compare.contestants import PEERS, Contestant, TorchTopK, call, gradients, layer
 from benches.compare.timing import Clock, Tick, interleave
+from benches.harness import results
 from gradwire.presets import PRESETS, Preset
 from gradwire.quantize import BFloat16
-
-from . import kernels
-from .kernels import Kernels, contestant
+from gradwire.torch.backends.cuda.decoding import ADD
+from gradwire.torch.backends.cuda.operators import operators
+from gradwire.torch.backends.cuda.plans import Plan, takes
+from gradwire.torch.backends.cuda.states import State
+from gradwire.torch.cuda import status
 
 LEAD = 4_000_000
 """Cycles that the device waits before the work: two milliseconds, in which all is queued."""
@@ -59,26 +67,95 @@ def by_events(work: Callable[[], Any], before: Callable[[], object]) -> tuple[fl
     return begin.elapsed_time(end) / 1e3, answer
 
 
+Wire = tuple[Tensor, Tensor]
+"""Frames one after another, and the table of outcomes that ``encode_bucket`` returns."""
+
+NBYTES, COUNT = 1, 2  # columns of the table, as csrc/bucket/gather.h numbers them
+
+
+class WrongBytesError(AssertionError):
+    """Kernels give another frame than the core."""
+
+
+class Kernels(Contestant):
+    """A codec by the operators, which wait for nothing: what the device does in a step."""
+
+    make: ClassVar[Callable[[int], gradwire.Codec]]
+
+    def __init__(
+        self, numel: int, ratio: float, device: str, numels: Sequence[int] | None = None
+    ) -> None:
+        super().__init__(numel, ratio)
+        self.numels = [numel] if numels is None else list(numels)
+        self.device = torch.device(device, 0) if device == "cuda" else torch.device(device)
+        self.codecs = [type(self).make(each) for each in self.numels]
+        left = [codec for codec in self.codecs if not takes(codec)]
+        if left:
+            raise NotImplementedError(f"kernels do not take {left[0]!r}")
+        self.states = [
+            State(codec, each, name=f"w{i}")
+            for i, (codec, each) in enumerate(zip(self.codecs, self.numels, strict=True))
+        ]
+        stops = list(itertools.accumulate(self.numels))
+        self.ends = [
+            end for stop, n in zip(stops, self.numels, strict=True) for end in (stop - n, stop)
+        ]
+        self.plan = Plan(self.codecs, self.ends, torch.empty(0, device=self.device))
+        self.room = torch.empty(sum(self.plan.most), dtype=torch.uint8, device=self.device)
+
+    def encode(self, gradient: Any) -> Wire:
+        with ExitStack() as stack:
+            states = [stack.enter_context(state.on_device(self.device)) for state in self.states]
+            table = self.plan.encode(gradient, self.plan.most, states, 1.0, self.room)
+        return self.room, table
+
+    def frames(self, wire: Wire) -> list[bytes]:
+        sizes = wire[1][:, NBYTES].tolist()
+        whole = wire[0][: sum(sizes)].cpu().numpy().tobytes()
+        stops = itertools.accumulate(sizes)
+        return [whole[stop - size : stop] for stop, size in zip(stops, sizes, strict=True)]
+
+    def check(self, gradient: Tensor) -> None:
+        """Encode a first step, and compare the frames with the core's."""
+        host = gradient.cpu().numpy()
+        frames = self.frames(self.encode(gradient))
+        for i, (codec, frame) in enumerate(zip(self.codecs, frames, strict=True)):
+            state = codec.init_state(self.numels[i], name=f"w{i}")
+            begin, end = self.ends[2 * i : 2 * i + 2]
+            if frame != bytes(codec.encode(host[begin:end], state)):
+                raise WrongBytesError(f"parameter {i} of {len(frames)}: {codec!r}")
+
+    def decode_add(self, wire: Wire, out: Any) -> None:
+        raise NotImplementedError  # the section `receive` times it by itself
+
+    def sent(self, wire: Wire) -> tuple[int, int]:
+        return int(wire[1][:, NBYTES].sum()), int(wire[1][:, COUNT].sum())
+
+
+def decode_add(data: Tensor, out: Tensor) -> None:
+    """Add a frame to a tensor by the operator, which waits for nothing."""
+    ends, sizes = [0, out.numel()], [data.numel()]
+    operators().decode_bucket(out, data, ends, [0], sizes, 1, ADD, 1.0, False)
+
+
+def contestant(name: str, setting: str, make: Callable[[int], gradwire.Codec]) -> type[Kernels]:
+    """Return a codec as a contestant."""
+    return type(name, (Kernels,), {"name": name, "setting": setting, "make": staticmethod(make)})
+
+
 RATIO, RECEIVED = 0.001, 0.01
 FRAMES = 8
 TOGETHER = 4  # presets at a time: each keeps a few times the memory of the tensor
 
-TOPK = contestant(
-    "gradwire topk",
-    "exact, float32 values, frame with checksum",
-    lambda _: gradwire.topk(ratio=RATIO),
-)
-SIDCO = contestant(
-    "gradwire sidco",
-    "generalized Pareto, adaptive stages, float32 values",
-    lambda _: gradwire.sidco(ratio=RATIO),
-)
-DENSE = contestant(
-    "gradwire dense bf16",
-    "every entry as bfloat16; no residual",
-    lambda _: gradwire.dense(quantize=BFloat16()),
-)
-OURS = (TOPK, SIDCO, DENSE)
+OURS = tuple(
+    contestant(f"gradwire {name}", setting, make)
+    for name, setting, make in (
+        ("topk", "exact, float32 values", lambda _: gradwire.topk(ratio=RATIO)),
+        ("sidco", "generalized Pareto, adaptive stages", lambda _: gradwire.sidco(ratio=RATIO)),
+        ("dense bf16", "every entry as bfloat16; no residual",
+         lambda _: gradwire.dense(quantize=BFloat16())),
+    )
+)  # fmt: skip
 Failed = dict[str, str]
 
 
@@ -125,7 +202,7 @@ def receive(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     def decoded(number: int) -> Callable[[int], object]:
         def work(_: int) -> None:
             for frame in frames[:number]:
-                kernels.decode_add(frame, out)
+                decode_add(frame, out)
 
         return work
 
@@ -138,7 +215,7 @@ def receive(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
         decoded(1)(0)
         expected = gradwire.decode(frames[0].cpu().numpy())
         if not np.array_equal(out.cpu().numpy(), expected):
-            raise kernels.WrongBytesError("a decoded frame")
+            raise WrongBytesError("a decoded frame")
     return {**_timed(setup, works, given), "numel": numel, "ratio": RECEIVED}
 
 
@@ -162,8 +239,8 @@ def race(
         entrant = entrants[row["name"]]
         entrant.ready(given[0])
         wire = entrant.encode(given[0])
-        sent = {"nbytes": int(entrant.nbytes(wire)), "count": int(entrant.count(wire))}
-        row |= {"setting": entrant.setting, **sent}
+        nbytes, count = entrant.sent(wire)
+        row |= {"setting": entrant.setting, "nbytes": nbytes, "count": count}
     return {**found, "numel": numel}
 
 
@@ -210,3 +287,53 @@ SECTIONS: dict[str, Callable[[Setup, Tick, Failed], dict[str, Any]]] = {
     "receive": receive,
     "presets": presets,
 }
+
+
+def facts(device: str) -> dict[str, Any]:
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": _device(device) | {"cores": os.cpu_count()},
+        "versions": results.versions("numpy", "torch") | {"gradwire": gradwire.__version__},
+        "library": _library(),
+    }
+
+
+def new_document(setup: Setup) -> dict[str, Any]:
+    """Return a run without results yet."""
+    settings = {"numel": setup.numel, "rounds": setup.rounds}
+    return {**facts(setup.device), **settings, "sections": {}, "failed": {}}
+
+
+def default_path(document: dict[str, Any]) -> Path:
+    """Return the file in ``benches/results`` that date and chip name."""
+    chip = re.sub(r"[^a-z0-9]+", "-", document["machine"]["chip"].lower()).strip("-")
+    return results.FOLDER / f"{document['date'][:10]}-{chip}.json"
+
+
+def _device(device: str) -> dict[str, Any]:
+    if device != "cuda":
+        return {"chip": f"{device}, emulated", "driver": None, "cuda": torch.version.cuda}
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "chip": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "memory": properties.total_memory,
+        "driver": driver(),
+        "cuda": torch.version.cuda,
+    }
+
+
+def driver() -> str | None:
+    """Return the version of the driver, if the machine tells it."""
+    version = Path("/proc/driver/nvidia/version")
+    found = version.exists() and re.search(r"\s(\d+\.\d+[.\d]*)\s", version.read_text())
+    return found[1] if found else None
+
+
+def _library() -> dict[str, Any]:
+    found = status()
+    if found.library is None:
+        return {"reason": found.reason}
+    data = found.library.read_bytes()
+    return {"reason": found.reason, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

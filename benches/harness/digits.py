@@ -63,9 +63,6 @@ class Digits:
                     mine = group[rank::ranks]
                     yield images[mine], labels[mine]
 
-    def steps_per_epoch(self, ranks: int) -> int:
-        return len(self._train[1]) // (self.batch * ranks)
-
     def held_out(self, rank: int, ranks: int) -> list[Batch]:
         images, labels = self._test
         return [(images[rank::ranks], labels[rank::ranks])]

@@ -31,8 +31,6 @@ from benches.harness import rank_process
 from benches.harness.link import Link
 from benches.harness.processes import ROOT, RankError, Started, end, keep_log, variables
 
-__all__ = ["missing", "start"]
-
 _PATIENCE = 150.0  # seconds for all ranks to connect
 
 _SSH = """\

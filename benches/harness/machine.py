@@ -2,7 +2,6 @@
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,8 @@ def cores() -> int:
 
 
 def threads_per_rank(ranks: int) -> int:
-    """Return the number of threads per rank: its share of the cores, at most 4.
-
-    The models are small; more threads would mostly wait for each other.
-    """
+    """Return a rank's share of the cores, at most 4: more threads would wait for each other."""
     return min(4, max(1, cores() // ranks))
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that affect the figures."""
-    found = {"python": platform.python_version()}
-    for package in ("gradwire", "numpy", "scikit-learn"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed as a package"
-    return found
 
 
 def machine() -> dict[str, Any]:

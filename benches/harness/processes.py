@@ -143,9 +143,6 @@ class Ranks:
         for rank, started in enumerate(self._started):
             threading.Thread(target=self._read_events, args=(rank, started), daemon=True).start()
 
-    def __len__(self) -> int:
-        return len(self._started)
-
     def _read_events(self, rank: int, started: Started) -> None:
         with contextlib.suppress(ConnectionResetError):
             for line in started.events:

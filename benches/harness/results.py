@@ -16,9 +16,6 @@ FOLDER = ROOT / "benches" / "results"
 
 Record = dict[str, Any]
 
-TIMED = ("architecture", "processor", "cores", "simd")
-"""What has to be equal of two machines whose times are compared."""
-
 
 class Store:
     """A file of records, one JSON object a line, read once and then appended to.
@@ -68,7 +65,8 @@ def relative(path: Path) -> str:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Return the versions of Python and of packages."""
+    """Return the versions of Python and of packages, by default of those that ranks have."""
+    packages = packages or ("gradwire", "numpy", "scikit-learn")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
@@ -79,13 +77,8 @@ def circumstances() -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {**machine.machine(), "simd": gradwire.simd_level()},
-        "versions": {**machine.versions(), "torch": torch.__version__},
+        "versions": {**versions(), "torch": torch.__version__},
     }
-
-
-def same_machine(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether times of two machines may be compared."""
-    return all(one.get(name) == other.get(name) for name in TIMED)
 
 
 def where(found: Mapping[str, Any]) -> str:

@@ -24,25 +24,20 @@ Batch = tuple[Tensor, Tensor]
 class Task(Protocol):
     """Model and data for training and evaluation on one rank.
 
-    ``usual`` is what such models are trained with if nothing is compressed.
+    ``usual`` is what such models are trained with if nothing is compressed: "adamw" or "sgd". A new
+    model is the same on every rank and for every method. Batches are endless, those of different
+    ranks in a step disjoint.
     """
 
     usual: ClassVar[str]
 
-    def model(self, seed: int = 0) -> nn.Module:
-        """Return a newly initialized model, the same on every rank and for every method."""
+    def model(self, seed: int = 0) -> nn.Module: ...
 
-    def batches(self, rank: int, ranks: int, seed: int = 0) -> Iterator[Batch]:
-        """Yield this rank's batches, endlessly; those of different ranks in a step are disjoint."""
+    def batches(self, rank: int, ranks: int, seed: int = 0) -> Iterator[Batch]: ...
 
-    def steps_per_epoch(self, ranks: int) -> int:
-        """Return the number of steps in which `ranks` ranks see all training data once."""
+    def held_out(self, rank: int, ranks: int) -> list[Batch]: ...
 
-    def held_out(self, rank: int, ranks: int) -> list[Batch]:
-        """Return this rank's share of the held-out data, in batches."""
-
-    def facts(self) -> dict[str, object]:
-        """Return facts about the data, for the record."""
+    def facts(self) -> dict[str, object]: ...
 
 
 def share_of_rate(step: int, steps: int) -> float:

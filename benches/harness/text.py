@@ -115,9 +115,6 @@ class Text:
             )
             yield self._windows(self._train, starts[rank::ranks])
 
-    def steps_per_epoch(self, ranks: int) -> int:
-        return len(self._train) // (self.length * self.batch * ranks)
-
     def held_out(self, rank: int, ranks: int) -> list[Batch]:
         starts = torch.linspace(0, len(self._test) - self.length - 2, self.held_out_windows).long()
         return [self._windows(self._test, part) for part in torch.split(starts[rank::ranks], 16)]

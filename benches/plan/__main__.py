@@ -23,8 +23,7 @@ from benches.harness import pages, results
 from benches.harness.command import conduct
 from gradwire.cli.plan.quantities import parse_rate
 
-from . import auto
-from .predict import measure, table
+from .predict import AUTO_BLOCK, measure, measure_auto, table, table_auto
 from .rank import METHODS
 
 RATES = "50mbit,100mbit,1gbit,10gbit,unshaped"
@@ -59,16 +58,16 @@ def main() -> int:
         if chosen.show is not None:
             runs = [results.read(each) for each in chosen.show]
         elif chosen.auto:
-            runs = [auto.measure(chosen.ranks, chosen.rates, chosen.rounds)]
+            runs = [measure_auto(chosen.ranks, chosen.rates, chosen.rounds)]
         else:
             runs = [measure(chosen.ranks, chosen.rates, methods, chosen.rounds)]
         if chosen.out is not None:
             results.write(runs[0], chosen.out)
-        block = "\n\n".join(map(auto.table if chosen.auto else table, runs))
+        block = "\n\n".join(map(table_auto if chosen.auto else table, runs))
         print(block)
         if chosen.into is not None:
             pages.replace(
-                chosen.into, auto.BLOCK if chosen.auto else "predicted and measured", block
+                chosen.into, AUTO_BLOCK if chosen.auto else "predicted and measured", block
             )
         return 0
 

@@ -7,11 +7,10 @@ where user namespaces are allowed; with --quick at most eight minutes.
 """
 
 import argparse
-import math
 import os
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -52,8 +51,6 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
                         "three links, two ranks, one seed, three turns")
     parser.add_argument("--only", type=_names, default=[], metavar="NAME,...",
                         help=f"models, of {', '.join(SECTIONS)}, and parts, of {', '.join(PARTS)}")
-    parser.add_argument("--minutes", type=float, default=math.inf,
-                        help="begin nothing after so many minutes")
     parser.add_argument("--jobs", type=int, default=cores(),
                         help="processes of one thread each that train curves (default: cores)")
     parser.add_argument("--data", type=Path, metavar="DIR",
@@ -67,8 +64,8 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--show", action="store_true", help="measure nothing")
     # fmt: on
     chosen = parser.parse_args(given)
-    if chosen.jobs < 1 or chosen.minutes <= 0:
-        parser.error("--jobs must be at least 1, and --minutes above 0")
+    if chosen.jobs < 1:
+        parser.error("--jobs must be at least 1")
     if chosen.publish and chosen.results is not None:
         parser.error("--publish shows what is in benches/results: leave out --results")
     return chosen
@@ -114,18 +111,13 @@ def main(given: list[str] | None = None) -> int:
 
 def run(plan: Plan, parts: list[str], kept: Store, chosen: argparse.Namespace) -> int:
     """Make what is missing, and write what it shows."""
-    end = time.monotonic() + 60 * chosen.minutes
-
-    def over() -> bool:
-        return time.monotonic() > end
-
     if any(section == "fashion" for section in plan.sections) and parts:
         fashion_data.folder(chosen.data)  # before anything else: it may have to be fetched
     try:
         if "steps" in parts:
-            time_steps(plan, kept, chosen.data, over)
+            time_steps(plan, kept, chosen.data)
         if "curves" in parts:
-            train_curves(plan, kept, chosen, over)
+            train_curves(plan, kept, chosen)
     finally:
         if text := show.write(Findings.of(plan, kept), chosen.out):
             print(f"\n{text}\nWritten to {chosen.out}: study.md, {show.FIGURE}")
@@ -135,11 +127,9 @@ def run(plan: Plan, parts: list[str], kept: Store, chosen: argparse.Namespace) -
     return 0
 
 
-def train_curves(
-    plan: Plan, kept: Store, chosen: argparse.Namespace, over: Callable[[], bool]
-) -> None:
+def train_curves(plan: Plan, kept: Store, chosen: argparse.Namespace) -> None:
     """Train the curves that are missing."""
-    asked = curves.Asked(plan, kept, over)
+    asked = curves.Asked(plan, kept)
 
     def tell(run: Run, record: Record) -> None:
         shown = "diverged"
@@ -156,20 +146,16 @@ def train_curves(
             pool.make(asked, tell)
 
 
-def time_steps(plan: Plan, kept: Store, data: Path | None, over: Callable[[], bool]) -> None:
+def time_steps(plan: Plan, kept: Store, data: Path | None) -> None:
     """Time the cells that are missing, all methods of a cell in turns."""
     there = timed_cells(plan, kept)
     missing = [cell for cell in plan.cells() if cell not in there]
     for count, cells in groupby(missing, key=lambda each: each.ranks):
-        if over():
-            return
         with joined(count, "benches.study.rank") as (ranks, why_not):
             if why_not is not None:
                 print(f"no shaped link, so only the loopback device: {why_not}")
             loaded = ""
             for cell in cells:
-                if over():
-                    return
                 if why_not is not None and cell.link is not None:
                     continue
                 if cell.section != loaded:
@@ -180,20 +166,17 @@ def time_steps(plan: Plan, kept: Store, data: Path | None, over: Callable[[], bo
                     listed, folder = contestants(cell.section), data and str(data)
                     ranks.ask(do="load", section=cell.section, contestants=listed, data=folder)
                     loaded = cell.section
-                time_cell(ranks, cell, plan, kept, shaped=why_not is None)
+                title = f"{cell.section}, {cell.ranks} ranks, {show.link_name(cell.link)}"
+                load = os.getloadavg()
+                rows = measure(ranks, plan, cell, partial(tell, title))
+                progress("")
+                found = {"rows": rows, "shaped": why_not is None, "load": [load, os.getloadavg()]}
+                kept.add({"key": cell_key(cell, plan), **results.circumstances(), **found})
+                print(f"{title}: timed", flush=True)
 
 
-def time_cell(ranks: Ranks, cell: Cell, plan: Plan, kept: Store, *, shaped: bool) -> None:
-    """Time all methods of a cell, and keep it."""
-    title = f"{cell.section}, {cell.ranks} ranks, {show.link_name(cell.link)}"
-    began, load = time.monotonic(), os.getloadavg()
-    rows = measure(ranks, plan, cell, lambda text: progress(f"{title}: {text}"))
-    progress("")
-    seconds = round(time.monotonic() - began, 1)
-    found = {"rows": rows, "shaped": shaped, "cell_seconds": seconds,
-             "load": [load, os.getloadavg()]}  # fmt: skip
-    kept.add({"key": cell_key(cell, plan), **results.circumstances(), **found})
-    print(f"{title}: {seconds:.0f} s", flush=True)
+def tell(title: str, text: str) -> None:
+    progress(f"{title}: {text}")
 
 
 def measure(

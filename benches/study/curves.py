@@ -6,7 +6,7 @@ file.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -177,14 +177,13 @@ def wanted(plan: Plan, made: Curves) -> list[Run]:
 
 @dataclass
 class Asked:
-    """The runs that a store lacks, for a pool; none any more once the time is over."""
+    """The runs that a store lacks, for a pool."""
 
     plan: Plan
     kept: results.Store
-    over: Callable[[], bool]
 
     def missing(self) -> list[Run]:
-        return [] if self.over() else wanted(self.plan, every(self.kept))
+        return wanted(self.plan, every(self.kept))
 
     def order(self, run: Run) -> tuple[str, Any, float, dict[str, Any]]:
         options = {"ranks": run.ranks, "seed": run.seed, "steps": run.steps}

@@ -59,11 +59,11 @@ def step_time(rows: Sequence[Mapping[str, Any]], section: str, method: str) -> S
     for contestant, share in phases(section, method):
         mine = [_timed(row) for row in rows if row["method"] == contestant and not row["dropped"]]
         found.append((min(mine, key=lambda each: each.seconds), share))
-    means = (
+    seconds, low, high = (
         sum(getattr(each, name) * share for each, share in found)
         for name in ("seconds", "low", "high")
     )
-    return StepTime(*means, count=min(each.count for each, _ in found))
+    return StepTime(seconds, low, high, min(each.count for each, _ in found))
 
 
 def _timed(row: Mapping[str, Any]) -> StepTime:

@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("pandas", reason="the layer demo has pandas")
 
 from benches.accuracy import methods, show, store
-from benches.compare import state_bytes
+from benches.compare.__main__ import state_bytes
 from benches.harness import pages, results
-from benches.plan import auto, predict
+from benches.plan import predict
 from benches.study import show as study
 from benches.study.__main__ import RESULTS
 from benches.study.plan import Plan
@@ -18,7 +18,7 @@ from benches.study.plan import Plan
 DOCS = pages.ROOT / "docs"
 
 
-def named(page: str, what: str) -> list:
+def named(page: str, what: str):
     """Return the files of results that a page names."""
     found = dict.fromkeys(re.findall(rf"benches/results/[\w-]*{what}[\w-]*\.json\b", page))
     assert found, "the page names the runs that its tables come from"
@@ -50,7 +50,7 @@ def test_the_map_of_the_study_is_that_of_its_records():
 
 def test_the_bytes_per_entry_are_those_of_states():
     text = (DOCS / "memory.md").read_text("utf-8")
-    assert pages.find(text, "bytes per entry") == f"\n{state_bytes.table()}\n"
+    assert pages.find(text, "bytes per entry") == f"\n{state_bytes()}\n"
 
 
 def test_predictions_and_auto_are_those_of_their_runs():
@@ -59,7 +59,7 @@ def test_predictions_and_auto_are_those_of_their_runs():
     assert pages.find(text, "predicted and measured") == f"\n{tables}\n"
     measured = json.loads((results.FOLDER / "2026-11-23-auto.json").read_text("utf-8"))
     text = (DOCS / "auto.md").read_text("utf-8")
-    assert pages.find(text, auto.BLOCK) == f"\n{auto.table(measured)}\n"
+    assert pages.find(text, predict.AUTO_BLOCK) == f"\n{predict.table_auto(measured)}\n"
 
 
 def test_a_block_is_replaced_and_nothing_else(tmp_path):

@@ -24,9 +24,8 @@ import torch.distributed as dist
 
 import gradwire
 import gradwire.torch
-from benches.compare.contestants import group
-from benches.compare.laws import student
-from benches.gpu.record import facts
+from benches.compare.contestants import group, student
+from benches.gpu.measure import facts
 from gradwire.torch.backends import cuda
 
 CODECS = {

@@ -45,15 +45,6 @@ def test_a_second_call_makes_nothing_and_shows_the_same(call, capsys):
     assert second.partition("**Clicks")[2] == first.partition("**Clicks")[2]
 
 
-def test_an_interrupt_says_that_nothing_is_lost(call, monkeypatch, capsys):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Pool, "make", interrupted)
-    assert call("--only", "clicks", "--quick", "--jobs", "1") == 130
-    assert "interrupted; finished runs are in" in capsys.readouterr().err
-
-
 def test_missing_data_is_told_before_anything_runs(call, tmp_path, capsys):
     assert call("--only", "text,fashion", "--quick", "--data", str(tmp_path)) == 1
     captured = capsys.readouterr()

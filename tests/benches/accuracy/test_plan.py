@@ -71,31 +71,6 @@ def test_one_lucky_run_is_made_again_with_all_seeds():
         assert Run("text", "dense AdamW", 2, TEXT.grid[2], seed) in scores
 
 
-def test_a_noisy_task_compares_rates_with_several_seeds():
-    section = SECTIONS["control"]
-    plan = Plan(("control",), seeds=1)
-    scores = finish(plan, lambda run: -abs(nearest(section.grid, run.learning_rate) - 3))
-    tried = {(run.method, run.learning_rate) for run in scores}
-    assert len(scores) == section.tries * len(tried)
-
-
-def test_a_rate_that_diverges_is_not_chosen():
-    plan = Plan(("text",))
-    worst = float("-inf")
-    scores = finish(plan, lambda run: worst if run.learning_rate > 0.001 else run.learning_rate)
-    assert plan.best(TEXT, "adam(0.01)", 2, scores) == TEXT.grid[2]
-
-
-def test_first_come_all_methods_at_their_likely_rates_with_one_seed():
-    missing = Plan().missing({})
-    assert {run.seed for run in missing if run.section != "control"} == {0}
-    few = [run for run in missing if run.ranks == 2]
-    assert missing[: len(few)] == few
-    assert len(missing) == 2 * sum(
-        len(each.methods) * each.tries for name in MADE for each in [SECTIONS[name]]
-    )
-
-
 def test_a_quick_plan_has_two_rates_one_seed_and_two_ranks():
     plan = Plan(quick=True)
     scores = finish(plan, lambda run: 0.0)

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from benches.accuracy import methods
-from benches.accuracy.plan import SECTIONS
 from benches.accuracy.run import _changes, run
 from benches.accuracy.tasks import fashion, fashion_data, text
-from benches.accuracy.tasks.clicks import Clicks, area
+from benches.accuracy.tasks.clicks import Clicks
 from benches.accuracy.tasks.fashion_data import NAMES, MissingDataError
 from benches.accuracy.tasks.text import Text
 from tests.benches.accuracy.toy import Toy
@@ -35,12 +34,6 @@ def folder(request, tmp_path):
         limit = 256 if "images" in name else 10
         write_idx(tmp_path / name, random.integers(0, limit, shape, np.uint8), request.param)
     return tmp_path
-
-
-def test_every_method_of_a_section_is_known():
-    for section in SECTIONS.values():
-        for method, _ in section.methods:
-            assert method in methods.METHODS
 
 
 @pytest.mark.parametrize("method", methods.METHODS)
@@ -89,11 +82,6 @@ def test_ranks_share_the_global_batch(folder, monkeypatch):
                 assert torch.equal(together, complete)
 
 
-def test_the_area_is_how_often_a_click_has_the_larger_logit():
-    assert area(torch.tensor([0.1, 0.2, 0.9, 0.8]), torch.tensor([0.0, 0.0, 1.0, 1.0])) == 1.0
-    assert area(torch.tensor([0.9, 0.2, 0.1, 0.8]), torch.tensor([0.0, 1.0, 0.0, 1.0])) == 0.5
-
-
 def test_a_run_that_diverges_ends(monkeypatch):
     curve = run(Toy(), methods.METHODS["dense SGD"], 1e30, steps=40, evaluations=4)
     assert curve.diverged
@@ -103,14 +91,3 @@ def test_a_run_that_diverges_ends(monkeypatch):
 def test_a_folder_without_the_files_is_named(tmp_path):
     with pytest.raises(MissingDataError, match=rf"--data {tmp_path} has no train-images-idx3"):
         fashion_data.folder(tmp_path)
-
-
-def test_a_download_that_fails_says_why(tmp_path, monkeypatch):
-    monkeypatch.setattr(fashion_data, "INSTALLED", tmp_path / "none")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    for name, script in (("apt-get", "exit 100"), ("dpkg-deb", "")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-    with pytest.raises(MissingDataError, match=r"could not download it .*apt-get.*--data DIR"):
-        fashion_data.folder()

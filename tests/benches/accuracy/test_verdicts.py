@@ -97,9 +97,7 @@ def test_a_finished_plan_gives_tables_and_a_figure_and_missing_rows_stay_out(tmp
     rate = f"{SECTIONS['clicks'].grid[4]:.4g}"
     assert f"| adam(0.01) | 2 | {rate} | 10.0 | 100 | 0.1990 | 80.10 ± 0.06 |" in best
     assert "**80.10**" in blocks[show.RATES]
-    from benches.accuracy.picture import draw
-
-    draw(summaries, tmp_path / "accuracy.svg")
+    show.draw(summaries, tmp_path / "accuracy.svg")
     assert "adam(0.01)" in (tmp_path / "accuracy.svg").read_text()
     del records[next(run for run in records if run.method == "adam_onebit()")]
     (less,) = summarize(work.plan, records)

@@ -1,6 +1,5 @@
 """How the commands that train end when the world around them fails."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -38,27 +37,3 @@ def test_what_goes_wrong_midway_is_a_line_on_stderr(error, said, capsys):
 
     assert command.conduct("make demo", fail) == 1
     assert said in capsys.readouterr().err
-
-
-def test_a_reader_that_goes_away_is_no_error(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdout", None)  # as it is left
-
-    def fail() -> int:
-        raise BrokenPipeError
-
-    assert command.conduct("make demo", fail) == 0
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="namespaces are a Linux feature")
-def test_a_namespace_that_dies_is_an_error_of_the_link(monkeypatch):
-    from tests.benches.harness.test_link import WHY_NOT, NamespaceLink
-
-    if WHY_NOT is not None:
-        pytest.skip(WHY_NOT)
-    with NamespaceLink(2) as link:
-        for space in link._spaces:
-            space.process.kill()
-            space.process.wait()
-        with pytest.raises(LinkUnavailableError):
-            link.set_rate(1_000_000)

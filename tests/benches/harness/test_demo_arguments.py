@@ -8,26 +8,6 @@ import pytest
 from benches.demo import __main__ as demo
 from benches.harness import command
 from benches.harness.processes import ROOT
-from gradwire.cli.codecs import build, unfit
-from gradwire.cli.plan.quantities import format_rate, parse_rate
-
-
-def test_defaults():
-    arguments = demo.parser().parse_args([])
-    assert arguments.codec == ["topk", "sidco", "adam"]
-    assert arguments.learning_rate is None
-    assert arguments.bandwidth == [100_000_000, 1_000_000_000]
-    assert arguments.ratio == 0.02
-    assert (arguments.ranks, arguments.steps, arguments.task) == (2, None, ["digits", "text"])
-
-
-def test_lists_are_split_at_commas():
-    arguments = demo.parser().parse_args(
-        ["--codec", "sidco, topk", "--bandwidth", "10mbit,2.5Gbit/s", "--task", "text"]
-    )
-    assert arguments.codec == ["sidco", "topk"]
-    assert arguments.bandwidth == [10_000_000, 2_500_000_000]
-    assert arguments.task == ["text"]
 
 
 @pytest.mark.parametrize(
@@ -82,24 +62,3 @@ def test_help_needs_none_of_the_extras():
         "--json",
     ):
         assert option in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("text", "rate", "said"),
-    [
-        ("100mbit", 100_000_000, "100 Mbit/s"),
-        ("1gbit", 1_000_000_000, "1 Gbit/s"),
-        ("2.5Gbit/s", 2_500_000_000, "2.5 Gbit/s"),
-        ("64k", 64_000, "64 kbit/s"),
-        ("999600000", 999_600_000, "1 Gbit/s"),
-    ],
-)
-def test_rates_are_read_and_written(text, rate, said):
-    assert parse_rate(text) == rate
-    assert format_rate(rate) == said
-
-
-def test_presets_get_the_ratio_if_they_take_one():
-    assert unfit("sidco") is None
-    assert build("sidco", 0.02).sparsify.ratio == 0.02
-    assert build("dense", 0.02) == build("dense", 0.5)

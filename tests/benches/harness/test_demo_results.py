@@ -10,10 +10,8 @@ pytest.importorskip("matplotlib", reason="the demo's picture needs the layer dem
 
 from rich.console import Console
 
-from benches.demo import budget
-from benches.demo.budget import Budget, Job
-from benches.demo.picture import draw, styles
-from benches.demo.results import Comparison, Results, Run
+from benches.demo import runner
+from benches.demo.results import Results, Run
 from benches.demo.table import print_results, reading
 
 STEPS = 100
@@ -88,14 +86,6 @@ def test_figures_of_one_run():
     assert run.seconds_to_loss(2.5) == 0.0
 
 
-def test_time_to_a_loss_is_the_first_time_even_if_it_rises_again():
-    points = [(0, 2.0), (1, 1.0), (2, 1.5), (3, 0.5)]
-    curve = [{"step": at, "seconds": at, "loss": loss, "accuracy": 0.0} for at, loss in points]
-    run = a_run("none", 1.0, 0.5, 2e6, curve=curve)
-    assert run.seconds_to_loss(1.5) == pytest.approx(0.5)
-    assert run.seconds_to_loss(0.75) == pytest.approx(2.75)
-
-
 def test_equal_time_is_the_fastest_run_and_equal_loss_what_all_reached():
     (comparison,) = some_results(*SLOW_LINK).comparisons()
     assert comparison.fastest.method == "sidco"
@@ -120,31 +110,6 @@ def printed(results: Results, width: int) -> str:
     return capture.get()
 
 
-def figures_in(text: str, label: str) -> list[str]:
-    """Return what stands in the first table's line that begins with the label."""
-    line = next(line for line in text.splitlines() if line.strip().startswith(f"{label} "))
-    return line.replace(label, "").split()
-
-
-def test_the_table_has_a_line_a_method_with_its_figures():
-    text = printed(some_results(*SLOW_LINK), 120)
-    assert "convolutional network, handwritten digits, 100 Mbit/s" in text
-    sidco = "20.0 100 52.5 kB 40.0x 10.0x 5.0x 0.200 0.200 100.0 100.0 2.0"
-    assert figures_in(text, "sidco") == sidco.split()
-    bf16 = "100.0 20 1.05 MB 2.0x 2.0x 1.0x 0.100 1.620 100.0 20.0 9.5"
-    assert figures_in(text, "bf16 hook") == bf16.split()
-
-
-@pytest.mark.parametrize("width", [80, 106, 112, 120])
-def test_tables_fit_the_terminal_whole(width):
-    results = some_results(*SLOW_LINK, *FAST_LINK)
-    text = printed(results, width)
-    assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text
-    for heading in ("compute", "ratio", "vs none", "vs bf16", "acc. %"):
-        assert heading in text
-
-
 def test_the_reading_says_when_compression_pays_and_by_how_much():
     lines = reading(some_results(*SLOW_LINK))
     assert lines[0].startswith("digits, 100 Mbit/s: compression pays. ")
@@ -163,67 +128,23 @@ def test_the_reading_says_when_compression_does_not_pay():
     assert "even with no compression, computing is 100 % of a step" in line
 
 
-def test_the_reading_calls_a_draw_a_draw_and_reports_broken_replicas():
-    runs = [a_run("none", 0.02, 0.2, 2e6), a_run("sidco", 0.02, 0.2, 5e4, replicas_identical=False)]
-    lines = reading(some_results(*runs))
-    assert "a draw" in lines[0]
-    assert lines[-1].startswith("WARNING: the ranks' models differ after digits/sidco.")
-
-
-def test_the_picture_is_drawn_for_any_number_of_panels(tmp_path):
-    for count, runs in ((1, SLOW_LINK), (2, SLOW_LINK + FAST_LINK)):
-        path = tmp_path / f"{count}.png"
-        draw(some_results(*runs), path)
-        data = path.read_bytes()
-        assert data.startswith(b"\x89PNG\r\n")
-        width = int.from_bytes(data[16:20], "big")
-        assert width > 500 * count
-
-
-def test_methods_never_share_both_colour_and_line_style():
-    methods = ["none", "bf16", "topk", "sidco", "dgc", "qsgd", "adacomp"]
-    looks = [tuple(sorted(styles(methods)[method].items())) for method in methods]
-    assert len(set(looks)) == len(methods)
-    colours = {styles(methods)[method]["color"] for method in methods}
-    assert len(colours) == len(methods)
-
-
-def jobs(*methods: str) -> list[Job]:
-    return [Job("digits", method, 100_000_000) for method in methods]
+def jobs(*methods: str) -> list[runner.Job]:
+    return [runner.Job("digits", method, 100_000_000) for method in methods]
 
 
 def test_the_budget_leaves_steps_alone_where_time_suffices():
     todo = jobs("none", "bf16", "sidco")
-    plan = Budget(todo, None, 0.01, clock=lambda: 0.0)
-    assert {plan.begin(job) for job in todo} == {budget.KINDS["digits"].steps}
-    assert Budget(todo, 5000, 0.01, clock=lambda: 0.0).begin(todo[0]) == 5000
+    plan = runner.Budget(todo, None, 0.01, clock=lambda: 0.0)
+    assert {plan.begin(job) for job in todo} == {runner.KINDS["digits"].steps}
+    assert runner.Budget(todo, 5000, 0.01, clock=lambda: 0.0).begin(todo[0]) == 5000
 
 
 def test_the_budget_gives_a_slow_machine_fewer_steps_but_all_methods_the_same():
     now = [0.0]
     todo = jobs("none", "bf16", "sidco")
-    plan = Budget(todo, None, 0.01, clock=lambda: now[0])
+    plan = runner.Budget(todo, None, 0.01, clock=lambda: now[0])
     plan.compute["digits"] = 1.0
     first = plan.begin(todo[0])
-    assert budget.MIN_STEPS <= first < budget.KINDS["digits"].steps
+    assert runner.MIN_STEPS <= first < runner.KINDS["digits"].steps
     now[0] += 200.0
     assert {plan.begin(job) for job in todo[1:]} == {first}
-
-
-def test_the_share_done_grows_to_all_of_it():
-    now = [0.0]
-    todo = jobs("none", "sidco")
-    plan = Budget(todo, 10, 0.01, clock=lambda: now[0])
-    shares = []
-    for job in todo:
-        plan.begin(job)
-        for step in range(1, 11):
-            now[0] += 0.5
-            shares.append(plan.so_far(step, 10)[0])
-    assert shares[-1] == 1.0
-    assert 0 < shares[0] < shares[9] < shares[19]
-
-
-def test_a_comparison_without_baselines_still_reads():
-    comparison = Comparison("digits", "digits", None, [a_run("sidco", 0.1, 0.1, 5e4, rate=None)])
-    assert comparison.speed_up(comparison.runs[0], "none") is None

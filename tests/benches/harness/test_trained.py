@@ -114,10 +114,3 @@ def measured(monkeypatch):
 @pytest.mark.usefixtures("measured")
 def test_a_rate_is_the_measured_one_or_that_of_the_most_similar_codec(method, codec, rate):
     assert rate_for("text", method, codec, str(recipe_for("adamw", codec))) == rate
-
-
-@pytest.mark.parametrize(("task", "usual"), [("text", "adamw"), ("digits", "sgd")])
-def test_what_the_demo_shows_first_was_measured_with_the_optimizer_that_it_uses(task, usual):
-    for name in ("none", "topk", "adam"):
-        codec = None if name == "none" else PRESETS[name].build(ratio=0.01)
-        assert rate_for(task, name, codec, str(recipe_for(usual, codec))).source == ""

@@ -10,7 +10,7 @@ pytest.importorskip("pandas", reason="the layer demo has pandas")
 from benches.accuracy.plan import SECTIONS as TASKS
 from benches.harness.results import Store, circumstances
 from benches.study import curves, reading, show
-from benches.study.__main__ import done, main
+from benches.study.__main__ import done
 from benches.study.curves import Run
 from benches.study.plan import BF16, DENSE, LARGE, NONE, Cell, Plan, contestants
 from benches.study.reading import Verdict, cell_key, reached, step_time
@@ -62,7 +62,7 @@ def findings(tmp_path, monkeypatch) -> Findings:
         load = [[0.0], [0.0]]
         found = {"rows": rows(cell), "load": load}
         kept.add({"key": cell_key(cell, PLAN), **circumstances(), **found})
-    asked = curves.Asked(PLAN, kept, lambda: False)
+    asked = curves.Asked(PLAN, kept)
     while missing := asked.missing():
         for run in missing:
             asked.keep(run, outcome(run))
@@ -132,12 +132,6 @@ def test_a_difference_within_the_spread_of_turns_has_no_winner(
     assert (found.winner and found.winner.method) == wanted[verdict]
 
 
-def test_three_ranks_take_the_larger_steps_of_their_neighbours(findings):
-    marks = reading.Marks(PLAN, findings.made)
-    steps = [marks.steps("clicks", "adam(0.01)", ranks)[1] for ranks in (2, 3, 4)]
-    assert steps[1] == max(steps)
-
-
 def test_everything_is_shown_and_drawn(findings, tmp_path):
     text = show.write(findings, tmp_path)
     assert (tmp_path / "study.md").read_text() == f"{text}\n"
@@ -155,17 +149,3 @@ def test_a_contestant_stops_when_it_was_timed_for_long_or_is_not_the_best_of_its
     assert not done("b", "fp32", listed, seconds, 1)
     assert not done("c", "adam(0.01)", listed, seconds, 1)
     assert done("c", "adam(0.01)", listed, seconds, 2)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["--only", "x"], "unknown name x; choose from 25M"),
-        (["--minutes", "0"], "--minutes above 0"),
-        (["--publish", "--results", "x"], "leave out --results"),
-    ],
-)
-def test_wrong_arguments_are_named(given, said, capsys):
-    with pytest.raises(SystemExit):
-        main(given)
-    assert said in capsys.readouterr().err
