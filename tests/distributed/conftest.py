@@ -10,6 +10,7 @@ from tests.csrc.emulated.build import build
 from tests.distributed.ranks import Nursery, Ranks
 
 STAGED = (
+    "test_conformance",
     "test_errors",
     "test_exchanges",
     "test_one_buffer",
@@ -20,6 +21,7 @@ STAGED = (
 )
 """Files whose tests also run with copies of all buckets, as for tensors on other devices."""
 CARRIED = (
+    "test_conformance",
     "test_discarding",
     "test_errors",
     "test_exchanges",

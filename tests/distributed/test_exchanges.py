@@ -147,38 +147,6 @@ def test_an_unused_parameter_keeps_its_residual(two: Ranks, exchange: str) -> No
         assert found["flowed"] or exchange == "all_reduce"
 
 
-@pytest.mark.parametrize("codec", ALL.values(), ids=ALL)
-@pytest.mark.parametrize(
-    ("bad", "value"), [("a", np.inf), ("c", np.nan), ("bias", -np.inf)], ids=["a", "c", "bias"]
-)
-def test_a_bad_gradient_on_one_rank_makes_every_rank_skip_and_roll_back(
-    ranks: Ranks, codec: tuple[str, dict[str, Any]], bad: str, value: float
-) -> None:
-    results = ranks.run("scaling.bad_step", bad=bad, value=value, ddp=SEVERAL, codec=codec)
-    last = ranks.world_size - 1
-    for result in results:
-        assert result["all_bad"]
-        assert result["rolled_back"]
-        assert result["skipped"]
-        assert f"{bad!r} on rank {last}" in result["error"]
-        assert result["fingerprint"] == results[0]["fingerprint"]
-
-
-@pytest.mark.parametrize("bad", ["a", "bias"], ids=["compressed", "dense"])
-@pytest.mark.parametrize("codec", [LEADER, REDUCE], ids=["leader", "reduce"])
-def test_without_a_scaler_every_rank_raises_and_may_go_on(
-    two: Ranks, codec: tuple[str, dict[str, Any]], bad: str
-) -> None:
-    results = two.run("scaling.without_scaler", bad=bad, codec=codec)
-    for result in results:
-        assert result["step"] == 2
-        assert f"the gradient of {bad!r} on rank 1 has 2 non-finite value(s)" in result["text"]
-        assert result["typed"] == (bad, 1, 2, 3)
-        assert result["rolled_back"]
-    if codec is LEADER:
-        check_conservation(results)
-
-
 @pytest.mark.parametrize("who", [0, 1])
 @pytest.mark.parametrize("exchange", ["leader", "all_reduce"])
 def test_a_failure_to_encode_reaches_every_rank(two: Ranks, exchange: str, who: int) -> None:
@@ -208,17 +176,6 @@ def test_a_sum_that_leaves_the_range_of_float16_is_an_error_on_all_ranks(two: Ra
 def test_ranks_out_of_step_do_not_add_up_each_other(short_lived: Ranks) -> None:
     for text in short_lived.run("exchanges.in_step"):
         assert "did not run the same backward passes" in text
-
-
-@pytest.mark.parametrize("codec", [LEADER, LEADER_HALF, HALF], ids=["topk", "sidco", "dense"])
-def test_resume_is_bit_for_bit(
-    two: Ranks, codec: tuple[str, dict[str, Any]], tmp_path: Any
-) -> None:
-    for result in two.run("saving.resume", codec=codec, folder=str(tmp_path)):
-        assert result["parameters"]
-        assert result["residuals"]
-        assert result["steps"] == (9, 9)
-        assert result["left"] > 0
 
 
 def test_four_dtypes_come_out_of_a_sum_as_in_plain_ddp(two: Ranks) -> None:

@@ -1,7 +1,5 @@
 """A residual in one buffer trains as one in two does, with half the bytes, and no undo."""
 
-import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,38 +55,6 @@ def test_one_buffer_trains_as_two_do(two: Ranks, codec: Any, ddp: dict[str, Any]
 def test_the_report_says_what_one_buffer_takes(two: Ranks) -> None:
     for found in two.run("one_buffer.bytes_of"):
         assert found == [4.0, 2.0]
-
-
-@pytest.mark.parametrize("memory", [ONE, ROUNDED], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    ("bad", "value"), [("a", math.inf), ("c", math.nan), ("bias", math.inf)], ids=str
-)
-def test_a_bad_gradient_leaves_no_trace(
-    ranks: Ranks, bad: str, value: float, memory: dict[str, Any]
-) -> None:
-    codec = ("topk", {"ratio": 0.05, "memory": memory})
-    results = ranks.run("scaling.bad_step", bad=bad, value=value, ddp=SEVERAL, codec=codec)
-    last = ranks.world_size - 1
-    for result in results:
-        assert result["had_residuals"]
-        assert result["all_bad"]
-        assert result["rolled_back"]
-        assert result["skipped"]
-        assert result["scale"] == 4.0
-        assert f"{bad!r} on rank {last}" in result["error"]
-        assert result["fingerprint"] == results[0]["fingerprint"]
-    if memory is ONE:
-        check_conservation(results, tolerance=0.0 if last == 1 else 1e-3)
-
-
-@pytest.mark.parametrize("bad", ["a", "bias"], ids=["compressed", "dense"])
-def test_without_a_scaler_every_rank_raises_and_may_go_on(two: Ranks, bad: str) -> None:
-    codec = ("topk", {"ratio": 0.05, "memory": ONE})
-    results = two.run("scaling.without_scaler", bad=bad, codec=codec)
-    for result in results:
-        assert result["typed"] == (bad, 1, 2, 3)
-        assert result["rolled_back"]
-    check_conservation(results)
 
 
 def test_an_average_that_overflows_is_found_before_anything_changes(two: Ranks) -> None:
@@ -148,24 +114,6 @@ def test_what_does_not_go_with_one_buffer_is_refused(two: Ranks) -> None:
         assert "hides where a step ends" in found["skipping"]
         for text in found.values():
             assert "low_memory=False" in text
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("topk", {"ratio": 0.02, "memory": ONE}),
-        ("topk", {"ratio": 0.02, "memory": ROUNDED}),
-        ("sidco", {"ratio": 0.02, "memory": ONE}),
-    ],
-    ids=["topk", "bfloat16", "sidco"],
-)
-def test_resume_is_bit_for_bit(
-    two: Ranks, name: str, options: dict[str, Any], tmp_path: Path
-) -> None:
-    for result in two.run("saving.resume", codec=(name, options), folder=str(tmp_path)):
-        assert result["parameters"]
-        assert result["residuals"]
-        assert result["left"] > 0
 
 
 def test_join_lets_finished_ranks_send_their_rest(two: Ranks) -> None:
