@@ -10,10 +10,9 @@ from torch import Tensor
 
 import gradwire
 from benches.compare.contestant import Contestant
-from gradwire.torch.backends.cuda.decoding import ADD
-from gradwire.torch.backends.cuda.operators import operators
-from gradwire.torch.backends.cuda.plans import Plan, takes
-from gradwire.torch.backends.cuda.states import State
+from gradwire.torch.backends.cuda.kernels import ADD
+from gradwire.torch.backends.cuda.operators import EncodePlan, operators, takes
+from gradwire.torch.backends.cuda.states import DeviceState
 
 Wire = tuple[Tensor, Tensor]
 """Frames one after another, and the table of outcomes that ``encode_bucket`` returns."""
@@ -41,14 +40,14 @@ class Kernels(Contestant):
         if left:
             raise NotImplementedError(f"kernels do not take {left[0]!r}")
         self.states = [
-            State(codec, each, name=f"w{i}")
+            DeviceState(codec, each, name=f"w{i}")
             for i, (codec, each) in enumerate(zip(self.codecs, self.numels, strict=True))
         ]
         stops = list(itertools.accumulate(self.numels))
         self.ends = [
             end for stop, n in zip(stops, self.numels, strict=True) for end in (stop - n, stop)
         ]
-        self.plan = Plan(self.codecs, self.ends, torch.empty(0, device=self.device))
+        self.plan = EncodePlan(self.codecs, self.ends, torch.empty(0, device=self.device))
         self.room = torch.empty(sum(self.plan.most), dtype=torch.uint8, device=self.device)
 
     def encode(self, gradient: Any) -> Wire:

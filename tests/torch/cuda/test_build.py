@@ -37,9 +37,9 @@ schema = str(torch.ops.gradwire.encode_bucket.default._schema)
 assert "float divisor, Tensor(b!) out, Tensor(c!) scratch" in schema, schema
 assert cuda.load() == found
 assert gradwire.torch.backend("cuda").name == "cuda"
-from gradwire.torch.backends.cuda import plans
+from gradwire.torch.backends.cuda import operators
 codec = gradwire.sidco(ratio=0.01)
-piece = plans.structs.Piece.from_buffer_copy(plans.completed([codec], [5000]).numpy())
+piece = operators.structs.Piece.from_buffer_copy(operators.completed([codec], [5000]).numpy())
 assert (piece.numel, piece.sparsify.start_stages > 0) == (5000, True)
 torch.ops.gradwire.encode_forget(0)
 """

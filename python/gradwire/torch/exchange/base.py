@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gradwire._selecting import Selecting
 from gradwire.errors import NonFiniteError
-from gradwire.torch.backends.interface import Table
+from gradwire.torch.backends import Table
 from gradwire.torch.engine.counters import Outcomes, StepTimes
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.second_moments import measure
