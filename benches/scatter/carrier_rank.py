@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from benches.joining import join, obey
-from gradwire.torch.transport import p2p as pairs
+from gradwire.torch.transport import p2p
 
 
 class Commands:
@@ -25,7 +25,7 @@ class Commands:
         ways: dict[str, Callable[[], Any]] = {
             "gather": lambda: dist.all_gather_into_tensor(out, mine),
             "all to all": lambda: dist.all_to_all_single(out, parts),
-            "pairs": lambda: pairs.swap(group, rank, theirs, own).wait(),
+            "pairs": lambda: p2p.swap(group, rank, theirs, own).wait(),
         }
         seconds = []
         for _ in range(count):
