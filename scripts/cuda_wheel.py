@@ -17,7 +17,6 @@ from pathlib import Path
 
 import gradwire
 from gradwire.torch.cuda import build
-from gradwire.torch.cuda.architectures import ALL
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
@@ -55,7 +54,9 @@ Tag: {tag}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--architectures", nargs="+", default=list(ALL), metavar="NN")
+    parser.add_argument(
+        "--architectures", nargs="+", default=list(build.ARCHITECTURES), metavar="NN"
+    )
     chosen = parser.parse_args()
     library = build.build_cuda(architectures=chosen.architectures, folder=ROOT / ".cache" / "cuda")
     print(f"==> {pack(library, DIST).relative_to(ROOT)}", flush=True)

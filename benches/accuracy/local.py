@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradwire.torch.transport import LocalChannel
+
 Act = Callable[[list[Any]], None]
 
 
@@ -55,13 +57,18 @@ class Meeting:
         self._hub.wait(self._number)
 
 
-class Local:
-    """A channel of one rank; a `gradwire.torch.transport.LocalChannel`."""
+class Local(LocalChannel):
+    """The channel of one rank."""
 
     def __init__(self, hub: Hub, rank: int) -> None:
-        self.rank, self.size, self.is_open = rank, hub.size, True
+        self.rank, self.size = rank, hub.size
         self._hub = hub
         self._numbers = itertools.count()
+
+    @property
+    def is_open(self) -> bool:
+        """Yes: threads of one process are always connected."""
+        return True
 
     def all_gather(self, out: Tensor, mine: Tensor) -> Meeting:
         return self._join((out, mine), _all_gather)

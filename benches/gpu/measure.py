@@ -27,10 +27,9 @@ from benches.compare.timing import Clock, Tick, interleave
 from benches.harness import results
 from gradwire.presets import PRESETS, Preset
 from gradwire.quantize import BFloat16
-from gradwire.torch.backends.cuda.decoding import ADD
-from gradwire.torch.backends.cuda.operators import operators
-from gradwire.torch.backends.cuda.plans import Plan, takes
-from gradwire.torch.backends.cuda.states import State
+from gradwire.torch.backends.cuda.kernels import ADD
+from gradwire.torch.backends.cuda.operators import EncodePlan, operators, takes
+from gradwire.torch.backends.cuda.states import DeviceState
 from gradwire.torch.cuda import status
 
 LEAD = 4_000_000
@@ -93,14 +92,14 @@ class Kernels(Contestant):
         if left:
             raise NotImplementedError(f"kernels do not take {left[0]!r}")
         self.states = [
-            State(codec, each, name=f"w{i}")
+            DeviceState(codec, each, name=f"w{i}")
             for i, (codec, each) in enumerate(zip(self.codecs, self.numels, strict=True))
         ]
         stops = list(itertools.accumulate(self.numels))
         self.ends = [
             end for stop, n in zip(stops, self.numels, strict=True) for end in (stop - n, stop)
         ]
-        self.plan = Plan(self.codecs, self.ends, torch.empty(0, device=self.device))
+        self.plan = EncodePlan(self.codecs, self.ends, torch.empty(0, device=self.device))
         self.room = torch.empty(sum(self.plan.most), dtype=torch.uint8, device=self.device)
 
     def encode(self, gradient: Any) -> Wire:

@@ -11,7 +11,7 @@ import pytest
 import gradwire
 from gradwire import memory, quantize, sparsify
 from gradwire.memory import NoMemory
-from gradwire.torch.backends.cuda import plans, structs
+from gradwire.torch.backends.cuda import operators, structs
 from tests.csrc.emulated.build import CSRC, EMULATED, FLAGS, compiler
 from tests.examples_of_parts import EXAMPLES
 
@@ -91,13 +91,13 @@ def test_every_option_is_passed_on(
         struct = struct_of(part)
         assert not vars(struct), part
         passed[bytes(struct)] = part
-    # The number of fixed stages is added later: see `plans.completed`.
+    # The number of fixed stages is added later: see `operators.completed`.
     assert list(passed.values()) == parts
 
 
 def test_a_part_without_kernels_goes_by_the_host(monkeypatch):
     codec = gradwire.topk(0.1)
-    assert plans.takes(codec)
+    assert operators.takes(codec)
     for kind, names in (
         ("sparsify", "SPARSIFIERS"),
         ("quantize", "QUANTIZERS"),
@@ -108,4 +108,4 @@ def test_a_part_without_kernels_goes_by_the_host(monkeypatch):
             others = tuple(each for each in kinds if each != getattr(codec, kind).kind)
             patch.setattr(structs, names, others)
             assert len(others) < len(kinds)
-            assert not plans.takes(codec)
+            assert not operators.takes(codec)

@@ -18,7 +18,7 @@ if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
 
 BACKEND = gradwire.torch.backend("cuda").name
-MODULE = f"gradwire.torch.backends.{BACKEND}.buckets"
+MODULE = "gradwire.torch.backends." + {"cuda": "cuda.buckets", "host": "host"}[BACKEND]
 BY_NCCL = "nccl" if BACKEND == "cuda" else "gloo"
 """What carries frames where NCCL is there: only kernels leave them on the device."""
 

@@ -16,7 +16,7 @@ from gradwire.quantize import BFloat16
 from gradwire.torch import backends
 from gradwire.torch.backends import cuda, dispatch
 from gradwire.torch.backends.cuda import operators
-from gradwire.torch.backends.host.staging import Staging, staging
+from gradwire.torch.backends.host import Staging, staging
 from gradwire.torch.engine.layout import Layout
 from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit
 from gradwire.torch.engine.pipeline import ExchangePipeline
@@ -131,7 +131,7 @@ def on_device(monkeypatch):
     monkeypatch.setattr(dispatch, "_STAGED", cuda)
     monkeypatch.setattr(operators, "_device", "late")
     library = operators.operators()
-    for module in (cuda.decoding, cuda.encoding, cuda.plans, cuda.states):
+    for module in (cuda.kernels, operators, cuda.states):
         monkeypatch.setattr(module, "operators", lambda: Operators(library))
     monkeypatch.setattr(Staging, "_asynchronous", lambda self, host: True)
     monkeypatch.setattr(Staging, "future", lambda self: Handed())

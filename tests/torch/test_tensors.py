@@ -7,7 +7,7 @@ import torch
 import gradwire
 import gradwire.torch
 from gradwire.memory import NoMemory
-from gradwire.torch.backends.cpu.tensors import shared
+from gradwire.torch.backends.cpu import shared
 from tests.presets.examples import made, names, presets
 from tests.support import same_state
 

@@ -17,7 +17,7 @@ import gradwire
 import gradwire.torch
 from gradwire.torch import backends, optim
 from gradwire.torch.backends import cpu, dispatch
-from gradwire.torch.backends.host.staging import Staging
+from gradwire.torch.backends.host import Staging
 from gradwire.torch.ddp import GradientError
 from gradwire.torch.transport.process_group import ProcessGroups
 from tests.distributed.scenarios.common import (

@@ -20,8 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch.ddp
 import gradwire.torch.optim
-from gradwire.torch.backends import cpu
-from gradwire.torch.backends.interface import Bucket
+from gradwire.torch.backends import Bucket
 from gradwire.torch.engine.step import BufferPool
 from gradwire.torch.exchange import hierarchical
 from gradwire.torch.transport import ProcessGroupChannel
@@ -276,7 +275,7 @@ def no_memory(rank: int, world_size: int) -> dict[str, Any]:
     def trouble(*arguments: Any, **options: Any) -> Any:
         raise MemoryError("no memory for a share")
 
-    places = [(BufferPool, "take"), (cpu.buckets.Bucket, "pack"), (hierarchical, "divide")]
+    places = [(BufferPool, "take"), (Bucket, "pack"), (hierarchical, "divide")]
     codecs = {
         "gathered": gradwire.topk(0.1),
         "summed": preset("randomk", ratio=0.1, exchange="AllReduce", memory="Residual"),

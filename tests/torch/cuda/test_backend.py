@@ -16,8 +16,8 @@ from gradwire import memory, quantize, sparsify
 from gradwire.exchange import LowRank
 from gradwire.extension import Sparsifier
 from gradwire.torch.backends import cpu, cuda
-from gradwire.torch.backends.cuda import encoding, operators, plans, structs
-from gradwire.torch.backends.host.staging import Staging
+from gradwire.torch.backends.cuda import operators, structs
+from gradwire.torch.backends.host import Staging
 from tests.csrc.emulated.operators import emulate
 from tests.presets.examples import DEGENERATE, gradient, made, names, presets
 from tests.support import same_state
@@ -59,13 +59,13 @@ def emulated():
 def kernels(monkeypatch):
     """How often kernels have encoded."""
     calls = []
-    real = encoding.encode
+    real = cuda.kernels.encode
 
     def counted(codecs, *rest, **options):
         calls.append(len(codecs))
         return real(codecs, *rest, **options)
 
-    monkeypatch.setattr(encoding, "encode", counted)
+    monkeypatch.setattr(cuda.kernels, "encode", counted)
     return calls
 
 
@@ -392,12 +392,12 @@ class TestPlans:
     def test_a_state_owns_those_of_its_bucket(self, monkeypatch):
         made = []
 
-        class Counted(plans.Plan):
+        class Counted(operators.EncodePlan):
             def __init__(self, *arguments):
                 super().__init__(*arguments)
                 made.append(self.number)
 
-        monkeypatch.setattr(plans, "Plan", Counted)
+        monkeypatch.setattr(operators, "EncodePlan", Counted)
         codec = gradwire.topk(ratio=0.02)
         states = [cuda.init_state(codec, 9, f"w{i}", 0) for i in range(70)]
         for step in range(2):
@@ -510,7 +510,7 @@ class TestRoom:
             limits = [codec.max_encoded_len(numel) for numel in numels]
             room = torch.full((64 + sum(limits) + 64,), 9, dtype=torch.uint8)
             out, codecs = room[64 : 64 + sum(limits)], [codec] * len(states)
-            made = encoding.encode(codecs, states, ends, limits, tensor(0), 1.0, out)
+            made = cuda.kernels.encode(codecs, states, ends, limits, tensor(0), 1.0, out)
             expected = b"".join(
                 bytes(
                     cpu.encode(codec, tensor(0)[start:stop], codec.init_state(stop - start), None)
@@ -528,9 +528,9 @@ class TestRoom:
         room = torch.zeros(limit + 64, dtype=torch.uint8)
         for out, said in ((room[: limit - 1], f"{limit} bytes"), (room[8:], "multiple of 16")):
             with pytest.raises(RuntimeError, match=said):
-                encoding.encode([codec], [state], [0, N], [limit], tensor(0), 1.0, out)
+                cuda.kernels.encode([codec], [state], [0, N], [limit], tensor(0), 1.0, out)
         assert state.step == 0
-        made = encoding.encode([codec], [state], [0, N], [limit], tensor(0), 1.0, room)
+        made = cuda.kernels.encode([codec], [state], [0, N], [limit], tensor(0), 1.0, room)
         assert made.nbytes > 0
 
 

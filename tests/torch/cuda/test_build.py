@@ -14,7 +14,7 @@ import gradwire
 import gradwire.torch
 from gradwire.errors import ExtensionError
 from gradwire.torch import cuda
-from gradwire.torch.cuda import architectures, build, toolkit
+from gradwire.torch.cuda import build
 from scripts import cuda_wheel, environment
 from tests.support import run_python
 
@@ -37,9 +37,9 @@ schema = str(torch.ops.gradwire.encode_bucket.default._schema)
 assert "float divisor, Tensor(b!) out, Tensor(c!) scratch" in schema, schema
 assert cuda.load() == found
 assert gradwire.torch.backend("cuda").name == "cuda"
-from gradwire.torch.backends.cuda import plans
+from gradwire.torch.backends.cuda import operators
 codec = gradwire.sidco(ratio=0.01)
-piece = plans.structs.Piece.from_buffer_copy(plans.completed([codec], [5000]).numpy())
+piece = operators.structs.Piece.from_buffer_copy(operators.completed([codec], [5000]).numpy())
 assert (piece.numel, piece.sparsify.start_stages > 0) == (5000, True)
 torch.ops.gradwire.encode_forget(0)
 """
@@ -49,7 +49,7 @@ torch.ops.gradwire.encode_forget(0)
 def library() -> Path:
     """The extension for one kind of GPU."""
     try:
-        toolkit.find()
+        build.find_toolkit()
     except ExtensionError as error:
         pytest.skip(str(error))
     if torch.version.cuda is None:
@@ -123,8 +123,8 @@ def test_without_a_library_the_reason_says_what_to_do() -> None:
     ],
 )
 def test_code_runs_on_later_gpus_of_its_kind_and_its_ptx_on_all_later_ones(built, runs, not_on):
-    assert all(architectures.runs_on(built, each) for each in runs)
-    assert not any(architectures.runs_on(built, each) for each in not_on)
+    assert all(build.runs_on(built, each) for each in runs)
+    assert not any(build.runs_on(built, each) for each in not_on)
 
 
 @pytest.mark.usefixtures("nothing_installed")
@@ -146,7 +146,7 @@ def test_a_library_is_taken_only_where_it_has_code_for_a_gpu(
         (((8, 0), (12, 0)), older.library),  # for the second by its PTX
         (((7, 5),), None),
     ):
-        monkeypatch.setattr(architectures, "of_devices", lambda here=here: here)
+        monkeypatch.setattr(build, "capabilities", lambda here=here: here)
         assert cuda.status().library == wanted, here
     reason = cuda.status().reason
     assert "was built for 100, 80, 90, and the GPUs here are 75" in reason
@@ -177,8 +177,8 @@ def test_a_library_that_is_named_must_be_there(
 def test_without_a_compiler_the_error_says_which_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(toolkit, "_of_the_machine", lambda: None)
-    monkeypatch.setattr(toolkit, "_of_wheels", lambda: None)
+    monkeypatch.setattr(build, "_of_the_machine", lambda: None)
+    monkeypatch.setattr(build, "_of_wheels", lambda: None)
     with pytest.raises(ExtensionError, match="install nvidia-cuda-nvcc"):
         gradwire.torch.build_cuda(folder=tmp_path)
 

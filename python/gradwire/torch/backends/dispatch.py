@@ -1,17 +1,102 @@
 """Which backend takes a tensor, and why."""
 
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from gradwire.errors import ExtensionError
 from gradwire.torch.backends import cpu, cuda, host
+from gradwire.torch.backends.cpu import Bucket
 from gradwire.torch.backends.cuda.operators import hindrance
-from gradwire.torch.backends.interface import Backend
 from gradwire.torch.cuda import load
 
-__all__ = ["BackendInUse", "backend", "backend_for"]
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from gradwire.codec import Codec
+    from gradwire.frame import Frame
+    from gradwire.state import State
+
+__all__ = ["Backend", "BackendInUse", "backend", "backend_for"]
+
+
+class Backend(Protocol):
+    """The functions of a backend's module.
+
+    Attributes
+    ----------
+    name : str
+        The name of the module.
+    waits : bool
+        Whether reading a number of a tensor makes a thread wait for the device.
+    carries : bool
+        Whether frames can stay on the device, if collectives take them from there.
+    """
+
+    name: str
+    waits: bool
+    carries: bool
+
+    def encode(
+        self,
+        codec: "Codec",
+        tensor: torch.Tensor,
+        state: "State | None",
+        max_nbytes: int | None,
+        /,
+    ) -> "Frame":
+        """Encode one tensor, as `gradwire.torch.encode`."""
+
+    def encode_into(
+        self,
+        codec: "Codec",
+        tensor: torch.Tensor,
+        state: "State | None",
+        out: torch.Tensor,
+        max_nbytes: int | None,
+        /,
+    ) -> int:
+        """Encode into bytes of the caller, as `gradwire.torch.encode_into`."""
+
+    def decode(
+        self,
+        frame: "Frame | Buffer | torch.Tensor",
+        out: torch.Tensor | None,
+        max_numel: int | None,
+        /,
+    ) -> torch.Tensor:
+        """Decode a frame, as `gradwire.torch.decode`."""
+
+    def decode_add(
+        self, frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor, scale: float, /
+    ) -> None:
+        """Add a decoded frame, as `gradwire.torch.decode_add`."""
+
+    def number(self, tensor: torch.Tensor, /) -> Callable[[], float]:
+        """Return what reads a tensor of one number as it is now, in another thread and later.
+
+        Does not wait for the device; the result may, at its first call.
+        """
+
+    def init_state(self, codec: "Codec", numel: int, name: str | None, stream: int, /) -> "State":
+        """Return the state of a parameter whose gradients lie on the backend's device."""
+
+    def rollback(self, states: "Sequence[State]", /) -> None:
+        """Undo the last encode of each state, as `gradwire.State.rollback`."""
+
+    def bucket(self, buffer: torch.Tensor, carried: bool = False, /) -> Bucket:
+        """Return the bucket of a buffer of gradients. Does not wait for the device.
+
+        Parameters
+        ----------
+        buffer : torch.Tensor
+        carried : bool
+            The frames stay on the device. Only if the backend `carries` them.
+        """
+
 
 _IN_PLACE: Backend = cpu
 _STAGED: Backend = host

@@ -3,12 +3,10 @@
 `load` finds the extension and registers its operators; `status` says which library that is, or why
 there is none. `build_cuda` compiles it from the sources in this package.
 
-===========  ====================================================================================
-``toolkit``  finds a CUDA compiler: of the machine, or of the package registry's wheels
-``build``    compiles, into a cache that is keyed by content
-``architectures``  which GPUs a library has code for
+===========  ============================================================================
+``build``    finds a CUDA compiler, and compiles into a cache that is keyed by content
 ``library``  finds a library, and loads it
-===========  ====================================================================================
+===========  ============================================================================
 """
 
 from gradwire.torch.cuda.build import build_cuda

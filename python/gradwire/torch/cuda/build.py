@@ -1,11 +1,13 @@
-"""Compiles the CUDA extension from the sources in this package."""
+"""Compiles the CUDA extension from the sources in this package, for the GPUs that are asked for."""
 
 import hashlib
 import os
 import platform
 import shlex
 import shutil
+import site
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +17,26 @@ from pathlib import Path
 import torch
 
 from gradwire.errors import ExtensionError
-from gradwire.torch.cuda.architectures import ALL, flags, names, of_devices
-from gradwire.torch.cuda.toolkit import Toolkit, find
 
-__all__ = ["NAME", "SOURCES", "TARGET", "Built", "build_cuda", "cache_folder", "cached"]
+__all__ = [
+    "ARCHITECTURES",
+    "NAME",
+    "SOURCES",
+    "TARGET",
+    "Built",
+    "build_cuda",
+    "cached",
+    "capabilities",
+    "find_toolkit",
+    "names",
+    "runs_on",
+]
+
+Capability = tuple[int, int]
+"""What torch calls the capability of a GPU: (9, 0) is that of architecture 90."""
+
+ARCHITECTURES = ("80", "90", "100", "120")
+"""The architectures of a library for everyone; newer ones compile the last one's PTX."""
 
 SOURCES = Path(__file__).resolve().parents[1] / "csrc"
 NAME = "libgradwire_cuda.so"
@@ -102,6 +120,113 @@ def _folder(architectures: Sequence[str], compiler: str) -> str:
     return "-".join([_key((), ""), *architectures, _key(architectures, compiler)])
 
 
+def _gencode(architectures: Sequence[str]) -> list[str]:
+    """Return what tells nvcc to make machine code for all, and PTX for the last."""
+    made = [f"-gencode=arch=compute_{each},code=sm_{each}" for each in architectures]
+    last = architectures[-1]
+    return [*made, f"-gencode=arch=compute_{last},code=compute_{last}"]
+
+
+def capabilities() -> tuple[Capability, ...]:
+    """Return the capabilities of the GPUs that torch sees. Begins to use CUDA in this process."""
+    devices = range(torch.cuda.device_count())
+    return tuple(sorted({torch.cuda.get_device_capability(device) for device in devices}))
+
+
+def names(of: Sequence[Capability]) -> tuple[str, ...]:
+    """Return the architectures of GPUs."""
+    return tuple(f"{major}{minor}" for major, minor in of)
+
+
+def runs_on(architectures: Sequence[str], capability: Capability) -> bool:
+    """Tell whether a library that was made with `_gencode` has code for a GPU.
+
+    Machine code runs on GPUs of the same major number from its minor number on, PTX on all later
+    ones. What is for an architecture with a letter runs on that one alone.
+    """
+    if any(_machine_code_runs(each, capability) for each in architectures):
+        return True
+    last = architectures[-1]
+    return last.isdecimal() and _number(last) <= capability
+
+
+def _machine_code_runs(architecture: str, capability: Capability) -> bool:
+    own = _number(architecture)
+    if not architecture.isdecimal():
+        return own == capability
+    return own[0] == capability[0] and own <= capability
+
+
+def _number(architecture: str) -> Capability:
+    digits = architecture.rstrip("abcdefghijklmnopqrstuvwxyz")
+    return int(digits[:-1]), int(digits[-1])
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """A CUDA compiler, and the folders that it does not find on its own.
+
+    Attributes
+    ----------
+    nvcc : pathlib.Path
+        The compiler.
+    include, libraries : tuple of pathlib.Path
+        Folders of headers and of libraries.
+    """
+
+    nvcc: Path
+    include: tuple[Path, ...] = ()
+    libraries: tuple[Path, ...] = ()
+
+    def version(self) -> str:
+        """Return what the compiler says of itself."""
+        asked = [str(self.nvcc), "--version"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+
+
+def _of_the_machine() -> Toolkit | None:
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    for home in filter(None, homes[:2]):
+        if (nvcc := Path(home, "bin", "nvcc")).is_file():
+            return Toolkit(nvcc)
+    if found := shutil.which("nvcc"):
+        return Toolkit(Path(found))
+    nvcc = Path("/usr/local/cuda/bin/nvcc")
+    return Toolkit(nvcc) if nvcc.is_file() else None
+
+
+def _of_wheels() -> Toolkit | None:
+    # A wheel of one part may lie in another folder than that of another part.
+    folders = [*site.getsitepackages(), site.getusersitepackages(), *sys.path]
+    roots = [Path(folder, "nvidia", "cu13") for folder in dict.fromkeys(folders) if folder]
+    nvcc = next((path for root in roots if (path := root / "bin" / "nvcc").is_file()), None)
+    if nvcc is None or not (nvcc.parent / "cudafe++").is_file():
+        return None
+    include = tuple(path for root in roots if (path := root / "include").is_dir())
+    libraries = tuple(path for root in roots if (path := root / "lib").is_dir())
+    return Toolkit(nvcc, include, libraries)
+
+
+def find_toolkit() -> Toolkit:
+    """Return the compiler of the machine, or else that of the registry's wheels.
+
+    Looks at ``$CUDA_HOME``, ``$CUDA_PATH``, ``$PATH``, ``/usr/local/cuda``, and then at installed
+    packages.
+
+    Raises
+    ------
+    ExtensionError
+        If there is none.
+    """
+    found = _of_the_machine() or _of_wheels()
+    if found is None:
+        raise ExtensionError(
+            "no CUDA compiler was found: install the CUDA toolkit 13 and set CUDA_HOME, or "
+            "pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-crt nvidia-nvvm"
+        )
+    return found
+
+
 def build_cuda(
     *, architectures: Sequence[str] | None = None, folder: str | os.PathLike[str] | None = None
 ) -> Path:
@@ -129,8 +254,8 @@ def build_cuda(
         If there is no CUDA compiler, torch was built without CUDA, or the compiler fails; with its
         words.
     """
-    toolkit = find()
-    chosen = tuple(architectures or names(of_devices()) or ALL)
+    toolkit = find_toolkit()
+    chosen = tuple(architectures or names(capabilities()) or ARCHITECTURES)
     root = Path(folder) if folder is not None else cache_folder()
     target = root / _folder(chosen, toolkit.version()) / NAME
     if target.exists():
@@ -154,7 +279,7 @@ def _compile(
 ) -> Path:
     include = (SOURCES, *toolkit.include, libraries.parent / "include")
     folders = [f"-I{path}" for path in include[:-1]] + [f"-isystem={include[-1]}"]
-    common = [*_FLAGS, *flags(architectures)]
+    common = [*_FLAGS, *_gencode(architectures)]
 
     def compiled(source: Path) -> str:
         name = "-".join(source.relative_to(SOURCES).with_suffix(".o").parts)

@@ -10,7 +10,7 @@ import torch
 
 from gradwire._native import VERSION
 from gradwire.errors import ExtensionError
-from gradwire.torch.cuda import architectures, build
+from gradwire.torch.cuda import build
 
 __all__ = ["Status", "load", "status"]
 
@@ -67,20 +67,18 @@ def _built() -> Status:
             "or as a wheel with `make cuda` in the sources of gradwire",
         )
     # A process that does not use CUDA is not made to: it might fork later.
-    here = architectures.of_devices() if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    here = build.capabilities() if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     if not here:
         most = max(found, key=lambda built: len(built.architectures))
         return Status(most.library, "built from source")
-    served = [
-        sum(architectures.runs_on(built.architectures, each) for each in here) for built in found
-    ]
+    served = [sum(build.runs_on(built.architectures, each) for each in here) for built in found]
     if max(served) > 0:
         return Status(found[served.index(max(served))].library, "built from source")
     return Status(
         None,
         "the CUDA extension was built for "
         f"{', '.join(sorted({each for built in found for each in built.architectures}))}, and "
-        f"the GPUs here are {', '.join(architectures.names(here))}: build it for these with "
+        f"the GPUs here are {', '.join(build.names(here))}: build it for these with "
         "gradwire.torch.cuda.build_cuda()",
     )
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gradwire._outside import SelectingCodec
 from gradwire.errors import NonFiniteError
-from gradwire.torch.backends.interface import Table
+from gradwire.torch.backends import Table
 from gradwire.torch.engine.metrics import Outcomes, StepTimes
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask, InFlightBucket, measure

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gradwire._native import unpack_positions
 from gradwire.errors import NonFiniteError
-from gradwire.torch.backends.interface import LeaderEncoding as Selected
+from gradwire.torch.backends import LeaderEncoding as Selected
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask
 from gradwire.torch.errors import ExchangeError

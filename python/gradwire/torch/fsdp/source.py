@@ -25,7 +25,7 @@ _RESET = "_reset_iter_state"
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
+class _GroupAverage:
     """A group whose average is not there yet.
 
     Attributes
@@ -97,7 +97,7 @@ class Switch:
         """Forget a pass that never ended."""
         self._open = False
         self._averaged: list[torch.Tensor] = []
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, _GroupAverage] = {}
 
     # What FSDP calls --------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class Switch:
             passes.arriving(each.sharded_param for each in seen)
         output.zero_()
         average = passes.average(members, buffer, last=False, placed=False)
-        self._pending[id(group)] = _Pending(members, fresh, used, average)
+        self._pending[id(group)] = _GroupAverage(members, fresh, used, average)
 
     def _members(self, group: Group) -> list[torch.Tensor]:
         return [each for each in group.parameters if id(each) in self._known]
@@ -250,7 +250,7 @@ def _check_hooks(parameter: torch.Tensor) -> None:
         )
 
 
-def _place(pending: _Pending, averages: torch.Tensor) -> None:
+def _place(pending: _GroupAverage, averages: torch.Tensor) -> None:
     """Add averages to what FSDP has left in ``.grad``."""
     numels = [local(each).numel() for each in pending.members]
     for parameter, flat in zip(pending.members, torch.split(averages, numels), strict=True):

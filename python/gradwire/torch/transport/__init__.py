@@ -11,11 +11,10 @@ from gradwire.torch.transport.channel import (
     Transport,
     Work,
 )
-from gradwire.torch.transport.hierarchy import Hierarchy, RankTopology
-from gradwire.torch.transport.nodes import Levels, parse_hierarchy
 from gradwire.torch.transport.process_group import ProcessGroupChannel, ProcessGroups
 from gradwire.torch.transport.secret import Secret
 from gradwire.torch.transport.store import Gloo, Store, stores
+from gradwire.torch.transport.topology import Hierarchy, Levels, RankTopology, parse_hierarchy
 
 __all__ = [
     "NO_CARRIERS",

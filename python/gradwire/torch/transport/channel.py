@@ -1,11 +1,15 @@
 """What moves bytes between the ranks: the interface of every transport."""
 
+import abc
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
+
+from gradwire.torch.errors import ExchangeError
+from gradwire.torch.transport import messages
 
 __all__ = ["NO_CARRIERS", "Channel", "LocalChannel", "Transport", "Work"]
 
@@ -26,25 +30,29 @@ class Work(Protocol):
         """
 
 
-class Channel(Protocol):
+class Channel(abc.ABC):
     """Collectives between fixed ranks.
 
     Every rank starts the same ones in the same order. Those of one channel never meet those of
     another; so a channel has one user, and one thread at a time.
+
+    Attributes
+    ----------
+    rank : int
+        Place of this process among the ranks, from 0.
+    size : int
+        Number of ranks.
     """
 
-    @property
-    def rank(self) -> int:
-        """Place of this process among the ranks, from 0."""
+    rank: int
+    size: int
 
     @property
-    def size(self) -> int:
-        """Number of ranks."""
-
-    @property
+    @abc.abstractmethod
     def is_open(self) -> bool:
         """Whether collectives can still be started: not after the transport was shut down."""
 
+    @abc.abstractmethod
     def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
         """Start to fill ``out`` with ``mine`` of all ranks, in rank order.
 
@@ -56,34 +64,76 @@ class Channel(Protocol):
             shape (n,), of the same length and dtype on every rank.
         """
 
+    @abc.abstractmethod
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         """Start to replace a tensor by its sum over all ranks, the same bits on each of them.
 
         A sparse tensor has any number of entries on each rank.
         """
 
+    @abc.abstractmethod
     def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
         """Start to replace a tensor by that of one rank."""
 
+    @abc.abstractmethod
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Wait no longer than this from now on, where the transport can end a wait."""
+
     def gather(self, mine: torch.Tensor, to: int) -> list[torch.Tensor]:
         """Return the tensors of all ranks on one of them; an empty list on the others."""
+        every = mine.new_empty(self.size * mine.numel())
+        self.all_gather(every, mine.flatten()).wait()
+        return [each.view_as(mine) for each in every.chunk(self.size)] if self.rank == to else []
 
     def all_gather_object(self, mine: Any) -> list[Any]:
-        """Return what all ranks tell: JSON, so tuples arrive as lists and keys as text.
+        """Return what all ranks tell, in rank order.
+
+        Parameters
+        ----------
+        mine : object
+            Text, finite numbers, bool, None, and lists, tuples and dicts of these: JSON. Tuples
+            arrive as lists, and keys as text, on this rank too.
 
         Raises
         ------
         ExchangeError
-            On every rank: one of them has told something else.
+            On every rank: one of them has something else to tell, or too much.
         """
+        failure: Exception | None = None
+        data = b""
+        try:
+            data = messages.write(mine)
+        except (
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as error:  # the other ranks wait for a message
+            failure = error
+        lengths = torch.zeros(self.size, dtype=torch.int64, device="cpu")
+        self.all_gather(lengths, torch.tensor([len(data)], device="cpu")).wait()
+        for rank, length in enumerate(lengths.tolist()):
+            if length == 0:
+                reason = "" if failure is None else f": {failure}"
+                raise ExchangeError(
+                    f"rank {rank} has something to tell that JSON cannot hold{reason}", rank
+                ) from failure
+            if not 0 < length <= messages.LIMIT:
+                raise ExchangeError(
+                    f"rank {rank} sends a message of {length} bytes, expected at most "
+                    f"{messages.LIMIT}",
+                    rank,
+                )
+        longest = int(lengths.max())
+        message = torch.frombuffer(bytearray(data.ljust(longest)), dtype=torch.uint8)
+        every = message.new_empty(self.size * longest)
+        self.all_gather(every, message).wait()
+        return [_read(rank, row) for rank, row in enumerate(every.view(self.size, longest))]
 
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Wait no longer than this from now on, where the transport can end a wait."""
 
-
-class LocalChannel(Channel, Protocol):
+class LocalChannel(Channel):
     """Collectives in which a rank has something else for each of the others."""
 
+    @abc.abstractmethod
     def all_to_all(
         self,
         out: torch.Tensor,
@@ -133,3 +183,12 @@ class Transport(Protocol):
 
     def leave(self) -> None:
         """Close all channels, without waiting for other ranks. A second call has no effect."""
+
+
+def _read(rank: int, row: torch.Tensor) -> Any:
+    try:
+        return messages.read(row.numpy().tobytes())
+    except ValueError as error:
+        raise ExchangeError(f"rank {rank} sent a message that cannot be read: {error}", rank) from (
+            error
+        )

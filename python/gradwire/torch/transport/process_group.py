@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from typing_extensions import override
 
 from gradwire.torch import backends
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.transport import messages
-from gradwire.torch.transport import p2p as pairs
-from gradwire.torch.transport.channel import NO_CARRIERS, Channel, Work
+from gradwire.torch.transport import p2p
+from gradwire.torch.transport.channel import NO_CARRIERS, Channel, LocalChannel, Work
 
 __all__ = ["ProcessGroupChannel", "ProcessGroups"]
 
@@ -28,7 +28,7 @@ _BY_HOST = ("gloo", "mpi", "ucc", "undefined")
 """Backends that frames on a device are not given to: Gloo copies to the host by itself, slowly."""
 
 
-class ProcessGroupChannel:
+class ProcessGroupChannel(LocalChannel):
     """A channel: a process group with no other user.
 
     Parameters
@@ -43,20 +43,21 @@ class ProcessGroupChannel:
         self._timeout: timedelta | None = None
 
     @property
+    @override
     def is_open(self) -> bool:
-        """Whether torch.distributed still has the group."""
         return _is_registered(self.group)
 
+    @override
     def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
-        """Start to fill ``out`` with ``mine`` of all ranks, in rank order."""
         if self.size == 2 and out.is_cpu:
             return self._start(
-                lambda: pairs.gather_of_two(self.group, self.rank, out, mine, self._timeout)
+                lambda: p2p.gather_of_two(self.group, self.rank, out, mine, self._timeout)
             )
         return self._start(
             lambda: dist.all_gather_into_tensor(out, mine, group=self.group, async_op=True)
         )
 
+    @override
     def all_to_all(
         self,
         out: torch.Tensor,
@@ -64,41 +65,36 @@ class ProcessGroupChannel:
         out_sizes: Sequence[int] | None = None,
         sizes: Sequence[int] | None = None,
     ) -> Work:
-        """Start to send one part of ``mine`` to each rank, and to fill ``out`` with theirs."""
         even = mine.numel() // self.size
         theirs, own = (
             [even] * self.size if each is None else list(each) for each in (out_sizes, sizes)
         )
         if out.is_cpu:
             parts = torch.split(out, theirs), torch.split(mine, own)
-            return self._start(lambda: pairs.swap(self.group, self.rank, *parts, self._timeout))
+            return self._start(lambda: p2p.swap(self.group, self.rank, *parts, self._timeout))
         return self._start(
             lambda: dist.all_to_all_single(out, mine, theirs, own, group=self.group, async_op=True)
         )
 
+    @override
     def all_reduce(self, tensor: torch.Tensor) -> Work:
-        """Start to replace a tensor by its sum over all ranks."""
         return self._start(lambda: dist.all_reduce(tensor, group=self.group, async_op=True))
 
+    @override
     def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
-        """Start to replace a tensor by that of one rank."""
         first = self._global(source)
         return self._start(
             lambda: dist.broadcast(tensor, src=first, group=self.group, async_op=True)
         )
 
+    @override
     def gather(self, mine: torch.Tensor, to: int) -> list[torch.Tensor]:
-        """Return the tensors of all ranks on one of them; an empty list on the others."""
         parts = [torch.empty_like(mine) for _ in range(self.size)] if self.rank == to else []
         dist.gather(mine, parts or None, dst=self._global(to), group=self.group)
         return parts
 
-    def all_gather_object(self, mine: Any) -> list[Any]:
-        """Return what all ranks tell, as `messages.all_gather`."""
-        return messages.all_gather(self, mine)
-
+    @override
     def set_timeout(self, timeout: timedelta) -> None:
-        """Wait no longer than this for collectives of the CPU from now on."""
         backend: Any = self.group._get_backend(torch.device("cpu"))
         backend._set_default_timeout(timeout)  # of collectives
         self._timeout = timeout  # of messages between two ranks

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
+from typing_extensions import override
 
 from gradwire.torch.errors import ExchangeError, MembershipError
-from gradwire.torch.transport import messages
-from gradwire.torch.transport import p2p as pairs
+from gradwire.torch.transport import p2p
 from gradwire.torch.transport.channel import NO_CARRIERS, Channel, Work
 from gradwire.torch.transport.secret import Secret
 
@@ -33,7 +33,7 @@ _SOON = 0.002
 """Seconds between looks whether Gloo has told its address."""
 
 
-class GlooChannel:
+class GlooChannel(Channel):
     """A channel over connections of its own.
 
     Parameters
@@ -48,41 +48,31 @@ class GlooChannel:
         self._timeout: timedelta | None = None
 
     @property
+    @override
     def is_open(self) -> bool:
-        """Whether `close` was not called."""
         return self._backend is not None
 
+    @override
     def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
-        """Start to fill ``out`` with ``mine`` of all ranks, in rank order."""
         if self.size == 2:
-            return pairs.gather_of_two(self._open(), self.rank, out, mine, self._timeout)
+            return p2p.gather_of_two(self._open(), self.rank, out, mine, self._timeout)
         work: Work = self._open()._allgather_base(out, mine)
         return work
 
+    @override
     def all_reduce(self, tensor: torch.Tensor) -> Work:
-        """Start to replace a tensor by its sum over all ranks."""
         work: Work = self._open().allreduce([tensor])
         return work
 
+    @override
     def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
-        """Start to replace a tensor by that of one rank."""
         options = stores.BroadcastOptions()
         options.rootRank = source
         work: Work = self._open().broadcast([tensor], options)
         return work
 
-    def gather(self, mine: torch.Tensor, to: int) -> list[torch.Tensor]:
-        """Return the tensors of all ranks on one of them; an empty list on the others."""
-        every = mine.new_empty(self.size * mine.numel())
-        self.all_gather(every, mine.flatten()).wait()
-        return [each.view_as(mine) for each in every.chunk(self.size)] if self.rank == to else []
-
-    def all_gather_object(self, mine: Any) -> list[Any]:
-        """Return what all ranks tell, as `messages.all_gather`."""
-        return messages.all_gather(self, mine)
-
+    @override
     def set_timeout(self, timeout: timedelta) -> None:
-        """Wait no longer than this from now on."""
         self._open()._set_default_timeout(timeout)  # of collectives
         self._timeout = timeout  # of messages between two ranks
 

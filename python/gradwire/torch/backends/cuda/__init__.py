@@ -1,13 +1,32 @@
 """Tensors on a GPU: CUDA kernels encode, keep states and decode where the tensors are.
 
 To the host goes a table of a few words per parameter, and where collectives take frames from the
-host, the frames themselves. What kernels do not take goes by the host, as in the backend of that
-name.
+host, the frames themselves. What kernels do not take, such as parts that are written in Python,
+goes by the host, as in the backend of that name; so does what is wrong, which the host puts into
+words.
 """
 
+import functools
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from gradwire import _native, _validate
+from gradwire.torch.backends import host
+from gradwire.torch.backends.cpu import BYTES, INPUTS, OUTPUTS, bump_version, check, check_out
+from gradwire.torch.backends.cuda import kernels
 from gradwire.torch.backends.cuda.buckets import bucket
-from gradwire.torch.backends.cuda.states import init_state, rollback
-from gradwire.torch.backends.cuda.tensors import decode, decode_add, encode, encode_into, number
+from gradwire.torch.backends.cuda.operators import are_for, stateless, takes
+from gradwire.torch.backends.cuda.states import DeviceState, init_state, rollback
+from gradwire.torch.backends.host import number, overlap
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    import gradwire.state
+    from gradwire.codec import Codec
+    from gradwire.frame import Frame
 
 __all__ = [
     "bucket",
@@ -26,3 +45,123 @@ __all__ = [
 name = "cuda"
 waits = True
 carries = True
+
+
+def encode(
+    codec: "Codec",
+    tensor: torch.Tensor,
+    state: "gradwire.state.State | DeviceState | None",
+    max_nbytes: int | None,
+) -> "Frame":
+    """Encode on the device, and copy the frame to the host."""
+    check(tensor, "tensor", INPUTS)
+    made = _encoded(codec, tensor, state, max_nbytes)
+    if made is None:
+        return host.encode(codec, tensor, _on_host(state), max_nbytes)
+    return _native.Frame(made.cpu().numpy())
+
+
+def encode_into(
+    codec: "Codec",
+    tensor: torch.Tensor,
+    state: "gradwire.state.State | DeviceState | None",
+    out: torch.Tensor,
+    max_nbytes: int | None,
+) -> int:
+    """Encode on the device, and copy the frame to where it is to be."""
+    check(tensor, "tensor", INPUTS)
+    check_out(out, BYTES)
+    limit = out.numel() if max_nbytes is None else min(out.numel(), max_nbytes)
+    made = None if overlap(tensor, out) else _encoded(codec, tensor, state, limit)
+    if made is None:
+        return host.encode_into(codec, tensor, _on_host(state), out, max_nbytes)
+    with torch.inference_mode(out.is_inference()), torch.no_grad():
+        out.view(-1)[: made.numel()].copy_(made)
+    return made.numel()
+
+
+def _encoded(
+    codec: "Codec",
+    tensor: torch.Tensor,
+    state: "gradwire.state.State | DeviceState | None",
+    max_nbytes: int | None,
+) -> torch.Tensor | None:
+    """Return the bytes of a frame on the device, or None where the host is to encode."""
+    if not are_for(tensor):  # only the bytes are to be on a GPU
+        return None
+    if state is None and takes(codec) and _is_stateless(codec):
+        state = DeviceState(codec, tensor.numel())
+        state.plans = stateless()
+    if not isinstance(state, DeviceState) or not takes(codec) or state.numel != tensor.numel():
+        return None
+    own = state.codec
+    if own is not codec and not own._codec.same_kind(codec._codec):
+        return None
+    if codec._open and tensor.ndim > 1:
+        return None
+    limit = codec.max_encoded_len(tensor.numel())
+    if max_nbytes is not None:
+        limit = min(limit, _validate.integer("max_nbytes", max_nbytes, low=0))
+    flat = tensor.detach().view(-1)
+    frame = torch.empty(limit, dtype=torch.uint8, device=tensor.device)
+    made = kernels.encode([codec], [state], [0, flat.numel()], [limit], flat, 1.0, frame)
+    return frame[: made.nbytes] if len(made.rows) else None
+
+
+@functools.lru_cache(1024)
+def _is_stateless(codec: "Codec") -> bool:
+    try:
+        codec.encode(np.zeros(0, np.float32), None)
+    except ValueError:
+        return False
+    return True
+
+
+def _on_host(state: "gradwire.state.State | DeviceState | None") -> "gradwire.state.State | None":
+    return state.on_host() if isinstance(state, DeviceState) else state
+
+
+def decode(
+    frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor | None, max_numel: int | None
+) -> torch.Tensor:
+    """Decode on the device."""
+    if out is None:
+        if not isinstance(frame, torch.Tensor):
+            return host.decode(frame, None, max_numel)
+        check(frame, "frame", BYTES)
+        # The host looks at the frame before so much memory is taken.
+        numel = _native.Frame(frame.cpu().numpy(), max_numel).numel
+        made = torch.empty(numel, dtype=torch.float32, device=frame.device)
+        return made if _decoded(frame, made, kernels.PLACE, 1.0) else host.decode(frame, made, None)
+    check_out(out, OUTPUTS)
+    if (max_numel is not None and max_numel < out.numel()) or not _decoded(
+        frame, out, kernels.PLACE, 1.0
+    ):
+        return host.decode(frame, out, max_numel)
+    return out
+
+
+def decode_add(frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor, scale: float) -> None:
+    """Decode and add on the device."""
+    check_out(out, OUTPUTS)
+    if not np.isfinite(scale) or not _decoded(frame, out, kernels.ADD, float(np.float32(scale))):
+        host.decode_add(frame, out, scale)
+
+
+def _decoded(
+    frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor, into: int, scale: float
+) -> bool:
+    if not are_for(out):  # only the frame is on a GPU
+        return False
+    if isinstance(frame, torch.Tensor):
+        check(frame, "frame", BYTES)
+        data = frame
+    else:
+        data = torch.from_numpy(np.frombuffer(memoryview(frame), np.uint8).copy())
+    data = data.detach().view(-1).to(out.device)
+    flat = out.detach().view(-1)
+    with torch.no_grad():
+        done = kernels.decode(flat, data, [0, flat.numel()], [0], [data.numel()], 1, into, scale)
+    if done:
+        bump_version(out)
+    return done

@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gradwire import _native
-from gradwire.torch.backends.cpu import buckets as cpu
-from gradwire.torch.backends.cuda import decoding, encoding
-from gradwire.torch.backends.cuda.plans import takes
-from gradwire.torch.backends.cuda.states import State
-from gradwire.torch.backends.host import buckets as host
-from gradwire.torch.backends.interface import LeaderEncoding, Table
+from gradwire.torch.backends import cpu, host
+from gradwire.torch.backends.cpu import LeaderEncoding, Table
+from gradwire.torch.backends.cuda import kernels
+from gradwire.torch.backends.cuda.operators import takes
+from gradwire.torch.backends.cuda.states import DeviceState
 
 if TYPE_CHECKING:
     import gradwire.state
     from gradwire.codec import Codec
     from gradwire.frame import Frame
 
-__all__ = ["Bucket", "bucket"]
+__all__ = ["CUDABucket", "bucket"]
 
 _NONE = np.empty(0, np.uint32)
 
 
-def bucket(buffer: torch.Tensor, carried: bool = False) -> "Bucket":
+def bucket(buffer: torch.Tensor, carried: bool = False) -> "CUDABucket":
     """Return a bucket that will be read once its gradients are there."""
-    return Bucket(buffer, carried)
+    return CUDABucket(buffer, carried)
 
 
-class Bucket(host.Bucket):
+class CUDABucket(host.HostBucket):
     """A bucket whose values the kernels read and write where they are.
 
     The sending thread works on the stream of copies down and the receiving thread on that of copies
@@ -49,13 +49,13 @@ class Bucket(host.Bucket):
         self._carried = carried
 
     @property
+    @override
     def values(self) -> torch.Tensor:
-        """The gradients on the device, and later their averages."""
         return self.buffer
 
     @property
+    @override
     def frames_on(self) -> torch.device:
-        """The device if collectives take frames from there, else the CPU."""
         return self.buffer.device if self._carried else super().frames_on
 
     def _copied(self) -> cpu.Bucket:
@@ -66,25 +66,26 @@ class Bucket(host.Bucket):
 
     # Both threads -----------------------------------------------------------------------------
 
+    @override
     def used(self, *tensors: torch.Tensor) -> Any:
-        """Return an event, where these lie on the device."""
         if not self._carried:
             return None  # threads wait for what reads frames on the host
         for each in tensors:
             self._staging.keep(each)
         return self._staging.mark()
 
+    @override
     def follow(self, mark: Any) -> None:
-        """Let the stream of copies down wait for an event."""
         if mark is not None:
             self._staging.follow(mark)
 
     # The sending thread -----------------------------------------------------------------------
 
+    @override
     def sending(self) -> AbstractContextManager[None]:
-        """Give what is done in this block to the stream of copies down."""
         return self._staging.reading(self._after)
 
+    @override
     def encode(
         self,
         codecs: Sequence["Codec"],
@@ -97,8 +98,7 @@ class Bucket(host.Bucket):
         *,
         deferred: bool = False,
     ) -> tuple[Table, Exception | None]:
-        """Encode parameters by kernels if those take all of them, else by the core."""
-        own = [state for state in states if isinstance(state, State)]
+        own = [state for state in states if isinstance(state, DeviceState)]
         if len(own) < len(states) or not all(map(takes, codecs)):
             held, frames = [state.on_host() for state in states], out
             if self._carried:
@@ -114,7 +114,7 @@ class Bucket(host.Bucket):
         frames = out
         if not self._carried:
             frames = torch.empty(sum(limits), dtype=torch.uint8, device=self.buffer.device)
-        made = encoding.encode(
+        made = kernels.encode(
             codecs, own, ends, limits, self.buffer, scale, frames, positions, deferred=deferred
         )
         if not self._carried:
@@ -135,6 +135,7 @@ class Bucket(host.Bucket):
         refused = RuntimeError("kernels refuse a gradient that the core encodes")
         return table, error or refused
 
+    @override
     def encode_leader(
         self,
         codec: "Codec",
@@ -144,8 +145,7 @@ class Bucket(host.Bucket):
         limit: int,
         scale: float,
     ) -> LeaderEncoding | None:
-        """Encode one parameter by kernels, if those take it; its frame is read on the host."""
-        if isinstance(state, State) and takes(codec):
+        if isinstance(state, DeviceState) and takes(codec):
             led = cpu.encode_until_fits(
                 lambda room: self._encode_one(codec, state, start, stop, room, scale),
                 cast("gradwire.state.State", state),
@@ -158,26 +158,32 @@ class Bucket(host.Bucket):
         return replace(led, values=self._staging.upload(led.values))
 
     def _encode_one(
-        self, codec: "Codec", state: State, start: int, stop: int, limit: int | None, scale: float
+        self,
+        codec: "Codec",
+        state: DeviceState,
+        start: int,
+        stop: int,
+        limit: int | None,
+        scale: float,
     ) -> tuple["Frame", bool]:
         """Return a frame, and whether all of the gradient is zero."""
         most = codec.max_encoded_len(stop - start)
         most = most if limit is None else min(most, limit)
         out = torch.empty(most, dtype=torch.uint8, device=self.buffer.device)
-        made = encoding.encode([codec], [state], [start, stop], [most], self.buffer, scale, out)
+        made = kernels.encode([codec], [state], [start, stop], [most], self.buffer, scale, out)
         if len(made.rows):
             frame = self._staging.read(out[: made.nbytes])
-            return _native.Frame(frame.numpy()), bool(made.rows[0, encoding.ZERO])
+            return _native.Frame(frame.numpy()), bool(made.rows[0, kernels.ZERO])
         # The core says what is wrong.
         gradient = self.gradient(start, stop, scale)
         return codec.encode(gradient, state.on_host(), max_nbytes=limit), not gradient.any()
 
+    @override
     def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
-        """Return a part of a copy."""
         return self._copied().gradient(start, stop, scale)
 
+    @override
     def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
-        """Write bytes to the start of a slot, by a copy that goes on while the thread does."""
         if not self._carried:
             super().write_header(slot, front)
             return
@@ -185,10 +191,10 @@ class Bucket(host.Bucket):
         room.numpy()[:] = front
         self._staging.write(slot[: front.size], room)
 
+    @override
     def values_of(
         self, frames: torch.Tensor, sizes: Sequence[int], numels: Sequence[int], positions: bool
     ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
-        """Decode frames that have all entries where they are; read others on the host."""
         if not self._carried:
             return super().values_of(frames, sizes, numels, positions)
         if numels and not positions:
@@ -196,14 +202,14 @@ class Bucket(host.Bucket):
             ends = [end for pair in zip([0, *stops], stops, strict=False) for end in pair]
             starts = list(itertools.accumulate(sizes[:-1], initial=0))
             values = torch.empty(stops[-1], dtype=torch.float32, device=frames.device)
-            if decoding.decode(values, frames, ends, starts, sizes, 1, decoding.PLACE, 1.0):
+            if kernels.decode(values, frames, ends, starts, sizes, 1, kernels.PLACE, 1.0):
                 return values, _NONE
         there = self._staging.read(frames[: sum(sizes)])
         read, places = super().values_of(there, sizes, numels, positions)
         return self._staging.upload(read), places
 
+    @override
     def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
-        """Copy runs of entries, all at once; tell whether all of them are finite."""
         parts = [self.buffer[start:stop] for start, stop in runs]
         if self._carried:
             torch.cat(parts, out=out)
@@ -211,29 +217,30 @@ class Bucket(host.Bucket):
         out.copy_(self._staging.read(torch.cat(parts)))
         return cpu.finite(out)
 
+    @override
     def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
-        """Return the number of non-finite entries, and the first's place."""
         return self._copied().not_finite(start, stop, width)
 
+    @override
     def sparse(self) -> torch.Tensor:
-        """Return a copy of the sparse tensor on the host."""
         return self._copied().values
 
     # The receiving thread ---------------------------------------------------------------------
 
+    @override
     def receiving(self) -> AbstractContextManager[None]:
-        """Give what is done in this block to the stream of copies up."""
         return self._staging.writing(self._after)
 
+    @override
     def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
-        """Return the first bytes of each slot; wait for the copy of these alone."""
         fronts = slots[:, :nbytes]
         return (self._staging.read(fronts) if self._carried else fronts).numpy()
 
-    def scratch(self) -> "Bucket":
-        """Return a bucket in memory of its own on the device."""
-        return Bucket(torch.empty_like(self.buffer), self._carried)
+    @override
+    def scratch(self) -> "CUDABucket":
+        return CUDABucket(torch.empty_like(self.buffer), self._carried)
 
+    @override
     def commit(
         self,
         states: Sequence[Any],
@@ -243,18 +250,18 @@ class Bucket(host.Bucket):
         sizes: Sequence[int],
         scale: float,
     ) -> None:
-        """Write memories by kernels if these have encoded, else by the core from its copy."""
         first, end = starts[0], starts[-1] + sizes[-1]
         written, offsets = frames[first:end], [at - first for at in starts]
-        own = [state for state in states if isinstance(state, State) and state.pending]
+        own = [state for state in states if isinstance(state, DeviceState) and state.pending]
         if len(own) == len(states):
             there = self._there(written)
-            encoding.commit(own, ends[::2], self.buffer, there, offsets, sizes, scale)
+            kernels.commit(own, ends[::2], self.buffer, there, offsets, sizes, scale)
             return
         held = [state.on_host() for state in states]
         there = self._staging.read(written) if self._carried else written
         self._copied().commit(held, ends, there, offsets, sizes, scale)
 
+    @override
     def average(
         self,
         frames: torch.Tensor,
@@ -267,20 +274,19 @@ class Bucket(host.Bucket):
         *,
         ranks: int | None = None,
     ) -> NDArray[np.int64]:
-        """Decode and average by kernels; frames that these do not read, by the core."""
         assert ranks is None, "what is merged is merged on the host"
         began = time.perf_counter()
         offsets = np.cumsum([[start, *own] for start, own in zip(starts, sizes, strict=True)], 1)
         kept = [i for i, each in enumerate(unused) if not each]
         used = [end for i in kept for end in (ends[2 * i], ends[2 * i + 1])]
-        done = not kept or decoding.decode(
+        done = not kept or kernels.decode(
             self.buffer,
             self._there(frames),
             used,
             [int(offset) for i in kept for offset in offsets[:, i]],
             [own[i] for i in kept for own in sizes],
             len(starts),
-            decoding.SENDERS if senders else decoding.RANKS,
+            kernels.SENDERS if senders else kernels.RANKS,
             scale,
         )
         if done:
@@ -297,27 +303,27 @@ class Bucket(host.Bucket):
         """Return values that were exchanged on the device, if they are not there."""
         return values if self._carried else self._staging.upload(values, dtype)
 
+    @override
     def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
-        """Copy values to the runs that `pack` read, all at once."""
         lengths = [stop - start for start, stop in runs]
         parts = torch.split(self._there(values, self.dtype), lengths)
         torch._foreach_copy_([self.buffer[start:stop] for start, stop in runs], parts)
 
+    @override
     def scatter(self, places: Sequence[NDArray[np.int64]], values: torch.Tensor) -> None:
-        """Write values to places, of which no two are the same."""
         at = self._staging.upload(torch.from_numpy(np.concatenate(places)))
         self.buffer[at] = self._there(values, self.dtype).to(self.dtype)
 
+    @override
     def finite(self) -> bool:
-        """Tell whether every entry is finite."""
         self._staged = None  # of the gradients: what is not finite is named from what is there now
         return super().finite()
 
     def _holds(self, flag: torch.Tensor) -> bool:
         return bool(self._staging.read(flag))
 
+    @override
     def store(self, result: torch.Tensor | None = None) -> None:
-        """Copy a sparse result to the device; everything else is there."""
         if result is not None:
             self._result = result.to(self.buffer.device)
         self._staged = None

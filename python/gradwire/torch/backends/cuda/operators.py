@@ -1,11 +1,40 @@
-"""Where the operators of the extension are."""
+"""The operators of the extension, and plans: what lasts from step to step of the same tensors.
 
-from typing import Any
+The state of the first tensor of a bucket owns the bucket's plans. So they last as long as it does,
+and no two threads use one at a time. The memory that they work in is the thread's.
+"""
 
+import ctypes
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 import torch
 
-__all__ = ["are_for", "hindrance", "operators"]
+from gradwire.extension import Quantizer, Sparsifier
+from gradwire.torch.backends.cuda import structs
+from gradwire.torch.backends.host import staging
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gradwire.codec import Codec
+
+__all__ = [
+    "EncodePlan",
+    "PlanCache",
+    "are_for",
+    "completed",
+    "hindrance",
+    "operators",
+    "stateless",
+    "takes",
+]
+
+_kept = threading.local()
 _library, _device = "gradwire", "cuda"
 """The tests, which have no GPU, name a library of operators for the CPU."""
 
@@ -33,3 +62,164 @@ def hindrance(device: torch.device) -> str | None:
     except RuntimeError as error:
         return str(error).partition("\n")[0]
     return None
+
+
+def takes(codec: "Codec") -> bool:
+    """Tell whether kernels encode by this codec, of whose parts none is written in Python."""
+    outside = isinstance(codec.sparsify, Sparsifier) or isinstance(codec.quantize, Quantizer)
+    return not outside and isinstance(codec.indices, str) and structs.has_kernels(codec)
+
+
+def completed(
+    codecs: Sequence["Codec"], numels: Sequence[int], given: Sequence[bool] = ()
+) -> torch.Tensor:
+    """Return the structs of tensors of these lengths, as bytes; their pointers are not set.
+
+    Where positions are given, the smallest entries may be left out of a frame.
+    """
+    pieces = (structs.Piece * len(codecs))()
+    for piece, codec, numel in zip(pieces, codecs, numels, strict=True):
+        assert isinstance(codec.indices, str)
+        piece.numel = numel
+        piece.indices = structs.INDICES.index(codec.indices)
+        piece.memory = structs.memory_of(codec.memory)
+        piece.sparsify = structs.sparsify_of(codec.sparsify)
+        stages = getattr(codec.sparsify, "stages", 0)
+        piece.sparsify.start_stages = stages if isinstance(stages, int) else 0
+        piece.quantize = structs.quantize_of(codec.quantize)
+        piece.pattern = structs.pattern_of(codec)
+    for piece, is_given in zip(pieces, given, strict=False):
+        piece.given = piece.may_trim = is_given
+        if is_given and piece.pattern.kind != structs.CHUNKS:
+            piece.pattern = structs.Pattern()
+    data = torch.empty(ctypes.sizeof(pieces), dtype=torch.uint8, device="cpu")
+    ctypes.memmove(data.data_ptr(), pieces, ctypes.sizeof(pieces))
+    done: torch.Tensor = operators().complete_pieces(data)
+    return done
+
+
+class EncodePlan:
+    """The shape of the work on some parts of a flat tensor.
+
+    Its encodes follow one another: each is over before the next one begins.
+
+    Parameters
+    ----------
+    codecs : sequence of Codec
+        Of each part.
+    ends : sequence of int
+        Start and stop of each part, alternating.
+    like : torch.Tensor
+        Of the device and dtype of the tensors.
+    given : sequence of bool, optional
+        Whether positions are given, of each part.
+    """
+
+    def __init__(
+        self,
+        codecs: Sequence["Codec"],
+        ends: Sequence[int],
+        like: torch.Tensor,
+        given: Sequence[bool] = (),
+    ) -> None:
+        self.codecs = tuple(codecs)
+        starts = list(ends[::2])
+        self.numels = [stop - start for start, stop in zip(starts, ends[1::2], strict=True)]
+        self.most = [
+            codec.max_encoded_len(numel) for codec, numel in zip(codecs, self.numels, strict=True)
+        ]
+        pieces = completed(codecs, self.numels, given)
+        self.number: int = operators().encode_plan(pieces, starts, like)
+        weakref.finalize(self, operators().encode_forget, self.number).atexit = False
+
+    def of(self, codecs: Sequence["Codec"]) -> bool:
+        """Tell whether these are the very codecs that were planned for."""
+        return len(codecs) == len(self.codecs) and all(
+            one is other for one, other in zip(codecs, self.codecs, strict=True)
+        )
+
+    def encode(
+        self,
+        gradients: torch.Tensor,
+        limits: Sequence[int],
+        states: Sequence[torch.Tensor],
+        scale: float,
+        out: torch.Tensor,
+        positions: Sequence["NDArray[np.uint32] | None"] = (),
+        *,
+        deferred: bool = False,
+    ) -> torch.Tensor:
+        """Encode to bytes on the device, on the current stream, and do not wait.
+
+        If memories are written later, they have one buffer each.
+
+        Returns
+        -------
+        torch.Tensor
+            int64, a row for each part: see csrc/bucket/gather.h.
+        """
+        given = [each for each in positions if each is not None]
+        counts = [-1 if each is None else each.size for each in positions]
+        there = torch.empty(0, dtype=torch.int32, device=gradients.device)
+        if given:
+            host = torch.from_numpy(np.concatenate(given).view(np.int32))
+            there = staging(gradients.device).upload(host)
+        scratch = _scratch(gradients.device, operators().encode_room(self.number, counts))
+        table: torch.Tensor = operators().encode_bucket(
+            self.number, gradients, limits, states, scale, out, scratch, there, counts, deferred
+        )
+        return table
+
+
+class PlanCache:
+    """The plans that were used last, of a few kinds of work on the same parts.
+
+    Parameters
+    ----------
+    most : int
+        How many are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[object, EncodePlan] = OrderedDict()
+
+    def of(
+        self,
+        codecs: Sequence["Codec"],
+        ends: Sequence[int],
+        like: torch.Tensor,
+        given: Sequence[bool],
+    ) -> EncodePlan:
+        """Return the plan for such tensors; another one if codecs have changed."""
+        key = (like.device, like.dtype, tuple(ends), tuple(given))
+        plan = self._kept.get(key)
+        if plan is None or not plan.of(codecs):
+            plan = self._kept[key] = EncodePlan(codecs, ends, like, given)
+        self._kept.move_to_end(key)
+        if len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+        return plan
+
+
+def stateless() -> PlanCache:
+    """Return this thread's plans for codecs that need no state, which would own them."""
+    plans: PlanCache | None = getattr(_kept, "plans", None)
+    if plans is None:
+        plans = _kept.plans = PlanCache(16)
+    return plans
+
+
+def _scratch(device: torch.device, nbytes: int) -> torch.Tensor:
+    """Return this thread's memory to work in, as much as it has ever needed on a device.
+
+    Calls share it: what a thread has given to the device is over when it gives more.
+    """
+    rooms: dict[torch.device, torch.Tensor] | None = getattr(_kept, "rooms", None)
+    if rooms is None:
+        rooms = _kept.rooms = {}
+    room = rooms.get(device)
+    if room is None or room.numel() < nbytes:
+        rooms.pop(device, None)
+        room = rooms[device] = torch.empty(nbytes, dtype=torch.uint8, device=device)
+    return room

@@ -1,5 +1,11 @@
-"""States on the device: one tensor of bytes for each parameter."""
+"""States on the device: one tensor of bytes for each parameter.
 
+It has the struct that kernels keep, and then buffers: the residual first, then the moment beside
+it, as far as a memory has them; each twice, of which one is current and the other one is for the
+next encode, or with ``low_memory`` once.
+"""
+
+import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,25 +17,30 @@ from numpy.typing import NDArray
 
 from gradwire.errors import StateInUseError
 from gradwire.state import VERSION, StateBase
-from gradwire.torch.backends.cuda.layout import Layout, scalars_of, struct_of
-from gradwire.torch.backends.cuda.operators import operators
-from gradwire.torch.backends.cuda.plans import Plans, completed
-from gradwire.torch.backends.host.staging import staging
+from gradwire.torch.backends.cuda import structs
+from gradwire.torch.backends.cuda.operators import PlanCache, completed, operators
+from gradwire.torch.backends.host import staging
 
 if TYPE_CHECKING:
     import gradwire.state
     from gradwire.codec import Codec
 
-__all__ = ["State", "init_state", "rollback"]
+__all__ = ["DeviceState", "init_state", "rollback"]
+
+
+_ROOM, _ALIGN = 1024, 256  # as csrc/ops/pieces.h has them
+_MOMENTS = {"momentum_correction": "momentum", "adam_correction": "second_moment"}
+_TRACKED = ("bound", "threshold", "location")
+_CONTROLLER = ("stages", "last", "sum", "seen", "aim", "misses", "rest", "rests")
 
 
 def init_state(codec: "Codec", numel: int, name: str | None, stream: int) -> "gradwire.state.State":
     """Return a new state, which takes its memory of the device at its first encode."""
     # Not one of the core's, but with all that callers use of one.
-    return cast("gradwire.state.State", State(codec, numel, name=name, stream=stream))
+    return cast("gradwire.state.State", DeviceState(codec, numel, name=name, stream=stream))
 
 
-class State(StateBase):
+class DeviceState(StateBase):
     """A state with the attributes and methods of `gradwire.State`, on the device or on the host.
 
     It is on the device as long as kernels encode. `on_host` moves it to a state of the core, where
@@ -44,7 +55,7 @@ class State(StateBase):
 
     Attributes
     ----------
-    plans : Plans
+    plans : PlanCache
         Of the buckets that begin with this tensor.
     pending : bool
         Whether kernels have encoded, and are to write the memory.
@@ -60,7 +71,7 @@ class State(StateBase):
         self, codec: "Codec", numel: int, *, name: str | None = None, stream: int = 0
     ) -> None:
         host = codec.init_state(numel, name=name, stream=stream)
-        self.plans = Plans(4)
+        self.plans = PlanCache(4)
         self._lock = threading.Lock()
         self._host: gradwire.state.State | None = host
         self._device: torch.Tensor | None = None
@@ -96,7 +107,7 @@ class State(StateBase):
                 self._upload(device)
             assert self._device is not None
             if self._rate is not None and self._rate != self._written:
-                Layout.put_rate(self._device, self._rate)
+                StateLayout.put_rate(self._device, self._rate)
                 self._written = self._rate
             yield self._device
 
@@ -132,7 +143,7 @@ class State(StateBase):
         codec, last = host.codec, self.last
         self._forget(codec, host.step)
         self._last = last
-        layout = Layout(codec, self.numel)
+        layout = StateLayout(codec, self.numel)
         state = torch.zeros(layout.nbytes, dtype=torch.uint8, device=device)
         step, scalars = held["step"], held["scalars"]
         struct = struct_of(codec, self.numel, self.name, self.stream, step, scalars)
@@ -148,7 +159,7 @@ class State(StateBase):
     def _read(self) -> dict[str, Any]:
         """Return what `state_dict` returns, from the device."""
         assert self._device is not None
-        layout, struct = Layout(self._codec, self.numel), Layout.struct(self._device)
+        layout, struct = StateLayout(self._codec, self.numel), StateLayout.struct(self._device)
         arrays = {
             name: layout.array(self._device, name, struct.current)
             for name in ("residual", "momentum", "second_moment")
@@ -165,8 +176,8 @@ class State(StateBase):
     def _view(self, name: str) -> torch.Tensor | None:
         """Return the current values of a buffer on the device, in what they are kept as."""
         assert self._device is not None
-        side = Layout.struct(self._device).current
-        return Layout(self._codec, self.numel).buffer(self._device, name, side)
+        side = StateLayout.struct(self._device).current
+        return StateLayout(self._codec, self.numel).buffer(self._device, name, side)
 
     @contextmanager
     def _used(self) -> Iterator[None]:
@@ -282,9 +293,9 @@ class State(StateBase):
 def rollback(states: Sequence[Any]) -> None:
     """Undo the last encode of each state; on a device with one call and one wait for it."""
     with ExitStack() as stack:
-        there: dict[torch.device, list[State]] = {}
+        there: dict[torch.device, list[DeviceState]] = {}
         for state in states:
-            if not isinstance(state, State):
+            if not isinstance(state, DeviceState):
                 state.rollback()
                 continue
             stack.enter_context(state._used())
@@ -299,3 +310,110 @@ def rollback(states: Sequence[Any]) -> None:
                 stage.wait(stage.mark())  # the next encode may be on another stream
             for state in own:
                 state._forget(state._earlier, state._step - (not state.pending))
+
+
+class StateLayout:
+    """Where the struct and the buffers are in the bytes of a state.
+
+    Attributes
+    ----------
+    nbytes : int
+        Of all.
+    names : tuple of str
+        The buffers that there are, as `gradwire.State.state_dict` calls them.
+
+    Parameters
+    ----------
+    codec, numel
+        As of `gradwire.State`.
+    """
+
+    def __init__(self, codec: "Codec", numel: int) -> None:
+        memory = structs.memory_of(codec.memory)
+        sides = 1 if memory.low_memory else 2
+        dtypes = {"residual": torch.bfloat16 if memory.narrow else torch.float32}
+        if codec.memory.kind in _MOMENTS:
+            dtypes[_MOMENTS[codec.memory.kind]] = torch.float32
+        if not codec.memory.keeps:
+            dtypes = {}
+        self.names = tuple(dtypes)
+        self._views: dict[str, list[tuple[int, int, torch.dtype]]] = {}
+        at = _ROOM
+        for name, dtype in dtypes.items():
+            nbytes = dtype.itemsize * numel
+            self._views[name] = []
+            for _ in range(sides):
+                self._views[name].append((at, at + nbytes, dtype))
+                at += -(-nbytes // _ALIGN) * _ALIGN
+        self.nbytes = at
+
+    def buffer(self, state: torch.Tensor, name: str, side: int) -> torch.Tensor | None:
+        """Return a buffer, in what it is kept as, without a copy; None where there is none."""
+        if name not in self._views:
+            return None
+        start, stop, dtype = self._views[name][side]
+        return state[start:stop].view(dtype)
+
+    def array(self, state: torch.Tensor, name: str, side: int) -> NDArray[Any] | None:
+        """Return a copy of a buffer on the host, as a state dict has it: bfloat16 as its bits."""
+        view = self.buffer(state, name, side)
+        if view is None:
+            return None
+        bits = view.view(torch.uint16) if view.dtype == torch.bfloat16 else view
+        array: NDArray[Any] = bits.to("cpu", copy=True).numpy()
+        return array
+
+    @staticmethod
+    def struct(state: torch.Tensor) -> structs.State:
+        """Return a copy of the struct on the host."""
+        size = ctypes.sizeof(structs.State)
+        return structs.State.from_buffer_copy(state[:size].cpu().numpy().data)
+
+    @staticmethod
+    def put_struct(state: torch.Tensor, struct: structs.State) -> None:
+        """Write the struct."""
+        data = torch.frombuffer(bytearray(struct), dtype=torch.uint8)
+        state[: len(data)].copy_(data)
+
+    @staticmethod
+    def put_rate(state: torch.Tensor, rate: float) -> None:
+        """Write the learning rate, without waiting for the device."""
+        at = structs.State.rate.offset
+        state[at : at + 8].view(torch.float64).fill_(rate)
+
+
+def struct_of(
+    codec: "Codec", numel: int, name: str | None, stream: int, step: int, scalars: dict[str, float]
+) -> structs.State:
+    """Return the struct of a state with these scalars of a state dict."""
+    piece = structs.Piece.from_buffer_copy(completed([codec], [numel]).numpy().data)
+    state = structs.State(step=step, tensor=structs.tensor_id(name), stream=stream)
+    state.rate = scalars.get("learning_rate", 1.0)
+    state.moment_steps = int(scalars.get("second_moment_steps", 0))
+    state.tracked.sparsify = piece.sparsify
+    tracker = state.tracked.tracker
+    for each in _TRACKED:
+        if each in scalars:
+            setattr(tracker, each, structs.Maybe(scalars[each], 1))
+    for each in _CONTROLLER:
+        if (value := scalars.get(f"controller.{each}")) is not None:
+            whole = each not in ("last", "sum", "aim")
+            setattr(tracker.controller, each, int(value) if whole else value)
+    return state
+
+
+def scalars_of(codec: "Codec", state: structs.State, rate: float | None) -> dict[str, float]:
+    """Return the scalars of a state dict from the struct."""
+    scalars: dict[str, float] = {}
+    if rate is not None:
+        scalars["learning_rate"] = rate
+        scalars["second_moment_steps"] = float(state.moment_steps)
+    tracker = state.tracked.tracker
+    for each in _TRACKED:
+        kept = getattr(tracker, each)
+        if kept.there:
+            scalars[each] = kept.value
+    if codec.sparsify.kind == "sid":
+        for each in _CONTROLLER:
+            scalars[f"controller.{each}"] = float(getattr(tracker.controller, each))
+    return scalars

@@ -1,4 +1,4 @@
-"""One encode of parts of a flat tensor: what both single tensors and buckets are made of."""
+"""Kernels on parts of a flat tensor: what both single tensors and buckets are made of."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -10,18 +10,33 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire.errors import InputChangedError
-from gradwire.torch.backends.cuda.operators import operators
-from gradwire.torch.backends.cuda.plans import completed
-from gradwire.torch.backends.cuda.states import State
-from gradwire.torch.backends.host.staging import staging
+from gradwire.torch.backends.cuda.operators import completed, operators
+from gradwire.torch.backends.cuda.states import DeviceState
+from gradwire.torch.backends.host import staging
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
-__all__ = ["ZERO", "Outcome", "commit", "encode"]
+__all__ = [
+    "ADD",
+    "PLACE",
+    "RANKS",
+    "SENDERS",
+    "ZERO",
+    "EncodeOutcome",
+    "commit",
+    "decode",
+    "encode",
+]
+
+PLACE, ADD, RANKS, SENDERS = range(4)
+"""What becomes of decoded values: see csrc/bucket/decode.h."""
+
+_seeded: set[torch.device] = set()
+"""Devices that have met a frame of drawn positions: these take more memory to read."""
 
 ZERO = 4
-"""The column of `Outcome.rows` that tells whether all of the input was zero."""
+"""The column of `EncodeOutcome.rows` that tells whether all of the input was zero."""
 
 _STATUS, _NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO, _THRESHOLD = range(7)
 """The columns of the table, as csrc/bucket/gather.h numbers them."""
@@ -31,7 +46,7 @@ _DONE, _CHANGED = range(2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class EncodeOutcome:
     """What came of an encode.
 
     Attributes
@@ -50,7 +65,7 @@ class Outcome:
 
 def encode(
     codecs: Sequence["Codec"],
-    states: Sequence[State],
+    states: Sequence[DeviceState],
     ends: Sequence[int],
     limits: Sequence[int],
     gradients: torch.Tensor,
@@ -59,7 +74,7 @@ def encode(
     positions: Sequence[NDArray[np.uint32] | None] = (),
     *,
     deferred: bool = False,
-) -> Outcome:
+) -> EncodeOutcome:
     """Encode parts of a flat tensor on the current stream, and wait for the outcomes.
 
     The frames are written to `out` one after another: bytes on the device, from a multiple of 16,
@@ -90,11 +105,11 @@ def encode(
                 state.failed()
     kept = rows[:done]
     nbytes = int(kept[:, _NBYTES].sum())
-    return Outcome(nbytes, kept[:, [_NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO]])
+    return EncodeOutcome(nbytes, kept[:, [_NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO]])
 
 
 def commit(
-    states: Sequence[State],
+    states: Sequence[DeviceState],
     starts: Sequence[int],
     gradients: torch.Tensor,
     frames: torch.Tensor,
@@ -123,6 +138,37 @@ def commit(
             raise InputChangedError(state.name)
         if outcome != _DONE:
             raise ValueError("the frame is not the one that encode_later has written")
+
+
+def decode(
+    out: torch.Tensor,
+    data: torch.Tensor,
+    ends: Sequence[int],
+    starts: Sequence[int],
+    sizes: Sequence[int],
+    ranks: int,
+    into: int,
+    scale: float,
+) -> bool:
+    """Decode on the current stream; wait, and tell whether all frames could be read.
+
+    If one could not be, nothing is written, and the host's decoder says why, or reads what kernels
+    do not read.
+    """
+    if any(start + size > data.numel() for start, size in zip(starts, sizes, strict=True)):
+        return False
+    stage = staging(out.device)
+    for seeded in (out.device in _seeded, True):
+        verdicts = operators().decode_bucket(
+            out, data, list(ends), list(starts), list(sizes), ranks, into, scale, seeded
+        )
+        if not int(stage.read(verdicts[:1])):
+            if seeded:
+                _seeded.add(out.device)
+            return True
+        if seeded:
+            break
+    return False
 
 
 def _last(row: NDArray[np.int64], threshold: float) -> dict[str, Any]:

@@ -1,22 +1,174 @@
-"""Channels of Horovod, whose collectives have names."""
+"""The transport of Horovod: collectives with names, negotiated by its background thread."""
 
+import contextlib
+import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.transport import messages
 from gradwire.torch.transport.channel import NO_CARRIERS, Channel, Work
-from gradwire.torch.transport.horovod.library import initialization, library
-from gradwire.torch.transport.horovod.pending import All, Pending, nothing, starting
 
-__all__ = ["HorovodChannel", "HorovodTransport"]
+try:
+    import horovod.torch as hvd
+    from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+    from horovod.torch import mpi_ops
+except ImportError as error:
+    raise ImportError(
+        "gradwire.torch.horovod needs Horovod 0.28 built for this PyTorch: its last release builds "
+        f"against today's torch only with the changes that docs/horovod.md describes ({error})"
+    ) from error
+
+__all__ = [
+    "HorovodChannel",
+    "HorovodTransport",
+    "HostsUpdated",
+    "LostRankError",
+    "check_initialized",
+    "library",
+]
+
+library: Any = hvd
+"""Horovod for torch, which has no types."""
+
+InternalError: Any = HorovodInternalError
+"""What Horovod raises when it has lost a rank, or was shut down."""
+
+HostsUpdated: Any = HostsUpdatedInterrupt
+"""What Horovod raises when ranks are to join or leave."""
+
+_SHORT, _LONG = 2e-4, 1e-3  # seconds between looks at a collective
+_BRIEF = 50
 
 _NAMES = 64
 """Names of a channel, used in turn: new ones would fill Horovod's response cache."""
+
+
+class LostRankError(ExchangeError, InternalError):  # type: ignore[misc]  # it has no types
+    """An `ExchangeError` because a rank has stopped or did not take part in time.
+
+    Also a ``HorovodInternalError``: ``hvd.elastic.run`` restores the last commit after it, and goes
+    on with the ranks that are left.
+    """
+
+
+def check_initialized() -> None:
+    """Raise a ValueError unless ``hvd.init()`` was called."""
+    if not hvd.is_initialized():
+        raise ValueError("Horovod is not initialized: call hvd.init() first")
+
+
+def initialization() -> object:
+    """Return an object that Horovod replaces whenever it is initialized: its map of handles."""
+    return mpi_ops._handle_map
+
+
+class _Pending:
+    """A collective of Horovod in progress.
+
+    Parameters
+    ----------
+    handle : int
+    finish : callable
+        Takes what Horovod returns, once.
+    timeout : callable
+        Returns how long to wait for other ranks, or None.
+    """
+
+    def __init__(
+        self,
+        handle: int,
+        finish: Callable[[torch.Tensor], None],
+        timeout: Callable[[], timedelta | None],
+    ) -> None:
+        self._handle = handle
+        self._finish = finish
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._done = False
+        self._failure: RuntimeError | None = None
+
+    def wait(self) -> None:
+        """Wait until it is done.
+
+        Raises
+        ------
+        LostRankError
+            Another rank has stopped, or did not take part in time.
+        RuntimeError
+            The ranks did not start the same collective.
+        """
+        with self._lock:
+            if not self._done:
+                self._await()
+                self._done, self._finish = True, _nothing  # what it holds may go
+        if self._failure is not None:
+            raise self._failure
+
+    def _await(self) -> None:
+        timeout = self._timeout()
+        deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        try:
+            looks = 0
+            while not library.poll(self._handle):
+                if deadline is not None and time.monotonic() > deadline:
+                    raise LostRankError(f"another rank did not take part within {timeout}")
+                looks += 1
+                time.sleep(_SHORT if looks < _BRIEF else _LONG)
+            self._finish(library.synchronize(self._handle))
+        except LostRankError as error:
+            self._failure = error
+        except InternalError as error:
+            self._failure = _lost(error)
+        except RuntimeError as error:
+            self._failure = error
+        except ValueError as error:  # what poll() raises for a handle of before hvd.shutdown()
+            self._failure = _lost(error)
+
+
+class _All:
+    """Several collectives, and what is to be done after all of them."""
+
+    def __init__(self, works: Iterable[Work], finish: Callable[[], Any]) -> None:
+        self._works = list(works)
+        self._finish: Callable[[], Any] | None = finish
+        self._lock = threading.Lock()
+
+    def wait(self) -> None:
+        """Wait until all of them are done."""
+        with self._lock:
+            for work in self._works:
+                work.wait()
+            if self._finish is not None:
+                self._finish()
+                self._finish = None
+
+
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    """Say what it means that Horovod starts no collective any more."""
+    try:
+        yield
+    except InternalError as error:
+        raise _lost(error) from error
+
+
+def _nothing(found: torch.Tensor) -> None:
+    """Return: it was done in place."""
+
+
+def _lost(error: Exception) -> LostRankError:
+    lost = LostRankError(
+        "Horovod exchanges nothing any more: another rank has stopped or failed, or Horovod was "
+        f"shut down ({str(error).strip()})"
+    )
+    lost.__cause__ = error
+    return lost
 
 
 class _Numbers:
@@ -37,7 +189,7 @@ class _Numbers:
 _numbers = _Numbers()
 
 
-class HorovodChannel:
+class HorovodChannel(Channel):
     """Collectives of one process set, under names that nothing else has.
 
     Horovod matches collectives by name, and refuses a name that is in progress. All ranks start the
@@ -58,15 +210,15 @@ class HorovodChannel:
         self._initialization = initialization()
         self._number = _numbers.take(tuple(process_set.ranks))
         self._started = 0
-        self._latest: deque[Pending] = deque(maxlen=_NAMES)
+        self._latest: deque[_Pending] = deque(maxlen=_NAMES)
 
     @property
+    @override
     def is_open(self) -> bool:
-        """Whether Horovod is still initialized, and was not shut down in between."""
         return bool(library.is_initialized()) and self._initialization is initialization()
 
+    @override
     def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
-        """Start to fill ``out`` with ``mine`` of all ranks, in rank order."""
 
         def finish(found: torch.Tensor) -> None:
             target = _bytes(out)
@@ -79,6 +231,7 @@ class HorovodChannel:
 
         return self._gather(_bytes(mine), finish)
 
+    @override
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         """Start to replace a tensor by its sum over all ranks; bfloat16 is summed in float32."""
         if tensor.layout != torch.strided:
@@ -96,48 +249,38 @@ class HorovodChannel:
             By what is divided before the sum, to multiply by it afterwards.
         """
         if tensor.layout != torch.strided:
-            return All([self._sum_sparse(tensor)], lambda: tensor.div_(self.size))
+            return _All([self._sum_sparse(tensor)], lambda: tensor.div_(self.size))
         return self._reduce(
             tensor, library.Average, prescale_factor=1.0 / predivide, postscale_factor=predivide
         )
 
+    @override
     def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
-        """Start to replace a tensor by that of one rank."""
         root, name = self._set.ranks[source], self._name()
-        with starting():
+        with _starting():
             handle = library.broadcast_async_(
                 _bytes(tensor), root, name=name, process_set=self._set
             )
-        return self._follow(handle, nothing)
+        return self._follow(handle, _nothing)
 
-    def gather(self, mine: torch.Tensor, to: int) -> list[torch.Tensor]:
-        """Return the tensors of all ranks on one of them; an empty list on the others."""
-        every = mine.new_empty(self.size * mine.numel())
-        self.all_gather(every, mine.flatten()).wait()
-        return [each.view_as(mine) for each in every.chunk(self.size)] if self.rank == to else []
-
-    def all_gather_object(self, mine: Any) -> list[Any]:
-        """Return what all ranks tell, as `messages.all_gather`."""
-        return messages.all_gather(self, mine)
-
+    @override
     def set_timeout(self, timeout: timedelta) -> None:
-        """Wait no longer than this from now on."""
         self.timeout = timeout
 
     def _reduce(self, tensor: torch.Tensor, op: Any, **factors: float) -> Work:
         bf16 = tensor.dtype == torch.bfloat16  # which Horovod does not know
         wire = tensor.float() if bf16 else tensor
         name = self._name()
-        with starting():
+        with _starting():
             handle = library.allreduce_async_(
                 wire, name=name, op=op, process_set=self._set, **factors
             )
-        return self._follow(handle, tensor.copy_ if bf16 else nothing)
+        return self._follow(handle, tensor.copy_ if bf16 else _nothing)
 
     def _gather(self, mine: torch.Tensor, finish: Callable[[torch.Tensor], None]) -> Work:
         """Start to concatenate bytes of all ranks, of any number."""
         name = self._name()
-        with starting():
+        with _starting():
             handle = library.allgather_async(mine, name=name, process_set=self._set)
         return self._follow(handle, finish)
 
@@ -162,7 +305,7 @@ class HorovodChannel:
             tensor.zero_()
             tensor.add_(total.to(tensor.device))
 
-        return All(works, finish)
+        return _All(works, finish)
 
     def _name(self) -> str:
         if not self.is_open:
@@ -176,8 +319,8 @@ class HorovodChannel:
         self._started += 1
         return name
 
-    def _follow(self, handle: int, finish: Callable[[torch.Tensor], Any]) -> Pending:
-        work = Pending(handle, finish, lambda: self.timeout)
+    def _follow(self, handle: int, finish: Callable[[torch.Tensor], Any]) -> _Pending:
+        work = _Pending(handle, finish, lambda: self.timeout)
         self._latest.append(work)
         return work
 

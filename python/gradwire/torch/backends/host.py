@@ -1,18 +1,67 @@
-"""Copies between a device and the host: pinned, on streams of their own, where there are any."""
+"""Tensors on a device without a backend of its own: the host encodes copies of them.
+
+It needs nothing of a device but copies, so it takes any: CUDA without the extension, ROCm, XPU,
+MPS. What crosses to the host is every gradient, and what crosses back are averages: correct
+everywhere, and slower than a backend that works on the device.
+
+The calls for one tensor wait for the device, because a frame is bytes on the host, in the thread
+that asks. States are the core's.
+"""
 
 import contextlib
 import functools
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
+from typing_extensions import override
 
-__all__ = ["Staging", "staging"]
+from gradwire.torch.backends import cpu
+from gradwire.torch.backends.cpu import (
+    BYTES,
+    INPUTS,
+    OUTPUTS,
+    check,
+    check_out,
+    init_state,
+    rollback,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from gradwire.codec import Codec
+    from gradwire.frame import Frame
+    from gradwire.state import State
+
+__all__ = [
+    "HostBucket",
+    "Staging",
+    "bucket",
+    "carries",
+    "decode",
+    "decode_add",
+    "encode",
+    "encode_into",
+    "init_state",
+    "name",
+    "number",
+    "overlap",
+    "rollback",
+    "staging",
+    "waits",
+]
+
+name = "host"
+waits = True
+carries = False
 
 _STREAMS = ("Event", "Stream", "current_stream", "device", "stream")
 _NO_PINS = ("out of memory", "memory allocation", "pin memory", "pinned memory", "not supported")
 """Words of errors that are about memory of the host, not about a device that is lost."""
+
+# Copies -------------------------------------------------------------------------------------------
 
 
 class Staging:
@@ -196,3 +245,161 @@ def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def staging(device: torch.device) -> Staging:
     """Return what copies to and from a device; its streams are made once."""
     return Staging(device)
+
+
+# One tensor --------------------------------------------------------------------------------------
+
+
+def encode(
+    codec: "Codec", tensor: torch.Tensor, state: "State | None", max_nbytes: int | None
+) -> "Frame":
+    """Encode a copy."""
+    check(tensor, "tensor", INPUTS)
+    return cpu.encode(codec, _fetched(tensor), state, max_nbytes)
+
+
+def encode_into(
+    codec: "Codec",
+    tensor: torch.Tensor,
+    state: "State | None",
+    out: torch.Tensor,
+    max_nbytes: int | None,
+) -> int:
+    """Encode a copy, and copy the frame to where it is to be."""
+    check(tensor, "tensor", INPUTS)
+    check_out(out, BYTES)
+    if overlap(tensor, out):
+        raise ValueError("out shares memory with x")
+    frame = staging(out.device).empty(torch.Size([out.numel()]), torch.uint8)
+    written = cpu.encode_into(codec, _fetched(tensor), state, frame, max_nbytes)
+    try:
+        _write(out.view(-1)[:written], frame[:written])
+        return written
+    except BaseException as error:
+        _deliver(error, state, out, frame[:written])
+        raise
+
+
+def decode(
+    frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor | None, max_numel: int | None
+) -> torch.Tensor:
+    """Decode on the host, and copy the result to where it is to be."""
+    if out is None:
+        decoded = cpu.decode(_bytes(frame), None, max_numel)
+        return decoded.to(frame.device) if isinstance(frame, torch.Tensor) else decoded
+    check_out(out, OUTPUTS)
+    host = staging(out.device).empty(out.shape, out.dtype)
+    _write(out, cpu.decode(_bytes(frame), host, max_numel))
+    return out
+
+
+def decode_add(frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor, scale: float) -> None:
+    """Add on the host: an entry may occur twice, and the order of additions is the core's."""
+    check_out(out, OUTPUTS)
+    host = _fetched(out)
+    cpu.decode_add(_bytes(frame), host, scale)
+    _write(out, host)
+
+
+def number(tensor: torch.Tensor) -> Callable[[], float]:
+    """Copy a number on the device, and read it later."""
+    stage, kept = staging(tensor.device), tensor.detach().clone()
+    after = stage.mark()
+
+    @functools.cache
+    def read() -> float:
+        return float(stage.fetch(kept, after))
+
+    return read
+
+
+def _deliver(
+    error: BaseException, state: "State | None", out: torch.Tensor, frame: torch.Tensor
+) -> None:
+    """Undo an encode whose frame was not written because of an error; else write it again."""
+    if state is None:
+        return
+    try:
+        state.rollback()
+    except ValueError:  # with low_memory there is nothing to go back to
+        _write(out.view(-1)[: frame.numel()], frame)
+        error.nbytes = frame.numel()  # type: ignore[attr-defined]
+
+
+def _fetched(tensor: torch.Tensor) -> torch.Tensor:
+    stage = staging(tensor.device)
+    return stage.fetch(tensor.detach(), stage.mark())
+
+
+def _bytes(frame: "Frame | Buffer | torch.Tensor") -> "Frame | Buffer | torch.Tensor":
+    if not isinstance(frame, torch.Tensor):
+        return frame
+    check(frame, "frame", BYTES)
+    return _fetched(frame)
+
+
+def _write(out: torch.Tensor, host: torch.Tensor) -> None:
+    # A tensor of inference mode can be written to in that mode only.
+    with torch.inference_mode(out.is_inference()), torch.no_grad():
+        staging(out.device).write(out, host)
+
+
+def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether two tensors share memory."""
+    first, second = one.data_ptr(), other.data_ptr()
+    if one.device != other.device or not (first and second):  # not all tensors tell where they are
+        return False
+    return first < second + other.nbytes and second < first + one.nbytes
+
+
+# Buckets -----------------------------------------------------------------------------------------
+
+
+def bucket(buffer: torch.Tensor, carried: bool = False) -> "HostBucket":
+    """Return a bucket that will be copied once its gradients are there."""
+    del carried  # frames are where the core is
+    return HostBucket(buffer)
+
+
+class HostBucket(cpu.Bucket):
+    """A bucket that the core reads and writes in a copy.
+
+    The sending thread makes the copy when it first needs it, and waits for the device there. The
+    copy back is only given to the device, and the future is resolved after it in its order.
+    """
+
+    __slots__ = ("_after", "_staged", "_staging")
+
+    def __init__(self, buffer: torch.Tensor) -> None:
+        self._staging = staging(buffer.device)
+        super().__init__(buffer, self._staging.future())
+        self._after: Any = self._staging.mark()
+        self._staged: torch.Tensor | None = None
+
+    @property
+    @override
+    def values(self) -> torch.Tensor:
+        if self._staged is None:
+            self._staged = self._staging.fetch(self.buffer, self._after)
+        return self._staged
+
+    @override
+    def wait(self) -> None:
+        self._staging.wait(self._after)
+
+    @override
+    def store(self, result: torch.Tensor | None = None) -> None:
+        with self._staging.writing(self._after):
+            if result is not None:
+                self._result = result.to(self.buffer.device)
+            else:
+                self._staging.write(self.buffer, self.values)
+        self._staged = None
+
+    @override
+    def resolve(self, *, poisoned: bool) -> None:
+        with self._staging.writing(self._after):
+            super().resolve(poisoned=poisoned)
+        # The caller may free it without having waited for the future, as after an error.
+        self._staging.keep(self.buffer)
+        self._staged = None

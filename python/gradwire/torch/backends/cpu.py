@@ -1,0 +1,642 @@
+"""Tensors on the CPU: the Rust core reads and writes them in place, through numpy.
+
+A tensor is passed on as an array that shares its memory, without a copy, in about two microseconds.
+numpy has no bfloat16, so bfloat16 tensors are passed as uint16 with a flag.
+
+`Bucket` is also what the other backends derive theirs from: its docstrings are the contract of all.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradwire import _native
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from gradwire.codec import Codec
+    from gradwire.frame import Frame
+    from gradwire.state import State
+
+__all__ = [
+    "Bucket",
+    "LeaderEncoding",
+    "Table",
+    "bucket",
+    "carries",
+    "check",
+    "check_out",
+    "decode",
+    "decode_add",
+    "encode",
+    "encode_into",
+    "init_state",
+    "name",
+    "number",
+    "rollback",
+    "waits",
+]
+
+name = "cpu"
+waits = False
+carries = False
+
+INPUTS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+OUTPUTS = (torch.float32,)
+BYTES = (torch.uint8,)
+
+Table: TypeAlias = NDArray[np.int64]
+"""One row a parameter: bytes, entries sent, entries asked for or -1, entries trimmed, whether the
+gradient was zero, nanoseconds."""
+
+_LEAST = 64  # smallest limit of a frame in bytes: its header must fit
+_TRIES = 8
+_BLOCK = 1 << 14
+
+_CPU = torch.device("cpu")
+_scratch = threading.local()
+
+# One tensor ---------------------------------------------------------------------------------------
+
+
+def encode(
+    codec: "Codec", tensor: torch.Tensor, state: "State | None", max_nbytes: int | None
+) -> "Frame":
+    """Encode a tensor in place."""
+    array, bfloat16 = shared(tensor)
+    return codec._encode(array, state, max_nbytes, bfloat16)
+
+
+def encode_into(
+    codec: "Codec",
+    tensor: torch.Tensor,
+    state: "State | None",
+    out: torch.Tensor,
+    max_nbytes: int | None,
+) -> int:
+    """Encode a tensor into another one, both in place."""
+    array, bfloat16 = shared(tensor)
+    target = _writable(out, BYTES)
+    # Before the encode: whatever ran after it could be interrupted and lose the length.
+    bump_version(out)
+    return codec._encode_into(array, state, target, max_nbytes, bfloat16)
+
+
+def decode(
+    frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor | None, max_numel: int | None
+) -> torch.Tensor:
+    """Decode to a new tensor, or in place."""
+    if out is None:
+        return torch.from_numpy(_native.decode(_bytes(frame), None, max_numel))
+    _native.decode(_bytes(frame), _writable(out, OUTPUTS), max_numel)
+    bump_version(out)
+    return out
+
+
+def decode_add(frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor, scale: float) -> None:
+    """Decode and add in place."""
+    _native.decode_add(_bytes(frame), _writable(out, OUTPUTS), scale)
+    bump_version(out)
+
+
+def number(tensor: torch.Tensor) -> Callable[[], float]:
+    """Read a number now, and return it later."""
+    value = float(tensor)
+    return lambda: value
+
+
+def shared(tensor: torch.Tensor) -> "tuple[NDArray[Any], bool]":
+    """Return an array that shares a tensor's memory, and whether it holds bfloat16 as uint16."""
+    check(tensor, "tensor", INPUTS)
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.dtype is torch.bfloat16:
+        return tensor.view(torch.uint16).numpy(), True
+    return tensor.numpy(), False
+
+
+def _writable(out: torch.Tensor, dtypes: tuple[torch.dtype, ...]) -> "NDArray[Any]":
+    check_out(out, dtypes)
+    return out.detach().numpy() if out.requires_grad else out.numpy()
+
+
+def _bytes(frame: "Frame | Buffer | torch.Tensor") -> "Frame | Buffer | NDArray[np.uint8]":
+    if not isinstance(frame, torch.Tensor):
+        return frame
+    check(frame, "frame", BYTES)
+    array: NDArray[np.uint8] = frame.numpy()
+    return array
+
+
+def check(tensor: torch.Tensor, name: str, dtypes: tuple[torch.dtype, ...]) -> None:
+    """Raise a TypeError or ValueError unless a tensor is dense, contiguous and of such a dtype."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+    # These checks must not cost more than encoding a bias: `device.type` alone takes half a
+    # microsecond, and only the message needs it.
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{name} must be dense, got layout {tensor.layout}; pass .to_dense()")
+    if tensor.is_meta:
+        raise TypeError(f"{name} must have values, got one on {tensor.device}")
+    if tensor.dtype not in dtypes:
+        expected = ", ".join(str(dtype) for dtype in dtypes)
+        raise TypeError(f"{name} must have dtype {expected}, got {tensor.dtype}")
+    if not tensor.is_contiguous():
+        raise ValueError(
+            f"{name} must be contiguous, got shape {tuple(tensor.shape)} with strides "
+            f"{tensor.stride()}; pass {name}.contiguous()"
+        )
+
+
+def check_out(out: torch.Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
+    """Raise as `check`, or a ValueError for a tensor that must not be written to."""
+    check(out, "out", dtypes)
+    if out.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            "out requires gradients, which cannot flow through a frame; "
+            "pass out.detach(), or call under torch.no_grad()"
+        )
+
+
+def bump_version(out: torch.Tensor) -> None:
+    """Count a write that torch has not seen.
+
+    The new version lets torch detect that a tensor saved for backward was overwritten. Inference
+    tensors have no version.
+    """
+    if not out.is_inference():
+        torch.autograd.graph.increment_version(out)
+
+
+# States ------------------------------------------------------------------------------------------
+
+
+def init_state(codec: "Codec", numel: int, name: str | None, stream: int) -> "State":
+    """Return a new state."""
+    return codec.init_state(numel, name=name, stream=stream)
+
+
+def rollback(states: Sequence["State"]) -> None:
+    """Undo the last encode of each state."""
+    for state in states:
+        state.rollback()
+
+
+# Buckets -----------------------------------------------------------------------------------------
+
+
+def bucket(buffer: torch.Tensor, carried: bool = False) -> "Bucket":
+    """Return a bucket that is its buffer."""
+    del carried  # where the frames are, in any case
+    return Bucket(buffer, torch.futures.Future())
+
+
+class Bucket:
+    """The gradients of one bucket, until their average has taken their place; here on the CPU.
+
+    Positions count entries of the flat buffer. The loss scale is divided out of what is read and
+    multiplied into what is written by the methods that take one.
+
+    Attributes
+    ----------
+    buffer : torch.Tensor
+        The caller's: floating-point numbers of shape (entries,), or a sparse tensor.
+    future : torch.futures.Future
+        Resolved with the buffer, or for a sparse one with another sparse tensor.
+
+    Parameters
+    ----------
+    buffer, future
+        The attributes.
+    """
+
+    __slots__ = ("_result", "buffer", "future")
+
+    def __init__(self, buffer: torch.Tensor, future: "torch.futures.Future[torch.Tensor]") -> None:
+        self.buffer = buffer
+        self.future = future
+        self._result = buffer
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the gradients."""
+        return self.buffer.dtype
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an entry."""
+        return self.buffer.element_size()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all entries."""
+        return self.buffer.numel() * self.itemsize
+
+    @property
+    def values(self) -> torch.Tensor:
+        """The gradients where they are read, and later their averages."""
+        return self.buffer
+
+    @property
+    def frames_on(self) -> torch.device:
+        """Where frames are written, gathered and read."""
+        return _CPU
+
+    # Both threads -----------------------------------------------------------------------------
+
+    def used(self, *tensors: torch.Tensor) -> Any:
+        """Return a mark of the work that the receiving thread has given the device so far.
+
+        It uses these tensors, which the sending thread has taken: until then their memory must not
+        be used for anything else.
+        """
+        del tensors
+
+    def follow(self, mark: Any) -> None:
+        """Let what the sending thread gives the device from now on come after a mark."""
+        del mark
+
+    # The sending thread -----------------------------------------------------------------------
+
+    def sending(self) -> AbstractContextManager[None]:
+        """Give what is done in this block to the stream of the sending thread.
+
+        It comes after all that the caller's stream was given until the bucket was made.
+        """
+        return nullcontext()
+
+    def wait(self) -> None:
+        """Wait for what the caller's stream was given until the bucket was made."""
+
+    def encode(
+        self,
+        codecs: Sequence["Codec"],
+        states: Sequence["State"],
+        ends: Sequence[int],
+        limits: Sequence[int],
+        positions: Sequence[NDArray[np.uint32] | None],
+        out: torch.Tensor,
+        scale: float,
+        *,
+        deferred: bool = False,
+    ) -> tuple[Table, Exception | None]:
+        """Encode parameters, and write their frames one after another.
+
+        Parameters
+        ----------
+        codecs, states : sequence
+            Of each parameter.
+        ends : sequence of int
+            Start and stop of each parameter, alternating.
+        limits : sequence of int
+            Maximum size of each frame in bytes; what does not fit is trimmed.
+        positions : sequence
+            The positions to send of each parameter, as uint32; None lets its codec select.
+        out : torch.Tensor
+            uint8; receives the frames.
+        scale : float
+            The loss scale.
+        deferred : bool
+            Write the same frames, and change nothing of the states: afterwards `commit` brings them
+            to where they would be, and `Backend.rollback` leaves them as they are. Only for
+            memories that are not ``undoable``. Of the parts, only the sparsifier may be written in
+            Python.
+
+        Returns
+        -------
+        table : numpy.ndarray
+            A row for each parameter that was encoded.
+        error : Exception or None
+            Why the next one was not, such as `gradwire.NonFiniteError`: its state is unchanged, and
+            so are those that follow.
+        """
+        return _native.encode_bucket(
+            _flat(self.values),
+            scale,
+            [codec._codec for codec in codecs],
+            states,
+            ends,
+            limits,
+            positions,
+            out.numpy(),
+            self.dtype == torch.bfloat16,
+            deferred,
+        )
+
+    def encode_leader(
+        self, codec: "Codec", state: "State", start: int, stop: int, limit: int, scale: float
+    ) -> "LeaderEncoding | None":
+        """Encode one parameter whose positions other ranks are to use.
+
+        Returns None if no positions fit into so many bytes.
+        """
+        source = self.gradient(start, stop, scale)
+        blocks = torch.split(self.values[start:stop], _BLOCK)  # read until one is not zero
+        zero = not any(bool(each.any()) for each in blocks)
+        return encode_until_fits(
+            lambda room: (codec.encode(source, state, max_nbytes=room), zero), state, limit
+        )
+
+    def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
+        """Return a gradient on the host, for parts and schedules that are written in Python.
+
+        Valid until the next call in the same thread.
+        """
+        gradient = self.values[start:stop]
+        if scale == 1.0 and gradient.dtype != torch.bfloat16:
+            return gradient.numpy()
+        # Converted to float32 first: dividing in float16 would underflow small gradients.
+        source = _float32(gradient.numel()).copy_(gradient)
+        return (source if scale == 1.0 else source.div_(scale)).numpy()
+
+    def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
+        """Write bytes of the host to the start of a slot."""
+        slot.numpy()[: front.size] = front
+
+    def values_of(
+        self, frames: torch.Tensor, sizes: Sequence[int], numels: Sequence[int], positions: bool
+    ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
+        """Return the values of this rank's own frames.
+
+        Parameters
+        ----------
+        frames : torch.Tensor
+            uint8: the frames, one after another.
+        sizes : sequence of int
+            Their bytes.
+        numels : sequence of int
+            The lengths of their parameters, if all entries are in them; empty if not.
+        positions : bool
+            Return the positions as well, or none.
+
+        Returns
+        -------
+        values : torch.Tensor
+            float32, where frames are.
+        positions : numpy.ndarray
+        """
+        del numels
+        values, places = _native.read_bucket(frames.numpy(), sizes, positions)
+        return torch.from_numpy(values), places
+
+    def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
+        """Copy runs of entries to where frames are; tell whether all of them are finite."""
+        values, at = self.values, 0
+        for start, stop in runs:
+            out[at : at + stop - start] = values[start:stop]
+            at += stop - start
+        return finite(out)
+
+    def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
+        """Count the non-finite entries, of so many numbers each; return also the first's place."""
+        bad = ~torch.isfinite(self.values[start:stop])
+        if width > 1:
+            bad = bad.view(-1, width).any(1)
+        count = int(bad.sum())
+        return count, int(bad.nonzero()[0]) if count else 0
+
+    def sparse(self) -> torch.Tensor:
+        """Return a sparse bucket where collectives take it."""
+        return self.values
+
+    # The receiving thread ---------------------------------------------------------------------
+
+    def receiving(self) -> AbstractContextManager[None]:
+        """Give what is done in this block to the stream of the receiving thread."""
+        return nullcontext()
+
+    def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
+        """Return the first bytes of each slot on the host, one row a slot; not to be written to."""
+        fronts: NDArray[np.uint8] = slots[:, :nbytes].numpy()
+        return fronts
+
+    def scratch(self) -> "Bucket":
+        """Return a bucket with as much room, to write averages to; nobody waits for its future."""
+        return bucket(torch.empty_like(self.values))
+
+    def commit(
+        self,
+        states: Sequence["State"],
+        ends: Sequence[int],
+        frames: torch.Tensor,
+        starts: Sequence[int],
+        sizes: Sequence[int],
+        scale: float,
+    ) -> None:
+        """Write the memories of parameters that `encode` has encoded with ``deferred``.
+
+        Parameters
+        ----------
+        states, ends, scale
+            As in `encode`.
+        frames : torch.Tensor
+            uint8.
+        starts, sizes : sequence of int
+            Where this rank's frame of each parameter starts, and its bytes.
+        """
+        _native.settle_bucket(
+            _flat(self.values),
+            scale,
+            states,
+            ends,
+            frames.numpy(),
+            starts,
+            sizes,
+            self.dtype == torch.bfloat16,
+        )
+
+    def average(
+        self,
+        frames: torch.Tensor,
+        starts: Sequence[int],
+        sizes: Sequence[Sequence[int]],
+        ends: Sequence[int],
+        unused: Sequence[bool],
+        senders: bool,
+        scale: float,
+        *,
+        ranks: int | None = None,
+    ) -> NDArray[np.int64]:
+        """Decode the frames of all ranks in their order, and write the averages.
+
+        Parameters
+        ----------
+        frames : torch.Tensor
+            uint8.
+        starts : sequence of int
+            Where each rank's frames start.
+        sizes : sequence of sequence of int
+            The sizes of each rank's frames.
+        ends, scale
+            As in `encode`.
+        unused : sequence of bool
+            Parameters to set to zero instead.
+        senders : bool
+            Divide by the number of ranks that sent an entry, not by that of all.
+        ranks : int, optional
+            The frames are not those of all ranks, but sums over so many. On the host alone.
+
+        Returns
+        -------
+        numpy.ndarray
+            Nanoseconds for each parameter.
+        """
+        sums = {} if ranks is None else {"ranks": ranks}
+        return _native.average_bucket(
+            frames.numpy(),
+            starts,
+            sizes,
+            ends,
+            unused,
+            _flat(self.values),
+            scale,
+            senders,
+            self.dtype == torch.bfloat16,
+            **sums,
+        )
+
+    def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
+        """Write values to the runs that `pack` read."""
+        own, at = self.values, 0
+        for start, stop in runs:
+            own[start:stop] = values[at : at + stop - start]
+            at += stop - start
+
+    def clear(self, start: int, stop: int) -> None:
+        """Write zeros."""
+        self.values[start:stop].zero_()
+
+    def scatter(self, places: Sequence[NDArray[np.int64]], values: torch.Tensor) -> None:
+        """Write values to places, of which no two are the same."""
+        self.values[torch.from_numpy(np.concatenate(places))] = values.to(self.dtype)
+
+    def finite(self) -> bool:
+        """Tell whether every entry is finite."""
+        return finite(self.values, self._holds)
+
+    def _holds(self, flag: torch.Tensor) -> bool:
+        return bool(flag)
+
+    def store(self, result: torch.Tensor | None = None) -> None:
+        """End writing: bring what was written, or a sparse result, to where the buffer lies."""
+        if result is not None:
+            self._result = result
+
+    def resolve(self, *, poisoned: bool) -> None:
+        """Resolve the future, in the order of the device's work; the worker is done with it.
+
+        Parameters
+        ----------
+        poisoned : bool
+            Make the result infinite first: visibly unusable, which also a loss scaler detects.
+        """
+        self.future.set_result(_poison(self._result) if poisoned else self._result)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LeaderEncoding:
+    """What `Bucket.encode_leader` returns.
+
+    Attributes
+    ----------
+    positions : bytes
+        For other ranks, as `gradwire._native.unpack_positions` reads them.
+    wanted : int
+        Their size in bytes without a limit.
+    values : torch.Tensor
+        This rank's, float32, shape (count,), where frames are.
+    table : numpy.ndarray
+        The row of the encode.
+    """
+
+    positions: bytes
+    wanted: int
+    values: torch.Tensor
+    table: Table
+
+
+def finite(values: torch.Tensor, holds: Callable[[torch.Tensor], bool] = bool) -> bool:
+    """Tell whether every entry is finite, in one read and without temporary memory.
+
+    Parameters
+    ----------
+    values : torch.Tensor
+        Floating-point numbers.
+    holds : callable
+        Returns the value of a flag that lies where the values do.
+    """
+    # The sum of finite values may overflow; then check every entry.
+    total = values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
+    return holds(torch.isfinite(total)) or holds(torch.isfinite(values).all())
+
+
+def encode_until_fits(
+    encode: "Callable[[int | None], tuple[Frame, bool]]", state: "State", limit: int
+) -> LeaderEncoding | None:
+    """Encode one parameter until its positions fit.
+
+    Parameters
+    ----------
+    encode : callable
+        Encodes with a maximum size in bytes; returns the frame, and whether the gradient is zero.
+    state : State
+        That it encodes with.
+    limit : int
+        Bytes of positions at most.
+    """
+    began = time.perf_counter()
+    frame, zero = encode(None)
+    positions = _native.pack_positions(frame)
+    wanted = len(positions)
+    room = frame.nbytes
+    tries = 0
+    while len(positions) > limit:
+        if tries == _TRIES:
+            return None
+        tries += 1
+        # Entries that are left out stay in the residual, as with a full slot.
+        room = max(_LEAST, room * limit // len(positions) - 8)
+        state.rollback()
+        frame, zero = encode(room)
+        positions = _native.pack_positions(frame)
+    last = state.last
+    assert last is not None  # it has just encoded
+    target = -1 if last["target"] is None else last["target"]
+    nanoseconds = round(1e9 * (time.perf_counter() - began))
+    row = [frame.nbytes, frame.count, target, last["trimmed"], zero, nanoseconds]
+    values = torch.from_numpy(frame.values())
+    return LeaderEncoding(positions, wanted, values, np.array(row, np.int64))
+
+
+def _flat(values: torch.Tensor) -> NDArray[Any]:
+    """Return an array that shares the memory of a flat tensor; bfloat16 as uint16."""
+    array = values.view(torch.uint16) if values.dtype == torch.bfloat16 else values
+    shared: NDArray[Any] = array.numpy()
+    return shared
+
+
+def _float32(numel: int) -> torch.Tensor:
+    """Return memory that the next call in this thread returns again."""
+    kept: torch.Tensor | None = getattr(_scratch, "kept", None)
+    if kept is None or kept.numel() < numel:
+        kept = _scratch.kept = torch.empty(numel, dtype=torch.float32, device="cpu")
+    return kept[:numel]
+
+
+def _poison(result: torch.Tensor) -> torch.Tensor:
+    """Return an infinite bucket: filled in place, or a sparse tensor with infinite entries."""
+    if result.layout == torch.strided:
+        return result.fill_(torch.inf)
+    dims = result.sparse_dim()
+    at = torch.zeros((dims, 1), dtype=torch.int64, device=result.device)
+    shape = (1, *result.shape[dims:])
+    values = torch.full(shape, torch.inf, dtype=result.dtype, device=result.device)
+    return torch.sparse_coo_tensor(at, values, result.shape, is_coalesced=True)
