@@ -22,12 +22,7 @@ T = TypeVar("T")
 def agree(channel: Channel, act: str, mine: dict[str, Any]) -> None:
     """Compare facts across the ranks: an undetected difference would cause a hang or garbage.
 
-    Parameters
-    ----------
-    act : str
-        What the ranks did, in the past tense, for the message.
-    mine : dict
-        This rank's facts, by name, for `Channel.all_gather_object`.
+    ``act`` is what the ranks did, in the past tense, for the message.
 
     Raises
     ------
@@ -47,17 +42,7 @@ def agree(channel: Channel, act: str, mine: dict[str, Any]) -> None:
 def run_on_all(channel: Channel, act: Callable[[], T], verb: str) -> list[T]:
     """Call a function on every rank and return all results. If it raises on one, all raise.
 
-    Parameters
-    ----------
-    channel : Channel
-    act : callable
-    verb : str
-        What it does with a ``state_dict``, for the message.
-
-    Raises
-    ------
-    ValueError
-        It has raised on some rank.
+    ``verb`` is what it does with a ``state_dict``, for the message of the ValueError.
     """
     raised: BaseException | None = None
     mine: tuple[str | None, Any] = (None, None)

@@ -17,7 +17,7 @@ from gradwire.torch.engine.config import Codecs, Options
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.engine.layout import Layouts
 from gradwire.torch.engine.local_gradients import flat_buckets, used_anywhere
-from gradwire.torch.engine.metrics import StepTimes, build_report, figures
+from gradwire.torch.engine.metrics import build_report, figures
 from gradwire.torch.engine.optimizer_link import OptimizerLink
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.scheduler import Scheduler
@@ -33,12 +33,9 @@ class GradientSource(Protocol):
     """Where gradients come in: a hook of DDP, or an optimizer."""
 
     def register(self) -> None:
-        """Take the place where gradients come in, and leave them alone until `open`.
+        """Take the place where gradients come in, or raise a ValueError if it is taken.
 
-        Raises
-        ------
-        ValueError
-            It is taken.
+        Gradients are left alone until `open`.
         """
 
     def open(self, passes: BackwardPasses, holder: object) -> None:
@@ -50,12 +47,7 @@ class GradientSource(Protocol):
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
         """Return what connects other ranks than before, and average over them where it averages.
 
-        Parameters
-        ----------
-        ranks : object
-            What stands for the ranks: a process group of torch.distributed, for example.
-        timeout : datetime.timedelta, optional
-            Of all collectives; None for that of the given ranks.
+        ``ranks`` stands for the ranks, as a process group of torch.distributed does.
 
         Raises
         ------
@@ -571,8 +563,7 @@ class Handle:
 
     def _reset_metrics(self) -> None:
         """Start all running sums from zero, except the count of steps."""
-        exchange = self._engine.exchange
-        exchange.times = StepTimes(steps_ever=exchange.times.steps_ever)
+        self._engine.exchange.times.clear()
         self._counters.clear()
 
     def _reason(self) -> str:
