@@ -75,12 +75,8 @@ class ControlChannel:
 
     Gloo aborts the process if two ranks start collectives of different sizes. So each act begins
     with an exchange of its name in a record of fixed length, and ranks in different acts read each
-    other's names. If a rank does not arrive at all, the others give up after the timeout.
-
-    Parameters
-    ----------
-    channel : Channel
-        A channel with no other user.
+    other's names. If a rank does not arrive at all, the others give up after the timeout. The
+    channel has no other user.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -126,14 +122,9 @@ class ControlChannel:
             raise
 
     def compare(self, name: str, told: str) -> list[str]:
-        """Meet the other ranks in an act, and return what each of them has told.
+        """Meet the other ranks in an act, and return what each of them has passed to this call.
 
-        Parameters
-        ----------
-        name : str
-            As in `act`.
-        told : str
-            Name and this are at most 62 ASCII characters.
+        Both strings together are at most 62 ASCII characters.
         """
         self._check_open(name)
         return self._meet(name, told)

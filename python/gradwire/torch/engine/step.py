@@ -161,12 +161,9 @@ class InFlightBucket:
         Number of collectives, including completed ones.
     contents : object
         What the exchange needs to complete it.
-    room : int
-        Bytes that this rank passes to the collectives, including unused room.
-    wire : float
-        Bytes that this rank sends for them.
+    room, wire : int, float
+        Bytes that this rank passes to the collectives, including unused room, and bytes it sends.
     marks : BucketTimestamps or None
-        When each stage began and ended.
     error : BaseException or None
         Why the collectives could not be started.
     """
