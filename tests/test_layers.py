@@ -164,6 +164,7 @@ FLOORS = 12
 
 TWICE = {
     "Bucket",
+    "DenseAverage",  # that of Horovod, and what all of them have to be
     "Compress",  # the callbacks of two trainers, each in its own words
     "Layout",
     "Outcome",

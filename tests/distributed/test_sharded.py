@@ -83,7 +83,6 @@ def test_accordion_decides_by_the_shards_of_the_first_node(four: Ranks) -> None:
 def test_models_whose_shards_are_not_those_of_a_node_are_refused(four: Ranks) -> None:
     said = {
         "different meshes": "ValueError: all FSDP modules must have the same mesh",
-        "auto": """ValueError: "auto" measures the buckets of DDP, which FSDP2 has none of""",
         "several groups": "has several parameter groups, by shard_placement_fn",
         "tensor parallel": "is sharded over 2 dimensions",
         "meta": "is on meta: it has no values",

@@ -228,8 +228,10 @@ class Known:
 
     bandwidth: list[float]
 
-    def __init__(self, choices: Any, channel: Any, plan: Plan, calibration: Any) -> None:
-        del channel, plan
+    def __init__(
+        self, choices: Any, channel: Any, plan: Plan, calibration: Any, between: Any
+    ) -> None:
+        del channel, plan, between
         self._ratios = choices.ratios
         line = Line(1e-9, 1e-12, 1e-12)
         cost = CodecCost(choices.codec, line, line, 48.0, 32.0, 0.01, 8.0)

@@ -38,7 +38,6 @@ def models(rank: int, world_size: int) -> dict[str, str]:
     fully_shard(twofold[0], mesh=both["replicate"])
     fully_shard(twofold, mesh=both["shard"])
     attempt("different meshes", twofold)
-    attempt("auto", twofold, codec="auto")
 
     several = layers()
     other = FSDPMeshInfo(both["replicate"], shard_mesh_dim=0)

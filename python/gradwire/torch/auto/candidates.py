@@ -47,12 +47,15 @@ class Automatic:
         The exchange that may be used in place of the codec's own, an all-gather.
     halves : bool
         Ranks can add up in bfloat16.
+    meets_late : bool
+        Where ranks meet, a pass begins only after the backward pass.
     """
 
     codec: "Codec"
     ratios: tuple[float, ...]
     owners: "Owners | None" = None
     halves: bool = True
+    meets_late: bool = False
 
 
 def codec_for(optimizer: object, max_ratio: float | None, *, owners: bool = False) -> Automatic:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -19,6 +20,7 @@ from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.optimizer_link import OptimizerLink
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.scheduler import AutoScheduler, ParameterPlan
+from gradwire.torch.transport import Channel
 
 __all__ = ["AutoController"]
 
@@ -45,6 +47,9 @@ class AutoController:
     applying : OptimizerLink
         The optimizer.
     ranks : int
+        How many exchange gradients.
+    between : Channel or None
+        Of the ranks that exchange gradients, if they are not all: those with this rank's shards.
     clock : callable
         Returns seconds.
     """
@@ -58,6 +63,7 @@ class AutoController:
         control: ControlChannel,
         applying: OptimizerLink | None,
         ranks: int,
+        between: Channel | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._choices = choices
@@ -66,9 +72,10 @@ class AutoController:
         assert applying is not None  # "auto" needs an optimizer
         self._additions = applying.follow_additions()
         self._added = False  # a pass has added to what was exchanged, on some rank
-        self._passes = passes
+        self._passes: BackwardPasses = weakref.proxy(passes)  # which have this object
         self._control = control
         self._ranks = ranks
+        self._between = between
         self._clock = clock
         self._chosen = scheduler.chosen
         self._codes = self._chosen.codes
@@ -82,20 +89,18 @@ class AutoController:
         self._left = 0  # passes until the next look
         self._skipped = 0  # passes after a change that are still not to be measured
         self._restarts = passes.restarts
-        self._leaving = Leaving(choices, self._by_id, passes, control, applying, ranks)
+        self._leaving = Leaving(
+            choices, self._by_id, self._passes, control, applying, ranks, between
+        )
         self._looks = 0
         self._looked = False  # where the present pass began
 
-    # What the hook asks -----------------------------------------------------------------------
+    # What the passes ask ----------------------------------------------------------------------
 
     @property
     def codes(self) -> bool:
         """Whether some bucket goes by the codec."""
         return self._codes
-
-    def encodes(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Tell whether some of these go by the codec."""
-        return self._codes and any(each.compressed for each in self._among(map(id, tensors)))
 
     @property
     def reason(self) -> str:
@@ -135,17 +140,23 @@ class AutoController:
             and current.places == self._places
         )
 
-    @property
-    def now(self) -> float:
-        """The time, by the clock of this rank."""
-        return self._clock()
-
     def interrupt(self) -> None:
         """Leave out what is under way: passes that are paused tell nothing of others."""
         self._current = None
 
     def begin(self, since: float | None = None) -> BaseException | None:
         """Begin a pass, ready since then or now; return an error that has broken the exchange."""
+        late = self._choices.meets_late and self.meets
+        error = self._begin(since)
+        if late and self._current is not None:
+            # It does not overlap as others do. A look that comes after so many passes comes after
+            # as many that are timed.
+            self._current.timed = False
+            if self._looked and self._skipped == 0:
+                self._left += 1
+        return error
+
+    def _begin(self, since: float | None) -> BaseException | None:
         now, previous = self._clock() if since is None else since, self._current
         self._looked = False
         # Only the last passes before a look count.
@@ -193,18 +204,8 @@ class AutoController:
             return None
         return self._passes.change(self._look)
 
-    def leave_out(self) -> None:
-        """Do not time the pass that has begun, because it does not overlap as others do.
-
-        A look that comes after so many passes comes after as many that are timed.
-        """
-        if self._current is not None:
-            self._current.timed = False
-        if self._looked and self._skipped == 0:
-            self._left += 1
-
     def take(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool) -> bool:
-        """Write down a bucket that is ready; tell whether it goes by the codec's exchange."""
+        """Note a bucket that is ready; tell whether it goes by the codec's exchange."""
         record, key = self._current, tuple(map(id, tensors))
         codes = self._codes and any(each.compressed for each in self._among(key))
         if record is None:
@@ -212,44 +213,51 @@ class AutoController:
         # A step that was encoded in parts ends with its last bucket.
         codes = codes or (last and record.codes)
         record.codes = record.codes or codes
-        record.complete = last
-        self._additions.waiting = last or self._additions.waiting
-        record.places.append(
-            self._seen.of(
-                key, buffer, lambda: any(each.state is not None for each in self._among(key))
-            )
-        )
+        numel = None
+        if self._between is not None:  # the same on all ranks, whose shards differ
+            shares = self._control.size // self._ranks
+            numel = sum(-(-each.numel() // shares) for each in tensors)
+        record.places.append(self._seen.of(key, buffer, lambda: self._codable(key), numel))
         if record.timed:
             alone = buffer.device.type == "cpu" and torch.get_num_threads() == 1
-            worked = time.thread_time() if alone else None
+            # A pass of shards waits for other ranks, too.
+            worked = time.thread_time() if alone and self._between is None else None
             record.buckets.append(BucketTimes(self._clock(), coded=codes, worked=worked))
+            record.step = self._passes.last if codes else record.step
+        if last:
+            self.complete()
         return codes
 
-    def submitted(self) -> None:
-        """Note the step that the last bucket was submitted to."""
-        if self._current is not None and self._current.timed:
-            self._current.step = self._passes.last
+    def complete(self) -> None:
+        """Note that the pass had its last bucket."""
+        if self._current is not None and self._current.places:
+            self._current.complete = self._additions.waiting = True
 
-    def halves(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Tell whether the bucket of these is averaged in bfloat16."""
-        return tuple(map(id, tensors)) in self._half
+    def dense(
+        self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor
+    ) -> tuple[bool, Callable[[], None] | None]:
+        """Tell whether the last bucket is averaged in bfloat16, and what to call at its end.
 
-    def started(self, buffer: torch.Tensor, itemsize: int) -> Callable[[], None] | None:
-        """Note an all-reduce of the last bucket, which sends so many bytes for each of its entries.
-
-        Returns what notes its end; None if nobody will look.
+        None if nobody will look when that was.
         """
+        half = tuple(map(id, tensors)) in self._half
         if self._current is None or not self._current.timed:
-            return None
+            return half, None
         clock, bucket = self._clock, self._current.buckets[-1]
-        # A sparse one is gathered, and tells nothing of the speed of an all-reduce.
+        # Ranks that cannot add up in bfloat16 send float32. A sparse gradient is gathered, and
+        # tells nothing of the speed of an all-reduce.
+        wide = buffer.dtype == torch.bfloat16 and not self._choices.halves
+        itemsize = 2 if half else 4 if wide else buffer.element_size()
         nbytes = buffer.numel() * itemsize if buffer.layout == torch.strided else 0
         bucket.nbytes = 2.0 * (self._ranks - 1) / self._ranks * nbytes
 
         def ended() -> None:
             bucket.done = clock()
 
-        return ended
+        return half, ended
+
+    def _codable(self, key: Iterable[int]) -> bool:
+        return any(each.state is not None for each in self._among(key))
 
     def _among(self, key: Iterable[int]) -> list[ParameterSlot]:
         """Return the parameters that a bucket has, of those that are attached."""
@@ -304,7 +312,9 @@ class AutoController:
             if len(known) < len(every):  # a rank knows no whole pass
                 self._left = 2
                 return
-            evidence = Measured(self._choices, channel, decider.plan, self._calibration)
+            evidence = Measured(
+                self._choices, channel, decider.plan, self._calibration, self._between
+            )
             before = decider.plan
             plan = decider.look(combined(known), evidence)
             self._calibration = evidence.calibration

@@ -33,6 +33,8 @@ class Measured:
         With which the figures were measured.
     calibration : Calibration or None
         Of an earlier decision.
+    between : Channel or None
+        Of the ranks that exchange gradients, if they are not all.
     """
 
     def __init__(
@@ -41,9 +43,11 @@ class Measured:
         channel: Channel,
         plan: Plan,
         calibration: Calibration | None,
+        between: Channel | None = None,
     ) -> None:
         self._choices = choices
         self._channel = channel
+        self._between = channel if between is None else between
         self._plan = plan
         self.calibration = calibration
 
@@ -51,7 +55,7 @@ class Measured:
         """Return the cost model with these figures. A collective."""
         if self.calibration is None:
             self.calibration = self._calibrate()
-        probing, size = 0.0, self._channel.size
+        probing, size = 0.0, self._between.size
         if all(each == FP32 for each in self._plan):
             link = link_of(figures, size, self._latency())
         else:
@@ -69,7 +73,7 @@ class Measured:
 
     def _probe(self) -> tuple[Link, float]:
         """Measure the link, and tell for how long, the same on all ranks."""
-        collectives, begin = _OfChannel(self._channel), time.perf_counter()
+        collectives, begin = _OfChannels(self._channel, self._between), time.perf_counter()
         link = measure_by(collectives, seconds=LINK_SECONDS)
         took = torch.tensor([time.perf_counter() - begin], dtype=torch.float64)
         return link, float(collectives.longest(took))
@@ -79,7 +83,7 @@ class Measured:
         mine, number = torch.empty(PINGS, dtype=torch.float64), torch.zeros(1)
         for at in range(PINGS):
             begin = time.perf_counter()
-            self._channel.all_reduce(number).wait()
+            self._between.all_reduce(number).wait()
             mine[at] = time.perf_counter() - begin
         # A rank that comes late to one has the others wait, but not itself.
         return float(_of_all(self._channel, mine).amin(0).median())
@@ -105,19 +109,20 @@ class Measured:
         )
 
 
-class _OfChannel:
-    """The collectives of a channel, by which its link is measured."""
+class _OfChannels:
+    """The collectives by which the link between some ranks is measured, on all at once."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, between: Channel) -> None:
         self._channel = channel
+        self._between = between
         self._number = torch.zeros(1)
-        self.size = channel.size
+        self.size = between.size
 
     def add_up(self, vector: torch.Tensor) -> None:
-        self._channel.all_reduce(vector).wait()
+        self._between.all_reduce(vector).wait()
 
     def meet(self) -> None:
-        self.add_up(self._number)
+        self._channel.all_reduce(self._number).wait()
 
     def longest(self, times: torch.Tensor) -> torch.Tensor:
         return _of_all(self._channel, times.view(-1)).amax(0).view_as(times)

@@ -10,6 +10,7 @@ from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.optimizer_link import OptimizerLink
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.scheduler import ParameterPlan
+from gradwire.torch.transport import Channel
 
 __all__ = ["Leaving", "Sent"]
 
@@ -63,6 +64,9 @@ class Leaving:
     applying : OptimizerLink
         The optimizer.
     ranks : int
+        How many exchange gradients.
+    between : Channel or None
+        Their channel, if they are not all ranks.
     """
 
     def __init__(
@@ -73,12 +77,14 @@ class Leaving:
         control: ControlChannel,
         applying: OptimizerLink | None,
         ranks: int,
+        between: Channel | None,
     ) -> None:
         self._choices = choices
         self._parameters = parameters
         self._passes = passes
         self._control = control
         self._applying = applying
+        self._between = between
         self._owned = choices.owners is not None and ranks >= OWNERS_FROM
         self._flush: _Flush | None = None
 
@@ -117,7 +123,7 @@ class Leaving:
         leaving = [each for each in self._leavers(target.chosen) if each.codec.memory.updates]
         if leaving and self._applying is not None:
             with self._control.act("moments of auto") as channel:
-                self._applying.give_back(leaving, channel)
+                self._applying.give_back(leaving, self._between or channel)
         return target
 
     def _leavers(self, target: ParameterPlan) -> list[ParameterSlot]:

@@ -52,10 +52,15 @@ class Places:
         self._seen: dict[tuple[int, ...], BucketPlace] = {}
 
     def of(
-        self, key: tuple[int, ...], buffer: torch.Tensor, codable: Callable[[], bool]
+        self,
+        key: tuple[int, ...],
+        buffer: torch.Tensor,
+        codable: Callable[[], bool],
+        numel: int | None = None,
     ) -> BucketPlace:
         """Return the place of a bucket; whether a codec applies to it is asked the first time."""
-        place, numel, itemsize = self._seen.get(key), buffer.numel(), buffer.element_size()
+        place, itemsize = self._seen.get(key), buffer.element_size()
+        numel = buffer.numel() if numel is None else numel
         if place is None or (place.numel, place.itemsize) != (numel, itemsize):
             dense = buffer.layout == torch.strided
             half = self._halves and dense and buffer.dtype == torch.float32

@@ -1,7 +1,8 @@
 """Attaches a codec to a DDP model: checks the arguments, and that all ranks agree on them."""
 
+import functools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -12,17 +13,18 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import (
     AUTO,
+    AutoController,
     Automatic,
     check_alone,
     check_measurable,
     check_unbounded,
     codec_for,
 )
-from gradwire.torch.ddp import model as models
 from gradwire.torch.ddp.source import DDPSource, check_ranks
 from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import Codecs, GradScaler, Options
 from gradwire.torch.engine.handle import Handle
+from gradwire.torch.engine.parameter import plain_names
 from gradwire.torch.transport import Hierarchy, Levels, ProcessGroups, Transport, parse_hierarchy
 
 __all__ = ["attach"]
@@ -164,22 +166,23 @@ def attach(
         adaptive=choices is not None,
         owners=None if choices is None else choices.owners,
     )
+    named = _known(ddp)
     if choices is not None:
-        check_measurable(models.known(ddp), scaled=options.scaled, whole=whole)
+        check_measurable(named, scaled=options.scaled, whole=whole)
     _check(ddp, grad_scaler)
     over = ddp.process_group if process_group is None else process_group
     check_ranks(ddp.process_group, over)
-    entry = DDPSource(ddp, over, whole=whole, choices=choices)
+    entry = DDPSource(ddp, over, whole=whole)
     entry.check()
-    sparse = models.sparse(ddp.module)
+    sparse = _sparse(ddp.module)
     transport: Transport = ProcessGroups(over, timeout)
     if hierarchy is not None:
         inside, across = parse_hierarchy(hierarchy, over)
-        _check_dense(models.known(ddp), sparse)
+        _check_dense(named, sparse)
         if len(inside) > 1:  # else every rank is a node
             transport = Hierarchy(over, inside, across, timeout)
     return attach_engine(
-        models.known(ddp),
+        named,
         options,
         transport,
         entry,
@@ -187,6 +190,7 @@ def attach(
         whole=whole,
         bucket_nbytes=getattr(ddp, "bucket_bytes_cap", None),
         joining=_joining(ddp),
+        decide=None if choices is None else functools.partial(AutoController, choices),
     )
 
 
@@ -232,3 +236,43 @@ def _check_dense(known: Mapping[str, torch.Tensor], sparse: set[int]) -> None:
                 f"the gradient of {name!r} is sparse, which hierarchy= cannot divide among the "
                 "ranks of a node: make the embedding with sparse=False, or leave hierarchy= out"
             )
+
+
+def _known(ddp: Any) -> dict[str, torch.nn.Parameter]:
+    """Return the parameters that DDP averages, by name.
+
+    These are the parameters that required gradients when the model was wrapped. DDP keeps their
+    places in its buckets even while they are frozen.
+    """
+    ignored = getattr(ddp, "parameters_to_ignore", ())
+    named = {name: each for name, each in ddp.module.named_parameters() if name not in ignored}
+    reduced = _reduced(ddp, list(named.values()))
+    named = {name: each for name, each in named.items() if id(each) in reduced}
+    return plain_names(named)
+
+
+def _reduced(ddp: Any, parameters: Sequence[torch.nn.Parameter]) -> set[int]:
+    """Return the ids of the parameters that have a place in DDP's buckets."""
+    every = {id(each) for each in parameters}
+    count = ddp._get_ddp_logging_data()["num_parameter_tensors"]
+    if count == len(every):
+        return every
+    try:
+        buckets = ddp.reducer._get_zeros_like_grad_buckets()
+        return {id(each) for bucket in buckets for each in bucket.parameters()}
+    except RuntimeError:  # a bucket is sparse, or is allocated only in the first step
+        trained = {id(each) for each in parameters if each.requires_grad}
+        # If some were frozen before wrapping and some after it, they cannot be told apart. A record
+        # of a parameter that DDP does not average is never used.
+        return trained if count == len(trained) else every
+
+
+def _sparse(module: torch.nn.Module) -> set[int]:
+    """Return the ids of parameters whose gradients are sparse, as DDP finds them."""
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    return {
+        id(each)
+        for inner in module.modules()
+        if isinstance(inner, kinds) and inner.sparse
+        for each in inner.parameters(recurse=False)
+    }

@@ -1,23 +1,122 @@
 """Where a DDP model gives its gradients: the one hook that it takes, switched on and off."""
 
 import functools
+import math
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it exists, unlisted
 
-from gradwire.torch.auto import AutoController, Automatic
-from gradwire.torch.ddp.automatic import AutomaticSubmission
-from gradwire.torch.ddp.hook import Switch, gradwire_hook
-from gradwire.torch.ddp.submission import Submission
-from gradwire.torch.engine.backward import BackwardPasses
-from gradwire.torch.engine.handle import Handle
+from gradwire.torch.engine.backward import BackwardPasses, dense_average
+from gradwire.torch.engine.step import Step
+from gradwire.torch.errors import ExchangeError, fresh
 from gradwire.torch.transport import ProcessGroups
 
-__all__ = ["DDPSource", "check_ranks"]
+__all__ = ["DDPSource", "check_ranks", "gradwire_hook"]
 
 _SWITCH = "_gradwire_switch"
+
+
+class Switch:
+    """The hook's state, which DDP keeps: it never unregisters a hook, so this switches it off.
+
+    A deep or pickled copy of a model starts detached: it has no threads or process groups.
+
+    Attributes
+    ----------
+    group : torch.distributed.ProcessGroup
+        Averages what is not exchanged.
+    passes : BackwardPasses or None
+        Where buckets go, if a codec is attached.
+    whole : bool
+        The last bucket of every pass arrives.
+    index : float
+        Of the last bucket.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self.passes: BackwardPasses | None = None
+        self.whole = True
+        self.index = math.inf
+        # The handle, which lives as long as it is attached, whether or not the caller keeps it.
+        self._holder: object = None
+
+    def on(
+        self, group: dist.ProcessGroup, passes: BackwardPasses, holder: object, *, whole: bool
+    ) -> None:
+        """Exchange buckets from now on."""
+        self.group, self.passes, self._holder = group, passes, holder
+        self.whole, self.index = whole, math.inf
+
+    def off(self) -> None:
+        """Average buckets without a codec from now on."""
+        self.passes = self._holder = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _detached, ()
+
+
+def _detached() -> None:
+    """Return the switch of a copied model: none."""
+
+
+def gradwire_hook(state: Switch, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Average a bucket over all ranks: compressed if attached and not paused, else by all-reduce.
+
+    It only enqueues. Collectives started from callbacks would run in the order in which buckets
+    happen to complete, which differs between ranks.
+    """
+    passes, index, buffer = state.passes, bucket.index(), bucket.buffer()
+    if passes is None:
+        return dense_average(state.group, buffer)
+    # `join` calls the hook for ranks without inputs, outside of a backward pass.
+    inside = torch._C._current_graph_task_id() != -1
+    if index == 0 or index <= state.index or passes.ended:
+        passes.begin(shadow=not inside)
+    state.index = index
+    if passes.refusal is not None and not inside:
+        raise passes.refusal
+    future: Any = passes.average(bucket.parameters(), buffer, last=bucket.is_last(), placed=inside)
+    if not inside:
+        future = future.then(functools.partial(_raise_broken, passes.last))
+    elif bucket.is_last() or not state.whole:  # DDP may end its part of the pass with this bucket
+        ending = passes.ending()
+        if ending is not None:
+            _raise_after_backward(ending)
+    average: torch.futures.Future[torch.Tensor] = future
+    return average
+
+
+def _raise_broken(step: Step | None, future: "torch.futures.Future[torch.Tensor]") -> torch.Tensor:
+    """Let `join` end on a rank without inputs. After a GradientError the others may go on."""
+    if step is not None and isinstance(step.error, ExchangeError):
+        raise fresh(step.error)
+    return future.value()
+
+
+def _raise_after_backward(verdict: Callable[[], BaseException | None]) -> None:
+    """Make the current backward pass raise what ``verdict`` returns, after it has completed.
+
+    An exception in the hook or in a bucket's future would abort DDP's own final callback half-way:
+    the reducer would carry the bookkeeping of this step into the next one, and the replicas would
+    drift apart. So this raises after that callback. Autograd runs callbacks in the order in which
+    they were queued. DDP queues its own after the hook of the last bucket has returned, and a
+    second model in the same backward pass may queue its own from within a callback; so this
+    callback moves itself to the end of the queue twice.
+    """
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+
+    def end() -> None:
+        error = verdict()
+        if error is not None:
+            raise error
+
+    queue(lambda: queue(lambda: queue(end)))
 
 
 class DDPSource:
@@ -27,31 +126,21 @@ class DDPSource:
     ----------
     model : torch.nn.parallel.DistributedDataParallel
     over : torch.distributed.ProcessGroup
-        Averages buckets while the hook is switched off.
+        Averages buckets that are not exchanged.
     whole : bool
-        As in `Worker`.
-    choices : Automatic or None
-        What to decide on while the model trains.
+        The last bucket of every pass arrives.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        over: dist.ProcessGroup,
-        *,
-        whole: bool,
-        choices: Automatic | None = None,
-    ) -> None:
+    def __init__(self, model: Any, over: dist.ProcessGroup, *, whole: bool) -> None:
         self._model: Any = weakref.ref(model)  # the model keeps the switch, not the other way
         self._over = over
         self._whole = whole
-        self._choices = choices
         self._switch: Switch | None = None
 
     def check(self) -> None:
         """Raise a ValueError if the model has a hook already."""
         switch = getattr(self._model(), _SWITCH, None)
-        if switch is not None and switch.submission is not None:
+        if switch is not None and switch.passes is not None:
             raise ValueError("this model already has an attached codec; detach() its handle first")
         if switch is None and any(hook is not gradwire_hook for hook, _ in _hooks(self._model())):
             raise ValueError("the model already has a communication hook, and DDP takes only one")
@@ -72,15 +161,12 @@ class DDPSource:
         self._switch = switch
 
     def open(self, passes: BackwardPasses, holder: object) -> None:
-        """Submit buckets from now on."""
+        """Exchange buckets from now on."""
         assert self._switch is not None  # after register()
-        submission = Submission(passes, whole=self._whole)
-        if self._choices is not None:
-            assert isinstance(holder, Handle)  # which has what decisions change
-            pilot = holder.decide(functools.partial(AutoController, self._choices))
+        passes.dense = functools.partial(dense_average, self._over)
+        if passes.auto is not None:
             passes.defer()
-            submission = AutomaticSubmission(passes, pilot, whole=self._whole)
-        self._switch.on(self._over, submission, holder)
+        self._switch.on(self._over, passes, holder, whole=self._whole)
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> ProcessGroups:
         """Return what connects the ranks of another process group, which the model must have."""
@@ -93,7 +179,7 @@ class DDPSource:
         return ProcessGroups(over, timeout)
 
     def close(self) -> None:
-        """Leave buckets to plain all-reduce from now on."""
+        """Average buckets without a codec from now on."""
         assert self._switch is not None
         self._switch.off()
 

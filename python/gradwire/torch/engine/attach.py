@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gradwire.torch.engine.backward import AutoControl
 from gradwire.torch.engine.config import Options, check_place
 from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.engine import Engine, left_on_error
@@ -51,6 +52,7 @@ def attach_engine(
     whole: bool = True,
     bucket_nbytes: int | None = None,
     joining: Callable[[], bool] = bool,
+    decide: Callable[..., AutoControl] | None = None,
     facts: Mapping[str, object] = NO_FACTS,
 ) -> Handle:
     """Compress the gradients of these parameters from now on. A collective.
@@ -74,6 +76,10 @@ def attach_engine(
         Capacity of the buckets.
     joining : callable
         As in `BackwardPasses`.
+    decide : callable, optional
+        Makes what decides how buckets are averaged, of parameters by name, scheduler, passes,
+        control, optimizer, and of the ranks that exchange gradients the number, and the channel if
+        they are not all.
     facts : mapping of str to object
         What all ranks must agree on besides.
 
@@ -144,6 +150,7 @@ def attach_engine(
         source=source,
         link=link,
         joining=joining,
+        decide=decide,
     )
 
 

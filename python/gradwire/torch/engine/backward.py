@@ -1,9 +1,12 @@
-"""Backward passes: their buckets are handed to the worker, and they are counted or undone."""
+"""Backward passes: what becomes of their buckets, and how the passes end, count or are undone."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
 import torch
+import torch.distributed as dist
 
 from gradwire.torch import backends
 from gradwire.torch.engine.config import GradScaler
@@ -14,19 +17,131 @@ from gradwire.torch.engine.optimizer_link import OptimizerLink, set_rates
 from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.step import Step
-from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError, fresh
+from gradwire.torch.errors import (
+    ExchangeError,
+    GradientError,
+    UndoError,
+    UpdateError,
+    fresh,
+    kind_of,
+)
 from gradwire.torch.exchange.interface import Exchange
 
-__all__ = ["BackwardPasses"]
+__all__ = ["AutoControl", "Average", "BackwardPasses", "dense_average"]
+
+
+class Average(Protocol):
+    """The average of a bucket, in progress."""
+
+    def wait(self) -> torch.Tensor:
+        """Wait for it, and return the buffer with it."""
+
+
+class DenseAverage(Protocol):
+    """Starts to average a buffer in place as the framework does, without a codec."""
+
+    def __call__(
+        self, buffer: torch.Tensor, *, half: bool = False, ended: Callable[[], None] | None = None
+    ) -> Average:
+        """With ``half`` in bfloat16; ``ended`` is called once the collective has ended."""
+
+
+class AutoControl(Protocol):
+    """What ``"auto"`` asks and decides in each pass; see `gradwire.torch.auto.AutoController`."""
+
+    @property
+    def reason(self) -> str:
+        """Why buckets are averaged as they are."""
+
+    @property
+    def codes(self) -> bool:
+        """Whether some bucket goes by the codec."""
+
+    @property
+    def meets(self) -> bool:
+        """Whether ranks have to meet where the next pass begins: the same on all of them."""
+
+    def begin(self, since: float | None) -> BaseException | None:
+        """Begin a pass, ready since then or now; return an error that has broken the exchange."""
+
+    def interrupt(self) -> None:
+        """Leave out a pass of which nothing is exchanged."""
+
+    def take(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool) -> bool:
+        """Note a bucket that is ready; tell whether it goes by the codec's exchange."""
+
+    def dense(
+        self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor
+    ) -> tuple[bool, Callable[[], None] | None]:
+        """Tell whether the other one is averaged in bfloat16, and what to call at its end."""
+
+    def complete(self) -> None:
+        """Note that the pass had its last bucket, of which it was not known."""
+
+
+def dense_average(
+    group: dist.ProcessGroup,
+    buffer: torch.Tensor,
+    *,
+    half: bool = False,
+    ended: Callable[[], None] | None = None,
+    divide_sum: bool = False,
+) -> "torch.futures.Future[torch.Tensor]":
+    """Start to average a buffer in place over a process group, without a codec.
+
+    Parameters
+    ----------
+    group : torch.distributed.ProcessGroup
+    buffer : torch.Tensor
+        Sparse or not.
+    half : bool
+        Send bfloat16, as torch's ``bf16_compress_hook``.
+    ended : callable, optional
+        Called when it has ended.
+    divide_sum : bool
+        Divide after the sum, as FSDP, and not before it by a multiplication, as DDP.
+    """
+    ranks, sent = group.size(), buffer
+    if half:
+        sent = torch.mul(buffer, 1.0 / ranks, out=torch.empty_like(buffer, dtype=torch.bfloat16))
+    elif not divide_sum:
+        sent = buffer.mul_(1.0 / ranks) if buffer.layout == torch.strided else buffer.div_(ranks)
+    work = dist.all_reduce(sent, group=group, async_op=True)
+    assert work is not None  # with async_op
+
+    def done(future: "torch.futures.Future[list[torch.Tensor]]") -> torch.Tensor:
+        value = future.value()[0]
+        if half:
+            value = buffer.copy_(value)
+        elif divide_sum:
+            value.div_(ranks)
+        if ended is not None:
+            ended()
+        return value
+
+    found: torch.futures.Future[torch.Tensor] = work.get_future().then(done)
+    return found
 
 
 class BackwardPasses:
     """The passes of one attachment, one after another, each of any number of buckets.
 
+    A framework calls `begin` before the first bucket of a pass, `average` with each of them, and in
+    the end raises what `ending` or `end` tells. The pass is exchanged, or stands aside and is
+    averaged densely, or is refused, and then exchanges nothing.
+
     Attributes
     ----------
     restarts : int
         How often states were loaded: what is known of earlier steps does not hold after it.
+    refusal : BaseException or None
+        Why the pass that has begun is refused.
+    stands_aside : bool
+        The pass that has begun is only averaged: it is paused, or is not for this optimizer.
+    auto : AutoControl or None
+        What decides which buckets go by the codec.
+    dense : DenseAverage
+        How the framework averages without a codec.
 
     Parameters
     ----------
@@ -42,6 +157,8 @@ class BackwardPasses:
         Tells whether the model is within `join`, where ranks without inputs take part.
     control : ControlChannel
     """
+
+    dense: DenseAverage
 
     def __init__(
         self,
@@ -65,9 +182,14 @@ class BackwardPasses:
         self._joining = joining
         self._steps_before = 0
         self.restarts = 0
+        self.refusal: BaseException | None = None
+        self.stands_aside = False
+        self.auto: AutoControl | None = None
         self._last: Step | None = None
         self._submitted: list[Layout] = []  # in the last pass
+        self._unplaced: list[torch.Tensor] = []  # averaged densely in it, and not in .grad yet
         self._pauses = 0
+        self._paused = False  # as the last pass began
         self._changed = True  # what is sent, or a state, since the last pass
         self._read_scale = _one
 
@@ -115,42 +237,138 @@ class BackwardPasses:
     # What gives gradients calls ---------------------------------------------------------------
 
     @property
-    def broken(self) -> BaseException | None:
-        """What broke the exchange, if anything did."""
-        return self._worker.broken
-
-    @property
     def ended(self) -> bool:
-        """Whether no pass is under way."""
-        return self._last is None or self._last.finished
+        """Whether the next bucket cannot be of the pass that began last."""
+        if self._paused != (self._pauses > 0):
+            return True
+        exchanged = self.refusal is None and bool(self._submitted)
+        return exchanged and (self._last is None or self._last.finished)
 
     @property
-    def are_paused(self) -> bool:
-        """Whether passes are to be left to plain averages for now."""
-        return self._pauses > 0
-
-    def are_stale(self) -> bool:
-        """Tell whether a pass begins from gradients that the optimizer has applied already."""
-        # Within join(), ranks without inputs could not know.
-        return self._applying is not None and not self._joining() and self._applying.stale()
-
-    def defer(self) -> None:
-        """Leave it to the optimizer's step from now on to raise a GradientError."""
-        if self._applying is not None:
-            self._applying.defer()
+    def meets(self) -> bool:
+        """Whether ranks wait for each other where the next pass begins, because of ``"auto"``."""
+        return self.auto is not None and self._pauses == 0 and self.auto.meets
 
     @property
     def last(self) -> Step | None:
         """The last pass, if it can be discarded."""
         return self._last
 
-    def averaged(self, parameters: Iterable[torch.Tensor], *, alone: bool = True) -> None:
-        """Record gradients that are averaged by other means: the last pass, not to be undone.
+    def defer(self) -> None:
+        """Leave it to the optimizer's step from now on to raise a GradientError."""
+        if self._applying is not None:
+            self._applying.defer()
 
-        If not alone, other buckets of the pass are exchanged.
+    def begin(self, *, shadow: bool = False, since: float | None = None) -> None:
+        """Begin a pass: decide whether it is exchanged, stands aside or is refused.
+
+        Call it when the futures of the previous pass are resolved, whatever their outcome: the
+        receiving thread has then counted that pass, if it counts, on all ranks.
+
+        Parameters
+        ----------
+        shadow : bool
+            It is one of `join`, on a rank without inputs, which leaves its ``.grad`` alone.
+        since : float, optional
+            When its first bucket was ready, by `time.perf_counter`, if that had to wait.
         """
-        if alone:
+        self._submitted.clear()
+        self._unplaced.clear()
+        broken, auto, self._paused = self._worker.broken, self.auto, self._pauses > 0
+        self.refusal = None if broken is None else _stopped(broken)
+        self.stands_aside = broken is None and (self._paused or (not shadow and self._stale()))
+        exchanges = broken is None and not self.stands_aside
+        if auto is not None and exchanges:
+            self.refusal = auto.begin(since)
+            exchanges = self.refusal is None and auto.codes
+        elif auto is not None:
+            auto.interrupt()
+        if exchanges:
+            try:
+                self.refusal = self._begin(shadow=shadow)
+            except Warning as error:  # which the program has for errors; all ranks have the same
+                self.refusal = error
+            self._read_scale = self._scale()
+        elif self.refusal is None:
             self._last = Step(self.step, finished=True)  # for discard(): there is nothing to undo
+
+    def average(
+        self,
+        tensors: Sequence[torch.Tensor],
+        buffer: torch.Tensor,
+        *,
+        last: bool,
+        placed: bool = True,
+    ) -> Average:
+        """Start to average a bucket of the pass; a future unless `dense` returned something else.
+
+        Of a pass that is refused, it is infinite.
+
+        Parameters
+        ----------
+        tensors : sequence of torch.Tensor
+            The parameters of the bucket.
+        buffer : torch.Tensor
+            Their gradients, flat, one after another; receives the averages.
+        last : bool
+            It is the last bucket of the pass.
+        placed : bool
+            What it brings is for ``.grad``, on this rank too; otherwise see `placed`.
+        """
+        if self.refusal is not None:
+            bucket = backends.of(buffer).bucket(buffer)
+            bucket.resolve(spoiled=True)
+            return bucket.future
+        auto = None if self.stands_aside else self.auto
+        if not self.stands_aside and (auto is None or auto.take(tensors, buffer, last=last)):
+            layout = self._layouts.of(tensors, buffer)
+            return self._submit(layout, buffer, self._read_scale, last=last, placed=placed)
+        if placed:
+            self.averaged(tensors)
+        else:
+            self._unplaced += tensors
+        if auto is None:
+            return self.dense(buffer)
+        half, ended = auto.dense(tensors, buffer)
+        return self.dense(buffer, half=half, ended=ended)
+
+    def ending(self) -> Callable[[], BaseException | None] | None:
+        """Return what tells, once the pass is complete, which error it has to raise.
+
+        None if nothing of it is exchanged or refused. It does not refer to this object: autograd
+        may keep its callbacks for a while.
+        """
+        refusal = self.refusal
+        if refusal is not None:
+            return lambda: refusal
+        if not self._submitted:
+            return None
+        assert self._last is not None  # begun
+        return functools.partial(_verdict, self._worker, self._applying, self._last)
+
+    def end(self) -> BaseException | None:
+        """End a pass of which no bucket was the last; return the error it has to raise.
+
+        Its futures of exchanged buckets are resolved then.
+        """
+        if self.refusal is None and self.auto is not None and not self.stands_aside:
+            self.auto.complete()
+        ending = self.ending()
+        if self.refusal is None and self._submitted:
+            assert self._last is not None  # begun
+            self._worker.end(self._last)
+        return None if ending is None else ending()
+
+    def placed(self) -> None:
+        """Record that the averages of the pass are in ``.grad`` now, if they are only now."""
+        for layout in self._submitted:
+            self._mark(layout)
+        self.averaged(self._unplaced)
+        if self._applying is not None:
+            self._applying.watch()
+
+    def averaged(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Record that dense averages are in the ``.grad`` of these, or will be."""
         if self._applying is not None:
             self._applying.tracker.averaged(parameters)
 
@@ -158,6 +376,11 @@ class BackwardPasses:
         """Record that gradients of this rank are about to be added to the ``.grad`` of these."""
         if self._applying is not None:
             self._applying.tracker.arriving(parameters)
+
+    def _stale(self) -> bool:
+        """Tell whether a pass begins from gradients that the optimizer has applied already."""
+        # Within join(), ranks without inputs could not know.
+        return self._applying is not None and not self._joining() and self._applying.stale()
 
     def change(self, act: Callable[[], None]) -> BaseException | None:
         """Change codecs where no pass is under way; return an error that has broken the exchange.
@@ -182,82 +405,7 @@ class BackwardPasses:
             return broken
         return None
 
-    def begin(self, *, shadow: bool = False) -> BaseException | None:
-        """Begin a pass, or return why it must not be exchanged.
-
-        Call it when the futures of the previous pass are resolved, whatever their outcome: the
-        receiving thread has then counted that pass, if it counts, on all ranks.
-
-        Within `join`, a rank without inputs has shadow passes, which leave its ``.grad`` alone.
-        """
-        try:
-            refusal = self._begin(shadow=shadow)
-        except Warning as error:  # which the program has for errors; all ranks have the same
-            refusal = error
-        self._read_scale = self._scale()
-        return refusal
-
-    def submit(
-        self,
-        tensors: Sequence[torch.Tensor],
-        buffer: torch.Tensor,
-        *,
-        last: bool,
-        placed: bool = True,
-    ) -> "tuple[torch.futures.Future[torch.Tensor], Step]":
-        """Enqueue a bucket of the pass; return the future of its average, and the pass.
-
-        Parameters
-        ----------
-        tensors : sequence of torch.Tensor
-            The parameters of the bucket.
-        buffer : torch.Tensor
-            Their gradients, flat, one after another; receives the averages.
-        last : bool
-            It is the last bucket of the pass.
-        placed : bool
-            What it brings is for ``.grad``, on this rank too.
-        """
-        layout = self._layouts.of(tensors, buffer)
-        return self._enqueue(layout, buffer, self._read_scale, last=last, placed=placed)
-
-    def end(self) -> BaseException | None:
-        """End a pass of which no bucket was the last; return the error it has to raise.
-
-        Its futures are resolved then.
-        """
-        step = self._last
-        assert step is not None  # begun
-        self._worker.end(step)
-        return self._worker.verdict(step)
-
-    def placed(self) -> None:
-        """Record that the averages of the pass are in ``.grad`` now, if they are only now."""
-        if self._applying is None:
-            return
-        for layout in self._submitted:
-            self._mark(layout)
-        self._applying.watch()
-
-    def ending(self) -> Callable[[Step], BaseException | None]:
-        """Return what tells, once a pass is complete, which error it has to raise.
-
-        It does not refer to this object: autograd may keep its callbacks for a while.
-        """
-        worker, applying = self._worker, self._applying
-
-        def verdict(step: Step) -> BaseException | None:
-            error = worker.verdict(step)
-            if applying is not None and applying.defers and isinstance(error, GradientError):
-                return None  # the optimizer's step raises it
-            if applying is not None and error is None:
-                applying.watch()
-            return error
-
-        return verdict
-
     def _begin(self, *, shadow: bool = False) -> BaseException | None:
-        self._submitted.clear()
         applying = self._applying
         if applying is None:
             self._advance(_nothing)
@@ -326,7 +474,7 @@ class BackwardPasses:
 
         return lambda: last.undo(parameters)
 
-    def _enqueue(
+    def _submit(
         self,
         layout: Layout,
         buffer: torch.Tensor,
@@ -334,15 +482,15 @@ class BackwardPasses:
         *,
         last: bool,
         placed: bool,
-    ) -> "tuple[torch.futures.Future[torch.Tensor], Step]":
+    ) -> "torch.futures.Future[torch.Tensor]":
+        """Enqueue a bucket; return the future of its average."""
         step = self._last
         assert step is not None
         if placed:
             self._mark(layout)
         self._submitted.append(layout)
         step.asked += layout.compressed
-        future = self._worker.submit(step, layout, buffer, last=last, read_scale=read_scale)
-        return future, step
+        return self._worker.submit(step, layout, buffer, last=last, read_scale=read_scale)
 
     def _mark(self, layout: Layout) -> None:
         """Record what is in the ``.grad`` of a bucket's parameters, or will be."""
@@ -378,24 +526,25 @@ class BackwardPasses:
         GradientError, ExchangeError, UpdateError
             As a backward pass does, also with a loss scaler.
         """
-        if self._worker.broken is not None:
-            raise fresh(self._worker.broken)
+        self.check_unbroken()
+        self._submitted.clear()
         refusal = self._begin()
         if refusal is not None:
             raise refusal
         layouts = [self._layouts.of(tensors, buffer) for tensors, buffer in buckets]
         ending = None if self._worker.ends_apart else layouts[-1]
-        waiting = [
-            self._enqueue(layout, buffer, _one, last=layout is ending, placed=True)
+        futures = [
+            self._submit(layout, buffer, _one, last=layout is ending, placed=True)
             for layout, (_, buffer) in zip(layouts, buckets, strict=True)
         ]
+        step = self._last
+        assert step is not None  # begun
         if self._worker.ends_apart:
-            self.end()
-        for future, _ in waiting:
+            self._worker.end(step)
+        for future in futures:
             future.wait()
-        for _, step in waiting[:1]:
-            if step.error is not None:
-                raise fresh(step.error)
+        if step.error is not None:
+            raise fresh(step.error)
 
     # What the handle calls --------------------------------------------------------------------
 
@@ -436,6 +585,25 @@ class BackwardPasses:
         """Raise what broke the exchange, if anything did."""
         if self._worker.broken is not None:
             raise fresh(self._worker.broken)
+
+
+def _verdict(
+    worker: ExchangePipeline, applying: OptimizerLink | None, step: Step
+) -> BaseException | None:
+    """Return the error that a complete pass has to raise."""
+    error = worker.verdict(step)
+    if applying is not None and applying.defers and isinstance(error, GradientError):
+        return None  # the optimizer's step raises it
+    if applying is not None and error is None:
+        applying.watch()
+    return error
+
+
+def _stopped(first: BaseException) -> ExchangeError:
+    text, rank = f"gradwire stopped after an earlier error: {first}", getattr(first, "rank", None)
+    error = kind_of(first)(text, rank)
+    error.__cause__ = fresh(first)
+    return error
 
 
 def _nothing() -> None:

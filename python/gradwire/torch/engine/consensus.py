@@ -88,6 +88,11 @@ class ControlChannel:
         self._mine = torch.zeros(_NBYTES, dtype=torch.uint8, device="cpu")
         self._every = self._mine.new_zeros(_NBYTES * channel.size)
 
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._channel.size
+
     @contextlib.contextmanager
     def act(self, name: str) -> Iterator[Channel]:
         """Run a block on all ranks together, with a channel in which nothing else is in progress.

@@ -10,7 +10,7 @@ import torch
 
 from gradwire.torch import backends
 from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.sharding import local
+from gradwire.torch.engine.sharding import as_gradient, local
 
 __all__ = ["Additions", "GradMark", "GradSource", "GradTracker"]
 
@@ -254,7 +254,8 @@ class GradTracker:
         found = {}
         for mark in self.marks:
             if mark.aside is not None:
-                found[id(mark.parameter.tensor)], mark.aside = mark.aside, None
+                tensor = mark.parameter.tensor
+                found[id(tensor)], mark.aside = as_gradient(mark.aside, tensor), None
         return found
 
     def kept(self, parameters: Iterable[ParameterSlot]) -> list[ParameterSlot]:

@@ -4,7 +4,7 @@ import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 from gradwire import _validate
 from gradwire.report import Report
@@ -12,7 +12,7 @@ from gradwire.torch.checkpoint import load as checkpoint
 from gradwire.torch.checkpoint.gather import Resharded, gather
 from gradwire.torch.checkpoint.load import Policy
 from gradwire.torch.checkpoint.merge import merge
-from gradwire.torch.engine.backward import BackwardPasses
+from gradwire.torch.engine.backward import AutoControl, BackwardPasses
 from gradwire.torch.engine.config import Codecs, Options
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.engine.layout import Layouts
@@ -56,17 +56,6 @@ class GradientSource(Protocol):
         """
 
 
-class Deciding(Protocol):
-    """What decides how buckets are averaged, and says why."""
-
-    @property
-    def reason(self) -> str:
-        """Why they are averaged as they are."""
-
-
-D = TypeVar("D", bound=Deciding)
-
-
 class Handle:
     """Controls the compression of one DDP model; returned by `attach`.
 
@@ -97,6 +86,7 @@ class Handle:
         source: GradientSource,
         link: OptimizerLink | None,
         joining: Callable[[], bool],
+        decide: Callable[..., AutoControl] | None,
     ) -> None:
         self.codec: Codecs = options.assignment.given
         self._options = options
@@ -106,7 +96,7 @@ class Handle:
         self._source: GradientSource | None = source
         self._link = link
         self._joining = joining
-        self._deciding: Deciding | None = None
+        self._decide = decide
         self._begin(engine, source)
         if link is not None:
             link.connect(self._exchange_local)
@@ -132,24 +122,20 @@ class Handle:
             joining=self._joining,
             control=engine.control,
         )
-        source.open(self._passes, self)
-
-    def decide(self, make: Callable[..., D]) -> D:
-        """Have something decide from now on how buckets are averaged; return what is made.
-
-        It is called with parameters by name, scheduler, passes, control, optimizer and the number
-        of ranks.
-        """
-        made = make(
-            self._parameters,
-            self._scheduler,
-            self._passes,
-            self._engine.control,
-            self._link,
-            self.world_size,
+        self._deciding = self._passes.auto = (
+            None
+            if self._decide is None
+            else self._decide(
+                self._parameters,
+                self._scheduler,
+                self._passes,
+                engine.control,
+                self._link,
+                place.nodes,
+                engine.peers,
+            )
         )
-        self._deciding = made
-        return made
+        source.open(self._passes, self)
 
     def __repr__(self) -> str:
         state = "broken" if self._pipeline.broken else "attached"

@@ -19,6 +19,7 @@ from gradwire.torch.engine.pairing import (
     warn_of_steps,
 )
 from gradwire.torch.engine.parameter import ParameterSlot, to_logical, to_memory, with_second_moment
+from gradwire.torch.engine.sharding import local
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import GradientError, UpdateError, fresh
 from gradwire.torch.optim.attachable import Attachable
@@ -339,28 +340,29 @@ class OptimizerLink:
         """Let the optimizer go on with the second moments of parameters that are dense from now on.
 
         A collective, between steps: each rank has moments of its own, and replicas stay equal with
-        the mean of them. First moments begin at zero.
+        the mean of them. First moments begin at zero. With shards, the channel is that of the ranks
+        with the same ones.
         """
         given = {each.tensor: _moments(each, channel) for each in self._coded(parameters)}
         self._optimizer.state.update(given)
 
     def give_all_back(self) -> Callable[[Channel], None] | None:
         """Return what gives all moments back that the optimizer lacks; None if it lacks none."""
-        coded = [each for each in self._coded(self._parameters.values()) if not each.paused]
+        coded = self._whole()
         return functools.partial(self.give_back, coded) if coded else None
 
     def moments(self) -> dict[torch.Tensor, dict[str, Any]]:
         """Return what the optimizer's state lacks, by this rank's own second moments."""
+        return {each.tensor: _moments(each) for each in self._whole()}
+
+    def _whole(self) -> list[ParameterSlot]:
+        """Return those with second moments in the codec that every rank has whole."""
         coded = self._coded(self._parameters.values())
-        return {each.tensor: _moments(each) for each in coded if not each.paused}
+        return [each for each in coded if each.share is None and not each.paused]
 
     def _coded(self, parameters: Iterable[ParameterSlot]) -> list[ParameterSlot]:
-        """Return the parameters whose second moments are in the codec, whole on every rank."""
-        return [
-            each
-            for each in parameters
-            if each.codec.memory.updates and each.share is None and each.state.step > 0
-        ]
+        """Return the parameters whose second moments are in the codec."""
+        return [each for each in parameters if each.codec.memory.updates and each.state.step > 0]
 
     def rates(self) -> list[tuple[ParameterSlot, Callable[[], float]]]:
         """Return what reads the present learning rate of every parameter; 0 for those in no group.
@@ -386,7 +388,8 @@ class OptimizerLink:
 
 def _is_dense(moments: Mapping[str, Any]) -> bool:
     """Tell whether moments are of dense training, and not what a codec gave back."""
-    return bool(moments["exp_avg"].any()) if "exp_avg" in moments else bool(moments)
+    # Of a DTensor, any() would be a collective.
+    return bool(local(moments["exp_avg"]).any()) if "exp_avg" in moments else bool(moments)
 
 
 def _is_ahead(moments: Mapping[str, Any], parameter: ParameterSlot) -> bool:
@@ -406,10 +409,12 @@ def _moments(parameter: ParameterSlot, channel: Channel | None = None) -> dict[s
         squares.div_(channel.size)
     mean = to_logical(squares.div_(parameter.spread or 1.0).numpy(), parameter)
     own = torch.zeros_like(parameter.tensor, memory_format=torch.preserve_format)
+    second = torch.zeros_like(own)
+    local(second).copy_(mean)
     return {
         "step": torch.tensor(held["scalars"]["second_moment_steps"], dtype=torch.float32),
         "exp_avg": own,
-        "exp_avg_sq": torch.zeros_like(own).copy_(mean),
+        "exp_avg_sq": second,
     }
 
 

@@ -1,5 +1,6 @@
 """Attaches a codec to a model of FSDP2: checks the arguments, and finds nodes and replicas."""
 
+import functools
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Literal
@@ -9,7 +10,15 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from gradwire.schedule import Schedule
-from gradwire.torch.auto import AUTO
+from gradwire.torch.auto import (
+    AUTO,
+    AutoController,
+    Automatic,
+    check_alone,
+    check_measurable,
+    check_unbounded,
+    codec_for,
+)
 from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import Codecs, GradScaler, Options
 from gradwire.torch.engine.handle import Handle
@@ -27,6 +36,7 @@ def attach(
     *,
     mesh: DeviceMesh | dist.ProcessGroup,
     optimizer: torch.optim.Optimizer | None = None,
+    max_ratio: float | None = None,
     schedule: Schedule | None = None,
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
@@ -46,15 +56,15 @@ def attach(
         A model on which ``fully_shard`` was called, with all its modules, over the ranks of this
         node alone. Call ``attach`` on all ranks of all nodes. All nodes must start with the same
         parameters.
-    codec : gradwire.Codec or mapping of str to (gradwire.Codec or None)
-        As in `gradwire.torch.ddp.attach`, but not ``"auto"``. It sees a rank's shard of each
-        parameter as a tensor.
+    codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
+        As in `gradwire.torch.ddp.attach`. It sees a rank's shard of each parameter as a tensor.
+        With ``"auto"``, what each FSDP module reduces is a bucket, and owners are not tried.
     mesh : DeviceMesh or torch.distributed.ProcessGroup
         The replicas of this rank's shards: a mesh with one dimension, one with the dimensions
         (replicas, shards), or a process group.
     optimizer : torch.optim.Optimizer, optional
         As in `gradwire.torch.ddp.attach`; made from the parameters after ``fully_shard``.
-    schedule, grad_scaler, min_numel, min_ndim, timeout
+    max_ratio, schedule, grad_scaler, min_numel, min_ndim, timeout
         As in `gradwire.torch.ddp.attach`. Sizes are those of the whole parameter.
 
     Returns
@@ -70,7 +80,7 @@ def attach(
     ValueError
         FSDP averages over replicas itself (a mesh of two dimensions), shards over other dimensions
         too, has a hook already, or is of a torch that keeps gradients otherwise; the mesh does not
-        fit the model; the codec is ``"auto"``; or as in `gradwire.torch.ddp.attach`.
+        fit the model; or as in `gradwire.torch.ddp.attach`.
     ExchangeError
         Gloo, which carries messages between the ranks, could not connect them.
 
@@ -89,12 +99,13 @@ def attach(
     wire), one inside this node, and one over all ranks. Memory: a copy of this rank's shards of
     the gradients during the pass, beside what `gradwire.torch.ddp.attach` needs for as many.
     """
+    choices: Automatic | None = None
     if codec == AUTO:
-        raise ValueError(
-            '"auto" measures the buckets of DDP, which FSDP2 has none of: attach a codec, such as '
-            "gradwire.adam(ratio=0.01) with gradwire.torch.optim.AdamW; where the link between "
-            "nodes is fast, use HSDP's own average instead"
-        )
+        choices = codec_for(optimizer, max_ratio)
+        check_alone(schedule, None)
+        codec = choices.codec
+    else:
+        check_unbounded(max_ratio)
     groups = groups_of(model)
     options = Options(
         codec=codec,
@@ -103,10 +114,13 @@ def attach(
         grad_scaler=grad_scaler,
         min_numel=min_numel,
         min_ndim=min_ndim,
+        adaptive=choices is not None,
     )
     inside = _check_groups(groups)
     named = names_of(model, groups)
     _check_parameters(named)
+    if choices is not None:
+        check_measurable(named, scaled=options.scaled, whole=True)
     over = _replicas(mesh, inside)
     known = {id(each) for each in named.values()}
     entry = FSDPSource(model, groups, known, over)
@@ -126,6 +140,7 @@ def attach(
         entry,
         sparse=set(),
         share_of=lambda name, tensor: local_shard_of(name, tensor, own, shares),
+        decide=None if choices is None else functools.partial(AutoController, choices),
     )
 
 

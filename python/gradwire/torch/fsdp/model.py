@@ -1,6 +1,6 @@
 """What FSDP2 keeps of a model: groups of parameters, and where each is in what a group reduces.
 
-All that is read of FSDP beyond its public methods is read here and in `switch`: as it is in torch
+All that is read of FSDP beyond its public methods is read here and in `source`: as it is in torch
 2.15, with which it is tested. `groups_of` raises a ValueError where it is not so.
 """
 
@@ -149,9 +149,10 @@ def _state(module: FSDPModule) -> Any:
     return module._get_fsdp_state()
 
 
-def states_of(groups: Sequence[Group]) -> list[Any]:
-    """Return what FSDP keeps of each module: any of them may call its callback."""
-    return list({id(state): state for state in (_state(each.module) for each in groups)}.values())
+def states_of(model: nn.Module) -> list[Any]:
+    """Return what FSDP keeps of each module, also without parameters: any may call its callback."""
+    states = [_state(each) for each in model.modules() if isinstance(each, FSDPModule)]
+    return list({id(state): state for state in states}.values())
 
 
 def names_of(model: nn.Module, groups: Sequence[Group]) -> dict[str, nn.Parameter]:

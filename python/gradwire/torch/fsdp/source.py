@@ -1,20 +1,279 @@
-"""Where a model of FSDP2 gives its gradients: the hooks of its modules."""
+"""Where a model of FSDP2 gives its gradients: the hooks of its modules, and the end of a pass."""
 
+import functools
+import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import nn
 
-from gradwire.torch.engine.backward import BackwardPasses
-from gradwire.torch.fsdp.model import Group
-from gradwire.torch.fsdp.submission import Submission
-from gradwire.torch.fsdp.switch import Switch
+from gradwire.torch.engine.backward import Average, BackwardPasses, dense_average
+from gradwire.torch.engine.grad_tracker import GradMark
+from gradwire.torch.engine.sharding import as_gradient, local
+from gradwire.torch.fsdp.model import Group, states_of
 from gradwire.torch.transport import Transport
 
 __all__ = ["FSDPSource"]
 
 _SWITCH = "_gradwire_switch"
+_CALLBACK = "_root_post_backward_final_callback"
+_RESET = "_reset_iter_state"
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A group whose average is not there yet.
+
+    Attributes
+    ----------
+    members : list of torch.Tensor
+        Its sharded parameters.
+    fresh : set of int
+        The ids of those whose ``.grad`` is to be replaced: there was none, or it is a part of this.
+    used : set of int
+        The ids of those that got a gradient in this pass.
+    average : Average
+        Of this rank's shards, one after another.
+    """
+
+    members: list[torch.Tensor]
+    fresh: set[int]
+    used: set[int]
+    average: Average
+
+
+class Switch:
+    """The hook of all FSDP modules of a model, which takes their places for good.
+
+    FSDP uses what it has reduced as soon as its hook returns. So that it need not wait there, it is
+    left with zeros. When the pass ends, after all buckets of it, the averages are added.
+
+    With no codec attached it averages over the replicas itself: FSDP, which knows of no other
+    nodes, would not.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    groups : sequence of Group
+    over : torch.distributed.ProcessGroup
+        The replicas of this rank's shards.
+    """
+
+    def __init__(self, model: nn.Module, groups: Sequence[Group], over: dist.ProcessGroup) -> None:
+        self._over = over
+        self.passes: BackwardPasses | None = None
+        # The handle, which lives as long as it is attached, whether or not the caller keeps it.
+        self._holder: object = None
+        self._known: set[int] = set()
+        # The ids of parameters whose ``.grad`` has been averaged inside the node only.
+        self._held: set[int] = set()
+        self._forget()
+        for group in groups:
+            seen: list[Any] = []
+            group.follow(seen)
+            group.hook = functools.partial(self._reduced, group, seen)
+        for state in states_of(model):
+            setattr(state, _CALLBACK, functools.partial(self._ended, getattr(state, _CALLBACK)))
+            setattr(state, _RESET, functools.partial(self._lost, getattr(state, _RESET)))
+        model.register_forward_pre_hook(functools.partial(_forward, weakref.ref(self)))
+
+    def on(
+        self, over: dist.ProcessGroup, known: set[int], passes: BackwardPasses, holder: object
+    ) -> None:
+        """Exchange the gradients of parameters with these ids from now on."""
+        self._over, self._known, self.passes, self._holder = over, known, passes, holder
+        self._held = set()
+        self._forget()
+
+    def off(self) -> None:
+        """Average by itself from now on."""
+        self.passes = self._holder = None
+
+    def _forget(self) -> None:
+        """Forget a pass that never ended."""
+        self._open = False
+        self._averaged: list[torch.Tensor] = []
+        self._pending: dict[int, _Pending] = {}
+
+    # What FSDP calls --------------------------------------------------------------------------
+
+    def _reduced(self, group: Group, seen: Sequence[Any], output: torch.Tensor) -> None:
+        """Take a reduced gradient. FSDP calls this on its stream for all-reduces."""
+        passes = self.passes
+        if passes is None:
+            self._average(group, output)
+            return
+        if not group.reduces_all:
+            self._keep(passes, group, seen, output)
+            return
+        if not self._open:
+            passes.begin()
+            if group.is_ended_by_hand and not passes.stands_aside:
+                raise ValueError(
+                    "set_manual_backward_finalization(True) is not supported: averages are put "
+                    "into .grad when FSDP ends the backward pass itself"
+                )
+            self._open = True
+        if passes.stands_aside:
+            self._averaged += self._members(group)
+            self._add_kept(group, seen, output)
+            self._average(group, output)
+        elif passes.refusal is not None:
+            output.fill_(torch.inf)
+        else:
+            self._submit(passes, group, seen, output)
+
+    def _ended(self, original: Any) -> None:
+        """Place the averages of a pass when FSDP has ended it, and raise what it has to raise."""
+        original()
+        passes, was_open = self.passes, self._open
+        averaged, pending = self._averaged, self._pending
+        self._forget()
+        if passes is None or not was_open:
+            return
+        error = passes.end()
+        for each in pending.values():
+            _place(each, each.average.wait())
+        passes.averaged(averaged)
+        if pending:
+            passes.placed()
+        if error is not None:
+            raise error
+
+    def _lost(self, original: Any) -> None:
+        """Forget a pass that failed, as FSDP does."""
+        original()
+        self._forget()
+
+    # How a group is averaged ------------------------------------------------------------------
+
+    def _average(self, group: Group, output: torch.Tensor) -> None:
+        """Average over the replicas as FSDP itself: it waits for the sum, and divides after it."""
+        dist.all_reduce(output, group=self._over)
+        if group.inner.gradient_divide_factor is None:
+            output.div_(self._over.size())
+
+    def _keep(
+        self, passes: BackwardPasses, group: Group, seen: Sequence[Any], output: torch.Tensor
+    ) -> None:
+        """Leave the mean of the node to ``.grad``, for the next pass that goes between nodes.
+
+        Or for the optimizer, whose step exchanges it.
+        """
+        if group.inner.gradient_divide_factor is not None:
+            output.mul_(self._over.size())
+        members = [each.sharded_param for each in seen]
+        passes.arriving(members)
+        self._held.update(map(id, members))
+
+    def _submit(
+        self, passes: BackwardPasses, group: Group, seen: Sequence[Any], output: torch.Tensor
+    ) -> None:
+        """Start to average what a group has reduced, and leave zeros."""
+        if id(group) in self._pending:
+            raise ValueError(
+                "an FSDP module has reduced its gradients twice in one backward pass, as one that "
+                "is called twice in a forward pass: apply fully_shard() to a module around both "
+                "calls"
+            )
+        for each in seen:
+            _check_hooks(each.sharded_param)
+        members = self._members(group)
+        buffer, used = self._gather(group, seen, output)
+        fresh = {id(each) for each in members if each.grad is None or id(each) in self._held}
+        self._held.difference_update(map(id, members))
+        if passes.auto is not None:  # which asks whether passes are added up
+            passes.arriving(each.sharded_param for each in seen)
+        output.zero_()
+        average = passes.average(members, buffer, last=False, placed=False)
+        self._pending[id(group)] = _Pending(members, fresh, used, average)
+
+    def _members(self, group: Group) -> list[torch.Tensor]:
+        return [each for each in group.parameters if id(each) in self._known]
+
+    def _gather(
+        self, group: Group, seen: Sequence[Any], output: torch.Tensor
+    ) -> tuple[torch.Tensor, set[int]]:
+        """Return the mean of the node, of all members without padding; and who has a gradient."""
+        members = self._members(group)
+        dtype = output.dtype
+        for each in members:
+            dtype = torch.promote_types(dtype, each.dtype)
+        numels = [local(each).numel() for each in members]
+        used: set[int] = set()
+        buffer = torch.zeros(sum(numels), dtype=dtype, device=output.device)
+        parts = dict(zip(map(id, members), torch.split(buffer, numels), strict=True))
+        at = 0
+        for each in seen:
+            parameter = each.sharded_param
+            if id(parameter) not in parts:
+                raise ValueError(
+                    f"the parameter {each._param_fqn!r} was frozen at attach(), and has a gradient "
+                    "now: detach(), and attach() again"
+                )
+            part = parts[id(parameter)]
+            part.copy_(output[at : at + part.numel()])
+            at += each.padded_sharded_param_size.numel()
+            used.add(id(parameter))
+        factor = group.factor(output.dtype, self._over.size())
+        if factor != 1.0:
+            buffer.mul_(factor)
+        for parameter in members:
+            if parameter.grad is not None and id(parameter) in self._held:
+                parts[id(parameter)].add_(local(parameter.grad).flatten().to(buffer.device))
+        return buffer, used
+
+    def _add_kept(self, group: Group, seen: Sequence[Any], output: torch.Tensor) -> None:
+        """Add to a plain average what was kept inside the node."""
+        factor, at = group.factor(output.dtype, self._over.size()), 0
+        for each in seen:
+            parameter = each.sharded_param
+            gradient = parameter.grad if id(parameter) in self._held else None
+            if gradient is not None:
+                here = local(gradient)
+                output[at : at + here.numel()] += here.flatten().to(output.device) / factor
+                here.zero_()
+                self._held.discard(id(parameter))
+            at += each.padded_sharded_param_size.numel()
+
+
+def _check_hooks(parameter: torch.Tensor) -> None:
+    hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+    if any(not isinstance(getattr(each, "__self__", None), GradMark) for each in hooks.values()):
+        raise ValueError(
+            "a parameter has a hook of register_post_accumulate_grad_hook(), as of an optimizer "
+            "that makes its step within the backward pass: averages come only at the end of it"
+        )
+
+
+def _place(pending: _Pending, averages: torch.Tensor) -> None:
+    """Add averages to what FSDP has left in ``.grad``."""
+    numels = [local(each).numel() for each in pending.members]
+    for parameter, flat in zip(pending.members, torch.split(averages, numels), strict=True):
+        here = local(parameter)
+        average = flat.view(here.shape)
+        if parameter.grad is None:
+            if id(parameter) in pending.used or bool(average.any()):
+                copied = average.to(here.device, here.dtype, copy=True)
+                parameter.grad = as_gradient(copied, parameter)
+            continue
+        gradient = local(parameter.grad)
+        if id(parameter) in pending.fresh:
+            gradient.copy_(average)
+        else:
+            gradient.add_(average.to(gradient.device))
+
+
+def _forward(switch: "weakref.ref[Switch]", module: nn.Module, inputs: Any) -> None:
+    """Forget a pass that never ended: an exception left it."""
+    del module, inputs
+    found = switch()
+    if found is not None:
+        found._forget()
 
 
 class FSDPSource:
@@ -42,7 +301,7 @@ class FSDPSource:
     def check(self) -> None:
         """Raise a ValueError if the model has a hook already."""
         if self._switch is not None:
-            if self._switch.submission is not None:
+            if self._switch.passes is not None:
                 raise ValueError("this model already has an attached codec; detach() its handle")
         elif any(each.hook is not None for each in self._groups):
             raise ValueError(
@@ -57,10 +316,12 @@ class FSDPSource:
             setattr(model, _SWITCH, self._switch)
 
     def open(self, passes: BackwardPasses, holder: object) -> None:
-        """Submit gradients from now on."""
+        """Exchange gradients from now on."""
         assert self._switch is not None  # after register()
-        submission = Submission(passes, self._known, self._over.size())
-        self._switch.on(submission, self._over, holder)
+        passes.dense = functools.partial(dense_average, self._over, divide_sum=True)
+        if passes.auto is not None:
+            passes.defer()
+        self._switch.on(self._over, self._known, passes, holder)
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
         """Refuse other ranks: FSDP's meshes do not change."""

@@ -1,5 +1,6 @@
 """Makes an optimizer distributed: checks the arguments, and that all ranks agree on them."""
 
+import functools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,13 +12,12 @@ from torch.optim import Optimizer
 
 from gradwire import _validate
 from gradwire.schedule import Schedule
-from gradwire.torch.auto import Automatic, check_measurable
+from gradwire.torch.auto import AutoController, Automatic, check_measurable
 from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import Codecs, GradScaler, Options, is_scaling
 from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.horovod import arguments
 from gradwire.torch.horovod.buckets import BUCKET, form
-from gradwire.torch.horovod.naming import name_all
 from gradwire.torch.horovod.optimizer import Distributed, wrap
 from gradwire.torch.horovod.source import HorovodSource
 from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
@@ -132,7 +132,7 @@ def DistributedOptimizer(  # as Horovod's
     groups = arguments.groups_of(groups, num_groups)  # type: ignore[assignment]
     members = arguments.process_set_of(process_set)
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    named = name_all(parameters, named_parameters)
+    named = arguments.name_all(parameters, named_parameters)
     if os.environ.get("HOROVOD_ELASTIC") == "1" and members is not library.global_process_set:
         raise ValueError("process_set= does not go with an elastic run, whose sets change")
     if choices is not None:
@@ -180,8 +180,8 @@ def attach(optimizer: Distributed, settings: _Settings) -> None:
         sums=settings.op == library.Sum,
         predivide=settings.predivide,
         sparse_as_dense=settings.sparse_as_dense,
-        choices=settings.choices,
     )
+    choices = settings.choices
     places = {id(each): at for at, each in enumerate(settings.named.values())}
     optimizer.handle = attach_engine(
         settings.named,
@@ -190,6 +190,7 @@ def attach(optimizer: Distributed, settings: _Settings) -> None:
         entry,
         sparse=set(),
         bucket_nbytes=BUCKET,
+        decide=None if choices is None else functools.partial(AutoController, choices),
         facts={
             "backward_passes_per_step": settings.passes_per_step,
             "op": int(settings.op),

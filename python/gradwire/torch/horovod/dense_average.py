@@ -1,45 +1,87 @@
 """Averages gradients as Horovod's own optimizer: paused, detached, or so decided."""
 
+import contextlib
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from gradwire.torch.transport import Work
 from gradwire.torch.transport.horovod import HorovodChannel
 
-__all__ = ["PlainAverage"]
+__all__ = ["DenseAverage", "HorovodAverages"]
+
+_Ended = tuple[Work, Callable[[], None]]
 
 
-class PlainAverage:
-    """The plain average of a buffer, or its sum, in progress.
+class DenseAverage:
+    """The average of a buffer, or its sum, in progress."""
 
-    Attributes
-    ----------
-    work : Work
-        What is in progress.
+    def __init__(self, work: Work, buffer: torch.Tensor) -> None:
+        self._work = work
+        self._buffer = buffer
+
+    def wait(self) -> torch.Tensor:
+        """Wait for it, and return the buffer."""
+        self._work.wait()
+        return self._buffer
+
+
+class HorovodAverages:
+    """Starts averages, and tells when they end: `gradwire.torch.engine.backward.DenseAverage`.
+
+    Horovod calls nobody at the end of a collective. So a thread waits, which otherwise the
+    optimizer does after the backward pass, when most of them have ended long ago.
 
     Parameters
     ----------
     channel : HorovodChannel
         A channel with no other user.
-    buffer : torch.Tensor
-        Receives the result; sparse or not.
     sums : bool
-        It is the sum, as with ``op=hvd.Sum``.
+        They are sums, as with ``op=hvd.Sum``.
     predivide : float
-        ``gradient_predivide_factor``, of an average.
+        ``gradient_predivide_factor``, of averages.
     """
 
-    def __init__(
-        self,
-        channel: HorovodChannel,
-        buffer: torch.Tensor,
-        *,
-        sums: bool = False,
-        predivide: float = 1.0,
-    ) -> None:
-        self._result = buffer
-        self.work: Work = channel.all_reduce(buffer) if sums else channel.average(buffer, predivide)
+    def __init__(self, channel: HorovodChannel, *, sums: bool, predivide: float) -> None:
+        self._channel = channel
+        self._sums = sums
+        self._predivide = predivide
+        self._waiting: queue.SimpleQueue[_Ended | None] = queue.SimpleQueue()
+        self._finalizer: weakref.finalize[Any, Any] | None = None
 
-    def wait(self) -> torch.Tensor:
-        """Wait for it, and return the buffer."""
-        self.work.wait()
-        return self._result
+    def __call__(
+        self, buffer: torch.Tensor, *, half: bool = False, ended: Callable[[], None] | None = None
+    ) -> DenseAverage:
+        """Start to average a buffer, sparse or not, in place."""
+        assert not half  # Horovod does not add up in bfloat16
+        if self._sums:
+            work = self._channel.all_reduce(buffer)
+        else:
+            work = self._channel.average(buffer, self._predivide)
+        if ended is not None:
+            if self._finalizer is None:
+                thread = threading.Thread(
+                    target=_follow, args=(self._waiting,), name="gradwire-ends", daemon=True
+                )
+                thread.start()
+                self._finalizer = weakref.finalize(self, self._waiting.put, None)
+            self._waiting.put((work, ended))
+        return DenseAverage(work, buffer)
+
+    def close(self) -> None:
+        """End the thread, once it has nothing to wait for."""
+        if self._finalizer is not None:
+            self._finalizer()
+
+
+def _follow(waiting: "queue.SimpleQueue[_Ended | None]") -> None:
+    while (found := waiting.get()) is not None:
+        work, ended = found
+        with contextlib.suppress(Exception):  # the optimizer is told, too
+            work.wait()
+            ended()
+        del found, work, ended  # what they hold may go

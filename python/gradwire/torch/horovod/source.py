@@ -1,7 +1,7 @@
 """Where an optimizer gets its gradients: hooks that exchange them, bucket by bucket."""
 
-import functools
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,18 +9,13 @@ from typing import Any
 
 import torch
 
-from gradwire.torch.auto import AutoController, Automatic
-from gradwire.torch.engine.backward import BackwardPasses
-from gradwire.torch.engine.handle import Handle
+from gradwire.torch.engine.backward import Average, BackwardPasses
 from gradwire.torch.engine.local_gradients import FlatGradients
 from gradwire.torch.engine.sharding import laid_out
-from gradwire.torch.engine.step import Step
-from gradwire.torch.errors import ExchangeError, UpdateError, fresh, kind_of
-from gradwire.torch.horovod.automatic import AutomaticExchange
-from gradwire.torch.horovod.dense_average import PlainAverage
-from gradwire.torch.horovod.grad_changes import GradChangeDetector, raise_changed
-from gradwire.torch.horovod.hooks import Hooks
-from gradwire.torch.horovod.readiness import BucketReadiness
+from gradwire.torch.errors import ExchangeError, UpdateError
+from gradwire.torch.horovod.buckets import BucketReadiness
+from gradwire.torch.horovod.dense_average import DenseAverage, HorovodAverages
+from gradwire.torch.horovod.hooks import GradChangeDetector, Hooks
 from gradwire.torch.transport import Transport
 from gradwire.torch.transport.horovod import HorovodChannel, HorovodTransport
 
@@ -31,8 +26,8 @@ __all__ = ["HorovodSource"]
 class _Exchanged:
     """What is in progress, and how its result gets into ``.grad``."""
 
-    wait: Callable[[], Any]
-    write: Callable[[Any], None]
+    average: Average
+    write: Callable[[torch.Tensor], None]
     watch: GradChangeDetector
 
 
@@ -54,8 +49,6 @@ class HorovodSource:
         ``gradient_predivide_factor``, of averages without the codec.
     sparse_as_dense : bool
         Exchange sparse gradients as dense ones.
-    choices : Automatic or None
-        What to decide on while the model trains.
     """
 
     def __init__(
@@ -68,7 +61,6 @@ class HorovodSource:
         sums: bool,
         predivide: float,
         sparse_as_dense: bool,
-        choices: Automatic | None = None,
     ) -> None:
         self._names = {id(each): name for name, each in named.items()}
         self._buckets = [list(bucket) for bucket in buckets]
@@ -76,18 +68,15 @@ class HorovodSource:
         self._sums = sums
         self._predivide = predivide
         self._sparse_as_dense = sparse_as_dense
-        self._choices = choices
-        self._auto: AutomaticExchange | None = None
         self.passes_per_step = passes_per_step
-        self._plain: HorovodChannel | None = None
+        self._channel: HorovodChannel | None = None
+        self._dense: HorovodAverages | None = None
         self._passes: BackwardPasses | None = None
         self._holder: object = None
         self._hooks = Hooks(self._names, self.arrived)
         self._lock = threading.RLock()  # autograd has a thread for each device
         self._turn: BucketReadiness | None = None
         self._flying: list[_Exchanged] = []
-        self._aside = False
-        self._step: Step | None = None
         self._flats: dict[int, FlatGradients] = {}
         self._is_sparse: dict[int, bool] = {}
         self._told = False  # that a pass has come too early
@@ -104,15 +93,13 @@ class HorovodSource:
             Another distributed optimizer exchanges the gradient of one of these parameters.
         """
         self._hooks.check()
-        self._plain = self._transport.make()
+        self._channel = self._transport.make()
+        self._dense = HorovodAverages(self._channel, sums=self._sums, predivide=self._predivide)
 
     def open(self, passes: BackwardPasses, holder: object) -> None:
         """Exchange gradients from now on."""
-        self._passes, self._holder = passes, holder
-        if self._choices is not None:
-            assert isinstance(holder, Handle)  # which has what decisions change
-            pilot = holder.decide(functools.partial(AutoController, self._choices))
-            self._auto = AutomaticExchange(passes, pilot, self._plainly)
+        assert self._dense is not None  # after register()
+        self._passes, self._holder, passes.dense = passes, holder, self._dense
         # Now, not earlier: the hooks that tell where gradients come from must run before these.
         for bucket in self._buckets:
             for each in bucket:
@@ -121,10 +108,9 @@ class HorovodSource:
 
     def close(self) -> None:
         """Average gradients plainly from now on."""
+        assert self._dense is not None  # after register()
         self._passes = self._holder = None
-        if self._auto is not None:
-            self._auto.close()
-            self._auto = None
+        self._dense.close()
         self._hooks.active = False
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
@@ -143,7 +129,7 @@ class HorovodSource:
     @property
     def is_open(self) -> bool:
         """Whether the ranks are still connected as they were."""
-        return self._plain is not None and self._plain.is_open
+        return self._channel is not None and self._channel.is_open
 
     @property
     def begun(self) -> bool:
@@ -168,11 +154,16 @@ class HorovodSource:
                 changed = self._finish()
             finally:
                 told, self._told = self._told, False
-                self._turn, self._step = None, None
+                self._turn = None
                 self._flying.clear()
             self.synchronized = True
         if changed is not None and not told:
-            raise_changed(self._name_of(changed))
+            raise UpdateError(
+                f"the gradient of {self._name_of(changed)!r} was changed while it was being "
+                "exchanged, as by clipping, and the average has taken its place: call "
+                "optimizer.synchronize() before, and step() within optimizer.skip_synchronize(). "
+                "Call zero_grad() now to drop this pass"
+            )
 
     def forget(self, act: str) -> None:
         """Forget the gradients that have come so far, for this act.
@@ -222,100 +213,79 @@ class HorovodSource:
         return self._names[id(parameter)]
 
     def _waits(self, turn: BucketReadiness) -> bool:
-        """Tell whether a turn must not begin before `synchronize`."""
-        if self._auto is None or self._flying:
-            return False
-        assert self._passes is not None  # it is open
-        return not self._passes.are_paused and self._auto.waits(turn)
+        """Tell whether a turn, of which a bucket is due, must not begin before `synchronize`.
 
-    def _begin(self) -> None:
-        """Decide how this turn is exchanged."""
-        passes = self._passes
-        self._aside = passes is None or passes.are_paused
-        if passes is None:
-            return
-        if passes.broken is not None:
-            raise _stopped(passes.broken)
-        self._aside = self._aside or passes.are_stale()
-        auto, turn = self._auto, self._turn
-        if self._aside:
-            if auto is not None:
-                auto.interrupt()
-            return
-        assert turn is not None  # of which this is the first bucket
-        refusal = passes.begin() if auto is None else auto.begin(turn)
-        if refusal is not None:
-            raise refusal
+        Where ranks meet, they wait for each other. In a hook that could be for ever: of another
+        rank a parameter may be unused, and that one goes on to the next collective of the program.
+        ``synchronize()`` is at the same place among them on all ranks.
+        """
+        if self._passes is None or self._flying or not self._passes.meets:
+            return False
+        if turn.since is None:
+            turn.since = time.perf_counter()
+        return True
 
     def _submit(self, bucket: Sequence[torch.Tensor], *, last: bool) -> None:
-        if not self._flying:
-            self._begin()
+        if not self._flying and self._passes is not None:
+            assert self._turn is not None  # of which this is the first bucket
+            self._passes.begin(since=self._turn.since)
+            if self._passes.refusal is not None:
+                raise self._passes.refusal
         sparse = [each for each in bucket if self._check_kind(each)]
         dense = [each for each in bucket if not self._is_sparse[id(each)]]
         if dense:
-            self._submit_dense(dense, last=last and not sparse)
+            flat = self._flats.get(id(dense[0]))
+            if flat is None or list(map(id, flat.tensors)) != list(map(id, dense)):
+                flat = FlatGradients(dense, list(map(laid_out, dense)))
+                self._flats[id(dense[0])] = flat
+            flat.read()
+            self._start(dense, flat.buffer, flat, last=last and not sparse)
         for each in sparse:
-            self._submit_sparse(each, last=last and each is sparse[-1])
+            gradient = _empty(each) if each.grad is None else each.grad.clone()
+            self._start([each], gradient, None, last=last and each is sparse[-1])
 
-    def _submit_dense(self, tensors: Sequence[torch.Tensor], *, last: bool) -> None:
-        key = id(tensors[0])
-        flat = self._flats.get(key)
-        if flat is None or list(map(id, flat.tensors)) != list(map(id, tensors)):
-            flat = self._flats[key] = FlatGradients(tensors, list(map(laid_out, tensors)))
-        flat.read()
+    def _start(
+        self,
+        tensors: Sequence[torch.Tensor],
+        buffer: torch.Tensor,
+        flat: FlatGradients | None,
+        *,
+        last: bool,
+    ) -> None:
+        """Start to exchange a buffer: a flat one, or one sparse gradient."""
         watch = GradChangeDetector(tensors)
-        wait, factor = self._exchange(tensors, flat.buffer, last=last)
-        self._flying.append(_Exchanged(wait, functools.partial(_write, flat, factor), watch))
-
-    def _submit_sparse(self, tensor: torch.Tensor, *, last: bool) -> None:
-        gradient = _empty(tensor) if tensor.grad is None else tensor.grad.clone()
-        watch = GradChangeDetector([tensor])
-        wait, factor = self._exchange([tensor], gradient, last=last)
+        assert self._dense is not None  # after register()
+        assert self._channel is not None
+        average: Average
+        if self._passes is None:
+            average = self._dense(buffer)
+        else:
+            average = self._passes.average(tensors, buffer, last=last)
+        # What goes without the codec is a sum already.
+        sums = self._sums and not isinstance(average, DenseAverage)
+        factor = float(self._channel.size) if sums else 1.0
 
         def write(result: torch.Tensor) -> None:
-            tensor.grad = result if factor == 1.0 else result * factor
+            if flat is not None:
+                flat.write(factor)
+            else:
+                tensors[0].grad = result if factor == 1.0 else result * factor
 
-        self._flying.append(_Exchanged(wait, write, watch))
-
-    def _exchange(
-        self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool
-    ) -> tuple[Callable[[], Any], float]:
-        """Start to exchange a buffer; return what waits for the result, and a factor of that."""
-        passes = self._passes
-        if self._aside:
-            if passes is not None:
-                passes.averaged(tensors)
-            return self._plainly(buffer).wait, 1.0
-        assert passes is not None
-        if self._auto is not None:
-            wait, step = self._auto.exchange(tensors, buffer, last=last)
-            if step is None:  # plainly
-                return wait, 1.0
-        else:
-            future, step = passes.submit(tensors, buffer, last=last)
-            wait = future.wait
-        self._step = step
-        assert self._plain is not None  # after register()
-        return wait, float(self._plain.size) if self._sums else 1.0
-
-    def _plainly(self, buffer: torch.Tensor) -> PlainAverage:
-        """Start to combine a buffer as Horovod's own optimizer does."""
-        assert self._plain is not None  # after register()
-        return PlainAverage(self._plain, buffer, sums=self._sums, predivide=self._predivide)
+        self._flying.append(_Exchanged(average, write, watch))
 
     def _finish(self) -> torch.Tensor | None:
         """Wait for all buckets, and write their averages; raise why they do not count.
 
         Returns a parameter whose gradient was changed in the meantime.
         """
-        results = [each.wait() for each in self._flying]
+        results = [each.average.wait() for each in self._flying]
         changed = [found for each in self._flying if (found := each.watch.changed()) is not None]
         for each, result in zip(self._flying, results, strict=True):
             each.write(result)
-        if not self._aside and self._passes is not None and self._step is not None:
-            error = self._passes.ending()(self._step)
-            if error is not None:
-                raise error
+        ending = self._passes.ending() if self._flying and self._passes is not None else None
+        error = None if ending is None else ending()
+        if error is not None:
+            raise error
         return changed[0] if changed else None
 
     def _check_kind(self, tensor: torch.Tensor) -> bool:
@@ -335,21 +305,8 @@ class HorovodSource:
         return found
 
 
-def _write(flat: FlatGradients, factor: float, result: torch.Tensor) -> None:
-    del result  # it is the buffer
-    flat.write(factor)
-
-
 def _empty(tensor: torch.Tensor) -> torch.Tensor:
     """Return the gradient of an embedding that was not used, as a sparse tensor."""
     places = torch.empty(1, 0, dtype=torch.int64, device=tensor.device)
     values = tensor.new_empty(0, *tensor.shape[1:])
     return torch.sparse_coo_tensor(places, values, tensor.shape, check_invariants=False)
-
-
-def _stopped(first: BaseException) -> BaseException:
-    error = kind_of(first)(
-        f"gradwire stopped after an earlier error: {first}", getattr(first, "rank", None)
-    )
-    error.__cause__ = fresh(first)
-    return error
