@@ -82,8 +82,8 @@ def automatic(model: nn.Module, optimizer: Any, **options: Any) -> Iterator[Hand
 def switching(rank: int, world_size: int, *, spoiled: bool) -> dict[str, Any]:
     """Integers, so that sums are exact: in and out of the codec, whole and in part."""
     node = 2 * (rank // 2)
-    given = dict.fromkeys(SHAPES, 0.0)
-    applied = dict.fromkeys(SHAPES, 0.0)
+    given: dict[str, Any] = dict.fromkeys(SHAPES, 0.0)
+    applied: dict[str, Any] = dict.fromkeys(SHAPES, 0.0)
     found: dict[str, Any] = {"ratios": [], "left": [], "averages": [], "errors": []}
     model = Given()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -123,7 +123,7 @@ def switching(rank: int, world_size: int, *, spoiled: bool) -> dict[str, Any]:
 
 def plainly(rank: int, world_size: int) -> dict[str, Any]:
     """Distances from HSDP of what stays dense, also where passes add up, and within a node."""
-    found = {}
+    found: dict[str, float] = {}
     for kind in ("plain", "accumulated", "kept"):
         models = sharded(mesh()), sharded(mesh()["shard"])
         for at, model in enumerate(models):
