@@ -164,14 +164,13 @@ FLOORS = 12
 
 TWICE = {
     "Bucket",
-    "DenseAverage",  # that of Horovod, and what all of them have to be
     "Compress",  # the callbacks of two trainers, each in its own words
+    "DenseAverage",
     "Layout",
     "Outcome",
     "Plan",
     "State",
     "Status",
-    "Submission",
     "Switch",
     "Work",  # of a collective of ours, and of the library that moves bytes
 }

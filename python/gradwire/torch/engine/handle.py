@@ -118,7 +118,7 @@ class Handle:
             layouts,
             self._scheduler,
             self._options.grad_scaler if self._options.scaled else None,
-            applying=self._link,
+            link=self._link,
             joining=self._joining,
             control=engine.control,
         )
