@@ -68,7 +68,7 @@ test-races: ## The CUDA kernels' tests, all with the race detector (`make test-f
 	@$(environment) test cuda
 	@GRADWIRE_TEST_RACES=all $(python) -m pytest -q tests/csrc tests/torch/cuda $(PYTEST_ARGS)
 
-toy-parts: ## Build the toy parts of CONTRIBUTING.md and run the suites that pick them up
+toy-parts: ## Build the toy parts in tests/toy_parts and run the suites that pick them up
 	@$(PYTHON) scripts/toy_parts.py
 
 neon: ## The Rust tests on NEON, cross-compiled and run under qemu-aarch64

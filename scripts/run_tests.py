@@ -10,9 +10,7 @@ Two suites run at a time, or as many as ``JOBS`` says: many tests wait for proce
 more than one processor. Every line of the output begins with the name of its suite.
 
 All suites run even if an early one fails; the exit status says whether all passed. The last lines
-name every test that failed. A few that failed in the suite of real processes, which have to keep
-their time limits beside the other suite, run once more with nothing beside them: what passes then
-is named, too, and does not fail the run. What fails twice does.
+name every test that failed.
 ``PYTEST_ARGS`` is passed to pytest, which is one suite then.
 """
 
@@ -45,17 +43,12 @@ GROUPS = {
 }
 # Threads of torch that wait for each other are not to keep a processor from the other suite.
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
-# The group whose tests may fail because the machine is busy, and how many of them run again.
-TIMED = "ranks"
-RUN_AGAIN = 5
 
 # The closing lines of libtest, "3 passed; 0 failed; 1 ignored", and pytest, "3 passed, 1 skipped".
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|ignored|skipped)\b")
 CLOSING = re.compile(r"^(test result: |=* ?\d+ [a-z]+.* in [\d.]+s)")
 # A failed test in the output of libtest, and in the short summary of pytest.
 FAILURE = re.compile(r"^(?:test (\S+)(?: - .*)? \.\.\. FAILED|(?:FAILED|ERROR) (\S.*))$")
-# The exit status of pytest when tests ran and some of them failed; others are of broken runs.
-TESTS_FAILED = 1
 KINDS = {"error": "failed", "errors": "failed", "ignored": "skipped"}
 
 PRINTING = threading.Lock()
@@ -72,8 +65,6 @@ class Suite:
         default_factory=lambda: dict.fromkeys(("passed", "failed", "skipped"), 0)
     )
     failures: list[str] = field(default_factory=list)
-    again: list[str] | None = None  # the command that runs only the tests that failed
-    second: Suite | None = None
     seconds: float = 0.0
     status: int = 0
 
@@ -108,26 +99,10 @@ class Suite:
         if failure := FAILURE.match(plain.rstrip()):
             self.failures.append(failure[1] or failure[2])
 
-    def run_again(self) -> None:
-        """Run the tests that failed once more, if they are few and may run again."""
-        if self.again and self.status == TESTS_FAILED and self.counts["failed"] <= RUN_AGAIN:
-            self.second = Suite("again, alone", self.again, self.environment)
-            self.second.run()
-
-    @property
-    def pardoned(self) -> bool:
-        """Whether every test that failed has passed in the second run."""
-        second = self.second
-        return (
-            second is not None
-            and second.passed
-            and second.counts["passed"] == self.counts["failed"]
-        )
-
     @property
     def passed(self) -> bool:
         """Whether the command succeeded and did run tests: an empty suite proves nothing."""
-        return self.pardoned or (self.status == 0 and self.counts["passed"] > 0)
+        return self.status == 0 and self.counts["passed"] > 0
 
 
 def level() -> str:
@@ -175,21 +150,19 @@ def python_suites(tier: str | None) -> list[Suite]:
     suites = []
     for group, chosen in {**folders, "others": ["tests", *others]}.items():
         words = [*command, "-o", f"cache_dir=.pytest_cache/{group}", *chosen]
-        again = [*words, "--last-failed", "--last-failed-no-failures=none"]
-        name = f"python, {group}"
-        suites.append(Suite(name, words, PATIENT, again=again if group == TIMED else None))
+        suites.append(Suite(f"python, {group}", words, PATIENT))
     return suites
 
 
 def summarise(suites: list[Suite]) -> None:
     print("\n==> summary")
     for suite in suites:
-        verdict = "again" if suite.pardoned else "ok" if suite.passed else "FAILED"
+        verdict = "ok" if suite.passed else "FAILED"
         numbers = ", ".join(f"{count} {kind}" for kind, count in suite.counts.items())
         print(f"    {suite.name:<15} {verdict:<7} {suite.seconds:7.1f} s   {numbers}")
     for suite in suites:
         for name in suite.failures:
-            print(f"    {'failed, passed alone' if suite.pardoned else 'failed'}: {name}")
+            print(f"    failed: {name}")
     total = {kind: sum(suite.counts[kind] for suite in suites) for kind in suites[0].counts}
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
 
@@ -206,8 +179,6 @@ def main(asked: list[str]) -> int:
         suites += reversed(rust_suites(tier))
     with ThreadPoolExecutor(int(os.environ.get("JOBS") or 2)) as lanes:
         list(lanes.map(Suite.run, suites))
-    for suite in suites:
-        suite.run_again()
     summarise(suites)
     return 0 if all(suite.passed for suite in suites) else 1
 

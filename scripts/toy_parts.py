@@ -1,4 +1,4 @@
-"""Hold the toy parts of CONTRIBUTING.md true.
+"""Hold the toy parts in tests/toy_parts true: parts as a contributor would commit them.
 
     python3 scripts/toy_parts.py --check    # their diffs still apply
     python3 scripts/toy_parts.py            # and build, and pass the suites that pick them up
@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DIFF = re.compile(r"^```diff\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # The suites that take their parts from the registries.
 RUST = ("registry", "hostile", "golden", "allocations", "out_of_memory")
@@ -26,8 +24,8 @@ PYTHON = ("test_parts.py", "test_codec.py", "test_memory.py", "test_state.py", "
 
 
 def diffs() -> list[str]:
-    """Return the diffs that the page shows, one per toy."""
-    return DIFF.findall((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+    """Return the diffs, one per toy."""
+    return [path.read_text("utf-8") for path in sorted((ROOT / "tests/toy_parts").glob("*.diff"))]
 
 
 def apply(diff: str, tree: Path, *options: str) -> None:

@@ -6,7 +6,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import pytest_timeout
 from hypothesis import HealthCheck, settings
+
+from tests.deadlines import stretched
 
 CASES = 12
 """Of the cases of one test, `make test` runs about so many, chosen by a hash of their names."""
@@ -45,6 +48,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen[quick is (tier == "quick")].append(item)
     config.hook.pytest_deselected(items=chosen[False])
     items[:] = chosen[True]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> object:
+    """Stretch the limit of every test on a machine that is busy."""
+    limit = settings._replace(timeout=stretched(settings.timeout))
+    return pytest_timeout.pytest_timeout_set_timer(item, limit)
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ SOURCE = Path(__file__).parent.parent / "python"
 
 LAYERS = [
     {"_native"},
-    {"_environment", "_files", "_keys", "_orthonormal", "_part", "_validate", "errors"},
+    {"_files", "_orthonormal", "_part", "_validate", "errors"},
     {"sparsify", "quantize", "memory", "exchange", "extension"},
-    {"_compose", "_outside", "_plugins", "_selecting", "codec", "frame", "state"},
+    {"_outside", "_plugins", "codec", "frame", "state"},
     {"presets", "report", "schedule"},
     {"cost"},
     {"auto"},
@@ -59,9 +59,6 @@ LAZY = {
 
 TYPES_ONLY = {("gradwire.state", "gradwire.codec")}
 """A state knows the codec that made it. Each is in the other's signatures, and codec imports."""
-
-DELAYED = ("gradwire.cli.plan",)
-"""Where functions may import modules of the package, for what takes matplotlib."""
 
 OPTIONAL = {"importlib", "importlib.metadata", "matplotlib", "torch"}
 """What else functions may import: slow to import or not installed, and not always needed."""
@@ -213,8 +210,7 @@ def test_no_two_classes_of_torch_have_one_name():
 def test_functions_import_only_what_is_optional():
     for name, targets in modules().items():
         for target, where in targets:
-            delayed = target.startswith("gradwire") and name.startswith(DELAYED)
-            if where == "function" and not delayed:
+            if where == "function":
                 optional = target in OPTIONAL or target.partition(".")[0] in OPTIONAL
                 assert optional, f"{name} imports {target}"
 

@@ -18,6 +18,7 @@ from gradwire import extension
 from gradwire.cli import main
 from gradwire.memory import NoMemory, Residual
 from gradwire.sparsify import All, TopK
+from tests.deadlines import stretched
 from tests.outside_parts import Dithered, Halves, Nested, Plain
 from tests.support import FILTERS, MEMORIES, SPARSIFIERS, forge, name_of, run_python, same_state
 
@@ -257,7 +258,8 @@ class TestWithoutThePackage:
         head[40:48] = (1 << 40).to_bytes(8, "little")
         (tmp_path / "head").write_bytes(head)
         script = f"cat {tmp_path / 'head'} /dev/zero | {sys.executable} -m gradwire inspect -"
-        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+        limit = stretched(60)
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=limit)
         assert done.returncode == 1
         assert "a part of another package has coded; at most 1073741824 are read" in done.stderr
 

@@ -127,7 +127,7 @@ class _Rank:
 
     def exchange(self, number: int) -> float:
         """Replace what was taken by the average, and return the bytes that this rank has sent."""
-        bucket = backends.of(self._buffer).bucket(self._buffer, False)
+        bucket = backends.backend_for(self._buffer).bucket(self._buffer, False)
         now = time.perf_counter()
         job = BucketTask(
             self._layout, bucket, Step(number), last=True, read_scale=_one, enqueued=now

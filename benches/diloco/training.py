@@ -19,7 +19,7 @@ from benches.accuracy.tasks.task import Task
 from benches.harness.tasks import share_of_rate
 from gradwire import NonFiniteError
 from gradwire.torch.diloco.fragments import Timetable, divide
-from gradwire.torch.diloco.outer import Outer
+from gradwire.torch.diloco.outer import OuterOptimizer
 
 from .settings import Setting
 
@@ -59,7 +59,7 @@ class Fragment:
         self.flat.parameters.copy_(self._shared if rank is None else self.own[rank])
 
     @torch.no_grad()
-    def send(self, outer: Outer) -> float:
+    def send(self, outer: OuterOptimizer) -> float:
         """Average by what the ranks have moved; return the bytes that one of them sends."""
         for rank, own in enumerate(self.own):
             if outer.carry:
@@ -69,7 +69,7 @@ class Fragment:
         return self._averaging.nbytes + (len(self.own) - 1) * MEETING
 
     @torch.no_grad()
-    def apply(self, outer: Outer) -> None:
+    def apply(self, outer: OuterOptimizer) -> None:
         """Make the outer step, and bring the ranks' own parameters to the result."""
         outer.step(self._shared, self._velocity, self._mean)
         for own, sent in zip(self.own, self._sent, strict=True):
@@ -82,7 +82,7 @@ class Exchanges:
 
     fragments: list[Fragment]
     table: Timetable
-    outer: Outer
+    outer: OuterOptimizer
     sent: int = 0
     nbytes: float = 0.0
     largest: float = 0.0
@@ -120,7 +120,7 @@ def train(task: Task, setting: Setting, *, ranks: int = 2, seed: int, steps: int
     groups = divide(dict(model.named_parameters()), setting.fragments)
     fragments = [Fragment(Flat(model, only=names), ranks, setting) for names in groups]
     table = Timetable(setting.inner_steps, len(groups), setting.delay)
-    outer = Outer.given(
+    outer = OuterOptimizer.given(
         setting.outer_lr, setting.outer_momentum, True, setting.mixing, setting.delay
     )
     outer.check(setting.codec)

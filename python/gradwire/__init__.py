@@ -9,10 +9,11 @@ These functions take numpy arrays. `gradwire.torch` has the same functions for t
 imported on first use.
 """
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from gradwire import (
-    _environment,
+    _native,
     cost,
     errors,
     exchange,
@@ -80,7 +81,8 @@ __all__ = [
     *(each.name for each in presets.OWN),
 ]
 
-_environment.warn()
+for _complaint in _native.environment_complaints():  # variables whose values are ignored
+    warnings.warn(_complaint, RuntimeWarning, stacklevel=2)
 
 
 def __getattr__(name: str) -> Any:

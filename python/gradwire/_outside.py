@@ -1,29 +1,110 @@
-"""Quantizers and index codings from other packages: calling them, and checking what they return.
+"""Parts from other packages, written in Python: calling them, and checking what they return.
 
-The compiled codec calls an adapter of a part in each encode. A reader of a frame, the compiled one
-too, looks the class up by the kind in the frame.
+The compiled codec calls an adapter of a quantizer or an index coding in each encode; a sparsifier
+selects before it. A reader of a frame, the compiled one too, looks the class up by the kind in the
+frame.
 """
 
+import hashlib
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gradwire import _plugins
-from gradwire._keys import rounding_key
+from gradwire import _native, _plugins
 from gradwire._part import Part
 from gradwire.errors import CorruptFrameError, PluginError, UnsupportedFrameError
-from gradwire.extension import IndexCoding, Quantizer
+from gradwire.extension import IndexCoding, Quantizer, Sparsifier
+from gradwire.state import held_on_host
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["Positions", "Values", "read_positions", "read_values"]
+__all__ = ["Positions", "Selecting", "Values", "read_positions", "read_values"]
 
 T = TypeVar("T")
 
 _QUANTIZER, _INDEX_CODING = "quantizer", "index coding"
+
+
+def _selection_key(name: str | None, step: int) -> int:
+    """Return the seed for selecting: the same on every rank."""
+    return _hashed(f"{step} {name or ''}", b"")
+
+
+def _rounding_key(name: str | None, step: int, stream: int) -> int:
+    """Return the seed for rounding: different on every rank, whose states have other streams."""
+    return _hashed(f"{stream} {step} {name or ''}", b"rounding")
+
+
+def _hashed(text: str, person: bytes) -> int:
+    digest = hashlib.blake2b(text.encode(), digest_size=8, person=person).digest()
+    return int.from_bytes(digest, "little")
+
+
+class Selecting:
+    """A wrapper of a compiled codec that selects the positions in Python before each encode."""
+
+    def __init__(self, codec: _native.Codec, sparsify: Sparsifier) -> None:
+        self._codec = codec
+        self._sparsify = sparsify
+
+    def encode(
+        self,
+        x: NDArray[Any],
+        state: Any = None,
+        max_nbytes: int | None = None,
+        bfloat16: bool = False,
+        kept: list[Any] | None = None,
+    ) -> _native.Frame:
+        """Encode like the compiled codec."""
+        positions = self.positions(x, state, bfloat16)
+        return self._codec.encode_at(x, state, positions, max_nbytes, bfloat16, True, kept)
+
+    def encode_into(
+        self,
+        x: NDArray[Any],
+        state: Any,
+        out: Any,
+        max_nbytes: int | None = None,
+        bfloat16: bool = False,
+        kept: list[Any] | None = None,
+    ) -> int:
+        """Encode into a buffer like the compiled codec."""
+        positions = self.positions(x, state, bfloat16)
+        return self._codec.encode_at_into(
+            x, state, positions, out, max_nbytes, bfloat16, True, kept
+        )
+
+    def max_encoded_len(self, numel: int) -> int:
+        """Return the size in bytes that no frame exceeds."""
+        count = self._sparsify.max_count(numel)
+        return self._codec.max_encoded_len(numel, min(max(count, 0), numel))
+
+    def positions(self, x: NDArray[Any], state: Any, bfloat16: bool = False) -> NDArray[np.uint32]:
+        """Return the positions that the sparsifier selects, after checking them."""
+        values = self._codec.preview(x, held_on_host(state), bfloat16)
+        values.flags.writeable = False
+        step, name = (0, None) if state is None else (state.step, state.name)
+        chosen = np.asarray(
+            self._sparsify.select(values, step=step, key=_selection_key(name, step))
+        )
+        what = f"{type(self._sparsify).__name__}.select"
+        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
+            raise TypeError(
+                f"{what} must return integers of shape (count,), got {chosen.dtype} of shape "
+                f"{chosen.shape}"
+            )
+        if chosen.size and not (chosen.min() >= 0 and chosen.max() < values.size):
+            raise ValueError(
+                f"{what} must return positions in 0..{values.size - 1}, got "
+                f"{chosen.min()}..{chosen.max()}"
+            )
+        most = self._sparsify.max_count(values.size)
+        if chosen.size > most:
+            raise ValueError(
+                f"{what} must return at most max_count = {most} positions, got {chosen.size}"
+            )
+        return np.ascontiguousarray(chosen, np.uint32)
 
 
 class _Adapter:
@@ -76,11 +157,11 @@ class Values(_Adapter):
         return self._run("max_len", lambda: self._bound(self._part.max_len(count)))
 
     def encode(
-        self, values: "NDArray[np.float32]", step: int, name: str | None, stream: int
-    ) -> "tuple[bytes, NDArray[np.float32]]":
+        self, values: NDArray[np.float32], step: int, name: str | None, stream: int
+    ) -> tuple[bytes, NDArray[np.float32]]:
         """Return the code of the values, and what a receiver makes of it."""
         values.flags.writeable = False
-        most, key = self.max_len(values.size), rounding_key(name, step, stream)
+        most, key = self.max_len(values.size), _rounding_key(name, step, stream)
         data = self._run(
             "encode", lambda: self._bytes(self._part.encode(values, step=step, key=key), most)
         )
@@ -103,7 +184,7 @@ class Positions(_Adapter):
         """Return the bound of the part."""
         return self._run("max_len", lambda: self._bound(self._part.max_len(numel, count)))
 
-    def encode(self, positions: "NDArray[np.uint32]", numel: int) -> bytes:
+    def encode(self, positions: NDArray[np.uint32], numel: int) -> bytes:
         """Return the code of the positions."""
         positions.flags.writeable = False
         most = self.max_len(numel, positions.size)
@@ -118,13 +199,13 @@ class Positions(_Adapter):
         return data
 
 
-def read_values(kind: str, data: bytes, count: int) -> "NDArray[np.float32]":
+def read_values(kind: str, data: bytes, count: int) -> NDArray[np.float32]:
     """Return the values of a section that the quantizer of this kind has coded."""
     cls = _find(kind, Quantizer, _QUANTIZER)
     return _read(cls, _QUANTIZER, lambda: _values(cls, data, count))
 
 
-def read_positions(kind: str, data: bytes, numel: int, count: int) -> "NDArray[np.uint32]":
+def read_positions(kind: str, data: bytes, numel: int, count: int) -> NDArray[np.uint32]:
     """Return the positions of a section that the index coding of this kind has coded."""
     cls = _find(kind, IndexCoding, _INDEX_CODING)
     return _read(cls, _INDEX_CODING, lambda: _positions(cls, data, numel, count))
@@ -146,7 +227,7 @@ def _find(kind: str, base: type[P], what: str) -> type[P]:
 
 
 def _read(cls: type[Part], what: str, call: Callable[[], T]) -> T:
-    """Have a class read bytes that anybody may have sent."""
+    """Decode bytes of any origin by a class of another package."""
     try:
         return call()
     except MemoryError:
@@ -162,14 +243,14 @@ def _read(cls: type[Part], what: str, call: Callable[[], T]) -> T:
 
 
 class _Unusable(Exception):
-    """What a method has returned cannot be used."""
+    """A method returned a value that cannot be used."""
 
 
 class _WrongType(_Unusable):
-    """It could not be, whatever the data are."""
+    """Its type is wrong, so that the data cannot be at fault."""
 
 
-def _values(cls: type[Quantizer], data: bytes, count: int) -> "NDArray[np.float32]":
+def _values(cls: type[Quantizer], data: bytes, count: int) -> NDArray[np.float32]:
     values = cls.decode(data, count)
     if not isinstance(values, np.ndarray) or values.dtype != np.float32:
         raise _WrongType(f"must return an array of float32, got {_described(values)}")
@@ -180,7 +261,7 @@ def _values(cls: type[Quantizer], data: bytes, count: int) -> "NDArray[np.float3
     return np.ascontiguousarray(values)
 
 
-def _positions(cls: type[IndexCoding], data: bytes, numel: int, count: int) -> "NDArray[np.uint32]":
+def _positions(cls: type[IndexCoding], data: bytes, numel: int, count: int) -> NDArray[np.uint32]:
     positions = cls.decode(data, numel, count)
     if not isinstance(positions, np.ndarray) or positions.dtype.kind not in "iu":
         raise _WrongType(f"must return an array of integers, got {_described(positions)}")

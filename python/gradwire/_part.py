@@ -77,7 +77,6 @@ class Part:
         These options are None by default. A part that has none of them, or has them all set,
         returns itself.
         """
-        del shape
         return self
 
     def __repr__(self) -> str:
@@ -137,7 +136,7 @@ def own_parts(base: type[P]) -> tuple[type[P], ...]:
 
 
 def check_part(argument: str, value: object, base: type[Part]) -> None:
-    """Check that an argument is a part of this sort, all of which one module exports."""
+    """Check that an argument is an instance of a part of this sort."""
     if isinstance(value, base) and hasattr(value, "kind"):
         return
     names = ", ".join(cls.__name__ for cls in own_parts(base))

@@ -1,4 +1,4 @@
-"""What other distributions offer in the entry point group ``gradwire.presets``.
+"""Entry points of other distributions in the group ``gradwire.presets``.
 
 Loading an entry imports its module, which registers the parts that are defined there. Whether the
 entry is a preset is for `gradwire.presets` to find out.

@@ -1,12 +1,13 @@
 """The codec: an immutable composition of a sparsifier, a quantizer, a memory and an exchange."""
 
 import dataclasses
+import sys
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from gradwire import _compose, _native, _outside, _plugins, _validate, extension
+from gradwire import _native, _outside, _plugins, _validate, extension
 from gradwire._part import Part, check_part, option_names, part_from_config
-from gradwire._selecting import Selecting
 from gradwire.exchange import AllGather, Exchange
 from gradwire.memory import Memory, Residual
 from gradwire.quantize import Float32, Quantizer
@@ -77,7 +78,7 @@ class Codec(Part):
     indices: IndexCoding | extension.IndexCoding = "auto"
     exchange: Exchange = _GATHER
     _codec: _native.Codec = dataclasses.field(init=False, compare=False)
-    _encoder: "_native.Codec | Selecting" = dataclasses.field(init=False, compare=False)
+    _encoder: "_native.Codec | _outside.Selecting" = dataclasses.field(init=False, compare=False)
     _open: bool = dataclasses.field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -88,11 +89,11 @@ class Codec(Part):
         self.exchange.check(self.sparsify, self.quantize)
         self.exchange.check_memory(self.memory)
         self.exchange.check_range(self.quantize, self.memory)
-        _compose.check(self.sparsify, self.quantize, self.memory)
+        _check_parts(self.sparsify, self.quantize, self.memory)
         native = self._compiled()
         self._set("_codec", native)
         if isinstance(self.sparsify, extension.Sparsifier):
-            self._set("_encoder", Selecting(native, self.sparsify))
+            self._set("_encoder", _outside.Selecting(native, self.sparsify))
         else:
             self._set("_encoder", native)
         parts = [getattr(self, name) for name in _PARTS]
@@ -236,7 +237,7 @@ class Codec(Part):
         ------
         GradwireError, ValueError, TypeError
             As `encode`; also if ``out`` cannot be written to or shares memory with ``x``. ``out``
-            is written only on success.
+            is written only on success, or where a signal handler raises.
         """
         return self._encode_into(x, state, out, max_nbytes)
 
@@ -467,6 +468,34 @@ class Codec(Part):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).from_config, (self.get_config(),)
+
+
+def _check_parts(sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> None:
+    """Refuse parts that do not fit together; warn of a codec that may not converge."""
+    quantize.check(sparsify)
+    if memory.keeps:
+        quantize.check_feedback()
+    if quantize.needs_memory and not memory.keeps:
+        warnings.warn(
+            f"{type(quantize).__name__} sends little more than signs; without a memory the rest is "
+            "lost in every step, and training may not converge; use "
+            "memory=gradwire.memory.Residual()",
+            UserWarning,
+            stacklevel=_caller(),
+        )
+
+
+def _caller() -> int:
+    # The first stack frame outside the package: the caller of a preset, or of Codec.
+    depth = 1
+    while True:
+        try:
+            module = sys._getframe(depth + 1).f_globals.get("__name__", "")
+        except ValueError:
+            return depth
+        if not module.startswith("gradwire.") and module != "gradwire":
+            return depth + 1
+        depth += 1
 
 
 def _indices(config: Any) -> Any:

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
@@ -25,40 +25,26 @@ _LATER = {"second_moment"}
 """Keys that dicts of earlier releases lack; they had None of it."""
 
 
-class _Described(Protocol):
-    @property
-    def codec(self) -> "Codec": ...
-    @property
-    def numel(self) -> int: ...
-    @property
-    def name(self) -> str | None: ...
-    @property
-    def stream(self) -> int: ...
-    @property
-    def step(self) -> int: ...
-    def state_dict(self) -> dict[str, Any]: ...
-
-
 class Copied:
-    """What copies, pickles and shows a state, wherever it lies: by its `State.state_dict`."""
+    """Copying, pickling and repr of a state, on any device, by its `State.state_dict`."""
 
     __slots__ = ()
 
     def on_host(self) -> Any:
-        """Return the state of the core that this one is from now on."""
+        """Return the state on the host, where it stays."""
         return self
 
-    def __reduce__(self: _Described) -> tuple[Any, ...]:
+    def __reduce__(self: Any) -> tuple[Any, ...]:
         return _rebuild, (self.codec, self.name, self.stream, self.state_dict(), type(self))
 
-    def __deepcopy__(self: _Described, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
         return _rebuild(self.codec, self.name, self.stream, self.state_dict(), type(self))
 
     def __copy__(self) -> Any:
         # If two states shared a residual, both would be wrong after the next encode.
         return copy.deepcopy(self)
 
-    def __repr__(self: _Described) -> str:
+    def __repr__(self: Any) -> str:
         name = "" if self.name is None else f" of {self.name!r}"
         return f"<gradwire.State{name}: {self.numel} elements, step {self.step}>"
 
@@ -239,5 +225,5 @@ def _rebuild(
 
 
 def held_on_host(state: Any) -> Any:
-    """Return a state where the core takes it: one that lies on a device is moved to the host."""
+    """Return the state for the core; a state on a device is moved to the host."""
     return state.on_host() if isinstance(state, Copied) else state

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from gradwire.auto import FP32, Decider, Figures, Model, Plan
-from gradwire.auto.figures import spread
 from gradwire.auto.setting import compresses
+from gradwire.auto.step_stats import spread
 from gradwire.cost import Calibration, CodecCost, Line, Link
 from tests.auto.world import CODEC, RATIOS
 

@@ -15,6 +15,7 @@ from gradwire.cli import main
 from gradwire.cli.inspect import entropy_bound
 from gradwire.memory import NoMemory
 from gradwire.quantize import Float16
+from tests.deadlines import stretched
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "v1"
 
@@ -126,7 +127,8 @@ def test_an_endless_source_is_left_after_its_header(head, complaint, tmp_path):
 def test_what_follows_a_frame_is_not_read(frame, tmp_path):
     (tmp_path / "frame.gwf").write_bytes(frame)
     script = f"cat {tmp_path / 'frame.gwf'} /dev/zero | {sys.executable} -m gradwire inspect -"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    limit = stretched(60)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=limit)
     assert done.returncode == 1
     assert ", but more follow" in done.stderr
 

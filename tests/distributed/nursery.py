@@ -16,7 +16,7 @@ import torch._dynamo  # DDP's constructor imports it
 import torch.distributed as dist
 
 import gradwire.torch.ddp  # noqa: F401
-from gradwire.torch.backends import choice, cpu, cuda, host
+from gradwire.torch.backends import cpu, cuda, dispatch, host
 from tests.csrc.emulated.operators import emulate
 from tests.distributed.serving import serve
 
@@ -39,7 +39,7 @@ def main(address: str, scenarios: str, *imports: str) -> None:
             pid = os.fork()
             if pid == 0:
                 os.close(pipe.fileno())
-                choice._IN_PLACE = {"cpu": cpu, "host": host, "cuda": cuda}[backend]
+                dispatch._IN_PLACE = {"cpu": cpu, "host": host, "cuda": cuda}[backend]
                 if backend == "cuda":
                     emulate()
                 _be_rank(rank, world_size, timeout, Path(folder), transport, scenarios)

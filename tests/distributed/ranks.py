@@ -19,6 +19,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests.deadlines import expires, stretched
+
 ROOT = Path(__file__).parents[2]
 START = 240.0
 """Seconds in which a process has to have called."""
@@ -92,8 +94,8 @@ class Nursery:
         return folder, pids, pipes
 
     def _accept(self, listener: socket.socket) -> Connection:
-        deadline = time.monotonic() + START
-        while self._process.poll() is None and time.monotonic() < deadline:
+        began = time.monotonic()
+        while self._process.poll() is None and not expires(began, START):
             with contextlib.suppress(TimeoutError):
                 return Connection(listener.accept()[0].detach())
         self._process.kill()
@@ -128,7 +130,7 @@ class Ranks:
     ----------
     world_size : int
     timeout : float
-        Seconds after which collectives give up.
+        Seconds after which collectives give up; more on a busy machine.
     backend : str
         What encodes tensors on the CPU: with ``"host"``, as if they lay on another device; with
         ``"cuda"``, as if on a GPU, by the emulated kernels.
@@ -177,12 +179,12 @@ class Ranks:
         """Run a scenario; each rank's outcome is "returned", "raised", "died" or "hung"."""
         if not self._pipes:
             self._folder, self._pids, self._pipes = self._nursery.fork(
-                self.world_size, self._timeout, self._backend, self._transport
+                self.world_size, stretched(self._timeout), self._backend, self._transport
             )
         for pipe in self._pipes:
             pipe.send((scenario, arguments))
-        deadline = time.monotonic() + limit
-        return [self._answer(rank, deadline) for rank in range(self.world_size)]
+        began = time.monotonic()
+        return [self._answer(rank, began, limit) for rank in range(self.world_size)]
 
     def stop(self) -> None:
         """End the processes; the next scenario starts new ones."""
@@ -191,10 +193,12 @@ class Ranks:
             pipe.close()
         self._pids, self._pipes = [], []
 
-    def _answer(self, rank: int, deadline: float) -> tuple[str, Any]:
+    def _answer(self, rank: int, began: float, limit: float) -> tuple[str, Any]:
         pipe = self._pipes[rank]
         try:
-            if pipe.poll(max(0.0, deadline - time.monotonic())):
+            while not (there := pipe.poll(1.0)) and not expires(began, limit):
+                pass
+            if there:
                 kind, value = pipe.recv()
                 return kind, value
         except (EOFError, ConnectionResetError):

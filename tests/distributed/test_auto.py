@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from gradwire.schedule.recommendation import RATIO, STEPS
+from gradwire.schedule.warm_up import RATIO, STEPS
 from tests.distributed.ranks import Ranks
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadlines import stretched
 from tests.distributed.conftest import SHORT
 from tests.distributed.ranks import Ranks
 
@@ -45,13 +46,13 @@ def test_ranks_at_different_acts_get_a_typed_error(
 
 def test_detach_gives_up_waiting(two: Ranks, tmp_path: Path) -> None:
     first, second = two.run("control.detaching_alone", folder=str(tmp_path))
-    assert 0.4 < first < 60.0, "the timeout of the group is 120 s"
-    assert second < 60.0
+    assert 0.4 < first < stretched(60.0), "the timeout of the group is 120 s"
+    assert second < stretched(60.0)
 
 
 def test_detach_gives_up_a_bucket_that_is_under_way(short_lived: Ranks) -> None:
     first, _ = short_lived.run("control.half_way")
-    assert first["seconds"] < SHORT
+    assert first["seconds"] < stretched(SHORT)
     assert first["left"]  # the process groups, once the bucket's collective has timed out
 
 

@@ -170,13 +170,13 @@ def test_a_leader_trims_positions_into_its_residual() -> None:
     x = np.random.default_rng(1).standard_normal(4000).astype(np.float32)
     state = codec.init_state(4000, name="w")
     gradient = torch.from_numpy(x)
-    bucket = backends.of(gradient).bucket(gradient)
-    whole = bucket.lead(codec, state, 0, 4000, 4000, 1.0)
+    bucket = backends.backend_for(gradient).bucket(gradient)
+    whole = bucket.encode_leader(codec, state, 0, 4000, 4000, 1.0)
     assert whole is not None
     assert len(whole.positions) == whole.wanted
     state.reset()
     for limit in (300, 100, 40, 16):
-        led = bucket.lead(codec, state, 0, 4000, limit, 1.0)
+        led = bucket.encode_leader(codec, state, 0, 4000, limit, 1.0)
         assert led is not None
         sent, left = np.zeros_like(x), state.residual
         assert left is not None
@@ -192,7 +192,7 @@ def test_a_leader_trims_positions_into_its_residual() -> None:
 
 
 def test_buffers_of_the_first_long_slots_go_once_slots_are_short() -> None:
-    buffers, bucket = BufferPool(), backends.of(torch.ones(3)).bucket(torch.ones(3))
+    buffers, bucket = BufferPool(), backends.backend_for(torch.ones(3)).bucket(torch.ones(3))
     for step, nbytes in enumerate([100_000, 3000, 2900, 3100, 2800]):
         several = [buffers.take(nbytes, step, bucket) for _ in range(3)]
         for each in several:
@@ -201,7 +201,7 @@ def test_buffers_of_the_first_long_slots_go_once_slots_are_short() -> None:
 
 
 def test_buffers_of_buckets_of_several_lengths_stay() -> None:
-    buffers, bucket = BufferPool(), backends.of(torch.ones(3)).bucket(torch.ones(3))
+    buffers, bucket = BufferPool(), backends.backend_for(torch.ones(3)).bucket(torch.ones(3))
     held = []
     for step in range(6):
         several = [buffers.take(nbytes, step, bucket) for nbytes in (10, 50_000, 1000, 10)]

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradwire.schedule.recommendation import RATIO, STEPS
+from gradwire.schedule.warm_up import RATIO, STEPS
 from gradwire.torch.engine.scheduler import EPOCH
 from tests.distributed.ranks import Ranks
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gradwire
-from gradwire.torch.backends import choice
+from gradwire.torch.backends import dispatch
 from tests.support import run_python
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ def test_the_readme_says_first_where_it_does_not_work():
 
 
 def test_the_page_on_gpus_shows_what_is_answered(monkeypatch):
-    monkeypatch.setattr(choice, "_extension", functools.cache(lambda: (False, "not built")))
+    monkeypatch.setattr(dispatch, "_extension", functools.cache(lambda: (False, "not built")))
     lines = (DOCS / "cuda.md").read_text("utf-8").splitlines()
     calls = [(line[4:], after) for line, after in itertools.pairwise(lines) if line[:4] == ">>> "]
     assert len(calls) == 2

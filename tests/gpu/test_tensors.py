@@ -110,7 +110,7 @@ def test_a_tensor_and_its_frame_may_lie_on_either_side(tensor):
     for data, device in ((there, "cpu"), (there.cpu(), "cuda")):
         out = torch.empty(N, device=device)
         assert torch.equal(gradwire.torch.decode(data, out).cpu(), gradwire.torch.decode(frame))
-    made_there = backends.of(there).init_state(codec, N, "w", 0)
+    made_there = backends.backend_for(there).init_state(codec, N, "w", 0)
     out = torch.empty(frame.nbytes, dtype=torch.uint8, device="cuda")
     assert gradwire.torch.encode_into(codec, tensor, made_there, out) == frame.nbytes
     assert out.cpu().numpy().tobytes() == bytes(frame)
@@ -139,7 +139,7 @@ def test_calls_keep_to_the_order_of_the_current_stream(tensor):
             x = torch.zeros(N, device="cuda")
             torch.cuda._sleep(2_000_000)
             x.copy_(source)
-            state = backends.of(x).init_state(codec, N, "w", 0)
+            state = backends.backend_for(x).init_state(codec, N, "w", 0)
             frame = gradwire.torch.encode(codec, x, state)
             gradwire.torch.decode(frame, x)
             doubled = 2 * x

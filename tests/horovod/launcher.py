@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tests.deadlines import expires, stretched
 from tests.distributed.ranks import ROOT, Ranks
 
 HOROVODRUN = Path(sys.executable).with_name("horovodrun")
@@ -90,9 +91,9 @@ class Launcher:
             )
             self._runs.append(run)
             joined: dict[int, tuple[int, Connection]] = {}
-            deadline = time.monotonic() + START
+            began = time.monotonic()
             while len(joined) < world_size:
-                if run.poll() is not None or time.monotonic() > deadline:
+                if run.poll() is not None or expires(began, START):
                     end(run)
                     texts = [path.read_text(errors="replace") for path in folder.glob("*log")]
                     raise RuntimeError("the ranks did not start\n" + "\n".join(texts))
@@ -209,14 +210,14 @@ def run_script(
         run = subprocess.Popen(
             [*command(world_size, *options), *map(str, script)],
             cwd=ROOT,
-            env=variables(timeout) | environment,
+            env=variables(stretched(timeout)) | environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
         try:
-            run.wait(limit)
+            run.wait(stretched(limit))
             late = False
         except subprocess.TimeoutExpired:
             late = True

@@ -6,8 +6,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from scripts import run_tests
 from scripts.run_tests import ROOT, Suite
 
@@ -89,36 +87,6 @@ def test_failed_tests_are_named_last(monkeypatch, capsys):
         "    failed: tests/a.py::b[c d] - E: x",
         "    failed: tests/d.py",
     ]
-
-
-@pytest.mark.parametrize(
-    ("first", "status", "second", "verdict"),
-    [
-        ("2 failed, 9 passed in 0.10s", 1, "2 passed in 0.10s", 0),
-        ("2 failed, 9 passed in 0.10s", 1, "1 failed, 1 passed in 0.10s", 1),
-        ("2 failed, 9 passed in 0.10s", 1, "1 passed in 0.10s", 1),
-        ("6 failed, 9 passed in 0.10s", 1, "6 passed in 0.10s", 1),
-        ("2 failed, 9 passed in 0.10s", 2, "2 passed in 0.10s", 1),
-    ],
-)
-def test_a_few_of_the_timed_tests_may_pass_alone(
-    monkeypatch, capsys, first, status, second, verdict
-):
-    def program(line: str, status: int) -> list[str]:
-        return [sys.executable, "-c", f"print({line!r}); raise SystemExit({status})"]
-
-    again = program(second, int("failed" in second))
-    suite = Suite("s", program(f"FAILED tests/a.py::b\n{first}", status), again=again)
-    monkeypatch.setattr(run_tests, "python_suites", lambda tier: [suite])
-    assert run_tests.main(["python"]) == verdict
-    assert ("failed, passed alone: tests/a.py::b" in capsys.readouterr().out) == (verdict == 0)
-
-
-def test_only_the_suite_of_real_processes_may_run_again(monkeypatch):
-    monkeypatch.delenv("PYTEST_ARGS", raising=False)
-    again = [suite for suite in run_tests.python_suites(None) if suite.again]
-    assert [suite.name for suite in again] == ["python, ranks"]
-    assert again[0].again[: len(again[0].command)] == again[0].command
 
 
 def test_a_path_with_a_space_is_refused_in_one_line(tmp_path: Path) -> None:

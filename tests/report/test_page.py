@@ -8,10 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from gradwire.report import Report, page
-from gradwire.report.html.charts import shortened
-from gradwire.report.html.markup import Markup, element, text
-from gradwire.report.overlap import by_step, last_ready, split
-from tests.report.samples import HOSTILE, empty, hostile, saved
+from gradwire.report.markup import Markup, element, join
+from tests.report.samples import empty, hostile, saved
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -19,6 +17,27 @@ SVG = "{http://www.w3.org/2000/svg}"
 def tree(shown: str) -> ET.Element:
     """Parse a page as XML, which takes no mistake."""
     return ET.fromstring(shown.removeprefix("<!DOCTYPE html>\n"))
+
+
+def figure(shown: str, title: str) -> ET.Element:
+    """Return the one figure of this title."""
+    (found,) = [each for each in tree(shown).iter("figure") if each.findtext("h3") == title]
+    return found
+
+
+def rows(chart: ET.Element) -> list[tuple[str, str, dict[str, tuple[float, float]]]]:
+    """Return the rows of a chart: label, figure, and where each piece begins and how long it is."""
+    found = []
+    for row in chart.iter("li"):
+        if (label := row.find("span")) is None:
+            continue  # of a legend
+        pieces = {}
+        for piece in row.iter("i"):
+            place = re.fullmatch(r"left:([0-9.]+)%;width:([0-9.]+)%", str(piece.get("style")))
+            assert place is not None
+            pieces[str(piece.get("class"))] = (float(place[1]), float(place[2]))
+        found.append((str(label.text), str(row.findall("span")[1].text), pieces))
+    return found
 
 
 class Elements(HTMLParser):
@@ -60,14 +79,15 @@ def test_a_page_is_well_formed_and_loads_nothing(shown):
 
 @pytest.mark.parametrize("shown", PAGES.values(), ids=PAGES.keys())
 def test_every_chart_says_what_it_is(shown):
-    charts = [each for each in tree(shown).iter(f"{SVG}svg") if each.get("role") == "img"]
-    assert len(charts) >= 3
-    for each in charts:
-        title, description = each.find(f"{SVG}title"), each.find(f"{SVG}desc")
-        assert title is not None
-        assert description is not None
-        assert title.text == each.get("aria-label") != ""
-        assert description.text
+    figures = list(tree(shown).iter("figure"))
+    assert len(figures) >= 3
+    for each in figures:
+        assert each.findtext("h3")
+        assert each.findtext("figcaption")
+    for label, value, pieces in rows(tree(shown)):
+        assert label
+        assert value
+        assert pieces
 
 
 def test_texts_of_any_origin_are_shown_and_not_run():
@@ -91,57 +111,60 @@ def test_the_figures_are_in_the_tables():
 
 def test_bars_are_as_long_as_their_figures():
     report = saved()[0]
-    (chart,) = [
-        each
-        for each in tree(PAGES["one"]).iter(f"{SVG}svg")
-        if (title := each.find(f"{SVG}title")) is not None and title.text == "Bytes sent per step"
-    ]
-    widths = [
-        float(str(each.get("width")).rstrip("%"))
-        for each in chart.iter(f"{SVG}rect")
-        if each.get("class") in ("main", "plain")
-    ]
+    found = rows(figure(PAGES["one"], "Bytes on the wire"))
     numel = sum(each.numel for each in report.parameters)
     expected = [report.wire_bytes, 2.0 * numel, 4.0 * numel]  # two ranks: a ring sends it once
-    assert widths == pytest.approx([100 * each / expected[2] for each in expected], abs=0.001)
+    lengths = [length for *_, pieces in found for begin, length in pieces.values() if begin == 0]
+    assert lengths == pytest.approx([100 * each / expected[2] for each in expected], abs=0.001)
+
+
+def test_bars_of_a_table_are_as_long_as_their_figures():
+    report = saved()[0]
+    most = max(each.compression for each in report.parameters)
+    by_name = {each.name: each for each in report.parameters}
+    for row in figure(PAGES["one"], "All parameters").findall(".//tbody/tr"):
+        each = by_name[str(row[0].text)]
+        part = float(str(row[3].get("style")).removeprefix("--part:").removesuffix("%"))
+        assert part == pytest.approx(100 * each.compression / most, abs=0.001)
+        assert (row[8].get("style") is None) == (each.residual_norm is None)
 
 
 def test_with_a_hierarchy_the_bytes_inside_the_node_are_shown():
     shown = replace(saved()[0], node_wire_bytes=2.5e6, node_ms=1.5).to_html()
-    assert "inside the node, dense: 2.5 MB, 1.5 ms" in shown
+    found = [row[:2] for row in rows(figure(shown, "Bytes on the wire"))]
+    assert ("inside the node, dense", "2.5 MB, 1.5 ms") in found
     assert "inside the node" not in PAGES["one"]
 
 
 def test_pieces_of_a_timeline_lie_where_their_times_do():
     report = saved()[0]
-    *_, last = by_step(report.timeline)
-    (chart,) = [
-        each
-        for each in tree(PAGES["one"]).iter(f"{SVG}svg")
-        if (title := each.find(f"{SVG}title")) is not None
-        and str(title.text).startswith(f"Step {last[0].step},")
-    ]
+    at = max(each.step for each in report.timeline)
+    last = [each for each in report.timeline if each.step == at]
+    found = rows(figure(PAGES["one"], "The last steps"))[: len(last)]
     whole = max(each.decode[1] for each in last)
-    pieces = [
-        [float(str(each.get(side)).rstrip("%")) for side in ("x", "width")]
-        for each in chart.iter(f"{SVG}rect")
-        if each.get("class") == "exchange piece"
-    ]
-    for (x, width), each in zip(pieces, last, strict=True):
+    ready = max(each.ready for each in last)
+    for (label, _, pieces), each in zip(found, last, strict=True):
+        assert label.startswith(f"bucket {each.bucket}: ")
         first, end = each.exchange
-        assert x == pytest.approx(100 * first / whole, abs=0.001)
-        assert width == pytest.approx(100 * (end - first) / whole, abs=0.001)
+        places = {
+            "exchange": (100 * first / whole, 100 * (end - first) / whole),
+            "ready": (100 * each.ready / whole, 0.0),
+            "pass": (0.0, 100 * ready / whole),
+        }
+        for kind, place in places.items():
+            assert pieces[kind] == pytest.approx(place, abs=0.001)
 
 
 def test_what_overlapped_is_what_lay_within_the_backward_pass():
     first = saved()[0].timeline[0]
     early = replace(first, bucket=0, ready=0.0, exchange=(1.0, 3.0))
     late = replace(first, bucket=1, ready=2.0, exchange=(4.0, 9.0))
-    buckets = [early, late]
-    assert last_ready(buckets) == 2.0
-    assert (split([early], "exchange", 2.0).within, split([early], "exchange", 2.0).after) == (1, 1)
-    assert split(buckets, "exchange", 2.0).within == 1.0
-    assert split(buckets, "exchange", 2.0).total == 7.0
+    shown = replace(saved()[0], timeline=(late, early)).to_html()
+    (value, pieces) = {
+        label: (value, pieces) for label, value, pieces in rows(figure(shown, "What overlapped"))
+    }["exchange"]
+    assert value == "14% of 7 ms"  # 1 ms of 7
+    assert pieces["after"][1] == pytest.approx(6 * pieces["within"][1], abs=0.01)
 
 
 def test_of_each_rank_the_last_report_is_shown_in_the_order_of_ranks():
@@ -150,7 +173,9 @@ def test_of_each_rank_the_last_report_is_shown_in_the_order_of_ranks():
     shown = page([second, older, first])
     assert "2 ranks of 2" in shown
     assert "Of 3 reports, the last of each rank is shown." in shown
-    assert shown.index("rank 0") < shown.index("rank 1")
+    assert shown.index("Rank 0") < shown.index("Rank 1")
+    table = figure(shown, "All ranks").findall(".//tbody/tr")
+    assert [[row[0].text, row[1].text] for row in table] == [["0", "20"], ["1", "20"]]
     assert page([second, older, first]).count("3 steps") == 0
 
 
@@ -160,21 +185,19 @@ def test_figures_of_several_steps_are_drawn_over_time():
     between = replace(first, step=20, residual_norm=5.0)
     assert "Over time" not in page([first, second])
     assert "Over time" not in page([first, first])
-    shown = tree(page([between, first, before, second]))
-    charts = {
-        title.text: each
-        for each in shown.iter(f"{SVG}svg")
-        if (title := each.find(f"{SVG}title")) is not None and "over time" in str(title.text)
-    }
-    assert len(charts) == 4
-    (line,) = charts["Residual norm over time"].iter(f"{SVG}polyline")
+    shown = page([between, first, before, second])
+    titles = [each.text for each in tree(shown).iter("h3") if "over time" in str(each.text)]
+    assert len(titles) == 4
+    (line,) = figure(shown, "Residual norm over time").iter(f"{SVG}polyline")
     points = [tuple(map(float, each.split(","))) for each in str(line.get("points")).split()]
     most = first.residual_norm
     assert most is not None
     expected = [(0.0, 1.0), (50.0, 5.0), (100.0, most)]  # steps 10, 20 and 30
     for (x, y), (across, value) in zip(points, expected, strict=True):
         assert (x, y) == (across, pytest.approx(100 * (1 - value / most), abs=0.001))
-    (line,) = charts["Achieved ratio over time"].iter(f"{SVG}polyline")
+    (title,) = figure(shown, "Residual norm over time").iter(f"{SVG}title")
+    assert str(title.text).startswith("step 10: 1; step 20: 5; step 30: ")
+    (line,) = figure(shown, "Achieved ratio over time").iter(f"{SVG}polyline")
     assert len(str(line.get("points")).split()) == 2, "a report without the figure is left out"
 
 
@@ -201,15 +224,7 @@ def test_a_page_is_the_same_for_the_same_report(tmp_path):
 
 
 def test_markup_is_escaped_once():
-    assert text("a<b") == "a&lt;b"
-    assert text(text("a<b")) == "a&lt;b"
+    assert join("a<b") == "a&lt;b"
+    assert join(join("a<b"), None) == "a&lt;b"
     assert element("p", "<", Markup("<br/>"), title='"') == '<p title="&quot;">&lt;<br/></p>'
-    assert element("rect", x=1.5, class_="bar") == '<rect x="1.5" class="bar"/>'
-
-
-def test_long_names_keep_their_end():
-    name = "transformer.encoder.layers.11.self_attn.out_proj.weight"
-    assert shortened(name, 34) == "transf…1.self_attn.out_proj.weight"
-    assert shortened("short", 34) == "short"
-    assert len(shortened(HOSTILE, 34)) == 34
-    assert re.fullmatch("x…x+", shortened("x" * 100, 9))
+    assert element("meta", name="a", class_=None) == '<meta name="a"/>'

@@ -67,7 +67,7 @@ class TestDevice:
     def test_a_number_is_read_as_it_was(self, on_device):
         scale = on_device(torch.zeros(()))
         scale.fill_(8.0)
-        read = backends.of(scale).number(scale)
+        read = backends.backend_for(scale).number(scale)
         scale.fill_(4.0)
         assert late.waits == [], "nobody has waited so far"
         assert read() == 8.0
@@ -82,7 +82,7 @@ class TestDevice:
         states = [codec.init_state(N) for _ in range(2)]
         buffer = on_device(torch.zeros(N))
         buffer.copy_(tensor, non_blocking=True)
-        bucket = backends.of(buffer).bucket(buffer)
+        bucket = backends.backend_for(buffer).bucket(buffer)
         bucket.future = Handed()
         frames = torch.zeros(5000, dtype=torch.uint8)
 
@@ -91,7 +91,7 @@ class TestDevice:
             assert error is None
             bucket.average(frames, [0], [[int(table[0])]], [0, N], [False], False, 1.0)
             bucket.store()
-            bucket.resolve(spoiled=False)
+            bucket.resolve(poisoned=False)
 
         worker = threading.Thread(target=work)
         worker.start()
@@ -108,9 +108,9 @@ class TestDevice:
     def test_a_spoiled_bucket_is_infinite_after_whatever_was_under_way(self, on_device, tensor):
         buffer = on_device(torch.zeros(N))
         buffer.copy_(tensor, non_blocking=True)
-        bucket = backends.of(buffer).bucket(buffer)
+        bucket = backends.backend_for(buffer).bucket(buffer)
         bucket.future = Handed()
-        bucket.resolve(spoiled=True)
+        bucket.resolve(poisoned=True)
         assert late.waits == []
         bucket.future.stream.synchronize()
         assert np.isposinf(buffer.raw.numpy()).all()
@@ -120,9 +120,9 @@ class TestDevice:
     def test_the_memory_of_a_bucket_is_kept_until_both_streams_are_done(self, on_device):
         # Its caller may free it without having waited: after an error, for one.
         buffer = on_device(torch.zeros(N))
-        bucket = backends.of(buffer).bucket(buffer)
+        bucket = backends.backend_for(buffer).bucket(buffer)
         bucket.future = Handed()
-        bucket.resolve(spoiled=True)
+        bucket.resolve(poisoned=True)
         stage = staging(buffer.device)
         at = buffer.raw.untyped_storage().data_ptr()
         assert late.records == [(at, stage._down), (at, stage._up)]
@@ -155,6 +155,6 @@ class TestDevice:
         buffer = on_device(torch.zeros(N))
         elsewhere = late.Stream()
         buffer.copy_(tensor, non_blocking=True)
-        bucket = backends.of(buffer).bucket(buffer)
+        bucket = backends.backend_for(buffer).bucket(buffer)
         with late.stream(elsewhere):  # a thread of its own has another stream
             assert torch.equal(bucket.values, tensor)

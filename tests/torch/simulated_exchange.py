@@ -14,7 +14,7 @@ import torch
 import gradwire
 from gradwire.quantize import BFloat16
 from gradwire.torch import backends
-from gradwire.torch.backends import choice, cuda
+from gradwire.torch.backends import cuda, dispatch
 from gradwire.torch.backends.cuda import operators
 from gradwire.torch.backends.host.staging import Staging, staging
 from gradwire.torch.engine.layout import Layout
@@ -128,7 +128,7 @@ def on_device(monkeypatch):
     emulate()
     late.reset()
     staging.cache_clear()
-    monkeypatch.setattr(choice, "_STAGED", cuda)
+    monkeypatch.setattr(dispatch, "_STAGED", cuda)
     monkeypatch.setattr(operators, "_device", "late")
     library = operators.operators()
     for module in (cuda.decoding, cuda.encoding, cuda.plans, cuda.states):
@@ -175,7 +175,7 @@ class Run:
             made = ParameterSlot(f"{index}.{at}", tensor)
             if numel >= 100:
                 made.codec = codec
-                made.state = backends.of(tensor).init_state(codec, numel, made.name, 0)
+                made.state = backends.backend_for(tensor).init_state(codec, numel, made.name, 0)
                 made.limit = SizeLimit(codec.max_encoded_len(numel), fixed=not codec.memory.keeps)
             parameters.append(made)
         return Layout(parameters, torch.float32)

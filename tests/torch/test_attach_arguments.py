@@ -52,7 +52,9 @@ def test_ranks_may_be_bound_to_devices(model, monkeypatch):
 
 def test_frames_stay_on_devices_of_a_kind_only_if_they_can_on_all(model, monkeypatch):
     monkeypatch.setattr(groups, "_BY_HOST", ())
-    monkeypatch.setattr(backends, "of", lambda each: SimpleNamespace(carries=each.numel() == 1))
+    monkeypatch.setattr(
+        backends, "backend_for", lambda each: SimpleNamespace(carries=each.numel() == 1)
+    )
     made = groups.ProcessGroups(torch.distributed.group.WORLD, None)
     one, other = torch.zeros(1), torch.zeros(2)
     assert made.carriers([one, one]) == {"cpu": "gloo"}

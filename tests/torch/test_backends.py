@@ -11,7 +11,7 @@ import torch
 import gradwire
 import gradwire.torch
 from gradwire.memory import NoMemory, Residual
-from gradwire.torch.backends import choice, cpu, cuda, host
+from gradwire.torch.backends import cpu, cuda, dispatch, host
 from gradwire.torch.cuda import Status
 from tests.presets.examples import made, names, presets
 from tests.support import same_state
@@ -37,8 +37,8 @@ def no_extension(monkeypatch, tmp_path):
 
 
 def _forget():
-    choice._extension.cache_clear()
-    choice._kernels.cache_clear()
+    dispatch._extension.cache_clear()
+    dispatch._kernels.cache_clear()
 
 
 @pytest.mark.usefixtures("no_extension")
@@ -67,7 +67,7 @@ class TestChoice:
     def test_kernels_encode_once_the_extension_is_there(self, monkeypatch):
         assert gradwire.torch.backend("cuda").name == "host"
         found = Status(Path("library.so"), "built from source")
-        monkeypatch.setattr(choice, "load", lambda: found)
+        monkeypatch.setattr(dispatch, "load", lambda: found)
         chosen = gradwire.torch.backend("cuda:1")
         assert (chosen.name, chosen.reason) == (
             "cuda",
@@ -82,8 +82,10 @@ class TestChoice:
             tried.append(device.index)
             return "gradwire: CUDA says: no kernel image" if device.index == 1 else None
 
-        monkeypatch.setattr(choice, "load", lambda: Status(Path("library.so"), "built from source"))
-        monkeypatch.setattr(choice, "hindrance", hindrance)
+        monkeypatch.setattr(
+            dispatch, "load", lambda: Status(Path("library.so"), "built from source")
+        )
+        monkeypatch.setattr(dispatch, "hindrance", hindrance)
         assert gradwire.torch.backend("cuda:1").name == "cuda"
         assert tried == []  # a process that does not use CUDA is not made to
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

@@ -16,14 +16,14 @@ import torch
 
 import gradwire
 from gradwire.torch import diloco
-from gradwire.torch.diloco import reach
-from gradwire.torch.diloco.flights import Flights
-from gradwire.torch.diloco.reach import reached
+from gradwire.torch.diloco import connectivity
+from gradwire.torch.diloco.connectivity import reachable
+from gradwire.torch.diloco.exchanges import FragmentExchanges
+from gradwire.torch.diloco.heartbeat import Heartbeat, _Pulse
+from gradwire.torch.diloco.membership import WaitLog
+from gradwire.torch.diloco.ranks import broadcast
+from gradwire.torch.diloco.recovery import RankReport, decide
 from gradwire.torch.diloco.roster import Roster, Waiting
-from gradwire.torch.diloco.said import Said
-from gradwire.torch.diloco.settling import Told, decide
-from gradwire.torch.diloco.sharing import share
-from gradwire.torch.diloco.watch import Watch, _Pulse
 from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import Gloo, Secret, stores
 
@@ -33,8 +33,8 @@ def roster(members: str, generation: int = 3, **waiting: tuple[Any, ...]) -> Ros
     it reached nevertheless.
     """
     there = {
-        key: Waiting(held, failed, reached=tuple("".join(reached)))
-        for key, (held, failed, *reached) in waiting.items()
+        key: Waiting(held, failed, reached=tuple("".join(reachable)))
+        for key, (held, failed, *reachable) in waiting.items()
     }
     return Roster(generation, tuple(members), there)
 
@@ -92,7 +92,7 @@ def test_ranks_that_did_not_reach_each_other_begin_again_as_if_they_had() -> Non
 
 
 def test_ranks_connect_again_when_the_network_between_them_is_mended(monkeypatch) -> None:
-    monkeypatch.setattr(Watch, "silent", lambda self, name: 0.0)  # however slow this machine is
+    monkeypatch.setattr(Heartbeat, "silent", lambda self, name: 0.0)  # however slow this machine is
     store = stores.HashStore()
     options: dict[str, Any] = {
         "min_size": 2,
@@ -103,7 +103,7 @@ def test_ranks_connect_again_when_the_network_between_them_is_mended(monkeypatch
     names = tuple(each.name for each in every)
     inside = stores.PrefixStore("gradwire/diloco", store)
     there = dict.fromkeys(names, Waiting(1, 1, trained=True))
-    Watch("nobody", 1.0).change(inside, lambda _: Roster(1, names, there, trained=True))
+    Heartbeat("nobody", 1.0).change(inside, lambda _: Roster(1, names, there, trained=True))
 
     def asks(each: Any) -> Any:
         each._generation = 1
@@ -127,7 +127,7 @@ def test_other_settings_are_refused_while_there_are_members() -> None:
     first.formed("a").left("a").check({"codec": "two"})
 
 
-def told(applied: int, sent: int, arrived: str = "", **more: Any) -> Told:
+def told(applied: int, sent: int, arrived: str = "", **more: Any) -> RankReport:
     """What a rank of generation 2 tells; 'x' is an exchange that was not finite."""
     fates = {applied + at: each != "x" for at, each in enumerate(arrived)}
     known: dict[str, Any] = {
@@ -139,16 +139,18 @@ def told(applied: int, sent: int, arrived: str = "", **more: Any) -> Told:
         "bits": 1,
     }
     position = {"inner_step": 9, "applied": applied, "sent": sent}
-    return Told(**{**known, "position": position, "arrived": fates, "counted": {1: 4}, **more})
+    return RankReport(
+        **{**known, "position": position, "arrived": fates, "counted": {1: 4}, **more}
+    )
 
 
 @pytest.mark.parametrize("name", ["", "\ud800", "a" * 256, "a\nb"])
-@pytest.mark.parametrize("where", ["members", "waiting", "reached"])
+@pytest.mark.parametrize("where", ["members", "waiting", "reachable"])
 def test_a_roster_with_a_name_that_no_rank_has_is_refused(where: str, name: str) -> None:
     there = {
         "members": Roster(members=(name,)),
         "waiting": Roster(waiting={name: Waiting()}),
-        "reached": Roster(waiting={"a": Waiting(reached=(name,))}),
+        "reachable": Roster(waiting={"a": Waiting(reached=(name,))}),
     }
     with pytest.raises(ValueError, match="a rank has the name"):
         Roster.read(there[where].text())
@@ -159,9 +161,9 @@ def test_a_roster_with_a_name_that_no_rank_has_is_refused(where: str, name: str)
 )
 def test_what_another_version_tells_is_a_typed_error(changed: dict[str, Any]) -> None:
     found = json.loads(json.dumps(asdict(told(1, 2, "+"))))
-    assert Told.read(found) == told(1, 2, "+")
+    assert RankReport.read(found) == told(1, 2, "+")
     with pytest.raises(MembershipError, match="the same version of gradwire"):
-        Told.read({**found, **changed})
+        RankReport.read({**found, **changed})
 
 
 @pytest.mark.parametrize(
@@ -219,7 +221,7 @@ def test_a_rank_whose_partners_are_gone_does_not_begin_their_training_anew() -> 
 
 
 def test_beats_are_read_without_a_change_of_the_store() -> None:
-    store, watch = stores.HashStore(), Watch("a", 1.0)
+    store, watch = stores.HashStore(), Heartbeat("a", 1.0)
     watch.change(store, lambda roster: roster.joined("b", Waiting(), {}))
     watch.look(store)
     assert not store.check(["beat/b"])
@@ -228,13 +230,13 @@ def test_beats_are_read_without_a_change_of_the_store() -> None:
     assert watch.beats("b")
 
 
-def heard(watch: Watch, silent: set[str]) -> Said:
+def heard(watch: Heartbeat, silent: set[str]) -> WaitLog:
     """What a rank says, to whom all but these have just shown a sign of life."""
     now = time.monotonic()
     for name in "bcd":
         at = -1e9 if name in silent else now
         watch._pulses[name] = _Pulse(2, at, again=True)
-    return Said(watch, 3, 60.0, 1800.0, 0.0, 1e6, trained=False)
+    return WaitLog(watch, 3, 60.0, 1800.0, 0.0, 1e6, trained=False)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +258,7 @@ def heard(watch: Watch, silent: set[str]) -> Said:
 )
 def test_what_is_said_depends_on_who_shows_signs_of_life(there, silent, text, caplog) -> None:
     caplog.set_level("INFO", "gradwire.diloco")
-    heard(Watch("a", 1.0), silent).waiting(there)
+    heard(Heartbeat("a", 1.0), silent).waiting(there)
     (said,) = caplog.records
     assert text in said.getMessage()
     usual = said.getMessage().endswith((", after their next exchange", "form the next generation"))
@@ -265,10 +267,10 @@ def test_what_is_said_depends_on_who_shows_signs_of_life(there, silent, text, ca
 
 def test_why_a_rank_gives_up_depends_on_who_is_there() -> None:
     there = roster("abc", a=(2, 3), b=(2, 3, "c"), c=(2, 3, "b"))
-    text = heard(Watch("a", 1.0), set()).in_vain(there)
+    text = heard(Heartbeat("a", 1.0), set()).in_vain(there)
     assert "fewer than min_size=3 ranks reached each other" in text
     assert "GLOO_SOCKET_IFNAME" in text
-    text = heard(Watch("a", 1.0), {"b"}).in_vain(there)
+    text = heard(Heartbeat("a", 1.0), {"b"}).in_vain(there)
     assert text == "there were fewer than min_size=3 ranks for 1800 seconds: a, c"
 
 
@@ -293,14 +295,14 @@ class Recorded:
 def test_large_tensors_are_shared_in_pieces() -> None:
     channel: Any = Recorded()
     tensors = [torch.randn(1500, 1001), torch.tensor(7), torch.zeros(0), torch.randn(5, 4).t()]
-    share(channel, tensors, 0)
+    broadcast(channel, tensors, 0)
     sizes = [piece.nbytes for piece in channel.sent]
     assert max(sizes) == 4 << 20
     assert sum(sizes) == sum(each.nbytes for each in tensors)
     assert len(sizes) == 2 + 3  # the first has 6 MB
     channel.rank = 1
     received = [torch.zeros(each.shape, dtype=each.dtype) for each in tensors]
-    share(channel, received, 0)
+    broadcast(channel, received, 0)
     assert not channel.sent
     assert all(torch.equal(*pair) for pair in zip(tensors, received, strict=True))
 
@@ -321,16 +323,16 @@ def test_a_rank_leaves_another_only_when_that_has_seen_the_connection(monkeypatc
             left.set()
             super().leave()
 
-    monkeypatch.setattr(reach, "Gloo", Slow)
+    monkeypatch.setattr(connectivity, "Gloo", Slow)
     store, limit = stores.HashStore(), timedelta(seconds=120)
     with ThreadPoolExecutor(2) as threads:
-        both = [threads.submit(reached, lambda: store, rank, "ab", limit) for rank in (0, 1)]
+        both = [threads.submit(reachable, lambda: store, rank, "ab", limit) for rank in (0, 1)]
         assert [each.result() for each in both] == [("b",), ("a",)]
     assert early == [False]
 
 
 def test_a_rank_alone_has_nobody_to_reach() -> None:
-    assert reached(stores.HashStore, 0, ("a",), timedelta(seconds=60)) == ()
+    assert reachable(stores.HashStore, 0, ("a",), timedelta(seconds=60)) == ()
 
 
 def membership(**options: Any) -> diloco.Membership:
@@ -421,7 +423,7 @@ def test_a_membership_may_be_collected_by_the_thread_that_it_has_itself() -> Non
     assert not link._thread.is_alive()
     assert link.join(0.0)
     inside = stores.PrefixStore("gradwire/diloco", store)
-    assert Watch("other", 1.0).look(inside).members == ()
+    assert Heartbeat("other", 1.0).look(inside).members == ()
 
 
 def test_a_finalizer_waits_for_nothing_though_the_store_does_not_answer() -> None:
@@ -435,7 +437,7 @@ def test_a_finalizer_waits_for_nothing_though_the_store_does_not_answer() -> Non
     go.set()
     assert link.join(120.0)
     inside = stores.PrefixStore("gradwire/diloco", store)
-    assert Watch("other", 1.0).look(inside).members == ()
+    assert Heartbeat("other", 1.0).look(inside).members == ()
 
 
 def test_a_membership_is_for_one_training() -> None:
@@ -495,7 +497,7 @@ def test_only_ranks_with_a_checkpoint_succeed_members_that_are_silent(monkeypatc
         saved = last.state_dict()
         # To others, it has been silent for longer than any timeout.
         monkeypatch.setattr(
-            Watch, "silent", lambda self, name: 1e9 if name == "suspended" != self.name else 0.0
+            Heartbeat, "silent", lambda self, name: 1e9 if name == "suspended" != self.name else 0.0
         )
         with pytest.raises(MembershipError, match="If none of them is left, begin with another"):
             made("new")
@@ -510,7 +512,7 @@ def test_bytes_of_all_generations_count() -> None:
         return SimpleNamespace(exchange=SimpleNamespace(times=SimpleNamespace(wire_bytes=sent)))
 
     nobody: Any = None
-    flights = Flights(nobody, {}, engine(0.0))
+    flights = FragmentExchanges(nobody, {}, engine(0.0))
     for sent, total in ((100.0, 100.0), (20.0, 120.0), (3.0, 123.0)):
         flights.connect(engine(sent), nobody, lambda: False)
         assert flights.figures()[0] == total
@@ -597,7 +599,7 @@ def test_what_is_in_the_store_and_no_roster_is_one_error_also_at_the_end(text, c
 
 def test_an_older_roster_and_beats_that_are_none_are_refused() -> None:
     store = stores.HashStore()
-    watch = Watch("a", 1.0, Secret(b"key"))
+    watch = Heartbeat("a", 1.0, Secret(b"key"))
     old = watch.change(store, lambda found: found.joined("b", Waiting(), {}))
     written = store.get("roster")
     watch.replace(store, old, old.formed(["b"]))
@@ -605,11 +607,11 @@ def test_an_older_roster_and_beats_that_are_none_are_refused() -> None:
     with pytest.raises(MembershipError, match="that after 1 changes, and this rank has seen 2"):
         watch.look(store)
     assert watch.age == float("inf")
-    other = Watch("c", 1.0, Secret(b"key"))
+    other = Heartbeat("c", 1.0, Secret(b"key"))
     store.set("beat/b", "1")
     with pytest.raises(MembershipError, match="'beat/b' in the store was not written with"):
         other.look(store)
-    beaten = Watch("b", 1.0, Secret(b"key"))
+    beaten = Heartbeat("b", 1.0, Secret(b"key"))
     beaten._look(store)
     first = store.get("beat/b")
     other.look(store)

@@ -9,13 +9,13 @@ import torch
 
 import gradwire
 from gradwire.torch.diloco import DiLoCo, Membership
-from gradwire.torch.diloco.outer import Outer
+from gradwire.torch.diloco.outer import OuterOptimizer
 from gradwire.torch.transport import stores
 
 ENTRIES, INNER, STEPS, RATE = 40, 30, 20_000, 0.02
 
 
-def distances(codec: gradwire.Codec, outer: Outer, delay: int) -> torch.Tensor:
+def distances(codec: gradwire.Codec, outer: OuterOptimizer, delay: int) -> torch.Tensor:
     """Return how far two ranks' shared parameters are from the optimum, after every round.
 
     Each entry has its own curvature, and each rank an optimum of its own.
@@ -41,14 +41,14 @@ def distances(codec: gradwire.Codec, outer: Outer, delay: int) -> torch.Tensor:
     return torch.stack(found)
 
 
-def worst(codec: gradwire.Codec, outer: Outer, delay: int) -> float:
+def worst(codec: gradwire.Codec, outer: OuterOptimizer, delay: int) -> float:
     """Return the largest distance in the last tenth of a run."""
     found = distances(codec, outer, delay)
     return float(found[-len(found) // 10 :].max())
 
 
-def defaults(delay: int, mixing: float | None = None) -> Outer:
-    return Outer.given(0.7, 0.9, True, mixing, delay)
+def defaults(delay: int, mixing: float | None = None) -> OuterOptimizer:
+    return OuterOptimizer.given(0.7, 0.9, True, mixing, delay)
 
 
 @pytest.mark.parametrize("delay", [1, 6, 29])
@@ -69,7 +69,7 @@ def test_outer_momentum_is_what_a_sparser_codec_does_not_bear_with_a_delay_or_wi
     codec = gradwire.topk(0.05)
     assert worst(codec, defaults(0), 0) > 1000
     for delay in (0, 6):
-        assert worst(codec, Outer.given(1.0, 0.0, True, None, delay), delay) < 15
+        assert worst(codec, OuterOptimizer.given(1.0, 0.0, True, None, delay), delay) < 15
 
 
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, True), (0.9, True), (0.9, False)])
@@ -79,14 +79,16 @@ def test_the_limit_of_a_mixing_is_where_it_diverges(momentum, nesterov, mixing):
 
     def end(lr: float) -> float:
         """How far apart they are in the end, if nothing is trained after the first move."""
-        outer = Outer(lr, momentum, nesterov, mixing)
+        outer = OuterOptimizer(lr, momentum, nesterov, mixing)
         own, shared, velocity = (torch.tensor([x], dtype=torch.float64) for x in (1.0, 0.0, 0.0))
         for _ in range(3000):
             outer.step(shared, velocity, shared - own)
             outer.place(own, shared, None)
         return float((shared - own).abs())
 
-    below, above = (Outer(lr, momentum, nesterov, mixing) for lr in (0.97 * most, 1.03 * most))
+    below, above = (
+        OuterOptimizer(lr, momentum, nesterov, mixing) for lr in (0.97 * most, 1.03 * most)
+    )
     below.check(gradwire.dense())
     assert end(below.lr) < 1e-6
     with pytest.raises(ValueError, match=f"diverges from {most:.3g} on"):

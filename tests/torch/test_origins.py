@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradwire
-from gradwire.torch.backends import choice, host
+from gradwire.torch.backends import dispatch, host
 from gradwire.torch.engine.grad_tracker import GradSource, GradTracker
 from gradwire.torch.engine.parameter import ParameterSlot
 
@@ -45,7 +45,7 @@ def origins(tensors):
 )
 def test_what_was_not_cleared_is_mixed(tensors, origins, monkeypatch, backend, clear, mixed):
     if backend == "host":
-        monkeypatch.setattr(choice, "_IN_PLACE", host)
+        monkeypatch.setattr(dispatch, "_IN_PLACE", host)
     for each in tensors:
         if clear is None:
             each.grad = None
@@ -64,7 +64,7 @@ def test_what_was_not_cleared_is_mixed(tensors, origins, monkeypatch, backend, c
 
 
 def test_what_is_kept_is_asked_of_all_at_once(tensors, origins, monkeypatch):
-    monkeypatch.setattr(choice, "_IN_PLACE", host)
+    monkeypatch.setattr(dispatch, "_IN_PLACE", host)
     tensors[0].grad.zero_()
     parameters = [mark.parameter for mark in origins.marks]
     with Reads() as reads:
@@ -82,7 +82,7 @@ def test_what_is_kept_is_asked_of_all_at_once(tensors, origins, monkeypatch):
 
 
 def test_what_was_cleared_since_is_mixed_no_more(tensors, origins, monkeypatch):
-    monkeypatch.setattr(choice, "_IN_PLACE", host)
+    monkeypatch.setattr(dispatch, "_IN_PLACE", host)
     torch.stack(tensors).sum().backward()
     for each in tensors:
         each.grad.zero_()

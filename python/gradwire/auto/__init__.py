@@ -4,9 +4,9 @@
 """
 
 from gradwire.auto.decider import Decider, Evidence
-from gradwire.auto.figures import Figures, combined
 from gradwire.auto.model import Model
 from gradwire.auto.setting import BF16, FP32, OWNERS_FROM, Plan, Setting, describe, ladder
+from gradwire.auto.step_stats import Figures, combined
 
 __all__ = [
     "BF16",

@@ -1,57 +1,51 @@
-"""Decides on a plan: measures, predicts, tries, and keeps what was the fastest."""
+"""Chooses a plan: measures, predicts, tries, and keeps the fastest."""
 
 import enum
 import math
 from collections.abc import Callable
 from typing import Protocol
 
-from gradwire.auto import sentence
-from gradwire.auto.budget import Budget
-from gradwire.auto.figures import Figures
-from gradwire.auto.known import LESS, Known, Timed
+from gradwire.auto import explain
+from gradwire.auto.candidates import FEW, SOME, beaten, challenge, enough, estimate, promising
+from gradwire.auto.measurements import LESS, Budget, Measurements, Timed
 from gradwire.auto.model import Model
-from gradwire.auto.prospects import estimate, promising
-from gradwire.auto.rivals import FEW, SOME, beaten, challenge, enough
 from gradwire.auto.setting import FP32, Plan, compresses
-from gradwire.auto.watch import MATTERS, Watch, outdated
+from gradwire.auto.step_stats import MATTERS, Drift, Figures, outdated
 
 __all__ = ["Decider", "Evidence"]
 
 SETTLING = 2
-"""Steps after a change that are not measured: size limits are learnt, residuals sent."""
+"""Steps after a change that are not measured: size limits adapt, and residuals are sent."""
 SLOW = 0.25
-"""Seconds of a dense step from which on one step is left out after a change, and not two."""
+"""Seconds of a dense step from which only one step is skipped after a change."""
 GLANCE, SPAN = 0.1, 0.25
-"""Seconds of steps that are measured at least before a plan is given up, and before it is kept."""
+"""Least seconds of measured steps before a plan is given up, and before it is kept."""
 LONG = 4.0
-"""Seconds of a step from which on the first one is enough, if it is mostly exchange."""
-MOST = 48
-"""Steps that a plan is measured for at most."""
-WAITS = 4
-"""Times that it is measured for longer: not all steps may have been known."""
-GIVEN_UP = 1.3
-"""A plan is given up at the first look if its step takes so many times as long as the best."""
-STRANGE = 2.0
-"""A step that takes so many times as long as expected is not believed at the first look."""
+"""Seconds of a step from which one step is enough, if it is mostly exchange."""
+MOST, WAITS = 48, 4
+"""Largest number of measured steps, and of times that a measurement is prolonged."""
+GIVEN_UP, STRANGE = 1.3, 2.0
+"""At the first look: ratio to the fastest step from which a plan is given up, and ratio to the
+expected step from which a step is not believed."""
 TRIALS, REMATCHES = 6, 3
-"""Plans that are tried one after another on one link, and that are measured once more."""
+"""Number of plans that are tried on one link, and that are measured again."""
 SHORTEST, LONGEST, LATEST = 8, 256, 60.0
-"""Steps between two looks at a plan in use, and the seconds that make them fewer."""
+"""Bounds of the steps between two looks at the plan in use, and the most seconds between them."""
 MOST_ANEW, RENEWED = 6, 2
-"""Further looks that it takes at most until all begins anew; times that predictions are renewed."""
+"""Most further looks before a restart, and number of times that predictions are renewed."""
 OTHER = 1.5
-"""A link with so many times the bandwidth, or so much less, is another one."""
+"""Ratio of bandwidths from which a link counts as another one."""
 
 
 class Evidence(Protocol):
-    """What is measured only when it is needed, on all ranks together."""
+    """Measurements that are made on demand, on all ranks together."""
 
     def model(self, figures: Figures) -> Model:
-        """Return the cost model with these figures."""
+        """Return the cost model for these figures."""
 
 
 class Phase(enum.Enum):
-    """What the decider is about."""
+    """What the decider is doing."""
 
     MEASURING = "measuring"
     TRYING = "trying"
@@ -59,30 +53,30 @@ class Phase(enum.Enum):
 
 
 class Decider:
-    """The decisions of one attachment. The same figures lead to the same decisions on any machine.
+    """The decisions of one attachment; the same figures lead to the same decisions everywhere.
 
-    It begins with figures of the plan in use. If the exchange costs time, the model predicts the
-    step of all others. Those that may be faster, were predictions wrong by nearly a factor of two,
-    are tried one after another; what was beaten, but not by far, is measured once more, as steps
-    may have been slow for another reason. A plan is measured for a quarter of a second, or at once
-    given up if it is far behind. The fastest stays; of two that differ by 1 % or less, the one that
-    leaves out less.
+    The plan in use is measured first. If its exchange costs time, the model predicts the step of
+    all other plans. Those that may be faster, even if predictions are wrong by nearly a factor of
+    two, are tried one after another. Plans that were only slightly slower are measured again, since
+    something else may have delayed them. A plan is measured for a quarter of a second, or given up
+    at once if it is far slower. The fastest plan is kept; of two that differ by 1 % or less, the
+    one that sends more.
 
     Later looks come at growing intervals. Plans that were close are compared again from time to
-    time, for which 1 % of the time may be lost, and the plan in use gives way only to one that is
-    clearly faster. If exchanges or the rest of a step take another time than they did, twice in a
-    row, or the link turns out to be another one, all begins anew.
+    time, which may cost 1 % of the time, and replace the plan in use only if clearly faster.
+    Everything starts again if the durations of exchanges, or of the rest of a step, change twice in
+    a row, or if the bandwidth of the link changes.
 
     Attributes
     ----------
     plan : tuple of Setting
-        In use.
+        The plan in use.
     due : int
         Steps until the next look.
     skips : int
-        How many of them come first that are not to be measured.
+        How many of these, the first ones, are not measured.
     keeps : bool
-        What was measured since the last look counts at the next one, too.
+        Whether the figures since the last look also count at the next one.
     reason : str
         Why this plan is in use, in a sentence.
     """
@@ -94,9 +88,9 @@ class Decider:
         self.keeps = False
         self.reason = "It measures the first steps."
         self._phase = Phase.MEASURING
-        self._known = Known()
+        self._known = Measurements()
         self._model: Model | None = None
-        self._watch = Watch()
+        self._drift = Drift()
         self._budget = Budget()
         self._steps = 0  # since the beginning
         self._trials = 0
@@ -110,16 +104,16 @@ class Decider:
 
     @property
     def settled(self) -> bool:
-        """Whether the plan in use is neither tried nor measured for the first time."""
+        """Whether the plan in use was chosen, and is not on trial."""
         return self._phase is Phase.SETTLED
 
     def look(self, figures: Figures, evidence: Evidence) -> Plan:
-        """Return the plan from now on, and set `due`, `skips`, `keeps` and `reason`.
+        """Return the plan for the next steps, and set `due`, `skips`, `keeps` and `reason`.
 
         Parameters
         ----------
         figures : Figures
-            Of the steps since the last change of plan, at most since the last look.
+            Of the steps since the last look or change of plan.
         evidence : Evidence
         """
         self._steps += self.due
@@ -136,10 +130,8 @@ class Decider:
         act[self._phase](figures, evidence)
         return self.plan
 
-    # The phases -------------------------------------------------------------------------------
-
     def _measure(self, figures: Figures, evidence: Evidence) -> None:
-        """Measure the plan in use, the first of all."""
+        """Measure the first plan in use."""
         timed = self._known.note(self.plan, figures, self._steps)
         long = timed.lasted >= LONG and figures.exposed > 0.5 * figures.period
         if not long and self._wait(timed, FEW):
@@ -153,8 +145,7 @@ class Decider:
         self._next(figures)
 
     def _judge(self, figures: Figures, evidence: Evidence) -> None:
-        """Judge a plan beside the best of the others."""
-        del evidence
+        """Compare the plan on trial with the fastest of the others."""
         timed = self._known.note(self.plan, figures, self._steps)
         best = self._known.timed[self._known.fastest(without=self.plan)]
         behind = timed.seconds > GIVEN_UP * best.seconds and timed.apart(best)
@@ -171,11 +162,11 @@ class Decider:
         self._next(figures)
 
     def _look_after(self, figures: Figures, evidence: Evidence) -> None:
-        """Look after the plan in use."""
-        if self._watch.differs(figures):
+        """Check the plan in use."""
+        if self._drift.differs(figures):
             self.due = SHORTEST
-            # Where all changes again and again, it takes longer each time to be believed.
-            if self._watch.strange > 1 + self._anew:
+            # If everything keeps changing, each change takes longer to be believed.
+            if self._drift.strange > 1 + self._anew:
                 self._anew = min(self._anew + 1, MOST_ANEW)
                 self._begin_anew(figures, evidence)
             return
@@ -188,7 +179,7 @@ class Decider:
             self._begin_anew(figures, evidence)
             return
         elif self._renewed < RENEWED and outdated(self._model.compute, figures):
-            # It was made of steps that other things had held up.
+            # Something else had delayed the steps that the model was made of.
             self._renewed += 1
             self._model = self._modelled(figures, evidence)
             self._trials = 0
@@ -202,10 +193,8 @@ class Decider:
         if self._model is not None:
             self._challenge()
 
-    # What they are made of --------------------------------------------------------------------
-
     def _wait(self, timed: Timed, least: int) -> bool:
-        """Measure for longer, if it was not long enough."""
+        """Prolong the measurement if it was too short."""
         needed = min(MOST, max(least, math.ceil(SPAN / timed.seconds)))
         if timed.steps >= needed or self._waits == WAITS:
             return False
@@ -214,7 +203,7 @@ class Decider:
         return True
 
     def _next(self, figures: Figures) -> None:
-        """Try another plan, measure one once more, or keep the best."""
+        """Try another plan, measure one again, or keep the fastest."""
         model, known = self._model, self._known
         assert model is not None
         if self._incumbent is not None:
@@ -226,12 +215,12 @@ class Decider:
             predicted = estimate(model, known, plan)[0]
             self._trials += 1
             self._try(plan, predicted)
-            self.reason = sentence.trying(plan, predicted, best, known)
+            self.reason = explain.trying(plan, predicted, best, known)
             return
         rival = beaten(known, best, self._again) if len(self._again) < REMATCHES else None
         if rival is not None:
             self._again.add(rival)
-            self.reason = sentence.again(rival, best, known)
+            self.reason = explain.again(rival, best, known)
             self._try(rival, self._timed(rival))
             return
         self._settle(figures)
@@ -239,7 +228,7 @@ class Decider:
             known.hold(each, self.plan, self._steps)
 
     def _try(self, plan: Plan, expected: float) -> None:
-        """Use a plan for as many steps as tell whether it is far behind."""
+        """Use a plan for as many steps as show whether it is far slower."""
         self._expected = expected
         brief = expected >= SLOW and not compresses(plan)
         expected = min(expected, self._timed(self._known.fastest()))
@@ -254,8 +243,8 @@ class Decider:
         near = [plan for plan in known.timed if self._timed(plan) <= (1.0 + LESS) * least]
         best = min(near, key=lambda plan: (self._strength(plan), self._timed(plan)))
         self._interval = SHORTEST
-        # The figures are of the plan that was in use: those of another one come with the next look.
-        self._watch.begin(figures if best == self.plan else None)
+        # These figures belong to the previous plan; those of another one come with the next look.
+        self._drift.begin(figures if best == self.plan else None)
         self._budget.begin()
         self._keep(best, figures)
 
@@ -263,14 +252,14 @@ class Decider:
         self.skips = 0 if best == self.plan else SETTLING
         self.plan, self._phase, self._incumbent = best, Phase.SETTLED, None
         self.due = self.skips + self._pause(self._timed(best))
-        self.reason = sentence.settled(best, self._known, self._model, figures)
+        self.reason = explain.settled(best, self._known, self._model, figures)
 
     def _pause(self, period: float) -> int:
-        """Return the steps to the next look at a plan in use."""
+        """Return the steps until the next look at the plan in use."""
         return max(SHORTEST, min(self._interval, int(LATEST / period)))
 
     def _challenge(self) -> None:
-        """Compare the plan in use with another one, if there is reason and time for it."""
+        """Compare the plan in use with another one, if that may gain and the budget allows it."""
         known, model = self._known, self._model
         assert model is not None
         found = challenge(model, known, self.plan, self._steps, SETTLING)
@@ -280,14 +269,14 @@ class Decider:
         known.hold(found.plan, self.plan, self._steps)
         self._incumbent = self.plan
         self.reason = (
-            sentence.again(found.plan, self.plan, known)
+            explain.again(found.plan, self.plan, known)
             if found.measured
-            else sentence.trying(found.plan, found.expected, self.plan, known)
+            else explain.trying(found.plan, found.expected, self.plan, known)
         )
         self._try(found.plan, found.expected)
 
     def _return(self, figures: Figures) -> None:
-        """Go on with the plan that was in use, or with another one that was clearly faster."""
+        """Return to the plan that was in use, unless the other one was clearly faster."""
         incumbent, known = self._incumbent, self._known
         assert incumbent is not None
         mine, its = known.timed[incumbent], known.timed[self.plan]
@@ -296,7 +285,7 @@ class Decider:
         if its.seconds < limit * mine.seconds and (weaker or its.apart(mine)):
             known.hold(incumbent, self.plan, self._steps)
             self._interval = SHORTEST
-            self._watch.begin(figures)
+            self._drift.begin(figures)
             incumbent = self.plan
         else:
             assert self._model is not None
@@ -304,20 +293,20 @@ class Decider:
         self._keep(incumbent, figures)
 
     def _has_another_link(self, figures: Figures, evidence: Evidence) -> bool:
-        """Measure the link from time to time where frames are too small to tell its speed."""
+        """Measure the link from time to time: small frames do not show its bandwidth."""
         model = self._model
         assert model is not None
         if not compresses(self.plan) or not self._budget.may_probe(model.link.bandwidth):
             return False
         found = self._modelled(figures, evidence).link.bandwidth
-        # All-reduces beside a backward pass have shown another speed than those with nothing else.
+        # All-reduces beside a backward pass show another bandwidth than those on an idle link.
         before, limit = (self._probed, OTHER) if self._probed else (model.link.bandwidth, 2 * OTHER)
         self._probed = found
         low, high = sorted((found, before))
         return high > limit * low
 
     def _begin_anew(self, figures: Figures, evidence: Evidence) -> None:
-        """Measure anew: the link or the work has changed, and nothing known before holds."""
+        """Forget all measurements: the link or the workload has changed."""
         self._known.clear()
         self._again.clear()
         self._trials = self._waits = self._renewed = 0
@@ -326,7 +315,7 @@ class Decider:
         self._measure(figures, evidence)
 
     def _modelled(self, figures: Figures, evidence: Evidence) -> Model:
-        """Return the model with these figures, and count what it took to measure the link."""
+        """Return the model for these figures, and count the time of measuring the link."""
         model = evidence.model(figures)
         self._budget.probed(model.probing)
         return model

@@ -1,8 +1,7 @@
-"""Predicts the step of a plan by `gradwire.cost`, from what was measured."""
+"""Predicts the step of a plan from measured figures, by `gradwire.cost`."""
 
 from collections.abc import Mapping, Sequence
 
-from gradwire.auto.figures import Figures
 from gradwire.auto.setting import (
     BF16,
     FP32,
@@ -13,6 +12,7 @@ from gradwire.auto.setting import (
     compresses,
     strength,
 )
+from gradwire.auto.step_stats import Figures
 from gradwire.cost import (
     Bucket,
     Calibration,
@@ -35,7 +35,7 @@ __all__ = ["CODEC", "Model"]
 CODEC = "codec"
 """The name of the codec in the calibration."""
 _MANY = 64
-"""Buckets above which no mixed plans are looked for."""
+"""Largest number of buckets for which mixed plans are considered."""
 
 
 class Model:
@@ -51,14 +51,14 @@ class Model:
     ratios : sequence of float
         Ratios that may be tried; empty if the codec has none.
     owners : bool
-        Sums may go through owners of ranges, too, if there are `OWNERS_FROM` ranks or more.
+        Whether sums may also go through owners of ranges, with `OWNERS_FROM` ranks or more.
     probing : float
-        Seconds that it took to measure the link, the same on all ranks; 0 if the steps have told.
+        Seconds spent on measuring the link, the same on all ranks; 0 if steps have shown its speed.
 
     Attributes
     ----------
     numels : list of int
-        Entries of each bucket of which a setting may leave something out: 1 of a sparse one.
+        Entries of each bucket that a setting may leave out; 1 for a sparse bucket.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class Model:
         self.probing = probing
         backward = figures.ready[-1]
         self._rest = max(0.0, figures.compute - backward)
-        # Gradients that are sparse are gathered, whatever the plan, in the time that was measured:
-        # the table that they belong to tells nothing of it.
+        # Sparse gradients are gathered whatever the plan: the measured time counts, and not the
+        # size of the table that they belong to.
         sparse = {
             at
             for at, (nbytes, *applies) in enumerate(
@@ -111,7 +111,7 @@ class Model:
             setting: predicted(method)
             for setting, method in _methods(calibration, ratios, exchanges).items()
         }
-        self._all: tuple[Bucket, ...] = ()  # what the codec sends when a bucket leaves it
+        self._all: tuple[Bucket, ...] = ()  # sends the residual when a bucket leaves the codec
         if ratios and CODEC in calibration.codecs:
             self._all = predicted(_of_share(calibration, 1.0, exchanges[-1]))
         # A dense bucket that ends a step of the codec goes with it: by an all-gather, unless
@@ -134,7 +134,7 @@ class Model:
         return self._steps[plan]
 
     def leaving(self, plan: Plan, other: Plan) -> float:
-        """Return the predicted seconds of the step between two plans that sends all entries.
+        """Return the predicted seconds of the step between two plans that flushes residuals.
 
         0 if no bucket leaves the codec, or the codec keeps nothing.
         """
@@ -148,7 +148,7 @@ class Model:
         return self._rest + overlapped(buckets, shared=True).end
 
     def plans(self) -> list[Plan]:
-        """Return the plans worth a look: one setting wherever it applies, and the best mixture."""
+        """Return the plans to consider: each setting wherever it applies, and the best mixture."""
         if not self._plans:
             self._plans = self._find()
         return self._plans
@@ -180,12 +180,12 @@ class Model:
         return setting if applies.get(setting.kind, self.figures.codable[at]) else FP32
 
     def _mixed(self, start: Plan) -> Plan:
-        """Change one bucket after the other to what makes the step fastest."""
+        """Give one bucket after another the setting that makes the step fastest."""
         codec = next((each for each in start if each.kind == "codec"), None)
         coded = [each for each in self._by if codec is not None and _alike(each, codec)]
         plan, seconds = start, self.step(start)
         for at in range(len(plan)):
-            # The last bucket ends a step that was encoded in parts: it is dense only if it must be.
+            # The last bucket ends a step that was encoded in parts: it is dense only if necessary.
             for each in coded if at == len(plan) - 1 else [FP32, BF16, *coded]:
                 other = (*plan[:at], self._allowed(at, each), *plan[at + 1 :])
                 if self.step(other) < 0.999 * seconds:
@@ -194,7 +194,7 @@ class Model:
 
 
 def _alike(one: Setting, other: Setting) -> bool:
-    """Tell whether two settings differ in their exchange at most."""
+    """Tell whether two settings differ at most in their exchange."""
     return (one.kind, one.ratio) == (other.kind, other.ratio)
 
 
@@ -213,7 +213,7 @@ def _methods(
 def _of_share(
     calibration: Calibration, share: float | None, exchange: Exchange = "gather"
 ) -> Method:
-    """Return the codec with an exchange, and with another share of the entries than its own."""
+    """Return the codec with this exchange and share of the entries."""
     method = compressed(CODEC, calibration)
     if exchange == "owners":
         selects = calibration.codecs[CODEC].codec.sparsify.selects

@@ -21,9 +21,9 @@ __all__ = [
 
 _STEPS = (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 _AGAIN = 0.3
-"""What selecting or rounding the sums once more counts beside a ratio: less than its next step."""
+"""Strength of selecting or rounding the sums a second time: less than one step of the ladder."""
 OWNERS_FROM = 3
-"""Ranks from which sums may go through owners: two of them send as many bytes by an all-gather."""
+"""Least number of ranks for owners of ranges; two ranks send as many bytes by an all-gather."""
 
 Exchange: TypeAlias = Literal["gather", "owners"]
 """An all-gather of frames, or sums of ranges by their owners; see ``docs/exchanges.md``."""
@@ -64,10 +64,7 @@ Plan: TypeAlias = tuple[Setting, ...]
 
 
 def ladder(least: float, most: float = 1.0) -> tuple[float, ...]:
-    """Return the ratios that are tried, from the largest down to the least one allowed.
-
-    The least one is tried even if it is more than ``most``.
-    """
+    """Return the ratios to try, from at most ``most`` down to ``least``, which is always tried."""
     return (*(each for each in _STEPS if least < each <= most), least)
 
 
@@ -77,7 +74,7 @@ def compresses(plan: Plan) -> bool:
 
 
 def strength(plan: Plan, numels: Sequence[int]) -> float:
-    """Return how much a plan leaves out: of two that are as fast, the weaker one is better."""
+    """Return how much a plan leaves out; of two equally fast plans the weaker one is better."""
     total = 0.0
     for setting, numel in zip(plan, numels, strict=True):
         if setting.kind == "bf16":

@@ -63,9 +63,7 @@ def _paragraph(text: str) -> str:
 def _call(preset: Preset) -> str:
     """Return an expression that builds the codec, given that its module is imported."""
     module = preset.build.__module__
-    home = "gradwire" if module.startswith("gradwire.") else module
-    options = ", ".join(f"{name}={value!r}" for name, value in preset.example.items())
-    return f"{home}.{preset.build.__name__}({options})"
+    return f"{'gradwire' if module.startswith('gradwire.') else module}.{preset.call}"
 
 
 def _signature(preset: Preset) -> str:

@@ -1,4 +1,4 @@
-"""What exchanges cost: bytes, seconds and memory, for any number of ranks and any link.
+"""The cost of exchanges: bytes, seconds and memory, for any number of ranks and any link.
 
 >>> network = gradwire.cost.Network(64, gradwire.cost.Link(bandwidth=1e9, latency=50e-6))
 >>> payload = gradwire.cost.Payload.sparse(25_000_000, entries=250_000)
@@ -24,8 +24,7 @@ from gradwire.cost.methods import Method, bf16, compressed, fp32
 from gradwire.cost.network import Link, Network
 from gradwire.cost.payload import Payload, information_bits
 from gradwire.cost.prediction import Prediction, Workload, break_even, predict
-from gradwire.cost.simulation import Exchanged, simulate
-from gradwire.cost.support import Support
+from gradwire.cost.simulation import Exchanged, Support, simulate
 from gradwire.cost.timeline import Bucket, Timeline, ddp_buckets, overlapped
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What codecs cost on this machine: a few encodes and decodes, timed, and lines through them."""
+"""The cost of codecs on a machine: lines fitted to timed encodes and decodes, and their file."""
 
 import dataclasses
 import json
@@ -43,29 +43,28 @@ class Line:
             object.__setattr__(self, field.name, value)
 
     def __call__(self, numel: float, entries: float, frames: float = 1) -> float:
-        """Return the seconds of so many entries, of which so many are sent, in so many frames."""
+        """Return the seconds for a tensor of ``numel`` entries that sends ``entries``."""
         return frames * self.fixed + numel * self.per_numel + entries * self.per_entry
 
 
 @dataclasses.dataclass(frozen=True)
 class CodecCost:
-    """What one codec costs.
+    """The cost of one codec.
 
     Attributes
     ----------
     codec : Codec
-        The codec. What is measured holds for other ratios too.
+        The measurements also hold for its other ratios.
     encode, decode : Line
         Seconds of an encode, and of adding a decoded frame to a tensor.
     header : float
         Bytes of a frame without entries.
     entry_bits : float
-        Bits of an entry, above the information bound of its position if it has one.
+        Bits per entry, without the information bound of its position.
     share : float
-        Share of the entries that was sent. A codec with a ratio sends its ratio; for the others,
-        it depends on the data, and this is that of the calibration.
+        Share of the entries that is sent: the ratio, or without one that of the calibration data.
     state_bytes : float
-        Bytes that a state keeps per entry of a tensor.
+        Bytes of state per entry of a tensor.
     """
 
     codec: Codec
@@ -94,14 +93,14 @@ class CodecCost:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
-        """Return what `to_json` described."""
+        """Return the cost that `to_json` describes."""
         lines = {name: Line(**plain[name]) for name in ("encode", "decode")}
         return cls(**{**plain, **lines, "codec": Codec.from_config(plain["codec"])})
 
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """What codecs cost on one machine.
+    """The cost of codecs on one machine.
 
     Attributes
     ----------
@@ -114,7 +113,7 @@ class Calibration:
     threads : int
         Threads of an encode.
     machine : mapping of str to str
-        Where it was measured, for the reader.
+        Description of the machine.
     """
 
     codecs: Mapping[str, CodecCost]
@@ -141,12 +140,12 @@ class Calibration:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
-        """Return the calibration that `to_json` described.
+        """Return the calibration that `to_json` describes.
 
         Raises
         ------
         ValueError
-            It is none, or one of a newer version.
+            It is not a calibration, or one of another version.
         """
         if not isinstance(plain, dict) or "version" not in plain:
             raise ValueError("not a calibration: gradwire.cost.Calibration.save writes them")
@@ -163,7 +162,7 @@ class Calibration:
             raise ValueError(f"not a calibration: {error}; calibrate again") from error
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file as JSON."""
+        """Write the calibration to a file as JSON."""
         text = json.dumps(self.to_json(), indent=1, allow_nan=False)
         _files.write(path, text + "\n")
 

@@ -1,4 +1,4 @@
-"""What each exchange sends: its phases, by the number of participants.
+"""Models of exchanges: their phases, by the number of participants.
 
 Bytes are exact means over the participants. Times follow the longest path. With N participants:
 
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 FRONT, RESULT = 32, 16
-"""Bytes that a reduce-scatter sends ahead of pieces, beside a bit for each tensor, and of sums."""
+"""Bytes of a reduce-scatter's headers: of pieces, which also have a bit per tensor, and of sums."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Phase:
     Attributes
     ----------
     name : str
-        What it is.
+        For tables.
     sent : float
-        Bytes that a participant sends, the mean of all.
+        Mean of the bytes that a participant sends.
     serial : float
         Bytes on the longest path.
     rounds : float
@@ -64,47 +64,47 @@ class Phase:
 
 
 def ring_all_reduce(nbytes: float, ranks: int, name: str = "all-reduce") -> Phase:
-    """Return the phase of a ring all-reduce of so many bytes."""
+    """Return the phase of a ring all-reduce of ``nbytes``."""
     rounds = 2 * (ranks - 1)
     return Phase(name, rounds * nbytes / ranks, rounds * nbytes / ranks, rounds, rounds)
 
 
 def ring_all_gather(nbytes: float, ranks: int, name: str = "all-gather") -> Phase:
-    """Return the phase of a ring all-gather to which each participant adds so many bytes."""
+    """Return the phase of a ring all-gather of ``nbytes`` from each participant."""
     rounds = ranks - 1
     return Phase(name, rounds * nbytes, rounds * nbytes, rounds, rounds)
 
 
 def exchange_all(nbytes: float, ranks: int, name: str) -> Phase:
-    """Return the phase in which each sends every other a message of so many bytes, at once."""
+    """Return the phase in which all send all others a message of ``nbytes`` at the same time."""
     messages = ranks - 1
     return Phase(name, messages * nbytes, messages * nbytes, min(1, messages), messages)
 
 
 def _broadcasts(nbytes: float, ranks: int, leaders: int, name: str) -> Phase:
-    """Return the phase in which some ranks broadcast their part of the bytes, all at once."""
+    """Return the phase in which the leaders broadcast their parts of ``nbytes`` at once."""
     rounds = (ranks - 1).bit_length()
     return Phase(name, (ranks - 1) * nbytes / ranks, rounds * nbytes, rounds, rounds * leaders)
 
 
 @dataclasses.dataclass(frozen=True)
 class Exchange(abc.ABC):
-    """Any exchange.
+    """The base class of exchanges.
 
     Attributes
     ----------
     divides : bool
-        Ranks of a node may each exchange their share of a tensor with other nodes. Otherwise all
-        ranks of all nodes form one ring.
+        Each rank of a node exchanges its share of a tensor with other nodes. Otherwise all ranks of
+        all nodes form one ring.
     before, after : int
-        How many of the phases, from the first and from the last, are not on their own: the thread
-        that encodes, or the one that decodes, waits for them.
+        Number of first phases for which the encoding thread waits, and of last phases for which the
+        decoding thread waits.
     slots : bool
-        Frames go in slots, which are longer.
+        Frames are sent in slots, which are longer.
     sums : bool
-        Values are added up on the wire, as what the quantizer says.
+        Values are summed on the wire, in the quantizer's dtype.
     factors : bool
-        Two factors of each matrix go, and no entries.
+        Two factors of each matrix are sent instead of entries.
     """
 
     divides: ClassVar[bool] = True
@@ -121,26 +121,25 @@ class Exchange(abc.ABC):
         Parameters
         ----------
         payload : Payload
-            What one participant sends.
+            Of one participant.
         ranks : int
             Number of participants, at least 1.
         """
 
     @abc.abstractmethod
     def buffers(self, payload: Payload, ranks: int) -> float:
-        """Return the bytes that a rank holds for the exchange of one bucket."""
+        """Return the bytes of a rank's buffers for the exchange of one bucket."""
 
     def decodes(self, ranks: int) -> float:
         """Return how many times the entries of one participant a rank decodes."""
-        return float(ranks)
+        return 1.0 if self.sums or self.factors else float(ranks)
 
     def pieces(self, ranks: int) -> float:
-        """Return how many frames of a tensor, or pieces of them, a rank decodes."""
+        """Return how many frames of a tensor, or pieces of frames, a rank decodes."""
         return max(self.decodes(ranks), 1.0)
 
     def encodes(self, ranks: int) -> float:
         """Return how many entries a rank encodes, in units of the tensor."""
-        del ranks
         return 1.0
 
 
@@ -156,14 +155,8 @@ class RingAllReduce(Exchange):
 
     def buffers(self, payload: Payload, ranks: int) -> float:
         """Return the bytes of a copy, which only values of another dtype than the bucket need."""
-        del ranks
         same = payload.entries == payload.numel and payload.value_bits == 32.0
         return 0.0 if same else payload.value_bytes
-
-    def decodes(self, ranks: int) -> float:
-        """Return 1: the sum."""
-        del ranks
-        return 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,13 +206,7 @@ class SharedPositions(Exchange):
 
     def buffers(self, payload: Payload, ranks: int) -> float:
         """Return the bytes of positions and values."""
-        del ranks
         return payload.nbytes + payload.value_bytes
-
-    def decodes(self, ranks: int) -> float:
-        """Return 1: the sum."""
-        del ranks
-        return 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,7 +255,6 @@ class SparseReduceScatter(Exchange):
 
     def decodes(self, ranks: int) -> float:
         """Return 2: a range of all ranks, then all ranges."""
-        del ranks
         return 2.0
 
     def pieces(self, ranks: int) -> float:
@@ -317,10 +303,4 @@ class LowRankAllReduces(Exchange):
 
     def buffers(self, payload: Payload, ranks: int) -> float:
         """Return the bytes of both factors."""
-        del ranks
         return 4.0 * sum(payload.factors)
-
-    def decodes(self, ranks: int) -> float:
-        """Return 1: the product."""
-        del ranks
-        return 1.0

@@ -1,4 +1,4 @@
-"""Time codecs on this machine, each in a few seconds."""
+"""Timing codecs on this machine, each for a few seconds."""
 
 import dataclasses
 import platform
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 __all__ = ["calibrate"]
 
 NUMELS = (1 << 14, 1 << 18, 1 << 21)
-"""Sizes of tensors: up to what does not fit into the caches."""
+"""Sizes of tensors; the largest does not fit into caches."""
 SPREAD = 4.0
-"""Ratios below and above a codec's own are measured too, so many times smaller and larger."""
+"""Factor between a codec's ratio and the two other ratios that are measured."""
 EVICTED = 1 << 24
 """Entries of float32 that are written between repetitions: more than caches hold."""
 BLOCK = 1 << 17
-"""Entries of a product that low rank computes at once."""
+"""Entries of a low-rank product that are computed at once."""
 LEAST = 5
-"""Repetitions of each point, and one that is not counted."""
+"""Least number of repetitions of each point, after one that is not counted."""
 
 Array = NDArray[np.float32]
 
@@ -46,32 +46,28 @@ def calibrate(
     numels: Sequence[int] = NUMELS,
     cold: bool = True,
 ) -> Calibration:
-    """Measure what codecs cost on this machine, with the current number of threads.
+    """Measure the cost of codecs on this machine, with the current number of threads.
 
-    Each point is the median of steady encodes of numbers with heavy tails, as of gradients, and of
-    decodes that add a frame to a tensor. A codec with a ratio is measured at three of them. What a
-    codec without one selects depends on the data: see `CodecCost.share`.
+    Each point is the median of steady encodes of heavy-tailed numbers, like gradients, and of
+    decodes that add a frame to a tensor. A codec with a ratio is measured at three ratios. Without
+    one, the number of selected entries depends on the data: see `CodecCost.share`.
 
     Parameters
     ----------
     codecs : mapping of str to Codec
-        By names of the caller.
+        By name.
     seconds : float
-        Aim for each codec; each point has at least a few repetitions.
+        Time for each codec, approximately.
     numels : sequence of int
         Sizes of the tensors, at least two.
     cold : bool
-        Clear the processor's caches before each repetition: in training, other tensors have been
-        there since the last step. The time of that comes out of ``seconds``.
-
-    Returns
-    -------
-    Calibration
+        Evict the processor's caches before each repetition, as other tensors do in training. The
+        time for it is a part of ``seconds``.
 
     Raises
     ------
     TypeError, ValueError
-        Something that is no codec, or no time.
+        Not a codec, or a value out of range.
     """
     for name, codec in codecs.items():
         if not isinstance(codec, Codec):
@@ -98,7 +94,7 @@ def calibrate(
 
 
 def _gradient(draw: np.random.Generator, numel: int) -> Array:
-    """Return a tensor with tails as heavy as those of gradients."""
+    """Return heavy-tailed random numbers."""
     made = draw.standard_normal(numel, np.float32)
     made *= draw.standard_exponential(numel, np.float32) * np.float32(1e-3)
     return made
@@ -116,7 +112,7 @@ def _at_ratios(codec: Codec) -> list[Codec]:
 
 @dataclasses.dataclass(frozen=True)
 class _Point:
-    """What one codec takes for one tensor."""
+    """The times of one codec for one tensor."""
 
     numel: int
     count: int
@@ -140,10 +136,7 @@ class _Point:
 
     @classmethod
     def of_low_rank(cls, rank: int, tensors: list[Array], seconds: float, clock: "_Clock") -> Self:
-        """Time a step of power iteration, with what `gradwire.exchange.LowRank` does in each.
-
-        P belongs to the encode, and Q and their product to the decode.
-        """
+        """Time a step of power iteration: P as the encode, Q and the product as the decode."""
         matrix = tensors[0].reshape(_shape(tensors[0].size))
         residual = tensors[1].reshape(matrix.shape)
         whole, out = np.empty_like(matrix), np.empty_like(matrix)
@@ -212,13 +205,13 @@ def _measure(
 
 
 def _bits(point: _Point, header: float, coded: bool) -> float:
-    """Return the bits of an entry, above the information bound of its position if that is coded."""
+    """Return the bits per entry, without the information bound of positions that are coded."""
     used = 8.0 * (point.nbytes - header) / point.count
     return used - (information_bits(point.numel, point.count) if coded else 0.0)
 
 
 def _shape(numel: int) -> tuple[int, int]:
-    """Return a matrix of so many entries, for options that depend on the shape."""
+    """Return the shape of a nearly square matrix with ``numel`` entries."""
     rows = 1 << (numel.bit_length() // 2)
     while numel % rows:
         rows >>= 1
@@ -226,20 +219,19 @@ def _shape(numel: int) -> tuple[int, int]:
 
 
 def _header(codec: Codec) -> float:
-    """Return the bytes of a frame beside its entries: of one without any."""
-    shape = (1, 1)
-    made = codec.for_shape(shape)
+    """Return the bytes of a frame without entries."""
+    made = codec.for_shape((1, 1))
     return float(len(made.encode(np.zeros(1, np.float32), made.init_state(1))))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Clock:
-    """Times calls, each after a write to other memory: as much of it as caches may hold."""
+    """Times calls, each after a write to other memory that evicts the caches."""
 
     other: Array
 
     def median(self, act: Callable[[int], object], seconds: float) -> float:
-        """Return the median time of a call, of as many as fit into some seconds."""
+        """Return the median time of the calls that fit into ``seconds``."""
         act(0)
         times: list[float] = []
         end = time.perf_counter() + seconds

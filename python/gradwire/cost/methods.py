@@ -30,11 +30,11 @@ MODELS: dict[str, Exchange] = {
     "reduce_scatter": SparseReduceScatter(),
     "quantized_all_reduce": QuantizedAllReduce(),
 }
-"""What every exchange of a codec costs, by its kind."""
+"""The model of every exchange of a codec, by its kind."""
 
 SLOT_SHARE = 1.0 / 64.0
 SLOT_BYTES = 40.0
-"""What a slot has beyond the frame: a share, and bytes for each tensor. See `SizeLimit`."""
+"""The room in a slot beyond the frame: a share of it, and bytes per tensor."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Method:
     name : str
         For tables.
     exchange : Exchange
-        How the ranks combine what they have.
+        How the ranks combine their values.
     value_bits : float
         Of dense values, without a codec.
     cost : CodecCost or None
         Of the codec, if there is one.
     cast_seconds, clear_seconds : float
-        Per entry: of casts around a dense exchange, and of clearing what frames are added to.
+        Per entry: of casts around a dense exchange, and of clearing the tensor to decode into.
     """
 
     name: str
@@ -64,23 +64,17 @@ class Method:
 
     @property
     def state_bytes(self) -> float:
-        """Bytes per entry of the model that are kept from step to step."""
+        """Bytes of state per entry of the model."""
         return 0.0 if self.cost is None else self.cost.state_bytes
 
     def with_share(self, share: float) -> Self:
-        """Return the method with a codec that sends another share of the entries.
-
-        Raises
-        ------
-        ValueError
-            It has no codec, or the share is not in (0, 1].
-        """
+        """Return the method with another share of the entries; a ValueError without a codec."""
         if self.cost is None:
             raise ValueError(f"{self.name} has no codec: it sends all entries")
         return dataclasses.replace(self, cost=dataclasses.replace(self.cost, share=share))
 
     def payload(self, numel: int, frames: int = 1) -> Payload:
-        """Return what a rank sends of a bucket with so many entries, in so many frames."""
+        """Return the payload of one rank for a bucket of ``numel`` entries."""
         cost = self.cost
         if cost is None:
             return Payload.dense(numel, self.value_bits)
@@ -96,7 +90,7 @@ class Method:
             values *= 1.0 + SLOT_SHARE
             header += SLOT_BYTES
         elif self.exchange.sums:
-            # Values are summed as what the quantizer says; what is above that is of positions.
+            # Values are summed in the quantizer's dtype; all other bits are of positions.
             summed = 16.0 if cost.codec.quantize.summed_as != "float32" else 32.0
             bits, values = bits + max(0.0, values - summed), summed
         return Payload(numel, entries, values, bits, header, frames)
@@ -127,22 +121,13 @@ def fp32() -> Method:
 
 
 def bf16(calibration: Calibration | None = None) -> Method:
-    """Return torch's hook for bfloat16, with casts as fast as those of this package."""
+    """Return torch's bfloat16 hook, with the casts that were calibrated."""
     cast = 0.0 if calibration is None else calibration.cast_seconds
     return Method("bf16", PlainRing(), 16.0, cast_seconds=cast)
 
 
 def compressed(name: str, calibration: Calibration, exchange: Exchange | None = None) -> Method:
-    """Return a calibrated codec with its exchange, or with another one.
-
-    Parameters
-    ----------
-    name : str
-        Of the codec in the calibration.
-    calibration : Calibration
-        What codecs cost.
-    exchange : Exchange, optional
-        Instead of the codec's own.
+    """Return the calibrated codec of this name, with its own exchange or another one.
 
     Raises
     ------
@@ -154,19 +139,16 @@ def compressed(name: str, calibration: Calibration, exchange: Exchange | None = 
         raise ValueError(f"the calibration has no codec {name!r}, but {known}: calibrate again")
     cost = calibration.codecs[name]
     if exchange is None:
-        exchange = _exchange_of(cost)
+        kind = cost.codec.exchange.kind
+        if kind not in MODELS:
+            known = ", ".join(MODELS)
+            raise ValueError(f"the exchange {kind!r} has no cost model; known are {known}")
+        exchange = MODELS[kind]
     return Method(name, exchange, cost=cost, clear_seconds=calibration.clear_seconds)
 
 
-def _exchange_of(cost: CodecCost) -> Exchange:
-    kind = cost.codec.exchange.kind
-    if kind not in MODELS:
-        raise ValueError(f"the exchange {kind!r} has no cost model; known are {', '.join(MODELS)}")
-    return MODELS[kind]
-
-
 def _factors(cost: CodecCost, numel: int, frames: int) -> tuple[float, float]:
-    """Return the entries of both factors, of square matrices."""
+    """Return the entries of both factors, if all matrices are square."""
     exchange = cast("LowRank", cost.codec.exchange)
     side = math.sqrt(numel / max(frames, 1))
     factor = side * exchange.rank * frames

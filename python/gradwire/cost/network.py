@@ -1,4 +1,4 @@
-"""Links, and how ranks are joined by them."""
+"""Links, and networks of ranks."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ __all__ = ["Link", "Network"]
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """A full-duplex link: what it takes to send a message.
+    """A full-duplex link.
 
     A message of m bytes takes ``latency + overhead + 8 m / bandwidth``. Several messages that a
     rank sends at once share the bandwidth and the latency, but not the overhead.
@@ -25,8 +25,8 @@ class Link:
     overhead : float
         Seconds in which a rank's processor prepares a message and cannot prepare another one.
     processor : float
-        Seconds of a rank's processor for each byte that it sends and receives. The time on the link
-        contains them: they count where a backward pass runs on the same cores.
+        Processor seconds of a rank per byte that it sends and receives, a part of the time on the
+        link. They count where the backward pass runs on the same cores.
 
     References
     ----------
@@ -49,22 +49,15 @@ class Link:
             object.__setattr__(self, name, value)
 
     def seconds(self, nbytes: float, rounds: float, messages: float) -> float:
-        """Return the seconds of so many rounds, messages and bytes, one after another.
+        """Return the seconds of ``nbytes`` and ``rounds`` on the longest path.
 
-        Parameters
-        ----------
-        nbytes : float
-            Bytes on the longest path.
-        rounds : float
-            Messages that wait for one another.
-        messages : float
-            Messages that a rank sends.
+        ``messages`` is the number of messages that a rank sends.
         """
         wire = 0.0 if math.isinf(self.bandwidth) else 8.0 * nbytes / self.bandwidth
         return rounds * self.latency + messages * self.overhead + wire
 
     def processor_seconds(self, nbytes: float, messages: float) -> float:
-        """Return the processor time of so many messages and bytes on a rank that sends them."""
+        """Return the processor time of a rank that sends these bytes and messages."""
         return messages * self.overhead + nbytes * self.processor
 
 

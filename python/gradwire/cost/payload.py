@@ -1,4 +1,4 @@
-"""How large what a rank sends of some tensors is."""
+"""Sizes of what a rank sends."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ __all__ = ["Payload", "information_bits"]
 
 @dataclasses.dataclass(frozen=True)
 class Payload:
-    """Sizes of what one rank sends of the tensors of a bucket.
+    """Sizes of what one rank sends for the tensors of a bucket.
 
     Parameters
     ----------
@@ -58,10 +58,10 @@ class Payload:
 
     @classmethod
     def sparse(cls, numel: int, entries: float, value_bits: float = 32.0, frames: int = 1) -> Self:
-        """Return the payload of some entries, with positions as this package codes them at least.
+        """Return the payload of some entries, with estimated sizes of positions and headers.
 
-        That is `information_bits` and 0.3 bits, half of what its Elias–Fano coding may take more,
-        and 48 bytes of header. A `gradwire.cost.Calibration` has measured sizes.
+        A position takes `information_bits` and 0.3 bits, half of the most that Elias–Fano coding
+        adds; a header takes 48 bytes. A `gradwire.cost.Calibration` has measured sizes.
         """
         bits = information_bits(numel, entries) + 0.3 if 0.0 < entries < numel else 0.0
         return cls(numel, entries, value_bits, bits, 48.0, frames)
@@ -87,7 +87,7 @@ class Payload:
         return self.value_bytes + self.position_bytes
 
     def share(self, parts: int) -> Self:
-        """Return one of so many equal parts of every tensor, each in a frame of its own."""
+        """Return one of ``parts`` equal parts of every tensor, each in a frame of its own."""
         return dataclasses.replace(
             self,
             numel=-(-self.numel // parts),
@@ -96,10 +96,7 @@ class Payload:
         )
 
     def range(self, parts: int) -> Self:
-        """Return one of so many equal ranges of the bucket, which has some tensors or part of one.
-
-        On average: a cut inside a tensor adds a frame.
-        """
+        """Return one of ``parts`` equal ranges of the bucket, of some tensors or a part of one."""
         frames = max(1, -(-self.frames // parts))
         return dataclasses.replace(self.share(parts), frames=min(frames, self.frames))
 

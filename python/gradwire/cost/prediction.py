@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from gradwire import _validate
 from gradwire.cost.methods import Method
 from gradwire.cost.network import Link, Network
-from gradwire.cost.simulation import Exchanged, simulate
-from gradwire.cost.support import Support
+from gradwire.cost.simulation import Exchanged, Support, simulate
 from gradwire.cost.timeline import Bucket, Timeline, ddp_buckets, overlapped
 
 __all__ = ["Prediction", "Workload", "break_even", "predict"]
@@ -26,15 +25,15 @@ class Workload:
     backward : float
         Seconds of the backward pass.
     other : float
-        Seconds of everything that an exchange cannot overlap with: forward pass, optimizer.
+        Seconds that no exchange overlaps with: forward pass, optimizer.
     buckets : sequence of int, optional
-        Entries of DDP's buckets, in the order in which they become ready. By default those of
-        `ddp_buckets`.
+        Entries of DDP's buckets, in the order in which they become ready; `ddp_buckets` by
+        default.
     ready : sequence of float, optional
-        Seconds of the backward pass until each bucket is ready. By default each takes a share of
-        the backward pass as large as its share of the entries.
+        Seconds of the backward pass until each bucket is ready. By default in proportion to the
+        entries.
     tensors : int, optional
-        Number of tensors that the entries are in. By default one for 200 000 entries.
+        Number of tensors of the model. By default one for 200 000 entries.
     shared : bool
         Encodes take processor time from the backward pass: it runs on the same cores.
     """
@@ -76,7 +75,7 @@ class Workload:
 
     @functools.cached_property
     def _kinds(self) -> tuple[list[tuple[int, float, int]], list[int]]:
-        """The parts that differ, and which of them each bucket is."""
+        """The distinct parts, and the index of each bucket's part."""
         kinds = {part: at for at, part in enumerate(dict.fromkeys(self._parts))}
         return list(kinds), [kinds[part] for part in self._parts]
 
@@ -107,25 +106,23 @@ class Prediction:
     Attributes
     ----------
     method : Method
-        Of which this is.
     network : Network
-        On which this is.
     step : float
         Seconds of a step.
     exposed : float
-        Seconds by which a step is longer than one without any exchange.
+        Seconds that the exchange adds to a step.
     sent, sent_inside : float
         Bytes that a rank sends to other nodes, and inside its own.
     memory : float
-        Bytes that a rank holds for it, at most: states, and what all buckets exchange.
+        Most bytes that a rank keeps: states, and buffers of all exchanges.
     distinct : float
-        Positions that any rank has selected.
+        Positions that at least one rank has selected.
     timeline : Timeline
         The backward pass.
     exchanged : tuple of Exchanged
         The exchange of each bucket, in the order in which they become ready.
     buckets : tuple of Bucket
-        The seconds of each bucket.
+        The times of each bucket.
     """
 
     method: Method
@@ -144,7 +141,7 @@ class Prediction:
 def predict(
     workload: Workload, method: Method, network: Network, support: Support | None = None
 ) -> Prediction:
-    """Return what a step takes with a method.
+    """Return the prediction of a step.
 
     Parameters
     ----------
@@ -190,7 +187,7 @@ def predict(
 
 
 SLOWEST, FASTEST = 1e4, 1e14
-"""Bits per second between which a break-even link is looked for."""
+"""Bounds of a break-even bandwidth, in bits per second."""
 
 
 def break_even(
@@ -200,26 +197,22 @@ def break_even(
     baselines: Sequence[Method],
     support: Support | None = None,
 ) -> float:
-    """Return the link speed up to which a method is faster than each of the others.
-
-    A method that is faster on slow links and on very fast ones, but not between, has the speed at
-    which it is slower for the first time.
+    """Return the bandwidth up to which a method is faster than all baselines.
 
     Parameters
     ----------
     workload, method, support
         As of `predict`.
     network : Network
-        The bandwidth of its link is what is looked for.
+        The bandwidth of its link is ignored.
     baselines : sequence of Method
         At least one.
 
     Returns
     -------
     float
-        Bits per second: it is faster on all links up to this speed, to 0.1 %, of those between
-        10 kbit/s and 100 Tbit/s. 0 if it is slower on the slowest of these; infinite if it is
-        faster at any speed.
+        Bits per second, to 0.1 %: the method is faster on all links between 10 kbit/s and this
+        bandwidth. 0 if it is slower at 10 kbit/s; infinite if it is faster at any bandwidth.
     """
     if not baselines:
         raise ValueError("a break-even link takes a method to compare with")
@@ -231,13 +224,13 @@ def break_even(
 
 
 Steps = Callable[[float], float]
-"""Seconds of a step, by the bits per second of a link."""
+"""Seconds of a step as a function of the bandwidth of the link."""
 
 
 def fastest(
     workload: Workload, methods: Sequence[Method], network: Network, support: Support | None = None
 ) -> Steps:
-    """Return the step of the fastest method as a function of the link's speed, which remembers."""
+    """Return the step of the fastest method as a function of the bandwidth, with a cache."""
 
     @functools.cache
     def steps(bandwidth: float) -> float:
@@ -249,12 +242,11 @@ def fastest(
 
 
 def pays_below(own: Steps, best: Steps) -> float:
-    """Return the speed up to which a method is faster; see `break_even`."""
-    return _last(lambda bandwidth: own(bandwidth) < best(bandwidth))
+    """Return the bandwidth up to which a method is faster, by a scan and bisection."""
 
+    def wins(bandwidth: float) -> bool:
+        return own(bandwidth) < best(bandwidth)
 
-def _last(wins: Callable[[float], bool]) -> float:
-    """Return the highest speed up to which all win, to 0.1 %: a scan, then bisection."""
     grid = [SLOWEST * math.exp(at / 40 * math.log(FASTEST / SLOWEST)) for at in range(41)]
     lost = next((at for at in range(41) if not wins(grid[at])), None)
     if lost is None:

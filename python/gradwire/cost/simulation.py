@@ -3,17 +3,72 @@
 import dataclasses
 import math
 
+from gradwire import _validate
 from gradwire.cost.exchanges import Exchange, Phase, exchange_all, ring_all_gather
 from gradwire.cost.network import Network
 from gradwire.cost.payload import Payload
-from gradwire.cost.support import Support
 
-__all__ = ["Exchanged", "simulate"]
+__all__ = ["Exchanged", "Support", "simulate"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Support:
+    """Overlap of the ranks' selections: how many positions at least one of them has selected.
+
+    Ranks train the same model on different data, so they tend to select the same entries. An entry
+    is selected by a rank with probability p, which is modelled as a Beta(a, b) variable whose mean
+    is the density d. With the concentration ``s = a + b``, the share of the entries that at least
+    one of N ranks has selected is::
+
+        1 - Γ(b + N) Γ(s) / (Γ(b) Γ(s + N)),    b = (1 - d) s
+
+    A large s makes ranks independent; with s near 0 all select the same.
+
+    Parameters
+    ----------
+    scale, exponent : float
+        ``s = scale * d ** exponent``. The defaults are fitted to gradients of up to 64 simulated
+        ranks, by ``python -m benches.support``; docs/cost.md has the errors.
+    """
+
+    scale: float = 0.82
+    exponent: float = -0.63
+
+    def __post_init__(self) -> None:
+        if not _validate.positive("scale", self.scale) > 0.0:
+            raise ValueError(f"scale must be above 0, got {self.scale!r}")
+        _validate.real("exponent", self.exponent)
+
+    def union(self, density: float, ranks: int) -> float:
+        """Return the share of positions that at least one rank has selected.
+
+        Parameters
+        ----------
+        density : float
+            Share that one rank selects, in (0, 1].
+        ranks : int
+            Number of ranks, at least 1.
+
+        Returns
+        -------
+        float
+            At least ``density``, at most ``ranks * density`` and 1.
+        """
+        density = _validate.unit_interval("density", density)
+        ranks = _validate.integer("ranks", ranks, low=1)
+        if density == 1.0 or ranks == 1:
+            return density
+        s = self.scale * density**self.exponent
+        b = (1.0 - density) * s
+        if s > 1e7:  # lgamma would cancel; ranks are independent
+            return -math.expm1(ranks * math.log1p(-density))
+        missed = math.lgamma(b + ranks) - math.lgamma(b) + math.lgamma(s) - math.lgamma(s + ranks)
+        return min(1.0, max(density, -math.expm1(missed)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Exchanged:
-    """What an exchange costs.
+    """The cost of an exchange.
 
     Attributes
     ----------
@@ -24,18 +79,18 @@ class Exchanged:
     sent_inside : float
         Bytes that a rank sends inside its node.
     buffers : float
-        Bytes that a rank holds for it.
+        Bytes of a rank's buffers.
     distinct : float
-        Positions that any participant has selected.
+        Positions that at least one participant has selected.
     phases : tuple of Phase
         Collectives between nodes.
     inside : tuple of Phase
         Collectives inside a node.
     before, after : float
-        The part of ``seconds`` in which the thread that encodes waits for it, and the one that
-        decodes; see `gradwire.cost.Exchange`.
+        The part of ``seconds`` for which the encoding and the decoding thread wait; see
+        `gradwire.cost.Exchange`.
     processor : float
-        Seconds of a rank's processor, while these go by.
+        Processor time of a rank, a part of ``seconds``.
     """
 
     seconds: float
@@ -53,7 +108,7 @@ class Exchanged:
 def simulate(
     exchange: Exchange, payload: Payload, network: Network, support: Support | None = None
 ) -> Exchanged:
-    """Return what the exchange of a bucket costs.
+    """Return the cost of the exchange of a bucket.
 
     In a network of nodes, ranks sum dense inside a node, and each exchanges its share with its
     partners in the other nodes, as ``attach(hierarchy=)`` does: an all-to-all and an all-gather of
@@ -63,9 +118,9 @@ def simulate(
     Parameters
     ----------
     exchange : Exchange
-        How the ranks combine what they have.
+        How the ranks combine their values.
     payload : Payload
-        What a rank sends of the whole bucket.
+        Of a rank, for the whole bucket.
     network : Network
         The ranks and their links.
     support : Support, optional
@@ -137,8 +192,8 @@ def simulate(
 def _one_ring(phase: Phase, network: Network) -> float:
     """Return the seconds of a ring of all ranks: one hop in ``node_size`` is between nodes.
 
-    What is sent round the ring waits for latencies of both links, but all of its bytes cross the
-    link between nodes, while those inside are on their way at the same time.
+    The ring waits for the latencies of both links. All bytes cross the link between nodes; those
+    inside are sent at the same time.
     """
     if network.nodes == 1:
         return network.inside.seconds(phase.serial, phase.rounds, phase.messages)

@@ -1,4 +1,4 @@
-"""A step as DDP runs it: buckets become ready during the backward pass, one after another."""
+"""The timeline of a step: buckets become ready during the backward pass, one after another."""
 
 import dataclasses
 import operator
@@ -18,19 +18,19 @@ _MIB = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """The work of one bucket, in seconds.
+    """The times of one bucket, in seconds.
 
     Attributes
     ----------
     backward : float
         Backward pass from the previous bucket's gradients to this one's.
     encode, exchange, decode : float
-        What follows it. The exchange is on the link, the others on a processor.
+        The exchange is on the link, the others on a processor.
     before, after : float
-        What the thread that encodes waits for before the exchange can begin, and the one that
-        decodes after it: collectives that are not on their own.
+        Collectives that the encoding thread waits for before the exchange, and the decoding thread
+        after it.
     processor : float
-        What all of these collectives take from a processor.
+        Processor time of all of these collectives.
     """
 
     backward: float
@@ -44,14 +44,14 @@ class Bucket:
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """When things happen, in seconds from the start of the backward pass.
+    """The course of a backward pass, in seconds from its start.
 
     Attributes
     ----------
     end : float
-        The last bucket is decoded.
+        When the last bucket is decoded.
     backward : float
-        The backward pass alone.
+        Duration of the backward pass alone.
     exchanged : tuple of (float, float)
         Start and end of each bucket's exchange.
     """
@@ -69,16 +69,16 @@ class Timeline:
 def ddp_buckets(numel: int, *, bucket_mb: float | None = None, itemsize: int = 4) -> list[int]:
     """Return the entries of each of DDP's buckets, in the order in which they become ready.
 
-    As DDP makes them from the second step on: by default, the first is of 1 MiB and the others of
-    25 MiB. With ``bucket_mb``, all are of that size, the first too.
-    A bucket of DDP ends with the parameter that fills it; here all are exactly full.
+    From the second step on, the first bucket has 1 MiB and the others 25 MiB by default; with
+    ``bucket_mb``, all have that size. DDP's buckets end with a parameter; here they are exactly
+    full.
 
     Parameters
     ----------
     numel : int
         Entries of the model, at least 1.
     bucket_mb : float, optional
-        ``bucket_cap_mb`` of DDP, in MiB, if that is given to it.
+        ``bucket_cap_mb`` of DDP, in MiB, if set.
     itemsize : int
         Bytes of an entry of a gradient.
     """
@@ -86,30 +86,27 @@ def ddp_buckets(numel: int, *, bucket_mb: float | None = None, itemsize: int = 4
     mib = 25.0 if bucket_mb is None else _validate.positive("bucket_mb", bucket_mb)
     cap = max(1, int(mib * _MIB) // itemsize)
     first = max(1, _MIB // itemsize) if bucket_mb is None else cap
-    made: list[int] = []
+    buckets: list[int] = []
     while left:
-        made.append(min(left, cap if made else first))
-        left -= made[-1]
-    return made
+        buckets.append(min(left, cap if buckets else first))
+        left -= buckets[-1]
+    return buckets
 
 
 def overlapped(buckets: Sequence[Bucket], *, shared: bool = False) -> Timeline:
-    """Run the buckets of one backward pass.
+    """Simulate the buckets of one backward pass.
 
     A bucket's encode begins when its gradients are ready and the previous encode has ended, its
     exchange when it is encoded and the previous exchange has ended, its decode likewise: two
-    threads and a link, each in the order of the buckets. The exchange of the last bucket cannot
-    overlap with anything.
+    threads and a link, each in the order of the buckets.
 
     Parameters
     ----------
     buckets : sequence of Bucket
         In the order in which they become ready.
     shared : bool
-        Encodes, decodes and the collectives' own work take processor time from the backward pass: a
-        rank has one core, or the backward pass uses all of them. Threads that wake up go first, and
-        the backward pass waits for them, as schedulers do it for times as short as these. Otherwise
-        it has a device, or a core, of its own.
+        Encodes, decodes and collectives take processor time from the backward pass, which waits for
+        them. Otherwise it has a device, or cores, of its own.
     """
     if not shared or not any(each.encode or each.decode or each.processor for each in buckets):
         return _apart(buckets)
@@ -138,13 +135,7 @@ def overlapped(buckets: Sequence[Bucket], *, shared: bool = False) -> Timeline:
 
 
 class _Core:
-    """A processor with work to do, which is interrupted.
-
-    Attributes
-    ----------
-    now : float
-        Up to when it has worked.
-    """
+    """A processor whose work is interrupted; `now` is its clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -152,11 +143,11 @@ class _Core:
         self._taken = 0
 
     def interrupt(self, at: float, seconds: float) -> None:
-        """Have it do something else for so long; not before the interrupts that it has."""
+        """Add an interrupt, which must not begin before earlier ones."""
         self._given.append((at, seconds))
 
     def work(self, seconds: float) -> None:
-        """Do work of so many seconds."""
+        """Work for ``seconds``, without interrupts."""
         end = self.now + seconds
         while self._taken < len(self._given) and self._given[self._taken][0] <= end:
             end += self._given[self._taken][1]
@@ -164,7 +155,7 @@ class _Core:
         self.now = end
 
     def until(self, end: float) -> float:
-        """Work until then at least; return the seconds of work."""
+        """Work until at least ``end``; return the seconds of work."""
         left = end - self.now
         while self._taken < len(self._given) and self._given[self._taken][0] < end:
             left -= self._given[self._taken][1]
@@ -174,7 +165,7 @@ class _Core:
 
 
 def _apart(buckets: Sequence[Bucket]) -> Timeline:
-    """Run buckets whose work takes nothing from the backward pass: a queue after the other."""
+    """Simulate buckets that take no time from the backward pass, one queue after another."""
 
     def seconds(name: str) -> Times:
         return np.fromiter(map(operator.attrgetter(name), buckets), np.float64, len(buckets))
@@ -190,7 +181,7 @@ def _apart(buckets: Sequence[Bucket]) -> Timeline:
 
 
 def _served(given: Times, work: Times) -> Times:
-    """Return when each piece of work ends: each begins when it is given and the last has ended."""
+    """Return the end of each piece of work in a queue."""
     total = np.cumsum(work)
-    # A piece ends when a piece before it was given, and all work from that one on is done.
+    # A piece ends once the work since the arrival of some earlier piece is done.
     return np.asarray(np.maximum.accumulate(given - (total - work)) + total)

@@ -21,9 +21,9 @@ from gradwire.exchange.base import Exchange as Exchange
 # isort: off
 from gradwire.exchange.all_gather import AllGather as AllGather
 from gradwire.exchange.all_reduce import AllReduce as AllReduce
-from gradwire.exchange.leader_indices import LeaderIndices as LeaderIndices
-from gradwire.exchange.reduce_scatter import ReduceScatter as ReduceScatter
-from gradwire.exchange.quantized_all_reduce import QuantizedAllReduce as QuantizedAllReduce
+from gradwire.exchange.all_reduce import LeaderIndices as LeaderIndices
+from gradwire.exchange.owners import ReduceScatter as ReduceScatter
+from gradwire.exchange.owners import QuantizedAllReduce as QuantizedAllReduce
 from gradwire.exchange.low_rank import LowRank as LowRank
 # isort: on
 

@@ -1,4 +1,4 @@
-"""All-reduce: values are summed on the wire."""
+"""Values are summed on the wire: at positions that all ranks know, or that one rank selects."""
 
 import dataclasses
 from typing import ClassVar
@@ -7,7 +7,7 @@ from gradwire.exchange.base import Exchange
 from gradwire.quantize.base import Quantizer
 from gradwire.sparsify.base import Sparsifier
 
-__all__ = ["AllReduce"]
+__all__ = ["AllReduce", "LeaderIndices"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -33,13 +33,7 @@ class AllReduce(Exchange):
     on_device: ClassVar[bool] = True
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
-        """Refuse a codec whose values cannot be summed position by position.
-
-        Raises
-        ------
-        ValueError
-            Ranks select different entries, or the codes cannot be summed.
-        """
+        """Refuse a codec whose values cannot be summed position by position."""
         if not sparsify.shared:
             raise ValueError(
                 f"AllReduce sums values at the same positions on all ranks, but with "
@@ -48,3 +42,39 @@ class AllReduce(Exchange):
                 "selects for all"
             )
         quantize.check_summable("AllReduce")
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class LeaderIndices(Exchange):
+    """One rank, the leader, broadcasts its positions; all ranks sum their values there (CLT-k).
+
+    The leader selects entries with the codec's sparsifier and broadcasts the positions; then one
+    all-reduce sums k values. Every rank encodes at the same positions, so compressing commutes with
+    averaging over ranks, and the volume does not grow with the number of ranks. The leader changes
+    from step to step, and different buckets of one step have different leaders.
+
+    This relies on residuals that are similar across ranks, which `gradwire.memory.LowPass` helps
+    with. Values are sent in the quantizer's type, and partial sums are rounded to it.
+
+    References
+    ----------
+    Chen, Ni, Lu, Cui, Chen, Sun, Wang, Venkataramani, Srinivasan, Zhang, Gopalakrishnan,
+    "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient Distributed
+    Training", NeurIPS 2020, section 2.
+    """
+
+    kind: ClassVar[str] = "leader_indices"
+    gathers_frames: ClassVar[bool] = False
+    divides: ClassVar[bool] = False
+    needs_whole_tensor: ClassVar[bool] = False
+    on_device: ClassVar[bool] = True
+
+    def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
+        """Refuse a codec that sends every entry, or whose values cannot be summed."""
+        if not sparsify.selects:
+            raise ValueError(
+                "LeaderIndices needs a sparsifier that selects entries, and "
+                f"{type(sparsify).__name__} sends every entry; use "
+                "exchange=gradwire.exchange.AllReduce()"
+            )
+        quantize.check_summable("LeaderIndices")

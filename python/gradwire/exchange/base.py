@@ -1,4 +1,4 @@
-"""What every exchange is."""
+"""The base class of exchanges."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ __all__ = ["Exchange"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Exchange(Part):
-    """Any exchange.
+    """The base class of exchanges.
 
     Attributes
     ----------
     gathers_frames : bool
-        Every rank receives the frames of all ranks, and adds up nothing before it is known whether
-        the step counts.
+        Every rank receives the frames of all ranks and adds them up once the step is known to
+        count.
     divides : bool
-        Every rank owns a range of each bucket, and has something else for every other rank.
+        Every rank owns a range of each bucket and sends every other rank a different message.
     needs_whole_tensor : bool
-        A tensor is sent as the matrix that it is, not as a frame of its entries, and its state is
-        not a `gradwire.State`.
+        Tensors are sent as matrices, not as frames of entries, and have another state than
+        `gradwire.State`.
     on_device : bool
-        Gradients may be on a device where kernels encode and residuals are kept. False if what is
-        merged on the host would have to be added to these.
+        Frames may be encoded, and residuals kept, on a device. False if the exchange merges on the
+        host.
     """
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
@@ -47,38 +47,19 @@ class Exchange(Part):
 
     @property
     def means_senders(self) -> bool:
-        """Whether sums are divided by how many ranks sent an entry. Most divide by all ranks."""
+        """Whether the sum of an entry is divided by the number of ranks that sent it."""
         return False
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
-        """Refuse a codec whose frames cannot be combined in this way.
-
-        Raises
-        ------
-        ValueError
-            The parts do not fit.
-        """
+        """Raise a ValueError if the exchange cannot combine such frames."""
         raise NotImplementedError
 
     def check_memory(self, memory: Memory) -> None:
-        """Refuse a codec whose memory does not go with this. Most take every memory.
-
-        Raises
-        ------
-        ValueError
-            It does not.
-        """
+        """Raise a ValueError if the exchange cannot use this memory."""
 
     def check_range(self, quantize: Quantizer, memory: Memory) -> None:
-        """Refuse a quantizer whose range is too small here for want of a residual.
-
-        Raises
-        ------
-        ValueError
-            It is.
-        """
+        """Raise a ValueError if sums may exceed the quantizer's range, and no residual keeps it."""
 
     def suits(self, shape: Sequence[int]) -> bool:
-        """Tell whether a tensor of this shape is sent in this way, and not dense."""
-        del shape
+        """Tell whether a tensor of this shape is exchanged like this, and not dense."""
         return True

@@ -9,8 +9,7 @@ from gradwire.exchange.base import Exchange
 from gradwire.memory import Memory, NoMemory, Residual
 from gradwire.quantize.base import Quantizer
 from gradwire.quantize.floats import Float32
-from gradwire.sparsify.all import All
-from gradwire.sparsify.base import Sparsifier
+from gradwire.sparsify.base import All, Sparsifier
 
 __all__ = ["LowRank"]
 
@@ -55,13 +54,7 @@ class LowRank(Exchange):
         self._set("warm_start", _validate.boolean("warm_start", self.warm_start))
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
-        """Refuse a codec that does anything else to the values.
-
-        Raises
-        ------
-        ValueError
-            It selects entries, or codes values.
-        """
+        """Refuse a codec that does anything else to the values."""
         if not isinstance(sparsify, All) or not isinstance(quantize, Float32):
             raise ValueError(
                 "LowRank sends the factors of whole matrices in float32: use sparsify="

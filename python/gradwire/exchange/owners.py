@@ -1,14 +1,16 @@
-"""What exchanges have in common in which every rank owns a range of positions."""
+"""Every rank owns a range of positions: it adds up there, and encodes the sums again."""
 
 import dataclasses
 from typing import ClassVar
 
 from gradwire.exchange.base import Exchange
 from gradwire.extension import Quantizer as Outside
-from gradwire.memory import Memory
+from gradwire.memory.base import Memory
 from gradwire.quantize.base import Quantizer
+from gradwire.sparsify.base import Sparsifier
+from gradwire.sparsify.thresholds import TwoSided
 
-__all__ = ["Owners"]
+__all__ = ["Owners", "QuantizedAllReduce", "ReduceScatter"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -25,13 +27,7 @@ class Owners(Exchange):
     on_device: ClassVar[bool] = False
 
     def check_quantizer(self, quantize: Quantizer) -> None:
-        """Refuse values that cannot be cut.
-
-        Raises
-        ------
-        ValueError
-            The quantizer is of another package.
-        """
+        """Raise a ValueError for a quantizer of another package, whose codes cannot be cut."""
         if isinstance(quantize, Outside):
             raise ValueError(
                 f"{type(self).__name__} cuts frames without decoding their values, and cannot cut "
@@ -40,16 +36,117 @@ class Owners(Exchange):
             )
 
     def check_memory(self, memory: Memory) -> None:
-        """Refuse memories out of which a step cannot be taken back.
-
-        Raises
-        ------
-        ValueError
-            There is only one buffer.
-        """
+        """Refuse memories that cannot undo a step."""
         if not memory.undoable:
             raise ValueError(
                 f"{type(self).__name__} adds to residuals what a step that fails must take out "
                 f"again, which {memory!r} cannot do with one buffer; use it without low_memory, or "
                 "exchange=gradwire.exchange.AllGather()"
             )
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class ReduceScatter(Owners):
+    """Every rank sums the entries of a range of positions, and sends the largest sums to all ranks.
+
+    The entries of a bucket are divided among N ranks. A rank's frames are cut by range, without
+    decoding a value, and the parts sent to their owners. Each owner adds up what it is sent, in
+    rank order and float32; selects of the sums as many as a rank has sent there on average, the
+    largest; encodes them with the codec's quantizer; and sends them to all ranks. If all entries
+    are asked for, as by a ratio of 1, all sums are sent. What falls out of this second selection,
+    and what the quantizer does not say, goes into the owner's own residual: as with `AllGather`,
+    what is applied, N times, plus what is left in the residuals of all ranks equals what was put
+    in, exactly for float32 values but for the rounding of sums.
+
+    With k entries a rank, k of them go out and k come in, whatever the number of ranks; with
+    `AllGather`, (N - 1) k come in. In return, a bucket takes four messages one after another
+    instead of one, and small sums are sent later. So this is for many ranks: see docs/exchanges.md.
+
+    The codec needs a memory with a residual that can be undone: not `gradwire.memory.NoMemory`, and
+    no ``low_memory``. It merges on the host.
+    """
+
+    kind: ClassVar[str] = "reduce_scatter"
+
+    def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
+        """Refuse a codec that sends every entry, or whose values cannot be cut."""
+        if not sparsify.selects:
+            raise ValueError(
+                "ReduceScatter needs a sparsifier that selects entries, and "
+                f"{type(sparsify).__name__} sends every entry; use "
+                "exchange=gradwire.exchange.QuantizedAllReduce(), AllReduce() or AllGather()"
+            )
+        self.check_quantizer(quantize)
+
+    def check_memory(self, memory: Memory) -> None:
+        """Refuse memories that cannot keep what falls out."""
+        if not memory.keeps:
+            raise ValueError(
+                f"ReduceScatter leaves a part of the sums in the residuals of their owners, and "
+                f"{memory!r} has none; use memory=gradwire.memory.Residual(), or "
+                "exchange=gradwire.exchange.AllGather()"
+            )
+        super().check_memory(memory)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class QuantizedAllReduce(Owners):
+    """Every rank sums a range of quantized entries, quantizes the sums, and sends them to all.
+
+    A reduce-scatter and an all-gather of quantized frames. The entries of a bucket are divided
+    among N ranks. A rank's frames are cut by range, their codes and scales copied as they are, and
+    the parts sent to their owners. Each owner decodes what it is sent, adds it up in rank order and
+    float32, encodes the sums with the codec's quantizer, with scales of their own, and sends them
+    to all ranks. What the second quantization does not say goes into the owner's own residual: as
+    with `AllGather`, what is applied, N times, plus what is left in the residuals of all ranks
+    equals what was put in, but for the rounding of sums. Without a memory
+    (`gradwire.memory.NoMemory`) the rounding errors of both quantizations are dropped. Random
+    numbers of the second are other ones than those of any encode: of the quantizer's seed, the
+    tensor, the step and the owner, so that its error is independent of the first one's and, where
+    the quantizer is unbiased, has mean zero.
+
+    What is quantized again are sums, not means. A quantizer of a fixed range
+    (`gradwire.quantize.Float16` with ``scaled=False``, `gradwire.quantize.Float8` with
+    ``block=None``) saturates there at averages N times smaller. A residual keeps what is cut off,
+    and sends it later; without one such a codec is refused.
+
+    Whatever the number of ranks, a rank sends 2 (N - 1) / N frames, and decodes two; with
+    `AllGather`, N - 1 and N. In return, a bucket takes four messages one after another instead of
+    one, and values are quantized twice. See docs/exchanges.md.
+
+    For codecs that send every entry: `gradwire.onebit`, `gradwire.signsgd`, `gradwire.qsgd`,
+    `gradwire.terngrad`, `gradwire.natural`, `gradwire.float8`, `gradwire.dense`; and for
+    `gradwire.adaptive`, whose owners send as many of the sums as a rank has sent them on average,
+    the largest, as with `ReduceScatter`. Not with ``low_memory``. It merges on the host.
+
+    References
+    ----------
+    Dryden, Moon, Jacobs, Van Essen, "Communication Quantization for Data-Parallel Training of Deep
+    Neural Networks", MLHPC 2016, section III: a reduce-scatter in which each rank quantizes its
+    data once and sends every other a slice of columns, and an all-gather of the sums, quantized
+    once more.
+    """
+
+    kind: ClassVar[str] = "quantized_all_reduce"
+
+    def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
+        """Refuse a codec that selects entries, but for `gradwire.sparsify.TwoSided`."""
+        if sparsify.selects and not isinstance(sparsify, TwoSided):
+            raise ValueError(
+                "QuantizedAllReduce is for codecs that send every entry, and "
+                f"{type(sparsify).__name__} selects some; use "
+                "exchange=gradwire.exchange.ReduceScatter(), or AllGather()"
+            )
+        self.check_quantizer(quantize)
+
+    def check_range(self, quantize: Quantizer, memory: Memory) -> None:
+        """Refuse values of a fixed range without a residual, where sums would saturate unseen."""
+        if quantize.largest is None or memory.keeps:
+            return
+        raise ValueError(
+            f"QuantizedAllReduce quantizes the sums of all ranks, and {quantize!r} saturates at "
+            f"{quantize.largest:g} without a scale: with N ranks at averages above "
+            f"{quantize.largest:g} / N, and {memory!r} keeps nothing of what is cut off; use a "
+            "quantizer that scales (Float16(), or Float8 with block=256), "
+            "memory=gradwire.memory.Residual(), or exchange=gradwire.exchange.AllGather()"
+        )

@@ -5,11 +5,11 @@ from gradwire.memory.base import Memory as Memory
 
 # One line each, in the order in which they are listed: importing a class registers it.
 # isort: off
-from gradwire.memory.none import NoMemory as NoMemory
+from gradwire.memory.base import NoMemory as NoMemory
 from gradwire.memory.residual import Residual as Residual
-from gradwire.memory.low_pass import LowPass as LowPass
-from gradwire.memory.momentum_correction import MomentumCorrection as MomentumCorrection
-from gradwire.memory.adam_correction import AdamCorrection as AdamCorrection
+from gradwire.memory.residual import LowPass as LowPass
+from gradwire.memory.corrections import MomentumCorrection as MomentumCorrection
+from gradwire.memory.corrections import AdamCorrection as AdamCorrection
 # isort: on
 
 MEMORIES: tuple[type[Memory], ...] = own_parts(Memory)

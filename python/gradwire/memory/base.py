@@ -1,4 +1,4 @@
-"""What every memory is."""
+"""The base class of memories, and the memory that keeps nothing."""
 
 import dataclasses
 from typing import ClassVar, Literal, TypeAlias, get_args
@@ -6,10 +6,11 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 from gradwire import _validate
 from gradwire._part import Part
 
-__all__ = ["Memory", "StorageDtype", "check_storage"]
+__all__ = ["Memory", "NoMemory", "StorageDtype", "check_storage"]
+
 
 StorageDtype: TypeAlias = Literal["float32", "bfloat16"]
-"""What a residual may be kept as."""
+"""Dtypes in which a residual may be kept."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -42,15 +43,22 @@ class Memory(Part):
         raise NotImplementedError
 
     def kept_as(self, other: "Memory") -> "Memory":
-        """Return the same memory with the options of another that say what it is kept in.
-
-        Their number of buffers and their type: what one state saves, the other can load.
-        """
-        del other
+        """Return the same memory, kept in as many buffers and in the same dtype as another."""
         return self
 
 
 def check_storage(dtype: object, seed: object) -> int:
-    """Check what a residual is kept as, and return the seed of its rounding."""
+    """Check the dtype of a residual, and return the seed of its rounding."""
     _validate.choice("dtype", dtype, get_args(StorageDtype))
     return _validate.integer("seed", seed, low=0)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class NoMemory(Memory):
+    """Drop what is not sent."""
+
+    kind: ClassVar[str] = "none"
+    keeps: ClassVar[bool] = False
+    corrects: ClassVar[bool] = False
+    updates: ClassVar[bool] = False
+    undoable: ClassVar[bool] = True

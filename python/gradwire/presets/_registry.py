@@ -1,6 +1,7 @@
-"""What a preset is, the parts that most of them share, and the mapping of names to presets."""
+"""Presets: their description, the parts that most of them share, and the mapping of names."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,7 +35,7 @@ class Preset:
     build: Callable[..., Codec]
     """The function itself."""
     summary: str
-    """What it does, in one line."""
+    """A description in one line."""
     paper: str | None
     """Authors, title, venue; None for a baseline."""
     example: Mapping[str, Any]
@@ -57,15 +58,24 @@ OWN: list[Preset] = []
 def preset(
     *, summary: str, paper: str | None, example: Mapping[str, Any]
 ) -> Callable[[Build], Build]:
-    """Register the decorated function as a preset of this package."""
+    """Register the decorated function as a preset, and add the paper to its docstring."""
 
     def register(build: Build) -> Build:
+        if build.__doc__ and paper:
+            cited = "\n\n".join(map(_citation, paper.split("; ")))
+            build.__doc__ = f"{inspect.cleandoc(build.__doc__)}\n\nReferences\n----------\n{cited}"
         OWN.append(
             Preset(name=build.__name__, build=build, summary=summary, paper=paper, example=example)
         )
         return build
 
     return register
+
+
+def _citation(paper: str) -> str:
+    authors, _, rest = paper.partition(": ")
+    title, _, venue = rest.rpartition(", ")
+    return f'{authors}, "{title}", {venue}.'
 
 
 class Registry(Mapping[str, Preset]):

@@ -33,11 +33,6 @@ def adacomp(bin: int | None = None, *, soft: float = 2.0, memory: Memory = KEEP)
         See `gradwire.sparsify.BinMax`. Choosing bins by the kind of layer needs `Codec.for_shape`.
     memory
         What happens to entries that are not sent.
-
-    References
-    ----------
-    Chen, Choi, Brand, Agrawal, Zhang, Gopalakrishnan, "AdaComp : Adaptive Residual Gradient
-    Compression for Data-Parallel Distributed Training", AAAI 2018.
     """
     return Codec(
         sparsify=BinMax(bin, soft=soft), quantize=SignScale(scale="bin-max"), memory=memory
@@ -75,11 +70,6 @@ def adaptive(
         What happens to entries that are not sent.
     exchange
         How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
-
-    References
-    ----------
-    Dryden, Jacobs, Moon, Van Essen, "Communication Quantization for Data-Parallel Training of Deep
-    Neural Networks", MLHPC 2016.
     """
     return Codec(
         sparsify=TwoSided(proportion, sample=sample, seed=seed),
@@ -109,11 +99,6 @@ def strom(threshold: float, *, memory: Memory = KEEP) -> Codec:
     ------
     ValueError, TypeError
         A threshold that is not a positive number.
-
-    References
-    ----------
-    Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing",
-    Interspeech 2015.
     """
     if threshold == 0:
         raise ValueError(
@@ -156,11 +141,10 @@ def sparseloco(
     exchange
         The authors' code averages over senders: ``gradwire.exchange.AllGather(mean="senders")``.
 
-    References
-    ----------
-    Sarfi, Thérien, Lidin, Belilovsky, "Communication Efficient LLM Pre-training with SparseLoCo",
-    arXiv 2025. The authors' code sends 12-bit positions and one byte per value; here a position
-    takes about 7.5 bits and a value 2.
+    Notes
+    -----
+    The authors' code sends 12-bit positions and one byte per value; here a position takes about 7.5
+    bits and a value 2.
     """
     return Codec(
         sparsify=ChunkTopK(chunk, k, tile=tile),

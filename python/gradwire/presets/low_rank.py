@@ -29,11 +29,6 @@ def powersgd(rank: int = 2, *, warm_start: bool = True, error_feedback: bool = T
         Begin each step with the last one's second factor.
     error_feedback : bool
         Keep what the approximation misses, and add it to the next gradient.
-
-    References
-    ----------
-    Vogels, Karimireddy, Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
-    Optimization", NeurIPS 2019.
     """
     return Codec(
         sparsify=All(),

@@ -39,12 +39,10 @@ def adam_onebit(
     exchange
         How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
 
-    References
-    ----------
-    Tang, Gan, Awan, Rajbhandari, Li, Lian, Liu, Zhang, He, "1-bit Adam: Communication Efficient
-    Large-Scale Training with Adam's Convergence Speed", ICML 2021. There the second moment is one
-    for all ranks, that of a dense warm-up, after which it stays as it is and a momentum is sent;
-    here each rank keeps its own up to date, there is no warm-up, and the step is sent.
+    Notes
+    -----
+    In the paper all ranks share the second moment of a dense warm-up, and send a momentum. Here
+    each rank keeps its own second moment up to date from the start, and sends the step.
     """
     memory = AdamCorrection(beta2=beta2, eps=eps)
     return Codec(sparsify=All(), quantize=SignScale(scale=scale), memory=memory, exchange=exchange)
@@ -90,11 +88,6 @@ def natural(*, seed: int = 0, memory: Memory = DROP, exchange: Exchange = GATHER
         Seed of the random numbers; see `gradwire.quantize.Exponent`.
     memory, exchange
         The other parts of the codec.
-
-    References
-    ----------
-    Horváth, Ho, Horváth, Sahu, Canini, Richtárik, "Natural Compression for Distributed Deep
-    Learning", MSML 2022.
     """
     return Codec(sparsify=All(), quantize=Exponent(seed=seed), memory=memory, exchange=exchange)
 
@@ -127,11 +120,9 @@ def float8(
     memory, exchange
         The other parts of the codec.
 
-    References
-    ----------
-    Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2022; Wang, Choi, Brand, Chen,
-    Gopalakrishnan, "Training Deep Neural Networks with 8-bit Floating Point Numbers", NeurIPS 2018:
-    the 1-5-2 format.
+    Notes
+    -----
+    The format of the second paper, 1-5-2, is E5M2.
     """
     quantize = Float8(format, rounding=rounding, block=block, seed=seed)
     return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)
@@ -157,11 +148,6 @@ def onebit(
         What happens to the quantization error.
     exchange
         How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
-
-    References
-    ----------
-    Seide, Fu, Droppo, Li, Yu, "1-Bit Stochastic Gradient Descent and its Application to
-    Data-Parallel Distributed Training of Speech DNNs", Interspeech 2014.
     """
     return Codec(sparsify=All(), quantize=TwoMeans(column=column), memory=memory, exchange=exchange)
 
@@ -185,11 +171,6 @@ def signsgd(
         What happens to the quantization error.
     exchange
         How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
-
-    References
-    ----------
-    Karimireddy, Rebjock, Stich, Jaggi, "Error Feedback Fixes SignSGD and other Gradient Compression
-    Schemes", ICML 2019.
     """
     return Codec(sparsify=All(), quantize=SignScale(scale=scale), memory=memory, exchange=exchange)
 
@@ -214,11 +195,6 @@ def terngrad(
         larger than a memory can feed back.
     exchange
         How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
-
-    References
-    ----------
-    Wen, Xu, Yan, Wu, Wang, Chen, Li, "TernGrad: Ternary Gradients to Reduce Communication in
-    Distributed Deep Learning", NeurIPS 2017.
     """
     return Codec(
         sparsify=All(), quantize=Ternary(clip=clip, seed=seed), memory=memory, exchange=exchange
@@ -253,11 +229,6 @@ def qsgd(
         for it (`gradwire.quantize.Quantizer.contracts`): ``norm="max"``, or shorter blocks.
     exchange
         How ranks combine their frames. `gradwire.exchange.QuantizedAllReduce` is for many of them.
-
-    References
-    ----------
-    Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD: Communication-Efficient SGD via Gradient
-    Quantization and Encoding", NeurIPS 2017.
     """
     quantize = Uniform(bits=bits, block=block, norm=norm, seed=seed)
     return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)

@@ -64,12 +64,9 @@ def adam(
     quantize
         How values are coded; what rounding takes away stays in the residual.
 
-    References
-    ----------
-    Kingma, Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015.
-
-    Chen, Shen, Liu, Luo, "Efficient-Adam: Communication-Efficient Distributed Adam", arXiv 2022:
-    a distributed Adam with error feedback. The composition with exact top-k is this library's.
+    Notes
+    -----
+    The composition with exact top-k is this library's.
     """
     memory = AdamCorrection(beta2=beta2, eps=eps)
     return Codec(sparsify=TopK(ratio=ratio), quantize=quantize, memory=memory)
@@ -96,12 +93,6 @@ def topk(
         See `gradwire.sparsify.TopK`. Pass exactly one of the two.
     quantize, memory
         The other parts of the codec.
-
-    References
-    ----------
-    Aji, Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017.
-
-    Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
     """
     return Codec(sparsify=TopK(ratio=ratio, k=k), quantize=quantize, memory=memory)
 
@@ -132,11 +123,6 @@ def sidco(
         See `gradwire.sparsify.SID`.
     quantize, memory
         The other parts of the codec.
-
-    References
-    ----------
-    Abdelmoniem, Elzanaty, Alouini, Canini, "An Efficient Statistical-based Gradient Compression
-    Technique for Distributed Training Systems", MLSys 2021.
     """
     sparsify = SID(ratio, distribution=distribution, stages=stages, band=band)
     return Codec(sparsify=sparsify, quantize=quantize, memory=memory)
@@ -172,11 +158,6 @@ def dgc(
         while the paper clips the norm of the node's whole gradient.
     quantize
         How values are coded.
-
-    References
-    ----------
-    Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth for
-    Distributed Training", ICLR 2018.
     """
     return Codec(
         sparsify=SampledTopK(ratio, sample_ratio=sample_ratio),
@@ -217,12 +198,6 @@ def scalecom(
         values below 1 cost accuracy, because most of what is not sent is lost.
     quantize
         How values are coded. They are summed as coded, so this must be a float type.
-
-    References
-    ----------
-    Chen, Ni, Lu, Cui, Chen, Sun, Wang, Venkataramani, Srinivasan, Zhang, Gopalakrishnan, "ScaleCom:
-    Scalable Sparsified Gradient Compression for Communication-Efficient Distributed Training",
-    NeurIPS 2020.
     """
     if (ratio is None) == (chunk is None):
         raise TypeError(
@@ -255,10 +230,9 @@ def threshold(threshold: float, *, quantize: Quantizer = EXACT, memory: Memory =
     quantize, memory
         The other parts of the codec.
 
-    References
-    ----------
-    Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing",
-    Interspeech 2015. The paper sends plus or minus the threshold (see `strom`); this sends values.
+    Notes
+    -----
+    The paper sends plus or minus the threshold (see `strom`); this sends values.
     """
     return Codec(sparsify=Threshold(threshold), quantize=quantize, memory=memory)
 
@@ -294,13 +268,6 @@ def randomk(
     exchange
         An all-reduce of the values by default. Quantizers whose codes cannot be summed need
         `gradwire.exchange.AllGather`.
-
-    References
-    ----------
-    Konečný, McMahan, Yu, Richtárik, Suresh, Bacon, "Federated Learning: Strategies for Improving
-    Communication Efficiency", arXiv 1610.05492 (2016).
-
-    Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
     """
     sparsify = RandomK(ratio=ratio, k=k, block=block, seed=seed)
     return Codec(sparsify=sparsify, quantize=quantize, memory=memory, exchange=exchange)
@@ -331,11 +298,6 @@ def gaussiank(
         See `gradwire.sparsify.Gaussian`.
     quantize, memory
         The other parts of the codec.
-
-    References
-    ----------
-    Shi, Chu, Cheung, See, "Understanding Top-k Sparsification in Distributed Deep Learning",
-    arXiv 1911.08772 (2019).
     """
     return Codec(
         sparsify=Gaussian(ratio, rounds=rounds, band=band), quantize=quantize, memory=memory
@@ -366,10 +328,5 @@ def redsync(
         See `gradwire.sparsify.Trimmed`.
     quantize, memory
         The other parts of the codec.
-
-    References
-    ----------
-    Fang, Fu, Yang, Hsieh, "RedSync: Reducing Synchronization Bandwidth for Distributed Deep
-    Learning Training System", JPDC 2019.
     """
     return Codec(sparsify=Trimmed(ratio, method=method), quantize=quantize, memory=memory)

@@ -11,13 +11,13 @@ from gradwire.quantize.base import Quantizer as Quantizer
 from gradwire.quantize.floats import Float32 as Float32
 from gradwire.quantize.floats import BFloat16 as BFloat16
 from gradwire.quantize.floats import Float16 as Float16
-from gradwire.quantize.float8 import Float8 as Float8
-from gradwire.quantize.uniform import Uniform as Uniform
-from gradwire.quantize.sign_scale import SignScale as SignScale
-from gradwire.quantize.two_means import TwoMeans as TwoMeans
-from gradwire.quantize.ternary import Ternary as Ternary
-from gradwire.quantize.codebook import Codebook as Codebook
-from gradwire.quantize.exponent import Exponent as Exponent
+from gradwire.quantize.floats import Float8 as Float8
+from gradwire.quantize.levels import Uniform as Uniform
+from gradwire.quantize.levels import Exponent as Exponent
+from gradwire.quantize.levels import Codebook as Codebook
+from gradwire.quantize.signs import SignScale as SignScale
+from gradwire.quantize.signs import TwoMeans as TwoMeans
+from gradwire.quantize.signs import Ternary as Ternary
 # isort: on
 
 QUANTIZERS: tuple[type[Quantizer], ...] = own_parts(Quantizer)

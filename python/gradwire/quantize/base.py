@@ -1,4 +1,4 @@
-"""What every quantizer is."""
+"""The base class of quantizers."""
 
 import dataclasses
 from typing import ClassVar
@@ -19,7 +19,7 @@ class Quantizer(Part):
         Name of the dtype in which the values of several ranks can be summed on the wire; None if
         they cannot.
     largest : float or None
-        The largest magnitude that it can say: greater ones saturate. None if it scales values.
+        The largest magnitude that it represents: greater ones saturate. None if it scales values.
     contracts : bool
         Its error is smaller than the values, in whichever order they come, so that a memory can
         feed it back. The error of one that does not contract grows from encode to encode there.
@@ -39,7 +39,7 @@ class Quantizer(Part):
 
     @property
     def largest(self) -> float | None:
-        """The largest magnitude that it can say, if it does not scale values."""
+        """The largest magnitude that it can represent, if it does not scale values."""
         return None
 
     @property
@@ -48,13 +48,7 @@ class Quantizer(Part):
         raise NotImplementedError
 
     def check_summable(self, exchange: str) -> None:
-        """Refuse an exchange that sums values on the wire, if they cannot be summed.
-
-        Raises
-        ------
-        ValueError
-            They cannot.
-        """
+        """Raise a ValueError if an exchange that sums on the wire cannot sum these values."""
         if self.summed_as is None:
             raise ValueError(
                 f"{exchange} sums values on the wire, but codes of {type(self).__name__} cannot be "
@@ -63,13 +57,7 @@ class Quantizer(Part):
             )
 
     def check_feedback(self) -> None:
-        """Refuse a memory, if the error would grow in it.
-
-        Raises
-        ------
-        ValueError
-            The quantizer does not contract.
-        """
+        """Raise a ValueError if the error would grow in a memory: it does not contract."""
         if not self.contracts:
             raise ValueError(
                 f"the error of {self!r} can be larger than the values, and a memory that feeds it "
@@ -79,14 +67,7 @@ class Quantizer(Part):
 
     @property
     def _contracting(self) -> str:
-        # What to write instead of one that does not contract.
         return "use another quantizer"
 
     def check(self, sparsify: Sparsifier) -> None:
-        """Refuse sparsifiers that this quantizer cannot follow.
-
-        Raises
-        ------
-        ValueError
-            The quantizer needs something that the sparsifier does not have.
-        """
+        """Raise a ValueError if the quantizer needs something that the sparsifier lacks."""

@@ -1,12 +1,12 @@
-"""Values as floating-point numbers, rounded to nearest."""
+"""Values as floating-point numbers."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from gradwire import _validate
 from gradwire.quantize.base import Quantizer
 
-__all__ = ["BFloat16", "Float16", "Float32"]
+__all__ = ["BFloat16", "Float8", "Float16", "Float32"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -65,3 +65,68 @@ class Float16(Quantizer):
                 f"{exchange} sums values on the wire, but Float16() scales the values of each rank "
                 "differently; pass quantize=gradwire.quantize.Float16(scaled=False) or BFloat16()"
             )
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Float8(Quantizer):
+    """8 bits: an Open Compute Project FP8 number times the scale of its block.
+
+    The scale is the smallest power of two that brings the largest magnitude of the block into the
+    range of the format, so multiplying by it is exact. Values beyond the largest code (unscaled
+    values, and magnitudes within an eighth of the largest float32) saturate: neither infinity nor
+    NaN is ever written. Frames are decoded to float32 before they are added, so a sum over any
+    number of ranks has float32 rounding.
+
+    Costs one more read of the values, from the cache.
+
+    Parameters
+    ----------
+    format : {"e4m3", "e5m2"}
+        Four bits of exponent and three of mantissa, from 2**-9 to 448 times the scale; or five and
+        two, from 2**-16 to 57344 times the scale.
+    rounding : {"nearest", "stochastic"}
+        Round to the nearest code, ties to even; or randomly to one of the two neighbours, without
+        bias. Stochastic rounding needs a state, which seeds the random numbers.
+    block : int, optional
+        Entries per scale, at least 1. Each scale takes four bytes. None rounds the values as they
+        are, without scales.
+    seed : int
+        Seed of stochastic rounding, 0 to 2**64 - 1.
+
+    Raises
+    ------
+    ValueError, TypeError
+        An unknown format or rounding, a block or a seed out of range.
+
+    References
+    ----------
+    Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2022.
+
+    Wang, Choi, Brand, Chen, Gopalakrishnan, "Training Deep Neural Networks with 8-bit Floating
+    Point Numbers", NeurIPS 2018: the 1-5-2 format (E5M2) for gradients, and stochastic rounding.
+
+    Rouhani et al., "Microscaling Data Formats for Deep Learning", arXiv 2023, section 3.
+    """
+
+    format: Literal["e4m3", "e5m2"] = "e4m3"
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    block: int | None = 256
+    seed: int = 0
+    kind: ClassVar[str] = "float8"
+    summed_as: ClassVar[str | None] = None
+    contracts: ClassVar[bool] = True
+    needs_memory: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _validate.choice("format", self.format, ("e4m3", "e5m2"))
+        _validate.choice("rounding", self.rounding, ("nearest", "stochastic"))
+        if self.block is not None:
+            self._set("block", _validate.integer("block", self.block, low=1, high=2**32 - 1))
+        self._set("seed", _validate.integer("seed", self.seed, low=0, high=2**64 - 1))
+
+    @property
+    def largest(self) -> float | None:
+        """448 or 57344, unless values are scaled."""
+        if self.block is not None:
+            return None
+        return 448.0 if self.format == "e4m3" else 57344.0

@@ -1,4 +1,4 @@
-"""What a report holds: figures of a rank, of its parameters and of its last buckets."""
+"""The figures of a report: of a rank, its parameters and its last buckets."""
 
 from dataclasses import dataclass
 
@@ -120,5 +120,5 @@ class Figures:
         return self.state_bytes / max(numel, 1)
 
     def largest(self, count: int) -> list[ParameterReport]:
-        """Return so many parameters, those with the most entries first."""
+        """Return the ``count`` parameters with the most entries, largest first."""
         return sorted(self.parameters, key=lambda each: -each.numel)[:count]

@@ -1,12 +1,12 @@
-"""Reports from JSON: of any origin, so nothing is taken on trust."""
+"""Reports from JSON, which may come from anywhere and is checked field by field."""
 
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
-from typing import Any, TypeVar
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args
 
-from gradwire.report.figures import BucketTimes, Figures, ParameterReport
+from gradwire.report.figures import Figures
 
 __all__ = ["MARK", "VERSION", "objects", "to_fields"]
 
@@ -18,9 +18,7 @@ _LATER = {"node_wire_bytes": 0.0, "node_ms": 0.0, "decision": "", "schedule": ""
 """Fields that the first reports of this version do not have."""
 
 _LARGEST = 2**63
-"""No figure of a report reaches it, and no float is lost below it."""
-
-T = TypeVar("T")
+"""Upper bound of all figures; floats represent integers below it closely enough."""
 
 
 def objects(text: str) -> Iterator[Mapping[str, Any]]:
@@ -70,92 +68,62 @@ def to_fields(found: Mapping[str, Any]) -> dict[str, Any]:
             f"a report in version {_short(version)}, and this gradwire reads version {VERSION}: "
             "use the gradwire that wrote it"
         )
-    rest = {name: value for name, value in found.items() if name != MARK}
-    checked = _check(rest, Figures, "")
+    checked = _object({name: found[name] for name in found if name != MARK}, Figures, "")
     if checked["rank"] >= checked["world_size"]:
         raise ValueError(f"rank {checked['rank']} of {checked['world_size']} ranks")
     return checked
 
 
-def _check(found: Any, kind: type[Any], where: str) -> dict[str, Any]:
+def _object(found: Any, kind: type[Any], where: str) -> dict[str, Any]:
     """Check that an object has the fields of a dataclass, and no others, each of its type."""
     if not isinstance(found, dict):
         raise ValueError(f"{where or 'the report'} is {_kind(found)}, not an object")
-    names = {field.name for field in fields(kind)}
+    types = {field.name: field.type for field in fields(kind)}
     found = _LATER | found if kind is Figures else found
-    missing, unknown = sorted(names - found.keys()), sorted(found.keys() - names)
+    missing, unknown = sorted(types.keys() - found.keys()), sorted(found.keys() - types.keys())
     if missing or unknown:
         what = f"lacks {missing[0]!r}" if missing else f"has an unknown {_short(unknown[0])}"
         raise ValueError(f"{where or 'the report'} {what}")
     prefix = f"{where}." if where else ""
-    return {
-        field.name: _CHECKS[str(field.type)](found[field.name], prefix + field.name)
-        for field in fields(kind)
-    }
+    return {name: _value(found[name], types[name], prefix + name) for name in types}
 
 
-def _integer(value: Any, where: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _LARGEST:
-        raise ValueError(f"{where} is {_short(value)}, not a count")
-    return value
-
-
-def _number(value: Any, where: str) -> float:
-    right = isinstance(value, int | float) and not isinstance(value, bool)
-    if not right or not 0 <= value < _LARGEST or not math.isfinite(value):
-        raise ValueError(f"{where} is {_short(value)}, not a number from 0 to 2**63")
-    return float(value)
-
-
-def _boolean(value: Any, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{where} is {_short(value)}, not true or false")
-    return value
-
-
-def _string(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{where} is {_short(value)}, not a string")
-    return value
-
-
-def _optional(value: Any, where: str) -> float | None:
-    return None if value is None else _number(value, where)
-
-
-def _interval(value: Any, where: str) -> tuple[float, float]:
+def _value(value: Any, kind: Any, where: str) -> Any:
+    """Check that a value is of a field's type, and return it as that."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        return kind(**_object(value, kind, where))
+    if kind == float | None:
+        return None if value is None else _value(value, float, where)
+    if kind in _PLAIN:
+        is_right, noun = _PLAIN[kind]
+        if not is_right(value):
+            raise ValueError(f"{where} is {_short(value)}, not {noun}")
+        return kind(value)
+    item, more = get_args(kind)  # of a tuple: of any length, or an interval
+    if more is ...:
+        if not isinstance(value, list):
+            raise ValueError(f"{where} is {_kind(value)}, not a list")
+        return tuple(_value(each, item, f"{where}[{at}]") for at, each in enumerate(value))
     if not isinstance(value, list) or len(value) != 2:
         raise ValueError(f"{where} is {_short(value)}, not a beginning and an end")
-    first, last = (_number(each, where) for each in value)
+    first, last = (_value(each, float, where) for each in value)
     if first > last:
         raise ValueError(f"{where} ends before it begins: {_short(value)}")
     return first, last
 
 
-def _list_of(kind: Callable[..., T]) -> Callable[[Any, str], tuple[T, ...]]:
-    def check(value: Any, where: str) -> tuple[T, ...]:
-        if not isinstance(value, list):
-            raise ValueError(f"{where} is {_kind(value)}, not a list")
-        rows = (
-            _check(each, kind, f"{where}[{index}]")  # type: ignore[arg-type]
-            for index, each in enumerate(value)
-        )
-        return tuple(kind(**row) for row in rows)
-
-    return check
+def _is_number(value: Any) -> bool:
+    right = type(value) in (int, float) and 0 <= value < _LARGEST
+    return right and math.isfinite(value)
 
 
-_CHECKS: dict[str, Callable[[Any, str], Any]] = {
-    str(int): _integer,
-    str(float): _number,
-    str(bool): _boolean,
-    str(str): _string,
-    str(float | None): _optional,
-    str(tuple[float, float]): _interval,
-    str(tuple[ParameterReport, ...]): _list_of(ParameterReport),
-    str(tuple[BucketTimes, ...]): _list_of(BucketTimes),
+_PLAIN: dict[Any, tuple[Callable[[Any], bool], str]] = {
+    int: (lambda value: type(value) is int and 0 <= value < _LARGEST, "a count"),
+    float: (_is_number, "a number from 0 to 2**63"),
+    bool: (lambda value: type(value) is bool, "true or false"),
+    str: (lambda value: type(value) is str, "a string"),
 }
-"""How to check a field, by its type."""
+"""A test of each plain type, and its name in errors."""
 
 
 def _no_constant(name: str) -> float:

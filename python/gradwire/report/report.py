@@ -3,24 +3,94 @@
 import dataclasses
 import json
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, SupportsFloat
 
 from gradwire import _files
 from gradwire.report import reading
 from gradwire.report.figures import Figures
-from gradwire.report.html import page
-from gradwire.report.scalars import Writer, add_scalars
+from gradwire.report.page import page
 from gradwire.report.text import as_text
 
-__all__ = ["Report", "read"]
+__all__ = ["Report", "Writer", "add_scalars", "read"]
 
-R = TypeVar("R", bound="Report")
+
+_OF_A_PARAMETER = ("bytes_per_step", "compression", "achieved", "trimmed", "residual_norm")
+
+
+class Writer(Protocol):
+    """A writer of scalars, such as `torch.utils.tensorboard.SummaryWriter`."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int, /) -> object:
+        """Write one value."""
+
+
+def add_scalars(
+    writer: Writer,
+    figures: Figures | Mapping[str, SupportsFloat],
+    step: int,
+    *,
+    prefix: str = "gradwire",
+    parameters: bool = True,
+) -> None:
+    """Write a report, or the dict of `Handle.metrics`, as scalars.
+
+    Parameters
+    ----------
+    writer : Writer
+        Anything with ``add_scalar(tag, value, step)``, such as
+        `torch.utils.tensorboard.SummaryWriter`. It is neither flushed nor closed.
+    figures : Report or dict
+        Figures that are not available are left out.
+    step : int
+        The step that the scalars belong to.
+    prefix : str
+        Tags are ``prefix/wire_bytes`` and so on, and ``prefix.residual_norm/NAME`` for
+        the figures of a parameter: one group of charts for each of them.
+    parameters : bool
+        Write the figures of each parameter, too, if there are any.
+
+    Raises
+    ------
+    TypeError
+        The writer has no ``add_scalar``, or these are not figures.
+    """
+    if not callable(getattr(writer, "add_scalar", None)):
+        raise TypeError(
+            f"writer has no add_scalar(tag, value, step): it is a {type(writer).__name__}; "
+            "pass a torch.utils.tensorboard.SummaryWriter or the like"
+        )
+    if not isinstance(figures, Figures | Mapping):
+        raise TypeError(
+            "figures must be a Report or the dict of handle.metrics(), "
+            f"not a {type(figures).__name__}"
+        )
+    for tag, value in _scalars(figures, prefix, parameters):
+        writer.add_scalar(tag, value, step)
+
+
+def _scalars(
+    figures: Figures | Mapping[str, SupportsFloat], prefix: str, parameters: bool
+) -> Iterator[tuple[str, float]]:
+    if not isinstance(figures, Figures):
+        for name, number in figures.items():
+            yield f"{prefix}/{name}", float(number)
+        return
+    for field in dataclasses.fields(figures):
+        value = getattr(figures, field.name)
+        if isinstance(value, int | float) and field.name not in ("rank", "world_size"):
+            yield f"{prefix}/{field.name}", float(value)
+    for each in figures.parameters if parameters else ():
+        for name in _OF_A_PARAMETER:
+            value = getattr(each, name)
+            if value is not None:
+                yield f"{prefix}.{name}/{each.name}", float(value)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Figures):
-    """What gradwire did on this rank since `attach` or the last reset.
+    """Figures of gradwire on this rank since `attach` or the last reset.
 
     Attributes
     ----------
@@ -77,7 +147,7 @@ class Report(Figures):
         return json.dumps({reading.MARK: reading.VERSION, **dataclasses.asdict(self)}, indent=2)
 
     @classmethod
-    def from_json(cls: type[R], text: str) -> R:
+    def from_json(cls, text: str) -> "Report":
         """Return the report that `to_json` wrote.
 
         Raises
@@ -85,17 +155,13 @@ class Report(Figures):
         ValueError
             The text is not exactly one report of this version.
         """
-        found = read(text, cls)
+        found = read(text)
         if len(found) != 1:
             raise ValueError(f"{len(found)} reports, not one: gradwire.report.read() reads several")
         return found[0]
 
     def to_html(self) -> str:
-        """Return the report as a page that needs nothing else: no script, font or network.
-
-        It shows bytes, times by stage and bucket with what overlapped the backward pass, and
-        figures by parameter, as charts and tables.
-        """
+        """Return the report as a page that needs no script, font or network; see `page`."""
         return page([self])
 
     def write_html(self, path: str | os.PathLike[str]) -> None:
@@ -110,20 +176,7 @@ class Report(Figures):
         prefix: str = "gradwire",
         parameters: bool = True,
     ) -> None:
-        """Write the figures as scalars: see `add_scalars`.
-
-        Parameters
-        ----------
-        writer : Writer
-            Anything with ``add_scalar(tag, value, step)``, such as
-            `torch.utils.tensorboard.SummaryWriter`. It is neither flushed nor closed.
-        step : int, optional
-            The step that the scalars belong to. By default this report's ``step``.
-        prefix : str
-            How tags begin.
-        parameters : bool
-            Write the figures of each parameter, too.
-        """
+        """Write the figures as scalars, by default at this report's ``step``: see `add_scalars`."""
         at = self.step if step is None else step
         add_scalars(writer, self, at, prefix=prefix, parameters=parameters)
 
@@ -134,7 +187,7 @@ class Report(Figures):
         return as_text(self)
 
 
-def read(text: str, kind: type[R] = Report) -> list[R]:  # type: ignore[assignment]
+def read(text: str) -> list[Report]:
     """Return the reports in a text that `Report.to_json` wrote, once or several times.
 
     Parameters
@@ -148,10 +201,10 @@ def read(text: str, kind: type[R] = Report) -> list[R]:  # type: ignore[assignme
         The text is not JSON, or something in it is not a report of this version. The message says
         which field, and of which report if there are several.
     """
-    found: list[R] = []
+    found: list[Report] = []
     for each in reading.objects(text):
         try:
-            found.append(kind(**reading.to_fields(each)))
+            found.append(Report(**reading.to_fields(each)))
         except ValueError as error:
             where = f"report {len(found) + 1}: " if found else ""
             raise ValueError(f"{where}{error}") from None

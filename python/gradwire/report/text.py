@@ -1,9 +1,8 @@
-"""A report as text, for a terminal."""
+"""Figures with their units, and a report as text for a terminal."""
 
 from gradwire.report.figures import Figures, ParameterReport
-from gradwire.report.units import norm, ratio, size
 
-__all__ = ["as_text"]
+__all__ = ["as_text", "milliseconds", "norm", "ratio", "size"]
 
 _ROWS = 20
 _HEADINGS = (
@@ -12,12 +11,28 @@ _HEADINGS = (
 )
 
 
-def _inside(report: Figures) -> list[str]:
-    """Return what is said of the node, if there is a hierarchy."""
-    if not report.node_wire_bytes:
-        return []
-    sent = f"{size(report.node_wire_bytes)} per step, dense, {report.node_ms:.2f} ms"
-    return [f"  inside the node {sent}"]
+def size(nbytes: float) -> str:
+    """Return bytes in B, kB, MB or GB, with four digits."""
+    for unit in ("B", "kB", "MB"):
+        if nbytes < 1000:
+            return f"{nbytes:.4g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.4g} GB"
+
+
+def ratio(value: float | None) -> str:
+    """Return a ratio with three decimals, or a dash for none."""
+    return "-" if value is None else f"{value:.3f}"
+
+
+def norm(value: float | None) -> str:
+    """Return a norm with four digits, or a dash for none."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def milliseconds(value: float) -> str:
+    """Return milliseconds with their unit: three digits, at most three decimals."""
+    return f"{value:.3g} ms" if abs(value) < 1000 else f"{value:.0f} ms"
 
 
 def as_text(report: Figures) -> str:
@@ -28,13 +43,14 @@ def as_text(report: Figures) -> str:
     each_ms = ", ".join(f"{stage} {getattr(report, stage + '_ms'):.2f}" for stage in stages)
     kept = f"{size(report.state_bytes)}, {report.bytes_per_entry():.3g} bytes per entry"
     carried = f"by {report.carried_by}, slots {report.slot_use:.0%} full"
+    inside = f"{size(report.node_wire_bytes)} per step, dense, {report.node_ms:.2f} ms"
     lines = [
         f"gradwire, rank {report.rank} of {report.world_size}: {report.steps} steps",
         f"  codec           {report.codec}",
         *([f"  decision        {report.decision}"] if report.decision else []),
         *([f"  schedule        {report.schedule}"] if report.schedule else []),
         f"  bytes sent      {wire} per step, plain DDP {dense}: {report.compression:.1f}x less",
-        *_inside(report),
+        *([f"  inside the node {inside}"] if report.node_wire_bytes else []),
         f"  collectives     {buckets:.1f} per step {carried}",
         f"  achieved ratio  {ratio(report.achieved)}",
         f"  ms per step     {each_ms}; backward waited {report.wait_ms:.2f}",

@@ -12,14 +12,14 @@ from gradwire.schedule.base import Schedule as Schedule
 
 # One line each, in the order in which they are listed: importing a class registers it.
 # isort: off
-from gradwire.schedule.constant import Constant as Constant
+from gradwire.schedule.base import Constant as Constant
 from gradwire.schedule.warm_up import WarmUp as WarmUp
-from gradwire.schedule.dense_warm_up import DenseWarmUp as DenseWarmUp
+from gradwire.schedule.warm_up import DenseWarmUp as DenseWarmUp
 from gradwire.schedule.accordion import Accordion as Accordion
-from gradwire.schedule.by_steps import BySteps as BySteps
+from gradwire.schedule.warm_up import BySteps as BySteps
 
 # isort: on
-from gradwire.schedule.recommendation import recommended as recommended
+from gradwire.schedule.warm_up import recommended as recommended
 
 SCHEDULES: tuple[type[Schedule], ...] = own_parts(Schedule)
 """All schedules."""

@@ -6,8 +6,7 @@ from typing import Any, ClassVar, Self
 
 from gradwire import _validate
 from gradwire.codec import Codec
-from gradwire.schedule._amount import with_ratio
-from gradwire.schedule.base import Schedule
+from gradwire.schedule.base import Schedule, with_ratio
 
 __all__ = ["Accordion"]
 

@@ -1,12 +1,36 @@
-"""What every schedule is."""
+"""The base class of schedules, and the schedule that changes nothing."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gradwire._part import Part
 from gradwire.codec import Codec
 
-__all__ = ["Schedule"]
+__all__ = ["Constant", "Schedule", "ratio_of", "with_ratio"]
+
+
+def ratio_of(codec: Codec) -> float:
+    """Return the ratio of a codec's sparsifier.
+
+    Raises
+    ------
+    ValueError
+        It has none.
+    """
+    ratio: float | None = getattr(codec.sparsify, "ratio", None)
+    if ratio is None:
+        raise ValueError(
+            f"the schedule changes the ratio, but {codec.sparsify!r} has none; pass ratio= to it, "
+            "or use a schedule that takes codecs instead of ratios"
+        )
+    return ratio
+
+
+def with_ratio(codec: Codec, ratio: float) -> Codec:
+    """Return the codec with another ratio."""
+    ratio_of(codec)
+    sparsify: Any = codec.sparsify
+    return dataclasses.replace(codec, sparsify=dataclasses.replace(sparsify, ratio=ratio))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -26,9 +50,26 @@ class Schedule(Part):
 
     @property
     def last(self) -> int | None:
-        """The first epoch of those that have the same codec for good; None if it is not known."""
+        """The first epoch from which the codec stays the same; None if it is not known."""
         return None
 
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
         """Return the codec for an epoch, or None for an epoch without compression."""
         raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Constant(Schedule):
+    """The same codec in every epoch."""
+
+    kind: ClassVar[str] = "constant"
+    by_epoch_alone: ClassVar[bool] = True
+
+    @property
+    def last(self) -> int:
+        """The first epoch from which the codec stays the same."""
+        return 0
+
+    def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
+        """Return the codec for an epoch."""
+        return codec

@@ -1,14 +1,14 @@
-"""Decreasing ratios in the first epochs."""
+"""Less compression, or none, at the beginning; by epochs or by steps."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from gradwire import _validate
+from gradwire._part import part_from_config
 from gradwire.codec import Codec
-from gradwire.schedule._amount import ratio_of, with_ratio
-from gradwire.schedule.base import Schedule
+from gradwire.schedule.base import Constant, Schedule, ratio_of, with_ratio
 
-__all__ = ["WarmUp"]
+__all__ = ["RATIO", "STEPS", "BySteps", "DenseWarmUp", "WarmUp", "recommended"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -63,18 +63,140 @@ class WarmUp(Schedule):
 
     @property
     def last(self) -> int:
-        """The first epoch of those that have the same codec for good."""
+        """The first epoch from which the codec stays the same."""
         return len(self.ratios)
 
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
-        """Return the codec for an epoch.
-
-        Raises
-        ------
-        ValueError
-            The codec has no ratio.
-        """
+        """Return the codec for an epoch."""
         own = ratio_of(codec)
         if epoch >= len(self.ratios):
             return codec
         return with_ratio(codec, max(self.ratios[epoch], own))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class DenseWarmUp(Schedule):
+    """No compression in the first epochs, then the codec.
+
+    Gradients are sent dense in their own dtype, as small parameters always are, and residuals stay
+    empty. With `gradwire.memory.MomentumCorrection` use `WarmUp` instead: the momentum is kept in
+    the codec's memory, which is not used in these epochs.
+
+    Parameters
+    ----------
+    epochs : int
+        Number of epochs without compression.
+
+    References
+    ----------
+    Chen et al., "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient
+    Distributed Training", NeurIPS 2020, section 4: up to a tenth of the epochs.
+
+    Seide, Fu, Droppo, Li, Yu, "1-bit Stochastic Gradient Descent and its Application to
+    Data-Parallel Distributed Training of Speech DNNs", Interspeech 2014: the first part of the
+    data.
+    """
+
+    epochs: int
+    kind: ClassVar[str] = "dense_warm_up"
+    by_epoch_alone: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self._set("epochs", _validate.integer("epochs", self.epochs, low=0))
+
+    @property
+    def last(self) -> int:
+        """The first epoch from which the codec stays the same."""
+        return self.epochs
+
+    def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
+        """Return the codec for an epoch, or None for an epoch without compression."""
+        return None if epoch < self.epochs else codec
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class BySteps(Schedule):
+    """Another schedule, with a number of steps in place of an epoch.
+
+    For training that has no epochs, or has very long ones. It advances by itself: ``handle.epoch``
+    need not be called, and changes no compression.
+
+    Parameters
+    ----------
+    schedule : gradwire.schedule.Schedule
+        One that depends on the epoch alone. `Accordion` does not: it compares the gradients of
+        whole epochs.
+    steps : int
+        How many steps count as one epoch, at least 1. A step is an exchanged backward pass that
+        was not rolled back.
+    """
+
+    schedule: Schedule
+    steps: int
+    kind: ClassVar[str] = "by_steps"
+    by_epoch_alone: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.schedule, Schedule):
+            raise TypeError(f"schedule must be a schedule, got {self.schedule!r}")
+        if not self.schedule.by_epoch_alone:
+            raise ValueError(
+                f"{self.schedule!r} cannot advance by steps: it depends on more than the epoch; "
+                "call handle.epoch() with it"
+            )
+        self._set("steps", _validate.integer("steps", self.steps, low=1))
+
+    def epoch_at(self, step: int) -> int:
+        """Return the epoch of the inner schedule at a step; both count from 0.
+
+        The last one has no end.
+        """
+        epoch, last = step // self.steps, self.last
+        return epoch if last is None else min(epoch, last)
+
+    @property
+    def last(self) -> int | None:
+        """That of the inner schedule."""
+        return self.schedule.last
+
+    def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
+        """Return the codec for an epoch of the inner schedule, as `epoch_at` returns it."""
+        return self.schedule.codec_at(codec, epoch)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return ``{"kind": ..., "schedule": ..., "steps": ...}``."""
+        return super().get_config() | {"schedule": self.schedule.get_config()}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Build the schedule that `get_config` describes; the inverse of it."""
+        inner = config.get("schedule")
+        schedule = part_from_config("schedule", inner, Schedule.KINDS)
+        return super().from_config(config | {"schedule": schedule})
+
+
+STEPS = 100
+"""Steps of the warm-up."""
+RATIO = 0.02
+"""Share of the entries that is sent in these steps."""
+
+
+def recommended(codec: Codec) -> Schedule:
+    """Return what `attach` and ``"auto"`` take for a codec by default.
+
+    Entries wait for 1 / ratio steps on average, which costs most at the beginning of a training,
+    when weights move fastest. So codecs that send steps, as `gradwire.adam` does, send 2 % of the
+    entries in their first 100 steps, if they send less later: as many steps for every ratio,
+    because 1 / ratio of them, at 0.1 %, would be the bytes of 20,000 others. 5 % gives back a
+    little more, but ruins training at high learning rates (``docs/ablations.md``). All other codecs
+    send from the start what they send later.
+
+    Returns
+    -------
+    gradwire.schedule.Schedule
+        ``BySteps(WarmUp((0.02,)), 100)``, or ``Constant()``.
+    """
+    ratio = getattr(codec.sparsify, "ratio", None)
+    if codec.memory.updates and ratio is not None and ratio < RATIO:
+        return BySteps(WarmUp((RATIO,)), STEPS)
+    return Constant()

@@ -11,17 +11,17 @@ from gradwire.sparsify.base import Sparsifier as Sparsifier
 
 # One line each, in the order in which they are listed: importing a class registers it.
 # isort: off
-from gradwire.sparsify.all import All as All
-from gradwire.sparsify.threshold import Threshold as Threshold
+from gradwire.sparsify.base import All as All
 from gradwire.sparsify.topk import TopK as TopK
-from gradwire.sparsify.sid import SID as SID
-from gradwire.sparsify.sampled_topk import SampledTopK as SampledTopK
-from gradwire.sparsify.chunk_topk import ChunkTopK as ChunkTopK
-from gradwire.sparsify.bin_max import BinMax as BinMax
-from gradwire.sparsify.two_sided import TwoSided as TwoSided
+from gradwire.sparsify.topk import SampledTopK as SampledTopK
+from gradwire.sparsify.topk import ChunkTopK as ChunkTopK
 from gradwire.sparsify.random_k import RandomK as RandomK
-from gradwire.sparsify.gaussian import Gaussian as Gaussian
-from gradwire.sparsify.trimmed import Trimmed as Trimmed
+from gradwire.sparsify.thresholds import Threshold as Threshold
+from gradwire.sparsify.thresholds import SID as SID
+from gradwire.sparsify.thresholds import BinMax as BinMax
+from gradwire.sparsify.thresholds import TwoSided as TwoSided
+from gradwire.sparsify.thresholds import Gaussian as Gaussian
+from gradwire.sparsify.thresholds import Trimmed as Trimmed
 # isort: on
 
 SPARSIFIERS: tuple[type[Sparsifier], ...] = own_parts(Sparsifier)

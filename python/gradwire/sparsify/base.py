@@ -1,11 +1,11 @@
-"""What every sparsifier is."""
+"""The base class of sparsifiers, and the one that sends every entry."""
 
 import dataclasses
 from typing import ClassVar
 
 from gradwire._part import Part
 
-__all__ = ["Sparsifier"]
+__all__ = ["All", "Sparsifier"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -33,3 +33,17 @@ class Sparsifier(Part):
     def count(self, numel: int) -> int:
         """Return the number of entries that every rank sends; only of a shared selection."""
         raise NotImplementedError(f"with {type(self).__name__} every rank sends its own entries")
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class All(Sparsifier):
+    """Send every entry. No positions are sent."""
+
+    kind: ClassVar[str] = "all"
+    selects: ClassVar[bool] = False
+    shared: ClassVar[bool] = True
+    magnitude: ClassVar[str | None] = None
+
+    def count(self, numel: int) -> int:
+        """Return the number of entries that every rank sends: all."""
+        return numel

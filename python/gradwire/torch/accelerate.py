@@ -18,7 +18,7 @@ from gradwire.memory import Memory
 from gradwire.torch import ddp
 from gradwire.torch.auto import AUTO, codec_for
 from gradwire.torch.checkpoint import files as rank_files
-from gradwire.torch.checkpoint.load import Policy
+from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.engine.config import Assignment, Codecs
 
 try:

@@ -50,7 +50,7 @@ def init_state(
         As `gradwire.Codec.init_state`.
     """
     stream = _validate.integer("stream", stream, low=0)
-    return backends.of(like).init_state(codec, like.numel(), name, stream)
+    return backends.backend_for(like).init_state(codec, like.numel(), name, stream)
 
 
 def encode(
@@ -88,7 +88,7 @@ def encode(
     TypeError
         The tensor has another dtype or layout, or no values, as on the device ``"meta"``.
     """
-    return backends.of(tensor).encode(codec, tensor, state, max_nbytes)
+    return backends.backend_for(tensor).encode(codec, tensor, state, max_nbytes)
 
 
 def encode_into(
@@ -120,7 +120,7 @@ def encode_into(
         As `encode`; also if ``out`` cannot be written to or shares memory with ``tensor``. ``out``
         is written only on success.
     """
-    return backends.of(tensor, out).encode_into(codec, tensor, state, out, max_nbytes)
+    return backends.backend_for(tensor, out).encode_into(codec, tensor, state, out, max_nbytes)
 
 
 def decode(
@@ -155,7 +155,7 @@ def decode(
     """
     if max_numel is not None:
         max_numel = _validate.integer("max_numel", max_numel, low=0)
-    return backends.of(frame, out).decode(frame, out, max_numel)
+    return backends.backend_for(frame, out).decode(frame, out, max_numel)
 
 
 def decode_add(
@@ -177,4 +177,4 @@ def decode_add(
     GradwireError, ValueError, TypeError
         As `decode`; ``out`` is unchanged.
     """
-    backends.of(frame, out).decode_add(frame, out, scale)
+    backends.backend_for(frame, out).decode_add(frame, out, scale)

@@ -25,7 +25,7 @@ from gradwire.torch import ddp, optim
 from gradwire.torch.accelerate import attach_prepared, computes, is_ddp
 from gradwire.torch.auto import AUTO, least_ratio
 from gradwire.torch.checkpoint import files as rank_files
-from gradwire.torch.checkpoint.load import Policy
+from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.engine.config import Codecs
 
 try:

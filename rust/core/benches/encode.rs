@@ -11,7 +11,7 @@ use gradwire_core::memory::{Memory, Residual};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::Quantizer;
 use gradwire_core::simd::above::SLACK;
-use gradwire_core::simd::sweep::{Feedback, Gather};
+use gradwire_core::simd::sweep::{Addend, Feedback, Gather};
 use gradwire_core::simd::{BLOCK, Kernels, available_levels, log_sum, moments};
 use gradwire_core::sparsify::{Amount, Sid, Sparsifier, TopK};
 
@@ -54,7 +54,7 @@ fn kernels(c: &mut Criterion) {
                     let moments = wanted.then_some((1.0, &mut lanes));
                     let (indices, values) = (&mut indices[..], &mut values[..]);
                     let gather = Gather { moments, bound: 6.9, base: 0, indices, values };
-                    kernels.sweep(Input::F32(black_box(&x)), Some(feedback), gather)
+                    kernels.sweep(Input::F32(black_box(&x)), Addend::Residual(feedback), gather)
                 });
             });
         }

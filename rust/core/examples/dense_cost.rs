@@ -160,7 +160,7 @@ fn main() -> Result<()> {
         for Case { codec, state, frame, encodes, decodes, .. } in &mut cases {
             let encode = timed(|| {
                 let input = Input::F32(&x);
-                codec.encode_into(input, state, None, &mut workspace, frame).map(|_| ())
+                codec.encode_into(input, state, None, &mut workspace, &mut *frame).map(|_| ())
             })?;
             let decode =
                 timed(|| Frame::parse(frame, None)?.decode_add(&mut sum, 0.5, &mut scratch))?;

@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 
 #[cfg(all(target_os = "linux", not(miri)))]
 use crate::pages::Pages;
-use crate::{Result, room};
+use crate::{Result, allocate};
 
 /// One cache line.
 #[derive(Clone, Copy, Zeroable, Pod)]
@@ -36,7 +36,7 @@ impl Memory {
         if let Some(pages) = Pages::zeros(bytes) {
             return Ok(Self::Pages(pages));
         }
-        room::zeros(bytes.div_ceil(LINE)).map(Self::Lines)
+        allocate::zeros(bytes.div_ceil(LINE)).map(Self::Lines)
     }
 
     fn as_slice<T: Pod>(&self) -> &[T] {

@@ -21,6 +21,7 @@
     )
 )]
 
+mod allocate;
 pub mod bucket;
 mod buffer;
 pub mod codec;
@@ -39,7 +40,6 @@ pub mod pool;
 pub mod quantize;
 pub mod reference;
 pub mod rng;
-mod room;
 mod scan;
 pub mod simd;
 pub mod sparsify;

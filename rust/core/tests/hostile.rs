@@ -5,7 +5,7 @@ mod common;
 
 use common::{Case, cases};
 use gradwire_core::Error;
-use gradwire_core::frame::{Frame, HEADER_LEN, Scratch, SplitScratch};
+use gradwire_core::frame::{Frame, HEADER_LEN, Scratch, Split};
 use proptest::prelude::*;
 
 /// Puts the right checksum into a frame that was tampered with.
@@ -60,15 +60,13 @@ fn judge(bytes: &[u8]) -> Result<(), Error> {
 fn split_and_decode(frame: &Frame<'_>) -> Result<Vec<f32>, Error> {
     let numel = frame.header().numel;
     let bounds = [0, numel / 7, numel / 3, numel / 3, numel];
-    let (mut out, mut parts) = (Vec::new(), Vec::new());
-    frame.split(&bounds, &mut SplitScratch::default(), &mut out, &mut parts)?;
-    let (mut rest, mut tensor) = (&out[..], Vec::new());
-    for part in parts {
-        let (frame, after) = Frame::parse_first(rest, Some(part.numel))?;
+    let (mut split, mut out, mut tensor) = (Split::default(), Vec::new(), Vec::new());
+    frame.split(&bounds, &mut split)?;
+    for part in split.parts() {
+        frame.write_part(&split, part, &mut out)?;
         let from = tensor.len();
-        tensor.resize(from + part.numel as usize, 7.0);
-        frame.decode_into(&mut tensor[from..], &mut Scratch::default())?;
-        rest = after;
+        tensor.resize(from + part.numel() as usize, 7.0);
+        Frame::parse(&out, None)?.decode_into(&mut tensor[from..], &mut Scratch::default())?;
     }
     Ok(tensor)
 }

@@ -7,7 +7,7 @@ mod drawn;
 mod laws;
 
 use drawn::{Numbers, quantizer, support};
-use gradwire_core::frame::{self, Frame, Layout, Part, Scratch, SplitScratch};
+use gradwire_core::frame::{self, Destination, Frame, Layout, Part, Scratch, Split};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::{Hints, Quantizer};
 use gradwire_core::rng::Key;
@@ -29,7 +29,15 @@ fn write(quantizer: Quantizer, draw: &mut Numbers<'_>, numel: usize) -> Vec<u8> 
     let values: Vec<f32> = (0..positions.len()).map(value).collect();
     let hints = Hints { key: Some(Key::from_bits(9)), magnitude: None };
     let mut out = Vec::new();
-    frame::write_with(&layout, &hints, numel as u64, Some(&positions), &values, &mut out).unwrap();
+    frame::write_with(
+        &layout,
+        &hints,
+        numel as u64,
+        Some(&positions),
+        &values,
+        &mut (&mut out).into(),
+    )
+    .unwrap();
     out
 }
 
@@ -49,20 +57,26 @@ fn tensor(frame: &Frame<'_>, kernels: &'static Kernels) -> Vec<u32> {
 /// Splits a frame, and holds the parts to what they promise.
 fn check(bytes: &[u8], bounds: &[u64], kernels: &'static Kernels) -> (Vec<Part>, Vec<u8>) {
     let whole = Frame::parse(bytes, None).unwrap().with(kernels);
-    let (mut out, mut parts) = (vec![1, 2, 3], Vec::new());
-    whole.split(bounds, &mut SplitScratch::default(), &mut out, &mut parts).unwrap();
+    let (mut split, mut out, mut end) = (Split::default(), vec![1, 2, 3], 0);
+    whole.split(bounds, &mut split).unwrap();
+    for part in split.parts() {
+        whole.write_part(&split, part, Destination::behind(&mut out, end)).unwrap();
+        end += part.nbytes();
+    }
+    out.truncate(end);
+    let parts = split.parts().to_vec();
     let expected = tensor(&whole, kernels);
     let (mut rest, mut at, mut count) = (&out[..], 0, 0);
     for part in &parts {
-        let (frame, after) = Frame::parse_first(rest, Some(part.numel)).unwrap();
-        assert_eq!(rest.len() - after.len(), part.nbytes);
+        let (frame, after) = Frame::parse_first(rest, Some(part.numel())).unwrap();
+        assert_eq!(rest.len() - after.len(), part.nbytes());
         let header = frame.header();
-        assert_eq!((part.start, header.numel, header.count), (at, part.numel, part.count));
+        assert_eq!((part.start, header.numel, header.count), (at, part.numel(), part.count()));
         assert_eq!(header.quantizer, whole.header().quantizer);
-        let (from, to) = (at, at + part.numel);
-        assert!(bounds[part.range] <= from && to <= bounds[part.range + 1] && part.numel > 0);
+        let (from, to) = (at, at + part.numel());
+        assert!(bounds[part.range] <= from && to <= bounds[part.range + 1] && part.numel() > 0);
         assert_eq!(tensor(&frame, kernels), expected[from as usize..to as usize]);
-        (rest, at, count) = (after, to, count + part.count);
+        (rest, at, count) = (after, to, count + part.count());
     }
     assert!(rest.is_empty());
     assert_eq!((at, count), (whole.header().numel, whole.header().count));
@@ -109,7 +123,7 @@ fn one_range_is_the_frame_again() {
     assert_eq!(out, bytes);
     let (parts, out) = check(&bytes, &[0, 0, 4500, 4500, 9000], Kernels::current());
     assert_eq!(
-        parts.iter().map(|part| (part.range, part.count)).collect::<Vec<_>>(),
+        parts.iter().map(|part| (part.range, part.count())).collect::<Vec<_>>(),
         [(1, 2), (3, 1)]
     );
     assert!(out.len() < 48 + bytes.len() + 8, "a range costs a header, and no more");
@@ -128,9 +142,7 @@ fn bounds_that_are_none_are_the_callers_error() {
     frame::write_into(&layout, 10, Some(&[3]), &[1.0], &mut bytes).unwrap();
     let frame = Frame::parse(&bytes, None).unwrap();
     for bad in [&[][..], &[0], &[10], &[0, 9], &[1, 10], &[0, 7, 6, 10], &[0, 11]] {
-        let error = frame
-            .split(bad, &mut SplitScratch::default(), &mut Vec::new(), &mut Vec::new())
-            .unwrap_err();
+        let error = frame.split(bad, &mut Split::default()).unwrap_err();
         assert!(matches!(error, Error::Argument { .. }), "{bad:?}: {error}");
     }
 }

@@ -373,10 +373,10 @@ pub(crate) fn read_bucket<'py>(
 /// What `encode_bucket` says of its pieces.
 fn table(outcomes: &[Outcome]) -> Vec<i64> {
     let mut numbers = Vec::with_capacity(COLUMNS * outcomes.len());
-    for Outcome { nbytes, encoded, zero, elapsed } in outcomes {
+    for Outcome { encoded, zero, elapsed } in outcomes {
         let target = encoded.target.map_or(-1, |target| target as i64);
         numbers.extend([
-            *nbytes as i64,
+            encoded.nbytes as i64,
             encoded.count as i64,
             target,
             encoded.trimmed as i64,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use gradwire_core::codec::{self, Encoded, Support};
+use gradwire_core::frame::Destination;
 use gradwire_core::memory::Memory;
 use gradwire_core::simd::in_standard_mode;
 use gradwire_core::{Dtype, Error, Result};
@@ -17,7 +18,7 @@ use crate::frame::Frame;
 use crate::interrupt::{self, Keeper};
 use crate::number::{number, optional};
 use crate::outside::{Calls, Coder, Parts};
-use crate::scratch::{with_staged, with_workspace};
+use crate::scratch::{KEPT_TO_ENCODE, with_staged, with_workspace};
 use crate::state::{Inner, State};
 
 /// The part of `gradwire.Codec` that lives in the core.
@@ -50,19 +51,22 @@ impl Codec {
 
     /// Encode into `out` with the state given, or with a fresh one where nothing is remembered. If
     /// the result cannot be delivered, the encode is undone.
-    fn run<'py, T>(
+    fn run<'py, T, O: Send + ?Sized>(
         &self,
         py: Python<'py>,
         job: &Job<'_>,
         state: Option<&Bound<'_, PyAny>>,
-        out: &mut Vec<u8>,
-        deliver: impl FnOnce(&mut Vec<u8>, Encoded) -> PyResult<Delivered<'py, T>>,
-    ) -> PyResult<T> {
+        out: &mut O,
+        deliver: impl FnOnce(&mut O, Encoded) -> PyResult<Delivered<'py, T>>,
+    ) -> PyResult<T>
+    where
+        for<'o> Destination<'o>: From<&'o mut O>,
+    {
         let Some(state) = state else {
             let mut fresh = self.fresh(py, job.tensor.numel())?;
             let mut calls = self.outside.calls(0, None, 0);
             let encoded = py
-                .detach(|| job.encode(&self.inner, &mut fresh, calls.as_mut(), out))
+                .detach(|| job.encode(&self.inner, &mut fresh, calls.as_mut(), &mut *out))
                 .map_err(|error| job.exception(py, error, None))?;
             let delivered = deliver(out, encoded)?;
             interrupt::keep(job.kept, &delivered.object)?;
@@ -73,7 +77,7 @@ impl Codec {
         let core = &mut inner.state;
         let mut calls = self.outside.calls(core.step(), state.name(), state.stream());
         let encoded = py
-            .detach(|| job.encode(&self.inner, core, calls.as_mut(), out))
+            .detach(|| job.encode(&self.inner, core, calls.as_mut(), &mut *out))
             .map_err(|error| job.exception(py, error, state.name()))?;
         self.finish(py, state, &mut inner, (encoded, owner), job.kept, || deliver(out, encoded))
     }
@@ -147,14 +151,22 @@ impl Codec {
             (job.max_nbytes, job.limited_by) = (Some(out.len()), "out");
         }
         let job = job.asking(py, self)?;
-        with_staged(|staged| {
-            self.run(py, &job, state, staged, |bytes, _| {
-                let len = bytes.len();
-                out.as_mut_slice()[..len].copy_from_slice(bytes);
-                let object = PyInt::new(py, len).into_any();
-                Ok(Delivered { result: len, name: "nbytes", object })
-            })
-        })
+        let deliver = |len: usize| {
+            let object = PyInt::new(py, len).into_any();
+            Ok(Delivered { result: len, name: "nbytes", object })
+        };
+        // `out` is written only if all is well. Of a dense frame, which is coded as the tensor is read,
+        // that takes one more read before, or a copy after, of what is shorter.
+        let len = self.inner.max_encoded_len(job.tensor.numel());
+        if self.inner.sparsifier().is_dense() && len < job.tensor.nbytes().min(KEPT_TO_ENCODE) {
+            return with_staged(|staged| {
+                self.run(py, &job, state, staged, |bytes, encoded| {
+                    out.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+                    deliver(encoded.nbytes)
+                })
+            });
+        }
+        self.run(py, &job, state, out.as_mut_slice(), |_, encoded| deliver(encoded.nbytes))
     }
 
     fn fresh(&self, py: Python<'_>, numel: usize) -> PyResult<codec::State> {
@@ -467,12 +479,12 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn encode(
+    fn encode<'o>(
         &self,
         codec: &codec::Codec,
         state: &mut codec::State,
         calls: Option<&mut Calls<'_>>,
-        out: &mut Vec<u8>,
+        out: impl Into<Destination<'o>>,
     ) -> Result<Encoded> {
         let (input, limit) = (self.tensor.input(), self.max_nbytes);
         with_workspace(|workspace| {

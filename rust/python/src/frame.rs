@@ -139,7 +139,7 @@ impl Frame {
     ///
     /// Positions are coded anew, relative to where each part begins; values are copied as the codes
     /// that they are, with the scales of their groups. Sparsifier, quantizer and dtype of the parts
-    /// are those of the frame. One read of the frame; 8 bytes of memory per entry besides the parts.
+    /// are those of the frame. One read of the frame; 4 bytes of memory per entry besides the parts.
     ///
     /// Parameters
     /// ----------
@@ -165,19 +165,21 @@ impl Frame {
     fn split(slf: &Bound<'_, Self>, bounds: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<Py<Self>>>> {
         let bounds: Vec<u64> = number("bounds", bounds)?;
         let (py, data, dtype) = (slf.py(), bytes(slf), slf.get().dtype);
-        let (mut out, mut parts) = (Vec::new(), Vec::new());
-        py.detach(|| {
-            let frame = frame::Frame::parse_again(data, None)?;
-            frame.split(&bounds, &mut frame::SplitScratch::default(), &mut out, &mut parts)
-        })
-        .map_err(|error| to_py(py, error, None))?;
+        let mut split = frame::Split::default();
+        let parts = py
+            .detach(|| {
+                let frame = frame::Frame::parse_again(data, None)?;
+                frame.split(&bounds, &mut split)?;
+                let write = |part| {
+                    let mut own = Vec::new();
+                    frame.write_part(&split, part, &mut own).map(|()| own)
+                };
+                split.parts().iter().map(write).collect::<Result<Vec<_>>>()
+            })
+            .map_err(|error| to_py(py, error, None))?;
         let mut ranges: Vec<Vec<_>> = bounds.windows(2).map(|_| Vec::new()).collect();
-        let mut rest = out.as_slice();
-        for part in parts {
-            let (own, after) = rest.split_at(part.nbytes);
-            let own = copied(own).map_err(|error| to_py(py, error, None))?;
-            ranges[part.range].push(Self::create(py, own, part.numel, part.count, dtype)?);
-            rest = after;
+        for (part, own) in split.parts().iter().zip(parts) {
+            ranges[part.range].push(Self::create(py, own, part.numel(), part.count(), dtype)?);
         }
         Ok(ranges)
     }

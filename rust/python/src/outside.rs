@@ -168,7 +168,8 @@ pub(crate) fn plain(frame: &Frame<'_>) -> Result<Vec<u8>> {
     }
     let mut out = Vec::new();
     let indices = positions.as_deref().map_or(Indices::Same, Indices::Plain);
-    reframe(frame, indices, values.as_deref().map_or(Values::Same, Values::Plain), &mut out)?;
+    let values = values.as_deref().map_or(Values::Same, Values::Plain);
+    reframe(frame, indices, values, None, &mut (&mut out).into())?;
     Ok(out)
 }
 

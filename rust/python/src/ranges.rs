@@ -1,31 +1,31 @@
 //! Ranges of a bucket: frames are cut into those of every range, and what all ranks have sent of one
 //! range is merged by its owner.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 
+use gradwire_core::Result;
 use gradwire_core::bucket::{self, MergeScratch, Merged, Owned};
-use gradwire_core::frame::{Frame, Part, SplitScratch};
-use gradwire_core::{Error, Result};
+use gradwire_core::frame::{Destination, Frame, Split};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::bucket::{beyond, pairs, same_len};
-use crate::buffer::{Bytes, to_numpy};
+use crate::buffer::{Bytes, Writable, empty, to_numpy};
 use crate::codec::Codec;
 use crate::errors::to_py;
 use crate::number::number;
-use crate::outside::reading;
+use crate::outside::plain;
+use crate::scratch::KEPT_TO_ENCODE;
 use crate::state::{Inner, State};
 
 /// Each takes memory, whether anything is sent to it or not.
 const MOST_RANKS: usize = 1 << 20;
 
-type Splitting = (SplitScratch, Vec<u8>, Vec<Part>);
-
 thread_local! {
     /// Scratch of this thread's calls.
-    static SPLITTING: RefCell<Splitting> = RefCell::default();
-    static MERGING: RefCell<MergeScratch> = RefCell::default();
+    static SPLITTING: RefCell<Vec<Split>> = RefCell::default();
+    static MERGING: RefCell<(MergeScratch, Vec<u8>)> = RefCell::default();
 }
 
 /// Cut the frames of a bucket by owner.
@@ -82,46 +82,57 @@ pub(crate) fn split_bucket<'py>(
             return Err(PyValueError::new_err(problem));
         }
     }
-    let messages = py
+    let raise = |error| to_py(py, error, None);
+    let bytes = py.detach(|| readable(data.as_slice(), &sizes)).map_err(raise)?;
+    let mut splits = SPLITTING.take();
+    splits.resize_with(splits.len().max(bytes.len()), Split::default);
+    let frames = py
         .detach(|| {
-            let mut scratch = SPLITTING.take();
-            let mut messages = vec![Vec::new(); ranks];
-            let mut rest = data.as_slice();
-            let split = sizes.iter().zip(bounds.iter().zip(&owners)).try_for_each(
-                |(&size, (bounds, owners))| {
-                    let (bytes, after) = rest.split_at_checked(size).unwrap_or((rest, &[]));
-                    rest = after;
-                    split(bytes, bounds, owners, &mut scratch, &mut messages)
-                },
-            );
-            SPLITTING.set(scratch);
-            split.map(|()| messages)
+            let cuts = bytes.iter().zip(&bounds).zip(&mut splits);
+            cuts.map(|((bytes, bounds), split)| {
+                let frame = Frame::parse_again(bytes, None)?;
+                frame.split(bounds, split)?;
+                Ok(frame)
+            })
+            .collect::<Result<Vec<_>>>()
         })
-        .map_err(|error| to_py(py, error, None))?;
-    messages.iter().map(|message| to_numpy(py, "uint8", message)).collect()
+        .map_err(raise)?;
+    let mut lens = vec![0; ranks];
+    for (split, owners) in splits.iter().zip(&owners) {
+        split.parts().iter().for_each(|part| lens[owners[part.range]] += part.nbytes());
+    }
+    let messages: Vec<_> =
+        lens.iter().map(|&len| empty(py, len, "uint8")).collect::<PyResult<_>>()?;
+    let mut outs: Vec<_> =
+        messages.iter().map(|each| Writable::bytes("messages", each)).collect::<PyResult<_>>()?;
+    let mut rest: Vec<_> = outs.iter_mut().map(Writable::as_mut_slice).collect();
+    py.detach(|| {
+        for ((frame, split), owners) in frames.iter().zip(&splits).zip(&owners) {
+            for part in split.parts() {
+                let message = &mut rest[owners[part.range]];
+                let (own, after) = std::mem::take(message).split_at_mut(part.nbytes());
+                *message = after;
+                frame.write_part(split, part, Destination::unspared(own))?;
+            }
+        }
+        Ok(())
+    })
+    .map_err(raise)?;
+    if splits.iter().map(Split::bytes).sum::<usize>() <= KEPT_TO_ENCODE {
+        SPLITTING.set(splits);
+    }
+    Ok(messages)
 }
 
-/// Adds the parts of a frame to the messages to their owners.
-fn split(
-    bytes: &[u8],
-    bounds: &[u64],
-    owners: &[usize],
-    (scratch, out, parts): &mut Splitting,
-    messages: &mut [Vec<u8>],
-) -> Result<()> {
-    Frame::parse(bytes, None)?;
-    reading(bytes, |frame| frame.split(bounds, scratch, out, parts))?;
-    let mut rest = out.as_slice();
-    for part in parts {
-        let (own, after) = rest.split_at(part.nbytes);
-        let message = &mut messages[owners[part.range]];
-        if message.try_reserve(own.len()).is_err() {
-            return Err(Error::OutOfMemory { bytes: own.len() as u64 });
-        }
-        message.extend_from_slice(own);
-        rest = after;
-    }
-    Ok(())
+/// Frames of these sizes, checked; where sections are coded outside, others with the same entries.
+fn readable<'a>(mut data: &'a [u8], sizes: &[usize]) -> Result<Vec<Cow<'a, [u8]>>> {
+    let next = |&size: &usize| {
+        let (bytes, after) = data.split_at_checked(size).unwrap_or((data, &[]));
+        data = after;
+        let frame = Frame::parse(bytes, None)?;
+        if frame.outside().is_none() { Ok(bytes.into()) } else { plain(&frame).map(Cow::from) }
+    };
+    sizes.iter().map(next).collect()
 }
 
 /// Sum what all ranks have sent of the entries that this rank owns, and encode the largest sums.
@@ -186,16 +197,15 @@ pub(crate) fn merge_bucket<'py>(
         let inner: &mut Inner = guard;
         pieces.push(Owned { codec: codec.get().inner(), state: &mut inner.state, range, unused });
     }
-    let (mut out, mut merged) = (Vec::new(), Vec::new());
-    let done = py.detach(|| {
-        let mut scratch = MERGING.take();
-        let done = bucket::merge(&mut rest, &mut pieces, &mut scratch, &mut out, &mut merged);
-        MERGING.set(scratch);
-        done
-    });
+    let (mut scratch, mut out) = MERGING.take();
+    let mut merged = Vec::new();
+    let done =
+        py.detach(|| bucket::merge(&mut rest, &mut pieces, &mut scratch, &mut out, &mut merged));
     let name = states.get(merged.len()).and_then(|state| state.get().name());
     let error = done.err().map(|error| to_py(py, error, name));
-    Ok((to_numpy(py, "uint8", &out)?, to_numpy(py, "int64", &table(&merged))?, error))
+    let frames = to_numpy(py, "uint8", &out)?;
+    MERGING.set((scratch, out));
+    Ok((frames, to_numpy(py, "int64", &table(&merged))?, error))
 }
 
 /// What `merge_bucket` says of its pieces.

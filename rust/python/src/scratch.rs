@@ -8,7 +8,7 @@ use gradwire_core::frame::Scratch;
 /// Bytes of scratch that a thread keeps from one encode to the next, and as many for a frame that is
 /// going to be copied out: enough for the selection of four million entries at a time. What an encode
 /// needs beyond that is given back when it ends.
-const KEPT_TO_ENCODE: usize = 64 << 20;
+pub(crate) const KEPT_TO_ENCODE: usize = 64 << 20;
 
 /// The same for decodes.
 const KEPT_TO_DECODE: usize = 1 << 20;

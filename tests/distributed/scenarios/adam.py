@@ -22,7 +22,7 @@ from gradwire.memory import AdamCorrection
 from gradwire.quantize import BFloat16
 from gradwire.schedule import Accordion, DenseWarmUp, WarmUp
 from gradwire.sparsify import TopK
-from gradwire.torch.checkpoint.load import Policy
+from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.ddp import GradientError
 from gradwire.torch.optim import AdamW
 from tests.distributed.scenarios.common import (

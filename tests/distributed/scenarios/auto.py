@@ -14,7 +14,7 @@ import gradwire.torch.ddp
 from gradwire.auto import BF16, FP32, Decider, Figures, Model, Plan, Setting
 from gradwire.cost import Calibration, CodecCost, Line, Link
 from gradwire.schedule import Accordion, Constant, DenseWarmUp
-from gradwire.schedule.recommendation import STEPS
+from gradwire.schedule.warm_up import STEPS
 from gradwire.torch.auto import controller as pilot
 from gradwire.torch.auto.timings import figures
 from gradwire.torch.ddp import GradientError, Handle

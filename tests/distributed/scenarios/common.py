@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire.torch.ddp
 from gradwire.torch.ddp import Handle, Report
+from tests.deadlines import expires
 
 SMALL_BUCKETS = 0.01  # MiB: every weight below gets a bucket of its own once DDP rebuilds them
 
@@ -111,9 +112,9 @@ def attached(
 
 def reaches(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Wait for what other threads bring about; return whether it came true in so many seconds."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        if expires(began, seconds):
             return False
         time.sleep(0.05)
     return True

@@ -12,6 +12,7 @@ import gradwire
 import gradwire.torch.ddp
 from gradwire.torch.ddp import ExchangeError, Handle
 from gradwire.torch.transport.process_group import _is_registered as is_registered
+from tests.deadlines import stretched
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     attached,
@@ -112,7 +113,7 @@ def half_way(rank: int, world_size: int) -> dict[str, Any]:
         found["left"] = reaches(lambda: not any(map(is_registered, made)))
         told().set("left", "")
     else:
-        told().wait(["left"], timedelta(seconds=100))
+        told().wait(["left"], timedelta(seconds=stretched(100)))
         handle.detach(timedelta(seconds=0.5))
     return found
 

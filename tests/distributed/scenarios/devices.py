@@ -16,7 +16,7 @@ from torch import nn
 import gradwire
 import gradwire.torch
 from gradwire.torch import backends, optim
-from gradwire.torch.backends import choice, cpu
+from gradwire.torch.backends import cpu, dispatch
 from gradwire.torch.backends.host.staging import Staging
 from gradwire.torch.ddp import GradientError
 from gradwire.torch.transport.process_group import ProcessGroups
@@ -77,7 +77,7 @@ def given(
             gradients = integers(3, rank, step)
             model({name: each.to(on) for name, each in gradients.items()}).backward()
             averages.append(_gradients(module))
-        (bucket,) = {type(backends.of(each).bucket(each)) for each in module.parameters()}
+        (bucket,) = {type(backends.backend_for(each).bucket(each)) for each in module.parameters()}
         return {
             "averages": averages,
             "state": plain(handle.state_dict()),
@@ -134,8 +134,8 @@ def split(rank: int, world_size: int) -> list[dict[str, str]]:
 
 def disagreeing(rank: int, world_size: int) -> str:
     """Attach with kernels on rank 0 alone."""
-    backend = choice._IN_PLACE if rank == 0 else cpu
-    with patch.object(choice, "_IN_PLACE", backend):
+    backend = dispatch._IN_PLACE if rank == 0 else cpu
+    with patch.object(dispatch, "_IN_PLACE", backend):
         try:
             with attached(Given(), gradwire.topk(ratio=0.1)):
                 return ""

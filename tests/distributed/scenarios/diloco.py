@@ -11,6 +11,7 @@ from torch import nn
 import gradwire
 from gradwire.torch import diloco
 from gradwire.torch.errors import ExchangeError, TensorError
+from tests.deadlines import stretched
 from tests.distributed.scenarios.common import batch, bits, fingerprint, network, plain
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -284,7 +285,7 @@ def stops(rank: int, world_size: int) -> str:
     """One rank leaves its loop: the others get an error, and can still save."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    outer = made(model, "streaming", timeout=timedelta(seconds=3))
+    outer = made(model, "streaming", timeout=timedelta(seconds=stretched(3)))
     advance(model, optimizer, rank, range(5), outer)
     if rank == 1:
         outer.close(timedelta(0))

@@ -19,6 +19,7 @@ import gradwire.torch.ddp
 from gradwire.torch.ddp import ExchangeError
 from gradwire.torch.engine.step import Step
 from gradwire.torch.transport import Store
+from tests.deadlines import stretched
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,
@@ -69,7 +70,7 @@ def die() -> None:
 def stay() -> None:
     """Until the other rank has its error: it is to see silence, and not a closed connection."""
     try:
-        told().wait(["seen"], timedelta(seconds=100))
+        told().wait(["seen"], timedelta(seconds=stretched(100)))
     finally:
         die()
 
@@ -159,7 +160,7 @@ def emergency(rank: int, world_size: int, how: str, folder: str) -> str:
     if rank == 0:
         told().set("saved", "")
     else:  # its process is there until the other one's patience is at an end
-        told().wait(["saved"], timedelta(seconds=100))
+        told().wait(["saved"], timedelta(seconds=stretched(100)))
     return error
 
 
@@ -270,7 +271,7 @@ def out_of_step(rank: int, world_size: int) -> str:
     """Rank 1 leaves out a step that rank 0 makes; both then meet in the same collective."""
     model = DistributedDataParallel(Given())
     handle = gradwire.torch.ddp.attach(
-        model, gradwire.dense(), timeout=timedelta(seconds=3)
+        model, gradwire.dense(), timeout=timedelta(seconds=stretched(3))
     )  # dense: all slots have one size
     model(integers(1, rank, 0)).backward()
     handle._pipeline.drain()

@@ -25,6 +25,7 @@ from gradwire.torch.backends.interface import Bucket
 from gradwire.torch.engine.step import BufferPool
 from gradwire.torch.exchange import hierarchical as nested
 from gradwire.torch.transport import ProcessGroupChannel
+from tests.deadlines import stretched
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     attached,
@@ -367,7 +368,7 @@ def refusals(rank: int, world_size: int) -> list[str]:
                 model,
                 gradwire.topk(0.1),
                 hierarchy=hierarchy,
-                timeout=datetime.timedelta(seconds=9),
+                timeout=datetime.timedelta(seconds=stretched(9)),
             ).detach()
             told.append("nothing")
         except (TypeError, ValueError) as error:

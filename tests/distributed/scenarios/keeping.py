@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch.ddp
 from gradwire.schedule import Accordion, WarmUp
-from gradwire.torch.checkpoint.load import Policy
+from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.ddp import Handle
 from gradwire.torch.optim import AdamW
 from tests.distributed.scenarios.common import (

@@ -21,8 +21,8 @@ from torch import nn
 
 import gradwire
 from gradwire.torch import diloco
-from gradwire.torch.diloco import changing, reach
-from gradwire.torch.diloco.watch import Watch
+from gradwire.torch.diloco import connectivity, ranks
+from gradwire.torch.diloco.heartbeat import Heartbeat
 from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
 from gradwire.torch.transport import Gloo, stores
 from tests.distributed.scenarios.common import batch, bits, network, reaches
@@ -297,7 +297,7 @@ def members_in(store: str) -> tuple[str, ...]:
     host, _, port = store.rpartition(":")
     client = stores.TCPStore(host, int(port), is_master=False, wait_for_workers=False)
     inside = stores.PrefixStore("gradwire/diloco", client)
-    return Watch("nobody", 1.0).change(inside, lambda found: found).members
+    return Heartbeat("nobody", 1.0).change(inside, lambda found: found).members
 
 
 def hang_up(*ports: int) -> None:
@@ -350,7 +350,7 @@ def parted(rank: int, world_size: int, folder: str) -> dict[str, Any]:
 
     It comes back with its checkpoint when the network is whole again.
     """
-    changing.Gloo = reach.Gloo = Cable  # type: ignore[attr-defined]
+    ranks.Gloo = connectivity.Gloo = Cable  # type: ignore[attr-defined]
     address = Path(folder) / "address"
     server = serving(address) if rank == 0 else None
     try:

@@ -12,7 +12,7 @@ import gradwire
 import gradwire.torch.ddp
 from gradwire.memory import Residual
 from gradwire.memory.base import StorageDtype
-from gradwire.torch.checkpoint.load import Policy
+from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.ddp import Handle
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,

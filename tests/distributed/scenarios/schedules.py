@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch.ddp
 from gradwire.schedule import Accordion, BySteps, Constant, DenseWarmUp, WarmUp
-from gradwire.schedule.recommendation import RATIO, STEPS
+from gradwire.schedule.warm_up import RATIO, STEPS
 from gradwire.torch.ddp import Handle
 from gradwire.torch.engine.scheduler import EPOCH
 from gradwire.torch.engine.step import BufferPool

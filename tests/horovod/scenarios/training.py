@@ -18,7 +18,7 @@ from torch import nn
 import gradwire
 import gradwire.torch.horovod as gh
 from gradwire.schedule import WarmUp
-from gradwire.schedule.recommendation import STEPS
+from gradwire.schedule.warm_up import STEPS
 from gradwire.torch.engine.scheduler import EPOCH
 from gradwire.torch.horovod.optimizer import Distributed
 from gradwire.torch.optim import SGD, AdamW

@@ -273,17 +273,17 @@ def test_both_halves_of_a_bucket_are_its_encode_on_the_cpu(codec, carried):
         for dropped in (True, False):
             with bucket.sending():
                 table, error = bucket.encode(
-                    codecs, own, ends, limits, (None, None), frames, scale, later=True
+                    codecs, own, ends, limits, (None, None), frames, scale, deferred=True
                 )
             assert error is None
             if dropped:
                 cuda.rollback(own)
         sizes = table.reshape(-1, 6)[:, 0].tolist()
         with bucket.receiving():
-            spare = bucket.spare()
+            spare = bucket.scratch()
             spare.clear(0, 2 * N)
             assert bucket.buffer.any(), "the spare one has memory of its own"
-            bucket.settle(own, ends, frames, [0, sizes[0]], sizes, scale)
+            bucket.commit(own, ends, frames, [0, sizes[0]], sizes, scale)
         cpu.bucket(x).encode(codecs, theirs, ends, limits, (), expected, scale)
         assert torch.equal(frames, expected)
         for states in pairs:
@@ -348,7 +348,7 @@ class TestStates:
 
 class TestSingleTensors:
     def test_a_state_is_made_where_the_tensor_lies(self, kernels, monkeypatch):
-        monkeypatch.setattr("gradwire.torch.backends.of", lambda *_: cuda)
+        monkeypatch.setattr("gradwire.torch.backends.backend_for", lambda *_: cuda)
         codec, x = gradwire.sidco(ratio=0.02), tensor(0).reshape(50, -1)
         state = gradwire.torch.init_state(codec, x, name="w", stream=2)
         assert (state.numel, state.name, state.stream) == (N, "w", 2)
@@ -583,7 +583,7 @@ class TestGivenPositions:
         states = pair(codec)
         for x in (tensor(0), torch.zeros(N), tensor(2)):
             one, other = (
-                each.bucket(x.clone()).lead(codec, state, 0, N, limit, scale)
+                each.bucket(x.clone()).encode_leader(codec, state, 0, N, limit, scale)
                 for each, state in zip((cuda, cpu), states, strict=True)
             )
             assert (one.positions, one.wanted) == (other.positions, other.wanted)
@@ -599,8 +599,8 @@ class TestGivenPositions:
         states = pair(codec)
         for each, state in zip((cuda, cpu), states, strict=True):
             with pytest.raises(gradwire.NonFiniteError, match="at position 7"):
-                each.bucket(bad).lead(codec, state, 0, N, 900, 1.0)
-            assert each.bucket(tensor(0)).lead(codec, state, 0, N, 3, 1.0) is None
+                each.bucket(bad).encode_leader(codec, state, 0, N, 900, 1.0)
+            assert each.bucket(tensor(0)).encode_leader(codec, state, 0, N, 3, 1.0) is None
         alike(states)
 
 
@@ -621,7 +621,7 @@ class TestTwoHalves:
             bucket, own = each.bucket(x.clone()), [pair[side] for pair in states]
             out = torch.zeros(60000, dtype=torch.uint8)
             table, error = bucket.encode(
-                [codec] * 2, own, self.ends, [30000] * 2, [None] * 2, out, 2.0, later=True
+                [codec] * 2, own, self.ends, [30000] * 2, [None] * 2, out, 2.0, deferred=True
             )
             assert error is None
             sizes = table.reshape(-1, 6)[:, 0].tolist()
@@ -636,7 +636,7 @@ class TestTwoHalves:
         return said
 
     def settle(self, each, bucket, own, out, sizes):
-        bucket.settle(own, self.ends, out, [0, sizes[0]], sizes, 2.0)
+        bucket.commit(own, self.ends, out, [0, sizes[0]], sizes, 2.0)
 
     def test_come_to_what_one_encode_does_on_the_cpu(self, codec, kernels):
         states = [pair(codec, name=name) for name in "ab"]

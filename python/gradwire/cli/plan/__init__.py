@@ -1,17 +1,17 @@
 """``gradwire plan``: predict the step time of dense training and of codecs, on any link."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gradwire.cli.plan import quantities
-from gradwire.cli.plan.table import lines
-from gradwire.cli.plan.work import Asked, build_codecs, plan
+from gradwire.cli.plan.predictions import Plan, Row, Scenario, build_codecs, plan
+from gradwire.cli.plan.quantities import duration, format_rate, size
+from gradwire.cli.theme import STYLE, save
 from gradwire.cost import Calibration, Link, Workload, calibrate
 
 __all__ = ["main"]
@@ -29,14 +29,13 @@ measured on random numbers with heavy tails.
 _CODECS = "topk,scalecom,onebit,powersgd"
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the command line of ``gradwire plan``."""
-    made = argparse.ArgumentParser(
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
         prog="gradwire plan",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = made.add_argument
+    add = parser.add_argument
     add("--model-size", type=quantities.count, required=True, metavar="N",
         help="parameters of the model, such as 25M")  # fmt: skip
     add("--ranks", type=quantities.ranks, default=quantities.ranks("2..64"), metavar="N,...",
@@ -71,41 +70,39 @@ def parser() -> argparse.ArgumentParser:
     add("--save", type=Path, metavar="FILE", help="write what was measured")
     add("--svg", type=Path, metavar="FILE", help="draw step times over ranks (needs matplotlib)")
     add("--json", action="store_true", help="print JSON instead of tables")
-    return made
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:
     """Print a plan; return 0, 1 if a file cannot be read or written, 2 for an invalid command."""
-    made = parser()
-    options = made.parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
     if options.svg is not None and importlib.util.find_spec("matplotlib") is None:
         print("gradwire plan: --svg needs matplotlib: pip install matplotlib", file=sys.stderr)
         return 2
     try:
-        asked = _asked(options)
+        scenario = _scenario(options)
         codecs = build_codecs(options.codecs, options.ratio, options.node_size)
     except ValueError as error:
-        made.error(str(error))
+        parser.error(str(error))
     try:
         if options.calibration is not None:
             calibration = Calibration.load(options.calibration)
         else:
             calibration = calibrate(codecs, seconds=options.seconds)
-        found = plan(asked, options.codecs, codecs, calibration)
+        found = plan(scenario, options.codecs, codecs, calibration)
         if options.save is not None:
             calibration.save(options.save)
         if options.svg is not None:
-            from gradwire.cli.plan.picture import draw
-
-            draw(found, options.svg)
+            _draw(found, options.svg)
     except (OSError, ValueError) as error:
         print(f"gradwire plan: {error}", file=sys.stderr)
         return 1
-    print(json.dumps(found.to_json(), indent=1) if options.json else "\n".join(lines(found)))
+    print(json.dumps(found.to_json(), indent=1) if options.json else "\n".join(_lines(found)))
     return 0
 
 
-def _asked(options: argparse.Namespace) -> Asked:
+def _scenario(options: argparse.Namespace) -> Scenario:
     if options.seconds == 0.0:
         raise ValueError("argument --seconds: must be above 0")
     whole = [each for each in options.ranks if each % options.node_size == 0]
@@ -115,7 +112,7 @@ def _asked(options: argparse.Namespace) -> Asked:
             f"{options.node_size}"
         )
     other = options.backward / 2 if options.other is None else options.other
-    return Asked(
+    return Scenario(
         Workload(
             options.model_size,
             options.backward,
@@ -129,3 +126,106 @@ def _asked(options: argparse.Namespace) -> Asked:
         Link(float(options.inside), min(options.latency, 5e-6), min(options.overhead, 5e-6)),
         options.ratio,
     )
+
+
+_COLUMNS = 8
+"""Numbers of ranks in one row of a table."""
+
+
+def _lines(plan: Plan) -> list[str]:
+    """Return the lines that ``gradwire plan`` prints."""
+    scenario = plan.scenario
+    nodes = f", nodes of {scenario.node_size}" if scenario.node_size > 1 else ""
+    link, compute = scenario.link, duration(scenario.workload.compute)
+    title = f"{scenario.workload.numel:,} parameters over {format_rate(link.bandwidth)}{nodes}"
+    lines = [f"{title}, latency {duration(link.latency)}; {compute} of computation", ""]
+    shown = _shown(scenario.ranks)
+    winners = plan.winners()
+
+    def step(row: Row, at: int) -> str:
+        mark = " *" if winners[at] is row else "  "
+        return duration(row.predictions[at].step) + mark
+
+    lines += _table("step time", plan, shown, step)
+    lines += ["* the fastest", ""]
+    lines += _table("pays below", plan, shown, _pays)
+    lines.append("")
+    lines += _table("sent", plan, shown, lambda row, at: size(row.predictions[at].sent))
+    lines += ["bytes of a rank and step, to other nodes", ""]
+    lines += _table("memory", plan, shown, lambda row, at: size(row.predictions[at].memory))
+    lines.append("bytes of a rank beside model and gradients: states, and what is exchanged")
+    return lines
+
+
+def _shown(ranks: Sequence[int]) -> list[int]:
+    """Return which numbers of ranks have a column: all, or some that are spread evenly."""
+    if len(ranks) <= _COLUMNS:
+        return list(range(len(ranks)))
+    last = len(ranks) - 1
+    return sorted({round(last * at / (_COLUMNS - 1)) for at in range(_COLUMNS)})
+
+
+def _table(title: str, plan: Plan, shown: list[int], cell: Callable[[Row, int], str]) -> list[str]:
+    ranks = plan.scenario.ranks
+    table = [[title, *(f"{ranks[at]:,} ranks" if ranks[at] > 1 else "1 rank" for at in shown)]]
+    table += [[row.method.name, *(cell(row, at) for at in shown)] for row in plan.rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(
+            [line[0].ljust(widths[0])]
+            + [text.rjust(width) for text, width in zip(line[1:], widths[1:], strict=True)]
+        ).rstrip()
+        for line in table
+    ]
+
+
+def _pays(row: Row, at: int) -> str:
+    if row.pays_below is None:
+        return "-"
+    speed = row.pays_below[at]
+    if speed == 0.0:
+        return "never"
+    return "always" if math.isinf(speed) else format_rate(speed)
+
+
+# Okabe and Ito's palette; markers carry the same information.
+_COLOURS = ("#808080", "#b0a000", "#0080c4", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+_MARKERS = "osv^DPX*"
+
+
+def _draw(plan: Plan, path: Path) -> None:
+    """Draw step times over the number of ranks."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    scenario = plan.scenario
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(9.0, 5.2), layout="constrained")
+        for at, row in enumerate(plan.rows):
+            axes.plot(
+                scenario.ranks,
+                [each.step for each in row.predictions],
+                label=row.method.name,
+                color=_COLOURS[at % len(_COLOURS)],
+                marker=_MARKERS[at % len(_MARKERS)],
+                markersize=5,
+            )
+        axes.axhline(scenario.workload.compute, color="#808080", linewidth=1, linestyle=":")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(scenario.ranks, [f"{each:,}" for each in scenario.ranks], rotation=45)
+        axes.set_xticks([], minor=True)
+        axes.set_xlabel("ranks")
+        axes.set_ylabel("seconds per step")
+        axes.set_title(
+            f"{scenario.workload.numel:,} parameters, {format_rate(scenario.link.bandwidth)}; "
+            "dotted: no exchange"
+        )
+        axes.grid(visible=True, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, ncols=2)
+        save(figure, path)
+        plt.close(figure)

@@ -116,27 +116,27 @@ def ratio(text: str) -> float:
 
 
 def duration(time: float) -> str:
-    """Return a time for reading."""
-    for unit, size_ in (("s", 1.0), ("ms", 1e-3)):
-        if time >= 0.9995 * size_:
-            number = time / size_
-            return f"{number:.3g} {unit}" if number < 999.5 else f"{number:,.0f} {unit}"
-    return f"{time * 1e6:.3g} µs"
+    """Format a time in seconds: ``50.1 ms``."""
+    units = {"s": 1.0, "ms": 1e-3}
+    return _with_unit(time, units) or f"{time * 1e6:.3g} µs"
 
 
 def size(nbytes: float) -> str:
-    """Return a number of bytes for reading."""
-    for unit, least in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if nbytes >= 0.9995 * least:
-            return f"{nbytes / least:.3g} {unit}"
-    return f"{nbytes:.0f} B"
+    """Format a number of bytes: ``1.27 MB``."""
+    units = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3}
+    return _with_unit(nbytes, units) or f"{nbytes:.0f} B"
 
 
 def format_rate(rate: float) -> str:
-    """Format a rate in bits per second for reading: ``100 Mbit/s``."""
-    for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
-        if rate >= 0.9995 * size:
-            return (
-                f"{rate / size:.3g} {unit}" if rate < 999.5 * size else f"{rate / size:.0f} {unit}"
-            )
-    return f"{rate:.0f} bit/s"
+    """Format a rate in bits per second: ``100 Mbit/s``."""
+    units = {"Tbit/s": 1e12, "Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3}
+    return _with_unit(rate, units) or f"{rate:.0f} bit/s"
+
+
+def _with_unit(value: float, units: dict[str, float]) -> str | None:
+    """Format a value in the largest unit that it reaches, with three digits."""
+    for unit, least in units.items():
+        if value >= 0.9995 * least:
+            number = value / least
+            return f"{number:.3g} {unit}" if number < 999.5 else f"{number:,.0f} {unit}"
+    return None

@@ -10,7 +10,8 @@ import gradwire
 from gradwire import _validate
 from gradwire.auto import ladder
 from gradwire.exchange import QuantizedAllReduce, ReduceScatter
-from gradwire.schedule import Constant, Schedule, recommendation
+from gradwire.schedule import Constant, Schedule
+from gradwire.schedule.warm_up import RATIO
 from gradwire.torch.engine.pairing import check_optimizer
 from gradwire.torch.optim import AdamW
 
@@ -98,7 +99,7 @@ def _codec_for(optimizer: torch.optim.Optimizer, least: float) -> "tuple[Codec, 
             )
         (second,), (small,) = beta2, eps
         # More than that can ruin training at rates that are right for dense gradients.
-        ratios = ladder(least, most=recommendation.RATIO)
+        ratios = ladder(least, most=RATIO)
         return gradwire.adam(ratio=least, beta2=second, eps=small), ratios
     if any(_adapts(group) for group in optimizer.param_groups):
         return gradwire.float8(), ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from gradwire.auto import Figures
-from gradwire.auto.figures import spread
+from gradwire.auto.step_stats import spread
 from gradwire.torch.engine.step import Step
 
 __all__ = ["BucketPlace", "BucketTimes", "PassRecord", "Places", "figures"]

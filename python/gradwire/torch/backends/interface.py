@@ -21,11 +21,12 @@ same errors.
 2. The *sending* thread reads: it waits for that event, encodes all compressed parameters with one
    call into the memory of a slot, and packs the others behind each other. What comes back to the
    host is a table of a few words per parameter: sizes, counts, and whether a gradient was zero.
-   Headers go to the start of a slot by `Bucket.put`. What fails there fails before any state has
-   changed.
-3. The *receiving* thread reads the headers of all slots by `Bucket.look`, decodes the frames of all
-   ranks with one call, in the order of ranks, or puts sums in their places. `Bucket.resolve` hands
-   the result over so that whatever the caller's stream does next comes after it.
+   Headers go to the start of a slot by `Bucket.write_header`. What fails there fails before any
+   state has changed.
+3. The *receiving* thread reads the headers of all slots by `Bucket.read_headers`, decodes the
+   frames of all ranks with one call, in the order of ranks, or puts sums in their places.
+   `Bucket.resolve` hands the result over so that whatever the caller's stream does next comes after
+   it.
 
 Frames lie in tensors of bytes where `Bucket.frames_on` says, and collectives take them from there:
 on the device if its collectives can, else on the host. A collective of the device takes its place
@@ -34,9 +35,9 @@ work in the blocks `Bucket.sending` and `Bucket.receiving`, each of which has a 
 and `Bucket.used` and `Bucket.follow` order the use of one tensor by both.
 
 A memory in one buffer cannot go back. So of such parameters the sending thread writes the frames
-alone, by `Bucket.encode` with ``later``, which `Backend.rollback` undoes by forgetting it. Once it
-is known that the step counts, the receiving thread writes the memories by `Bucket.settle`, from the
-frames and the gradients, which must be in the bucket until then.
+alone, by `Bucket.encode` with ``deferred``, which `Backend.rollback` undoes by forgetting it. Once
+it is known that the step counts, the receiving thread writes the memories by `Bucket.commit`, from
+the frames and the gradients, which must be in the bucket until then.
 
 A state is what the backend's `Backend.init_state` made, with the attributes and methods of
 `gradwire.State`; its arrays may lie on the device until someone asks for them.
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from gradwire.frame import Frame
     from gradwire.state import State
 
-__all__ = ["Backend", "Bucket", "Led", "Table"]
+__all__ = ["Backend", "Bucket", "LeaderEncoding", "Table"]
 
 Table: TypeAlias = NDArray[np.int64]
 """One row a parameter: bytes, entries sent, entries asked for or -1, entries trimmed, whether the
@@ -224,7 +225,7 @@ class Bucket(abc.ABC):
         out: torch.Tensor,
         scale: float,
         *,
-        later: bool = False,
+        deferred: bool = False,
     ) -> tuple[Table, Exception | None]:
         """Encode parameters, and write their frames one after another.
 
@@ -242,8 +243,8 @@ class Bucket(abc.ABC):
             uint8; receives the frames.
         scale : float
             The loss scale.
-        later : bool
-            Write the same frames, and change nothing of the states: afterwards `settle` brings them
+        deferred : bool
+            Write the same frames, and change nothing of the states: afterwards `commit` brings them
             to where they would be, and `Backend.rollback` leaves them as they are. Only for
             memories that are not ``undoable``. Of the parts, only the sparsifier may be written in
             Python.
@@ -258,9 +259,9 @@ class Bucket(abc.ABC):
         """
 
     @abc.abstractmethod
-    def lead(
+    def encode_leader(
         self, codec: "Codec", state: "State", start: int, stop: int, limit: int, scale: float
-    ) -> "Led | None":
+    ) -> "LeaderEncoding | None":
         """Encode one parameter whose positions other ranks are to use.
 
         Returns None if no positions fit into so many bytes.
@@ -274,7 +275,7 @@ class Bucket(abc.ABC):
         """
 
     @abc.abstractmethod
-    def put(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
+    def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
         """Write bytes of the host to the start of a slot."""
 
     @abc.abstractmethod
@@ -320,15 +321,15 @@ class Bucket(abc.ABC):
         return nullcontext()
 
     @abc.abstractmethod
-    def look(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
+    def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
         """Return the first bytes of each slot on the host, one row a slot; not to be written to."""
 
     @abc.abstractmethod
-    def spare(self) -> "Bucket":
+    def scratch(self) -> "Bucket":
         """Return a bucket with as much room, to write averages to; nobody waits for its future."""
 
     @abc.abstractmethod
-    def settle(
+    def commit(
         self,
         states: Sequence["State"],
         ends: Sequence[int],
@@ -337,7 +338,7 @@ class Bucket(abc.ABC):
         sizes: Sequence[int],
         scale: float,
     ) -> None:
-        """Write the memories of parameters that `encode` has encoded with ``later``.
+        """Write the memories of parameters that `encode` has encoded with ``deferred``.
 
         Parameters
         ----------
@@ -414,19 +415,19 @@ class Bucket(abc.ABC):
         """End writing: bring what was written, or a sparse result, to where the buffer lies."""
 
     @abc.abstractmethod
-    def resolve(self, *, spoiled: bool) -> None:
+    def resolve(self, *, poisoned: bool) -> None:
         """Resolve the future, in the order of the device's work; the worker is done with it.
 
         Parameters
         ----------
-        spoiled : bool
+        poisoned : bool
             Make the result infinite first: visibly unusable, which also a loss scaler detects.
         """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Led:
-    """What `Bucket.lead` made.
+class LeaderEncoding:
+    """What `Bucket.encode_leader` made.
 
     Attributes
     ----------

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from gradwire import _files
+from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.checkpoint.gather import gather
-from gradwire.torch.checkpoint.load import Policy
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.transport import ProcessGroupChannel, ProcessGroups
 

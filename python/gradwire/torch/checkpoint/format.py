@@ -4,14 +4,17 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from gradwire import _validate
 from gradwire.torch.engine.parameter import BUFFERS
 
-__all__ = ["ALWAYS", "Entry", "RankState", "pack", "unpack"]
+__all__ = ["ALWAYS", "Entry", "Policy", "RankState", "pack", "unpack"]
+
+Policy = Literal["sum-and-split", "keep", "drop", "own"]
+"""What to do with residuals if the number of ranks has changed."""
 
 VERSION = 2
 

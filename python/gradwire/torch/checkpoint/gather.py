@@ -1,18 +1,24 @@
-"""Gathers the checkpoints of all ranks, and reads those of another world size."""
+"""The checkpoints of all ranks in one: each of them, or the sum of their residuals."""
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from gradwire.torch.checkpoint.load import Policy, Saved
+from gradwire.torch.checkpoint.format import ALWAYS, unpack
+from gradwire.torch.engine.consensus import run_on_all
 from gradwire.torch.engine.parameter import BUFFERS
+from gradwire.torch.engine.sharding import shard_of
 from gradwire.torch.transport import Channel
 
-__all__ = ["Resharded", "gather"]
+__all__ = ["gather", "merge"]
+
+_OF_A_SHARE = ("node", "share", "shares")
+"""What a checkpoint says of its place in a hierarchy."""
 
 
-def gather(saved: Saved, channel: Channel, to: int | None) -> dict[str, Any]:
+def gather(saved: Mapping[str, Any], channel: Channel, to: int | None) -> dict[str, Any]:
     """Gather the checkpoints of all ranks, tensor by tensor; empty on ranks that do not receive.
 
     Parameters
@@ -67,59 +73,142 @@ def _sizes(told: Mapping[str, Sequence[int]]) -> dict[str, torch.Size]:
     return {name: torch.Size(shape) for name, shape in told.items()}
 
 
-class _Checkpointed(Protocol):
-    """What the checkpoint of another world size is loaded into: a handle."""
+def merge(
+    channel: Channel, mine: Mapping[str, Any] | None, tensors: Mapping[str, torch.Tensor]
+) -> dict[str, Any]:
+    """Return one checkpoint with the sum of all residuals, and the mean of all moments.
 
-    rank: int
+    It is that of the only rank of a run of one: `load` with ``sum-and-split`` gives every rank of
+    any number its share. The same on all ranks. The shares of a node are put together; they are of
+    its mean gradient, so that its residual counts once for each of its ranks.
 
-    def shapes_of(self, share: int, shares: int) -> dict[str, tuple[int, ...]]: ...
+    Parameters
+    ----------
+    channel : Channel
+    mine : mapping or None
+        This rank's checkpoint; None if it has none. An empty result if no rank has one.
+    tensors : mapping of str to torch.Tensor
+        The compressed parameters.
 
-    def state_dict(self) -> dict[str, Any]: ...
+    Raises
+    ------
+    ValueError
+        A checkpoint is not one of a rank or of these parameters, they are of different steps or
+        models, or shares of them are missing.
+    """
+    read_here: list[_RankCheckpoint | None] = []
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], policy: Policy) -> None: ...
+    def read() -> dict[str, Any] | None:
+        read_here.append(_RankCheckpoint(mine, tensors) if mine else None)
+        return None if read_here[0] is None else read_here[0].facts()
+
+    every: list[Any] = run_on_all(channel, read, "merge")
+    (saved,) = read_here
+    given = [rank for rank, facts in enumerate(every) if facts is not None]
+    if not given:
+        return {}
+    first = every[given[0]]
+    for rank in given:
+        if every[rank]["agreed"] != first["agreed"]:
+            raise ValueError(
+                f"ranks {given[0]} and {rank} have checkpoints of different steps or models"
+            )
+    shares, kinds = first["agreed"]["shares"], first["agreed"]["kinds"]
+    counts = [sum(every[rank]["share"] == share for rank in given) for share in range(shares)]
+    if 0 in counts:
+        missing = [share for share, count in enumerate(counts) if not count]
+        raise ValueError(
+            f"of the {shares} shares that the ranks of a node have, no rank has a checkpoint of "
+            f"{', '.join(map(str, missing))}"
+        )
+    merged: dict[str, Any] = {"about": first["about"], "measured": {}}
+    for kind, names in kinds.items():
+        merged[kind] = {}
+        for name in names:
+            total = torch.zeros(tensors[name].shape, dtype=torch.float64, device="cpu")
+            if saved is not None:
+                saved.add(name, saved.state.entries[name].buffers[kind], total)
+            channel.all_reduce(total).wait()
+            if kind == "residual":
+                total *= shares
+            else:
+                for share, count in enumerate(counts):
+                    shard_of(name, tensors[name], share, shares).of(total).div_(count)
+            merged[kind][name] = total.float()
+    holders = [rank for rank in given if every[rank]["measured"]]
+    for name in every[holders[0]]["measured"] if holders else ():
+        sums = torch.zeros(tensors[name].shape, dtype=torch.float32, device="cpu")
+        if saved is not None and channel.rank in holders:
+            saved.add(name, saved.state.measured[name], sums)
+        channel.all_reduce(sums).wait()
+        merged["measured"][name] = sums
+    return {"rank0": merged}
 
 
-class Resharded:
-    """Loads a checkpoint of another world size; made by `Handle.resharded`.
+class _RankCheckpoint:
+    """The checkpoint of this rank, and which part of each parameter it is of.
 
-    `torch.distributed.checkpoint` reads only requested keys, into existing tensors: this requests
-    what the policy needs from the old ranks.
+    Attributes
+    ----------
+    state : RankState
     """
 
-    def __init__(
-        self, handle: _Checkpointed, world_size: int, policy: Policy, shares: int, same: bool
-    ) -> None:
-        self._handle = handle
-        self._policy = policy
-        self._world_size = world_size
-        self._shares = shares
-        self._same = same
+    def __init__(self, mine: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+        by_rank = unpack(mine)
+        if len(by_rank) != 1:
+            raise ValueError(f"expected the checkpoint of one rank, got those of {sorted(mine)}")
+        (self.state,) = by_rank.values()
+        (packed,) = mine.values()
+        self._about: dict[str, Any] = json.loads(packed["about"])
+        state, entries = self.state, self.state.entries
+        if entries.keys() != tensors.keys():
+            raise ValueError(
+                "the state_dict comes from another model or other options: "
+                f"{sorted(entries.keys() ^ tensors.keys())}"
+            )
+        if state.shares > 1:
+            for name, each in tensors.items():
+                self._about["parameters"][name]["state"]["numel"] = each.numel()
+        self._parts = {
+            name: shard_of(name, each, state.share, state.shares) for name, each in tensors.items()
+        }
+        kept = [(name, each) for name, entry in entries.items() for each in entry.buffers.values()]
+        for name, values in (*kept, *state.measured.items()):
+            part = self._parts[name]
+            if tuple(values.shape) != part.shape and values.numel() + part.numel:
+                raise ValueError(
+                    f"the state_dict has a tensor of shape {tuple(values.shape)} for {name!r}, "
+                    f"expected {part.shape}: only what is divided by rows can be merged"
+                )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what to read: checkpoints of old ranks, filled with zeros."""
-        own, shares = self._handle.rank, self._shares
-        if self._policy == "sum-and-split":
-            ranks = list(range(self._world_size))
-        elif self._same:
-            ranks = [own if self._policy == "keep" and own < self._world_size else own % shares]
-        else:  # whatever the node keeps is divided anew
-            ranks = list(range(self._world_size if self._policy == "keep" else shares))
-        (mine,) = self._handle.state_dict().values()
-        shapes = [self._handle.shapes_of(share, shares) for share in range(shares)]
-        # Only ranks of the first node have sums of gradients, and only those restore them.
-        measured = [own] if self._same else range(shares)
+    def facts(self) -> dict[str, Any]:
+        """Return what the other ranks need to know of it: no tensors."""
+        state = self.state
+        kinds = {
+            kind: [name for name, entry in state.entries.items() if kind in entry.buffers]
+            for kind in BUFFERS
+        }
+        about = {key: each for key, each in self._about.items() if key not in _OF_A_SHARE}
+        parameters = {
+            name: {key: each for key, each in found.items() if key != "spread"}  # of the ranks
+            for name, found in about["parameters"].items()
+        }
+        agreed = {
+            "step": state.step,
+            "codec": about["codec"],
+            "kinds": {kind: names for kind, names in kinds.items() if names or kind in ALWAYS},
+            "shares": state.shares,
+        }
         return {
-            f"rank{old}": {
-                kind: {name: values[name].new_zeros(shapes[old % shares][name]) for name in values}
-                if isinstance(values, Mapping) and (kind != "measured" or old in measured)
-                else {}
-                for kind, values in mine.items()
-                if kind != "about"
-            }
-            | {"about": ""}
-            for old in ranks
+            "agreed": agreed,
+            "share": state.share,
+            "about": json.dumps(
+                {**about, "parameters": parameters, "rank": 0, "world_size": 1}, sort_keys=True
+            ),
+            "measured": sorted(state.measured),
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what was read, by `Handle.load_state_dict`. A collective."""
-        self._handle.load_state_dict(state_dict, self._policy)
+    def add(self, name: str, values: torch.Tensor, total: torch.Tensor) -> None:
+        """Add values of this rank's share to a tensor of the parameter's shape."""
+        if values.numel():
+            self._parts[name].of(total).add_(values)

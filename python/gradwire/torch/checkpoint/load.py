@@ -3,15 +3,15 @@
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gradwire import _validate
-from gradwire.torch.checkpoint.format import Entry, RankState, pack, unpack
-from gradwire.torch.checkpoint.redivide import of_share
+from gradwire.torch.checkpoint.format import Entry, Policy, RankState, pack, unpack
+from gradwire.torch.checkpoint.reshard import of_this_share, split
 from gradwire.torch.engine.consensus import checksum, run_on_all
 from gradwire.torch.engine.low_rank_state import LowRankState
 from gradwire.torch.engine.parameter import (
@@ -28,12 +28,7 @@ from gradwire.torch.transport import Channel, RankTopology
 if TYPE_CHECKING:
     from gradwire.state import State
 
-__all__ = ["Policy", "Saved", "load", "save"]
-
-Policy = Literal["sum-and-split", "keep", "drop", "own"]
-"""What to do with residuals if the number of ranks has changed."""
-
-Saved = Mapping[str, Any]
+__all__ = ["load", "save"]
 
 
 def save(
@@ -77,7 +72,7 @@ def load(
     place: RankTopology,
     channel: Channel,
     between: Channel,
-    saved: Saved | Sequence[Saved] | None,
+    saved: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
     policy: Policy,
 ) -> tuple[int, int | None]:
     """Restore all parameters on all ranks, or none on any.
@@ -173,7 +168,7 @@ class _Loading:
         self.optimizer_step: int | None = None
         by_rank = unpack(saved)
         redivided = any(each.shares != place.shares for each in by_rank.values())
-        by_rank = of_share(by_rank, parameters, place)
+        by_rank = of_this_share(by_rank, parameters, place)
         rank, world_size = place.node, place.nodes
         if not by_rank:
             if policy == "sum-and-split":
@@ -267,12 +262,7 @@ class _Loading:
             )
         for name in self._parameters:
             entries = [by_rank[old].entries[name] for old in range(old_size)]
-            # Residuals are still to be sent, so their sum must be conserved. Moments estimate the
-            # gradients that a rank will see, so new ranks start from the average of the old ones.
-            buffers = {
-                kind: _spread(entries, kind, world_size if kind == "residual" else old_size)
-                for kind in entries[0].buffers
-            }
+            buffers = {kind: split(entries, kind, world_size) for kind in entries[0].buffers}
             self._restore(name, entries[rank % old_size], buffers)
 
     def _restore(
@@ -294,7 +284,7 @@ class _Loading:
         for name, parameter in self._parameters.items():
             entries = [each.entries[name] for each in given]
             if all("second_moment" in each.buffers for each in entries):
-                values = to_memory(_spread(entries, "second_moment", len(entries)), parameter)
+                values = to_memory(split(entries, "second_moment", len(entries)), parameter)
                 step = _validate.integer("step", entries[0].state.get("step"), low=0, high=2**53)
                 self.moments[name] = (values, step)
 
@@ -360,13 +350,3 @@ def _check(saved: RankState, parameters: Mapping[str, ParameterSlot]) -> None:
                     f"the state_dict has a tensor of shape {tuple(values.shape)} for {name!r}, "
                     f"which has shape {tuple(shape)}"
                 )
-
-
-def _spread(entries: Sequence[Entry], kind: str, ranks: int) -> torch.Tensor:
-    """Return the sum over all saved ranks, divided by the number of ranks given."""
-    if any(each.buffers.keys() != entries[0].buffers.keys() for each in entries):
-        raise ValueError("some ranks have a residual or moment for a parameter, others do not")
-    total = np.zeros(entries[0].buffers[kind].shape, np.float64)
-    for each in entries:
-        total += each.buffers[kind].float().numpy()
-    return torch.from_numpy(np.asarray(total / ranks, np.float32))

@@ -7,9 +7,8 @@ and go. See ``docs/diloco.md``.
 """
 
 from gradwire.torch.diloco.membership import Membership
-from gradwire.torch.diloco.presets import sparseloco
 from gradwire.torch.diloco.report import Report
-from gradwire.torch.diloco.trainer import DiLoCo
+from gradwire.torch.diloco.trainer import DiLoCo, sparseloco
 from gradwire.torch.errors import MembershipError
 
 __all__ = ["DiLoCo", "Membership", "MembershipError", "Report", "sparseloco"]

@@ -7,7 +7,7 @@ take part in it, if the ranks have a token.
 import argparse
 import threading
 
-from gradwire.torch.diloco.link import serving
+from gradwire.torch.diloco.store_client import serve_store
 from gradwire.torch.errors import MembershipError
 
 
@@ -23,7 +23,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     try:
-        store = serving(options.host, options.port)
+        store = serve_store(options.host, options.port)
     except MembershipError as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
     print(f"serving at {options.host}, port {store.port}", flush=True)

@@ -8,10 +8,14 @@ from typing import Any
 import torch
 
 from gradwire import _validate
-from gradwire.torch.diloco.part import Part
-from gradwire.torch.transport import messages
+from gradwire.torch.checkpoint import load as residuals
+from gradwire.torch.checkpoint.format import Policy
+from gradwire.torch.diloco.exchanges import FragmentExchanges
+from gradwire.torch.diloco.replica import FragmentState, Position, Replica, Shared, bits_of
+from gradwire.torch.engine.consensus import run_on_all
+from gradwire.torch.transport import RankTopology, messages
 
-__all__ = ["Position", "Shared", "bits_of", "digest", "pack", "unpack"]
+__all__ = ["digest", "load", "pack", "save", "unpack"]
 
 VERSION = 2
 """Of what is saved. Version 1 did not have a rank's own parameters as they were sent."""
@@ -19,19 +23,12 @@ VERSION = 2
 _COMMON = ("shared", "velocity", "pending")
 _KINDS = (*_COMMON, "sent")
 
-Position = dict[str, int]
-"""``inner_step``, ``sent`` and ``applied``: how far training is."""
-
-Shared = dict[str, dict[str, torch.Tensor]]
-"""Tensors by name: the shared parameters, the outer momentum, averages to be applied, and a rank's
-own parameters as they were sent, if it has trained since."""
-
 
 def pack(
     saved: Mapping[str, Mapping[str, Any]],
-    parts: Iterable[Part],
-    pending: Iterable[tuple[Part, torch.Tensor]],
-    sent: Iterable[tuple[Part, torch.Tensor]],
+    parts: Iterable[FragmentState],
+    pending: Iterable[tuple[FragmentState, torch.Tensor]],
+    sent: Iterable[tuple[FragmentState, torch.Tensor]],
     position: Position,
 ) -> dict[str, Any]:
     """Add what is shared, and what is under way, to the checkpoint of a rank's residuals."""
@@ -48,7 +45,7 @@ def pack(
 
 
 def unpack(
-    saved: object, fragments: Sequence[Sequence[Part]], rank: int, world_size: int
+    saved: object, fragments: Sequence[Sequence[FragmentState]], rank: int, world_size: int
 ) -> tuple[Shared, Position]:
     """Read and check what `pack` added: what is shared, and what this rank has sent.
 
@@ -78,7 +75,7 @@ def unpack(
 
 
 def _unpack(
-    saved: Mapping[str, Any], fragments: Sequence[Sequence[Part]]
+    saved: Mapping[str, Any], fragments: Sequence[Sequence[FragmentState]]
 ) -> tuple[Shared, Position]:
     text = saved["outer"]
     if not isinstance(text, str):
@@ -156,18 +153,70 @@ def digest(tensors: Shared) -> str:
     return found.hexdigest()
 
 
-def bits_of(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes of a tensor."""
-    flat = tensor.detach().cpu().contiguous().view(-1)
-    return flat.view(torch.uint8).numpy().data
-
-
 def _some(names: Iterable[str]) -> str:
     every = sorted(names)
     more = [f"{len(every) - 4} more"] if len(every) > 4 else []
     return ", ".join(every[:4] + more) or "none"
 
 
-def _add(tensors: dict[str, torch.Tensor], part: Part, flat: torch.Tensor) -> None:
+def _add(tensors: dict[str, torch.Tensor], part: FragmentState, flat: torch.Tensor) -> None:
     for record, values in part.split(flat):
         tensors[record.name] = values.detach().cpu().clone()
+
+
+def save(replica: Replica, flights: FragmentExchanges, position: Position) -> dict[str, Any]:
+    """Return what `DiLoCo.state_dict` describes."""
+    pending = flights.settled()
+    saved = residuals.save(
+        replica.compressed,
+        replica.codec.get_config(),
+        RankTopology.alone(flights.engine.rank, flights.engine.size),
+        position["inner_step"],
+        replica.scheduler,
+        None,
+    )
+    return pack(saved, replica.parts, pending, flights.as_sent(), position)
+
+
+def load(
+    replica: Replica,
+    flights: FragmentExchanges,
+    position: Position,
+    state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    policy: Policy,
+) -> None:
+    """Restore what `save` returned, on all ranks or on none. A collective.
+
+    Raises
+    ------
+    ValueError, ExchangeError
+        As `DiLoCo.load_state_dict`.
+    """
+    engine = flights.engine
+    read: list[tuple[Shared, Position]] = []
+
+    def read_mine() -> tuple[Position, str]:
+        read.append(unpack(state_dict, replica.fragments, engine.rank, engine.size))
+        return read[0][1], digest(read[0][0])
+
+    with engine.control.act("load_state_dict()") as channel:
+        every = run_on_all(channel, read_mine, "load")
+        ((tensors, found),) = read
+        for rank, (where, bits) in enumerate(every):
+            problem = None
+            if where != every[0][0]:
+                problem = f"it is at {where}, that of rank 0 at {every[0][0]}"
+            elif bits != every[0][1]:
+                problem = (
+                    "it is at the same step as that of rank 0, but its shared parameters, outer "
+                    "momentum or averages have other values: load what one run has saved at once"
+                )
+            if problem is not None:
+                raise ValueError(f"rank {rank} cannot load its state_dict: {problem}")
+        place = RankTopology.alone(engine.rank, engine.size)
+        residuals.load(
+            replica.compressed, replica.scheduler, place, channel, channel, state_dict, policy
+        )
+    replica.load(tensors)
+    position.update(found)
+    flights.load(tensors["pending"], tensors["sent"])

@@ -1,25 +1,25 @@
 """Ranks that come and go: agrees, by a store, on who trains together."""
 
 import atexit
+import logging
 import os
 import secrets
 import socket
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
 from gradwire import _validate
-from gradwire.torch.diloco.link import Link, connector, is_local, split
+from gradwire.torch.diloco.heartbeat import Heartbeat
 from gradwire.torch.diloco.roster import Roster, Waiting
-from gradwire.torch.diloco.said import LOG, Said
-from gradwire.torch.diloco.watch import Watch
+from gradwire.torch.diloco.store_client import StoreClient, connector, is_local, split
 from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import Secret, Store, stores
 
-__all__ = ["Formed", "Membership"]
+__all__ = ["LOG", "Generation", "Membership", "WaitLog"]
 
 _REFUSED = 2
 """Times that a rank which reaches the store, but not the other ranks, is left out."""
@@ -40,7 +40,7 @@ _UNTOLD = "left without a word to the others: %s"
 
 
 @dataclass(frozen=True, slots=True)
-class Formed:
+class Generation:
     """A generation that this rank is in.
 
     Attributes
@@ -136,9 +136,9 @@ class Membership:
         connect, self._served = connector(store, serve=serve)
         self._connect = lambda limit: stores.PrefixStore(f"gradwire/{name}", connect(limit))
         interval = min(self._wait / 15, 5.0)
-        self._watch = Watch(self.name, interval, self._secret)
+        self._watch = Heartbeat(self.name, interval, self._secret)
         self._interval = interval
-        self._link: Link | None = None
+        self._link: StoreClient | None = None
         self._generation = 0
         self._refused = 0
         self._begun = False
@@ -158,7 +158,7 @@ class Membership:
         if self._begun:
             raise ValueError("a Membership is for one DiLoCo: make another one")
         self._begun = True
-        self._link = Link(self._connect, self._wait, self._interval, self._watch.look)
+        self._link = StoreClient(self._connect, self._wait, self._interval, self._watch.look)
         # With this object, or this process, ends what others would wait for.
         self._end = weakref.finalize(self, _gone, self._link, self._watch)
         self._end.atexit = False
@@ -177,7 +177,7 @@ class Membership:
         settings: Mapping[str, str],
         restored: bool = False,
         reached: tuple[str, ...] = (),
-    ) -> Formed:
+    ) -> Generation:
         """Wait for the next generation with this rank in it.
 
         Parameters
@@ -204,7 +204,7 @@ class Membership:
         began = asked = close = time.monotonic()
         trained = bool(held) or restored
         self._ask(Waiting(held, failed, trained, reached), settings)
-        said = Said(
+        said = WaitLog(
             self._watch,
             self.min_size,
             self._wait,
@@ -271,7 +271,7 @@ class Membership:
         chosen = roster.chosen(alive)
         return chosen if self.name in chosen and len(chosen) >= self.min_size else []
 
-    def _formed(self, roster: Roster) -> Formed:
+    def _formed(self, roster: Roster) -> Generation:
         self._generation = roster.generation
         link, prefix = self._open, f"generation/{roster.generation}"
 
@@ -283,7 +283,7 @@ class Membership:
         if secret is not None:
             secret = secret.of("generation", roster.generation, *roster.members)
         members, trained = roster.members, roster.trained
-        return Formed(roster.generation, rank, members, connect, trained, secret, self._host)
+        return Generation(roster.generation, rank, members, connect, trained, secret, self._host)
 
     # While training ---------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class Membership:
         link.join(_CLOSING)
 
     @property
-    def _open(self) -> Link:
+    def _open(self) -> StoreClient:
         if self._link is None:
             raise MembershipError("this rank has left: make another Membership and DiLoCo")
         return self._link
@@ -356,18 +356,115 @@ def _secret(token: str | None, store: object) -> Secret | None:
     return Secret(given.encode())
 
 
-def _without(watch: Watch, store: Store) -> Roster:
+def _without(watch: Heartbeat, store: Store) -> Roster:
     return watch.change(store, lambda roster: roster.left(watch.name))
 
 
-def _gone(link: Link, watch: Watch) -> None:
+def _gone(link: StoreClient, watch: Heartbeat) -> None:
     """Leave when nobody did, and wait for nothing: this may be the link's thread."""
     link.end(None if link.lost else partial(_without, watch))
 
 
-def _last(link: Link, watch: Watch, process: int) -> None:
+def _last(link: StoreClient, watch: Heartbeat, process: int) -> None:
     """Leave when nobody did and the program ends, by an error for one."""
     if os.getpid() == process:  # and not in a process that was forked
         _gone(link, watch)
         if not link.join(_CLOSING if link.lost else _LAST) and not link.lost:
             LOG.warning(_UNTOLD, f"the store did not answer within {_LAST:g} seconds")
+
+
+LOG = logging.getLogger("gradwire.diloco")
+
+
+@dataclass(slots=True)
+class WaitLog:
+    """Logs what is waited for: what is usual as information, and what is not as a warning.
+
+    Attributes
+    ----------
+    watch : Heartbeat
+    min_size : int
+    timeout, patience : float
+        Seconds, as in `gradwire.torch.diloco.Membership`.
+    grace : float
+        Seconds after which it is a warning: by then, others that run have shown a sign of life.
+    silence : float
+        Seconds after which a rank without a sign of life is given up.
+    trained : bool
+        This rank has shared parameters.
+    """
+
+    watch: Heartbeat
+    min_size: int
+    timeout: float
+    patience: float
+    grace: float
+    silence: float
+    trained: bool
+    _began: float = field(default_factory=time.monotonic)
+    _last: str = ""
+
+    def waiting(self, roster: Roster) -> None:
+        """Log it, unless it is what was logged last."""
+        unusual, text = self._awaited(roster)
+        if text == self._last or (unusual and time.monotonic() - self._began < self.grace):
+            return
+        self._last = text
+        LOG.log(logging.WARNING if unusual else logging.INFO, "%s", text)
+
+    def in_vain(self, roster: Roster) -> str:
+        """Return why a rank gives up."""
+        if self._outside(roster):
+            return (
+                f"the members did not take this rank in within {self.patience:g} seconds: "
+                f"{', '.join(roster.members)}. If none of them is left, begin with another name="
+            )
+        alive = self.watch.alive(roster.waiting, self.silence)
+        if roster.apart(alive, self.min_size):
+            return (
+                f"fewer than min_size={self.min_size} ranks reached each other for "
+                f"{self.patience:g} seconds, of {', '.join(alive)}: name a network that connects "
+                "them by GLOO_SOCKET_IFNAME"
+            )
+        return (
+            f"there were fewer than min_size={self.min_size} ranks for {self.patience:g} seconds: "
+            f"{', '.join(alive)}"
+        )
+
+    def _awaited(self, roster: Roster) -> tuple[bool, str]:
+        """Return whether somebody should look at it, and what it is."""
+        others = [each for each in roster.members or roster.waiting if each != self.watch.name]
+        names = ", ".join(others)
+        if self._outside(roster):
+            if any(self.watch.beats(each) for each in self.watch.alive(others, self.silence)):
+                return False, f"waiting until {names} take this rank in, after their next exchange"
+            text = f"waiting for {names}, the members of this run, which show no sign of life in "
+            return True, f"{text}the store. {self._then()}"
+        alive = self.watch.alive(roster.waiting, self.silence)
+        if len(alive) < self.min_size:
+            return True, (
+                f"waiting for more ranks: there are {len(alive)}, and min_size="
+                f"{self.min_size}; it gives up after {self.patience:g} seconds"
+            )
+        if roster.apart(alive, self.min_size):
+            return True, (
+                f"waiting until ranks reach each other: of the {len(alive)} that are there, fewer "
+                f"than min_size={self.min_size} do; all of them connect again after "
+                f"{self.timeout:g} seconds"
+            )
+        return False, f"waiting for {names} to form the next generation"
+
+    def _then(self) -> str:
+        if self.trained:
+            return (
+                f"After {2 * self.timeout:g} seconds without, this rank goes on in their place, "
+                "from its checkpoint"
+            )
+        return (
+            "One that is only suspended still has what was trained, so that this rank does not "
+            "begin anew. If they have ended, begin with another name=, or give a checkpoint as "
+            f"state_dict=; it gives up after {self.patience:g} seconds"
+        )
+
+    def _outside(self, roster: Roster) -> bool:
+        return bool(roster.members) and self.watch.name not in roster.members

@@ -10,11 +10,11 @@ from gradwire import _validate
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
-__all__ = ["Outer"]
+__all__ = ["OuterOptimizer"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outer:
+class OuterOptimizer:
     """The outer optimizer: SGD with momentum on averaged pseudo-gradients.
 
     Every operation is rounded by itself, as IEEE 754 says: sites with other processors get the same
@@ -40,7 +40,7 @@ class Outer:
     @classmethod
     def given(
         cls, lr: float, momentum: float, nesterov: bool, mixing: float | None, delay: int
-    ) -> "Outer":
+    ) -> "OuterOptimizer":
         """Return it for the arguments of `gradwire.torch.diloco.DiLoCo`, checked.
 
         Raises

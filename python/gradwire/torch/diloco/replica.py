@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradwire.schedule import Constant
-from gradwire.torch.diloco.checkpoint import Shared, bits_of
-from gradwire.torch.diloco.outer import Outer
-from gradwire.torch.diloco.part import Part
+from gradwire.torch.diloco.outer import OuterOptimizer
 from gradwire.torch.engine.config import Options, check_codec, check_frames, check_memory
 from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.layout import Layout
@@ -21,7 +19,94 @@ from gradwire.torch.engine.scheduler import Scheduler
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
-__all__ = ["Replica"]
+__all__ = ["FragmentState", "Position", "Replica", "Shared", "bits_of"]
+
+
+Position = dict[str, int]
+"""``inner_step``, ``sent`` and ``applied``: how far training is."""
+
+Shared = dict[str, dict[str, torch.Tensor]]
+"""Tensors by name: the shared parameters, the outer momentum, averages to be applied, and a rank's
+own parameters as they were sent, if it has trained since."""
+
+
+class FragmentState:
+    """The parameters of a fragment on one device.
+
+    Attributes
+    ----------
+    layout : Layout
+        Of the pseudo-gradient.
+    shared : torch.Tensor
+        The shared parameters, flat: float32, or float64 if a parameter is.
+    velocity : torch.Tensor or None
+        The outer momentum, alike.
+    own_dtype : torch.dtype
+        Of a rank's own parameters, flat.
+    """
+
+    def __init__(self, layout: Layout, *, momentum: bool) -> None:
+        self.layout = layout
+        self.records: Sequence[ParameterSlot] = [
+            piece.parameter
+            for piece in sorted((*layout.pieces, *layout.dense), key=lambda each: each.start)
+        ]
+        own = self.own()
+        self.own_dtype = own.dtype
+        self.shared = own.to(torch.promote_types(torch.float32, own.dtype))
+        self.velocity = torch.zeros_like(self.shared) if momentum else None
+
+    @torch.no_grad()
+    def own(self) -> torch.Tensor:
+        """Return a copy of this rank's own parameters, flat and in their dtype."""
+        return torch.cat([each.tensor.detach().reshape(-1) for each in self.records])
+
+    def dtype_of(self, kind: str) -> torch.dtype:
+        """Return the dtype of what a checkpoint has of these parameters.
+
+        Parameters
+        ----------
+        kind : {"shared", "velocity", "pending", "sent"}
+        """
+        if kind == "pending":
+            return torch.float32
+        return self.own_dtype if kind == "sent" else self.shared.dtype
+
+    def change(self, own: torch.Tensor) -> torch.Tensor:
+        """Return the pseudo-gradient: by what this rank has moved the parameters, negated."""
+        return (self.shared - own).float()
+
+    @torch.no_grad()
+    def step(self, outer: OuterOptimizer, mean: torch.Tensor, sent: torch.Tensor | None) -> None:
+        """Make an outer step, and bring this rank's own parameters to where it goes on."""
+        outer.step(self.shared, self.velocity, mean)
+        before = [None] * len(self.records) if sent is None else self._values(sent)
+        for record, values, each in zip(
+            self.records, self._values(self.shared), before, strict=True
+        ):
+            outer.place(record.tensor, values, each)
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """Set this rank's own parameters to the shared ones."""
+        for record, values in self.split(self.shared):
+            record.tensor.copy_(values)
+
+    def split(self, flat: torch.Tensor) -> list[tuple[ParameterSlot, torch.Tensor]]:
+        """Return the part of each parameter in a flat tensor, in its shape."""
+        return list(zip(self.records, self._values(flat), strict=True))
+
+    def _values(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        parts = torch.split(flat, [each.numel for each in self.records])
+        return [
+            part.view(record.tensor.shape) for record, part in zip(self.records, parts, strict=True)
+        ]
+
+
+def bits_of(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of a tensor."""
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    return flat.view(torch.uint8).numpy().data
 
 
 class Replica:
@@ -30,13 +115,13 @@ class Replica:
     Attributes
     ----------
     codec : Codec
-    outer : Outer
+    outer : OuterOptimizer
     buffers : list of torch.Tensor
         Those of the model.
     records : list of ParameterSlot
     compressed : dict of str to ParameterSlot
         Those that are sent as frames.
-    fragments : list of list of Part
+    fragments : list of list of FragmentState
         The parts of each fragment, one for each device.
     settings : dict
         What has to be the same on all ranks, by name.
@@ -48,7 +133,7 @@ class Replica:
         named: Mapping[str, torch.nn.Parameter],
         groups: Sequence[Sequence[str]],
         codec: "Codec",
-        outer: Outer,
+        outer: OuterOptimizer,
         *,
         min_numel: int,
         min_ndim: int,
@@ -75,14 +160,14 @@ class Replica:
         self.scheduler = Scheduler(Constant(), self.compressed, measures=False)
         counters = Counters(len(self.records))
         rows = {each.name: row for row, each in enumerate(self.records)}
-        self.fragments: list[list[Part]] = []
+        self.fragments: list[list[FragmentState]] = []
         for names in groups:
             devices: dict[torch.device, list[ParameterSlot]] = {}
             for name in names:
                 devices.setdefault(by_name[name].tensor.device, []).append(by_name[name])
             self.fragments.append(
                 [
-                    Part(
+                    FragmentState(
                         Layout(
                             members, torch.float32, counters, [rows[one.name] for one in members]
                         ),
@@ -133,7 +218,7 @@ class Replica:
         return named
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[FragmentState]:
         """All parts of all fragments."""
         return [part for fragment in self.fragments for part in fragment]
 

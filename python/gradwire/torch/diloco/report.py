@@ -4,7 +4,7 @@ import dataclasses
 import json
 from typing import Self
 
-from gradwire.torch.diloco.flights import Flights
+from gradwire.torch.diloco.exchanges import FragmentExchanges
 from gradwire.torch.diloco.replica import Replica
 
 __all__ = ["Report"]
@@ -47,7 +47,7 @@ class Report:
     residual_norm: float | None
 
     @classmethod
-    def of(cls, replica: Replica, flights: Flights, steps: int) -> Self:
+    def of(cls, replica: Replica, flights: FragmentExchanges, steps: int) -> Self:
         """Return what a rank did in so many inner steps."""
         sent, seconds, exchanges = flights.figures()
         wire = sent / max(steps, 1)

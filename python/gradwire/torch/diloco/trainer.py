@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 import torch.distributed as dist
 
-from gradwire.torch.checkpoint.load import Policy
-from gradwire.torch.diloco.changing import Changing, join
-from gradwire.torch.diloco.fixed import Fixed
+from gradwire.presets import sparseloco as codec_of
+from gradwire.torch.checkpoint.format import Policy
+from gradwire.torch.diloco.checkpoint import save
 from gradwire.torch.diloco.fragments import Timetable, divide
 from gradwire.torch.diloco.membership import Membership
-from gradwire.torch.diloco.outer import Outer
+from gradwire.torch.diloco.outer import OuterOptimizer
+from gradwire.torch.diloco.ranks import ElasticRanks, StaticRanks, join
 from gradwire.torch.diloco.replica import Replica
 from gradwire.torch.diloco.report import Report
-from gradwire.torch.diloco.saving import save
 from gradwire.torch.errors import ExchangeError
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
-__all__ = ["DiLoCo"]
+__all__ = ["DiLoCo", "sparseloco"]
 
 _PATIENCE = timedelta(seconds=5)
 
@@ -122,18 +122,18 @@ class DiLoCo:
                 f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}: "
                 "without one, call step() after each step of the inner optimizer"
             )
-        outer = Outer.given(outer_lr, outer_momentum, nesterov, mixing, delay)
+        outer = OuterOptimizer.given(outer_lr, outer_momentum, nesterov, mixing, delay)
         self.codec = codec
         self._replica = Replica(
             model, named, groups, codec, outer, min_numel=min_numel, min_ndim=min_ndim
         )
         self._replica.settings |= {"inner_steps": inner_steps, "delay": delay}
         self._position = {"inner_step": 0, "sent": 0, "applied": 0}
-        self._ranks: Fixed | Changing
+        self._ranks: StaticRanks | ElasticRanks
         if membership is None:
             if state_dict is not None:
                 raise ValueError("without a membership, load a state_dict by load_state_dict()")
-            self._ranks = Fixed(self._replica, self._position, process_group, timeout)
+            self._ranks = StaticRanks(self._replica, self._position, process_group, timeout)
         else:
             if process_group is not None or timeout is not None:
                 raise ValueError(
@@ -324,3 +324,44 @@ class DiLoCo:
             self._hook.remove()
         self._flights.close(timeout)
         self._ranks.leave()
+
+
+def sparseloco(
+    model: torch.nn.Module,
+    *,
+    k: int = 64,
+    inner_steps: int = 30,
+    outer_lr: float = 1.0,
+    **options: Any,
+) -> DiLoCo:
+    """Train as SparseLoCo: the largest entries of each tile in two bits, no outer momentum.
+
+    The residual, which fades by 0.95 a round, takes the place of the outer momentum.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    k : int
+        Entries sent of each tile of 64 x 64, or of each 4096 in what is no matrix.
+    inner_steps, outer_lr
+        As in `DiLoCo`, with the values of the authors' code.
+    **options
+        Others of `DiLoCo`, such as ``optimizer`` and ``process_group``.
+
+    References
+    ----------
+    Sarfi, Thérien, Lidin, Belilovsky, "Communication Efficient LLM Pre-training with SparseLoCo",
+    arXiv 2508.15706, 2025.
+    """
+    fixed = {"codec", "outer_momentum", "nesterov"} & options.keys()
+    if fixed:
+        raise TypeError(f"sparseloco() sets {', '.join(sorted(fixed))} itself: use DiLoCo()")
+    return DiLoCo(
+        model,
+        codec_of(k),
+        inner_steps=inner_steps,
+        outer_lr=outer_lr,
+        outer_momentum=0.0,
+        nesterov=False,
+        **options,
+    )

@@ -316,8 +316,8 @@ class BackwardPasses:
             What it brings is for ``.grad``, on this rank too; otherwise see `placed`.
         """
         if self.refusal is not None:
-            bucket = backends.of(buffer).bucket(buffer)
-            bucket.resolve(spoiled=True)
+            bucket = backends.backend_for(buffer).bucket(buffer)
+            bucket.resolve(poisoned=True)
             return bucket.future
         auto = None if self.stands_aside else self.auto
         if not self.stands_aside and (auto is None or auto.take(tensors, buffer, last=last)):
@@ -506,7 +506,7 @@ class BackwardPasses:
         # Not get_scale(), which waits for the device.
         kept = getattr(self._grad_scaler, "_scale", None)
         if isinstance(kept, torch.Tensor):
-            return backends.of(kept).number(kept)
+            return backends.backend_for(kept).number(kept)
         scale = self._grad_scaler.get_scale()
         return lambda: scale
 

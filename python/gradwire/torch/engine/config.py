@@ -83,7 +83,7 @@ def check_place(exchange: Exchange, tensors: Iterable[torch.Tensor], *, divides:
             f"{exchange!r} divides every bucket among all ranks, and the ranks of a node divide it "
             "already: use exchange=gradwire.exchange.AllGather(), or leave the hierarchy out"
         )
-    on = sorted({str(each.device) for each in tensors if backends.of(each).name == "cuda"})
+    on = sorted({str(each.device) for each in tensors if backends.backend_for(each).name == "cuda"})
     if on and not exchange.on_device:
         raise ValueError(
             f"{exchange!r} merges on the host, and residuals of parameters on {', '.join(on)} are "

@@ -164,7 +164,7 @@ class GradMark:
         found = self.sent()
         if found is None:
             return
-        if backends.of(found).waits:
+        if backends.backend_for(found).waits:
             self._arrived = found
         elif found:
             self._next = _MIXED

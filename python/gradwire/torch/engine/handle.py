@@ -9,9 +9,9 @@ from typing import Any, Protocol, Self
 from gradwire import _validate
 from gradwire.report import Report
 from gradwire.torch.checkpoint import load as checkpoint
-from gradwire.torch.checkpoint.gather import Resharded, gather
-from gradwire.torch.checkpoint.load import Policy
-from gradwire.torch.checkpoint.merge import merge
+from gradwire.torch.checkpoint.format import Policy
+from gradwire.torch.checkpoint.gather import gather, merge
+from gradwire.torch.checkpoint.reshard import Resharded
 from gradwire.torch.engine.backward import AutoControl, BackwardPasses
 from gradwire.torch.engine.config import Codecs, Options
 from gradwire.torch.engine.engine import Engine

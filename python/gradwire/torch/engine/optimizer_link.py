@@ -441,7 +441,7 @@ def set_rates(rates: Sequence[tuple[ParameterSlot, Callable[[], float]]]) -> Non
 
 def _reader(rate: float | torch.Tensor) -> Callable[[], float]:
     if isinstance(rate, torch.Tensor):
-        return backends.of(rate).number(rate)
+        return backends.backend_for(rate).number(rate)
     return functools.partial(float, rate)
 
 

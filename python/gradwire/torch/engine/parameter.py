@@ -333,7 +333,7 @@ def new_state(parameter: ParameterSlot, rank: int) -> "State | LowRankState":
         exchange = cast("LowRank", parameter.codec.exchange)
         shape, keeps = _in_memory(parameter.tensor), parameter.codec.memory.keeps
         return LowRankState(exchange, shape, parameter.name, keeps=keeps)
-    init = backends.of(parameter.tensor).init_state
+    init = backends.backend_for(parameter.tensor).init_state
     return init(parameter.codec, parameter.numel, parameter.name, rank)
 
 

@@ -110,7 +110,7 @@ class ExchangePipeline:
         if self.forked:
             raise ExchangeError("this process was forked after attach(): it is no rank")
         on_device = buffer.device.type in self._exchange.carriers
-        bucket = backends.of(buffer).bucket(buffer, on_device)
+        bucket = backends.backend_for(buffer).bucket(buffer, on_device)
         now = time.perf_counter()
         self._tasks.put(BucketTask(layout, bucket, step, last, read_scale, now, unused))
         return bucket.future
@@ -320,7 +320,7 @@ class ExchangePipeline:
         while step.completed:
             task = step.completed.pop(0).job
             try:
-                task.bucket.resolve(spoiled=step.error is not None)
+                task.bucket.resolve(poisoned=step.error is not None)
             except BaseException as error:  # as of a device that is lost: nothing can be written
                 self._break(step, error)
                 future: torch.futures.Future[Any] = task.bucket.future

@@ -14,7 +14,7 @@ from gradwire import _validate
 from gradwire.auto import ladder
 from gradwire.exchange.owners import Owners
 from gradwire.schedule import Accordion, BySteps, Constant, Schedule, recommended
-from gradwire.schedule._amount import with_ratio
+from gradwire.schedule.base import with_ratio
 from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.parameter import ParameterSlot, set_codec
 from gradwire.torch.errors import warn

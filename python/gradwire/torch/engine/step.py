@@ -89,7 +89,7 @@ class Step:
             if parameter.codec.exchange.needs_whole_tensor:  # its state is of no backend
                 parameter.state.rollback()
                 continue
-            backend = backends.of(parameter.tensor)
+            backend = backends.backend_for(parameter.tensor)
             kinds.setdefault(backend.name, (backend, []))[1].append(parameter.state)
         for backend, states in kinds.values():
             backend.rollback(states)

@@ -113,7 +113,7 @@ class AllGatherExchange(ExchangeBase):
         except BaseException as error:  # of any kind: the other ranks wait for this slot
             text = f"{type(error).__name__}: {error}"
             slots.write_failure(front, layout, sequence, Status.FAILED, text)
-        job.bucket.put(slot, front)
+        job.bucket.write_header(slot, front)
 
     def _fill_frames(
         self, job: BucketTask, plan: Plan, slot: torch.Tensor, front: NDArray[np.uint8]
@@ -131,7 +131,7 @@ class AllGatherExchange(ExchangeBase):
     def _look(self, flight: InFlightBucket) -> NDArray[np.uint8]:
         contents = flight.contents
         assert isinstance(contents, Contents)
-        return flight.job.bucket.look(self._slot_of(contents), contents.plan.front)
+        return flight.job.bucket.read_headers(self._slot_of(contents), contents.plan.front)
 
     def _combine(self, flight: InFlightBucket, fronts: NDArray[np.uint8]) -> None:
         contents = flight.contents

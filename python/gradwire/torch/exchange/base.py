@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire._selecting import Selecting
+from gradwire._outside import Selecting
 from gradwire.errors import NonFiniteError
 from gradwire.torch.backends.interface import Table
 from gradwire.torch.engine.metrics import Outcomes, StepTimes
@@ -202,7 +202,7 @@ class ExchangeBase(abc.ABC):
             self._select(job, pieces) if given is None else given,
             out,
             job.scale,
-            later=self.postpones,
+            deferred=self.postpones,
         )
         outcomes = self._outcomes(job, table)
         for piece in pieces[: len(outcomes)]:

@@ -31,7 +31,7 @@ class DeferredAllGather(AllGatherExchange):
         self._slots.give(contents.slot, job.bucket.used(contents.slot))  # it was gathered, too
         try:
             self._read(flight, contents, fronts)
-            trial = replace(job, bucket=job.bucket.spare())
+            trial = replace(job, bucket=job.bucket.scratch())
             self._decode(trial, contents, counts=False)
             self._check(trial)
         except BaseException:
@@ -56,7 +56,7 @@ class DeferredAllGather(AllGatherExchange):
         starts = list(itertools.accumulate(sizes[:-1], initial=first))
         used = np.flatnonzero(~unused(contents.readings)).tolist()
         if used:
-            job.bucket.settle(
+            job.bucket.commit(
                 [layout.compressed[i].state for i in used],
                 [end for i in used for end in layout.ends[2 * i : 2 * i + 2]],
                 contents.gathered,

@@ -153,7 +153,7 @@ class HierarchicalExchange:
             memory = share = torch.empty(0, dtype=dtype, device=bucket.buffer.device)
         for each in taken:  # to this thread, which works in its own order
             self._sums.give(each)
-        found = backends.of(share).bucket(share, share.device.type in self.carriers)
+        found = backends.backend_for(share).bucket(share, share.device.type in self.carriers)
         job = replace(job, bucket=found)
         return job, memory, nbytes // place.shares * (place.shares - 1)
 

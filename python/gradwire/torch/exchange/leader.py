@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gradwire._native import unpack_positions
 from gradwire.errors import NonFiniteError
-from gradwire.torch.backends.interface import Led as Selected
+from gradwire.torch.backends.interface import LeaderEncoding as Selected
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask
 from gradwire.torch.errors import ExchangeError
@@ -116,7 +116,7 @@ def _select(job: BucketTask, piece: BucketSlice, limit: int) -> Selected:
     """Encode a piece, with positions within the limit."""
     parameter = piece.parameter
     try:
-        led = job.bucket.lead(
+        led = job.bucket.encode_leader(
             parameter.codec, parameter.state, piece.start, piece.stop, limit, job.scale
         )
     except NonFiniteError as error:

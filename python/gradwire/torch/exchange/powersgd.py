@@ -122,7 +122,7 @@ class PowerSGDExchange(ExchangeBase):
             head = Head(job.layout, 0)  # the check word is ignored after a failure
             head.fail(bad=isinstance(error, GradientError))
         front = factors.vector.view(torch.uint8)
-        job.bucket.put(front, head.bytes_of(factors.vector.dtype))
+        job.bucket.write_header(front, head.bytes_of(factors.vector.dtype))
         self.times.add("encode", start)
         second = self._second_numel(job)
         room = factors.vector.nbytes + 4 * second
@@ -182,7 +182,7 @@ class PowerSGDExchange(ExchangeBase):
         factors = flight.contents
         assert isinstance(factors, _Factors)
         nbytes = Head.numel(flight.job.layout) * factors.vector.element_size()
-        return flight.job.bucket.look(factors.vector.view(torch.uint8).view(1, -1), nbytes)
+        return flight.job.bucket.read_headers(factors.vector.view(torch.uint8).view(1, -1), nbytes)
 
     def _combine(self, flight: InFlightBucket, fronts: NDArray[np.uint8]) -> None:
         factors, job = flight.contents, flight.job

@@ -95,7 +95,7 @@ class ValueSumExchange(ExchangeBase):
                 each.zero_()
             vectors.head = Head(job.layout, 0)  # the check word is ignored after a failure
             vectors.head.fail(bad=isinstance(error, GradientError))
-        job.bucket.put(vectors.front, vectors.head.bytes_of(vectors.whole[0].dtype))
+        job.bucket.write_header(vectors.front, vectors.head.bytes_of(vectors.whole[0].dtype))
         self.times.add("encode", start)
         return self._start(job, sequence, vectors)
 
@@ -195,7 +195,7 @@ class ValueSumExchange(ExchangeBase):
         vectors = flight.contents
         assert isinstance(vectors, Vectors)
         nbytes = Head.numel(flight.job.layout) * vectors.whole[0].element_size()
-        return flight.job.bucket.look(vectors.front.view(1, -1), nbytes)
+        return flight.job.bucket.read_headers(vectors.front.view(1, -1), nbytes)
 
     def _combine(self, flight: InFlightBucket, fronts: NDArray[np.uint8]) -> None:
         vectors, job = flight.contents, flight.job

@@ -200,7 +200,7 @@ class ProcessGroups:
         world = dist.group.WORLD
         if not self._whole and getattr(world, "bound_device_id", None) is not None:
             return {}
-        found = [(each.device.type, backends.of(each).carries) for each in tensors]
+        found = [(each.device.type, backends.backend_for(each).carries) for each in tensors]
         # One device of a kind may not run the kernels.
         there = {kind for kind, _ in found} - {kind for kind, carries in found if not carries}
         config = dist.BackendConfig(dist.get_backend_config(self._over))

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use gradwire_core::Input;
 use gradwire_core::rng::Key;
 use gradwire_core::simd::above::SLACK;
-use gradwire_core::simd::sweep::{Feedback, Gather};
+use gradwire_core::simd::sweep::{Addend, Feedback, Gather};
 use gradwire_core::simd::{BLOCK, Kernels, float8, log_sum, moments, total};
 use half::f16;
 
@@ -43,7 +43,11 @@ fn sweep(bound: f32, wanted: bool) -> Prepare {
             let moments = wanted.then_some((1.0, &mut lanes));
             let (indices, values) = (&mut indices[..], &mut values[..]);
             let gather = Gather { moments, bound, base: 0, indices, values };
-            black_box(Kernels::current().sweep(Input::F32(black_box(&x)), Some(feedback), gather));
+            black_box(Kernels::current().sweep(
+                Input::F32(black_box(&x)),
+                Addend::Residual(feedback),
+                gather,
+            ));
             Ok(())
         };
         Ok((BLOCK, Box::new(work)))

@@ -2,7 +2,7 @@
 #![no_main]
 
 use gradwire_core::bucket::{Average, AverageScratch, Mean, Output};
-use gradwire_core::frame::{Frame, HEADER_LEN, Scratch, SplitScratch};
+use gradwire_core::frame::{Frame, HEADER_LEN, Scratch, Split};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let mut bytes = data.to_vec();
@@ -14,8 +14,10 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let (mut indices, mut values) = (Vec::new(), Vec::new());
     let lists = frame.indices_into(&mut indices).and_then(|()| frame.values_into(&mut values));
     let numel = frame.header().numel;
-    let (bounds, mut parts, mut ends) = ([0, numel / 3, numel], Vec::new(), Vec::new());
-    let split = frame.split(&bounds, &mut SplitScratch::default(), &mut parts, &mut ends);
+    let (mut parts, mut part) = (Split::default(), Vec::new());
+    let split = frame.split(&[0, numel / 3, numel], &mut parts).and_then(|()| {
+        parts.parts().iter().try_for_each(|each| frame.write_part(&parts, each, &mut part))
+    });
     let mut out = vec![7.0; numel as usize];
     if frame.decode_into(&mut out, &mut Scratch::default()).is_err() {
         assert!(lists.is_err() && split.is_err() && out.iter().all(|&v| v == 7.0));

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use crate::frame::{Frame, Scratch as Decoding};
 use crate::simd::in_standard_mode;
-use crate::{Result, room};
+use crate::{Result, allocate};
 
 /// Which ranks an average is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Average {
         scratch: &mut Scratch,
     ) -> Result<()> {
         let mut total = std::mem::take(&mut scratch.total);
-        room::resize(&mut total, if matches!(out, Output::F32(_)) { 0 } else { out.len() })?;
+        allocate::resize(&mut total, if matches!(out, Output::F32(_)) { 0 } else { out.len() })?;
         let added = match out {
             Output::F32(out) => self.add_up(frames, out, scratch),
             Output::F64(out) => {
@@ -166,7 +166,7 @@ fn divide_by_senders<'a>(
 ) -> Result<()> {
     let Scratch { senders, positions, .. } = scratch;
     senders.clear();
-    room::resize(senders, total.len())?;
+    allocate::resize(senders, total.len())?;
     for frame in frames {
         let frame = Frame::parse(frame, Some(total.len() as u64))?;
         if frame.header().count == total.len() as u64 {

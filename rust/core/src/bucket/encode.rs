@@ -7,9 +7,10 @@ use half::{bf16, f16};
 
 use crate::codec::outside::Coders;
 use crate::codec::{Codec, Encoded, State, Support, Workspace};
+use crate::frame::Destination;
 use crate::scan::Field;
 use crate::simd::{Kernels, in_standard_mode};
-use crate::{Error, Input, Result, room};
+use crate::{Error, Input, Result, allocate};
 
 /// One tensor of a bucket, and how it is encoded.
 pub struct Piece<'a> {
@@ -42,8 +43,6 @@ pub struct Rest<'a> {
 /// The results of encoding one piece.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
-    /// Bytes of the frame.
-    pub nbytes: usize,
     /// The results of the encode.
     pub encoded: Encoded,
     /// Whether every entry of the input was zero.
@@ -79,7 +78,7 @@ pub fn settle(
     in_standard_mode(|| {
         for Rest { state, range, frame } in pieces {
             let piece = part(input, range)?;
-            let Scratch { workspace, unscaled, .. } = scratch;
+            let Scratch { workspace, unscaled } = scratch;
             let piece = divide(piece, scale, workspace.kernels(), unscaled)?;
             state.settle(piece, frame, workspace)?;
         }
@@ -100,13 +99,9 @@ fn encode_pieces(
     for piece in pieces {
         let start = Instant::now();
         let own = part(input, &piece.range)?;
-        let encoded = scratch.encode(own, scale, piece)?;
-        let frame = &scratch.frame;
-        let target = out.get_mut(at..at + frame.len());
-        target.ok_or_else(too_small)?.copy_from_slice(frame);
-        at += frame.len();
-        let zero = is_zero(own);
-        outcomes.push(Outcome { nbytes: frame.len(), encoded, zero, elapsed: start.elapsed() });
+        let encoded = scratch.encode(own, scale, piece, &mut out[at..])?;
+        at += encoded.nbytes;
+        outcomes.push(Outcome { encoded, zero: is_zero(own), elapsed: start.elapsed() });
     }
     Ok(())
 }
@@ -117,25 +112,30 @@ pub struct Scratch {
     workspace: Workspace,
     /// A piece in float32, divided by the scale.
     unscaled: Vec<f32>,
-    frame: Vec<u8>,
 }
 
 impl Scratch {
-    fn encode(&mut self, input: Input<'_>, scale: f32, piece: &mut Piece<'_>) -> Result<Encoded> {
-        let Self { workspace, unscaled, frame } = self;
+    fn encode(
+        &mut self,
+        input: Input<'_>,
+        scale: f32,
+        piece: &mut Piece<'_>,
+        out: &mut [u8],
+    ) -> Result<Encoded> {
+        let Self { workspace, unscaled } = self;
         let input = divide(input, scale, workspace.kernels(), unscaled)?;
         let Piece { codec, state, support, limit, coders, later, .. } = piece;
-        let limit = Some(*limit);
+        let (limit, out) = (Some(*limit), Destination::unspared(out));
         match *support {
             _ if *later && !coders.is_none() => Err(Error::argument(
                 "a frame with sections that are coded outside is encoded in one go",
             )),
-            support if *later => codec.encode_later(input, state, support, limit, workspace, frame),
+            support if *later => codec.encode_later(input, state, support, limit, workspace, out),
             support if !coders.is_none() => {
-                codec.encode_outside(input, state, support, limit, coders, workspace, frame)
+                codec.encode_outside(input, state, support, limit, coders, workspace, out)
             }
-            None => codec.encode_into(input, state, limit, workspace, frame),
-            Some(support) => codec.encode_at(input, state, support, limit, workspace, frame),
+            None => codec.encode_into(input, state, limit, workspace, out),
+            Some(support) => codec.encode_at(input, state, support, limit, workspace, out),
         }
     }
 }
@@ -163,7 +163,7 @@ fn divide<'a>(
         return Ok(input);
     }
     quotients.clear();
-    room::resize(quotients, input.len())?;
+    allocate::resize(quotients, input.len())?;
     // Made float32 first: small float16 gradients would vanish the other way round.
     Field(input).copy(kernels, 0..input.len(), quotients);
     for value in &mut *quotients {
@@ -185,8 +185,4 @@ fn is_zero(input: Input<'_>) -> bool {
         Input::F16(x) => all(x, |value: f16| value.to_bits() << 1 == 0),
         Input::BF16(x) => all(x, |value: bf16| value.to_bits() << 1 == 0),
     }
-}
-
-fn too_small() -> Error {
-    Error::argument("out is shorter than the sum of the limits of all pieces")
 }

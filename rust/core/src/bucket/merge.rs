@@ -10,12 +10,12 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::codec::{Codec, State};
-use crate::frame::{self, Frame, Layout, Scratch as Decoding};
+use crate::frame::{self, Destination, Frame, Layout, Scratch as Decoding};
 use crate::memory::Keeps;
 use crate::pack::Pattern;
 use crate::quantize::Hints;
 use crate::simd::in_standard_mode;
-use crate::{Dtype, Error, Result, room};
+use crate::{Dtype, Error, Result, allocate};
 
 /// What this rank owns of one tensor.
 pub struct Owned<'a> {
@@ -48,7 +48,6 @@ pub struct Scratch {
     keys: Vec<u64>,
     positions: Vec<u32>,
     values: Vec<f32>,
-    frame: Vec<u8>,
 }
 
 /// Merges the parts of all ranks, and writes a frame for each of the pieces into `out`, one after
@@ -70,16 +69,15 @@ pub fn merge(
     out: &mut Vec<u8>,
     merged: &mut Vec<Merged>,
 ) -> Result<()> {
-    out.clear();
     merged.clear();
-    in_standard_mode(|| {
+    let mut at = 0;
+    let done = in_standard_mode(|| {
         for piece in pieces {
             let start = Instant::now();
-            let count = scratch.merge(messages, piece)?;
-            let nbytes = if piece.unused { 0 } else { scratch.frame.len() };
-            let len = out.len();
-            room::reserve(out, len + nbytes)?;
-            out.extend_from_slice(&scratch.frame[..nbytes]);
+            let mut frame = Destination::behind(out, at);
+            let count = scratch.merge(messages, piece, &mut frame)?;
+            let nbytes = frame.frame().len();
+            at += nbytes;
             merged.push(Merged { nbytes, count, elapsed: start.elapsed() });
         }
         let rest = messages.iter().map(|rest| rest.len()).sum::<usize>();
@@ -87,11 +85,18 @@ pub fn merge(
             return Ok(());
         }
         Err(Error::corrupt(format!("{rest} bytes follow the frames of what is owned here")))
-    })
+    });
+    out.truncate(at);
+    done
 }
 
 impl Scratch {
-    fn merge(&mut self, messages: &mut [&[u8]], piece: &mut Owned<'_>) -> Result<u64> {
+    fn merge(
+        &mut self,
+        messages: &mut [&[u8]],
+        piece: &mut Owned<'_>,
+        out: &mut Destination<'_>,
+    ) -> Result<u64> {
         let Range { start, end } = piece.range;
         if start > end || end > piece.state.numel() {
             let numel = piece.state.numel();
@@ -112,7 +117,7 @@ impl Scratch {
             let all = codec.sparsifier().asks_for_all(state.numel());
             self.select(if all { numel as u64 } else { sent.div_ceil(ranks) })?;
         }
-        let Self { total, positions, values, frame, .. } = self;
+        let Self { total, positions, values, .. } = self;
         let layout = Layout {
             dtype: Dtype::F32,
             sparsifier: codec.sparsifier().id(),
@@ -123,16 +128,16 @@ impl Scratch {
         let key = codec.quantizer().seed().map(|seed| state.merging_key(seed));
         let hints = Hints { key, magnitude: None };
         if is_dense {
-            frame::write_with(&layout, &hints, numel as u64, None, total, frame)?;
+            frame::write_with(&layout, &hints, numel as u64, None, total, out)?;
         } else {
             let entries = (positions.len() < numel).then_some(positions.as_slice());
-            frame::write_with(&layout, &hints, numel as u64, entries, values, frame)?;
+            frame::write_with(&layout, &hints, numel as u64, entries, values, out)?;
         }
         let count = if is_dense { numel } else { positions.len() };
-        if codec.memory().keeps() == Keeps::Nothing {
+        if codec.memory().facts().keeps == Keeps::Nothing {
             return Ok(count as u64);
         }
-        Frame::parse_again(frame, None)?.values_into(values)?;
+        Frame::parse_again(out.frame(), None)?.values_into(values)?;
         if is_dense {
             total.iter_mut().zip(&*values).for_each(|(left, &value)| *left -= value);
         } else {
@@ -147,7 +152,7 @@ impl Scratch {
     /// Adds up the parts of one piece; returns how many entries there were.
     fn add_up(&mut self, messages: &mut [&[u8]], numel: usize) -> Result<u64> {
         self.total.clear();
-        room::resize(&mut self.total, numel)?;
+        allocate::resize(&mut self.total, numel)?;
         let mut sent = 0;
         for message in messages {
             let mut at = 0;
@@ -171,7 +176,7 @@ impl Scratch {
     fn select(&mut self, most: u64) -> Result<()> {
         let Self { total, keys, positions, values, .. } = self;
         let there = total.iter().filter(|&&value| value != 0.0).count();
-        room::reserve(keys, there)?;
+        allocate::reserve(keys, there)?;
         keys.clear();
         // In descending order of magnitudes, which compare as their bits do, then by position.
         keys.extend(
@@ -186,8 +191,8 @@ impl Scratch {
             }
             keys.truncate(most);
         }
-        room::reserve(positions, most)?;
-        room::reserve(values, most)?;
+        allocate::reserve(positions, most)?;
+        allocate::reserve(values, most)?;
         positions.clear();
         positions.extend(keys.iter().map(|&key| key as u32));
         positions.sort_unstable();

@@ -3,7 +3,7 @@ use half::{bf16, f16};
 use super::*;
 use crate::codec::outside::Coders;
 use crate::codec::{Codec, State, Workspace};
-use crate::frame::{Frame, Scratch as Decoding, SplitScratch};
+use crate::frame::{Frame, Scratch as Decoding, Split};
 use crate::memory::{Memory, Residual};
 use crate::pack::IndexCoding;
 use crate::quantize::Quantizer;
@@ -69,7 +69,7 @@ fn bucket(
     let mut rest = out.as_slice();
     let mut frames = Vec::new();
     for outcome in &outcomes {
-        let (frame, after) = rest.split_at(outcome.nbytes);
+        let (frame, after) = rest.split_at(outcome.encoded.nbytes);
         frames.push(frame.to_vec());
         rest = after;
     }
@@ -238,13 +238,11 @@ fn merged(amount: Sparsifier) -> (Vec<f32>, u64, Vec<f32>) {
     let mut messages = Vec::new();
     for x in &tensors {
         let (mut state, mut workspace) = (codec.init_state(x.len()).unwrap(), Workspace::default());
-        let (mut frame, mut parts, mut message) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut frame, mut split, mut message) = (Vec::new(), Split::default(), Vec::new());
         codec.encode_into(Input::F32(x), &mut state, None, &mut workspace, &mut frame).unwrap();
-        Frame::parse(&frame, None)
-            .unwrap()
-            .split(&[0, SUMS as u64, 6], &mut SplitScratch::default(), &mut message, &mut parts)
-            .unwrap();
-        message.truncate(parts.iter().filter(|part| part.range == 0).map(|part| part.nbytes).sum());
+        let frame = Frame::parse(&frame, None).unwrap();
+        frame.split(&[0, SUMS as u64, 6], &mut split).unwrap();
+        frame.write_part(&split, &split.parts()[0], &mut message).unwrap();
         messages.push(message);
         states.push(state);
     }

@@ -7,14 +7,15 @@
 
 use super::totals::{Totals, summarize};
 use super::{Codec, Encoded, Order, State, Workspace, limit_too_small, non_finite};
+use crate::frame::{self, Destination};
 use crate::pack::Pattern;
 use crate::quantize::{
-    Basis, Coder, LONGEST, LONGEST_FIT, Place, Quantizer, Room, SectionMut, store,
+    Basis, Coder, LONGEST, LONGEST_FIT, Place, Quantizer, Scratch, SectionMut, store,
 };
 use crate::scan::{Block, CHUNK, STEP, Share, Split, Tensor, Update, steps};
 use crate::simd::LANES;
 use crate::simd::peak::NON_FINITE;
-use crate::{Input, Result, frame, room};
+use crate::{Input, Result};
 
 impl Codec {
     pub(super) fn encode_dense(
@@ -23,7 +24,7 @@ impl Codec {
         state: &mut State,
         Order { max_len, later }: Order,
         workspace: &mut Workspace,
-        out: &mut Vec<u8>,
+        out: &mut Destination<'_>,
     ) -> Result<Encoded> {
         let numel = input.len();
         let need = frame::dense_len(self.quantizer, numel as u64);
@@ -33,13 +34,14 @@ impl Codec {
         workspace.begin();
         let scale = self.scale(input, &mut workspace.scanner)?;
         let overwrites = state.is_in_place() && !later;
-        let peak = self.look_ahead(input, state, scale, overwrites, workspace)?;
+        let peak =
+            self.look_ahead(input, state, scale, overwrites || out.is_spared(), workspace)?;
         let coding = self.quantizer.coding(numel as u64, f32::from_bits(peak));
         let hints = self.hints(state, None);
         let layout = self.layout(input, Pattern::Any);
         if overwrites {
             // Allocated before the residual is overwritten, as the rest is.
-            room::reserve(out, need)?;
+            out.place(need)?;
             workspace.ask()?;
         }
         let mut peak = 0;
@@ -58,8 +60,8 @@ impl Codec {
             };
             let unit = job.unit(&scales);
             let target = Target { job, update, codes, scales };
-            let desks = workspace.scanner.fan(numel, unit, target, code);
-            peak = desks.iter().map(|desk| desk.peak).max().unwrap_or(0);
+            let workers = workspace.scanner.parallel(numel, unit, target, code);
+            peak = workers.iter().map(|worker| worker.peak).max().unwrap_or(0);
         })?;
         if peak >= NON_FINITE {
             // In place it was not there when that was looked at. Elsewhere the memory is what it was.
@@ -68,27 +70,28 @@ impl Codec {
         }
         let tracker = state.tracker(self);
         if later {
-            state.postpone(self, tracker, out);
+            state.postpone(self, tracker, out.frame());
         } else {
             state.commit(self, tracker);
         }
-        Ok(Encoded { count: numel as u64, target: None, threshold: 0.0, trimmed: 0 })
+        let count = numel as u64;
+        Ok(Encoded { nbytes: need, count, target: None, threshold: 0.0, trimmed: 0 })
     }
 
     /// Reads what has to be known before anything is written: sums over groups that no cache holds,
-    /// the largest magnitude where the quantizer or a residual that is overwritten wants it. Its bits.
+    /// the largest magnitude where the quantizer wants it or nothing may fail later. Its bits.
     fn look_ahead(
         &self,
         input: Input<'_>,
         state: &State,
         scale: f32,
-        overwrites: bool,
+        nothing_may_fail: bool,
         workspace: &mut Workspace,
     ) -> Result<u32> {
         let numel = input.len();
         let group = self.quantizer.coding(numel as u64, 0.0).grouping().dense_len(numel);
         let Some(group) = group.filter(|&len| len > CHUNK) else {
-            if overwrites || self.quantizer.needs_peak() {
+            if nothing_may_fail || self.quantizer.needs_peak() {
                 return self.read_ahead(input, state, scale, &mut workspace.scanner);
             }
             return Ok(0);
@@ -186,8 +189,9 @@ impl Split for Target<'_> {
 
 /// Codes the share of a thread.
 fn code(share: Share<'_, Target<'_>>) {
-    let Share { range: all, what: Target { job, mut update, codes, mut scales }, desk, .. } = share;
-    let (kernels, bits, mut room) = (job.coder.kernels, job.bits(), Room::default());
+    let Share { range: all, what: Target { job, mut update, codes, mut scales }, worker, .. } =
+        share;
+    let (kernels, bits, mut scratch) = (job.coder.kernels, job.bits(), Scratch::default());
     let (mut peak, mut fitted, each) = (0, 0, job.coder.coding.scales());
     for range in steps(0..all.len(), STEP) {
         // A group that was summed up a moment ago is in the cache to its end.
@@ -198,7 +202,7 @@ fn code(share: Share<'_, Target<'_>>) {
             while fitted < range.end {
                 let groups = (range.end - fitted).div_ceil(group);
                 let size = (groups * group).min(all.len() - fitted);
-                let block = Block::new(kernels, fitted..fitted + size, &mut desk.scratch);
+                let block = Block::new(kernels, fitted..fitted + size, &mut worker.scratch);
                 let scales = &mut scales[fitted / group * each..][..groups * each];
                 peak = peak.max(job.fit(&update.tensor(), block, group, scales));
                 fitted += size;
@@ -211,24 +215,24 @@ fn code(share: Share<'_, Target<'_>>) {
         };
         let codes = &mut codes[range.start * bits / 8..(range.end * bits).div_ceil(8)];
         let place = Place { first, drawn, positions: None, scales };
-        let block = Block::new(kernels, range.clone(), &mut desk.scratch);
+        let block = Block::new(kernels, range.clone(), &mut worker.scratch);
         if update.writes() {
             let left = update.take(block);
             // Groups were summed up in a read of their own: this one may have found something else.
             peak = peak.max(kernels.peak(left));
-            job.coder.code_left(left, place, codes, &mut room);
+            job.coder.code_left(left, place, codes, &mut scratch);
             update.keep(kernels, &range, left);
         } else if job.group.is_none() {
             // A copy, so that what is coded is what is looked at, whoever writes to it meanwhile.
             let values = update.take(block);
-            job.coder.code(values, place, codes, &mut room);
+            job.coder.code(values, place, codes, &mut scratch);
             peak = peak.max(kernels.peak(values));
         } else {
             // Groups were summed up: any values give codes that a frame may have.
-            job.coder.code(update.tensor().sums(block), place, codes, &mut room);
+            job.coder.code(update.tensor().sums(block), place, codes, &mut scratch);
         }
     }
-    desk.peak = peak;
+    worker.peak = peak;
 }
 
 impl Job {

@@ -15,7 +15,7 @@ use crate::{Input, Result};
 impl Codec {
     /// What the gradient is multiplied by before all else: 1, unless its norm is to be clipped.
     pub(super) fn scale(&self, input: Input<'_>, scanner: &mut Scanner) -> Result<f32> {
-        let Some(clip) = self.memory.clip() else { return Ok(1.0) };
+        let Some(clip) = self.memory.facts().clip else { return Ok(1.0) };
         let gradient = Field(input).into();
         let totals = scanner.scan(gradient, &Request::moments(0.0));
         if totals.peak >= NON_FINITE {
@@ -34,7 +34,7 @@ impl Codec {
     /// The same after [`Codec::accumulate`], from where it takes the fewest reads.
     pub(super) fn written<'a>(&self, input: Input<'a>, state: &'a State) -> Tensor<'a> {
         match &state.kept.residual {
-            Some(residual) if self.memory.becomes_sums() => Tensor::plain(residual.next()),
+            Some(residual) if self.memory.facts().becomes_sums => Tensor::plain(residual.next()),
             _ => self.tensor(input, state, 1.0),
         }
     }
@@ -52,7 +52,7 @@ impl Codec {
     }
 
     /// Writes the sums over a residual in one buffer, of which an earlier read has found that all are
-    /// finite. The survivors stay. The last moment to cancel the encode is before.
+    /// finite. The candidates stay. The last moment to cancel the encode is before.
     pub(super) fn overwrite(
         &self,
         input: Input<'_>,
@@ -76,7 +76,7 @@ impl Codec {
         self.memory.update(Field(input), &mut state.kept, scale)
     }
 
-    /// Puts right what the memory becomes of the survivors, which the receiver decodes.
+    /// Puts right what the memory becomes of the candidates, which the receiver decodes.
     /// `frame` ends with their values in this coding.
     pub(super) fn subtract(
         &self,
@@ -89,16 +89,16 @@ impl Codec {
         if state.kept.keeps() == Keeps::Nothing {
             return;
         }
-        let survivors = workspace.scanner.survivors();
-        let (indices, values) = (survivors.indices(), survivors.values());
+        let candidates = workspace.scanner.candidates();
+        let (indices, values) = (candidates.indices(), candidates.values());
         let Kept { residual, moment, .. } = &mut state.kept;
-        if let Some(momentum) = moment.as_mut().filter(|_| self.memory.masks()) {
+        if let Some(momentum) = moment.as_mut().filter(|_| self.memory.facts().masks) {
             let moved = momentum.next_mut();
             for &index in indices {
                 moved[index as usize] = 0.0;
             }
         }
-        if self.quantizer.is_exact() && self.memory.becomes_sums() {
+        if self.quantizer.is_exact() && self.memory.facts().becomes_sums {
             match residual {
                 None => state.kept.forget_rounded(indices),
                 Some(residual) => {
@@ -125,7 +125,7 @@ impl Codec {
                 .map(|((&index, &value), &sent)| (index as usize, normal_or_zero(value - sent)));
             match &mut state.kept.residual {
                 None => state.kept.put_rounded(self.memory, left),
-                Some(residual) if self.memory.becomes_sums() => {
+                Some(residual) if self.memory.facts().becomes_sums => {
                     let next = residual.next_mut();
                     left.for_each(|(i, left)| next[i] = left);
                 }

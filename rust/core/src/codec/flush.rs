@@ -6,28 +6,33 @@
 use half::bf16;
 
 use super::{Codec, Encoded, State};
-use crate::frame::{self, Layout};
+use crate::frame::{self, Destination, Layout};
 use crate::pack::Pattern;
 use crate::quantize::Quantizer;
 use crate::scan::Field;
 use crate::simd::Kernels;
 use crate::sparsify::All;
-use crate::{Dtype, Error, Input, Result, room};
+use crate::{Dtype, Error, Input, Result, allocate};
 
 impl Codec {
-    /// Writes the residual to a dense float32 frame, in place of what `out` held. It becomes zero.
+    /// Writes the residual to a dense float32 frame. It becomes zero.
     ///
     /// Counts as an encode: a transaction, with a chance to roll back, unless there is one buffer
     /// only. A momentum becomes zero where entries that are sent lose theirs. An error if the codec
     /// has no memory.
-    pub fn flush_into(&self, state: &mut State, out: &mut Vec<u8>) -> Result<Encoded> {
+    pub fn flush_into<'o>(
+        &self,
+        state: &mut State,
+        out: impl Into<Destination<'o>>,
+    ) -> Result<Encoded> {
         self.write_rest(state, out)?;
         Ok(self.forget_rest(state))
     }
 
     /// The first half of [`Codec::flush_into`], in which all is that can go wrong: writes the frame.
     /// The state stays as it is, but for the chance to roll back the encode before.
-    pub fn write_rest(&self, state: &mut State, out: &mut Vec<u8>) -> Result<()> {
+    pub fn write_rest<'o>(&self, state: &mut State, out: impl Into<Destination<'o>>) -> Result<()> {
+        let mut out = out.into();
         out.clear();
         let Some(residual) = state.stored_residual() else {
             return Err(Error::argument("the codec has no memory, so there is nothing to flush"));
@@ -45,7 +50,7 @@ impl Codec {
         let residual = match state.stored_residual() {
             Some(Input::F32(residual)) => residual,
             residual => {
-                room::resize(&mut widened, numel)?;
+                allocate::resize(&mut widened, numel)?;
                 if let Some(residual) = residual {
                     Field(residual).copy(Kernels::current(), 0..numel, &mut widened);
                 }
@@ -63,7 +68,7 @@ impl Codec {
         if let Some(rounded) = &mut state.kept.rounded {
             rounded.begin().1.fill(bf16::ZERO);
         }
-        let masks = self.memory.masks();
+        let masks = self.memory.facts().masks;
         if let Some(moment) = &mut state.kept.moment {
             match moment.begin() {
                 (_, next) if masks => next.fill(0.0),
@@ -74,6 +79,7 @@ impl Codec {
         }
         let tracker = state.tracker(self);
         state.take_over(self, tracker);
-        Encoded { count: state.numel() as u64, target: None, threshold: 0.0, trimmed: 0 }
+        let nbytes = frame::dense_len(Quantizer::Float32, state.numel() as u64);
+        Encoded { nbytes, count: state.numel() as u64, target: None, threshold: 0.0, trimmed: 0 }
     }
 }

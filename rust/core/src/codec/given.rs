@@ -7,7 +7,7 @@
 //! change.
 
 use super::{Codec, Encoded, Order, State, Workspace, limit_too_small, non_finite};
-use crate::frame::HEADER_LEN;
+use crate::frame::{Destination, HEADER_LEN};
 use crate::scan::Request;
 use crate::simd::in_standard_mode;
 use crate::simd::peak::NON_FINITE;
@@ -47,15 +47,16 @@ impl Codec {
     /// As [`Codec::encode_into`] in all else. The tensor is read once and the memory written once;
     /// the entries are gathered besides. On any error the state is as before, and so is the chance
     /// to roll back the encode before it where the positions were at fault.
-    pub fn encode_at(
+    pub fn encode_at<'o>(
         &self,
         input: Input<'_>,
         state: &mut State,
         support: Support<'_>,
         max_len: Option<usize>,
         workspace: &mut Workspace,
-        out: &mut Vec<u8>,
+        out: impl Into<Destination<'o>>,
     ) -> Result<Encoded> {
+        let out = &mut out.into();
         out.clear();
         self.check_support(support, input.len())?;
         state.prepare(self, input.len())?;
@@ -83,7 +84,7 @@ impl Codec {
         support: Support<'_>,
         order: Order,
         workspace: &mut Workspace,
-        out: &mut Vec<u8>,
+        out: &mut Destination<'_>,
     ) -> Result<Encoded> {
         in_standard_mode(|| self.encode_at_them(input, state, support, order, workspace, out))
     }
@@ -95,7 +96,7 @@ impl Codec {
         support: Support<'_>,
         Order { max_len, later }: Order,
         workspace: &mut Workspace,
-        out: &mut Vec<u8>,
+        out: &mut Destination<'_>,
     ) -> Result<Encoded> {
         if let Some(limit) = max_len.filter(|&limit| limit < HEADER_LEN) {
             return Err(limit_too_small(limit, HEADER_LEN));
@@ -105,47 +106,43 @@ impl Codec {
         let in_place = state.is_in_place();
         if in_place {
             self.read_ahead(input, state, scale, &mut workspace.scanner)?;
+        } else {
+            let request = Request::default();
+            let totals = self.accumulate(input, state, scale, &request, &mut workspace.scanner);
+            workspace.scanner.candidates().check_memory()?;
+            if totals.peak >= NON_FINITE {
+                return Err(non_finite(&self.written(input, state), workspace.scanner.kernels));
+            }
         }
-        // Gathered, and the frame written, before the memory is: a frame that is too long must not
-        // cost what a residual in one buffer was.
+        // Gathered, and the frame written, before a residual in one buffer is: a frame that is too long
+        // must not cost what was there.
         let tensor = self.tensor(input, state, scale);
-        let survivors = workspace.scanner.survivors_mut();
-        survivors.clear();
+        let candidates = workspace.scanner.candidates_mut();
+        candidates.clear();
         for &position in support.positions {
-            survivors.push(position, tensor.at(position as usize));
+            candidates.push(position, tensor.at(position as usize));
         }
-        survivors.check_memory()?;
-        if !survivors.values().iter().all(|value| value.is_finite()) {
+        candidates.check_memory()?;
+        if !candidates.values().iter().all(|value| value.is_finite()) {
             return Err(non_finite(&tensor, workspace.scanner.kernels));
         }
-        let limit = max_len.filter(|_| support.may_trim);
+        let limit = (max_len, support.may_trim);
         let hints = self.hints(state, None);
         let layout = self.layout(input, self.sparsifier.pattern_of_any());
         let (coding, trimmed) = self.fit(&layout, &tensor, &hints, limit, workspace, out)?;
-        if let Some(limit) = max_len.filter(|&limit| out.len() > limit) {
-            return Err(limit_too_small(limit, out.len()));
-        }
-        let count = workspace.scanner.survivors().len() as u64;
+        let count = workspace.scanner.candidates().len() as u64;
         let target = Some(support.positions.len() as u64);
-        let encoded = Encoded { count, target, threshold: 0.0, trimmed };
+        let nbytes = out.frame().len();
+        let encoded = Encoded { nbytes, count, target, threshold: 0.0, trimmed };
         let tracker = state.tracker(self);
         if later {
-            state.postpone(self, tracker, out);
+            state.postpone(self, tracker, out.frame());
             return Ok(encoded);
         }
         if in_place {
             self.overwrite(input, state, workspace)?;
-            self.subtract(coding, out, state, workspace);
-            state.commit(self, tracker);
-            return Ok(encoded);
         }
-        let request = Request::default();
-        let totals = self.accumulate(input, state, scale, &request, &mut workspace.scanner);
-        workspace.scanner.survivors().check_memory()?;
-        if totals.peak >= NON_FINITE {
-            return Err(non_finite(&self.written(input, state), workspace.scanner.kernels));
-        }
-        self.subtract(coding, out, state, workspace);
+        self.subtract(coding, out.frame(), state, workspace);
         state.commit(self, tracker);
         Ok(encoded)
     }

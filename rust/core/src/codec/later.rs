@@ -6,7 +6,7 @@
 //! the frame: the memory becomes the accumulated input without what the frame decodes to.
 
 use super::{Codec, Encoded, State, Support, Workspace};
-use crate::frame::Frame;
+use crate::frame::{Destination, Frame};
 use crate::scan::{Block, CHUNK, STEP, Share, Split, Update, steps};
 use crate::simd::in_standard_mode;
 use crate::simd::peak::NON_FINITE;
@@ -38,17 +38,18 @@ impl Codec {
     /// Between them the state is as before, and [`State::rollback`] leaves it so. Whatever else
     /// changes the state, such as another encode, drops the first half, too. An error if the state
     /// has two buffers, with which every encode can be undone.
-    pub fn encode_later(
+    pub fn encode_later<'o>(
         &self,
         input: Input<'_>,
         state: &mut State,
         support: Option<Support<'_>>,
         max_len: Option<usize>,
         workspace: &mut Workspace,
-        out: &mut Vec<u8>,
+        out: impl Into<Destination<'o>>,
     ) -> Result<Encoded> {
+        let out = &mut out.into();
         out.clear();
-        if !(state.is_in_place() && self.memory.takes_in_place()) {
+        if !(state.is_in_place() && self.memory.facts().takes_in_place) {
             return Err(Error::argument(
                 "only an encode into a memory with low_memory has a second half; any other one can \
                  be rolled back",
@@ -121,11 +122,11 @@ impl Codec {
         // What they are has to be known before it is overwritten: in bfloat16 it is rounded there.
         frame.indices_into(&mut workspace.keys)?;
         let tensor = self.tensor(input, state, 1.0);
-        let survivors = workspace.scanner.survivors_mut();
-        let values = survivors.replace(&workspace.keys);
+        let candidates = workspace.scanner.candidates_mut();
+        let values = candidates.replace(&workspace.keys);
         tensor.gather(&workspace.keys, values);
-        survivors.check_memory()?;
-        survivors.check().map_err(|_| Error::Changed)?;
+        candidates.check_memory()?;
+        candidates.check().map_err(|_| Error::Changed)?;
         self.overwrite(input, state, workspace)?;
         self.subtract(frame.value_coding(), bytes, state, workspace);
         Ok(())
@@ -141,8 +142,8 @@ impl Codec {
     ) -> Result<()> {
         workspace.ask()?;
         let rest = Rest { update: self.update(input, state, 1.0), frame };
-        let desks = workspace.scanner.fan(input.len(), CHUNK, rest, keep_rest);
-        let peak = desks.iter().map(|desk| desk.peak).max().unwrap_or(0);
+        let workers = workspace.scanner.parallel(input.len(), CHUNK, rest, keep_rest);
+        let peak = workers.iter().map(|worker| worker.peak).max().unwrap_or(0);
         if peak >= NON_FINITE { Err(state.disturbed()) } else { Ok(()) }
     }
 }
@@ -162,16 +163,16 @@ impl Split for Rest<'_> {
 
 /// Keeps what the frame does not say of the share of a thread.
 fn keep_rest(share: Share<'_, Rest<'_>>) {
-    let Share { kernels, range: all, what: Rest { mut update, frame }, desk } = share;
+    let Share { kernels, range: all, what: Rest { mut update, frame }, worker } = share;
     let (mut decoder, mut sent, mut peak) = (frame.with(kernels).decoder(), [0.0; STEP], 0);
     for range in steps(0..all.len(), STEP) {
         update.fetch(kernels, range.start + STEP);
         let sent = &mut sent[..range.len()];
         decoder.decode(all.start + range.start, None, sent);
-        let left = update.take(Block::new(kernels, range.clone(), &mut desk.scratch));
+        let left = update.take(Block::new(kernels, range.clone(), &mut worker.scratch));
         peak = peak.max(kernels.peak(left));
         kernels.subtract(left, sent);
         update.keep(kernels, &range, left);
     }
-    desk.peak = peak;
+    worker.peak = peak;
 }

@@ -19,7 +19,7 @@ pub use given::Support;
 pub use state::State;
 pub use workspace::Workspace;
 
-use crate::frame::{self, Layout};
+use crate::frame::{self, Destination, Layout};
 use crate::memory::{Keeps, Memory};
 use crate::pack::{IndexCoding, MAX_NUMEL, Pattern};
 use crate::quantize::{Grouping, Hints, Quantizer};
@@ -42,6 +42,8 @@ pub struct Codec {
 /// The results of an encode.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Encoded {
+    /// Bytes of the frame.
+    pub nbytes: usize,
     /// Entries in the frame.
     pub count: u64,
     /// Entries that the sparsifier aimed for, if it aims for a number.
@@ -142,21 +144,22 @@ impl Codec {
         }
     }
 
-    /// Encodes a tensor into a frame of at most `max_len` bytes, which replaces the contents of
-    /// `out`.
+    /// Encodes a tensor into a frame of at most `max_len` bytes.
     ///
     /// If the frame would be longer, the smallest selected entries are left out and stay in the
     /// residual. On an error the state does not change (but the encode before it can no longer be
-    /// rolled back), and `out` is empty.
-    pub fn encode_into(
+    /// rolled back), a vector is empty, and a slice as it was, unless that is [`Destination::unspared`]
+    /// or the error came of being asked before memory is overwritten.
+    pub fn encode_into<'o>(
         &self,
         input: Input<'_>,
         state: &mut State,
         max_len: Option<usize>,
         workspace: &mut Workspace,
-        out: &mut Vec<u8>,
+        out: impl Into<Destination<'o>>,
     ) -> Result<Encoded> {
         let order = Order { max_len, later: false };
+        let out = &mut out.into();
         let encoded = state
             .prepare(self, input.len())
             .and_then(|()| self.encode_by_route(input, state, order, workspace, out));
@@ -172,7 +175,7 @@ impl Codec {
         state: &mut State,
         order: Order,
         workspace: &mut Workspace,
-        out: &mut Vec<u8>,
+        out: &mut Destination<'_>,
     ) -> Result<Encoded> {
         match self.sparsifier.route() {
             Route::Every => {
@@ -207,7 +210,7 @@ impl Codec {
 
 /// Refuses combinations that could be computed but make no sense.
 fn check_pair(sparsifier: Sparsifier, memory: Memory) -> Result<()> {
-    if sparsifier.is_dense() && memory.masks() {
+    if sparsifier.is_dense() && memory.facts().masks {
         return Err(Error::argument(
             "momentum correction with masking needs a sparsifier that leaves out entries: if every \
              entry is sent, masking sets the momentum to zero in each step; turn masking off, or \
@@ -215,7 +218,7 @@ fn check_pair(sparsifier: Sparsifier, memory: Memory) -> Result<()> {
         ));
     }
     let scaled = matches!(sparsifier.positions(), Positions::Drawn(Drawn { scaled: true, .. }));
-    if scaled && memory.keeps() != Keeps::Nothing {
+    if scaled && memory.facts().keeps != Keeps::Nothing {
         return Err(Error::argument(
             "scaled random-k cannot have a memory: values times n / k are already an unbiased \
              estimate of the input, and a memory would add the entries that are left out a second \

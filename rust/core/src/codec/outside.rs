@@ -7,7 +7,7 @@
 
 use super::{Codec, Encoded, State, Support, Workspace, limit_too_small};
 use crate::frame::outside::{Coded, Indices, Values, check_values_given, head_len, reframe};
-use crate::frame::{Frame, HEADER_LEN};
+use crate::frame::{Destination, Frame, HEADER_LEN};
 use crate::quantize::Quantizer;
 use crate::simd::{in_standard_mode, normal_or_zero};
 use crate::{Error, Input, Result};
@@ -76,7 +76,7 @@ impl Codec {
     /// A frame that is too long is made again with fewer entries. Costs an exact frame besides, and
     /// with a residual in one buffer a copy of it.
     #[allow(clippy::too_many_arguments, reason = "those of an encode, and two that are its own")]
-    pub fn encode_outside(
+    pub fn encode_outside<'o>(
         &self,
         input: Input<'_>,
         state: &mut State,
@@ -84,8 +84,9 @@ impl Codec {
         max_len: Option<usize>,
         coders: &mut Coders<'_>,
         workspace: &mut Workspace,
-        out: &mut Vec<u8>,
+        out: impl Into<Destination<'o>>,
     ) -> Result<Encoded> {
+        let out = &mut out.into();
         if coders.values.is_some() && self.quantizer != Quantizer::Float32 {
             return Err(Error::argument("values that are coded outside are carried as float32"));
         }
@@ -94,30 +95,32 @@ impl Codec {
             return Err(limit_too_small(limit, HEADER_LEN));
         }
         let mut carried = Carried::default();
-        let mut room = None;
+        let mut most = None;
         for tries in 0.. {
             let copy = if state.is_in_place() { Some(state.duplicate()?) } else { None };
             let mut trial = Trial { state: &mut *state, copy };
             let target = trial.target();
             let frame = &mut carried.frame;
             let encoded = match support {
-                None => self.encode_into(input, target, room, workspace, frame)?,
-                Some(support) => self.encode_at(input, target, support, room, workspace, frame)?,
+                None => self.encode_into(input, target, most, workspace, frame)?,
+                Some(support) => self.encode_at(input, target, support, most, workspace, frame)?,
             };
-            if let Err(error) = recode(coders, &mut carried, out) {
-                trial.undo()?;
-                out.clear();
-                return Err(error);
-            }
-            let Some(limit) = max_len.filter(|&limit| out.len() > limit) else {
+            let need = match recode(coders, &mut carried, max_len, out) {
+                Ok(need) => need,
+                Err(error) => {
+                    trial.undo()?;
+                    out.clear();
+                    return Err(error);
+                }
+            };
+            let Some(limit) = max_len.filter(|&limit| need > limit) else {
                 if coders.values.is_some() {
                     in_standard_mode(|| self.keep_rest(&carried, trial.target()));
                 }
                 trial.keep();
-                return Ok(encoded);
+                return Ok(Encoded { nbytes: need, ..encoded });
             };
             trial.undo()?;
-            let need = out.len();
             let may_trim = support.is_none_or(|support| support.may_trim);
             if self.sparsifier.is_dense() || !may_trim {
                 out.clear();
@@ -128,7 +131,7 @@ impl Codec {
                 let reason = "what codes a section outside takes more than its bound";
                 return Err(Error::Coder { reason: reason.to_owned() });
             }
-            room = Some(self.smaller(tries, carried.frame.len(), need, limit, input, coders)?);
+            most = Some(self.smaller(tries, carried.frame.len(), need, limit, input, coders)?);
         }
         Err(Error::CalledOff)
     }
@@ -206,8 +209,13 @@ impl Codec {
     }
 }
 
-/// Has the sections coded, and the frame written with them.
-fn recode(coders: &mut Coders<'_>, carried: &mut Carried, out: &mut Vec<u8>) -> Result<()> {
+/// Has the sections coded, and the frame written with them if it may be as long; its length.
+fn recode(
+    coders: &mut Coders<'_>,
+    carried: &mut Carried,
+    max_len: Option<usize>,
+    out: &mut Destination<'_>,
+) -> Result<usize> {
     let Carried { frame, positions, values, data, index_data, decoded } = carried;
     let frame = Frame::parse_again(frame, None)?;
     let (numel, count) = (frame.header().numel, frame.header().count);
@@ -231,7 +239,7 @@ fn recode(coders: &mut Coders<'_>, carried: &mut Carried, out: &mut Vec<u8>) -> 
         }
         check_values_given(decoded, count).map_err(failed)?;
     }
-    reframe(&frame, new_indices, new_values, out).map_err(failed)
+    reframe(&frame, new_indices, new_values, max_len, out).map_err(failed)
 }
 
 fn bounded(len: usize, most: usize) -> Result<()> {

@@ -9,7 +9,7 @@
 //! that writes nothing. The sums are then added up once more, to be kept: at once, or later.
 
 use super::{Codec, Encoded, Order, State, Workspace, limit_too_small, non_finite};
-use crate::frame::{self, HEADER_LEN, Layout};
+use crate::frame::{self, Destination, HEADER_LEN, Layout};
 use crate::pack::{IndexCoding, Pattern};
 use crate::quantize::{Hints, ValueCoding};
 use crate::scan::{Entries, Tensor, Totals};
@@ -17,7 +17,7 @@ use crate::simd::peak::NON_FINITE;
 use crate::sparsify::{Scanned, Unread, Wanted};
 use crate::{Error, Input, Result};
 
-/// How often a frame that is too long is written again with entries in proportion.
+/// How often a frame that is too long is tried again with entries in proportion.
 const GUESSES: u32 = 8;
 
 impl Codec {
@@ -27,7 +27,7 @@ impl Codec {
         state: &mut State,
         Order { max_len, later }: Order,
         workspace: &mut Workspace,
-        out: &mut Vec<u8>,
+        out: &mut Destination<'_>,
     ) -> Result<Encoded> {
         if let Some(limit) = max_len.filter(|&limit| limit < HEADER_LEN) {
             return Err(limit_too_small(limit, HEADER_LEN));
@@ -52,7 +52,7 @@ impl Codec {
         } else {
             self.accumulate(input, state, scale, &request, &mut workspace.scanner)
         };
-        workspace.scanner.survivors().check_memory()?;
+        workspace.scanner.candidates().check_memory()?;
         let tensor =
             if in_place { self.tensor(input, state, scale) } else { self.written(input, state) };
         if totals.peak >= NON_FINITE {
@@ -63,21 +63,22 @@ impl Codec {
         let mut scanned =
             Scanned { tensor, request, thresholds, totals, pattern, scanner, scratch };
         let selected = self.sparsifier.select(&mut tracker, &mut scanned);
-        workspace.scanner.survivors().check_memory()?;
+        workspace.scanner.candidates().check_memory()?;
         if unread {
-            workspace.scanner.survivors().check()?;
+            workspace.scanner.candidates().check()?;
         }
         // Its entries may have been read more than once, and then they were finite the first time.
-        let in_memory = self.memory.becomes_sums() && state.residual().is_some();
+        let in_memory = self.memory.facts().becomes_sums && state.residual().is_some();
         let reread = in_place || !in_memory;
         let check = |workspace: &Workspace| {
-            let changed = reread && workspace.scanner.survivors().check().is_err();
+            let changed = reread && workspace.scanner.candidates().check().is_err();
             if changed { Err(Error::Changed) } else { Ok(()) }
         };
         check(workspace)?;
         let hints = self.hints(state, selected.magnitude);
         let layout = self.layout(input, pattern);
-        let (coding, trimmed) = match self.fit(&layout, &tensor, &hints, max_len, workspace, out) {
+        let limit = (max_len, true);
+        let (coding, trimmed) = match self.fit(&layout, &tensor, &hints, limit, workspace, out) {
             Err(Error::NonFinite { .. }) if !unread => return Err(Error::Changed),
             fitted => fitted?,
         };
@@ -85,69 +86,73 @@ impl Codec {
             check(workspace)?;
         }
         let (target, threshold) = (selected.target, selected.threshold);
-        let count = workspace.scanner.survivors().len() as u64;
-        let encoded = Encoded { count, target, threshold, trimmed };
+        let count = workspace.scanner.candidates().len() as u64;
+        let nbytes = out.frame().len();
+        let encoded = Encoded { nbytes, count, target, threshold, trimmed };
         if later {
-            state.postpone(self, tracker, out);
+            state.postpone(self, tracker, out.frame());
             return Ok(encoded);
         }
         if in_place {
             self.overwrite(input, state, workspace)?;
         }
-        self.subtract(coding, out, state, workspace);
+        self.subtract(coding, out.frame(), state, workspace);
         state.commit(self, tracker);
         Ok(encoded)
     }
 
-    /// Writes the frame; where it is longer than allowed, leaves out the smallest survivors until
-    /// it is not, or draws fewer. How many were left out.
+    /// Leaves out the smallest candidates, or draws fewer, until the frame is no longer than allowed,
+    /// and writes it. How many were left out; an error if a frame is too long from which none may be.
     ///
     /// Up to [`GUESSES`] times the entries left are in proportion to the bytes that they may take.
     /// Where a part of the frame does not shrink with its entries, as a bitmap does not, that comes no
-    /// nearer, and as many are kept as fit whatever they are: no frame is written more often than that.
+    /// nearer, and as many are kept as fit whatever they are: no frame is tried more often than that.
     ///
-    /// The survivors are all finite, and the limit is a header at least: a frame of no entries is no
+    /// The candidates are all finite, and the limit is a header at least: a frame of no entries is no
     /// longer. An error if those drawn instead are not.
     pub(super) fn fit(
         &self,
         layout: &Layout,
         tensor: &Tensor<'_>,
         hints: &Hints,
-        max_len: Option<usize>,
+        (max_len, may_trim): (Option<usize>, bool),
         workspace: &mut Workspace,
-        out: &mut Vec<u8>,
+        out: &mut Destination<'_>,
     ) -> Result<(ValueCoding, u64)> {
         let Workspace { scanner, keys, .. } = workspace;
-        let (numel, selected) = (tensor.len() as u64, scanner.survivors().len());
-        let mut written = 0;
-        loop {
-            written += 1;
-            let survivors = scanner.survivors();
-            survivors.check_memory()?;
-            let (indices, values) = (survivors.indices(), survivors.values());
-            let (kernels, indices) = (scanner.kernels, Some(indices));
-            let coding = frame::write_checked(kernels, layout, hints, numel, indices, values, out)?;
+        let (numel, selected) = (tensor.len() as u64, scanner.candidates().len());
+        for tries in 1.. {
+            let candidates = scanner.candidates();
+            candidates.check_memory()?;
+            let (indices, values) = (Some(candidates.indices()), candidates.values());
+            let entries = frame::Entries::new(layout, numel, indices, values);
+            let (coding, len) = (entries.coding, entries.frame_len());
             #[cfg(test)]
-            super::tests::WRITTEN.set(written);
-            let Some(limit) = max_len.filter(|&limit| out.len() > limit) else {
-                return Ok((coding, (selected - survivors.len()) as u64));
+            super::tests::TRIES.set(tries);
+            let Some(limit) = max_len.filter(|&limit| len > limit) else {
+                entries.write(scanner.kernels, layout.quantizer, hints, out)?;
+                return Ok((coding, (selected - candidates.len()) as u64));
             };
-            let sure = self.surely_fits(layout.pattern, numel, survivors.len() as u64, limit);
-            let fewer = if written > GUESSES || self.indices == IndexCoding::Bitmap {
+            if !may_trim {
+                return Err(limit_too_small(limit, len));
+            }
+            let sure = self.surely_fits(layout.pattern, numel, candidates.len() as u64, limit);
+            let fewer = if tries > GUESSES || self.indices == IndexCoding::Bitmap {
                 sure
             } else {
                 let fixed = HEADER_LEN + coding.overhead(numel, 1) as usize;
-                let room = limit.saturating_sub(fixed) as f64 / (out.len() - fixed) as f64;
-                let guess = (survivors.len() as f64 * room) as usize;
-                sure.max(guess.min(survivors.len() - 1) as u64)
+                let share = limit.saturating_sub(fixed) as f64 / (len - fixed) as f64;
+                let guess = (candidates.len() as f64 * share) as usize;
+                sure.max(guess.min(candidates.len() - 1) as u64)
             };
             self.sparsifier.leave(fewer, layout.pattern, tensor, scanner, keys);
             if matches!(layout.pattern, Pattern::Drawn(_)) {
                 // Fewer positions may be others, which nobody has looked at yet.
-                scanner.survivors().check_memory()?;
-                scanner.survivors().check()?;
+                scanner.candidates().check_memory()?;
+                scanner.candidates().check()?;
             }
         }
+        Err(Error::CalledOff)
     }
 
     /// The most entries, fewer than `count`, whose frame is no longer than `limit` wherever they are.

@@ -2,7 +2,7 @@
 
 use super::Codec;
 use super::later::Pending;
-use crate::memory::{Buffers, Keeps, Kept, Pace};
+use crate::memory::{Buffers, Keeps, Kept, Optimizer};
 use crate::rng::Key;
 use crate::scan::{Field, Tensor};
 use crate::simd::{Kernels, in_standard_mode, reduce, summary};
@@ -39,7 +39,7 @@ pub(super) struct Tracked {
 #[derive(Debug, Clone)]
 struct Previous {
     tracked: Tracked,
-    /// See [`Pace`].
+    /// See [`Optimizer`].
     steps: u64,
 }
 
@@ -97,7 +97,7 @@ impl State {
                  memory with a residual, and without low_memory",
             ));
         }
-        let seed = codec.memory().storage().seed().unwrap_or_default();
+        let seed = codec.memory().facts().storage.seed().unwrap_or_default();
         let key = Key::new(seed, self.tensor, self.step, !self.stream ^ 3 << 62);
         self.kept.add(start, left, key)
     }
@@ -111,7 +111,7 @@ impl State {
                 "the tensor has {numel} elements, but the state was created for {expected}"
             )));
         }
-        let (needs, has) = (codec.memory().keeps(), self.kept.keeps());
+        let (needs, has) = (codec.memory().facts().keeps, self.kept.keeps());
         if needs != has {
             let (needs, has) = (needs.in_words(), has.in_words());
             return Err(Error::argument(format!(
@@ -126,10 +126,10 @@ impl State {
     /// The encode before it can no longer be undone.
     pub(super) fn prepare(&mut self, codec: &Codec, numel: usize) -> Result<()> {
         self.check(codec, numel)?;
-        if !codec.memory().takes_in_place() {
+        if !codec.memory().facts().takes_in_place {
             self.kept.make_apart()?;
         }
-        if let Some(seed) = codec.memory().storage().seed() {
+        if let Some(seed) = codec.memory().facts().storage.seed() {
             self.kept.key = self.memory_key(seed);
         }
         self.forbid_undo();
@@ -156,7 +156,7 @@ impl State {
     /// rolled back.
     pub(super) fn commit(&mut self, codec: &Codec, tracker: Tracker) {
         self.take_over(codec, tracker);
-        self.kept.pace.steps += 1;
+        self.kept.optimizer.steps += 1;
     }
 
     /// The same of an encode that no gradient has gone into.
@@ -164,7 +164,7 @@ impl State {
         self.kept.commit();
         let tracked = Tracked { sparsifier: codec.sparsifier(), tracker };
         let tracked = std::mem::replace(&mut self.tracked, tracked);
-        self.previous = Some(Previous { tracked, steps: self.kept.pace.steps });
+        self.previous = Some(Previous { tracked, steps: self.kept.optimizer.steps });
         self.step += 1;
     }
 
@@ -294,7 +294,7 @@ impl State {
 
     /// The learning rate of the next encode, if the codec makes steps of gradients; 1 at first.
     pub fn learning_rate(&self) -> Option<f64> {
-        (self.kept.keeps() == Keeps::SecondMoment).then_some(self.kept.pace.rate)
+        (self.kept.keeps() == Keeps::SecondMoment).then_some(self.kept.optimizer.rate)
     }
 
     /// Replaces the learning rate. Rolling back an encode does not bring the one before it back; a
@@ -306,7 +306,7 @@ impl State {
                  applies it",
             ));
         }
-        self.kept.pace.rate = check_rate(rate)?;
+        self.kept.optimizer.rate = check_rate(rate)?;
         self.pending = None;
         Ok(())
     }
@@ -336,7 +336,7 @@ impl State {
         }
         if let Some(Previous { tracked, steps }) = self.previous.take() {
             self.tracked = tracked;
-            self.kept.pace.steps = steps;
+            self.kept.optimizer.steps = steps;
         }
         self.kept.rollback();
         self.step -= 1;
@@ -349,7 +349,7 @@ impl State {
         self.tracked = Tracked::new(self.tracked.sparsifier, self.numel);
         self.forbid_undo();
         self.step = 0;
-        self.kept.pace = Pace::default();
+        self.kept.optimizer = Optimizer::default();
     }
 
     /// All of the state but residual and moments, by name, for a checkpoint.
@@ -361,7 +361,7 @@ impl State {
         let mut scalars = vec![("step".to_owned(), self.step as f64)];
         if let Some(rate) = self.learning_rate() {
             scalars.push((RATE.to_owned(), rate));
-            scalars.push((STEPS.to_owned(), self.kept.pace.steps as f64));
+            scalars.push((STEPS.to_owned(), self.kept.optimizer.steps as f64));
         }
         scalars.extend(self.tracked.tracker.scalars());
         scalars
@@ -374,15 +374,15 @@ impl State {
 
     fn load(&mut self, scalars: &[(String, f64)]) -> Result<()> {
         let step = whole(scalars, "step")?;
-        let pace = match self.learning_rate() {
-            None => self.kept.pace,
+        let optimizer = match self.learning_rate() {
+            None => self.kept.optimizer,
             Some(_) => {
-                Pace { rate: check_rate(of(scalars, RATE)?)?, steps: whole(scalars, STEPS)? }
+                Optimizer { rate: check_rate(of(scalars, RATE)?)?, steps: whole(scalars, STEPS)? }
             }
         };
         self.tracked.tracker.load(scalars)?;
         self.step = step;
-        self.kept.pace = pace;
+        self.kept.optimizer = optimizer;
         self.forbid_undo();
         Ok(())
     }

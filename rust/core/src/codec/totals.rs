@@ -3,7 +3,7 @@
 use crate::quantize::{Basis, Summary};
 use crate::scan::{Block, CHUNK, STEP, Scanner, Share, Split, Tensor, steps};
 use crate::simd::summary::Lanes;
-use crate::{Result, room};
+use crate::{Result, allocate};
 
 /// The sums of each chunk of each group, in order. To be used again: no call allocates once it has
 /// grown.
@@ -28,18 +28,19 @@ impl Totals {
         let last = numel % group;
         let chunks = numel / group * per_group + last.div_ceil(CHUNK);
         self.chunks.clear();
-        room::reserve(&mut self.chunks, chunks)?;
+        allocate::reserve(&mut self.chunks, chunks)?;
         self.chunks.resize(chunks, Summary::default());
         // As many elements as if every chunk were whole.
         let slots = Slots(&mut self.chunks);
-        scanner.fan(chunks * CHUNK, CHUNK, slots, |share| {
-            let Share { kernels, range, what: Slots(chunks), desk } = share;
+        scanner.parallel(chunks * CHUNK, CHUNK, slots, |share| {
+            let Share { kernels, range, what: Slots(chunks), worker } = share;
             let first = range.start / CHUNK;
             for (i, chunk) in chunks.iter_mut().enumerate() {
                 let (whole, part) = ((first + i) / per_group, (first + i) % per_group);
                 let at = whole * group + part * CHUNK;
                 let end = numel.min((whole + 1) * group).min(at + CHUNK);
-                *chunk = summarize(&tensor, basis, Block::new(kernels, at..end, &mut desk.scratch));
+                *chunk =
+                    summarize(&tensor, basis, Block::new(kernels, at..end, &mut worker.scratch));
             }
         });
         Ok(())

@@ -7,13 +7,13 @@
 
 pub use crate::outside::{Coded, ID, MAX_NAME, head_len, is_name};
 
-use super::header::Header;
+use super::destination::Destination;
 use super::read::Frame;
-use super::write::seal;
+use super::write::{frame_len, seal};
 use crate::outside::split;
 use crate::pack::{self, Coding, IndexCoding, Pattern};
 use crate::quantize::{Quantizer, QuantizerId};
-use crate::{Error, Result, room};
+use crate::{Error, Result};
 
 /// The quantizer of values that are coded outside.
 pub const QUANTIZER: QuantizerId = QuantizerId(ID);
@@ -42,13 +42,17 @@ pub(super) fn check_values(section: &[u8], count: u64) -> Result<()> {
         return if empty { Ok(()) } else { Err(too_long(len)) };
     }
     split(section)?;
-    if section.len() as u64 * 8 < count {
-        let len = section.len();
-        return Err(Error::corrupt(format!(
-            "value section has {len} bytes, less than a bit for each of {count} entries"
-        )));
+    check_bits(section.len() as u64, count)
+}
+
+/// Values take a bit each at least.
+fn check_bits(len: u64, count: u64) -> Result<()> {
+    if len * 8 >= count {
+        return Ok(());
     }
-    Ok(())
+    Err(Error::corrupt(format!(
+        "value section has {len} bytes, less than a bit for each of {count} entries"
+    )))
 }
 
 fn too_long(len: usize) -> Error {
@@ -107,98 +111,91 @@ pub enum Values<'a> {
     Coded(Coded<'a>),
 }
 
-/// Writes a frame again with other sections, in place of what `out` held.
+/// Writes a frame again with other sections, unless it has more than `max_len` bytes then; its length.
 ///
 /// Positions and values are as many as the frame has entries, positions strictly ascending and below
 /// its `numel`, values finite, and a coded section of values has a bit for each of them at least;
 /// anything else is an error that says what it is.
 pub fn reframe(
     frame: &Frame<'_>,
-    indices: Indices<'_>,
-    values: Values<'_>,
-    out: &mut Vec<u8>,
-) -> Result<()> {
+    mut indices: Indices<'_>,
+    mut values: Values<'_>,
+    max_len: Option<usize>,
+    out: &mut Destination<'_>,
+) -> Result<usize> {
     let mut header = *frame.header();
     let (numel, count) = (header.numel, header.count);
-    let mut index_section = Bytes::Same(frame.index_section());
-    match indices {
+    if count == 0 || count == numel && header.coding == Coding::None {
         // What has no entries, or all of them, has nothing to code.
-        _ if count == 0 || count == numel && header.coding == Coding::None => {}
+        indices = Indices::Same;
+    }
+    match &mut indices {
         Indices::Same => {}
         Indices::Plain(positions) => {
             check_positions(positions, numel, count)?;
             let (coding, len) = pack::choose(IndexCoding::Auto, Pattern::Any, positions, numel);
-            let mut section = room::zeros(len)?;
-            let positions = if coding == Coding::None { &[] } else { positions };
-            pack::encode_into(coding, positions, numel, &mut section);
-            header.coding = coding;
-            index_section = Bytes::New(section);
+            (header.coding, header.index_len) = (coding, len as u64);
+            if coding == Coding::None {
+                *positions = &[];
+            }
         }
         Indices::Coded(coded) => {
-            header.coding = Coding::Outside;
-            index_section = Bytes::New(joined(coded)?);
+            (header.coding, header.index_len) = (Coding::Outside, section_len(*coded)?);
         }
     }
-    let mut value_section = Bytes::Same(frame.value_section());
     match values {
         Values::Same => {}
-        Values::Plain(values) => {
-            check_values_given(values, count)?;
+        Values::Plain(given) => {
+            check_values_given(given, count)?;
             let coding = Quantizer::Float32.coding(numel, 0.0);
             (header.quantizer, header.exponent) = (coding.id(), 0);
-            let mut section = room::zeros(coding.value_len(numel, count) as usize)?;
-            for (code, value) in section.as_chunks_mut().0.iter_mut().zip(values) {
-                *code = value.to_le_bytes();
-            }
-            value_section = Bytes::New(section);
+            header.value_len = coding.value_len(numel, count);
         }
-        Values::Coded(_) if count == 0 => {}
+        Values::Coded(_) if count == 0 => values = Values::Same,
         Values::Coded(coded) => {
             (header.quantizer, header.exponent) = (QUANTIZER, 0);
-            let section = joined(coded)?;
-            check_values(&section, count)?;
-            value_section = Bytes::New(section);
+            header.value_len = section_len(coded)?;
+            check_bits(header.value_len, count)?;
         }
     }
-    let (indices, values) = (index_section.as_slice(), value_section.as_slice());
-    let header = Header {
-        index_len: indices.len() as u64,
-        value_len: values.len() as u64,
-        checksum: 0,
-        ..header
-    };
+    let len = frame_len(&header);
+    if max_len.is_some_and(|limit| len > limit) {
+        return Ok(len);
+    }
     seal(header, out, |index_section, value_section| {
-        index_section.copy_from_slice(indices);
-        value_section.copy_from_slice(values);
-    })
-}
-
-/// A section, borrowed or new.
-enum Bytes<'a> {
-    Same(&'a [u8]),
-    New(Vec<u8>),
-}
-
-impl Bytes<'_> {
-    fn as_slice(&self) -> &[u8] {
-        match self {
-            Self::Same(bytes) => bytes,
-            Self::New(bytes) => bytes,
+        match indices {
+            Indices::Same => index_section.copy_from_slice(frame.index_section()),
+            Indices::Plain(positions) => {
+                pack::encode_into(header.coding, positions, numel, index_section);
+            }
+            Indices::Coded(coded) => write_section(coded, index_section),
         }
-    }
+        match values {
+            Values::Same => value_section.copy_from_slice(frame.value_section()),
+            Values::Plain(values) => {
+                for (code, value) in value_section.as_chunks_mut().0.iter_mut().zip(values) {
+                    *code = value.to_le_bytes();
+                }
+            }
+            Values::Coded(coded) => write_section(coded, value_section),
+        }
+    })?;
+    Ok(len)
 }
 
-fn joined(coded: Coded<'_>) -> Result<Vec<u8>> {
-    let Coded { name, data } = coded;
-    if !is_name(name) {
-        return Err(Error::argument(format!("{name:?} cannot be the name of a part")));
+/// Bytes of a section that is coded outside.
+fn section_len(Coded { name, data }: Coded<'_>) -> Result<u64> {
+    if is_name(name) {
+        return Ok((head_len(name) + data.len()) as u64);
     }
-    let mut section = Vec::new();
-    room::reserve(&mut section, head_len(name) + data.len())?;
-    section.push(name.len() as u8);
-    section.extend(name.as_bytes());
-    section.extend(data);
-    Ok(section)
+    Err(Error::argument(format!("{name:?} cannot be the name of a part")))
+}
+
+fn write_section(Coded { name, data }: Coded<'_>, section: &mut [u8]) {
+    let (head, rest) = section.split_at_mut(head_len(name));
+    head[0] = name.len() as u8;
+    head[1..].copy_from_slice(name.as_bytes());
+    rest.copy_from_slice(data);
 }
 
 /// Checks positions that were read outside of a frame like this.

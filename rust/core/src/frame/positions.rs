@@ -14,7 +14,7 @@ use super::read::Frame;
 use crate::outside::{self, Coded};
 use crate::pack::{self, Coding, MAX_NUMEL};
 use crate::simd::Kernels;
-use crate::{Error, Result, room};
+use crate::{Error, Result, allocate};
 
 /// Bytes before the index section.
 pub const POSITIONS_HEAD: usize = 12;
@@ -23,7 +23,7 @@ pub const POSITIONS_HEAD: usize = 12;
 pub fn write_positions(frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<()> {
     let coding = frame.header().coding;
     out.clear();
-    room::reserve(out, POSITIONS_HEAD + frame.index_section().len())?;
+    allocate::reserve(out, POSITIONS_HEAD + frame.index_section().len())?;
     out.extend([coding.id(), coding.parameter(), 0, 0]);
     out.extend((frame.header().count as u32).to_le_bytes());
     out.extend([0; 4]);

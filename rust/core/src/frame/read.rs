@@ -5,7 +5,7 @@ use super::outside;
 use crate::pack::{self, Blocks, Coding, LONGEST_BLOCK, MAX_NUMEL};
 use crate::quantize::{BLOCK, Decoder, LONGEST, Section, ValueCoding};
 use crate::simd::{Kernels, in_standard_mode};
-use crate::{Error, Result, room};
+use crate::{Error, Result, allocate};
 
 /// CRC-32C of a frame: all its bytes but the four of the checksum.
 pub(super) fn checksum(frame: &[u8]) -> u32 {
@@ -135,13 +135,13 @@ impl<'a> Frame<'a> {
         self.check_values()?;
         let count = self.header.count as usize;
         if self.is_dense() || !self.coding.needs_positions() {
-            room::resize(out, count)?;
+            allocate::resize(out, count)?;
             self.decoder().decode(0, None, out);
             return Ok(());
         }
         let mut scratch = Scratch::default();
         let positions = self.positions(&mut scratch)?;
-        room::resize(out, count)?;
+        allocate::resize(out, count)?;
         let mut slots = out.chunks_mut(BLOCK);
         self.for_each_block(positions, |_, values| {
             if let Some(slots) = slots.next() {

@@ -7,35 +7,61 @@
 
 use std::ops::Range;
 
+use super::destination::Destination;
 use super::header::Header;
 use super::read::{Frame, section_end};
-use super::write::seal;
+use super::write::{frame_len, seal};
 use crate::pack::{self, Coding, IndexCoding, Pattern};
 use crate::quantize::{Grouping, ValueCoding};
 use crate::simd::in_standard_mode;
-use crate::{Error, Result, room};
+use crate::{Error, Result};
 
-/// A part that [`Frame::split`] has written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How a frame is cut: the memory for it, to be used again.
+#[derive(Debug, Clone, Default)]
+pub struct Split {
+    /// Positions of all entries, each relative to its part; none of a dense frame.
+    positions: Vec<u32>,
+    parts: Vec<Part>,
+}
+
+impl Split {
+    /// The parts, in the order of their positions.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Bytes that are held to be used again.
+    pub fn bytes(&self) -> usize {
+        size_of::<u32>() * self.positions.capacity() + size_of::<Part>() * self.parts.capacity()
+    }
+}
+
+/// A part of a frame that [`Frame::split`] has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
     /// Which of the ranges it belongs to.
     pub range: usize,
     /// The first of its positions in the tensor.
     pub start: u64,
-    /// Elements of the tensor that it covers.
-    pub numel: u64,
-    /// Entries in it.
-    pub count: u64,
-    /// Bytes of the frame.
-    pub nbytes: usize,
+    header: Header,
+    ranks: Range<usize>,
 }
 
-/// Memory for splitting, to be used again.
-#[derive(Debug, Clone, Default)]
-pub struct SplitScratch {
-    positions: Vec<u32>,
-    local: Vec<u32>,
-    frame: Vec<u8>,
+impl Part {
+    /// Elements of the tensor that it covers.
+    pub fn numel(&self) -> u64 {
+        self.header.numel
+    }
+
+    /// Entries in it.
+    pub fn count(&self) -> u64 {
+        self.header.count
+    }
+
+    /// Bytes of its frame.
+    pub fn nbytes(&self) -> usize {
+        frame_len(&self.header)
+    }
 }
 
 /// Entries of a part: where they are, and which they are.
@@ -45,59 +71,39 @@ struct Cut {
 }
 
 impl Frame<'_> {
-    /// Writes the frames of the ranges between neighbouring `bounds`, one after another, in place of
-    /// what `out` held, and says in `parts` which they are.
+    /// Cuts at `bounds`, and says in `split` which parts there are.
     ///
     /// `bounds` ascend from 0 to `numel`; a range without elements has no part. A range has one part,
     /// or two where it begins within a group of entries that share scales. Every part decodes to what
     /// the whole decodes to in its range.
     ///
-    /// What decoding would refuse is refused here. Takes 8 bytes per entry, besides the parts. After
-    /// an error `out` and `parts` are unspecified.
-    pub fn split(
-        &self,
-        bounds: &[u64],
-        scratch: &mut SplitScratch,
-        out: &mut Vec<u8>,
-        parts: &mut Vec<Part>,
-    ) -> Result<()> {
-        out.clear();
+    /// What decoding would refuse is refused here. Takes 4 bytes per entry. After an error `split` is
+    /// unspecified.
+    pub fn split(&self, bounds: &[u64], split: &mut Split) -> Result<()> {
+        let Split { positions, parts } = split;
         parts.clear();
+        positions.clear();
         check_bounds(bounds, self.header().numel)?;
         in_standard_mode(|| self.check_values())?;
-        let SplitScratch { positions, local, frame } = scratch;
         let is_dense = self.header().coding == Coding::None;
-        if is_dense {
-            positions.clear();
-        } else {
+        if !is_dense {
             self.indices_into(positions)?;
         }
-        // The rank of the first entry at a position or after it.
-        let rank = |at: u64| {
-            if is_dense {
-                at as usize
-            } else {
-                positions.partition_point(|&position| u64::from(position) < at)
-            }
-        };
         let mut first = 0;
         for (range, pair) in bounds.windows(2).enumerate() {
-            let (from, to) = (pair[0], pair[1]);
-            let end = rank(to);
-            let whole = Cut { positions: from..to, ranks: first..end };
+            let end = match is_dense {
+                true => pair[1] as usize,
+                false => first + positions[first..].partition_point(|&p| u64::from(p) < pair[1]),
+            };
+            let whole = Cut { positions: pair[0]..pair[1], ranks: first..end };
             first = end;
-            for cut in self.at_groups(whole, positions).into_iter().flatten() {
-                let entries = positions.get(cut.ranks.clone()).unwrap_or_default();
-                room::reserve(local, entries.len())?;
-                local.clear();
-                local.extend(entries.iter().map(|&p| p - cut.positions.start as u32));
-                let header = self.cut_into(&cut, (!is_dense).then_some(local.as_slice()), frame)?;
-                let len = out.len();
-                room::reserve(out, len + frame.len())?;
-                out.extend_from_slice(frame);
-                let Header { numel, count, .. } = header;
-                let (start, nbytes) = (cut.positions.start, frame.len());
-                parts.push(Part { range, start, numel, count, nbytes });
+            for Cut { positions: Range { start, end }, ranks } in
+                self.at_groups(whole, positions).into_iter().flatten()
+            {
+                let local = positions.get_mut(ranks.clone()).unwrap_or_default();
+                local.iter_mut().for_each(|position| *position -= start as u32);
+                let header = self.part_header(end - start, &ranks, (!is_dense).then_some(local));
+                parts.push(Part { range, start, header, ranks });
             }
         }
         Ok(())
@@ -137,37 +143,47 @@ impl Frame<'_> {
         ]
     }
 
-    /// Writes the frame of some entries, whose positions in it are given unless it is dense.
-    fn cut_into(&self, cut: &Cut, local: Option<&[u32]>, out: &mut Vec<u8>) -> Result<Header> {
-        let whole = *self.header();
-        let numel = cut.positions.end - cut.positions.start;
-        let count = cut.ranks.len() as u64;
-        let values: ValueCoding = self.value_coding();
+    /// The header of a part with these entries, whose positions in it are given unless it is dense.
+    fn part_header(&self, numel: u64, ranks: &Range<usize>, local: Option<&mut [u32]>) -> Header {
+        let (whole, count) = (*self.header(), ranks.len() as u64);
         let (coding, index_len) = match local {
             Some(local) => pack::choose(IndexCoding::Auto, Pattern::Any, local, numel),
             None => (Coding::None, 0),
         };
-        let header = Header {
+        Header {
             coding,
             exponent: if count == 0 { 0 } else { whole.exponent },
             numel,
             count,
             index_len: index_len as u64,
-            value_len: values.value_len(numel, count),
+            value_len: self.value_coding().value_len(numel, count),
             checksum: 0,
             ..whole
-        };
+        }
+    }
+
+    /// Writes the frame of a part that [`Frame::split`] has found of this frame.
+    pub fn write_part<'o>(
+        &self,
+        split: &Split,
+        part: &Part,
+        out: impl Into<Destination<'o>>,
+    ) -> Result<()> {
+        let Part { start, header, ranks, .. } = part;
+        let Header { coding, numel, count, .. } = *header;
+        let values: ValueCoding = self.value_coding();
         let grouping = values.grouping();
         let group = match grouping {
             Grouping::None | Grouping::Whole => 0,
-            Grouping::Ranks(len) => cut.ranks.start / len as usize,
-            Grouping::Positions(len) => (cut.positions.start / u64::from(len)) as usize,
+            Grouping::Ranks(len) => ranks.start / len as usize,
+            Grouping::Positions(len) => (start / u64::from(len)) as usize,
         };
         let groups = grouping.number(numel, count) as usize;
         let section = self.section();
-        seal(header, out, |index_section, value_section| {
-            let positions = local.filter(|_| coding != Coding::None).unwrap_or_default();
-            pack::encode_into(coding, positions, numel, index_section);
+        seal(*header, &mut out.into(), |index_section, value_section| {
+            let local = split.positions.get(ranks.clone()).unwrap_or_default();
+            let local = if coding == Coding::None { &[] } else { local };
+            pack::encode_into(coding, local, numel, index_section);
             if count == 0 {
                 return;
             }
@@ -178,9 +194,8 @@ impl Frame<'_> {
                 *to = *from;
             }
             let width = values.code_bits() as usize;
-            copy_bits(section.codes, cut.ranks.start * width, cut.ranks.len() * width, to.codes);
-        })?;
-        Ok(header)
+            copy_bits(section.codes, ranks.start * width, ranks.len() * width, to.codes);
+        })
     }
 
     /// The frame that some bytes begin with, and those that follow it. Of a frame of at most

@@ -1,12 +1,13 @@
 //! Writes frames from positions and values.
 
+use super::destination::Destination;
 use super::header::{CHECKSUM, HEADER_LEN, Header, VERSION};
 use super::read::checksum;
 use crate::pack::{self, Coding, IndexCoding, MAX_NUMEL, Pattern};
 use crate::quantize::{self, Hints, Quantizer, ValueCoding};
 use crate::simd::{Kernels, in_standard_mode};
 use crate::sparsify::SparsifierId;
-use crate::{Dtype, Error, Result, room};
+use crate::{Dtype, Error, Result};
 
 /// What a writer decides about its frames, apart from the data.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,74 +45,94 @@ pub fn dense_len(quantizer: Quantizer, numel: u64) -> usize {
     HEADER_LEN + quantizer.coding(numel, 0.0).value_len(numel, numel) as usize
 }
 
-/// Writes a frame of these entries, in place of what `out` held. Allocates nothing if `out` has
-/// the capacity.
+/// Writes a frame of these entries. Allocates nothing if `out` has the capacity.
 ///
 /// `indices` are strictly ascending positions below `numel`, as many as values; `None` means every
 /// position. Values must be finite. Anything else is [`Error::Argument`] or [`Error::NonFinite`]
 /// (its position counted among the values), and leaves `out` unspecified.
-pub fn write_into(
+pub fn write_into<'o>(
     layout: &Layout,
     numel: u64,
     indices: Option<&[u32]>,
     values: &[f32],
-    out: &mut Vec<u8>,
+    out: impl Into<Destination<'o>>,
 ) -> Result<()> {
-    write_with(layout, &Hints::default(), numel, indices, values, out).map(|_| ())
+    write_with(layout, &Hints::default(), numel, indices, values, &mut out.into())
 }
 
-/// As [`write_into`], with what the quantizer is told besides the values. Gives how those were
-/// coded, for their section to be read back.
+/// As [`write_into`], with what the quantizer is told besides the values.
 pub fn write_with(
     layout: &Layout,
     hints: &Hints,
     numel: u64,
     indices: Option<&[u32]>,
     values: &[f32],
-    out: &mut Vec<u8>,
-) -> Result<ValueCoding> {
+    out: &mut Destination<'_>,
+) -> Result<()> {
     check_arguments(numel, indices, values)?;
     let kernels = Kernels::current();
-    in_standard_mode(|| write_checked(kernels, layout, hints, numel, indices, values, out))
+    in_standard_mode(|| {
+        Entries::new(layout, numel, indices, values).write(kernels, layout.quantizer, hints, out)
+    })
 }
 
-/// As [`write_with`] for entries that are known to keep its promises: survivors of a scan that found
-/// all finite do, and looking at them again takes as long as a quarter of the writing.
-pub(crate) fn write_checked(
-    kernels: &'static Kernels,
-    layout: &Layout,
-    hints: &Hints,
-    numel: u64,
-    indices: Option<&[u32]>,
-    values: &[f32],
-    out: &mut Vec<u8>,
-) -> Result<ValueCoding> {
-    debug_assert!(check_arguments(numel, indices, values).is_ok(), "entries as promised");
-    let (coding, index_len) = match indices {
-        Some(indices) => pack::choose(layout.indices, layout.pattern, indices, numel),
-        None => (Coding::None, 0),
-    };
-    // A frame of every position is read as one that does not write them down.
-    let indices = indices.filter(|_| coding != Coding::None);
-    let peak = if layout.quantizer.needs_peak() { quantize::peak(values) } else { 0.0 };
-    let value_coding = layout.quantizer.coding(numel, peak);
-    let header = header(*layout, numel, values.len() as u64, (coding, index_len), value_coding);
-    seal(header, out, |index_section, value_section| {
-        pack::encode_into(coding, indices.unwrap_or_default(), numel, index_section);
-        let entries = (numel, indices);
-        let quantizer = (layout.quantizer, value_coding);
-        quantize::encode(kernels, quantizer, hints, entries, values, value_section);
-    })?;
-    Ok(value_coding)
+/// Entries, and how a frame has them. They are known to keep the promises of [`write_into`], as those do
+/// that a scan has found finite: to look at them again takes as long as a quarter of the writing.
+pub(crate) struct Entries<'a> {
+    header: Header,
+    /// None of a frame of every position, which is read as one that does not write them down.
+    indices: Option<&'a [u32]>,
+    values: &'a [f32],
+    /// How the values are coded, for their section to be read back.
+    pub coding: ValueCoding,
 }
 
-/// Writes a dense frame whose value section `fill` writes, in place of what `out` held: for values
-/// that are nowhere together. They must be finite, and coded like this.
+impl<'a> Entries<'a> {
+    /// Chooses how they are coded.
+    pub fn new(layout: &Layout, numel: u64, indices: Option<&'a [u32]>, values: &'a [f32]) -> Self {
+        debug_assert!(check_arguments(numel, indices, values).is_ok(), "entries as promised");
+        let (coding, index_len) = match indices {
+            Some(indices) => pack::choose(layout.indices, layout.pattern, indices, numel),
+            None => (Coding::None, 0),
+        };
+        let indices = indices.filter(|_| coding != Coding::None);
+        let peak = if layout.quantizer.needs_peak() { quantize::peak(values) } else { 0.0 };
+        let value_coding = layout.quantizer.coding(numel, peak);
+        let count = values.len() as u64;
+        let header = header(*layout, numel, count, (coding, index_len), value_coding);
+        Self { header, indices, values, coding: value_coding }
+    }
+
+    /// Bytes of the frame.
+    pub fn frame_len(&self) -> usize {
+        frame_len(&self.header)
+    }
+
+    /// Writes the frame.
+    pub fn write(
+        &self,
+        kernels: &'static Kernels,
+        quantizer: Quantizer,
+        hints: &Hints,
+        out: &mut Destination<'_>,
+    ) -> Result<()> {
+        let Self { header, indices, values, coding } = *self;
+        seal(header, out, |index_section, value_section| {
+            let numel = header.numel;
+            pack::encode_into(header.coding, indices.unwrap_or_default(), numel, index_section);
+            let (entries, quantizer) = ((numel, indices), (quantizer, coding));
+            quantize::encode(kernels, quantizer, hints, entries, values, value_section);
+        })
+    }
+}
+
+/// Writes a dense frame whose value section `fill` writes: for values that are nowhere together. They
+/// must be finite, and coded like this.
 pub(crate) fn write_dense(
     layout: Layout,
     numel: u64,
     coding: ValueCoding,
-    out: &mut Vec<u8>,
+    out: &mut Destination<'_>,
     fill: impl FnOnce(&mut [u8]),
 ) -> Result<()> {
     check_numel(numel)?;
@@ -141,28 +162,25 @@ fn header(
     }
 }
 
+/// Bytes of a frame with this header.
+pub(super) fn frame_len(header: &Header) -> usize {
+    HEADER_LEN + header.index_len as usize + header.value_len as usize
+}
+
 /// Lays out a frame in `out`, has its sections filled, and puts the checksum in.
 /// Where there is no memory for it, nothing was filled.
 pub(super) fn seal(
     header: Header,
-    out: &mut Vec<u8>,
+    out: &mut Destination<'_>,
     fill: impl FnOnce(&mut [u8], &mut [u8]),
 ) -> Result<()> {
-    let (index_len, value_len) = (header.index_len as usize, header.value_len as usize);
-    let len = HEADER_LEN + index_len + value_len;
-    if out.capacity() < len {
-        // New pages are zeros already; the old ones go first.
-        *out = Vec::new();
-        *out = room::zeros(len)?;
-    }
-    // Not cleared first: a buffer used again is not filled with zeros again.
-    out.resize(len, 0);
-    let (head, sections) = out.split_at_mut(HEADER_LEN);
-    let (index_section, value_section) = sections.split_at_mut(index_len);
+    let frame = out.place(frame_len(&header))?;
+    let (head, sections) = frame.split_at_mut(HEADER_LEN);
+    let (index_section, value_section) = sections.split_at_mut(header.index_len as usize);
     fill(index_section, value_section);
     head.copy_from_slice(&header.to_bytes());
-    let sum = checksum(out);
-    out[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
+    let sum = checksum(frame);
+    frame[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! Adam on each rank, of which steps are sent.
 
-use super::{Keeps, Kept, Remember, Storage};
+use super::{Facts, Keeps, Kept, Remember, Storage};
 use crate::part::{Options, Part};
-use crate::scan::{Field, Made, Next, Past, Tensor, Update};
+use crate::scan::{Field, Next, Past, Tensor, Update};
 use crate::simd::adam::Rule;
 use crate::{Error, Result};
 
@@ -40,7 +40,7 @@ const SLACK: f64 = 1.0 / (1 << 20) as f64;
 impl AdamCorrection {
     /// What the next encode does with a gradient.
     fn rule(self, kept: &Kept) -> Rule {
-        let t = kept.pace.steps as f64 + 1.0;
+        let t = kept.optimizer.steps as f64 + 1.0;
         let unseen = libm::pow(self.beta2, t);
         let least = libm::sqrt((1.0 - self.beta2) / (1.0 - unseen)) * (1.0 - SLACK);
         Rule {
@@ -49,7 +49,7 @@ impl AdamCorrection {
             correction: (1.0 / libm::sqrt(1.0 - unseen)) as f32,
             eps: self.eps as f32,
             least: least as f32,
-            rate: kept.pace.rate as f32,
+            rate: kept.optimizer.rate as f32,
         }
     }
 }
@@ -90,32 +90,16 @@ impl Part for AdamCorrection {
 }
 
 impl Remember for AdamCorrection {
-    fn masks(self) -> bool {
-        false
-    }
-
-    fn is_in_place(self) -> bool {
-        self.low_memory
-    }
-
-    fn takes_in_place(self) -> bool {
-        true
-    }
-
-    fn keeps(self) -> Keeps {
-        Keeps::SecondMoment
-    }
-
-    fn storage(self) -> Storage {
-        Storage::Float32
-    }
-
-    fn clip(self) -> Option<f32> {
-        None
-    }
-
-    fn becomes_sums(self) -> bool {
-        true
+    fn facts(self) -> Facts {
+        Facts {
+            masks: false,
+            is_in_place: self.low_memory,
+            takes_in_place: true,
+            keeps: Keeps::SecondMoment,
+            storage: Storage::Float32,
+            clip: None,
+            becomes_sums: true,
+        }
     }
 
     fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, _: f32) -> Tensor<'a> {
@@ -139,7 +123,8 @@ impl Remember for AdamCorrection {
             }
             // Both have as many buffers.
             ((_, residual), (_, beside)) => {
-                Update::new(plain, Next::InPlace { residual, beside, made: Made::Adam { rule } })
+                let (decay, rule) = (1.0, Some(rule));
+                Update::new(plain, Next::InPlace { residual, decay, beside, rule })
             }
         }
     }

@@ -54,21 +54,21 @@ pub(crate) struct Kept {
     /// The moment beside it.
     pub moment: Option<Buffers>,
     /// What makes steps of gradients, where a memory does.
-    pub pace: Pace,
+    pub optimizer: Optimizer,
     /// What the last encode, or the one under way, rounds with.
     pub key: Key,
 }
 
 /// What steps of an optimizer depend on besides gradients.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Pace {
+pub(crate) struct Optimizer {
     /// The learning rate of the next step.
     pub rate: f64,
     /// Steps so far, each with a gradient that the moment has taken in.
     pub steps: u64,
 }
 
-impl Default for Pace {
+impl Default for Optimizer {
     fn default() -> Self {
         Self { rate: 1.0, steps: 0 }
     }
@@ -84,14 +84,14 @@ impl Kept {
         ) -> Result<Option<Buffers<T>>> {
             wanted.then(|| Buffers::zeros(numel, memory.is_in_place())).transpose()
         }
-        let keeps = memory.keeps();
+        let keeps = memory.facts().keeps;
         let (nothing, rounded) = (keeps == Keeps::Nothing, keeps == Keeps::Rounded);
         Ok(Self {
             keeps,
             residual: make(memory, numel, !nothing && !rounded)?,
             rounded: make(memory, numel, rounded)?,
             moment: make(memory, numel, keeps.has_moment())?,
-            pace: Pace::default(),
+            optimizer: Optimizer::default(),
             key: Key::from_bits(0),
         })
     }
@@ -197,7 +197,7 @@ impl Kept {
     /// `left` has their positions, and what that is; what is kept of it, `memory` says.
     pub fn put_rounded(&mut self, memory: Memory, left: impl Iterator<Item = (usize, f32)>) {
         let (Some(rounded), key) = (&mut self.rounded, self.key) else { return };
-        if memory.becomes_sums() {
+        if memory.facts().becomes_sums {
             let next = rounded.next_mut();
             return left.for_each(|(i, left)| next[i] = dither::at(left, key, i as u32));
         }

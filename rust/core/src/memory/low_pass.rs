@@ -1,6 +1,6 @@
 //! The low-pass filter of ScaleCom.
 
-use super::{Keeps, Kept, Remember, Storage};
+use super::{Facts, Kept, Remember, Storage};
 use crate::part::{Options, Part};
 use crate::scan::{Field, Filter, Next, Past, Tensor, Update};
 use crate::{Error, Result};
@@ -61,32 +61,16 @@ impl Part for LowPass {
 }
 
 impl Remember for LowPass {
-    fn masks(self) -> bool {
-        false
-    }
-
-    fn is_in_place(self) -> bool {
-        false
-    }
-
-    fn takes_in_place(self) -> bool {
-        false
-    }
-
-    fn keeps(self) -> Keeps {
-        self.storage.keeps()
-    }
-
-    fn storage(self) -> Storage {
-        self.storage
-    }
-
-    fn clip(self) -> Option<f32> {
-        None
-    }
-
-    fn becomes_sums(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts {
+            masks: false,
+            is_in_place: false,
+            takes_in_place: false,
+            keeps: self.storage.keeps(),
+            storage: self.storage,
+            clip: None,
+            becomes_sums: false,
+        }
     }
 
     fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, _: f32) -> Tensor<'a> {

@@ -12,7 +12,7 @@ mod residual;
 mod storage;
 
 pub(crate) use buffers::Buffers;
-pub(crate) use kept::{Keeps, Kept, Pace};
+pub(crate) use kept::{Keeps, Kept, Optimizer};
 pub use storage::Storage;
 
 use crate::part::{Part, parts};
@@ -30,27 +30,8 @@ parts! { $
 
 /// What a memory says about itself, besides its options.
 pub(crate) trait Remember: Part {
-    /// Whether the momentum of entries that are sent becomes zero.
-    fn masks(self) -> bool;
-
-    /// Whether an encode overwrites what it has kept.
-    fn is_in_place(self) -> bool;
-
-    /// Whether it can do so with buffers that another codec has made.
-    fn takes_in_place(self) -> bool;
-
-    /// What there is to keep.
-    fn keeps(self) -> Keeps;
-
-    /// What its values are kept as.
-    fn storage(self) -> Storage;
-
-    /// The norm to which a gradient is scaled down first, if it is longer.
-    fn clip(self) -> Option<f32>;
-
-    /// Whether the memory becomes the sums of gradient and memory, where nothing is sent, and what is
-    /// left of them elsewhere; in bfloat16 that, rounded.
-    fn becomes_sums(self) -> bool;
+    /// What is known of it before any entry is.
+    fn facts(self) -> Facts;
 
     /// What there is to encode: this gradient, times `scale`, and what was kept, put together. Without
     /// what the memory keeps, the gradient alone.
@@ -63,35 +44,34 @@ pub(crate) trait Remember: Part {
     fn left(self, kept: f32, left: f32) -> f32;
 }
 
-impl Memory {
+/// What is known of a memory before any entry is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts {
     /// Whether the momentum of entries that are sent becomes zero.
-    pub(crate) fn masks(self) -> bool {
-        each_memory!(self, memory => memory.masks())
-    }
+    pub masks: bool,
+    /// Whether an encode overwrites what it has kept.
+    pub is_in_place: bool,
+    /// Whether it can do so with buffers that another codec has made.
+    pub takes_in_place: bool,
+    /// What there is to keep.
+    pub keeps: Keeps,
+    /// What its values are kept as.
+    pub storage: Storage,
+    /// The norm to which a gradient is scaled down first, if it is longer.
+    pub clip: Option<f32>,
+    /// Whether the memory becomes the sums of gradient and memory, where nothing is sent, and what is
+    /// left of them elsewhere; in bfloat16 that, rounded.
+    pub becomes_sums: bool,
+}
 
+impl Memory {
     /// Whether an encode overwrites what the memory holds, so that none can be rolled back.
     pub fn is_in_place(self) -> bool {
-        each_memory!(self, memory => memory.is_in_place())
+        self.facts().is_in_place
     }
 
-    pub(crate) fn takes_in_place(self) -> bool {
-        each_memory!(self, memory => memory.takes_in_place())
-    }
-
-    pub(crate) fn keeps(self) -> Keeps {
-        each_memory!(self, memory => memory.keeps())
-    }
-
-    pub(crate) fn storage(self) -> Storage {
-        each_memory!(self, memory => memory.storage())
-    }
-
-    pub(crate) fn clip(self) -> Option<f32> {
-        each_memory!(self, memory => memory.clip())
-    }
-
-    pub(crate) fn becomes_sums(self) -> bool {
-        each_memory!(self, memory => memory.becomes_sums())
+    pub(crate) fn facts(self) -> Facts {
+        each_memory!(self, memory => memory.facts())
     }
 
     pub(crate) fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, scale: f32) -> Tensor<'a> {

@@ -1,6 +1,6 @@
 //! The momentum correction of Deep Gradient Compression.
 
-use super::{Keeps, Kept, Remember, Storage};
+use super::{Facts, Keeps, Kept, Remember, Storage};
 use crate::part::{Options, Part};
 use crate::scan::{Field, Next, Past, Tensor, Update};
 use crate::simd::momentum::Rule;
@@ -70,32 +70,16 @@ impl Part for MomentumCorrection {
 }
 
 impl Remember for MomentumCorrection {
-    fn masks(self) -> bool {
-        self.masking
-    }
-
-    fn is_in_place(self) -> bool {
-        false
-    }
-
-    fn takes_in_place(self) -> bool {
-        false
-    }
-
-    fn keeps(self) -> Keeps {
-        Keeps::Momentum
-    }
-
-    fn storage(self) -> Storage {
-        Storage::Float32
-    }
-
-    fn clip(self) -> Option<f32> {
-        self.clip
-    }
-
-    fn becomes_sums(self) -> bool {
-        true
+    fn facts(self) -> Facts {
+        Facts {
+            masks: self.masking,
+            is_in_place: false,
+            takes_in_place: false,
+            keeps: Keeps::Momentum,
+            storage: Storage::Float32,
+            clip: self.clip,
+            becomes_sums: true,
+        }
     }
 
     fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, scale: f32) -> Tensor<'a> {

@@ -1,6 +1,6 @@
 //! No memory.
 
-use super::{Keeps, Kept, Remember, Storage};
+use super::{Facts, Keeps, Kept, Remember, Storage};
 use crate::part::without_options;
 use crate::scan::{Field, Tensor, Update};
 
@@ -11,32 +11,16 @@ pub struct None;
 without_options!(None, "none");
 
 impl Remember for None {
-    fn masks(self) -> bool {
-        false
-    }
-
-    fn is_in_place(self) -> bool {
-        false
-    }
-
-    fn takes_in_place(self) -> bool {
-        false
-    }
-
-    fn keeps(self) -> Keeps {
-        Keeps::Nothing
-    }
-
-    fn storage(self) -> Storage {
-        Storage::Float32
-    }
-
-    fn clip(self) -> Option<f32> {
-        Option::None
-    }
-
-    fn becomes_sums(self) -> bool {
-        false
+    fn facts(self) -> Facts {
+        Facts {
+            masks: false,
+            is_in_place: false,
+            takes_in_place: false,
+            keeps: Keeps::Nothing,
+            storage: Storage::Float32,
+            clip: Option::None,
+            becomes_sums: false,
+        }
     }
 
     fn tensor<'a>(self, gradient: Field<'a>, _: &'a Kept, _: f32) -> Tensor<'a> {

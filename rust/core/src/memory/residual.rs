@@ -1,8 +1,8 @@
 //! Error feedback.
 
-use super::{Buffers, Keeps, Kept, Remember, Storage};
+use super::{Buffers, Facts, Kept, Remember, Storage};
 use crate::part::{Options, Part};
-use crate::scan::{Field, Filter, Made, Next, Past, Tensor, Update};
+use crate::scan::{Field, Filter, Next, Past, Tensor, Update};
 use crate::{Error, Result};
 
 /// What is not sent is added to the next gradient, times `decay`.
@@ -65,32 +65,16 @@ impl Part for Residual {
 }
 
 impl Remember for Residual {
-    fn masks(self) -> bool {
-        false
-    }
-
-    fn is_in_place(self) -> bool {
-        self.low_memory
-    }
-
-    fn takes_in_place(self) -> bool {
-        true
-    }
-
-    fn keeps(self) -> Keeps {
-        self.storage.keeps()
-    }
-
-    fn storage(self) -> Storage {
-        self.storage
-    }
-
-    fn clip(self) -> Option<f32> {
-        None
-    }
-
-    fn becomes_sums(self) -> bool {
-        true
+    fn facts(self) -> Facts {
+        Facts {
+            masks: false,
+            is_in_place: self.low_memory,
+            takes_in_place: true,
+            keeps: self.storage.keeps(),
+            storage: self.storage,
+            clip: None,
+            becomes_sums: true,
+        }
     }
 
     fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, _: f32) -> Tensor<'a> {
@@ -115,8 +99,8 @@ impl Remember for Residual {
         match kept.residual.as_mut().map(Buffers::begin) {
             None => plain.into(),
             Some((None, residual)) => {
-                let made = Made::Residual { decay };
-                Update::new(plain, Next::InPlace { residual, beside: &mut [], made })
+                let next = Next::InPlace { residual, decay, beside: &mut [], rule: None };
+                Update::new(plain, next)
             }
             Some((Some(residual), sums)) => {
                 let memory = Past::Residual { residual, decay };

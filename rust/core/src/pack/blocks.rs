@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Coding, bitmap, check_len, chunk_local, draw, elias_fano, rice};
 use crate::simd::Kernels;
-use crate::{Error, Result, room};
+use crate::{Error, Result, allocate};
 
 /// Positions in a block: a mebibyte of them.
 pub(crate) const LONGEST_BLOCK: usize = 1 << 18;
@@ -97,7 +97,7 @@ impl<'a> Blocks<'a> {
             return Ok(false);
         }
         let len = self.left.min(LONGEST_BLOCK as u64) as usize;
-        room::resize(out, len)?;
+        allocate::resize(out, len)?;
         self.read(out)?;
         Ok(true)
     }

@@ -9,7 +9,7 @@ use super::LONGEST_BLOCK;
 use crate::rng::Key;
 use crate::simd::Kernels;
 use crate::simd::draws::NONE;
-use crate::{Error, Result, room};
+use crate::{Error, Result, allocate};
 
 /// Bytes of a section.
 pub(super) const LEN: usize = 9;
@@ -85,7 +85,7 @@ impl Draw {
         let words = self.words(numel);
         match self.kind {
             DrawKind::Run => {
-                room::reserve(out, count as usize)?;
+                allocate::reserve(out, count as usize)?;
                 out.extend(self.runs(numel, count).into_iter().flatten());
                 Ok(())
             }
@@ -139,7 +139,7 @@ impl Draw {
         }
         let others = 2 * count > numel;
         out.clear();
-        room::resize(out, numel.div_ceil(32) as usize)?;
+        allocate::resize(out, numel.div_ceil(32) as usize)?;
         draw_marks(kernels, &self.words(numel), if others { numel - count } else { count }, out);
         for mark in &mut *out {
             *mark = if others { !*mark } else { *mark }.to_le();
@@ -198,7 +198,7 @@ fn mark(
 ) -> Result<()> {
     let size = if others { numel - count } else { count } as usize;
     let slots = size + AT_ONCE;
-    room::resize(out, slots + numel.div_ceil(32) as usize)?;
+    allocate::resize(out, slots + numel.div_ceil(32) as usize)?;
     let (slots, marks) = out.split_at_mut(slots);
     draw_marks(kernels, words, count, marks);
     let mut found = 0;
@@ -242,7 +242,7 @@ fn draw_marks(kernels: &Kernels, words: &Words, count: u64, marks: &mut [u32]) {
 
 /// The first `count` distinct positions, by sorting: draws as many as are missing until none is.
 fn list(mut words: Words, count: u64, out: &mut Vec<u32>) -> Result<()> {
-    room::reserve(out, count as usize)?;
+    allocate::reserve(out, count as usize)?;
     while (out.len() as u64) < count {
         out.extend((out.len() as u64..count).map(|_| words.next()));
         out.sort_unstable();

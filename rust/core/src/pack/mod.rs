@@ -35,7 +35,7 @@ pub use chunk_local::Chunks;
 pub use draw::{Draw, DrawKind};
 
 use crate::simd::Kernels;
-use crate::{Error, Result, room};
+use crate::{Error, Result, allocate};
 
 /// Widest low part a coding may have. Positions are 32-bit, and at width 31 the high part is a bit.
 pub const MAX_LOW_BITS: u8 = 31;
@@ -226,7 +226,7 @@ pub fn decode_into(
     out.clear();
     let mut drawn = Vec::new();
     let mut blocks = Blocks::new(coding, bytes, (numel, count), kernels, &mut drawn)?;
-    room::resize(out, count as usize)?;
+    allocate::resize(out, count as usize)?;
     blocks.read(out)
 }
 

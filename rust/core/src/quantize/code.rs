@@ -22,7 +22,7 @@ pub(crate) fn encode(
     quantizer.fit_list(kernels, groups, values, hints.magnitude, (scales, each));
     let place = Place { first: 0, drawn: 0, positions, scales };
     let coder = Coder { kernels, coding, hints: *hints };
-    coder.code(values, place, codes, &mut Room::default());
+    coder.code(values, place, codes, &mut Scratch::default());
 }
 
 /// Puts scales where a frame has them.
@@ -54,15 +54,21 @@ pub(crate) struct Coder {
 
 impl Coder {
     /// Codes finite values, as many as a multiple of eight but for the last of a frame.
-    pub fn code(self, values: &[f32], place: Place<'_>, out: &mut [u8], room: &mut Room) {
-        let work = Work { kernels: self.kernels, key: self.hints.key, place, room };
+    pub fn code(self, values: &[f32], place: Place<'_>, out: &mut [u8], scratch: &mut Scratch) {
+        let work = Work { kernels: self.kernels, key: self.hints.key, place, scratch };
         each_coding!(self.coding, coding => coding.encode(values, out, work), ());
     }
 
     /// Codes up to [`LONGEST`] values as [`Coder::code`] does, and leaves of each value what its code
     /// does not say.
-    pub fn code_left(self, values: &mut [f32], place: Place<'_>, out: &mut [u8], room: &mut Room) {
-        let work = Work { kernels: self.kernels, key: self.hints.key, place, room };
+    pub fn code_left(
+        self,
+        values: &mut [f32],
+        place: Place<'_>,
+        out: &mut [u8],
+        scratch: &mut Scratch,
+    ) {
+        let work = Work { kernels: self.kernels, key: self.hints.key, place, scratch };
         each_coding!(self.coding, coding => coding.encode_left(values, out, work), ());
     }
 }
@@ -93,13 +99,13 @@ pub(crate) struct Work<'a> {
     /// The key of the frame's random numbers, if there are any to draw.
     pub key: Option<Key>,
     pub place: Place<'a>,
-    pub room: &'a mut Room,
+    pub scratch: &'a mut Scratch,
 }
 
 /// Memory to code or decode the blocks of one frame in, one after the other. What a coding does not
 /// use is not made.
 #[derive(Debug, Default)]
-pub(crate) struct Room {
+pub(crate) struct Scratch {
     pub(super) codes: Option<[u8; LONGEST]>,
     pub(super) sent: Option<[f32; LONGEST]>,
     pub(super) factors: Option<Spread>,
@@ -124,14 +130,14 @@ pub(super) fn in_blocks(
 pub(super) fn pack(
     kernels: &Kernels,
     (bits, len): (u32, usize),
-    room: &mut Option<[u8; LONGEST]>,
+    scratch: &mut Option<[u8; LONGEST]>,
     out: &mut [u8],
     make: impl FnOnce(&mut [u8]),
 ) {
     if bits == 8 {
         return make(out);
     }
-    let codes = &mut room.get_or_insert([0; LONGEST])[..len];
+    let codes = &mut scratch.get_or_insert([0; LONGEST])[..len];
     make(codes);
     kernels.pack(codes, bits, out);
 }
@@ -143,8 +149,12 @@ pub(super) fn left_by_decoding(
     codes: &[u8],
     work: Work<'_>,
 ) {
-    let Work { kernels, place, room, .. } = work;
-    let sent = &mut room.sent.get_or_insert([0.0; LONGEST])[..values.len()];
-    coding.decode(codes, sent, Work { kernels, key: None, place, room: &mut Room::default() });
+    let Work { kernels, place, scratch, .. } = work;
+    let sent = &mut scratch.sent.get_or_insert([0.0; LONGEST])[..values.len()];
+    coding.decode(
+        codes,
+        sent,
+        Work { kernels, key: None, place, scratch: &mut Scratch::default() },
+    );
     kernels.subtract(values, sent);
 }

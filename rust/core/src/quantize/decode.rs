@@ -1,6 +1,6 @@
 //! Decodes value sections to values.
 
-use super::code::{Place, Room, Work};
+use super::code::{Place, Scratch, Work};
 use super::coding::Section;
 use super::spread::LONGEST;
 use super::{Code, ValueCoding, each_coding};
@@ -12,12 +12,12 @@ pub(crate) struct Decoder<'a> {
     kernels: &'static Kernels,
     coding: ValueCoding,
     section: Section<'a>,
-    room: Room,
+    scratch: Scratch,
 }
 
 impl<'a> Decoder<'a> {
     pub fn new(kernels: &'static Kernels, coding: ValueCoding, section: Section<'a>) -> Self {
-        Self { kernels, coding, section, room: Room::default() }
+        Self { kernels, coding, section, scratch: Scratch::default() }
     }
 
     /// Decodes the entries from rank `first` on, which is a multiple of eight, into `out`.
@@ -27,7 +27,7 @@ impl<'a> Decoder<'a> {
         let from = first * width / 8;
         let codes = &self.section.codes[from..from + (out.len() * width).div_ceil(8)];
         let place = Place { first, drawn: first, positions, scales: self.section.scales };
-        let work = Work { kernels: self.kernels, key: None, place, room: &mut self.room };
+        let work = Work { kernels: self.kernels, key: None, place, scratch: &mut self.scratch };
         each_coding!(self.coding, coding => coding.decode(codes, out, work), ());
     }
 }
@@ -52,11 +52,11 @@ pub(super) fn unpack<'a>(
     kernels: &Kernels,
     bits: u32,
     codes: &'a [u8],
-    room: &'a mut [u8],
+    scratch: &'a mut [u8],
 ) -> &'a [u8] {
     if bits == 8 {
         return codes;
     }
-    kernels.unpack(codes, bits, room);
-    room
+    kernels.unpack(codes, bits, scratch);
+    scratch
 }

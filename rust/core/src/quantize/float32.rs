@@ -85,7 +85,7 @@ impl Code for Coding {
     }
 
     fn encode_left(self, values: &mut [f32], codes: &mut [u8], work: Work<'_>) {
-        self.encode(values, codes, Work { room: &mut *work.room, ..work });
+        self.encode(values, codes, Work { scratch: &mut *work.scratch, ..work });
         left_by_decoding(self, values, codes, work);
     }
 

@@ -32,7 +32,7 @@ mod ternary;
 mod two_means;
 mod uniform;
 
-pub(crate) use code::{Coder, Place, Room, encode, store};
+pub(crate) use code::{Coder, Place, Scratch, encode, store};
 pub(crate) use coding::{Code, Section, SectionMut};
 pub(crate) use decode::Decoder;
 pub(crate) use fit::{Basis, Fit, LONGEST_FIT, Scales};

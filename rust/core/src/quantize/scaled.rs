@@ -2,7 +2,7 @@
 
 use super::Code;
 use super::chance::Draw;
-use super::code::{self, Room, Work};
+use super::code::{self, Scratch, Work};
 use super::decode::{self, unpack};
 use super::spread::LONGEST;
 use crate::simd::{Kernels, Pair, Scaling};
@@ -30,8 +30,8 @@ pub(super) trait Scaled: Code {
 }
 
 pub(super) fn encode(coding: impl Scaled, values: &[f32], codes: &mut [u8], work: Work<'_>) {
-    let (Work { kernels, key, place, room }, bits) = (work, coding.bits());
-    let Room { codes: bytes, factors, .. } = room;
+    let (Work { kernels, key, place, scratch }, bits) = (work, coding.bits());
+    let Scratch { codes: bytes, factors, .. } = scratch;
     let factors = factors.get_or_insert_default();
     code::in_blocks(bits, values, codes, place, |values, out, place| {
         let draw = Draw::of(key, place.drawn as u32);
@@ -49,8 +49,8 @@ pub(super) fn encode_left(
     codes: &mut [u8],
     work: Work<'_>,
 ) {
-    let Work { kernels, key, place, room } = work;
-    let Room { codes: bytes, factors, multiples, .. } = room;
+    let Work { kernels, key, place, scratch } = work;
+    let Scratch { codes: bytes, factors, multiples, .. } = scratch;
     let (groups, len) = ((coding.grouping(), coding.scales()), values.len());
     let (factors, multiples) = (factors.get_or_insert_default(), multiples.get_or_insert_default());
     let scaling = Scaling {
@@ -63,8 +63,8 @@ pub(super) fn encode_left(
 }
 
 pub(super) fn decode(coding: impl Scaled, codes: &[u8], values: &mut [f32], work: Work<'_>) {
-    let Work { kernels, place, room, .. } = work;
-    let Room { codes: bytes, multiples, .. } = room;
+    let Work { kernels, place, scratch, .. } = work;
+    let Scratch { codes: bytes, multiples, .. } = scratch;
     let bytes = bytes.get_or_insert([0; LONGEST]);
     let multiples = multiples.get_or_insert_default();
     let (groups, bits) = ((coding.grouping(), coding.scales()), coding.bits());

@@ -22,9 +22,9 @@ pub(super) fn encode_left(
     codes: &mut [u8],
     work: Work<'_>,
 ) {
-    let Work { kernels, place, room, .. } = work;
+    let Work { kernels, place, scratch, .. } = work;
     let groups = (coding.grouping(), coding.scales());
-    let multiples = room.multiples.get_or_insert_default();
+    let multiples = scratch.multiples.get_or_insert_default();
     let pair = multiples.over(kernels, groups, place, values.len(), |scales, ones, zeros| {
         coding.sides(scales, ones, zeros);
     });
@@ -32,9 +32,9 @@ pub(super) fn encode_left(
 }
 
 pub(super) fn decode(coding: impl Signs, codes: &[u8], values: &mut [f32], work: Work<'_>) {
-    let Work { kernels, place, room, .. } = work;
-    let bytes = room.codes.get_or_insert([0; LONGEST]);
-    let multiples = room.multiples.get_or_insert_default();
+    let Work { kernels, place, scratch, .. } = work;
+    let bytes = scratch.codes.get_or_insert([0; LONGEST]);
+    let multiples = scratch.multiples.get_or_insert_default();
     let groups = (coding.grouping(), coding.scales());
     decode::in_blocks(coding.bits(), codes, values, place, |codes, out, place| {
         let codes = unpack(kernels, coding.bits(), codes, &mut bytes[..out.len()]);

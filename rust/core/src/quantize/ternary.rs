@@ -7,7 +7,7 @@
 use std::ops::RangeInclusive;
 
 use super::chance::Draw;
-use super::code::{Room, Work};
+use super::code::{Scratch, Work};
 use super::coding::{Head, is_magnitude};
 use super::decode;
 use super::fit::one;
@@ -133,8 +133,8 @@ impl Code for Coding {
     }
 
     fn decode(self, codes: &[u8], values: &mut [f32], work: Work<'_>) {
-        let Work { kernels, place, room, .. } = work;
-        let Room { codes: bytes, multiples, .. } = room;
+        let Work { kernels, place, scratch, .. } = work;
+        let Scratch { codes: bytes, multiples, .. } = scratch;
         let bytes = bytes.get_or_insert([0; LONGEST]);
         let multiples = multiples.get_or_insert_default();
         let groups = (self.grouping(), self.scales());

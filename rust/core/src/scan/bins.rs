@@ -8,11 +8,11 @@
 
 use std::ops::Range;
 
-use super::fan::Share;
+use super::parallel::Share;
 use super::scanner::collect;
-use super::{Block, CHUNK, Desk, Scanner, Totals, Update, steps};
+use super::{Block, CHUNK, Scanner, Totals, Update, Worker, steps};
+use crate::allocate;
 use crate::fit::Moments;
-use crate::room;
 use crate::simd::{BLOCK, Kernels, LANES};
 
 /// What to pick.
@@ -45,11 +45,11 @@ impl Bins {
 }
 
 impl Scanner {
-    /// The survivors are what was picked, and the sum of the moments is that of the maxima.
+    /// The candidates are what was picked, and the sum of the moments is that of the maxima.
     pub(super) fn read_bins(&mut self, update: Update<'_>, bins: Bins) -> Totals {
         let work = |share: Share<'_, Update<'_>>| Reader::new(bins).read(share);
-        let desks = self.fan(update.len(), unit(bins.bin), update, work);
-        collect(desks, Some(usize::MAX))
+        let workers = self.parallel(update.len(), unit(bins.bin), update, work);
+        collect(workers, Some(usize::MAX))
     }
 }
 
@@ -66,10 +66,13 @@ impl Reader {
     }
 
     fn read(mut self, mut share: Share<'_, Update<'_>>) {
-        share.desk.clear();
+        share.worker.clear();
         let (numel, unit, tile) = (share.range.len(), unit(self.bins.bin), tile(self.bins.bin));
-        let desk = &mut *share.desk;
-        if !desk.survivors.admit_memory(room::reserve(&mut desk.sums, numel.div_ceil(unit))) {
+        let worker = &mut *share.worker;
+        if !worker
+            .candidates
+            .admit_memory(allocate::reserve(&mut worker.sums, numel.div_ceil(unit)))
+        {
             return;
         }
         for chunk in steps(0..numel, unit) {
@@ -81,22 +84,22 @@ impl Reader {
                     self.read_bin(&mut share, range)
                 };
             }
-            share.desk.sums.push(Moments { sum, ..Moments::default() });
+            share.worker.sums.push(Moments { sum, ..Moments::default() });
         }
     }
 
     /// Picks from the whole bins of a block; the sum of their maxima.
     fn read_tile(&mut self, share: &mut Share<'_, Update<'_>>, range: Range<usize>) -> f64 {
-        let Share { kernels, range: all, what: update, desk } = share;
+        let Share { kernels, range: all, what: update, worker } = share;
         let Bins { bin, ahead } = self.bins;
         let (at, len) = (all.start + range.start, range.len());
         let (peaks, picked) = (&mut self.peaks[..len.div_ceil(bin)], &mut self.picked[..len]);
-        let (new, sums) = update.pair(Block::new(kernels, range, &mut desk.scratch));
+        let (new, sums) = update.pair(Block::new(kernels, range, &mut worker.scratch));
         kernels.bins(new, sums, ahead, bin, peaks, picked);
-        desk.take_in(kernels, picked, at);
+        worker.take_in(kernels, picked, at);
         let mut sum = 0.0;
         for &mut peak in peaks {
-            desk.peak = desk.peak.max(peak);
+            worker.peak = worker.peak.max(peak);
             sum += f64::from(f32::from_bits(peak));
         }
         sum
@@ -104,30 +107,30 @@ impl Reader {
 
     /// Picks from a bin of several blocks; its maximum.
     fn read_bin(&mut self, share: &mut Share<'_, Update<'_>>, bin: Range<usize>) -> f64 {
-        let Share { kernels, range: all, what: update, desk } = share;
+        let Share { kernels, range: all, what: update, worker } = share;
         let mut peak = 0;
         for range in steps(bin.clone(), BLOCK) {
-            let (_, sums) = update.pair(Block::new(kernels, range, &mut desk.scratch));
+            let (_, sums) = update.pair(Block::new(kernels, range, &mut worker.scratch));
             peak = peak.max(kernels.peak(sums));
         }
-        desk.peak = desk.peak.max(peak);
+        worker.peak = worker.peak.max(peak);
         let least = f32::from_bits(peak);
         for range in steps(bin, BLOCK) {
             let (at, picked) = (all.start + range.start, &mut self.picked[..range.len()]);
-            let block = Block::new(kernels, range, &mut desk.scratch);
+            let block = Block::new(kernels, range, &mut worker.scratch);
             let (new, sums) = update.pair_again(block);
             kernels.pick(new, sums, self.bins.ahead, least, picked);
-            desk.take_in(kernels, picked, at);
+            worker.take_in(kernels, picked, at);
         }
         f64::from(least)
     }
 }
 
-impl Desk {
+impl Worker {
     /// Keeps the entries of a block that are not zero.
     fn take_in(&mut self, kernels: &Kernels, picked: &[f32], base: usize) {
-        let Some((indices, values)) = self.survivors.room(picked.len()) else { return };
+        let Some((indices, values)) = self.candidates.spare(picked.len()) else { return };
         let count = kernels.above(picked, 0.0, base as u32, indices, values);
-        self.survivors.admit(count);
+        self.candidates.admit(count);
     }
 }

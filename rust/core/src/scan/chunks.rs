@@ -6,10 +6,10 @@
 //! are faster: between one kernel and the next over a block no load is under way.
 
 use super::bins::{tile, unit};
-use super::fan::Share;
+use super::parallel::Share;
 use super::scanner::collect;
-use super::{Block, Desk, Local, Scanner, Survivors, Tensor, Totals, Update, search, steps};
-use crate::room;
+use super::{Block, Candidates, Local, Scanner, Tensor, Totals, Update, Worker, search, steps};
+use crate::allocate;
 use crate::simd::{BLOCK, Kernels};
 
 /// How many entries of so many in a row.
@@ -28,7 +28,7 @@ pub(crate) const LONGEST_CHUNK: usize = 16 * BLOCK;
 const TOGETHER: usize = 8192;
 
 impl Chunks {
-    /// Adds the entries of whole chunks `x` from position `at` of the tensor on to the survivors.
+    /// Adds the entries of whole chunks `x` from position `at` of the tensor on to the candidates.
     /// `bits` is memory to use again.
     pub fn search(
         self,
@@ -36,17 +36,17 @@ impl Chunks {
         x: &[f32],
         at: usize,
         bits: &mut Vec<u32>,
-        survivors: &mut Survivors,
+        candidates: &mut Candidates,
     ) {
         let Self { chunk, k } = self;
         if k == 1 {
-            let Some((indices, values)) = survivors.room(x.len().div_ceil(chunk)) else { return };
+            let Some((indices, values)) = candidates.spare(x.len().div_ceil(chunk)) else { return };
             let count = kernels.leaders(x, chunk, at as u32, indices, values);
-            survivors.admit(count);
+            candidates.admit(count);
             return;
         }
         for (i, x) in x.chunks(chunk).enumerate() {
-            search::largest(kernels, x, k, (at + i * chunk) as u32, bits, survivors);
+            search::largest(kernels, x, k, (at + i * chunk) as u32, bits, candidates);
         }
     }
 }
@@ -55,16 +55,16 @@ impl Scanner {
     /// Finds them during the read.
     pub(super) fn read_chunks(&mut self, update: Update<'_>, chunks: Chunks) -> Totals {
         let step = tile(chunks.chunk);
-        let desks = self.fan(update.len(), unit(chunks.chunk), update, |share| {
-            let Share { kernels, range: all, what: mut update, desk } = share;
-            desk.clear();
+        let workers = self.parallel(update.len(), unit(chunks.chunk), update, |share| {
+            let Share { kernels, range: all, what: mut update, worker } = share;
+            worker.clear();
             for range in steps(0..all.len(), step) {
-                let Desk { peak, survivors, local, scratch, .. } = &mut *desk;
+                let Worker { peak, candidates, local, scratch, .. } = &mut *worker;
                 let at = all.start + range.start;
                 let sums = if range.len() <= BLOCK {
                     update.pair(Block::new(kernels, range, scratch)).1
                 } else {
-                    if !survivors.admit_memory(room::resize(&mut local.floats, range.len())) {
+                    if !candidates.admit_memory(allocate::resize(&mut local.floats, range.len())) {
                         return;
                     }
                     let parts = steps(range, BLOCK).zip(local.floats.chunks_mut(BLOCK));
@@ -75,10 +75,10 @@ impl Scanner {
                     &local.floats
                 };
                 *peak = kernels.peak(sums).max(*peak);
-                chunks.search(kernels, sums, at, &mut local.bits, survivors);
+                chunks.search(kernels, sums, at, &mut local.bits, candidates);
             }
         });
-        collect(desks, Some(usize::MAX))
+        collect(workers, Some(usize::MAX))
     }
 
     /// Finds the same in a tensor that was read before.
@@ -86,13 +86,13 @@ impl Scanner {
         let Chunks { chunk, k } = chunks;
         let step = if k == 1 { chunk * (TOGETHER / chunk).max(1) } else { chunk };
         self.find(tensor.len(), chunk, |share| {
-            let Share { kernels, range, desk, .. } = share;
-            let Desk { survivors, local: Local { floats, bits, .. }, scratch, .. } = desk;
+            let Share { kernels, range, worker, .. } = share;
+            let Worker { candidates, local: Local { floats, bits, .. }, scratch, .. } = worker;
             for range in steps(range, step) {
                 let at = range.start;
                 match tensor.run(kernels, range, floats, scratch) {
-                    Ok(x) => chunks.search(kernels, x, at, bits, survivors),
-                    Err(error) => return survivors.fail(error),
+                    Ok(x) => chunks.search(kernels, x, at, bits, candidates),
+                    Err(error) => return candidates.fail(error),
                 }
             }
         });

@@ -6,8 +6,8 @@
 //! | [`Update`] | the same, and what is written of the memory meanwhile |
 //! | [`Request`] | what to gather: sums, and which entries to keep |
 //! | [`Block`] | up to 2048 elements, and what it takes to work on them |
-//! | [`Scanner`] | memory and kernels for reads; shares them between threads with [`Scanner::fan`] |
-//! | [`Survivors`] | the entries that were kept |
+//! | [`Scanner`] | memory and kernels for reads; shares them between threads with [`Scanner::parallel`] |
+//! | [`Candidates`] | the entries that were kept |
 //!
 //! A tensor is read in chunks of [`CHUNK`] elements, each in blocks that stay in the L1 cache while
 //! one kernel after the other runs over them. What kind of memory it is, and of which type its
@@ -19,32 +19,32 @@
 
 mod bins;
 mod block;
+mod candidates;
 mod chunks;
-mod fan;
 mod field;
 mod next;
+mod parallel;
 mod request;
 mod rounded;
 mod sample;
 mod scanner;
 mod search;
 mod sums;
-mod survivors;
 mod sweep;
 mod tensor;
 mod update;
 
 pub(crate) use bins::Bins;
 pub(crate) use block::{Block, Scratch, steps};
+pub(crate) use candidates::Candidates;
 pub(crate) use chunks::{Chunks, LONGEST_CHUNK};
-pub(crate) use fan::{Share, Split};
 pub(crate) use field::Field;
-pub(crate) use next::{Filter, Made, Next};
+pub(crate) use next::{Filter, Next};
+pub(crate) use parallel::{Share, Split};
 pub(crate) use request::{Entries, Request};
 pub(crate) use sample::{MOST_LOOKED_AT, jitter, magnitude_above};
-pub(crate) use scanner::{Desk, Local, Scanner, Totals};
+pub(crate) use scanner::{Local, Scanner, Totals, Worker};
 pub(crate) use sums::tail_of;
-pub(crate) use survivors::Survivors;
 pub(crate) use tensor::{Past, STEP, Tensor};
 pub(crate) use update::Update;
 

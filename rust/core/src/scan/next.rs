@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::fan::Split;
+use super::parallel::Split;
 use super::rounded::Rounded;
 use super::tensor::Past;
 use crate::rng::Key;
@@ -21,18 +21,12 @@ pub(crate) enum Next<'a> {
     Filtered { memory: &'a mut [f32], filter: Filter, streams: bool },
     /// The sums, in the place of the residual that they are made of, and what the memory becomes
     /// besides, if there is anything, in the place of that.
-    InPlace { residual: &'a mut [f32], beside: &'a mut [f32], made: Made },
+    ///
+    /// They are made as of [`Past::Residual`], or with a rule and a second moment beside the residual, as
+    /// of [`Past::Adam`].
+    InPlace { residual: &'a mut [f32], decay: f32, beside: &'a mut [f32], rule: Option<adam::Rule> },
     /// What becomes of a memory in bfloat16, in its place or another.
     Rounded(Rounded<'a>),
-}
-
-/// How sums that are written over a memory are made of it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Made {
-    /// As of [`Past::Residual`].
-    Residual { decay: f32 },
-    /// As of [`Past::Adam`], with a second moment beside the residual.
-    Adam { rule: adam::Rule },
 }
 
 /// A memory that takes in a part of each gradient.
@@ -103,10 +97,10 @@ impl<'a> Next<'a> {
         if let Self::Rounded(rounded) = self {
             return rounded.past();
         }
-        let Self::InPlace { residual, beside, made } = self else { return None };
-        Some(match *made {
-            Made::Residual { decay } => Past::Residual { residual, decay },
-            Made::Adam { rule } => Past::Adam { second: beside, residual, rule },
+        let Self::InPlace { residual, decay, beside, rule } = self else { return None };
+        Some(match *rule {
+            None => Past::Residual { residual, decay: *decay },
+            Some(rule) => Past::Adam { second: beside, residual, rule },
         })
     }
 
@@ -215,12 +209,12 @@ impl Split for Next<'_> {
                 let (rounded, late) = rounded.split_at(middle);
                 (Self::Rounded(rounded), Self::Rounded(late))
             }
-            Self::InPlace { residual, beside, made } => {
+            Self::InPlace { residual, decay, beside, rule } => {
                 let (residual, rest) = residual.split_at_mut(middle);
                 let (beside, late) = beside.split_at_mut(middle.min(beside.len()));
                 (
-                    Self::InPlace { residual, beside, made },
-                    Self::InPlace { residual: rest, beside: late, made },
+                    Self::InPlace { residual, decay, beside, rule },
+                    Self::InPlace { residual: rest, decay, beside: late, rule },
                 )
             }
         }

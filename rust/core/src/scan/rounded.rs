@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::fan::Split;
 use super::next::Filter;
+use super::parallel::Split;
 use super::tensor::Past;
 use crate::rng::Key;
 use crate::simd::sweep::Keep;

@@ -1,6 +1,6 @@
 //! Memory and kernels for reads, and what threads find.
 
-use super::{CHUNK, Scratch, Share, Survivors, sums};
+use super::{CHUNK, Candidates, Scratch, Share, sums};
 use crate::Result;
 use crate::fit::Moments;
 use crate::simd::{BLOCK, Kernels};
@@ -18,13 +18,13 @@ pub(crate) struct Totals {
 
 /// Where one thread works: its memory, and what it finds. To be used again.
 #[derive(Debug, Default)]
-pub(crate) struct Desk {
+pub(crate) struct Worker {
     /// Bits of the largest magnitude.
     pub peak: u32,
     /// Of each chunk.
     pub(super) sums: Vec<Moments>,
     /// The entries that are kept.
-    pub survivors: Survivors,
+    pub candidates: Candidates,
     /// Whether all that were asked for are.
     pub(super) complete: bool,
     pub local: Local,
@@ -42,15 +42,15 @@ pub(crate) struct Local {
     /// Positions within something.
     pub places: Vec<u32>,
     /// Entries in another order than that of their positions.
-    pub entries: Survivors,
+    pub entries: Candidates,
 }
 
-impl Desk {
-    /// Clears the desk for entries of which nothing is known before.
+impl Worker {
+    /// Clears the worker for entries of which nothing is known before.
     pub(super) fn clear(&mut self) {
         self.peak = 0;
         self.sums.clear();
-        self.survivors.clear();
+        self.candidates.clear();
         self.complete = true;
     }
 
@@ -58,7 +58,7 @@ impl Desk {
         let Local { floats, bits, places, entries } = &self.local;
         let words = floats.capacity() + bits.capacity() + places.capacity();
         let sums = size_of::<Moments>() * self.sums.capacity();
-        sums + size_of::<u32>() * words + self.survivors.bytes() + entries.bytes()
+        sums + size_of::<u32>() * words + self.candidates.bytes() + entries.bytes()
     }
 }
 
@@ -71,103 +71,103 @@ pub(crate) struct Scanner {
     /// How many elements each is worth.
     pub grain: usize,
     /// One for each thread; the first has what all have found.
-    desks: Vec<Desk>,
+    workers: Vec<Worker>,
 }
 
 impl Scanner {
     pub fn new(kernels: &'static Kernels, threads: Option<usize>) -> Self {
-        Self { kernels, threads, grain: 2 * CHUNK, desks: vec![Desk::default()] }
+        Self { kernels, threads, grain: 2 * CHUNK, workers: vec![Worker::default()] }
     }
 
     /// The entries that the last read has kept, if it was asked for any.
-    pub fn survivors(&self) -> &Survivors {
-        &self.desks[0].survivors
+    pub fn candidates(&self) -> &Candidates {
+        &self.workers[0].candidates
     }
 
-    /// As [`Scanner::survivors`], to narrow them down.
-    pub fn survivors_mut(&mut self) -> &mut Survivors {
-        &mut self.desks[0].survivors
+    /// As [`Scanner::candidates`], to narrow them down.
+    pub fn candidates_mut(&mut self) -> &mut Candidates {
+        &mut self.workers[0].candidates
     }
 
     /// Begins an encode: what the last one failed for may be there again.
     pub fn begin(&mut self) {
-        self.desks.iter_mut().for_each(|desk| desk.survivors.forgive());
+        self.workers.iter_mut().for_each(|worker| worker.candidates.forgive());
     }
 
     /// Makes sure that a read of `len` elements which keeps nothing cannot fail.
     pub fn make_room(&mut self, len: usize) -> Result<()> {
         let width = self.width(len);
-        for desk in self.desks(width) {
-            desk.survivors.reserve(BLOCK);
-            desk.survivors.check_memory()?;
+        for worker in self.workers(width) {
+            worker.candidates.reserve(BLOCK);
+            worker.candidates.check_memory()?;
         }
         Ok(())
     }
 
     /// Empty memory for entries that are put aside.
-    pub fn take_entries(&mut self) -> Survivors {
-        let mut entries = std::mem::take(&mut self.desks[0].local.entries);
+    pub fn take_entries(&mut self) -> Candidates {
+        let mut entries = std::mem::take(&mut self.workers[0].local.entries);
         entries.clear();
         entries.forgive();
         entries
     }
 
     /// The way back of [`Scanner::take_entries`].
-    pub fn put_entries(&mut self, entries: Survivors) {
-        self.desks[0].local.entries = entries;
+    pub fn put_entries(&mut self, entries: Candidates) {
+        self.workers[0].local.entries = entries;
     }
 
     /// Bytes that are held to be used again.
     pub fn bytes(&self) -> usize {
-        self.desks.iter().map(Desk::bytes).sum()
+        self.workers.iter().map(Worker::bytes).sum()
     }
 
-    /// Has `work` find the survivors in each share of a tensor, as [`Scanner::fan`] hands them out.
+    /// Has `work` find the candidates in each share of a tensor, as [`Scanner::parallel`] hands them out.
     pub fn find(&mut self, len: usize, unit: usize, work: impl Fn(Share<'_, ()>) + Sync) {
-        let desks = self.fan(len, unit, (), |share| {
-            share.desk.survivors.clear();
+        let workers = self.parallel(len, unit, (), |share| {
+            share.worker.candidates.clear();
             work(share);
         });
-        gather(desks);
+        gather(workers);
     }
 
-    /// So many desks.
-    pub(super) fn desks(&mut self, width: usize) -> &mut [Desk] {
-        if self.desks.len() < width {
-            self.desks.resize_with(width, Desk::default);
+    /// So many workers.
+    pub(super) fn workers(&mut self, width: usize) -> &mut [Worker] {
+        if self.workers.len() < width {
+            self.workers.resize_with(width, Worker::default);
         }
-        &mut self.desks[..width]
+        &mut self.workers[..width]
     }
 }
 
-/// Puts together, on the first desk, what was found on all of them; the entries too if any were kept,
+/// Puts together, on the first worker, what was found on all of them; the entries too if any were kept,
 /// unless they are more than a `cap`.
-pub(super) fn collect(desks: &mut [Desk], cap: Option<usize>) -> Totals {
+pub(super) fn collect(workers: &mut [Worker], cap: Option<usize>) -> Totals {
     let mut moments = Moments::default();
-    for chunk in desks.iter().flat_map(|desk| &desk.sums) {
+    for chunk in workers.iter().flat_map(|worker| &worker.sums) {
         sums::add(&mut moments, chunk);
     }
-    let peak = desks.iter().map(|desk| desk.peak).max().unwrap_or(0);
-    let found: usize = desks.iter().map(|desk| desk.survivors.len()).sum();
-    let complete = desks.iter().all(|desk| desk.complete);
+    let peak = workers.iter().map(|worker| worker.peak).max().unwrap_or(0);
+    let found: usize = workers.iter().map(|worker| worker.candidates.len()).sum();
+    let complete = workers.iter().all(|worker| worker.complete);
     let complete = complete && cap.is_some_and(|cap| found <= cap);
     if complete {
-        gather(desks);
-    } else if let Some((first, rest)) = desks.split_first_mut() {
-        let failed = |desk: &Desk| desk.survivors.check_memory().err();
-        rest.iter().filter_map(failed).for_each(|error| first.survivors.fail(error));
+        gather(workers);
+    } else if let Some((first, rest)) = workers.split_first_mut() {
+        let failed = |worker: &Worker| worker.candidates.check_memory().err();
+        rest.iter().filter_map(failed).for_each(|error| first.candidates.fail(error));
         if cap.is_some() {
-            first.survivors.clear();
+            first.candidates.clear();
         }
     }
     Totals { peak, moments, complete }
 }
 
-/// Puts the entries of all desks on the first one, in order.
-fn gather(desks: &mut [Desk]) {
-    if let Some((first, rest)) = desks.split_first_mut() {
-        for desk in rest {
-            first.survivors.append(&desk.survivors);
+/// Puts the entries of all workers on the first one, in order.
+fn gather(workers: &mut [Worker]) {
+    if let Some((first, rest)) = workers.split_first_mut() {
+        for worker in rest {
+            first.candidates.append(&worker.candidates);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The k largest of one chunk, in the cache.
 
-use super::Survivors;
+use super::Candidates;
 use crate::simd::{Kernels, LANES};
-use crate::{Result, room};
+use crate::{Result, allocate};
 
 /// Columns for each entry wanted. With so many, few columns hold two of the largest.
 const COLUMNS: usize = 4;
@@ -19,24 +19,24 @@ pub(super) fn largest(
     k: usize,
     base: u32,
     bits: &mut Vec<u32>,
-    survivors: &mut Survivors,
+    candidates: &mut Candidates,
 ) {
     let columns = (COLUMNS * k).next_multiple_of(LANES);
     let bound = if k >= x.len() {
         0
     } else if 2 * columns <= x.len() {
-        if !survivors.admit_memory(room::resize(bits, columns)) {
+        if !candidates.admit_memory(allocate::resize(bits, columns)) {
             return;
         }
         kernels.maxima(x, bits);
         kernels.kth(bits, k, k / 8)
     } else {
-        if !survivors.admit_memory(magnitudes(x, bits)) {
+        if !candidates.admit_memory(magnitudes(x, bits)) {
             return;
         }
         kernels.kth(bits, k, 0)
     };
-    let Some((indices, values)) = survivors.room(x.len()) else { return };
+    let Some((indices, values)) = candidates.spare(x.len()) else { return };
     // Above the magnitude just below the bound; above zero is all that can go.
     let below = f32::from_bits(bound.saturating_sub(1));
     let found = kernels.above(x, below, base, indices, values);
@@ -44,7 +44,7 @@ pub(super) fn largest(
     let mut kept = found;
     if found > k {
         if let Err(error) = magnitudes(values, bits) {
-            survivors.fail(error);
+            candidates.fail(error);
             return;
         }
         let kth = kernels.kth(bits, k, 0);
@@ -59,12 +59,12 @@ pub(super) fn largest(
             kept += usize::from(b > kth || tie);
         }
     }
-    survivors.admit(kept);
+    candidates.admit(kept);
 }
 
 fn magnitudes(x: &[f32], bits: &mut Vec<u32>) -> Result<()> {
     bits.clear();
-    room::reserve(bits, x.len())?;
+    allocate::reserve(bits, x.len())?;
     bits.extend(x.iter().map(|value| value.to_bits() & 0x7fff_ffff));
     Ok(())
 }

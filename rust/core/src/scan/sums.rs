@@ -1,6 +1,6 @@
 //! Sums over the exceedances over a location, the same whoever adds them up.
 
-use super::{CHUNK, Survivors};
+use super::{CHUNK, Candidates};
 use crate::fit::Moments;
 use crate::simd::moments::Lanes;
 
@@ -20,11 +20,11 @@ pub(super) fn of_lanes(lanes: &Lanes) -> Moments {
 /// Moments of the exceedances over a location, from entries that were compacted before: the same to
 /// the last bit as [`Request::location`](super::Request::location) gives, if the entries are all that
 /// exceed it. Entries without an exceedance are not counted.
-pub(crate) fn tail_of(survivors: &Survivors, location: f32) -> Moments {
+pub(crate) fn tail_of(candidates: &Candidates, location: f32) -> Moments {
     let mut total = Moments::default();
     let mut lanes = Lanes::default();
     let mut chunk = 0;
-    for (&index, &value) in survivors.indices().iter().zip(survivors.values()) {
+    for (&index, &value) in candidates.indices().iter().zip(candidates.values()) {
         let home = index as usize / CHUNK;
         if home != chunk {
             add(&mut total, &of_lanes(&std::mem::take(&mut lanes)));

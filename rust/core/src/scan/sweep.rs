@@ -5,11 +5,11 @@
 
 use std::ops::Range;
 
-use super::fan::Share;
+use super::parallel::Share;
 use super::scanner::collect;
 use super::{Block, CHUNK, Entries, Request, Scanner, Tensor, Totals, Update, steps, sums};
+use crate::allocate;
 use crate::fit::Moments;
-use crate::room;
 use crate::simd::sweep::Gather;
 use crate::simd::{BLOCK, log_sum, moments, total};
 
@@ -36,21 +36,21 @@ impl Scanner {
             Entries::Above { bound, cap } => (Some(bound), cap),
             _ => (None, usize::MAX),
         };
-        let desks = self.fan(update.len(), CHUNK, update, |mut share| {
-            let (numel, desk) = (share.range.len(), &mut *share.desk);
-            desk.peak = 0;
-            desk.sums.clear();
-            desk.complete = true;
+        let workers = self.parallel(update.len(), CHUNK, update, |mut share| {
+            let (numel, worker) = (share.range.len(), &mut *share.worker);
+            worker.peak = 0;
+            worker.sums.clear();
+            worker.complete = true;
             if above.is_some() {
-                desk.survivors.restart(cap, numel);
+                worker.candidates.restart(cap, numel);
             }
             let chunks = if request.location.is_some() { numel.div_ceil(CHUNK) } else { 0 };
-            desk.survivors.admit_memory(room::reserve(&mut desk.sums, chunks));
+            worker.candidates.admit_memory(allocate::reserve(&mut worker.sums, chunks));
             for chunk in steps(0..numel, CHUNK) {
                 sweep_chunk(&mut share, chunk, request, above, cap);
             }
         });
-        collect(desks, above.map(|_| cap))
+        collect(workers, above.map(|_| cap))
     }
 }
 
@@ -61,21 +61,21 @@ fn sweep_chunk(
     above: Option<f32>,
     cap: usize,
 ) {
-    let Share { kernels, range: all, what: update, desk } = share;
+    let Share { kernels, range: all, what: update, worker } = share;
     let mut lanes = moments::Lanes::default();
     let mut logs = log_sum::Lanes::default();
     let mut signed = total::Lanes::default();
     for range in steps(chunk.clone(), BLOCK) {
-        let Some((indices, values)) = desk.survivors.room(range.len()) else {
+        let Some((indices, values)) = worker.candidates.spare(range.len()) else {
             // The encode will fail: what is left unread does not matter.
-            desk.complete = false;
+            worker.complete = false;
             return;
         };
-        let bound = above.filter(|_| desk.complete).unwrap_or(f32::INFINITY);
+        let bound = above.filter(|_| worker.complete).unwrap_or(f32::INFINITY);
         let base = (all.start + range.start) as u32;
         let moments = request.location.map(|location| (location, &mut lanes));
         let gather = Gather { moments, bound, base, indices, values };
-        let mut block = Block::new(kernels, range, &mut desk.scratch);
+        let mut block = Block::new(kernels, range, &mut worker.scratch);
         let found = update.sweep(block.again(), gather);
         if request.logs {
             kernels.log_sum(update.swept(block.again()), &mut logs);
@@ -83,14 +83,14 @@ fn sweep_chunk(
         if request.signed {
             kernels.total(update.swept(block.again()), &mut signed);
         }
-        desk.peak = desk.peak.max(found.peak);
-        desk.survivors.admit(found.count);
-        desk.complete &= desk.survivors.len() <= cap;
+        worker.peak = worker.peak.max(found.peak);
+        worker.candidates.admit(found.count);
+        worker.complete &= worker.candidates.len() <= cap;
     }
     if request.location.is_some() {
         let sum_ln = if request.logs { logs.sum_ln() } else { 0.0 };
         let moments = sums::of_lanes(&lanes);
         let zeros = chunk.len() as u64 - moments.count;
-        desk.sums.push(Moments { zeros, sum_ln, signed: signed.sum(), ..moments });
+        worker.sums.push(Moments { zeros, sum_ln, signed: signed.sum(), ..moments });
     }
 }

@@ -7,7 +7,7 @@ use half::bf16;
 use super::block::{Block, Places, Scratch, steps};
 use super::field::{Field, fetch};
 use crate::simd::{BLOCK, Kernels, adam, momentum, normal_or_zero};
-use crate::{Input, Result, room};
+use crate::{Input, Result, allocate};
 
 /// Elements that are asked for ahead at once: no more lines than a processor waits for at a time.
 pub(crate) const STEP: usize = BLOCK / 4;
@@ -280,7 +280,7 @@ impl<'a> Tensor<'a> {
         if let Some(x) = self.as_slice() {
             return Ok(&x[range]);
         }
-        room::resize(buffer, range.len())?;
+        allocate::resize(buffer, range.len())?;
         self.copy(kernels, range.start, buffer, scratch);
         Ok(buffer)
     }

@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use super::block::{Block, Places, Scratch};
-use super::fan::Split;
 use super::next::Next;
+use super::parallel::Split;
 use super::tensor::{Past, Tensor, Terms};
 use crate::Input;
 use crate::simd::Kernels;
 use crate::simd::adam::Rule;
-use crate::simd::sweep::{Feedback, Found, Gather, Moment, Rounded};
+use crate::simd::sweep::{Addend, Feedback, Found, Gather, Moment, Rounded};
 
 /// A tensor, and where that is written which its memory becomes.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl<'a> Update<'a> {
         // What is written beside the sums depends on the gradient, too, which is read once.
         let once = self.next.filters();
         let (new, decay) = match self.past() {
-            Past::None => return kernels.sweep(input, None, gather),
+            Past::None => return kernels.sweep(input, Addend::None, gather),
             // The loop makes the elements float32 itself.
             Past::Residual { decay, .. } if !once => (input, decay),
             past => {
@@ -98,15 +98,15 @@ impl<'a> Update<'a> {
             _ => (old, &mut sums[..range.len()], false),
         };
         let feedback = Feedback { residual, decay, sum, streams };
-        kernels.sweep(new, Some(feedback), gather)
+        kernels.sweep(new, Addend::Residual(feedback), gather)
     }
 
     /// The same of steps that a loop makes of gradients, as it adds them.
     fn sweep_steps(&mut self, rule: Rule, block: Block<'_>, gather: Gather<'_>) -> Found {
         let Block { kernels, range, scratch } = block;
-        let Scratch { places, sums: room } = scratch;
-        let Places { gradient: widened, beside: spare, .. } = places;
-        let x = self.tensor.gradient.float32(kernels, range.clone(), widened);
+        let Scratch { places, sums: unused } = scratch;
+        let spare = &mut places.beside;
+        let x = self.tensor.gradient.0.range(range.clone());
         let (second, residual) = match self.tensor.memory {
             Past::Adam { second, residual, .. } => {
                 (Some(&second[range.clone()]), Some(&residual[range.clone()]))
@@ -121,10 +121,11 @@ impl<'a> Update<'a> {
             Next::InPlace { residual, beside, .. } => {
                 (&mut beside[range.clone()], &mut residual[range], false)
             }
-            _ => (&mut spare[..range.len()], &mut room[..range.len()], false),
+            _ => (&mut spare[..range.len()], &mut unused[..range.len()], false),
         };
         let moment = Moment { second, next, rule };
-        kernels.sweep_steps(x, moment, Feedback { residual, decay: 1.0, sum, streams }, gather)
+        let feedback = Feedback { residual, decay: 1.0, sum, streams };
+        kernels.sweep(x, Addend::Steps(moment, feedback), gather)
     }
 
     /// The same of a memory in bfloat16, which a loop widens and rounds as it adds it.
@@ -143,7 +144,7 @@ impl<'a> Update<'a> {
             _ => None,
         };
         let memory = Rounded { residual, decay, sum: &mut *sums, keep };
-        let found = kernels.sweep_rounded(input, memory, gather);
+        let found = kernels.sweep(input, Addend::Rounded(memory), gather);
         if let Next::Rounded(next) = &mut self.next {
             next.tame(kernels, &range, (sums, found.peak), beside);
         }

@@ -146,12 +146,8 @@ kernels! {
     pub fn sign_bits_left(x: &mut [f32], pairs: Pair<'_>, bytes: &mut [u8]) = sign_bits::left;
     /// The number of a group for each of its entries: see [`spread`].
     pub fn spread(numbers: &[f32], len: usize, skip: usize, out: &mut [f32]) = spread;
-    /// Adds the residual and gathers peak, moments and survivors: see [`sweep`].
-    pub fn sweep(x: Input<'_>, feedback: Option<sweep::Feedback<'_>>, gather: sweep::Gather<'_>) -> sweep::Found = sweep;
-    /// The same of a residual in bfloat16: see [`sweep`].
-    pub fn sweep_rounded(x: Input<'_>, memory: sweep::Rounded<'_>, gather: sweep::Gather<'_>) -> sweep::Found = sweep::rounded;
-    /// The same of the steps that are made of gradients: see [`adam`].
-    pub fn sweep_steps(x: &[f32], moment: sweep::Moment<'_>, feedback: sweep::Feedback<'_>, gather: sweep::Gather<'_>) -> sweep::Found = sweep::steps;
+    /// Adds the residual and gathers peak, moments and candidates: see [`sweep`].
+    pub fn sweep(x: Input<'_>, memory: sweep::Addend<'_>, gather: sweep::Gather<'_>) -> sweep::Found = sweep;
     /// The sum of the values: see [`total`].
     pub fn total(x: &[f32], lanes: &mut total::Lanes) = total;
     /// Float64 to float32: see [`widen`].

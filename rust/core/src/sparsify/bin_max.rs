@@ -88,7 +88,7 @@ impl Sparsify for BinMax {
     }
 
     fn select(self, _: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
-        // The survivors of the read are the selection; what is left is their magnitude.
+        // The candidates of the read are the selection; what is left is their magnitude.
         let bins = scanned.numel().div_ceil(self.bin as usize).max(1);
         let magnitude = (scanned.totals.moments.sum / bins as f64) as f32;
         Selected { target: None, threshold: 0.0, magnitude: Some(magnitude) }

@@ -6,7 +6,7 @@
 //! the bracket missed, so a bad sample cannot change the result.
 
 use super::radix::{Kth, pick};
-use crate::room;
+use crate::allocate;
 use crate::scan::jitter;
 use crate::simd::above::SLACK;
 use crate::simd::{BLOCK, Kernels};
@@ -31,7 +31,7 @@ pub(super) fn find(
     // Longer it may be: what is in there already is not filled with zeros again.
     // Without memory for it there is another way.
     let len = (values.len() / 4 + BLOCK + SLACK).max(scratch.len());
-    room::resize(scratch, len).ok()?;
+    allocate::resize(scratch, len).ok()?;
     let (low, high) = bracket(values, rank, &mut scratch[..SAMPLE]);
     let room = values.len() / 4;
     let (mut inside, mut above) = (0, 0);

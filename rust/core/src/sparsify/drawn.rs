@@ -2,7 +2,7 @@
 
 use crate::pack::{Draw, DrawKind};
 use crate::rng::Key;
-use crate::scan::{Survivors, Tensor};
+use crate::scan::{Candidates, Tensor};
 use crate::simd::Kernels;
 
 /// How positions are drawn, and what becomes of the entries there.
@@ -20,21 +20,21 @@ impl Drawn {
         Draw { kind: self.kind, key }
     }
 
-    /// Draws `k` positions of the tensor, in place of what the survivors were.
+    /// Draws `k` positions of the tensor, in place of what the candidates were.
     pub fn gather(
         self,
         kernels: &Kernels,
         draw: Draw,
         tensor: &Tensor<'_>,
         k: u64,
-        survivors: &mut Survivors,
+        candidates: &mut Candidates,
         scratch: &mut Vec<u32>,
     ) {
         let numel = tensor.len() as u64;
-        if !survivors.admit_memory(draw.positions_into(kernels, numel, k, scratch)) {
+        if !candidates.admit_memory(draw.positions_into(kernels, numel, k, scratch)) {
             return;
         }
-        let values = survivors.replace(scratch);
+        let values = candidates.replace(scratch);
         tensor.gather(scratch, values);
         if self.scaled && k > 0 {
             let factor = (numel as f64 / k as f64) as f32;

@@ -152,7 +152,7 @@ impl Sparsify for Gaussian {
         } else {
             largest::keep(k, scanned)
         };
-        topk::track(scanned.scanner.survivors().len() as u64, numel, kept, tracker);
+        topk::track(scanned.scanner.candidates().len() as u64, numel, kept, tracker);
         // The next step will try nearly the same thresholds: what covers the lowest is enough.
         if tracker.bound.is_some() && lowest < f32::INFINITY {
             tracker.bound = Some(0.95 * lowest);
@@ -161,12 +161,12 @@ impl Sparsify for Gaussian {
     }
 }
 
-/// How many survivors to keep at most: heavy tails end with three times `k` and more.
+/// How many candidates to keep at most: heavy tails end with three times `k` and more.
 fn cap(k: u64, numel: usize) -> usize {
     4 * largest::cap(k, numel)
 }
 
-/// The threshold, if the survivors of a first read could include all that is above it.
+/// The threshold, if the candidates of a first read could include all that is above it.
 fn coverable(threshold: f32, count: u64, k: u64, scanned: &Scanned<'_, '_>) -> f32 {
     let few = count as usize <= cap(k, scanned.numel()) / 4 * 3;
     if scanned.covers(threshold) && few { threshold } else { f32::INFINITY }
@@ -178,7 +178,7 @@ fn count(k: u64, threshold: f32, scanned: &mut Scanned<'_, '_>) -> u64 {
     if scanned.covers(threshold) {
         return scanned.count_above(threshold);
     }
-    let known = scanned.scanner.survivors().len() as u64;
+    let known = scanned.scanner.candidates().len() as u64;
     if scanned.totals.complete && known as f64 > TOO_MANY * k as f64 {
         return known;
     }
@@ -195,8 +195,8 @@ fn keep(threshold: f32, scanned: &mut Scanned<'_, '_>) -> Kept {
     }
     let bound = scanned.request.bound().unwrap_or(0.0);
     let kernels = scanned.scanner.kernels;
-    let survivors = scanned.scanner.survivors_mut();
-    let kept = Kept { threshold, bound, survivors: survivors.len() };
-    survivors.keep_above(kernels, threshold);
+    let candidates = scanned.scanner.candidates_mut();
+    let kept = Kept { threshold, bound, candidates: candidates.len() };
+    candidates.keep_above(kernels, threshold);
     kept
 }

@@ -38,7 +38,7 @@ use crate::pack::{Chunks, Pattern};
 use crate::part::{Part, parts};
 use crate::rng::Key;
 use crate::scan::{MOST_LOOKED_AT, Request, Scanner, Tensor, Totals};
-use crate::{Result, room};
+use crate::{Result, allocate};
 
 registry::sparsifiers! { $
     All in all = 0 "all";
@@ -81,7 +81,7 @@ pub(crate) trait Sparsify: Part {
     /// What to gather in the first read. Asked on [`Route::Selected`] alone, as is what follows.
     fn wanted(self, unread: &mut Unread<'_>) -> Wanted;
 
-    /// Selects: narrows the scanner's survivors down to the entries that go.
+    /// Selects: narrows the scanner's candidates down to the entries that go.
     fn select(self, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected;
 }
 
@@ -191,7 +191,7 @@ impl Sparsifier {
     /// Makes room in `scratch` for all that [`Sparsifier::wanted`] puts there.
     pub(crate) fn make_room(self, numel: usize, scratch: &mut Vec<u32>) -> Result<()> {
         let most = each_sparsifier!(self, sparsifier => sparsifier.scratch(numel));
-        room::reserve(scratch, most.max(numel.min(MOST_LOOKED_AT)))
+        allocate::reserve(scratch, most.max(numel.min(MOST_LOOKED_AT)))
     }
 
     pub(crate) fn wanted(self, unread: &mut Unread<'_>) -> Wanted {
@@ -202,7 +202,7 @@ impl Sparsifier {
         each_sparsifier!(self, sparsifier => sparsifier.select(tracker, scanned))
     }
 
-    /// Leaves `count` of the scanner's survivors, fewer than there are, where a frame has no room for
+    /// Leaves `count` of the scanner's candidates, fewer than there are, where a frame has no room for
     /// more: the largest, or of drawn ones those that are drawn first.
     pub(crate) fn leave(
         self,
@@ -212,20 +212,20 @@ impl Sparsifier {
         scanner: &mut Scanner,
         scratch: &mut Vec<u32>,
     ) {
-        let (kernels, survivors) = (scanner.kernels, scanner.survivors_mut());
+        let (kernels, candidates) = (scanner.kernels, scanner.candidates_mut());
         match (self.positions(), pattern) {
             (Positions::Drawn(drawn), Pattern::Drawn(draw)) => {
-                drawn.gather(kernels, draw, tensor, count, survivors, scratch);
+                drawn.gather(kernels, draw, tensor, count, candidates, scratch);
             }
             // Others may have drawn nothing, or have been given their positions.
             (Positions::Drawn(_) | Positions::Any | Positions::Chunks(_), _) => {
-                largest::narrow(survivors, count, kernels, scratch);
+                largest::narrow(candidates, count, kernels, scratch);
             }
         }
     }
 }
 
-/// Results of a selection; the entries themselves are the scanner's survivors.
+/// Results of a selection; the entries themselves are the scanner's candidates.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Selected {
     /// How many entries were wanted.
@@ -297,13 +297,13 @@ impl Scanned<'_, '_> {
         self.totals.complete
     }
 
-    /// How many survivors are above `bound`.
+    /// How many candidates are above `bound`.
     fn count_above(&self, bound: f32) -> u64 {
-        let survivors = self.scanner.survivors().values();
-        survivors.iter().map(|value| u64::from(value.abs() > bound)).sum()
+        let candidates = self.scanner.candidates().values();
+        candidates.iter().map(|value| u64::from(value.abs() > bound)).sum()
     }
 
-    /// Whether the survivors are all entries above `bound`, and possibly more.
+    /// Whether the candidates are all entries above `bound`, and possibly more.
     fn covers(&self, bound: f32) -> bool {
         self.totals.complete && self.request.bound().is_some_and(|below| below <= bound)
     }

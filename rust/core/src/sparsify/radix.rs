@@ -5,7 +5,7 @@
 
 use super::bracket;
 use crate::simd::Kernels;
-use crate::{Result, room};
+use crate::{Result, allocate};
 
 /// Shift and width of each digit.
 const DIGITS: [(u32, u32); 3] = [(20, 11), (10, 10), (0, 10)];
@@ -107,7 +107,7 @@ const SMALL: usize = 4096;
 /// use again.
 ///
 /// Of a long list it is bracketed by a sample. Where that has misled, and of lists in between, one
-/// histogram over the range, which for survivors of a bound is narrow, leaves a few in a thousand of
+/// histogram over the range, which for candidates of a bound is narrow, leaves a few in a thousand of
 /// the values; these are taken out and selected from.
 pub(super) fn find(
     values: &[f32],
@@ -122,7 +122,7 @@ pub(super) fn find(
     let magnitudes = values.iter().map(|value| value.to_bits() & 0x7fff_ffff);
     scratch.clear();
     if values.len() <= SMALL {
-        room::reserve(scratch, values.len())?;
+        allocate::reserve(scratch, values.len())?;
         scratch.extend(magnitudes);
         return Ok(pick(scratch, rank));
     }
@@ -151,7 +151,7 @@ pub(super) fn find(
         above += here;
         target -= 1;
     };
-    room::reserve(scratch, inside as usize)?;
+    allocate::reserve(scratch, inside as usize)?;
     scratch.extend(magnitudes.filter(|bits| ((bits - lowest) >> shift) as usize == target));
     Ok(pick(scratch, rank - above))
 }

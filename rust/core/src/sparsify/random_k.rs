@@ -104,7 +104,7 @@ impl Sparsify for RandomK {
         let k = self.amount.of(scanned.numel());
         let Scanned { tensor, scanner, scratch, .. } = scanned;
         let kernels = scanner.kernels;
-        self.drawn().gather(kernels, draw, tensor, k, scanner.survivors_mut(), scratch);
+        self.drawn().gather(kernels, draw, tensor, k, scanner.candidates_mut(), scratch);
         Selected::wanted(Some(k))
     }
 }

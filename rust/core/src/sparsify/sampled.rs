@@ -216,7 +216,7 @@ impl Sparsify for SampledTopK {
         let target = Some(k);
         if threshold > 0.0 && count <= k {
             let kernels = scanned.scanner.kernels;
-            scanned.scanner.survivors_mut().keep_above(kernels, threshold.next_down());
+            scanned.scanner.candidates_mut().keep_above(kernels, threshold.next_down());
             return Selected { target, threshold, magnitude: None };
         }
         // With k at or above the threshold, the largest of them are the largest of all.

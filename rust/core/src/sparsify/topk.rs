@@ -2,7 +2,7 @@
 //!
 //! The read that adds the gradient to the residual also compacts the entries above a *tracked
 //! bound*, somewhat below the last step's k-th magnitude. If at least k survive, the k largest
-//! survivors are the k largest entries, whatever the bound was: a bad bound costs time, but never
+//! candidates are the k largest entries, whatever the bound was: a bad bound costs time, but never
 //! changes the result.
 
 use super::largest::{self, Kept};
@@ -96,21 +96,21 @@ pub(super) fn request(k: u64, unread: &mut Unread<'_>) -> Request {
 
 pub(super) fn select(k: u64, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> Selected {
     let kept = largest::keep(k, scanned);
-    track(scanned.scanner.survivors().len() as u64, scanned.numel(), kept, tracker);
+    track(scanned.scanner.candidates().len() as u64, scanned.numel(), kept, tracker);
     Selected { target: Some(k), threshold: kept.threshold, magnitude: None }
 }
 
-/// Sets the bound for the next step, aimed at [`largest::aim`] survivors for `k` entries like those
+/// Sets the bound for the next step, aimed at [`largest::aim`] candidates for `k` entries like those
 /// selected now; the factor by which magnitudes are expected to grow.
 ///
 /// Between the bound and the threshold of this step the tail is taken to be exponential: its slope
 /// follows from how many entries survived each. The threshold is expected to grow or shrink as it
 /// did the last time: residuals swell over the first steps.
 pub(super) fn track(k: u64, numel: usize, kept: Kept, tracker: &mut Tracker) -> f32 {
-    let Kept { threshold, bound, survivors } = kept;
+    let Kept { threshold, bound, candidates } = kept;
     let top = f64::from(threshold);
-    let guess = if survivors as f64 > 1.1 * k as f64 && bound < threshold {
-        let slope = (top - f64::from(bound)) / libm::log(survivors as f64 / k as f64);
+    let guess = if candidates as f64 > 1.1 * k as f64 && bound < threshold {
+        let slope = (top - f64::from(bound)) / libm::log(candidates as f64 / k as f64);
         top - slope * libm::log(largest::aim(k, numel) / k as f64)
     } else {
         0.9 * top

@@ -57,7 +57,7 @@ impl Trimmed {
         (mean + r * (most - mean)) as f32
     }
 
-    /// Trims the survivors for the exact selection, as long as they are all that is above.
+    /// Trims the candidates for the exact selection, as long as they are all that is above.
     fn trim(self, k: u64, scanned: &mut Scanned<'_, '_>) -> Option<Kept> {
         let mut r = 1.0 - self.step;
         while r > 0.0 {
@@ -81,7 +81,7 @@ impl Trimmed {
         while high - low > self.step {
             let r = f64::midpoint(low, high);
             let threshold = Self::threshold(r, scanned);
-            let many = scanned.totals.complete && scanned.scanner.survivors().len() as u64 > most;
+            let many = scanned.totals.complete && scanned.scanner.candidates().len() as u64 > most;
             let covered = scanned.covers(threshold)
                 || !many && scanned.compact(threshold, largest::cap(most, scanned.numel()));
             // What is not covered is more than was compacted, which is too many.
@@ -163,7 +163,7 @@ impl Sparsify for Trimmed {
     }
 
     fn wanted(self, unread: &mut Unread<'_>) -> Wanted {
-        // All that may be selected is compacted: with more survivors than that, a threshold below
+        // All that may be selected is compacted: with more candidates than that, a threshold below
         // the bound is known to select too many.
         let top = topk::request(self.max_count(unread.numel()), unread);
         Request { location: Some(0.0), ..top }.into()
@@ -178,18 +178,18 @@ impl Sparsify for Trimmed {
             Method::Search => self.search(k, scanned),
         };
         let kept = found.unwrap_or_else(|| largest::keep(k, scanned));
-        topk::track(scanned.scanner.survivors().len() as u64, numel, kept, tracker);
+        topk::track(scanned.scanner.candidates().len() as u64, numel, kept, tracker);
         Selected { target: Some(k), threshold: kept.threshold, magnitude: None }
     }
 }
 
-/// Keeps the survivors above a threshold that is covered.
+/// Keeps the candidates above a threshold that is covered.
 fn keep(threshold: f32, scanned: &mut Scanned<'_, '_>) -> Kept {
     let kernels = scanned.scanner.kernels;
     let bound = scanned.request.bound().unwrap_or(0.0);
-    let survivors = scanned.scanner.survivors_mut();
-    let kept = Kept { threshold, bound, survivors: survivors.len() };
-    survivors.keep_above(kernels, threshold);
+    let candidates = scanned.scanner.candidates_mut();
+    let kept = Kept { threshold, bound, candidates: candidates.len() };
+    candidates.keep_above(kernels, threshold);
     scanned.request = Request::above(threshold.max(bound), usize::MAX);
     kept
 }

@@ -144,14 +144,14 @@ impl Sparsify for TwoSided {
             Some(thresholds) => thresholds,
             None => exact(target, tracker, scanned),
         };
-        let survivors = scanned.scanner.survivors_mut();
-        survivors.keep_outside(negative, positive);
+        let candidates = scanned.scanner.candidates_mut();
+        candidates.keep_outside(negative, positive);
         let mut threshold = positive.min(-negative);
-        if survivors.len() as u64 > self.max_count(numel) {
+        if candidates.len() as u64 > self.max_count(numel) {
             let kernels = scanned.scanner.kernels;
             let most = self.max_count(numel);
             threshold =
-                largest::narrow(scanned.scanner.survivors_mut(), most, kernels, scanned.scratch);
+                largest::narrow(scanned.scanner.candidates_mut(), most, kernels, scanned.scratch);
         }
         Selected { target: Some(target), threshold, magnitude: None }
     }
@@ -161,7 +161,7 @@ impl Sparsify for TwoSided {
 fn exact(k: u64, tracker: &mut Tracker, scanned: &mut Scanned<'_, '_>) -> (f32, f32) {
     let kept = largest::keep(k, scanned);
     topk::track(k, scanned.numel(), kept, tracker);
-    thresholds(scanned.scanner.survivors().values().iter().copied())
+    thresholds(scanned.scanner.candidates().values().iter().copied())
 }
 
 /// The smallest entry of each sign, mirrored where a sign has none. Zeros have no sign: with nothing

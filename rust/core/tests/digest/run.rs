@@ -61,7 +61,7 @@ impl Digest {
 
     fn encoded(&mut self, result: &Result<Encoded>) {
         self.result(result);
-        if let Ok(Encoded { count, target, threshold, trimmed }) = *result {
+        if let Ok(Encoded { count, target, threshold, trimmed, .. }) = *result {
             self.floats(&[threshold]);
             let target = [u64::from(target.is_some()), target.unwrap_or(0)];
             self.words(&[count, trimmed, target[0], target[1]]);
@@ -160,9 +160,9 @@ impl<'a> Run<'a> {
         let result = if draw.once_in(5) || (custom && !draw.once_in(8)) {
             let positions = positions(input.len(), draw);
             let support = Support { positions: &positions, may_trim: !draw.once_in(4) };
-            codec.encode_at(input, state, support, limit, workspace, frame)
+            codec.encode_at(input, state, support, limit, workspace, &mut *frame)
         } else {
-            codec.encode_into(input, state, limit, workspace, frame)
+            codec.encode_into(input, state, limit, workspace, &mut *frame)
         };
         self.digest.encoded(&result);
         if result.is_ok() {

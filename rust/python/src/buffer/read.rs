@@ -56,6 +56,10 @@ impl Tensor {
         self.buffer.item_count()
     }
 
+    pub(crate) fn nbytes(&self) -> usize {
+        self.buffer.len_bytes()
+    }
+
     pub(crate) fn dtype(&self) -> Dtype {
         self.input().dtype()
     }

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from gradwire import _native
 from gradwire.torch.backends import interface
-from gradwire.torch.backends.interface import Led, Table
+from gradwire.torch.backends.interface import LeaderEncoding, Table
 
 if TYPE_CHECKING:
     from gradwire.codec import Codec
     from gradwire.frame import Frame
     from gradwire.state import State
 
-__all__ = ["Bucket", "bucket", "finite", "led"]
+__all__ = ["Bucket", "bucket", "encode_until_fits", "finite"]
 
 _LEAST = 64  # smallest limit of a frame in bytes: its header must fit
 _TRIES = 8
@@ -74,7 +74,7 @@ class Bucket(interface.Bucket):
         out: torch.Tensor,
         scale: float,
         *,
-        later: bool = False,
+        deferred: bool = False,
     ) -> tuple[Table, Exception | None]:
         """Encode parameters with one call of the core."""
         return _native.encode_bucket(
@@ -87,17 +87,19 @@ class Bucket(interface.Bucket):
             positions,
             out.numpy(),
             self.dtype == torch.bfloat16,
-            later,
+            deferred,
         )
 
-    def lead(
+    def encode_leader(
         self, codec: "Codec", state: "State", start: int, stop: int, limit: int, scale: float
-    ) -> Led | None:
+    ) -> LeaderEncoding | None:
         """Encode one parameter until its positions fit."""
         source = self.gradient(start, stop, scale)
         blocks = torch.split(self.values[start:stop], _BLOCK)  # read until one is not zero
         zero = not any(bool(each.any()) for each in blocks)
-        return led(lambda room: (codec.encode(source, state, max_nbytes=room), zero), state, limit)
+        return encode_until_fits(
+            lambda room: (codec.encode(source, state, max_nbytes=room), zero), state, limit
+        )
 
     def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
         """Return a gradient in place, or converted to float32 and without the loss scale."""
@@ -108,7 +110,7 @@ class Bucket(interface.Bucket):
         source = _float32(gradient.numel()).copy_(gradient)
         return (source if scale == 1.0 else source.div_(scale)).numpy()
 
-    def put(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
+    def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
         """Write bytes to the start of a slot."""
         slot.numpy()[: front.size] = front
 
@@ -142,16 +144,16 @@ class Bucket(interface.Bucket):
 
     # The receiving thread ---------------------------------------------------------------------
 
-    def look(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
+    def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
         """Return the first bytes of each slot, in place."""
         fronts: NDArray[np.uint8] = slots[:, :nbytes].numpy()
         return fronts
 
-    def spare(self) -> interface.Bucket:
+    def scratch(self) -> interface.Bucket:
         """Return a bucket in memory of its own."""
         return bucket(torch.empty_like(self.values))
 
-    def settle(
+    def commit(
         self,
         states: Sequence["State"],
         ends: Sequence[int],
@@ -227,9 +229,9 @@ class Bucket(interface.Bucket):
         if result is not None:
             self._result = result
 
-    def resolve(self, *, spoiled: bool) -> None:
+    def resolve(self, *, poisoned: bool) -> None:
         """Resolve the future."""
-        self.future.set_result(_spoil(self._result) if spoiled else self._result)
+        self.future.set_result(_poison(self._result) if poisoned else self._result)
 
 
 def finite(values: torch.Tensor, holds: Callable[[torch.Tensor], bool] = bool) -> bool:
@@ -247,9 +249,9 @@ def finite(values: torch.Tensor, holds: Callable[[torch.Tensor], bool] = bool) -
     return holds(torch.isfinite(total)) or holds(torch.isfinite(values).all())
 
 
-def led(
+def encode_until_fits(
     encode: "Callable[[int | None], tuple[Frame, bool]]", state: "State", limit: int
-) -> Led | None:
+) -> LeaderEncoding | None:
     """Encode one parameter until its positions fit.
 
     Parameters
@@ -282,7 +284,7 @@ def led(
     nanoseconds = round(1e9 * (time.perf_counter() - began))
     row = [frame.nbytes, frame.count, target, last["trimmed"], zero, nanoseconds]
     values = torch.from_numpy(frame.values())
-    return Led(positions, wanted, values, np.array(row, np.int64))
+    return LeaderEncoding(positions, wanted, values, np.array(row, np.int64))
 
 
 def _flat(values: torch.Tensor) -> NDArray[Any]:
@@ -300,7 +302,7 @@ def _float32(numel: int) -> torch.Tensor:
     return kept[:numel]
 
 
-def _spoil(result: torch.Tensor) -> torch.Tensor:
+def _poison(result: torch.Tensor) -> torch.Tensor:
     """Return an infinite bucket: filled in place, or a sparse tensor with infinite entries."""
     if result.layout == torch.strided:
         return result.fill_(torch.inf)

@@ -18,7 +18,7 @@ from gradwire.torch.backends.cuda import decoding, encoding
 from gradwire.torch.backends.cuda.plans import takes
 from gradwire.torch.backends.cuda.states import State
 from gradwire.torch.backends.host import buckets as host
-from gradwire.torch.backends.interface import Led, Table
+from gradwire.torch.backends.interface import LeaderEncoding, Table
 
 if TYPE_CHECKING:
     import gradwire.state
@@ -95,7 +95,7 @@ class Bucket(host.Bucket):
         out: torch.Tensor,
         scale: float,
         *,
-        later: bool = False,
+        deferred: bool = False,
     ) -> tuple[Table, Exception | None]:
         """Encode parameters by kernels if those take all of them, else by the core."""
         own = [state for state in states if isinstance(state, State)]
@@ -104,7 +104,7 @@ class Bucket(host.Bucket):
             if self._carried:
                 frames = self._staging.empty(torch.Size([sum(limits)]), torch.uint8)
             encoded = self._copied().encode(
-                codecs, held, ends, limits, positions, frames, scale, later=later
+                codecs, held, ends, limits, positions, frames, scale, deferred=deferred
             )
             if self._carried:
                 nbytes = int(encoded[0].reshape(-1, 6)[:, 0].sum())
@@ -115,7 +115,7 @@ class Bucket(host.Bucket):
         if not self._carried:
             frames = torch.empty(sum(limits), dtype=torch.uint8, device=self.buffer.device)
         made = encoding.encode(
-            codecs, own, ends, limits, self.buffer, scale, frames, positions, later=later
+            codecs, own, ends, limits, self.buffer, scale, frames, positions, deferred=deferred
         )
         if not self._carried:
             out[: made.nbytes].copy_(self._staging.read(frames[: made.nbytes]))
@@ -135,7 +135,7 @@ class Bucket(host.Bucket):
         refused = RuntimeError("kernels refuse a gradient that the core encodes")
         return table, error or refused
 
-    def lead(
+    def encode_leader(
         self,
         codec: "Codec",
         state: Any,
@@ -143,16 +143,16 @@ class Bucket(host.Bucket):
         stop: int,
         limit: int,
         scale: float,
-    ) -> Led | None:
+    ) -> LeaderEncoding | None:
         """Encode one parameter by kernels, if those take it; its frame is read on the host."""
         if isinstance(state, State) and takes(codec):
-            led = cpu.led(
+            led = cpu.encode_until_fits(
                 lambda room: self._encode_one(codec, state, start, stop, room, scale),
                 cast("gradwire.state.State", state),
                 limit,
             )
         else:
-            led = self._copied().lead(codec, state.on_host(), start, stop, limit, scale)
+            led = self._copied().encode_leader(codec, state.on_host(), start, stop, limit, scale)
         if led is None or not self._carried:
             return led
         return replace(led, values=self._staging.upload(led.values))
@@ -176,10 +176,10 @@ class Bucket(host.Bucket):
         """Return a part of a copy."""
         return self._copied().gradient(start, stop, scale)
 
-    def put(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
+    def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
         """Write bytes to the start of a slot, by a copy that goes on while the thread does."""
         if not self._carried:
-            super().put(slot, front)
+            super().write_header(slot, front)
             return
         room = self._staging.empty(torch.Size([front.size]), torch.uint8)
         room.numpy()[:] = front
@@ -225,16 +225,16 @@ class Bucket(host.Bucket):
         """Give what is done in this block to the stream of copies up."""
         return self._staging.writing(self._after)
 
-    def look(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
+    def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
         """Return the first bytes of each slot; wait for the copy of these alone."""
         fronts = slots[:, :nbytes]
         return (self._staging.read(fronts) if self._carried else fronts).numpy()
 
-    def spare(self) -> "Bucket":
+    def scratch(self) -> "Bucket":
         """Return a bucket in memory of its own on the device."""
         return Bucket(torch.empty_like(self.buffer), self._carried)
 
-    def settle(
+    def commit(
         self,
         states: Sequence[Any],
         ends: Sequence[int],
@@ -249,11 +249,11 @@ class Bucket(host.Bucket):
         own = [state for state in states if isinstance(state, State) and state.pending]
         if len(own) == len(states):
             there = self._there(written)
-            encoding.settle(own, ends[::2], self.buffer, there, offsets, sizes, scale)
+            encoding.commit(own, ends[::2], self.buffer, there, offsets, sizes, scale)
             return
         held = [state.on_host() for state in states]
         there = self._staging.read(written) if self._carried else written
-        self._copied().settle(held, ends, there, offsets, sizes, scale)
+        self._copied().commit(held, ends, there, offsets, sizes, scale)
 
     def average(
         self,

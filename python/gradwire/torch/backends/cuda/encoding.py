@@ -18,7 +18,7 @@ from gradwire.torch.backends.host.staging import staging
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
-__all__ = ["ZERO", "Outcome", "encode", "settle"]
+__all__ = ["ZERO", "Outcome", "commit", "encode"]
 
 ZERO = 4
 """The column of `Outcome.rows` that tells whether all of the input was zero."""
@@ -58,13 +58,13 @@ def encode(
     out: torch.Tensor,
     positions: Sequence[NDArray[np.uint32] | None] = (),
     *,
-    later: bool = False,
+    deferred: bool = False,
 ) -> Outcome:
     """Encode parts of a flat tensor on the current stream, and wait for the outcomes.
 
     The frames are written to `out` one after another: bytes on the device, from a multiple of 16,
     with room for all limits. Positions may be given, of each part or None; without, the codecs
-    select. Memories, which have one buffer each then, may be written `later`, by `settle`.
+    select. Memories, which have one buffer each then, may be written `deferred`, by `commit`.
     """
     device = gradients.device
     with ExitStack() as stack:
@@ -78,14 +78,14 @@ def encode(
             if each is not None:
                 most[i] = codecs[i]._codec.max_encoded_len(plan.numels[i], each.size)
         limits = [min(pair) for pair in zip(limits, most, strict=True)]
-        table = plan.encode(gradients, limits, tensors, scale, out, positions, later=later)
+        table = plan.encode(gradients, limits, tensors, scale, out, positions, deferred=deferred)
         rows: NDArray[np.int64] = staging(device).read(table).numpy()
         failed = np.flatnonzero(rows[:, _STATUS])
         done = int(failed[0]) if failed.size else len(rows)
         thresholds = rows[:, _THRESHOLD].astype(np.uint32).view(np.float32)
         for i, state in enumerate(states):
             if i < done:
-                state.encoded(codecs[i], _last(rows[i], float(thresholds[i])), later=later)
+                state.encoded(codecs[i], _last(rows[i], float(thresholds[i])), deferred=deferred)
             else:
                 state.failed()
     kept = rows[:done]
@@ -93,7 +93,7 @@ def encode(
     return Outcome(nbytes, kept[:, [_NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO]])
 
 
-def settle(
+def commit(
     states: Sequence[State],
     starts: Sequence[int],
     gradients: torch.Tensor,
@@ -102,7 +102,7 @@ def settle(
     sizes: Sequence[int],
     scale: float,
 ) -> None:
-    """Write the memories of parts of a flat tensor that were encoded with `later`, and wait.
+    """Write the memories of parts of a flat tensor that were encoded with `deferred`, and wait.
 
     Parts begin at `starts`, and their frames, in bytes on the device, at `offsets`.
     """
@@ -117,7 +117,7 @@ def settle(
         )
         found = staging(device).read(outcomes).tolist()
         for state, outcome in zip(states, found, strict=True):
-            state.settled(done=outcome == _DONE)
+            state.committed(done=outcome == _DONE)
     for state, outcome in zip(states, found, strict=True):
         if outcome == _CHANGED:
             raise InputChangedError(state.name)

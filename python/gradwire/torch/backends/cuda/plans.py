@@ -30,9 +30,9 @@ _kept = threading.local()
 
 
 def takes(codec: "Codec") -> bool:
-    """Tell whether kernels encode by this codec: they do not call parts written in Python."""
+    """Tell whether kernels encode by this codec, of whose parts none is written in Python."""
     outside = isinstance(codec.sparsify, Sparsifier) or isinstance(codec.quantize, Quantizer)
-    return not outside and isinstance(codec.indices, str)
+    return not outside and isinstance(codec.indices, str) and structs.has_kernels(codec)
 
 
 def completed(
@@ -112,7 +112,7 @@ class Plan:
         out: torch.Tensor,
         positions: Sequence["NDArray[np.uint32] | None"] = (),
         *,
-        later: bool = False,
+        deferred: bool = False,
     ) -> torch.Tensor:
         """Encode to bytes on the device, on the current stream, and do not wait.
 
@@ -131,7 +131,7 @@ class Plan:
             there = staging(gradients.device).upload(host)
         scratch = _scratch(gradients.device, operators().encode_room(self.number, counts))
         table: torch.Tensor = operators().encode_bucket(
-            self.number, gradients, limits, states, scale, out, scratch, there, counts, later
+            self.number, gradients, limits, states, scale, out, scratch, there, counts, deferred
         )
         return table
 

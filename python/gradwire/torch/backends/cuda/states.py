@@ -100,14 +100,14 @@ class State(Copied):
                 self._written = self._rate
             yield self._device
 
-    def encoded(self, codec: "Codec", last: dict[str, Any], *, later: bool = False) -> None:
+    def encoded(self, codec: "Codec", last: dict[str, Any], *, deferred: bool = False) -> None:
         """Remember an encode of the kernels that succeeded, or the first half of one."""
         self._earlier, self._codec, self._last = self._codec, codec, last
-        self._step += not later
-        self._undoable = later or codec.memory.undoable
-        self.pending = later
+        self._step += not deferred
+        self._undoable = deferred or codec.memory.undoable
+        self.pending = deferred
 
-    def settled(self, *, done: bool) -> None:
+    def committed(self, *, done: bool) -> None:
         """Remember the second half of an encode."""
         self._step += done
         self._undoable = self.pending = False

@@ -210,6 +210,15 @@ class Selection(c.Structure):
     )
 
 
+def has_kernels(codec: gradwire.Codec) -> bool:
+    """Tell whether the structs can say what the parts of a codec are."""
+    return (
+        codec.sparsify.kind in SPARSIFIERS
+        and codec.memory.kind in MEMORIES
+        and _coding_of(codec.quantize) in QUANTIZERS
+    )
+
+
 def sparsify_of(part: sparsify.Sparsifier) -> Sparsify:
     """Return the options of a sparsifier; stages of a controller are filled in by the caller."""
     out = Sparsify(kind=SPARSIFIERS.index(part.kind))
@@ -262,12 +271,7 @@ def memory_of(part: memory.Memory) -> Memory:
 def quantize_of(part: quantize.Quantizer) -> Quantize:
     """Return the options of a quantizer."""
     options = part.get_config()
-    name = part.kind
-    if name == "float16" and options["scaled"]:
-        name = "float16_scaled"
-    if name == "float8":
-        name = f"float8_{options['format']}"
-    out = Quantize(kind=QUANTIZERS.index(name), seed=options.get("seed", 0))
+    out = Quantize(kind=QUANTIZERS.index(_coding_of(part)), seed=options.get("seed", 0))
     out.bits = options.get("bits", 0)
     out.stochastic = options.get("rounding") == "stochastic"
     out.block = options.get("block") or options.get("column") or 0
@@ -275,6 +279,12 @@ def quantize_of(part: quantize.Quantizer) -> Quantize:
     out.norm = options.get("norm") == "max"
     out.magnitude = {"mean": 0, "rms": 1}.get(options.get("scale", "mean"), 2)
     return out
+
+
+def _coding_of(part: quantize.Quantizer) -> str:
+    if isinstance(part, quantize.Float16) and part.scaled:
+        return "float16_scaled"
+    return f"float8_{part.format}" if isinstance(part, quantize.Float8) else part.kind
 
 
 def pattern_of(codec: gradwire.Codec) -> Pattern:

@@ -51,10 +51,10 @@ class Bucket(cpu.Bucket):
                 self._staging.write(self.buffer, self.values)
         self._staged = None
 
-    def resolve(self, *, spoiled: bool) -> None:
+    def resolve(self, *, poisoned: bool) -> None:
         """Resolve the future after the copy."""
         with self._staging.writing(self._after):
-            super().resolve(spoiled=spoiled)
+            super().resolve(poisoned=poisoned)
         # The caller may free it without having waited for the future, as after an error.
         self._staging.keep(self.buffer)
         self._staged = None

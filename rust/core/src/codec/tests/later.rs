@@ -132,10 +132,11 @@ fn positions_that_were_given_are_settled() {
             for step in 0..2 {
                 let (x, [frame, later]) = (gradient(n, step), &mut frames);
                 let x = Input::F32(&x);
-                let whole_one =
-                    codec.encode_at(x, &mut one, support, None, &mut workspace, frame).unwrap();
+                let whole_one = codec
+                    .encode_at(x, &mut one, support, None, &mut workspace, &mut *frame)
+                    .unwrap();
                 let first = codec
-                    .encode_later(x, &mut two, Some(support), None, &mut workspace, later)
+                    .encode_later(x, &mut two, Some(support), None, &mut workspace, &mut *later)
                     .unwrap();
                 two.settle(x, later, &mut workspace).unwrap();
                 assert_eq!((&*frame, whole_one), (&*later, first));
@@ -243,7 +244,9 @@ fn two_buffers_have_no_second_half() {
 
 #[test]
 fn another_learning_rate_drops_the_first_half() {
-    for memory in memories().into_iter().filter(|memory| memory.keeps() == Keeps::SecondMoment) {
+    for memory in
+        memories().into_iter().filter(|memory| memory.facts().keeps == Keeps::SecondMoment)
+    {
         let codec =
             Codec::new(Sparsifier::All, Quantizer::Float32, memory, IndexCoding::Auto).unwrap();
         let (mut state, x) = (codec.init_state(3).unwrap(), Input::F32(&[1.0; 3]));

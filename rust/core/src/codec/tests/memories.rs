@@ -145,7 +145,8 @@ fn what_is_kept_is_normal_or_zero_on_every_level_and_ends_at_zero() {
             let (mut state, mut run) = (codec.init_state(n).unwrap(), Vec::new());
             for s in 0..12 {
                 // Squares of these are near the smallest normal number.
-                let scale = if codec.memory().keeps() == Keeps::SecondMoment { 9e18 } else { 1.0 };
+                let scale =
+                    if codec.memory().facts().keeps == Keeps::SecondMoment { 9e18 } else { 1.0 };
                 let quiet = s >= 9;
                 let x: Vec<f32> =
                     step(s).iter().map(|v| if quiet { 0.0 } else { v * scale }).collect();

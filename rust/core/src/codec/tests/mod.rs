@@ -34,7 +34,7 @@ use crate::sparsify::{
 
 thread_local! {
     /// How often the last frame of a selection was written, to fit its limit.
-    pub(super) static WRITTEN: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    pub(super) static TRIES: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 /// A bounded tensor: bell-shaped around zero, with zeros of both signs, ties and subnormals.
@@ -75,7 +75,7 @@ fn is_plain(quantizer: Quantizer) -> bool {
 
 /// Whether a codec may be composed of them; see the tests of what is refused.
 fn go_together(sparsifier: Sparsifier, quantizer: Quantizer, memory: Memory) -> bool {
-    let always_masked = sparsifier.is_dense() && memory.masks();
+    let always_masked = sparsifier.is_dense() && memory.facts().masks;
     !always_masked && (sparsifier.tells_magnitude() || !quantizer.needs_magnitude())
 }
 

@@ -20,7 +20,7 @@ fn trimmed(codec: &Codec, x: &[f32], limit: usize) -> (u64, usize, u32) {
     let count = encoded.unwrap().count;
     assert!(out.len() <= limit);
     assert_eq!(positions(&out).len() as u64, count);
-    (count, out.len(), WRITTEN.get())
+    (count, out.len(), TRIES.get())
 }
 
 /// A bitmap is as long with few entries as with many: in proportion they come down to a limit a

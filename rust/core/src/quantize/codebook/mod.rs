@@ -122,10 +122,10 @@ impl Code for Coding {
 
     /// Group by group: their magnitudes are too many to be spread over the entries.
     fn encode(self, values: &[f32], codes: &mut [u8], work: Work<'_>) {
-        let Work { kernels, place, room, .. } = work;
+        let Work { kernels, place, scratch, .. } = work;
         let (bits, each) = (self.bits(), self.scales());
         code::in_blocks(bits, values, codes, place, |values, out, place| {
-            code::pack(kernels, (bits, values.len()), &mut room.codes, out, |codes| {
+            code::pack(kernels, (bits, values.len()), &mut scratch.codes, out, |codes| {
                 let (first, len) = (place.first, values.len());
                 self.grouping().for_each_run(first, len, place.positions, |group, range| {
                     let scales = load(each, place.scales, group);
@@ -136,13 +136,13 @@ impl Code for Coding {
     }
 
     fn encode_left(self, values: &mut [f32], codes: &mut [u8], work: Work<'_>) {
-        self.encode(values, codes, Work { room: &mut *work.room, ..work });
+        self.encode(values, codes, Work { scratch: &mut *work.scratch, ..work });
         left_by_decoding(self, values, codes, work);
     }
 
     fn decode(self, codes: &[u8], values: &mut [f32], work: Work<'_>) {
-        let Work { kernels, place, room, .. } = work;
-        let bytes = room.codes.get_or_insert([0; LONGEST]);
+        let Work { kernels, place, scratch, .. } = work;
+        let bytes = scratch.codes.get_or_insert([0; LONGEST]);
         let (bits, each) = (self.bits(), self.scales());
         decode::in_blocks(bits, codes, values, place, |codes, out, place| {
             let codes = unpack(kernels, bits, codes, &mut bytes[..out.len()]);

@@ -36,8 +36,8 @@ fn levels_and_threads_give_the_same_bits() {
         let totals = scanner.scan(Tensor::plain(&x), &ALL);
         assert_eq!(totals.moments, expected.moments);
         assert_eq!(totals.peak, expected.peak);
-        assert_eq!(scanner.survivors().indices(), first.survivors().indices());
-        assert_eq!(scanner.survivors().values(), first.survivors().values());
+        assert_eq!(scanner.candidates().indices(), first.candidates().indices());
+        assert_eq!(scanner.candidates().values(), first.candidates().values());
     }
 }
 
@@ -47,7 +47,7 @@ fn finds_what_a_filter_finds() {
     let naive: Vec<u32> = (0..x.len() as u32).filter(|&i| x[i as usize].abs() > 0.3).collect();
     for mut scanner in scanners() {
         let totals = scanner.scan(Tensor::plain(&x), &ALL);
-        assert_eq!(scanner.survivors().indices(), naive);
+        assert_eq!(scanner.candidates().indices(), naive);
         assert_eq!(totals.moments.count, naive.len() as u64);
         assert_eq!(totals.moments.zeros, (x.len() - naive.len()) as u64);
     }
@@ -61,7 +61,7 @@ fn sums_over_survivors_equal_sums_over_everything() {
         Tensor::plain(&x),
         &Request { entries: Entries::Above { bound: 0.1, cap: usize::MAX }, ..ALL },
     );
-    let from_survivors = tail_of(scanner.survivors(), 0.3);
+    let from_survivors = tail_of(scanner.candidates(), 0.3);
     let request = Request::moments(0.3);
     let from_everything = scanner.scan(Tensor::plain(&x), &request).moments;
     assert_eq!(from_survivors, Moments { zeros: 0, ..from_everything });
@@ -73,7 +73,7 @@ fn too_many_survivors_are_given_up_whole() {
     for mut scanner in scanners() {
         let request = Request { entries: Entries::Above { bound: 0.3, cap: 1000 }, ..ALL };
         assert!(!scanner.scan(Tensor::plain(&x), &request).complete);
-        assert_eq!(scanner.survivors().len(), 0);
+        assert_eq!(scanner.candidates().len(), 0);
     }
 }
 
@@ -104,11 +104,8 @@ fn accumulates_what_it_reads_for_every_dtype() {
             assert_eq!(read.at(n - 1), values[n - 1] + 0.5 * residual[n - 1]);
             let next = Next::Sums { sums: &mut sums, beside: &mut [], streams };
             scanner.read(Update::new(read, next), &Request::default());
-            let next = Next::InPlace {
-                residual: &mut in_place,
-                beside: &mut [],
-                made: Made::Residual { decay: 0.5 },
-            };
+            let next =
+                Next::InPlace { residual: &mut in_place, decay: 0.5, beside: &mut [], rule: None };
             let update = Update::new(Field(input).into(), next);
             assert_eq!(update.tensor().at(n - 1), read.at(n - 1));
             scanner.read(update, &Request::default());
@@ -129,9 +126,9 @@ fn a_look_gathers_from_the_sums_that_are_going_to_be_written() {
         let memory = Past::Residual { residual: &residual, decay: 0.5 };
         let read = Tensor { gradient: Field(Input::F32(&x)), memory };
         let expected = scanner.read(Update::new(read, Next::sums(&mut sums, &mut [])), &ALL);
-        let found = scanner.survivors().indices().to_vec();
+        let found = scanner.candidates().indices().to_vec();
         let totals = scanner.scan(read, &ALL);
         assert_eq!((totals.peak, totals.moments), (expected.peak, expected.moments));
-        assert_eq!(scanner.survivors().indices(), found);
+        assert_eq!(scanner.candidates().indices(), found);
     }
 }

@@ -93,14 +93,7 @@ fn read(data: &Data, kind: Kind, scanner: &mut Scanner, request: &Request) -> Ou
         Kind::None | Kind::Narrow => (Past::None, Next::None),
         Kind::InPlace => {
             sums.copy_from_slice(&data.residual);
-            (
-                Past::None,
-                Next::InPlace {
-                    residual: sums,
-                    beside: &mut [],
-                    made: Made::Residual { decay: 0.5 },
-                },
-            )
+            (Past::None, Next::InPlace { residual: sums, decay: 0.5, beside: &mut [], rule: None })
         }
         Kind::Residual(Written::Not) | Kind::Filter(Written::Not) => (residual, Next::None),
         Kind::Residual(written) => {
@@ -114,8 +107,8 @@ fn read(data: &Data, kind: Kind, scanner: &mut Scanner, request: &Request) -> Ou
         Kind::AdamInPlace => {
             sums.copy_from_slice(&data.residual);
             beside.copy_from_slice(&data.second);
-            let made = Made::Adam { rule: STEP };
-            (Past::None, Next::InPlace { residual: sums, beside, made })
+            let rule = Some(STEP);
+            (Past::None, Next::InPlace { residual: sums, decay: 1.0, beside, rule })
         }
         Kind::Adam(written) => {
             let memory = Past::Adam { second: &data.second, residual: &data.residual, rule: STEP };
@@ -138,13 +131,13 @@ fn read(data: &Data, kind: Kind, scanner: &mut Scanner, request: &Request) -> Ou
     };
     let totals = scanner.read(Update::new(Tensor { gradient, memory }, next), request);
     let [sums, beside] = written.map(|buffer| bits(buffer.as_slice()));
-    let survivors = scanner.survivors();
+    let candidates = scanner.candidates();
     Outcome {
         peak: totals.peak,
         moments: totals.moments,
         complete: totals.complete,
-        indices: survivors.indices().to_vec(),
-        values: bits(survivors.values()),
+        indices: candidates.indices().to_vec(),
+        values: bits(candidates.values()),
         sums,
         beside,
     }
@@ -186,7 +179,7 @@ fn every_reader_finds_and_writes_the_same_on_any_number_of_threads() {
         {
             let mut outcomes = scanners.iter_mut().map(|scanner| {
                 // What the read before has found is not to be mistaken for what this one does.
-                scanner.survivors_mut().clear();
+                scanner.candidates_mut().clear();
                 read(&data, kind, scanner, &request)
             });
             let expected = outcomes.next().unwrap();
@@ -212,7 +205,7 @@ fn every_search_after_a_read_finds_the_same_on_any_number_of_threads() {
             for (chunk, k) in [(7, 2), (100, 1), (4096, 64), (100_000, 3)] {
                 let found = scanners.each_mut().map(|scanner| {
                     scanner.search_chunks(tensor, Chunks { chunk, k });
-                    (scanner.survivors().indices().to_vec(), bits(scanner.survivors().values()))
+                    (scanner.candidates().indices().to_vec(), bits(scanner.candidates().values()))
                 });
                 assert!(found.iter().all(|each| *each == found[0]), "{chunk} {k} {len}");
             }
@@ -238,14 +231,15 @@ fn shares_are_whole_units_in_order() {
             for threads in THREADS {
                 let mut scanner = scanner(threads);
                 let width = threads.min(len / CHUNK).min(len / unit).max(1);
-                let desks = scanner.fan(len, unit, Positions(&positions), |share| {
-                    let Share { range, what: Positions(own), desk, .. } = share;
+                let workers = scanner.parallel(len, unit, Positions(&positions), |share| {
+                    let Share { range, what: Positions(own), worker, .. } = share;
                     assert!(range.start % unit == 0 && own == &positions[range]);
-                    desk.local.places = own.to_vec();
+                    worker.local.places = own.to_vec();
                 });
                 // One alone does it all where the pool is busy.
-                assert!(desks.len() == width || desks.len() == 1);
-                let shares: Vec<_> = desks.iter().map(|desk| &desk.local.places[..]).collect();
+                assert!(workers.len() == width || workers.len() == 1);
+                let shares: Vec<_> =
+                    workers.iter().map(|worker| &worker.local.places[..]).collect();
                 assert!(shares.concat() == positions);
                 let units = shares.iter().map(|share| share.len().div_ceil(unit));
                 assert!(units.clone().max().unwrap() - units.min().unwrap() <= 2);

@@ -1,8 +1,8 @@
-//! Where survivors are written by whole vectors.
+//! Where candidates are written by whole vectors.
 
 use super::SLACK;
 
-/// The place for the next survivors in the two outputs of a block.
+/// The place for the next candidates in the two outputs of a block.
 ///
 /// A vector is stored whole and counted by its hits. Its sixteen lanes at most fit behind the hits of
 /// the elements before it, of which there are no more than these elements: that is what
@@ -26,7 +26,7 @@ impl Front {
         Self { indices: indices.as_mut_ptr(), values: values.as_mut_ptr(), bytes: 0 }
     }
 
-    /// Survivors so far.
+    /// Candidates so far.
     #[inline(always)]
     pub(in crate::simd) fn count(&self) -> usize {
         self.bytes / size_of::<u32>()

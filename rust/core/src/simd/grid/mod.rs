@@ -44,10 +44,10 @@ impl Grid {
     /// The level below a magnitude, and how far it is from there to the next.
     #[inline(always)]
     fn below(self, x: f32, [factor, shift]: [f32; 2]) -> (u32, f32) {
-        let share = (x.abs() * shift) * factor;
+        let share = (x * shift * factor).abs();
         // The smaller of a number and NaN is the number, so that this is in 0..=levels.
         let exact = share.min(self.levels);
-        // SAFETY: finite and at most 127, whatever the value was.
+        // SAFETY: from 0 to 127, whatever value and factors were.
         let whole: i32 = unsafe { exact.to_int_unchecked() };
         (whole as u32, exact - whole as f32)
     }

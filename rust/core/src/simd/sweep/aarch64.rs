@@ -7,7 +7,7 @@ use super::element::Element;
 use super::groups::choose;
 use super::run::{level, run_with};
 use super::vector::{GROUP, Vector};
-use super::{Feedback, Found, Gather};
+use super::{Addend, Found, Gather};
 use crate::Input;
 use crate::simd::above::{Front, aarch64 as above};
 use crate::simd::widen::from_f16::aarch64::{widen_high, widen_low};
@@ -25,7 +25,7 @@ use std::arch::aarch64::{
 
 /// See [`Vector`]: needs NEON, which is part of the target's baseline.
 #[derive(Clone, Copy)]
-pub(super) struct Four([float32x4_t; 4]);
+pub(super) struct Neon([float32x4_t; 4]);
 
 /// The registers of the moments: sums, sums of squares, and counts.
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ pub(super) struct Sums {
 
 // SAFETY of all methods: pointers are the caller's promise, see the trait.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Vector for Four {
+impl Vector for Neon {
     type Sums = Sums;
     type Peak = uint32x4_t;
     /// The peaks of the group.
@@ -306,22 +306,4 @@ impl Vector for Four {
     }
 }
 
-level!(neon, "neon", Four);
-
-pub(super) mod steps {
-    use super::super::Moment;
-    use super::super::groups::choose_steps;
-    use super::super::run::{run_steps_with, steps_level};
-    use super::{Feedback, Found, Four, GROUP, Gather};
-
-    steps_level!(neon, "neon", Four);
-}
-
-pub(super) mod rounded {
-    use super::super::groups::choose_rounded;
-    use super::super::rounded::{Rounded, scalar};
-    use super::super::run::{rounded_level, run_rounded_with};
-    use super::{Element, Found, Four, GROUP, Gather, Input};
-
-    rounded_level!(neon, "neon", Four);
-}
+level!(neon, "neon", Neon);

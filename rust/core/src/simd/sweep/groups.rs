@@ -5,7 +5,7 @@ use super::element::Element;
 use super::feed::{Feed, Nothing, Rounding, Sums, Widened};
 use super::make::{AsTheyAre, Make, Steps};
 use super::vector::{GROUP, HELD, Vector};
-use super::{Feedback, Found, Gather, Moment, Rounded};
+use super::{Addend, Feedback, Found, Gather, Rounded};
 use crate::simd::above::Front;
 use crate::simd::{LANES, moments};
 
@@ -128,47 +128,34 @@ unsafe fn added<V: Vector, T: Element>(
 ///
 /// # Safety
 ///
-/// The CPU has the features of `V`. All that there is has as many elements as `x`; the sum begins on a
-/// cache line if `feedback.streams`.
+/// The CPU has the features of `V`. All that there is has as many elements as `x`; what is written
+/// begins on a cache line if it streams.
 #[inline(always)]
 pub(super) unsafe fn choose<V: Vector, T: Element>(
     x: &[[T; GROUP]],
-    feedback: Option<Feedback<'_>>,
+    memory: Addend<'_>,
     gather: &mut Gather<'_>,
 ) -> Found {
     // SAFETY: as the caller promises.
     unsafe {
-        match feedback {
-            None => with_or_without_sums::<V, T>(x, &AsTheyAre, &Nothing, gather),
-            Some(feedback) => added::<V, T>(x, &AsTheyAre, feedback, gather),
+        match memory {
+            Addend::None => with_or_without_sums::<V, T>(x, &AsTheyAre, &Nothing, gather),
+            Addend::Residual(feedback) => added::<V, T>(x, &AsTheyAre, feedback, gather),
+            Addend::Steps(moment, feedback) => {
+                added::<V, T>(x, &Steps::new(moment), feedback, gather)
+            }
+            Addend::Rounded(memory) => rounded::<V, T>(x, memory, gather),
         }
     }
-}
-
-/// The loop over steps.
-///
-/// # Safety
-///
-/// As of [`choose`]; it holds for what is next, too.
-#[inline(always)]
-pub(super) unsafe fn choose_steps<V: Vector>(
-    x: &[[f32; GROUP]],
-    moment: Moment<'_>,
-    feedback: Feedback<'_>,
-    gather: &mut Gather<'_>,
-) -> Found {
-    // SAFETY: as the caller promises.
-    unsafe { added::<V, f32>(x, &Steps::new(moment), feedback, gather) }
 }
 
 /// The loop that adds a residual in bfloat16.
 ///
 /// # Safety
 ///
-/// The CPU has the features of `V`. All that there is has as many elements as `x`; what is next begins
-/// on a cache line if it streams.
+/// As of [`choose`].
 #[inline(always)]
-pub(super) unsafe fn choose_rounded<V: Vector, T: Element>(
+unsafe fn rounded<V: Vector, T: Element>(
     x: &[[T; GROUP]],
     memory: Rounded<'_>,
     gather: &mut Gather<'_>,

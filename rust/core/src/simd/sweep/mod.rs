@@ -1,4 +1,4 @@
-//! The hot loop: adds the residual, writes the sum, and gathers peak, moments and survivors at once.
+//! The hot loop: adds the residual, writes the sum, and gathers peak, moments and candidates at once.
 //!
 //! A sweep gives what [`add`](super::add), [`peak`](super::peak), [`moments`] and
 //! [`above`](super::above) give one after the other, to the last bit. In one loop the loads of the
@@ -7,7 +7,7 @@
 //! reason elements of other types are made float32 as they are loaded, as [`widen`](super::widen)
 //! does it, not by that kernel before.
 
-use super::{adam, moments};
+use super::moments;
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -19,13 +19,11 @@ mod feed;
 mod groups;
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod make;
-/// The sweep with a residual in bfloat16, which is widened as it is loaded, and rounded as it is stored.
-pub(in crate::simd) mod rounded;
+mod rounded;
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod run;
 mod scalar;
-/// The sweep of steps that are made of gradients: what [`adam`] and a sweep give one after the other.
-pub(in crate::simd) mod steps;
+mod steps;
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod vector;
 #[cfg(target_arch = "x86_64")]
@@ -35,6 +33,7 @@ mod x86;
 pub(in crate::simd) use aarch64::neon;
 pub use rounded::{Keep, Rounded};
 pub(in crate::simd) use scalar::run as scalar;
+pub use steps::Moment;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::simd) use x86::{avx2, avx512};
 
@@ -65,25 +64,80 @@ impl Feedback<'_> {
     }
 }
 
-/// The second moment by which a sweep makes steps of gradients, and where the next one goes: see
-/// [`adam`].
+/// What a sweep adds to a gradient.
 #[derive(Debug)]
-pub struct Moment<'a> {
-    /// As many elements as the gradient; none if `next` holds the second moment, to be overwritten.
-    pub second: Option<&'a [f32]>,
-    /// As many elements as the gradient, and written past the caches if the sum is.
-    pub next: &'a mut [f32],
-    /// How both come about.
-    pub rule: adam::Rule,
+pub enum Addend<'a> {
+    /// Nothing.
+    None,
+    /// A residual.
+    Residual(Feedback<'a>),
+    /// The same, to steps that are made of the gradient.
+    Steps(Moment<'a>, Feedback<'a>),
+    /// A residual in bfloat16.
+    Rounded(Rounded<'a>),
 }
 
-impl Moment<'_> {
+impl Addend<'_> {
+    /// Fails unless all that there is has so many elements.
+    fn check(&self, len: usize) {
+        let given = match self {
+            Self::None => return,
+            Self::Residual(Feedback { residual, sum, .. }) => [Some(&**sum), *residual, None, None],
+            Self::Steps(moment, Feedback { residual, sum, .. }) => {
+                [Some(&**sum), *residual, Some(&*moment.next), moment.second]
+            }
+            Self::Rounded(memory) => return memory.check(len),
+        };
+        let same = given.into_iter().flatten().all(|given| given.len() == len);
+        assert!(same, "blocks of one length");
+    }
+
+    /// Whether those that share draws are in the same group of a block.
+    #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+    fn begins_a_group(&self) -> bool {
+        if let Self::Rounded(memory) = self { memory.begins_a_group() } else { true }
+    }
+
+    /// Streams no more where that cannot be: in place, and to what does not begin on a cache line.
+    #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+    fn stream_if_aligned(&mut self) {
+        fn is_aligned<T>(x: &[T]) -> bool {
+            x.as_ptr().addr().is_multiple_of(64)
+        }
+        match self {
+            Self::None | Self::Rounded(Rounded { keep: None, .. }) => {}
+            Self::Residual(Feedback { residual, sum, streams, .. }) => {
+                *streams &= residual.is_some() && is_aligned(sum);
+            }
+            Self::Steps(Moment { second, next, .. }, Feedback { residual, sum, streams, .. }) => {
+                let apart = residual.is_some() && second.is_some();
+                *streams &= apart && is_aligned(sum) && is_aligned(next);
+            }
+            Self::Rounded(Rounded { residual, keep: Some(keep), .. }) => {
+                keep.streams &= residual.is_some() && is_aligned(keep.next);
+            }
+        }
+    }
+
     /// The same for the first elements, and for those after them.
+    #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
     fn split_at(self, middle: usize) -> (Self, Self) {
-        let Self { second, next, rule } = self;
-        let (front, back) = next.split_at_mut(middle);
-        let (old, older) = second.map(|second| second.split_at(middle)).unzip();
-        (Self { second: old, next: front, rule }, Self { second: older, next: back, rule })
+        match self {
+            Self::None => (Self::None, Self::None),
+            Self::Residual(feedback) => {
+                let (head, tail) = feedback.split_at(middle);
+                (Self::Residual(head), Self::Residual(tail))
+            }
+            Self::Steps(moment, feedback) => {
+                let (first, last) = moment.split_at(middle);
+                let (head, tail) = feedback.split_at(middle);
+                (Self::Steps(first, head), Self::Steps(last, tail))
+            }
+            Self::Rounded(memory) => {
+                let (head, tail) = memory.split_at(middle);
+                (Self::Rounded(head), Self::Rounded(tail))
+            }
+        }
     }
 }
 
@@ -103,11 +157,11 @@ pub struct Gather<'a> {
 }
 
 impl Gather<'_> {
-    /// Fails unless so many survivors have room.
+    /// Fails unless so many candidates have room.
     #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
     fn check_room(&self, len: usize) {
         let room = len + super::above::SLACK;
-        assert!(self.indices.len() >= room && self.values.len() >= room, "room for survivors");
+        assert!(self.indices.len() >= room && self.values.len() >= room, "room for candidates");
     }
 
     /// The same for what is left of a block of which so many elements are done, and what was found.
@@ -180,7 +234,7 @@ mod tests {
             indices: &mut indices,
             values: &mut values,
         };
-        let found = kernels.sweep(x, feedback, gather);
+        let found = kernels.sweep(x, feedback.map_or(Addend::None, Addend::Residual), gather);
         kernels.fence();
         let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         indices.truncate(found.count);

@@ -1,15 +1,9 @@
+//! A residual in bfloat16, which is widened as it is loaded, and rounded as it is stored.
+
 use half::bf16;
 
-use super::scalar::{float32, of_float32 as sweep};
-use super::{Feedback, Found, Gather};
-use crate::Input;
 use crate::rng::Key;
-use crate::simd::{BLOCK, add, dither, widen};
-
-#[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use super::aarch64::rounded::neon;
-#[cfg(target_arch = "x86_64")]
-pub(in crate::simd) use super::x86::rounded::{avx2, avx512};
+use crate::simd::dither;
 
 /// A residual in bfloat16 that a sweep adds, and what it writes.
 #[derive(Debug)]
@@ -91,37 +85,11 @@ impl Keep<'_> {
     }
 }
 
-/// The single kernels one after the other, while the block is in the cache.
-pub(in crate::simd) fn scalar(x: Input<'_>, memory: Rounded<'_>, gather: Gather<'_>) -> Found {
-    memory.check(x.len());
-    of_float32(float32(x, &mut [0.0; BLOCK]), memory, gather)
-}
-
-/// The same of elements that are float32.
-pub(super) fn of_float32(x: &[f32], memory: Rounded<'_>, gather: Gather<'_>) -> Found {
-    let Rounded { residual, decay, sum, keep } = memory;
-    let mut old = [0.0; BLOCK];
-    let old = &mut old[..x.len()];
-    let next = keep.as_ref().map(|keep| &*keep.next);
-    widen::from_bf16::scalar(residual.or(next).unwrap_or_default(), old);
-    let feedback = Feedback { residual: Some(old), decay, sum: &mut *sum, streams: false };
-    let found = sweep(x, Some(feedback), gather);
-    if let Some(Keep { next, filter, key, first, .. }) = keep {
-        let kept = match filter {
-            None => sum,
-            Some((beta, kept)) => {
-                add::scalar(kept, old, x, beta);
-                kept
-            }
-        };
-        dither::scalar(kept, key, first, next);
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::{Addend, Found, Gather};
     use super::*;
+    use crate::Input;
     use crate::buffer::Buffer;
     use crate::simd::above::SLACK;
     use crate::simd::testing::{levels_and_lengths, tensor};
@@ -214,7 +182,7 @@ mod tests {
         });
         let residual = (!mode.is_in_place()).then_some(&residual[..]);
         let memory = Rounded { residual, decay: DECAY, sum: &mut sum, keep };
-        let Found { peak, count } = kernels.sweep_rounded(x, memory, gather);
+        let Found { peak, count } = kernels.sweep(x, Addend::Rounded(memory), gather);
         kernels.fence();
         Outcome {
             peak,
@@ -312,6 +280,6 @@ mod tests {
         let (indices, values) = (&mut indices[..], &mut values[..]);
         let gather = Gather { moments: None, bound: 0.3, base: 0, indices, values };
         let memory = Rounded { residual: None, decay: 1.0, sum: &mut [0.0; 64], keep: None };
-        Kernels::current().sweep_rounded(Input::F32(&[1.0; 64]), memory, gather);
+        Kernels::current().sweep(Input::F32(&[1.0; 64]), Addend::Rounded(memory), gather);
     }
 }

@@ -1,19 +1,16 @@
 //! The single kernels one after the other, while the block is in the cache.
 
-use super::{Feedback, Found, Gather};
+use super::{Addend, Feedback, Found, Gather, Keep, Moment, Rounded};
 use crate::Input;
-use crate::simd::{BLOCK, above, add, moments, normal_or_zero, peak, widen};
+use crate::simd::{BLOCK, above, adam, add, dither, moments, normal_or_zero, peak, widen};
 
-pub(in crate::simd) fn run(
-    x: Input<'_>,
-    feedback: Option<Feedback<'_>>,
-    gather: Gather<'_>,
-) -> Found {
-    of_float32(float32(x, &mut [0.0; BLOCK]), feedback, gather)
+pub(in crate::simd) fn run(x: Input<'_>, memory: Addend<'_>, gather: Gather<'_>) -> Found {
+    memory.check(x.len());
+    of_float32(float32(x, &mut [0.0; BLOCK]), memory, gather)
 }
 
 /// A block as float32, in `plain` if it is not.
-pub(super) fn float32<'s>(x: Input<'s>, plain: &'s mut [f32; BLOCK]) -> &'s [f32] {
+fn float32<'s>(x: Input<'s>, plain: &'s mut [f32; BLOCK]) -> &'s [f32] {
     let plain = &mut plain[..x.len()];
     match x {
         Input::F32(x) => return x,
@@ -25,18 +22,54 @@ pub(super) fn float32<'s>(x: Input<'s>, plain: &'s mut [f32; BLOCK]) -> &'s [f32
 }
 
 /// The sweep of elements that are float32.
-pub(super) fn of_float32(x: &[f32], feedback: Option<Feedback<'_>>, gather: Gather<'_>) -> Found {
-    let Gather { moments: lanes, bound, base, indices, values } = gather;
-    let block = match feedback {
-        Some(Feedback { residual, decay, sum, .. }) => {
-            match residual {
-                Some(residual) => add::scalar(sum, x, residual, decay),
-                None => add_in_place(sum, x, decay),
-            }
-            &*sum
+pub(super) fn of_float32(x: &[f32], memory: Addend<'_>, gather: Gather<'_>) -> Found {
+    match memory {
+        Addend::None => gathered(x, gather),
+        Addend::Residual(feedback) => added(x, feedback, gather),
+        Addend::Steps(Moment { second, next, rule }, feedback) => {
+            let (mut step, mut old) = ([0.0; BLOCK], [0.0; BLOCK]);
+            let (step, old) = (&mut step[..x.len()], &mut old[..x.len()]);
+            let second = second.unwrap_or_else(|| {
+                old.copy_from_slice(next);
+                old
+            });
+            adam::scalar(next, step, x, second, rule);
+            added(step, feedback, gather)
         }
-        None => x,
-    };
+        Addend::Rounded(Rounded { residual, decay, sum, keep }) => {
+            let mut old = [0.0; BLOCK];
+            let old = &mut old[..x.len()];
+            let next = keep.as_ref().map(|keep| &*keep.next);
+            widen::from_bf16::scalar(residual.or(next).unwrap_or_default(), old);
+            let feedback = Feedback { residual: Some(old), decay, sum: &mut *sum, streams: false };
+            let found = added(x, feedback, gather);
+            if let Some(Keep { next, filter, key, first, .. }) = keep {
+                let kept = match filter {
+                    None => sum,
+                    Some((beta, kept)) => {
+                        add::scalar(kept, old, x, beta);
+                        kept
+                    }
+                };
+                dither::scalar(kept, key, first, next);
+            }
+            found
+        }
+    }
+}
+
+/// Adds a residual, and gathers from the sums.
+fn added(x: &[f32], feedback: Feedback<'_>, gather: Gather<'_>) -> Found {
+    let Feedback { residual, decay, sum, .. } = feedback;
+    match residual {
+        Some(residual) => add::scalar(sum, x, residual, decay),
+        None => add_in_place(sum, x, decay),
+    }
+    gathered(sum, gather)
+}
+
+fn gathered(block: &[f32], gather: Gather<'_>) -> Found {
+    let Gather { moments: lanes, bound, base, indices, values } = gather;
     if let Some((location, lanes)) = lanes {
         moments::scalar(block, location, lanes);
     }

@@ -1,32 +1,32 @@
-use super::scalar::of_float32;
-use super::{Feedback, Found, Gather, Moment};
-use crate::simd::{BLOCK, adam};
+//! Steps that are made of a gradient as it is loaded: what [`adam`] and a sweep give one after the other.
 
-#[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use super::aarch64::steps::neon;
-#[cfg(target_arch = "x86_64")]
-pub(in crate::simd) use super::x86::steps::{avx2, avx512};
+use crate::simd::adam;
 
-/// The single kernels one after the other, while the block is in the cache.
-pub(in crate::simd) fn scalar(
-    x: &[f32],
-    moment: Moment<'_>,
-    feedback: Feedback<'_>,
-    gather: Gather<'_>,
-) -> Found {
-    let Moment { second, next, rule } = moment;
-    let (mut step, mut old) = ([0.0; BLOCK], [0.0; BLOCK]);
-    let (step, old) = (&mut step[..x.len()], &mut old[..x.len()]);
-    let second = second.unwrap_or_else(|| {
-        old.copy_from_slice(next);
-        old
-    });
-    adam::scalar(next, step, x, second, rule);
-    of_float32(step, Some(feedback), gather)
+/// The second moment by which a sweep makes steps of gradients, and where the next one goes: see
+/// [`adam`].
+#[derive(Debug)]
+pub struct Moment<'a> {
+    /// As many elements as the gradient; none if `next` holds the second moment, to be overwritten.
+    pub second: Option<&'a [f32]>,
+    /// As many elements as the gradient, and written past the caches if the sum is.
+    pub next: &'a mut [f32],
+    /// How both come about.
+    pub rule: adam::Rule,
+}
+
+impl Moment<'_> {
+    /// The same for the first elements, and for those after them.
+    pub(super) fn split_at(self, middle: usize) -> (Self, Self) {
+        let Self { second, next, rule } = self;
+        let (front, back) = next.split_at_mut(middle);
+        let (old, older) = second.map(|second| second.split_at(middle)).unzip();
+        (Self { second: old, next: front, rule }, Self { second: older, next: back, rule })
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Addend, Feedback, Found, Gather};
     use super::*;
     use crate::Input;
     use crate::buffer::Buffer;
@@ -73,12 +73,12 @@ mod tests {
         };
         let found = if fused {
             let second = (!in_place).then_some(&second[..]);
-            let moment = super::super::Moment { second, next: next.as_mut_slice(), rule: RULE };
-            kernels.sweep_steps(x, moment, feedback, gather)
+            let moment = Moment { second, next: next.as_mut_slice(), rule: RULE };
+            kernels.sweep(Input::F32(x), Addend::Steps(moment, feedback), gather)
         } else {
             let mut step = vec![0.0; n];
             kernels.adam(next.as_mut_slice(), &mut step, x, &second, RULE);
-            kernels.sweep(Input::F32(&step), Some(feedback), gather)
+            kernels.sweep(Input::F32(&step), Addend::Residual(feedback), gather)
         };
         kernels.fence();
         let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();

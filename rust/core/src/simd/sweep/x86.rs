@@ -4,7 +4,7 @@ use super::element::Element;
 use super::groups::choose;
 use super::run::{level, run_with};
 use super::vector::GROUP;
-use super::{Feedback, Found, Gather};
+use super::{Addend, Found, Gather};
 use crate::Input;
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
@@ -23,33 +23,5 @@ fn fetch<T>(from: *const T, len: usize) {
     }
 }
 
-level!(avx2, "avx2,bmi1,bmi2,f16c,lzcnt,popcnt", avx2_vector::Pair);
-level!(avx512, "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt", avx512_vector::Whole);
-
-pub(super) mod steps {
-    use super::super::Moment;
-    use super::super::groups::choose_steps;
-    use super::super::run::{run_steps_with, steps_level};
-    use super::{Feedback, Found, GROUP, Gather, avx2_vector, avx512_vector};
-
-    steps_level!(avx2, "avx2,bmi1,bmi2,f16c,lzcnt,popcnt", avx2_vector::Pair);
-    steps_level!(
-        avx512,
-        "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt",
-        avx512_vector::Whole
-    );
-}
-
-pub(super) mod rounded {
-    use super::super::groups::choose_rounded;
-    use super::super::rounded::{Rounded, scalar};
-    use super::super::run::{rounded_level, run_rounded_with};
-    use super::{Element, Found, GROUP, Gather, Input, avx2_vector, avx512_vector};
-
-    rounded_level!(avx2, "avx2,bmi1,bmi2,f16c,lzcnt,popcnt", avx2_vector::Pair);
-    rounded_level!(
-        avx512,
-        "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt",
-        avx512_vector::Whole
-    );
-}
+level!(avx2, "avx2,bmi1,bmi2,f16c,lzcnt,popcnt", avx2_vector::Avx2);
+level!(avx512, "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt", avx512_vector::Avx512);

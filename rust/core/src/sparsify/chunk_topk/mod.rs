@@ -61,11 +61,11 @@ impl ChunkTopK {
                 scratch: &mut *scanned.scratch,
             };
             largest::keep(u64::from(self.k).min(len as u64), &mut part);
-            let largest = scanned.scanner.survivors_mut();
+            let largest = scanned.scanner.candidates_mut();
             largest.indices_mut().iter_mut().for_each(|position| *position += at as u32);
             found.append(largest);
         }
-        std::mem::swap(scanned.scanner.survivors_mut(), &mut found);
+        std::mem::swap(scanned.scanner.candidates_mut(), &mut found);
         scanned.scanner.put_entries(found);
     }
 

@@ -1,8 +1,8 @@
 //! Tiles of a matrix, a band of them after the other.
 
 use super::Tile;
-use crate::room;
-use crate::scan::{Chunks, Desk, Local, Share, Tensor};
+use crate::allocate;
+use crate::scan::{Chunks, Local, Share, Tensor, Worker};
 
 /// A matrix and its tiles.
 #[derive(Clone, Copy)]
@@ -44,7 +44,7 @@ impl Grid {
 
     /// Searches a share of the bands.
     pub fn search(self, tensor: &Tensor<'_>, k: usize, share: Share<'_, ()>) {
-        let Share { kernels, range, desk: Desk { survivors, local, scratch, .. }, .. } = share;
+        let Share { kernels, range, worker: Worker { candidates, local, scratch, .. }, .. } = share;
         for band in range.start / self.band()..range.end.div_ceil(self.band()) {
             let top = band * self.tile_rows;
             let height = self.tile_rows.min(self.rows - top);
@@ -53,7 +53,7 @@ impl Grid {
             entries.forgive();
             for left in (0..self.width).step_by(self.tile_columns) {
                 let width = self.tile_columns.min(self.width - left);
-                if !survivors.admit_memory(room::resize(floats, height * width)) {
+                if !candidates.admit_memory(allocate::resize(floats, height * width)) {
                     return;
                 }
                 for (r, row) in floats.chunks_mut(width).enumerate() {
@@ -70,8 +70,8 @@ impl Grid {
             // Entries of a row are in order already, tile by tile: rows are put after each other.
             let row_of = |place: u32| place as usize / self.width;
             places.clear();
-            let allocated = room::resize(places, height + 1).and(entries.check_memory());
-            if !survivors.admit_memory(allocated) {
+            let allocated = allocate::resize(places, height + 1).and(entries.check_memory());
+            if !candidates.admit_memory(allocated) {
                 return;
             }
             entries.indices().iter().for_each(|&place| places[row_of(place) + 1] += 1);
@@ -79,13 +79,13 @@ impl Grid {
                 places[r + 1] += places[r];
             }
             let start = (top * self.width) as u32;
-            let Some((indices, values)) = survivors.room(entries.len()) else { return };
+            let Some((indices, values)) = candidates.spare(entries.len()) else { return };
             for (&place, &value) in entries.indices().iter().zip(entries.values()) {
                 let slot = &mut places[row_of(place)];
                 (indices[*slot as usize], values[*slot as usize]) = (start + place, value);
                 *slot += 1;
             }
-            survivors.admit(entries.len());
+            candidates.admit(entries.len());
         }
     }
 }

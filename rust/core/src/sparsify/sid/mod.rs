@@ -5,10 +5,10 @@
 //!
 //! The read that adds the gradient to the residual takes the moments of the exceedances over the
 //! last step's first threshold, and compacts the entries above a bound that later stages are
-//! expected to reach; those stages then work on the survivors alone. If there is no last step, or
+//! expected to reach; those stages then work on the candidates alone. If there is no last step, or
 //! its threshold has become useless, the first stage is fitted to the moments of all magnitudes, as
 //! published, and the tensor is read once more for the exceedances over the new threshold. A bound
-//! that was too high costs another read but never changes the result: sums over survivors equal sums
+//! that was too high costs another read but never changes the result: sums over candidates equal sums
 //! over the tensor to the last bit.
 //!
 //! A fit outside the band costs the exact selection in addition. If that happens most of the time,
@@ -17,7 +17,7 @@
 //! [`Mode::Paper`] with no band is the published method, and follows the authors' code
 //! (sands-lab/SIDCo, `compression.py`, the classes with error compensation; `--stages -1`) but for
 //! this: a controller for each tensor, where theirs is one for all; the location of a tail is the last
-//! threshold, not the smallest survivor; the gamma shape is the maximum-likelihood one, not its closed
+//! threshold, not the smallest candidate; the gamma shape is the maximum-likelihood one, not its closed
 //! approximation (within 1.4 %); sums are taken in float64; a target of `first_ratio` or more takes one
 //! stage, where theirs lowers the threshold again; and where nothing can be fitted (equal magnitudes)
 //! or fewer than eight survive, the exact selection or the last threshold serves, where theirs divides
@@ -138,8 +138,8 @@ impl Sid {
             };
             scanned.compact(fitted, cap);
         }
-        let survivors = scanned.scanner.survivors();
-        let above = survivors.values().iter().filter(|v| v.abs() > fitted).count();
+        let candidates = scanned.scanner.candidates();
+        let above = candidates.values().iter().filter(|v| v.abs() > fitted).count();
         // More than could be kept is far more than wanted.
         let above = if scanned.totals.complete { above as f64 } else { scanned.numel() as f64 };
         let achieved = above / k as f64;
@@ -151,10 +151,10 @@ impl Sid {
         if !inside {
             return None;
         }
-        let (bound, survivors) = (scanned.request.bound().unwrap_or(0.0), survivors.len());
+        let (bound, candidates) = (scanned.request.bound().unwrap_or(0.0), candidates.len());
         let kernels = scanned.scanner.kernels;
-        scanned.scanner.survivors_mut().keep_above(kernels, fitted);
-        Some(Kept { threshold: fitted, bound, survivors })
+        scanned.scanner.candidates_mut().keep_above(kernels, fitted);
+        Some(Kept { threshold: fitted, bound, candidates })
     }
 }
 
@@ -281,7 +281,7 @@ impl Sparsify for Sid {
             stages.controller.judge(kept.is_some());
         }
         let kept = kept.unwrap_or_else(|| largest::keep(k, scanned));
-        let selected = scanned.scanner.survivors().len() as u64;
+        let selected = scanned.scanner.candidates().len() as u64;
         let growth = topk::track(selected, scanned.numel(), kept, tracker);
         if let Some(stages) = &mut tracker.stages {
             stages.location = fitted.and_then(|fitted| fitted.location).map(|at| at * growth);

@@ -5,10 +5,10 @@ use crate::fit::{self, Mode, Moments, Plan};
 use crate::scan::{self, Request};
 use crate::sparsify::{Scanned, Tracker};
 
-/// Sweeping over so many entries costs as much as working on one survivor.
+/// Sweeping over so many entries costs as much as working on one candidate.
 pub(super) const FEW: u64 = 16;
 
-/// Survivors to have for each that the stages after the second need: magnitudes may shrink. Many
+/// Candidates to have for each that the stages after the second need: magnitudes may shrink. Many
 /// cost more than a read that is needed now and then.
 fn spare(needed: u64, numel: u64) -> f64 {
     if needed <= numel / (4 * FEW) { 2.0 } else { 1.3 }
@@ -20,7 +20,7 @@ pub(super) struct Fitted {
     /// The threshold of the last stage.
     pub threshold: f32,
     /// A bound that covers the threshold of the second, if there are more and they work on few
-    /// survivors.
+    /// candidates.
     pub below_second: Option<f32>,
     /// A threshold for the first stage of the next step.
     pub location: Option<f32>,
@@ -104,7 +104,7 @@ fn tracked(plan: &Plan, scanned: &Scanned<'_, '_>) -> Option<Tail> {
 /// The only long stage of [`Mode::Tracking`] is left out: the tail above the bound is all there is.
 fn above_bound(k: u64, scanned: &Scanned<'_, '_>) -> Option<Tail> {
     let bound = scanned.request.bound().filter(|_| scanned.totals.complete)?;
-    let moments = scan::tail_of(scanned.scanner.survivors(), bound);
+    let moments = scan::tail_of(scanned.scanner.candidates(), bound);
     (moments.count > k).then_some((bound, moments))
 }
 
@@ -115,11 +115,11 @@ fn next_location((location, tail): Tail, wanted: f64) -> Option<f32> {
     (next > 0.0 && (next as f32).is_finite()).then_some(next as f32)
 }
 
-/// Moments of the exceedances over a location, from the survivors if they are all there and few.
+/// Moments of the exceedances over a location, from the candidates if they are all there and few.
 fn exceedances(location: f32, scanned: &mut Scanned<'_, '_>) -> Moments {
-    let few = scanned.scanner.survivors().len() as u64 <= scanned.numel() as u64 / FEW;
+    let few = scanned.scanner.candidates().len() as u64 <= scanned.numel() as u64 / FEW;
     if scanned.covers(location) && few {
-        return scan::tail_of(scanned.scanner.survivors(), location);
+        return scan::tail_of(scanned.scanner.candidates(), location);
     }
     let request = Request::moments(location);
     scanned.scanner.scan(scanned.tensor, &request).moments

@@ -20,7 +20,7 @@ use std::arch::x86_64::{
 
 /// See [`Vector`]: needs AVX2 and F16C.
 #[derive(Clone, Copy)]
-pub(super) struct Pair([__m256; 2]);
+pub(super) struct Avx2([__m256; 2]);
 
 /// The registers of the moments: sums and sums of squares.
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ unsafe fn upper(from: *const bf16) -> __m256 {
 // SAFETY of all methods: features and pointers are the caller's promise, see the trait. There are no
 // closures in them: those would not be inlined into the function that has the features.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Vector for Pair {
+impl Vector for Avx2 {
     type Sums = Sums;
     type Peak = [__m256i; 2];
     type Hits = [u16; HELD];

@@ -18,7 +18,7 @@ use std::arch::x86_64::{
 
 /// See [`Vector`]: needs AVX-512 F, BW and DQ.
 #[derive(Clone, Copy)]
-pub(super) struct Whole(__m512);
+pub(super) struct Avx512(__m512);
 
 /// The registers of the moments: sums and sums of squares.
 #[derive(Clone, Copy)]
@@ -41,7 +41,7 @@ static UPPER: [u16; 2 * LANES] = {
 
 // SAFETY of all methods: features and pointers are the caller's promise, see the trait.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Vector for Whole {
+impl Vector for Avx512 {
     type Sums = Sums;
     type Peak = __m512i;
     type Hits = [u16; HELD];

@@ -1,0 +1,197 @@
+"""Predict every method at every number of ranks."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gradwire import exchange as exchanges
+from gradwire.cli.codecs import build, unfit
+from gradwire.codec import Codec
+from gradwire.cost import (
+    Calibration,
+    Link,
+    Method,
+    Network,
+    Prediction,
+    QuantizedAllReduce,
+    SparseReduceScatter,
+    Workload,
+    bf16,
+    compressed,
+    fp32,
+    predict,
+)
+from gradwire.cost.prediction import Steps, fastest, pays_below
+
+__all__ = ["Plan", "Row", "Scenario", "build_codecs", "plan"]
+
+_SCATTER = "/scatter"
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenario:
+    """The workload and networks of a plan.
+
+    Attributes
+    ----------
+    workload : Workload
+        A step without any exchange.
+    ranks : tuple of int
+        Numbers of ranks.
+    link, inside : Link
+        Between nodes and inside them.
+    node_size : int
+        Ranks of a node.
+    ratio : float
+        Share of the entries that codecs send.
+    """
+
+    workload: Workload
+    ranks: tuple[int, ...]
+    link: Link
+    node_size: int
+    inside: Link
+    ratio: float
+
+    def networks(self) -> list[Network]:
+        """Return the network of each number of ranks."""
+        return [Network(each, self.link, self.node_size, self.inside) for each in self.ranks]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One method: its predictions and break-even links, for each number of ranks.
+
+    ``pays_below`` are bits per second, 0 for never and infinite for always; None for dense ones.
+    """
+
+    method: Method
+    predictions: tuple[Prediction, ...]
+    pays_below: tuple[float, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All methods."""
+
+    scenario: Scenario
+    rows: tuple[Row, ...]
+
+    def winners(self) -> list[Row]:
+        """Return the fastest method of each number of ranks."""
+        return [
+            min(self.rows, key=lambda row: row.predictions[at].step)
+            for at in range(len(self.scenario.ranks))
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists, dicts, strings and numbers."""
+        scenario = self.scenario
+        return {
+            "model_size": scenario.workload.numel,
+            "ranks": list(scenario.ranks),
+            "link": dataclasses.asdict(scenario.link),
+            "node_size": scenario.node_size,
+            "ratio": scenario.ratio,
+            "compute_seconds": scenario.workload.compute,
+            "winners": [row.method.name for row in self.winners()],
+            "methods": [_plain(row) for row in self.rows],
+        }
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    pays = row.pays_below
+    return {
+        "method": row.method.name,
+        "exchange": type(row.method.exchange).__name__,
+        "step_seconds": [each.step for each in row.predictions],
+        "exposed_seconds": [each.exposed for each in row.predictions],
+        "sent_bytes": [each.sent for each in row.predictions],
+        "sent_inside_bytes": [each.sent_inside for each in row.predictions],
+        "memory_bytes": [each.memory for each in row.predictions],
+        "pays_below_bits_per_second": None
+        if pays is None
+        else ["always" if math.isinf(each) else each for each in pays],
+    }
+
+
+def build_codecs(names: Sequence[str], ratio: float, node_size: int = 1) -> dict[str, Codec]:
+    """Return the codecs of these names, for nodes of ``node_size`` ranks.
+
+    Raises
+    ------
+    ValueError
+        An unknown preset, one that needs an option, or a reduce-scatter that does not take the
+        codec or works in nodes.
+    """
+    codecs = {}
+    for name in names:
+        preset = name.removesuffix(_SCATTER)
+        if why := unfit(preset):
+            raise ValueError(f"argument --codecs: {why}")
+        codecs[preset] = build(preset, ratio)
+        if name.endswith(_SCATTER):
+            _scatters(name, codecs[preset], node_size)
+    return codecs
+
+
+def _scatters(name: str, codec: Codec, node_size: int) -> None:
+    """Refuse what no exchange of owners takes."""
+    if node_size > 1:
+        raise ValueError(
+            f"argument --codecs: {name} works without nodes only; leave out --node-size, or "
+            f"{_SCATTER}"
+        )
+    if codec.exchange.needs_whole_tensor:
+        preset = name.removesuffix(_SCATTER)
+        raise ValueError(f"argument --codecs: {preset} has no frames to scatter")
+    try:
+        selects = codec.sparsify.selects
+        own = exchanges.ReduceScatter() if selects else exchanges.QuantizedAllReduce()
+        dataclasses.replace(codec, exchange=own)
+    except ValueError as error:
+        raise ValueError(f"argument --codecs: {name}: {error}") from error
+
+
+def plan(
+    scenario: Scenario, names: Sequence[str], codecs: dict[str, Codec], calibration: Calibration
+) -> Plan:
+    """Predict plain DDP and these codecs.
+
+    Raises
+    ------
+    ValueError
+        The calibration lacks a codec, or has another one of that name.
+    """
+    for name, codec in codecs.items():
+        known = calibration.codecs.get(name)
+        if known is not None and known.codec != codec:
+            raise ValueError(
+                f"the calibration has {known.codec!r} as {name!r}, not {codec!r}: give the --ratio "
+                "it was made with, or leave out --calibration"
+            )
+    networks = scenario.networks()
+    baselines = [fp32(), bf16(calibration)]
+    rows = [_row(scenario, each, networks, None) for each in baselines]
+    dense = [fastest(scenario.workload, baselines, each) for each in networks]
+    for name in names:
+        preset = name.removesuffix(_SCATTER)
+        exchange = None
+        if name != preset:
+            selects = calibration.codecs[preset].codec.sparsify.selects
+            exchange = SparseReduceScatter() if selects else QuantizedAllReduce()
+        method = dataclasses.replace(compressed(preset, calibration, exchange), name=name)
+        rows.append(_row(scenario, method, networks, dense))
+    return Plan(scenario, tuple(rows))
+
+
+def _row(
+    scenario: Scenario, method: Method, networks: list[Network], dense: list[Steps] | None
+) -> Row:
+    predictions = tuple(predict(scenario.workload, method, each) for each in networks)
+    pays = None
+    if dense is not None:
+        own = [fastest(scenario.workload, [method], each) for each in networks]
+        pays = tuple(pays_below(*each) for each in zip(own, dense, strict=True))
+    return Row(method, predictions, pays)

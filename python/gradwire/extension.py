@@ -1,0 +1,219 @@
+"""Codecs from other packages: parts written in Python, a preset, an entry point.
+
+Memories, frames, checkpoints, `gradwire.torch` and the command line work with such parts just as
+with built-in ones. See the guide "Adding a codec".
+"""
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gradwire import quantize, sparsify
+from gradwire._part import Part, public_name
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+__all__ = ["IndexCoding", "Quantizer", "Sparsifier"]
+
+
+class Outside(Part):
+    """A part from another package. Its kind must differ from that of every other of its sort."""
+
+    @classmethod
+    def _register(cls) -> None:
+        name = ".".join(_home(cls))
+        kind: object = cls.__dict__["kind"]
+        if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", kind):
+            raise TypeError(
+                f"{name}.kind must be a lower-case identifier of at most 63 characters, "
+                f"got {kind!r}"
+            )
+        other = cls.KINDS.get(kind)
+        # A class that is defined again, as in a notebook, replaces the old one.
+        if other is not None and _home(other) != _home(cls):
+            taken = ".".join(_home(other)) if issubclass(other, Outside) else public_name(other)
+            raise TypeError(f"{name}.kind is {kind!r}, which {taken} already uses")
+        cls.KINDS[kind] = cls
+
+
+def _home(cls: type[Any]) -> tuple[str, str]:
+    return cls.__module__, cls.__qualname__
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Sparsifier(Outside, sparsify.Sparsifier):
+    """Base class for sparsifiers written in Python.
+
+    A subclass is a frozen dataclass whose fields are its options: plain values that `get_config`
+    returns and `from_config` accepts. It sets a unique ``kind``, which identifies it in
+    configurations, and implements `select`. It must not hold state: everything that changes is in
+    `gradwire.State`.
+
+    Every encode allocates an array of the tensor's size for `select`; the rest costs as much as
+    `gradwire.Codec.encode_at`.
+    """
+
+    selects: ClassVar[bool] = True
+    shared: ClassVar[bool] = False
+    magnitude: ClassVar[str | None] = None
+
+    def select(self, values: "NDArray[np.float32]", *, step: int, key: int) -> "NDArray[Any]":
+        """Return the positions of the entries to send.
+
+        Parameters
+        ----------
+        values : numpy.ndarray
+            float32, shape (n,), finite, read-only: the sum of tensor and memory.
+        step : int
+            Number of earlier encodes of this tensor.
+        key : int
+            A 64-bit random seed, the same on every rank, different for each step and for each name
+            of a state. Use it as in ``numpy.random.Generator(numpy.random.Philox(key))``.
+
+        Returns
+        -------
+        numpy.ndarray
+            Integers, shape (count,), strictly ascending, each in 0..n-1. Entries that are zero may
+            be selected; they take up space and change nothing.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no method select")
+
+    def max_count(self, numel: int) -> int:
+        """Return the largest number of entries that `select` may return, by default all."""
+        return numel
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Quantizer(Outside, quantize.Quantizer):
+    """Base class for quantizers written in Python.
+
+    A subclass is a frozen dataclass whose fields are its options: plain values that `get_config`
+    returns and `from_config` accepts. It sets a unique ``kind`` of at most 63 characters, which
+    stands in configurations and in frames, and implements `encode`, `decode` and `max_len`. It must
+    not hold state: everything that changes is in `gradwire.State`.
+
+    A frame holds the kind and the bytes of `encode`, but no options: readers have only the class.
+    What they need beside the values must be in the bytes.
+
+    An encode makes an exact frame first, codes its values and decodes them again, so that the
+    residual keeps what the receiver does not get. With ``Residual(low_memory=True)`` it is made on
+    a copy of the residual. A decode makes an array of the values.
+
+    One whose error can be larger than the values sets ``contracts = False``, and is then refused
+    behind a memory, where its error would grow from encode to encode.
+    """
+
+    summed_as: ClassVar[str | None] = None
+    contracts: ClassVar[bool] = True
+    needs_memory: ClassVar[bool] = False
+
+    def encode(self, values: "NDArray[np.float32]", *, step: int, key: int) -> "Buffer":
+        """Return a code of the values.
+
+        Parameters
+        ----------
+        values : numpy.ndarray
+            float32, shape (count,), finite, read-only, count at least 1: the entries to send, in
+            the order of their positions.
+        step : int
+            Number of earlier encodes of this tensor.
+        key : int
+            A 64-bit random seed, different for each rank, step and name of a state. Use it as in
+            ``numpy.random.Generator(numpy.random.Philox(key))``.
+
+        Returns
+        -------
+        bytes-like
+            At most ``max_len(count)`` bytes, and at least one bit per value, so that the memory of
+            a reader is in proportion to the bytes that it receives.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no method encode")
+
+    @classmethod
+    def decode(cls, data: bytes, count: int) -> "NDArray[np.float32]":
+        """Return the values of a code.
+
+        It must decode the same values on every machine, from the data alone. The data may come from
+        anywhere: raise an exception if they are not what `encode` returns.
+
+        Parameters
+        ----------
+        data : bytes
+            At least one bit per value.
+        count : int
+            Number of values, at least 1.
+
+        Returns
+        -------
+        numpy.ndarray
+            float32, shape (count,), finite.
+        """
+        raise NotImplementedError(f"{cls.__name__} has no method decode")
+
+    def max_len(self, count: int) -> int:
+        """Return the largest number of bytes of a code of ``count`` values or fewer.
+
+        It must not decrease with the count. Buffers are reserved by it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no method max_len")
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class IndexCoding(Outside):
+    """Base class for codings of positions written in Python; the ``indices`` of a codec.
+
+    A subclass is a frozen dataclass like `Quantizer`, with a unique ``kind`` of at most 63
+    characters, and implements `encode`, `decode` and `max_len`. Frames without entries, or with an
+    entry at every position, have no positions to code and do without it.
+
+    Every encode decodes its positions again, to be sure that a receiver gets the same.
+    """
+
+    KINDS: ClassVar[dict[str, type[Part]]] = {}
+
+    def encode(self, positions: "NDArray[np.uint32]", *, numel: int) -> "Buffer":
+        """Return a code of the positions.
+
+        Parameters
+        ----------
+        positions : numpy.ndarray
+            uint32, shape (count,), strictly ascending, each below ``numel``, read-only;
+            0 < count < numel.
+        numel : int
+            Number of entries of the tensor.
+
+        Returns
+        -------
+        bytes-like
+            At most ``max_len(numel, count)`` bytes.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no method encode")
+
+    @classmethod
+    def decode(cls, data: bytes, numel: int, count: int) -> "NDArray[Any]":
+        """Return the positions of a code.
+
+        The data may come from anywhere: raise an exception if they are not what `encode` returns.
+
+        Parameters
+        ----------
+        data : bytes
+        numel, count : int
+            Number of entries of the tensor, and of positions; 0 < count <= numel.
+
+        Returns
+        -------
+        numpy.ndarray
+            Integers, shape (count,), strictly ascending, each below ``numel``.
+        """
+        raise NotImplementedError(f"{cls.__name__} has no method decode")
+
+    def max_len(self, numel: int, count: int) -> int:
+        """Return the largest number of bytes of a code of ``count`` positions or fewer.
+
+        It must not decrease with the count. Buffers are reserved by it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no method max_len")

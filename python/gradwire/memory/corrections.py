@@ -1,0 +1,149 @@
+"""Momentum and Adam, applied on each rank before entries are selected."""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from gradwire import _validate
+from gradwire.memory.base import Memory
+
+__all__ = ["AdamCorrection", "MomentumCorrection"]
+
+
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class MomentumCorrection(Memory):
+    """Apply momentum before entries are selected, and accumulate the result (DGC).
+
+    With momentum ``u``, velocity ``v`` and tensor ``g``: ``u = momentum * u + g`` and
+    ``v = v + u``, or with Nesterov's ``u = momentum * (u + g)`` and ``v = v + u + g``. Entries of
+    ``v`` are sent and subtracted from it as the receiver decodes them.
+
+    The optimizer must not apply momentum again: what it receives is already a step. Use
+    `gradwire.torch.optim.SGD` with the same momentum, or an optimizer without.
+
+    The state holds four float32 buffers of n elements, two pairs that swap on success. Every encode
+    reads the tensor, ``u`` and ``v`` and writes ``u`` and ``v``; with ``clip`` it reads the tensor
+    once more.
+
+    Parameters
+    ----------
+    momentum : float
+        0 <= momentum < 1.
+    nesterov : bool
+        Nesterov's momentum.
+    masking : bool
+        Also set ``u`` to zero where entries were sent, so that stale momentum does not keep pushing
+        (momentum factor masking).
+    clip : float, optional
+        Maximum Euclidean norm of ``g``, the gradient of this tensor on this rank; if its norm is
+        larger, ``g`` is scaled down first. The paper clips a different norm: that of the node's
+        whole gradient, over all tensors, at N**-0.5 times the threshold for the sum over N nodes.
+
+    References
+    ----------
+    Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth for
+    Distributed Training", ICLR 2018, sections 3.2 (correction, clipping) and 3.3 (masking).
+    """
+
+    momentum: float = 0.9
+    nesterov: bool = False
+    masking: bool = True
+    clip: float | None = None
+    kind: ClassVar[str] = "momentum_correction"
+    keeps: ClassVar[bool] = True
+    corrects: ClassVar[bool] = True
+    updates: ClassVar[bool] = False
+    undoable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        momentum = _validate.positive("momentum", self.momentum)
+        if momentum >= 1.0:
+            raise ValueError(f"momentum must be below 1, got {self.momentum!r}")
+        self._set("momentum", momentum)
+        _validate.boolean("nesterov", self.nesterov)
+        _validate.boolean("masking", self.masking)
+        if self.clip is not None:
+            clip = _validate.positive("clip", self.clip)
+            if clip == 0.0:
+                raise ValueError("clip must be greater than 0, got 0: pass None for no clipping")
+            self._set("clip", clip)
+
+
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class AdamCorrection(Memory):
+    """Make Adam's step of the gradient before entries are selected, and keep what is not sent.
+
+    With gradient ``g``, second moment ``v``, residual ``r`` and the learning rate ``lr`` of
+    `gradwire.State.learning_rate`, the t-th encode computes ``v = beta2 * v + (1 - beta2) * g * g``
+    and ``r = r + lr * g / (sqrt(v / (1 - beta2**t)) + eps)``. Entries of ``r`` are sent and
+    subtracted from it as the receiver decodes them.
+
+    What is decoded is an update: subtract it from the parameter, without another learning rate.
+    `gradwire.torch.optim.AdamW` does, with decoupled weight decay. There is no first moment
+    (beta1 is 0): an entry that waits in ``r`` gathers steps as a momentum would. Selection compares
+    steps, so that every layer gets its share whatever the scale of its gradients, and ``v`` never
+    sees the spikes that sparse gradients arrive in.
+
+    The arithmetic is in float32, each operation rounded by itself. A second moment beyond float32
+    stays the largest number there is, and one below the smallest normal number is 0. Neither makes
+    a step larger than Adam's bound, ``lr * sqrt((1 - beta2**t) / (1 - beta2))``: at most
+    ``lr / sqrt(1 - beta2)``, and ``lr`` in the first step. A gradient that is not finite is
+    refused, and nothing changes.
+
+    The state holds four float32 buffers of n elements, two pairs that swap on success; or, with
+    ``low_memory``, two. Every encode reads the tensor, ``v`` and ``r`` and writes ``v`` and ``r``.
+
+    Parameters
+    ----------
+    beta2 : float
+        Decay of the second moment, 0 <= beta2 < 1.
+    eps : float
+        Added to the square root of the second moment; above 0 and a normal float32 (1.2e-38 at
+        least).
+    low_memory : bool
+        Keep one buffer each of ``v`` and ``r`` instead of two, for the same frames and the same
+        state. Every encode reads all three once more, to find non-finite values before it writes;
+        a failed encode still changes nothing. `gradwire.State.rollback` raises an error, because
+        there is nothing to go back to. `gradwire.torch.ddp` writes the buffers when a whole step is
+        known to be good on all ranks.
+
+    References
+    ----------
+    Kingma, Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015: algorithm 1, and
+    section 2.1 for the bound.
+
+    Chen, Shen, Liu, Luo, "Efficient-Adam: Communication-Efficient Distributed Adam", arXiv 2022: a
+    distributed Adam with error feedback.
+    """
+
+    beta2: float = 0.999
+    eps: float = 1e-8
+    low_memory: bool = False
+    kind: ClassVar[str] = "adam_correction"
+    keeps: ClassVar[bool] = True
+    corrects: ClassVar[bool] = False
+    updates: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        beta2 = _validate.positive("beta2", self.beta2)
+        if beta2 >= 1.0:
+            raise ValueError(f"beta2 must be below 1, got {self.beta2!r}")
+        self._set("beta2", beta2)
+        eps = _validate.real("eps", self.eps)
+        if not float(np.finfo(np.float32).tiny) <= eps < math.inf:
+            raise ValueError(f"eps must be above 0 and a normal float32, got {self.eps!r}")
+        self._set("eps", eps)
+        _validate.boolean("low_memory", self.low_memory)
+
+    @property
+    def undoable(self) -> bool:
+        """Whether there are second buffers, from which an encode can be undone."""
+        return not self.low_memory
+
+    def kept_as(self, other: Memory) -> Memory:
+        """Return the same memory in as many buffers as another: it does not affect training."""
+        if not isinstance(other, AdamCorrection):
+            return self
+        return dataclasses.replace(self, low_memory=other.low_memory)

@@ -1,0 +1,115 @@
+"""Which backend takes a tensor, and why."""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+
+from gradwire.errors import ExtensionError
+from gradwire.torch.backends import cpu, cuda, host
+from gradwire.torch.backends.cuda.operators import hindrance
+from gradwire.torch.backends.interface import Backend
+from gradwire.torch.cuda import load
+
+__all__ = ["BackendInUse", "backend", "backend_for"]
+
+_IN_PLACE: Backend = cpu
+_STAGED: Backend = host
+_KERNELS: Backend = cuda
+_COPIES = "tensors are copied to the host, which encodes them"
+
+
+@dataclass(frozen=True, slots=True)
+class BackendInUse:
+    """Which backend is used for a device.
+
+    Attributes
+    ----------
+    name : str
+        ``"cpu"``, ``"cuda"`` or ``"host"``.
+    reason : str
+        Why this one.
+    """
+
+    name: str
+    reason: str
+
+
+def backend(device: torch.device | str | int) -> BackendInUse:
+    """Return which backend is used for tensors on a device, and why.
+
+    Parameters
+    ----------
+    device : torch.device, str or int
+        As `torch.device` takes it. The device need not be there.
+
+    Returns
+    -------
+    BackendInUse
+        ``name`` is ``"cpu"`` where the core encodes tensors in place, ``"cuda"`` where kernels of
+        the extension do, and ``"host"`` where tensors are copied to the host and encoded there.
+
+    Raises
+    ------
+    ValueError
+        Tensors of the device ``"meta"`` have no values to encode.
+    RuntimeError
+        torch knows no such device.
+    """
+    kind = torch.device(device).type
+    if kind == "cpu":
+        return BackendInUse(_IN_PLACE.name, "tensors on the CPU are read and written in place")
+    if kind == "meta":
+        raise ValueError("tensors on meta have no values to encode")
+    why = f"gradwire has no backend for {kind}"
+    if kind == "cuda" and torch.version.hip is not None:
+        why = f"{why} by ROCm"
+    elif kind == "cuda":
+        taken, found = _asked_again(torch.device(device).index)
+        if taken:
+            return BackendInUse(_KERNELS.name, f"CUDA kernels encode in place: {found}")
+        why = found
+    return BackendInUse(_STAGED.name, f"{why}: {_COPIES}")
+
+
+def backend_for(*tensors: object) -> Backend:
+    """Return the backend for the tensors that a call was given; what is none does not count."""
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
+            if tensor.is_cuda and torch.version.hip is None and _kernels(tensor.device.index)[0]:
+                return _KERNELS
+            return _STAGED
+    return _IN_PLACE
+
+
+def _asked_again(index: int | None) -> tuple[bool, str]:
+    """Look anew for what was not there; try a device only in a process that uses CUDA already.
+
+    A process that asks which backend is used may be one that forks later, and its children could
+    then not use CUDA.
+    """
+    if not _extension()[0]:
+        _extension.cache_clear()  # it may have been built since
+        _kernels.cache_clear()
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return _extension()
+    return _kernels(torch.cuda.current_device() if index is None else index)
+
+
+@functools.cache
+def _kernels(index: int) -> tuple[bool, str]:
+    """Tell whether a device runs the kernels, which is tried once, and why."""
+    loaded, why = _extension()
+    because = hindrance(torch.device("cuda", index)) if loaded else None
+    if because is None:
+        return loaded, why
+    return False, f"cuda:{index} does not run the kernels of the CUDA extension ({because})"
+
+
+@functools.cache
+def _extension() -> tuple[bool, str]:
+    """Load the extension when it is first asked for; tell whether it is there, and why."""
+    try:
+        return True, load().reason
+    except ExtensionError as error:
+        return False, str(error)

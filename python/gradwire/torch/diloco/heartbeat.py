@@ -1,0 +1,179 @@
+"""What one rank sees in the store: the roster, and who is alive."""
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from gradwire.torch.diloco.roster import Roster
+from gradwire.torch.errors import MembershipError
+from gradwire.torch.transport import Secret, Store
+
+__all__ = ["Heartbeat"]
+
+_ROSTER = "roster"
+
+_NUMBER = re.compile(rb"[0-9]{1,18}")
+
+_UNREADABLE = (
+    "the {} of this run in the store cannot be read: {}. Ranks of another release, or with a token "
+    "that this one does not have, or somebody else have written it: give all ranks the same "
+    "release and token=, and begin with another name="
+)
+
+
+@dataclass(slots=True)
+class _Pulse:
+    """The last beat of a rank, when it was seen first, and whether there was one before it."""
+
+    beat: int
+    at: float
+    again: bool = False
+
+
+class Heartbeat:
+    """Reads the roster regularly, and counts beats: this rank's own and those of others.
+
+    Beats are counted, not timed, so that clocks need not agree: a rank is silent as long as this
+    one, which looks at it, has seen no further beat.
+
+    Parameters
+    ----------
+    name : str
+        Of this rank.
+    interval : float
+        Seconds between looks.
+    secret : Secret, optional
+        Of the run: what is in the store is believed only if it is proven to be of a rank.
+    """
+
+    def __init__(self, name: str, interval: float, secret: Secret | None = None) -> None:
+        self.name = name
+        self._interval = interval
+        self._secret = secret
+        self._beats = 0
+        self._pulses: dict[str, _Pulse] = {}
+        self.roster = Roster()
+        self.at: float | None = None
+
+    @property
+    def age(self) -> float:
+        """Seconds since the roster was read."""
+        return float("inf") if self.at is None else time.monotonic() - self.at
+
+    def look(self, store: Store) -> Roster:
+        """Beat, and read everything.
+
+        Raises
+        ------
+        MembershipError
+            It cannot be read, or the roster is older than what this rank has seen.
+        """
+        try:
+            roster, beats = self._look(store)
+        except MembershipError:
+            self.at = None  # whoever asks what was seen has to look for himself, and is told
+            raise
+        now = time.monotonic()
+        if self.at is not None and now - self.at > 3 * self._interval + 1.0:
+            self._pulses.clear()  # this process was stopped: it cannot tell who was silent
+        for each, beat in beats.items():
+            pulse = self._pulses.get(each)
+            if pulse is None:
+                self._pulses[each] = _Pulse(beat, now)
+            elif pulse.beat < beat:
+                self._pulses[each] = _Pulse(beat, now, again=True)
+        self.at = now
+        return roster
+
+    def _look(self, store: Store) -> tuple[Roster, dict[str, int]]:
+        self._beats += 1
+        key = f"beat/{self.name}"
+        store.set(key, self._sealed(key, b"%d" % self._beats))
+        roster = self._read(_initial(store, self._sealed(_ROSTER, Roster().text())))
+        there = {*roster.members, *roster.waiting}
+        return roster, {each: self._beat_of(store, each) for each in there}
+
+    def silent(self, name: str) -> float:
+        """Return for how many seconds there was no beat of a rank; 0 for this one."""
+        pulse = self._pulses.get(name)
+        return 0.0 if pulse is None or name == self.name else time.monotonic() - pulse.at
+
+    def beats(self, name: str) -> bool:
+        """Return whether a rank was seen to beat, and not only to have done so."""
+        pulse = self._pulses.get(name)
+        return name == self.name or (pulse is not None and pulse.again)
+
+    def alive(self, names: Iterable[str], silence: float) -> list[str]:
+        """Return those that were silent for less than so many seconds."""
+        return [each for each in names if self.silent(each) < silence]
+
+    def change(self, store: Store, act: Callable[[Roster], Roster]) -> Roster:
+        """Change the roster, whoever else changes it at the same time.
+
+        Raises
+        ------
+        MembershipError
+            It cannot be read, or is older than what this rank has seen.
+        """
+        roster = self._read(_initial(store, self._sealed(_ROSTER, Roster().text())))
+        while (wanted := act(roster)) != roster:
+            found = self._exchange(store, roster, wanted)
+            if found.by == self.name and found.changes == roster.changes + 1:
+                break
+            roster = found
+        return self.roster
+
+    def replace(self, store: Store, old: Roster, new: Roster) -> None:
+        """Replace the roster if nobody has changed it."""
+        self._exchange(store, old, new)
+
+    def _exchange(self, store: Store, old: Roster, new: Roster) -> Roster:
+        """Compare and exchange; return what is there now."""
+        new = replace(new, changes=old.changes + 1, by=self.name)
+        texts = (self._sealed(_ROSTER, each.text()) for each in (old, new))
+        found = self._read(store.compare_set(_ROSTER, *texts))
+        if found == old:  # what a store answers that has none
+            raise MembershipError(
+                "the roster of this run is no longer in the store: somebody has deleted it. "
+                "Restart from a checkpoint"
+            )
+        return found
+
+    def _read(self, sealed: bytes) -> Roster:
+        """Read the roster: only ever a later one than before."""
+        try:
+            roster = Roster.read(self._opened(_ROSTER, sealed))
+        except ValueError as error:
+            raise MembershipError(_UNREADABLE.format("roster", error)) from error
+        changed, seen = roster != self.roster, self.roster.changes
+        if roster.changes < seen or (roster.changes == seen > 0 and changed):
+            raise MembershipError(
+                f"the roster in the store is that after {roster.changes} changes, and this rank "
+                f"has seen {seen}: the store began anew, or somebody has put an old one back. "
+                "Restart from a checkpoint"
+            )
+        self.roster = roster
+        return roster
+
+    def _beat_of(self, store: Store, name: str) -> int:
+        """Return the number of a rank's last beat; 0 if there was none."""
+        key = f"beat/{name}"
+        if not store.check([key]):
+            return 0
+        found = self._opened(key, store.get(key))
+        if not _NUMBER.fullmatch(found):
+            raise MembershipError(_UNREADABLE.format(f"beat of {name}", "it is no number"))
+        return int(found)
+
+    def _sealed(self, key: str, value: bytes) -> str:
+        return (value if self._secret is None else self._secret.seal(key, value)).decode()
+
+    def _opened(self, key: str, value: bytes) -> bytes:
+        return value if self._secret is None else self._secret.open(key, value)
+
+
+def _initial(store: Store, empty: str) -> bytes:
+    """Read the roster, without a wait if there is none."""
+    found: bytes = store.compare_set(_ROSTER, "", empty)
+    return found

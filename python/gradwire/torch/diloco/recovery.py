@@ -1,0 +1,156 @@
+"""What the ranks of a new generation tell each other, and what follows from it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from gradwire.torch.diloco.replica import Position
+from gradwire.torch.errors import MembershipError
+
+__all__ = ["RankReport", "RecoveryPlan", "decide"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """What one rank tells.
+
+    Attributes
+    ----------
+    held : int
+        The last generation in which it had the shared parameters; 0 if it has joined none.
+    size : int
+        Number of ranks of that generation.
+    valid : bool
+        What it has for shared parameters may be taken, and was not received in part.
+    restored : bool
+        They are those of a checkpoint.
+    position : dict
+    settled : int
+        Exchanges below this number were settled when the generation began: they count.
+    arrived : dict of int to bool
+        The numbers of exchanges that have arrived here, and whether the averages are finite.
+    bits : int
+        Checksum of the shared parameters and the outer momentum; of a rank that has joined none,
+        with the averages that are to be applied.
+    counted : dict of int to int
+        For earlier generations, the number below which exchanges counted.
+    steps : dict of str to int
+        How often each parameter was encoded: with a common seed, ranks draw numbers by that.
+    """
+
+    held: int
+    size: int
+    valid: bool
+    restored: bool
+    position: Position
+    settled: int
+    arrived: Mapping[int, bool]
+    bits: int
+    counted: Mapping[int, int] = field(default_factory=dict)
+    steps: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, found: Mapping[str, Any]) -> Self:
+        """Read what `dataclasses.asdict` has made of one, from JSON, which has no other keys.
+
+        Raises
+        ------
+        MembershipError
+            It is something else.
+        """
+        try:
+            arrived = {int(number): fine for number, fine in found["arrived"].items()}
+            counted = {int(number): below for number, below in found["counted"].items()}
+            return cls(**{**found, "arrived": arrived, "counted": counted})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise MembershipError(
+                "a rank tells what this one cannot read: do all have the same version of "
+                f"gradwire? ({type(error).__name__}: {error})"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """What all ranks of a generation begin with.
+
+    Attributes
+    ----------
+    source : int
+        The rank whose shared parameters and position count.
+    keep : frozenset of int
+        Ranks that have the same ones, at the latest after they have applied what has arrived.
+    position : dict
+        Where all ranks are afterwards.
+    finite : dict of int to bool
+        The exchanges that count and are still to be applied, and whether their averages are finite.
+    counted : dict of int to int
+        As in `RankReport`.
+    """
+
+    source: int
+    keep: frozenset[int]
+    position: Position
+    finite: Mapping[int, bool]
+    counted: Mapping[int, int]
+
+
+def decide(every: Sequence[RankReport], *, trained: bool = False) -> RecoveryPlan:
+    """Return what follows from what all ranks have told: the same on every rank.
+
+    Parameters
+    ----------
+    every : sequence of RankReport
+    trained : bool
+        There have been shared parameters, so that there is nothing to begin.
+
+    Raises
+    ------
+    MembershipError
+        No rank has shared parameters.
+    """
+    valid = [rank for rank, each in enumerate(every) if each.valid]
+    begun = any(every[rank].held or every[rank].restored for rank in valid)
+    if not valid or (trained and not begun):
+        raise MembershipError("the ranks that had the shared parameters are gone: restart")
+    held = max(every[rank].held for rank in valid)
+    old = [rank for rank in valid if every[rank].held == held]
+    if held == 0:
+        return _begin(every, old)
+    applied = max(every[rank].position["applied"] for rank in old)
+    source = next(rank for rank in old if every[rank].position["applied"] == applied)
+    first = every[source]
+    keep = frozenset(rank for rank in old if _follows(every[rank], first))
+    ready = max(applied, first.settled)
+    if len(old) == first.size:  # nobody is lost, so that nobody could disagree later
+        while all(ready in every[rank].arrived for rank in keep):
+            ready += 1
+    position = {**first.position, "sent": ready}
+    finite = {number: first.arrived[number] for number in range(applied, ready)}
+    return RecoveryPlan(source, keep, position, finite, {**first.counted, held: ready})
+
+
+def _begin(every: Sequence[RankReport], valid: Sequence[int]) -> RecoveryPlan:
+    """Return what ranks begin with that have not trained together: the furthest checkpoint."""
+
+    def progress(rank: int) -> tuple[bool, int, int]:
+        told = every[rank]
+        return told.restored, told.position["applied"], told.position["inner_step"]
+
+    source = max(valid, key=lambda rank: (progress(rank), -rank))
+    first = every[source]
+    keep = {source}
+    if first.restored:
+        keep |= {
+            rank
+            for rank in valid
+            if (every[rank].position, every[rank].bits) == (first.position, first.bits)
+        }
+    return RecoveryPlan(source, frozenset(keep), first.position, dict(first.arrived), first.counted)
+
+
+def _follows(told: RankReport, first: RankReport) -> bool:
+    """Return whether a rank has all that leads to the shared parameters of the first."""
+    mine, theirs = told.position["applied"], first.position["applied"]
+    if mine == theirs:
+        return told.bits == first.bits
+    return all(number in told.arrived for number in range(mine, theirs))
