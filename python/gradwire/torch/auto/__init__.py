@@ -6,6 +6,7 @@ from gradwire.torch.auto.candidates import (
     check_alone,
     check_measurable,
     check_unbounded,
+    choices_of,
     codec_for,
     least_ratio,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "check_alone",
     "check_measurable",
     "check_unbounded",
+    "choices_of",
     "codec_for",
     "least_ratio",
 ]

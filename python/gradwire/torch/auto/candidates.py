@@ -25,6 +25,7 @@ __all__ = [
     "check_alone",
     "check_measurable",
     "check_unbounded",
+    "choices_of",
     "codec_for",
     "least_ratio",
 ]
@@ -57,6 +58,30 @@ class Automatic:
     owners: "Owners | None" = None
     halves: bool = True
     meets_late: bool = False
+
+
+def choices_of(
+    codec: Any,
+    optimizer: object,
+    max_ratio: float | None,
+    schedule: Schedule | None,
+    hierarchy: object = None,
+    *,
+    owners: bool = False,
+) -> tuple[Any, Automatic | None]:
+    """Return the codec that an attachment begins with, and for ``"auto"`` what may be chosen.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Other arguments do not go with it.
+    """
+    if isinstance(codec, str) and codec == AUTO:
+        choices = codec_for(optimizer, max_ratio, owners=owners)
+        check_alone(schedule, hierarchy)
+        return choices.codec, choices
+    check_unbounded(max_ratio)
+    return codec, None
 
 
 def codec_for(optimizer: object, max_ratio: float | None, *, owners: bool = False) -> Automatic:

@@ -5,15 +5,15 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from gradwire.auto import FP32, Decider, Figures, Plan, Setting, combined
+from gradwire.auto import FP32, OWNERS_FROM, Decider, Figures, Plan, Setting, combined
 from gradwire.auto.decider import SETTLING
 from gradwire.cost import Calibration
 from gradwire.torch.auto.candidates import Automatic
 from gradwire.torch.auto.probes import Measured
-from gradwire.torch.auto.residual_flush import Leaving, Sent
 from gradwire.torch.auto.timings import BucketPlace, BucketTimes, PassRecord, Places, figures
 from gradwire.torch.engine.backward import BackwardPasses
 from gradwire.torch.engine.consensus import ControlChannel
@@ -26,6 +26,24 @@ __all__ = ["AutoController"]
 
 _RECORDS = 64
 """Passes that medians are over, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What is sent from now on.
+
+    Attributes
+    ----------
+    chosen : ParameterPlan
+    half : set of tuple of int
+        The buckets that are averaged in bfloat16, by the ids of their parameters.
+    saved : ParameterPlan or None
+        What a checkpoint has, if not the same.
+    """
+
+    chosen: ParameterPlan
+    half: set[tuple[int, ...]]
+    saved: ParameterPlan | None = None
 
 
 class AutoController:
@@ -70,6 +88,7 @@ class AutoController:
         self._by_id = {id(each.tensor): each for each in parameters.values()}
         self._scheduler = scheduler
         assert applying is not None  # "auto" needs an optimizer
+        self._applying = applying
         self._additions = applying.follow_additions()
         self._added = False  # a pass has added to what was exchanged, on some rank
         self._passes: BackwardPasses = weakref.proxy(passes)  # which have this object
@@ -89,9 +108,9 @@ class AutoController:
         self._left = 0  # passes until the next look
         self._skipped = 0  # passes after a change that are still not to be measured
         self._restarts = passes.restarts
-        self._leaving = Leaving(
-            choices, self._by_id, self._passes, control, applying, ranks, between
-        )
+        # Of a step that sends all that residuals hold of parameters that become dense: the passes
+        # that counted before it, and what is sent after it.
+        self._flush: tuple[int, _Sent] | None = None
         self._looks = 0
         self._looked = False  # where the present pass began
 
@@ -124,7 +143,7 @@ class AutoController:
     def meets(self) -> bool:
         """Whether ranks have to meet where the next pass begins: the same on all of them."""
         return (
-            self._leaving.under_way
+            self._flush is not None
             or self._scheduler.chosen is not self._scheduler.saved
             or (self._begins if self._decider is None else self._left <= 1)
         )
@@ -172,17 +191,17 @@ class AutoController:
             self._places = previous.places
             self._restart()
             previous = None
-        if self._leaving.under_way:
-            return self._passes.change(self._end_leaving)
+        if self._flush is not None:
+            return self._passes.change(self._end_flush)
         if self._codes and not self._added and self._additions.updates:
             return self._passes.change(self._leave_for_good)
         if self._scheduler.chosen is not self._scheduler.saved:  # of a flush that has no end now
-            return self._passes.change(lambda: self._send(Sent(self._scheduler.saved, self._half)))
+            return self._passes.change(lambda: self._send(_Sent(self._scheduler.saved, self._half)))
         if self._ranks == 1:
             return self._passes.change(self._leave) if self._is_left else None
         if self._scheduler.epoch_at(self._warm_step) != self._scheduler.epoch:
             self._skipped = max(self._skipped, SETTLING)
-            return self._passes.change(lambda: self._send(Sent(self._chosen, self._half)))
+            return self._passes.change(lambda: self._send(_Sent(self._chosen, self._half)))
         if self._scheduler.warms_up:  # which tells nothing of the setting
             return None
         if previous is None or not previous.complete:
@@ -273,7 +292,7 @@ class AutoController:
         """Measure anew: buckets are others, or other ratios were loaded."""
         self._decider, self._chosen = None, self._scheduler.chosen
         self._codes = self._chosen.codes
-        self._leaving.forget()
+        self._flush = None
         self._half.clear()
         self._records.clear()
         self._left = 0
@@ -363,13 +382,42 @@ class AutoController:
 
     def _change(self, target: ParameterPlan, half: set[tuple[int, ...]]) -> None:
         """Send as planned, once what residuals hold of parameters that become dense is sent."""
-        self._send(self._leaving.go(Sent(self._chosen, self._half), Sent(target, half)))
+        sent = _Sent(target, half)
+        leaving = [each for each in self._leavers(target) if each.codec.memory.keeps]
+        if not leaving or not self._choices.ratios:
+            self._arrive(sent)
+            return
+        self._flush = self._passes.step, sent
+        # A run that resumes in between goes on as before, and decides anew. Asked for all entries,
+        # owners send all of their sums: the time and the memory of two frames and not of N.
+        every = {each.name: 1.0 for each in leaving}
+        owned = self._chosen.owned
+        by_owners = self._choices.owners is not None and self._ranks >= OWNERS_FROM
+        owned = owned | every.keys() if by_owners else owned - every.keys()
+        plan = ParameterPlan({**self._chosen.ratios, **every}, owned)
+        self._send(_Sent(plan, self._half, self._chosen))
 
-    def _end_leaving(self) -> None:
-        if (sent := self._leaving.end()) is not None:
-            self._send(sent)
+    def _end_flush(self) -> None:
+        """Send what was planned, if the pass that has sent all counted."""
+        assert self._flush is not None
+        step, sent = self._flush
+        if self._passes.step > step:
+            self._flush = None
+            self._arrive(sent)
 
-    def _send(self, sent: Sent) -> None:
+    def _arrive(self, sent: _Sent) -> None:
+        """Send as planned, once the optimizer has the moments of what becomes dense."""
+        leaving = [each for each in self._leavers(sent.chosen) if each.codec.memory.updates]
+        if leaving:
+            with self._control.act("moments of auto") as channel:
+                self._applying.give_back(leaving, self._between or channel)
+        self._send(sent)
+
+    def _leavers(self, target: ParameterPlan) -> list[ParameterSlot]:
+        every = self._by_id.values()
+        return [each for each in every if each.compressed and target.ratios[each.name] is None]
+
+    def _send(self, sent: _Sent) -> None:
         self._half, self._chosen, self._codes = sent.half, sent.chosen, sent.chosen.codes
         self._scheduler.choose(sent.chosen, saved=sent.saved, step=self._warm_step)
         self._passes.forget()

@@ -11,15 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.schedule import Schedule
-from gradwire.torch.auto import (
-    AUTO,
-    AutoController,
-    Automatic,
-    check_alone,
-    check_measurable,
-    check_unbounded,
-    codec_for,
-)
+from gradwire.torch.auto import AutoController, check_measurable, choices_of
 from gradwire.torch.ddp.source import DDPSource, check_ranks
 from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import Codecs, GradScaler, Options
@@ -149,15 +141,9 @@ def attach(
     """
     ddp = _unwrap(model)
     whole = not getattr(ddp, "skip_all_reduce_unused_params", False)
-    choices: Automatic | None = None
-    if codec == AUTO:
-        choices = codec_for(optimizer, max_ratio, owners=True)
-        check_alone(schedule, hierarchy)
-        codec = choices.codec
-    else:
-        check_unbounded(max_ratio)
+    given, choices = choices_of(codec, optimizer, max_ratio, schedule, hierarchy, owners=True)
     options = Options(
-        codec=codec,
+        codec=given,
         optimizer=optimizer,
         schedule=schedule,
         grad_scaler=grad_scaler,

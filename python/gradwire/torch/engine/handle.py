@@ -39,7 +39,10 @@ class GradientSource(Protocol):
         """
 
     def open(self, passes: BackwardPasses, holder: object) -> None:
-        """Give gradients to these passes from now on, and keep the holder until `close`."""
+        """Give gradients to these passes from now on, and keep the holder until `close`.
+
+        Sets how they average without a codec: `BackwardPasses.dense`.
+        """
 
     def close(self) -> None:
         """Give them gradients no longer."""

@@ -10,15 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from gradwire.schedule import Schedule
-from gradwire.torch.auto import (
-    AUTO,
-    AutoController,
-    Automatic,
-    check_alone,
-    check_measurable,
-    check_unbounded,
-    codec_for,
-)
+from gradwire.torch.auto import AutoController, check_measurable, choices_of
 from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import Codecs, GradScaler, Options
 from gradwire.torch.engine.handle import Handle
@@ -99,16 +91,10 @@ def attach(
     wire), one inside this node, and one over all ranks. Memory: a copy of this rank's shards of
     the gradients during the pass, beside what `gradwire.torch.ddp.attach` needs for as many.
     """
-    choices: Automatic | None = None
-    if codec == AUTO:
-        choices = codec_for(optimizer, max_ratio)
-        check_alone(schedule, None)
-        codec = choices.codec
-    else:
-        check_unbounded(max_ratio)
+    given, choices = choices_of(codec, optimizer, max_ratio, schedule)
     groups = groups_of(model)
     options = Options(
-        codec=codec,
+        codec=given,
         optimizer=optimizer,
         schedule=schedule,
         grad_scaler=grad_scaler,

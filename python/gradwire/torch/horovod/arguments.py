@@ -1,6 +1,5 @@
 """Checks the arguments that Horovod's optimizer takes, too, and refuses some by name."""
 
-import dataclasses
 import warnings
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -10,8 +9,6 @@ import torch
 from torch.optim import Optimizer
 
 from gradwire import _validate
-from gradwire.schedule import Schedule
-from gradwire.torch.auto import AUTO, Automatic, check_alone, check_unbounded, codec_for
 from gradwire.torch.engine.pairing import check_optimizer
 from gradwire.torch.engine.parameter import plain_names
 from gradwire.torch.horovod.optimizer import Distributed
@@ -22,7 +19,6 @@ __all__ = [
     "check_op",
     "check_optimizer_kind",
     "check_timeout",
-    "choices_of",
     "groups_of",
     "name_all",
     "process_set_of",
@@ -55,26 +51,6 @@ def check_optimizer_kind(optimizer: object) -> Optimizer:
             "it was made from"
         )
     return optimizer
-
-
-def choices_of(
-    codec: Any, max_ratio: float | None, optimizer: Optimizer, schedule: Schedule | None
-) -> tuple[Any, Automatic | None]:
-    """Return the codec, and for ``"auto"`` what may be chosen.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Other arguments do not go with it.
-    """
-    if isinstance(codec, str) and codec == AUTO:
-        check_alone(schedule, None)
-        # Horovod does not add up in bfloat16, and float16 would lose small gradients.
-        choices = codec_for(optimizer, max_ratio)
-        choices = dataclasses.replace(choices, halves=False, meets_late=True)
-        return choices.codec, choices
-    check_unbounded(max_ratio)
-    return codec, None
 
 
 def check_compression(compression: object) -> None:

@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from gradwire import _validate
 from gradwire.schedule import Schedule
-from gradwire.torch.auto import AutoController, Automatic, check_measurable
+from gradwire.torch.auto import AutoController, Automatic, check_measurable, choices_of
 from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import Codecs, GradScaler, Options, is_scaling
 from gradwire.torch.engine.consensus import checksum
@@ -125,7 +125,10 @@ def DistributedOptimizer(  # as Horovod's
     """
     check_initialized()
     optimizer = arguments.check_optimizer_kind(optimizer)
-    given, choices = arguments.choices_of(codec, max_ratio, optimizer, schedule)
+    given, choices = choices_of(codec, optimizer, max_ratio, schedule)
+    if choices is not None:
+        # Horovod does not add up in bfloat16, and float16 would lose small gradients.
+        choices = replace(choices, halves=False, meets_late=True)
     arguments.check_compression(compression)
     passes = _validate.integer("backward_passes_per_step", backward_passes_per_step, low=1)
     arguments.check_timeout(timeout)
