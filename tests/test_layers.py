@@ -162,12 +162,12 @@ FLOORS = 12
 TWICE = {
     "Bucket",
     "Compress",  # the callbacks of two trainers, each in its own words
+    "DenseAverage",
     "Layout",
     "Outcome",
     "Plan",
     "State",
     "Status",
-    "Submission",
     "Switch",
     "Work",  # of a collective of ours, and of the library that moves bytes
 }

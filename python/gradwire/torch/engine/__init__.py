@@ -6,16 +6,16 @@ of it knows where gradients come from: DDP, FSDP2 and Horovod each bring a `Grad
 
 **The life of a bucket**, over three threads:
 
-1. The *backward* thread hands a bucket to `BackwardPasses.submit`. With the first of a pass it
-   begins a `Step`, having looked whether the optimizer has applied the last one. `Layouts` finds
-   the bucket's `Layout`: the slots of its parameters, and which of them are compressed.
-   `ExchangePipeline.submit` enqueues it, and the source gets a future.
+1. The *backward* thread begins a pass with `BackwardPasses.begin`, which looks whether the
+   optimizer has applied the last one, and makes a `Step`, or stands aside. It hands each bucket to
+   `average`: `Layouts` finds its `Layout`, which has the slots of its parameters, and which of them
+   are compressed; `ExchangePipeline.submit` enqueues it, and the source gets a future.
 2. The *sending* thread takes buckets in that order, which is the same on all ranks. It encodes and
    starts the collectives (`gradwire.torch.exchange`), and records in the step what it has changed.
 3. The *receiving* thread waits for the collectives, learns how all ranks fared, and decodes. With
    the last bucket it ends the step: the step counts on all ranks, or is undone on all of them, bit
    for bit, and its futures are resolved with infinities.
-4. Back in the *backward* thread, `BackwardPasses` raises the error of the pass, if there is one.
+4. Back in the *backward* thread, the source raises the error of the pass, if there is one.
 
 =======================  ===========================================================================
 ``attach``, ``handle``   from options and parameters to a handle; what users call

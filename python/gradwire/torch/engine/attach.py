@@ -1,14 +1,14 @@
 """Puts a codec, parameters and a transport together."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
 
 from gradwire.torch.engine.backward import AutoControl
-from gradwire.torch.engine.config import Assignment, Options, check_place
+from gradwire.torch.engine.config import Options, check_place
 from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.engine import Engine, left_on_error
 from gradwire.torch.engine.handle import GradientSource, Handle
@@ -19,7 +19,7 @@ from gradwire.torch.engine.pairing import (
     warn_of_missing,
     warn_of_pairing,
 )
-from gradwire.torch.engine.parameter import ParameterSlot, make_slots
+from gradwire.torch.engine.parameter import make_slots
 from gradwire.torch.engine.scheduler import AutoScheduler, Scheduler
 from gradwire.torch.engine.sharding import Shard, shard_of
 from gradwire.torch.errors import warn
@@ -33,7 +33,7 @@ from gradwire.torch.exchange import (
 from gradwire.torch.transport import Hierarchy, RankTopology, Transport
 
 if TYPE_CHECKING:
-    from gradwire.codec import Codec
+    pass
 
 __all__ = ["ShareOf", "attach_engine"]
 
@@ -98,7 +98,6 @@ def attach_engine(
     try:
         options.check(named, whole=whole)
         place = engine.place
-        rank = place.rank
         if place.shares > 1 and assignment.exchange.needs_whole_tensor:
             raise ValueError(
                 f"{assignment.exchange!r} factors whole matrices, of which each rank of a node has "
@@ -107,11 +106,18 @@ def attach_engine(
         divides = place.shares > 1 or share_of is not None
         check_place(assignment.exchange, named.values(), divides=divides)
         dense = options.dense(named, sparse)
-        divide = share_of or functools.partial(_divide, place)
-        parameters = make_slots(named, dense, assignment.of, rank, bucket_nbytes, divide)
-        compressed = {each.name: each for each in parameters if each.state is not None}
-        for codec, theirs in _by_codec(assignment, compressed):
-            check_pairing(codec, optimizer, theirs)
+
+        def share(name: str, tensor: torch.Tensor) -> Shard | None:
+            if share_of is not None:
+                return share_of(name, tensor)
+            shares = place.shares
+            return None if shares == 1 else shard_of(name, tensor, place.share, shares)
+
+        parameters = make_slots(named, dense, assignment.of, place.rank, bucket_nbytes, share)
+        compressed = {slot.name: slot for slot in parameters if slot.state is not None}
+        for codec in assignment.codecs:
+            same = [slot for name, slot in compressed.items() if assignment.of(name) == codec]
+            check_pairing(codec, optimizer, same)
         missing = missing_in(optimizer, named)
         scheduler = (
             AutoScheduler(
@@ -128,8 +134,7 @@ def attach_engine(
             warn_of_pairing(codec, optimizer)
             if optimizer is None:
                 break  # which is said once
-        idle = "" if options.adaptive else options.idle(parameters, place)
-        if idle:
+        if not options.adaptive and (idle := options.idle(parameters, place)):
             warn(idle, RuntimeWarning)
         source.register()
     except BaseException:
@@ -151,19 +156,6 @@ def attach_engine(
     )
 
 
-def _divide(place: RankTopology, name: str, tensor: torch.Tensor) -> Shard | None:
-    """Return this rank's share of a parameter; None if its node has no other rank."""
-    return None if place.shares == 1 else shard_of(name, tensor, place.share, place.shares)
-
-
-def _by_codec(
-    assignment: Assignment, compressed: Mapping[str, ParameterSlot]
-) -> "Iterator[tuple[Codec, list[ParameterSlot]]]":
-    """Yield every codec with its parameters."""
-    for codec in assignment.codecs:
-        yield codec, [each for name, each in compressed.items() if assignment.of(name) == codec]
-
-
 def _connect(
     options: Options,
     named: Mapping[str, torch.Tensor],
@@ -173,29 +165,9 @@ def _connect(
     whole: bool,
     transport: Transport,
 ) -> Engine:
-    """Connect the ranks of a model, once they agree on options and parameters. A collective.
+    """Connect the ranks, once they agree on options and parameters; see `attach_engine`.
 
-    Parameters
-    ----------
-    options : Options
-    named : mapping of str to torch.Tensor
-    sparse : set of int
-        The ids of parameters whose gradients are sparse.
-    more : mapping of str to object
-        What all ranks must agree on besides.
-    share_of : callable, optional
-        If gradients are summed inside the node already. Otherwise a `Hierarchy` divides them.
-    whole : bool
-        As in `ExchangePipeline`.
-    transport : Transport
-        It is left if this fails.
-
-    Raises
-    ------
-    ValueError
-        The ranks disagree.
-    ExchangeError
-        They could not be connected.
+    A transport is left if this fails.
     """
     scaled = options.scaled
     with left_on_error(transport):

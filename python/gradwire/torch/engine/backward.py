@@ -145,13 +145,13 @@ class BackwardPasses:
 
     Parameters
     ----------
-    worker : ExchangePipeline
+    pipeline : ExchangePipeline
     exchange : Exchange
     layouts : Layouts
     scheduler : Scheduler
     grad_scaler : GradScaler or None
         An enabled loss scaler.
-    applying : OptimizerLink or None
+    link : OptimizerLink or None
         The optimizer, if `attach` was given one.
     joining : callable
         Tells whether the model is within `join`, where ranks without inputs take part.
@@ -162,23 +162,23 @@ class BackwardPasses:
 
     def __init__(
         self,
-        worker: ExchangePipeline,
+        pipeline: ExchangePipeline,
         exchange: Exchange,
         layouts: Layouts,
         scheduler: Scheduler,
         grad_scaler: GradScaler | None,
         *,
-        applying: OptimizerLink | None,
+        link: OptimizerLink | None,
         joining: Callable[[], bool],
         control: ControlChannel,
     ) -> None:
-        self._worker = worker
+        self._pipeline = pipeline
         self._control = control
         self._exchange = exchange
         self._layouts = layouts
         self._scheduler = scheduler
         self._grad_scaler = grad_scaler
-        self._applying = applying
+        self._link = link
         self._joining = joining
         self._steps_before = 0
         self.restarts = 0
@@ -202,9 +202,9 @@ class BackwardPasses:
         """Continue from a checkpoint of this step, on all ranks, after the pipeline has settled."""
         self._steps_before = step - self._exchange.times.steps_ever
         self.restarts += 1
-        self._worker.restart()
+        self._pipeline.restart()
         self.forget()
-        self._changed = self._applying is None or not self._applying.measured
+        self._changed = self._link is None or not self._link.measured
 
     def forget(self) -> None:
         """Compute all layouts anew, and make the last backward pass one that cannot be discarded.
@@ -224,10 +224,10 @@ class BackwardPasses:
         UndoError
             Residuals in one buffer have taken it in.
         """
-        applying = self._applying
-        if applying is not None and applying.last is not None and not applying.last.applied:
-            self._check_undo(applying.last, "the optimizer has not applied the last pass yet")
-            self._worker.discard(applying.last)
+        link = self._link
+        if link is not None and link.last is not None and not link.last.applied:
+            self._check_undo(link.last, "the optimizer has not applied the last pass yet")
+            self._pipeline.discard(link.last)
 
     def _check_undo(self, step: Step, problem: str) -> None:
         """Raise an UndoError if a step is to be undone that cannot be."""
@@ -256,8 +256,8 @@ class BackwardPasses:
 
     def defer(self) -> None:
         """Leave it to the optimizer's step from now on to raise a GradientError."""
-        if self._applying is not None:
-            self._applying.defer()
+        if self._link is not None:
+            self._link.defer()
 
     def begin(self, *, shadow: bool = False, since: float | None = None) -> None:
         """Begin a pass: decide whether it is exchanged, stands aside or is refused.
@@ -274,7 +274,7 @@ class BackwardPasses:
         """
         self._submitted.clear()
         self._unplaced.clear()
-        broken, auto, self._paused = self._worker.broken, self.auto, self._pauses > 0
+        broken, auto, self._paused = self._pipeline.broken, self.auto, self._pauses > 0
         self.refusal = None if broken is None else _stopped(broken)
         self.stands_aside = broken is None and (self._paused or (not shadow and self._stale()))
         exchanges = broken is None and not self.stands_aside
@@ -344,7 +344,7 @@ class BackwardPasses:
         if not self._submitted:
             return None
         assert self._last is not None  # begun
-        return functools.partial(_verdict, self._worker, self._applying, self._last)
+        return functools.partial(_verdict, self._pipeline, self._link, self._last)
 
     def end(self) -> BaseException | None:
         """End a pass of which no bucket was the last; return the error it has to raise.
@@ -356,7 +356,7 @@ class BackwardPasses:
         ending = self.ending()
         if self.refusal is None and self._submitted:
             assert self._last is not None  # begun
-            self._worker.end(self._last)
+            self._pipeline.end(self._last)
         return None if ending is None else ending()
 
     def placed(self) -> None:
@@ -364,23 +364,23 @@ class BackwardPasses:
         for layout in self._submitted:
             self._mark(layout)
         self.averaged(self._unplaced)
-        if self._applying is not None:
-            self._applying.watch()
+        if self._link is not None:
+            self._link.watch()
 
     def averaged(self, parameters: Iterable[torch.Tensor]) -> None:
         """Record that dense averages are in the ``.grad`` of these, or will be."""
-        if self._applying is not None:
-            self._applying.tracker.averaged(parameters)
+        if self._link is not None:
+            self._link.tracker.averaged(parameters)
 
     def arriving(self, parameters: Iterable[torch.Tensor]) -> None:
         """Record that gradients of this rank are about to be added to the ``.grad`` of these."""
-        if self._applying is not None:
-            self._applying.tracker.arriving(parameters)
+        if self._link is not None:
+            self._link.tracker.arriving(parameters)
 
     def _stale(self) -> bool:
         """Tell whether a pass begins from gradients that the optimizer has applied already."""
         # Within join(), ranks without inputs could not know.
-        return self._applying is not None and not self._joining() and self._applying.stale()
+        return self._link is not None and not self._joining() and self._link.stale()
 
     def change(self, act: Callable[[], None]) -> BaseException | None:
         """Change codecs where no pass is under way; return an error that has broken the exchange.
@@ -389,10 +389,10 @@ class BackwardPasses:
         same pass.
         """
         try:
-            self._worker.flush()
-            if self._applying is not None:
-                self._worker.run_in_sender(self._drop(self._applying))
-                self._applying.keep()
+            self._pipeline.flush()
+            if self._link is not None:
+                self._pipeline.run_in_sender(self._drop(self._link))
+                self._link.keep()
             act()
         except (UndoError, UpdateError) as error:
             return error
@@ -401,41 +401,41 @@ class BackwardPasses:
             broken = error if isinstance(error, ExchangeError) else ExchangeError(text)
             if broken is not error:
                 broken.__cause__ = error
-            self._last, self._worker.broken = None, broken
+            self._last, self._pipeline.broken = None, broken
             return broken
         return None
 
     def _begin(self, *, shadow: bool = False) -> BaseException | None:
-        applying = self._applying
-        if applying is None:
+        link = self._link
+        if link is None:
             self._advance(_nothing)
             self._last = Step(self.step)
             return None
-        refusal = None if shadow else applying.refusal()
+        refusal = None if shadow else link.refusal()
         if refusal is not None:
             self._last = None
             return refusal
         try:
-            undo = self._drop(applying)
+            undo = self._drop(link)
         except ExchangeError as error:
-            self._last, self._worker.broken = None, error
+            self._last, self._pipeline.broken = None, error
             return error
         except (UndoError, UpdateError) as error:
             self._last = None
             return error
         undo = self._advance(undo)
-        rates = applying.rates()
+        rates = link.rates()
 
         def prepare() -> None:
             undo()
-            applying.take_over()
+            link.take_over()
             set_rates(rates)
 
         number = self.step
         # Where moments may change hands, and in fewer and fewer passes in between.
         measures = self._changed or number & (number - 1) == 0
         self._changed = False
-        self._last = applying.last = Step(
+        self._last = link.last = Step(
             number, prepare=prepare, applied=self._joining(), measures=measures
         )
         return None
@@ -444,22 +444,22 @@ class BackwardPasses:
         """Advance a schedule that counts steps; return what is still to be done of an undo."""
         if not self._scheduler.is_due(self.step):
             return undo
-        self._worker.flush()
-        self._worker.run_in_sender(undo)
+        self._pipeline.flush()
+        self._pipeline.run_in_sender(undo)
         try:
             self._scheduler.advance_to(self.step)
         finally:
             self.forget()
         return _nothing
 
-    def _drop(self, applying: OptimizerLink) -> Callable[[], None]:
+    def _drop(self, link: OptimizerLink) -> Callable[[], None]:
         """Count the last pass no longer if its gradients were dropped; return what undoes it."""
-        found = applying.dropped()
+        found = link.dropped()
         if found is None:
             return _nothing
         last, parameters, whole = found
         if parameters:
-            applying.claim.check_undone()
+            link.claim.check_undone()
         if parameters and self._exchange.postpones:
             last.applied = True  # told once: the program may go on
             self._check_undo(last, "the last pass was cleared before the optimizer's step()")
@@ -469,7 +469,7 @@ class BackwardPasses:
             with self._control.act(f"backward() with no step() after pass {last.number}"):
                 pass
             if last.counted:
-                self._worker.uncount(last)
+                self._pipeline.uncount(last)
             return last.undo_all
 
         return lambda: last.undo(parameters)
@@ -490,12 +490,12 @@ class BackwardPasses:
             self._mark(layout)
         self._submitted.append(layout)
         step.asked += layout.compressed
-        return self._worker.submit(step, layout, buffer, last=last, read_scale=read_scale)
+        return self._pipeline.submit(step, layout, buffer, last=last, read_scale=read_scale)
 
     def _mark(self, layout: Layout) -> None:
         """Record what is in the ``.grad`` of a bucket's parameters, or will be."""
-        if self._applying is not None:
-            origins = self._applying.tracker
+        if self._link is not None:
+            origins = self._link.tracker
             origins.exchanged(layout.compressed, GradSource.SENT)
             origins.exchanged((piece.parameter for piece in layout.dense), GradSource.AVERAGED)
 
@@ -532,15 +532,15 @@ class BackwardPasses:
         if refusal is not None:
             raise refusal
         layouts = [self._layouts.of(tensors, buffer) for tensors, buffer in buckets]
-        ending = None if self._worker.ends_apart else layouts[-1]
+        ending = None if self._pipeline.ends_apart else layouts[-1]
         futures = [
             self._submit(layout, buffer, _one, last=layout is ending, placed=True)
             for layout, (_, buffer) in zip(layouts, buckets, strict=True)
         ]
         step = self._last
         assert step is not None  # begun
-        if self._worker.ends_apart:
-            self._worker.end(step)
+        if self._pipeline.ends_apart:
+            self._pipeline.end(step)
         for future in futures:
             future.wait()
         if step.error is not None:
@@ -551,7 +551,7 @@ class BackwardPasses:
     def discard(self, control: ControlChannel) -> None:
         """Undo the last backward pass. A collective."""
         self.check_unbroken()
-        self._worker.flush()
+        self._pipeline.flush()
         step = self._last
         known = None if step is None else step.number
         with control.act("discard()") as group:
@@ -562,10 +562,10 @@ class BackwardPasses:
                 "none was exchanged since attach(), epoch(), load_state_dict() or discard()"
             )
         self._check_undo(step, "discard() is to undo the last pass")
-        self._worker.discard(step)
+        self._pipeline.discard(step)
         self._last = None
-        if self._applying is not None:
-            self._applying.discarded(step)
+        if self._link is not None:
+            self._link.discarded(step)
 
     @contextlib.contextmanager
     def paused(self, control: ControlChannel) -> Iterator[None]:
@@ -573,8 +573,8 @@ class BackwardPasses:
         self.check_unbroken()
         with control.act("paused()"):
             pass
-        if self._applying is not None:
-            self._applying.claim.excuse()
+        if self._link is not None:
+            self._link.claim.excuse()
         self._pauses += 1
         try:
             yield
@@ -583,19 +583,19 @@ class BackwardPasses:
 
     def check_unbroken(self) -> None:
         """Raise what broke the exchange, if anything did."""
-        if self._worker.broken is not None:
-            raise fresh(self._worker.broken)
+        if self._pipeline.broken is not None:
+            raise fresh(self._pipeline.broken)
 
 
 def _verdict(
-    worker: ExchangePipeline, applying: OptimizerLink | None, step: Step
+    pipeline: ExchangePipeline, link: OptimizerLink | None, step: Step
 ) -> BaseException | None:
     """Return the error that a complete pass has to raise."""
-    error = worker.verdict(step)
-    if applying is not None and applying.defers and isinstance(error, GradientError):
+    error = pipeline.verdict(step)
+    if link is not None and link.defers and isinstance(error, GradientError):
         return None  # the optimizer's step raises it
-    if applying is not None and error is None:
-        applying.watch()
+    if link is not None and error is None:
+        link.watch()
     return error
 
 

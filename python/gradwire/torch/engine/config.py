@@ -35,6 +35,11 @@ __all__ = [
     "is_scaling",
 ]
 
+Codecs = Codec | Mapping[str, Codec | None]
+"""One codec for all parameters, or one for each pattern of names; None sends them dense."""
+
+_COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
 
 def check_codec(codec: object, call: str = "attach()") -> None:
     """Raise a `TypeError` that says what to pass, unless the argument is a codec."""
@@ -71,12 +76,7 @@ def check_frames(codec: Codec, call: str) -> None:
 def check_place(exchange: Exchange, tensors: Iterable[torch.Tensor], *, divides: bool) -> None:
     """Raise a `ValueError` for an exchange that cannot be done where these tensors are.
 
-    Parameters
-    ----------
-    exchange : Exchange
-    tensors : iterable of torch.Tensor
-    divides : bool
-        The ranks of a node divide every gradient.
+    ``divides`` says that the ranks of a node divide every gradient.
     """
     if exchange.divides and divides:
         raise ValueError(
@@ -92,14 +92,7 @@ def check_place(exchange: Exchange, tensors: Iterable[torch.Tensor], *, divides:
 
 
 def check_memory(codec: Codec, *, whole: bool = True) -> None:
-    """Raise a `ValueError` for what goes only with memories that can go back.
-
-    Parameters
-    ----------
-    codec : Codec
-    whole : bool
-        As in `ExchangePipeline`.
-    """
+    """Raise a `ValueError` for what goes only with memories that can go back."""
     if codec.memory.undoable:
         return
     problem = None
@@ -116,23 +109,16 @@ def check_memory(codec: Codec, *, whole: bool = True) -> None:
         )
 
 
-Codecs = Codec | Mapping[str, Codec | None]
-"""One codec for all parameters, or one for each pattern of names; None sends them dense."""
-
-
 class Assignment:
-    """A codec, or none, for each parameter.
+    """A codec, or none, for each parameter: by its name, or the first pattern that matches it.
 
-    Parameters
-    ----------
-    given : gradwire.Codec or mapping of str to (gradwire.Codec or None)
-        Keys are names or patterns of names (``*``, ``?``, ``[abc]``, matched with case); the first
-        that matches counts. A parameter that none matches is sent dense.
+    Patterns have ``*``, ``?`` and ``[abc]``, and are matched with case. A parameter that none
+    matches is sent dense.
 
     Raises
     ------
     TypeError
-        It is neither.
+        It is neither a codec nor a mapping of patterns to codecs or None.
     ValueError
         It has no codec, or codecs of several exchanges, or memories in one buffer beside others.
     """
@@ -212,9 +198,6 @@ def _shown(names: list[str]) -> str:
     return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
 
 
-_COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-
-
 @runtime_checkable
 class GradScaler(Protocol):
     """The methods of `torch.amp.GradScaler` that gradwire calls."""
@@ -235,7 +218,7 @@ def is_scaling(grad_scaler: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Options:
-    """What every way in takes, as `gradwire.torch.ddp.attach` describes it.
+    """What every `attach` takes, as `gradwire.torch.ddp.attach` describes it.
 
     Raises
     ------

@@ -22,12 +22,7 @@ T = TypeVar("T")
 def agree(channel: Channel, act: str, mine: dict[str, Any]) -> None:
     """Compare facts across the ranks: an undetected difference would cause a hang or garbage.
 
-    Parameters
-    ----------
-    act : str
-        What the ranks did, in the past tense, for the message.
-    mine : dict
-        This rank's facts, by name, for `Channel.all_gather_object`.
+    ``act`` is what the ranks did, in the past tense, for the message.
 
     Raises
     ------
@@ -47,17 +42,7 @@ def agree(channel: Channel, act: str, mine: dict[str, Any]) -> None:
 def run_on_all(channel: Channel, act: Callable[[], T], verb: str) -> list[T]:
     """Call a function on every rank and return all results. If it raises on one, all raise.
 
-    Parameters
-    ----------
-    channel : Channel
-    act : callable
-    verb : str
-        What it does with a ``state_dict``, for the message.
-
-    Raises
-    ------
-    ValueError
-        It has raised on some rank.
+    ``verb`` is what it does with a ``state_dict``, for the message of the ValueError.
     """
     raised: BaseException | None = None
     mine: tuple[str | None, Any] = (None, None)
@@ -90,12 +75,8 @@ class ControlChannel:
 
     Gloo aborts the process if two ranks start collectives of different sizes. So each act begins
     with an exchange of its name in a record of fixed length, and ranks in different acts read each
-    other's names. If a rank does not arrive at all, the others give up after the timeout.
-
-    Parameters
-    ----------
-    channel : Channel
-        A channel with no other user.
+    other's names. If a rank does not arrive at all, the others give up after the timeout. The
+    channel has no other user.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -146,14 +127,9 @@ class ControlChannel:
             raise
 
     def compare(self, name: str, told: str) -> list[str]:
-        """Meet the other ranks in an act, and return what each of them has told.
+        """Meet the other ranks in an act, and return what each of them has passed to this call.
 
-        Parameters
-        ----------
-        name : str
-            As in `act`.
-        told : str
-            Name and this are at most 62 ASCII characters.
+        Both strings together are at most 62 ASCII characters.
         """
         self._check_open(name)
         return self._meet(name, told)

@@ -187,16 +187,12 @@ _AVERAGED, _SENT, _MIXED = GradSource.AVERAGED, GradSource.SENT, GradSource.MIXE
 
 
 class GradTracker:
-    """The origins of all parameters of a model that have a codec.
+    """The origins of the gradients of all parameters of a model that have a codec.
 
     Attributes
     ----------
     marks : list of GradMark
     additions : Additions
-
-    Parameters
-    ----------
-    parameters : sequence of ParameterSlot
     """
 
     def __init__(self, parameters: Sequence[ParameterSlot]) -> None:

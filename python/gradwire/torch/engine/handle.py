@@ -33,12 +33,9 @@ class GradientSource(Protocol):
     """Where gradients come in: a hook of DDP, or an optimizer."""
 
     def register(self) -> None:
-        """Take the place where gradients come in, and leave them alone until `open`.
+        """Take the place where gradients come in, or raise a ValueError if it is taken.
 
-        Raises
-        ------
-        ValueError
-            It is taken.
+        Gradients are left alone until `open`.
         """
 
     def open(self, passes: BackwardPasses, holder: object) -> None:
@@ -53,12 +50,7 @@ class GradientSource(Protocol):
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
         """Return what connects other ranks than before, and average over them where it averages.
 
-        Parameters
-        ----------
-        ranks : object
-            What stands for the ranks: a process group of torch.distributed, for example.
-        timeout : datetime.timedelta, optional
-            Of all collectives; None for that of the given ranks.
+        ``ranks`` stands for the ranks, as a process group of torch.distributed does.
 
         Raises
         ------
@@ -129,7 +121,7 @@ class Handle:
             layouts,
             self._scheduler,
             self._options.grad_scaler if self._options.scaled else None,
-            applying=self._link,
+            link=self._link,
             joining=self._joining,
             control=engine.control,
         )
@@ -560,8 +552,7 @@ class Handle:
 
     def _reset_metrics(self) -> None:
         """Start all running sums from zero, except the count of steps."""
-        exchange = self._engine.exchange
-        exchange.times.clear()
+        self._engine.exchange.times.clear()
         self._counters.clear()
 
     def _reason(self) -> str:

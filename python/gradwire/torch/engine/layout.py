@@ -166,14 +166,7 @@ class Layouts:
             named = [(each.name, each.tensor) for each in parameters]
             shares = BucketShards(named, self._place.shares)
             dtype = torch.promote_types(dtype, torch.float32)  # of sums inside the node
-        layout = Layout(
-            parameters,
-            dtype,
-            self.counters,
-            rows,
-            sparse=sparse,
-            cut=shares,
-        )
+        layout = Layout(parameters, dtype, self.counters, rows, sparse=sparse, cut=shares)
         numel = layout.numel if shares is None else sum(shares.numels)
         if numel != buffer.numel():
             raise RuntimeError(

@@ -14,21 +14,15 @@ __all__ = ["FlatGradients", "flat_buckets", "used_anywhere"]
 class FlatGradients:
     """A flat buffer for the gradients of parameters of one dtype on one device.
 
-    Each gradient is in memory order, and complex entries are two, as in the buckets of DDP.
+    Each gradient is in memory order, by its strides there, and complex entries are two, as in the
+    buckets of DDP. Of a DTensor it holds what this rank has.
 
     Attributes
     ----------
     tensors : list of torch.Tensor
-        The parameters; of a DTensor, what this rank has of it.
+        The parameters.
     buffer : torch.Tensor
         shape (entries,).
-
-    Parameters
-    ----------
-    tensors
-        The attribute.
-    strides : sequence of tuple of int
-        Strides of the gradient of each of them in memory order.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], strides: Sequence[tuple[int, ...]]) -> None:
@@ -72,14 +66,9 @@ class FlatGradients:
 
 
 def used_anywhere(channel: Channel, parameters: Sequence[ParameterSlot]) -> list[ParameterSlot]:
-    """Return the parameters that have a gradient on some rank.
+    """Return the parameters that have a gradient on some rank. A collective.
 
-    Parameters
-    ----------
-    channel : Channel
-        A channel in which nothing else is in progress.
-    parameters : sequence of ParameterSlot
-        The parameters of the model, in the same order on all ranks.
+    They come in the same order on all ranks.
 
     Raises
     ------

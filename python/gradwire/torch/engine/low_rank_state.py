@@ -21,17 +21,8 @@ _HOST: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 class LowRankState:
     """A residual and the last Q, each as it is and as it was before the last step.
 
-    It has the attributes and methods of `gradwire.State` that the engine uses.
-
-    Parameters
-    ----------
-    exchange : LowRank
-    shape : tuple of int
-        Of the parameter.
-    name : str
-        Determines the first Q.
-    keeps : bool
-        Keep a residual.
+    It has the attributes and methods of `gradwire.State` that the engine uses. The name determines
+    the first Q; ``keeps`` tells whether there is a residual.
     """
 
     def __init__(

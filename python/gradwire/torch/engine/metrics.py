@@ -31,26 +31,15 @@ __all__ = [
 STEPS = 4
 """How many steps are remembered."""
 
+_STAGES = ("encode", "exchange", "decode", "wait", "node")
+
 
 @dataclass(slots=True, eq=False)
 class BucketTimestamps:
-    """When each stage of a bucket began and ended, by `time.perf_counter`.
+    """When each stage of a bucket began and ended, in seconds of `time.perf_counter`.
 
-    It refers to no tensor, so remembering it keeps nothing alive.
-
-    Attributes
-    ----------
-    step : int
-        Backward passes that counted before it.
-    parameters : int
-        Number of parameters in the bucket.
-    ready, encoding, sent, arrived, decoding, done : float
-        When the gradients were ready, the encode began, the collectives were started, all of them
-        had completed, the decode began and ended.
-    dense_bytes : int
-        Bytes of the gradients.
-    wire_bytes : float
-        Bytes that this rank sent.
+    It refers to no tensor, so remembering it keeps nothing alive. The gradients were ``ready``, the
+    encode began, the collectives were started, all had completed, the decode began and ended.
     """
 
     step: int
@@ -102,10 +91,8 @@ class Outcomes:
     ----------
     nbytes : numpy.ndarray
         Bytes of the frame.
-    count : numpy.ndarray
-        Entries sent.
-    target : numpy.ndarray
-        Entries requested, or -1 if the sparsifier has no target.
+    count, target : numpy.ndarray
+        Entries sent, and requested: -1 if the sparsifier has no target.
     trimmed : numpy.ndarray
         Entries selected but left out to stay within the limit.
     zero : numpy.ndarray
@@ -149,15 +136,10 @@ class ParameterCounts:
 
 
 class Counters:
-    """Running sums of all parameters, one row each.
+    """Running sums of so many parameters, one row each.
 
     Two threads write them, but never the same row of the same array: the encoding thread adds a
     parameter's frames, the decoding thread their decoding and dense values.
-
-    Parameters
-    ----------
-    parameters : int
-        Number of parameters.
     """
 
     __slots__ = ("_decode_ns", "_encode_ns", "_sums")
@@ -207,9 +189,6 @@ class Counters:
         return np.column_stack((self._sums, self._encode_ns, self._decode_ns))
 
 
-_STAGES = ("encode", "exchange", "decode", "wait", "node")
-
-
 @dataclass(slots=True)
 class StepTimes:
     """Running sums over all buckets.
@@ -229,17 +208,18 @@ class StepTimes:
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_STAGES, 0.0))
     recent: deque[list[BucketTimestamps]] = field(default_factory=lambda: deque(maxlen=STEPS))
 
+    def clear(self) -> None:
+        """Start from zero, except ``steps_ever``, which another thread may be counting up."""
+        fresh = StepTimes()
+        for each in fields(self):
+            if each.name != "steps_ever":
+                setattr(self, each.name, getattr(fresh, each.name))
+
     def add(self, stage: str, start: float) -> float:
         """Add the time since start to a stage, and return the current time."""
         now = time.perf_counter()
         self.seconds[stage] += now - start
         return now
-
-    def clear(self) -> None:
-        """Start from zero, except ``steps_ever``."""
-        fresh = StepTimes(steps_ever=self.steps_ever)
-        for each in fields(self):
-            setattr(self, each.name, getattr(fresh, each.name))
 
     def sent(self, collectives: int, room: int, wire: float, dense: int) -> None:
         """Add one bucket: collectives, bytes passed to them, bytes sent, bytes of gradients."""
@@ -287,25 +267,9 @@ def build_report(
 ) -> Report:
     """Return a report on these parameters, whose counters come in the same order.
 
-    Parameters
-    ----------
-    codec : object
-        What was attached, for its repr.
-    parameters : iterable of ParameterSlot
-    place : RankTopology
-        Of this rank.
-    times : StepTimes
-    counters : Counters
-    carriers : mapping of str to str
-        The kinds of devices on which frames stay, with what moves them.
-    step : int
-        Backward passes that counted, ever.
-    residuals : bool
-        Compute the norms of the residuals, which reads each of them once.
-    decision : str
-        Why buckets are averaged as they are.
-    schedule : str
-        Where the schedule is.
+    The norms of residuals are computed if asked for, which reads each of them once. ``carriers``
+    are those of the exchange, ``codec`` is what was attached, and ``decision`` and ``schedule`` say
+    why buckets are averaged as they are, and where the schedule is.
     """
     parameters = list(parameters)
     norms = [_norm(each) if residuals else None for each in parameters]

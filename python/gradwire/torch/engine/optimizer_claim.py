@@ -36,7 +36,7 @@ _DEPTH = 4
 
 
 class OptimizerClaim:
-    """Looks before each step of any optimizer whether it is what `attach` was told.
+    """Looks before each step of any optimizer whether it is the one that was attached.
 
     Attributes
     ----------

@@ -36,6 +36,12 @@ __all__ = [
 
 T = TypeVar("T")
 
+BUFFERS = ("residual", "momentum", "second_moment")
+"""Arrays of a parameter's state with a value per entry, in memory order; None without them."""
+
+BUCKET_NBYTES = 25 << 20
+"""Capacity of buckets, in bytes: encoding one overlaps the exchange of the previous one."""
+
 
 def plain_names(named: Mapping[str, T]) -> dict[str, T]:
     """Return parameters by names without the prefix that `torch.compile` adds.
@@ -231,10 +237,6 @@ class BucketSlice:
     stop: int
 
 
-BUFFERS = ("residual", "momentum", "second_moment")
-"""Arrays of a parameter's state with a value per entry, in memory order; None without them."""
-
-
 def to_logical(flat: NDArray[Any], parameter: ParameterSlot) -> torch.Tensor:
     """Return a copy of values in memory order as a contiguous tensor of the parameter's shape.
 
@@ -289,10 +291,6 @@ def _same(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> boo
     return all(a == b for length, a, b in zip(shape, one, other, strict=True) if length != 1)
 
 
-BUCKET_NBYTES = 25 << 20
-"""Capacity of buckets, in bytes: encoding one overlaps the exchange of the previous one."""
-
-
 def make_slots(
     named: Mapping[str, torch.nn.Parameter],
     dense: set[str],
@@ -301,11 +299,11 @@ def make_slots(
     bucket_nbytes: int | None,
     share_of: Callable[[str, torch.Tensor], Shard | None],
 ) -> list[ParameterSlot]:
-    """Return the records of all parameters, in their order.
+    """Return the slots of all parameters, in their order.
 
     Parameters
     ----------
-    named : mapping of str to torch.nn.ParameterSlot
+    named : mapping of str to torch.nn.Parameter
     dense : set of str
         Parameters that are always sent dense.
     codec_of : callable
@@ -317,18 +315,16 @@ def make_slots(
     share_of : callable
         Returns the part of a parameter that this rank encodes; None for all of it.
     """
-    turns = _turns(named, bucket_nbytes or BUCKET_NBYTES)
-    parameters = []
+    slots = []
     for name, tensor in named.items():
-        share = share_of(name, tensor)
-        parameter = ParameterSlot(name, tensor, turn=turns[name], share=share)
+        slot = ParameterSlot(name, tensor, share=share_of(name, tensor))
         codec = None if name in dense else codec_of(name)
         if codec is not None and codec.exchange.suits(_in_memory(tensor)):
-            set_codec(parameter, codec.for_shape(parameter.shape))
-            parameter.state = new_state(parameter, rank)
-        parameters.append(parameter)
-    _set_runs(parameters, bucket_nbytes or BUCKET_NBYTES)
-    return parameters
+            set_codec(slot, codec.for_shape(slot.shape))
+            slot.state = new_state(slot, rank)
+        slots.append(slot)
+    _set_positions(slots, bucket_nbytes or BUCKET_NBYTES)
+    return slots
 
 
 def new_state(parameter: ParameterSlot, rank: int) -> "State | LowRankState":
@@ -358,25 +354,20 @@ def set_codec(parameter: ParameterSlot, codec: "Codec") -> None:
     parameter.limit = SizeLimit(codec.max_encoded_len(parameter.numel), fixed=fixed)
 
 
-def _turns(named: Mapping[str, Any], bucket_nbytes: int) -> dict[str, int]:
-    """Return each parameter's turn: its position from the end of the model, in bucket sizes.
+def _set_positions(slots: Sequence[ParameterSlot], bucket_nbytes: int) -> None:
+    """Set `turn` and `run` of all slots, in sizes of buckets from the end of the model.
 
     From the end, because the last parameter's gradient is ready first.
     """
-    turns, nbytes = {}, 0
-    for name, tensor in reversed(list(named.items())):
-        turns[name] = nbytes // bucket_nbytes
-        nbytes += tensor.numel() * tensor.element_size()
-    return turns
-
-
-def _set_runs(parameters: Sequence[ParameterSlot], bucket_nbytes: int) -> None:
-    """Set `ParameterSlot.run`, from the end of the model as `_turns`."""
-    compressed = [each for each in parameters if each.state is not None]
-    total, before = sum(each.numel for each in compressed), 0
-    for each in reversed(compressed):
-        each.run = before, min(total, bucket_nbytes // each.tensor.element_size())
-        before += each.numel
+    total = sum(slot.numel for slot in slots if slot.state is not None)
+    nbytes = before = 0
+    for slot in reversed(slots):
+        itemsize = slot.tensor.element_size()
+        slot.turn = nbytes // bucket_nbytes
+        nbytes += slot.tensor.numel() * itemsize
+        if slot.state is not None:
+            slot.run = before, min(total, bucket_nbytes // itemsize)
+            before += slot.numel
 
 
 def with_second_moment(

@@ -62,7 +62,7 @@ class ExchangePipeline:
         self._exchange = exchange
         self._scaled = scaled
         self._confirm = confirm
-        self._hold = scaled or exchange.postpones or confirm is not None
+        self._resolves_together = scaled or exchange.postpones or confirm is not None
         self._whole = whole
         self._tasks: queue.Queue[BucketTask | Callable[[], None] | None] = queue.Queue()
         self._in_flight: queue.Queue[InFlightBucket | None] = queue.Queue()
@@ -103,20 +103,9 @@ class ExchangePipeline:
         read_scale: Callable[[], float] = _unscaled,
         unused: bool = True,
     ) -> "torch.futures.Future[torch.Tensor]":
-        """Enqueue a bucket and return the future of its average at once; see `BucketTask`.
+        """Enqueue a flat buffer and return the future of its average at once; see `BucketTask`.
 
-        Parameters
-        ----------
-        step : Step
-        layout : Layout
-        buffer : torch.Tensor
-            The gradients, flat; receives the averages.
-        last : bool
-            It is the last bucket of the step.
-        read_scale : callable
-            Returns the loss scale.
-        unused : bool
-            What is zero on every rank is taken for unused.
+        The averages take the place of the gradients in it.
         """
         if self.forked:
             raise ExchangeError("this process was forked after attach(): it is no rank")
@@ -323,7 +312,7 @@ class ExchangePipeline:
         if task.last:
             self._finish(step)
             self._exchange.times.add("wait", task.enqueued)
-        if self._hold and not task.last and self.broken is None:
+        if self._resolves_together and not task.last and self.broken is None:
             return
         self._resolve(step)
 
@@ -339,26 +328,23 @@ class ExchangePipeline:
                     future.set_exception(ExchangeError(str(self.broken)))
 
     def _finish(self, step: Step) -> None:
+        """End a step: have all that was postponed done, if it counts, or undo what it has left."""
         step.finished = True
         times = self._exchange.times
         times.steps += 1
-        if step.error is None:
-            self._complete(step)
+        if step.error is None and self._exchange.postpones:
+            try:
+                for flight in step.completed:
+                    self._exchange.complete(flight)
+            except BaseException as error:  # as of missing memory, on this rank alone
+                self.half_committed = True
+                self._break(step, error)
         if step.error is None:
             step.counted = True
             times.steps_ever += 1
             times.recent.append(step.marks)
         elif not self.half_committed:  # ranks that failed elsewhere are at the same step
             step.undo_all()
-
-    def _complete(self, step: Step) -> None:
-        """Have all that was postponed in a step done: it counts."""
-        try:
-            for flight in step.completed:
-                self._exchange.complete(flight)
-        except BaseException as error:  # as of missing memory, on this rank alone
-            self.half_committed = True
-            self._break(step, error)
 
 
 def _join(each: "queue.Queue[Any]", deadline: float | None) -> bool:

@@ -62,21 +62,18 @@ class Position:
 
     Attributes
     ----------
-    epoch : int
     lr : float or None
         The last learning rate given.
-    critical : dict of str to bool
-        With `Accordion`, whether each parameter is in a critical regime.
-    norms : dict of str to float
-        With `Accordion`, the norms that were measured last.
+    critical, norms : dict
+        With `Accordion`, whether each parameter is in a critical regime, and its last norm.
     codecs : dict
         The codec of each parameter; None for a parameter that is currently sent dense.
     measured : dict of str to numpy.ndarray
         Sums of gradients, if needed.
     told : bool
-        `Handle.epoch` has told of it.
+        `Handle.epoch` was called.
     chosen : ParameterPlan, optional
-        What `Adaptive` gives each parameter.
+        What `AutoScheduler` gives each parameter.
     """
 
     epoch: int
@@ -93,13 +90,13 @@ class Scheduler:
     """Gives every compressed parameter its codec for the epoch.
 
     Do not call any method during a step. A schedule of epochs counts `EPOCH` steps as one until
-    `advance` tells of the first.
+    `advance` is called with the first.
 
     Attributes
     ----------
     schedule : gradwire.schedule.Schedule
+        By default what is recommended for each codec.
     epoch : int
-        The current epoch.
     critical : dict of str to bool
         With `Accordion`, whether each parameter is in a critical regime.
     measures : bool
@@ -108,8 +105,7 @@ class Scheduler:
 
     Parameters
     ----------
-    schedule : gradwire.schedule.Schedule or None
-        None for what is recommended for each codec.
+    schedule : gradwire.schedule.Schedule, optional
     parameters : mapping of str to ParameterSlot
         The compressed parameters, each with the codec that was attached.
     measures : bool
@@ -308,13 +304,7 @@ class Scheduler:
         }
 
     def check(self, saved: Mapping[str, Any]) -> int:
-        """Return the epoch of a saved position.
-
-        Raises
-        ------
-        ValueError, TypeError
-            ``saved`` is not what `state_dict` returned, or has other parameters.
-        """
+        """Return the epoch of a saved position, or raise as `prepare`."""
         return self.prepare(saved, {}).epoch
 
     def prepare(
@@ -324,15 +314,13 @@ class Scheduler:
 
         Parameters
         ----------
-        saved : mapping
-            What `state_dict` returned.
-        measured : mapping of str to numpy.ndarray
-            What `sums` returned, if anything.
+        saved, measured : mapping
+            What `state_dict` and `sums` returned.
 
         Raises
         ------
         ValueError, TypeError
-            ``saved`` is not what `state_dict` returned, or has other parameters.
+            They are not that, or have other parameters.
         """
         keys = {"config", "epoch", "lr", "critical", "norms"}
         if saved.keys() - {"chosen", "owners", "told"} != keys:
@@ -372,10 +360,10 @@ def _warn_of_epochs(schedule: Schedule, *, counts: bool) -> None:
 
 
 class AutoScheduler(Scheduler):
-    """A scheduler that is told what to do, by whoever decides: all ranks at the same pass.
+    """A scheduler that is given a plan by whoever decides: all ranks at the same pass.
 
     Its schedule is a warm-up of the codec, or none. It is over, as far as it is concerned, unless
-    `choose` is told of a step.
+    `choose` is given a step.
 
     Attributes
     ----------
@@ -386,9 +374,7 @@ class AutoScheduler(Scheduler):
 
     Parameters
     ----------
-    schedule : gradwire.schedule.Constant or None
-        None for what is recommended for each codec.
-    parameters, measures
+    schedule, parameters, measures
         As in `Scheduler`.
     owners : gradwire.exchange.ReduceScatter or gradwire.exchange.QuantizedAllReduce, optional
         What may take the place of the codecs' own exchange.
@@ -432,15 +418,8 @@ class AutoScheduler(Scheduler):
         """Change what is sent. Drop all layouts after it: `BackwardPasses.forget`.
 
         States stay as they are. What is known of the sizes of frames is forgotten where a ratio or
-        an exchange changes.
-
-        Parameters
-        ----------
-        chosen : ParameterPlan
-        saved : ParameterPlan, optional
-            What a run that resumes goes on with, if not with that.
-        step : int, optional
-            That of the warm-up, as in `epoch_at`.
+        an exchange changes. A run that resumes goes on with ``saved``, by default what is chosen;
+        ``step`` is that of the warm-up, as in `epoch_at`.
         """
         self.epoch = self.epoch_at(step)
         self.chosen, self.saved = chosen, chosen if saved is None else saved
@@ -474,11 +453,6 @@ class AutoScheduler(Scheduler):
 
         A ratio that this run does not try becomes the next larger one that it does, or the largest;
         owners that it does not have, an all-gather.
-
-        Raises
-        ------
-        ValueError, TypeError
-            ``saved`` is not what `state_dict` returned, or has other parameters.
         """
         found = super().prepare(saved, measured)
         given = saved.get("chosen")

@@ -132,9 +132,7 @@ class BucketShards:
     runs : list of list of (int, int)
         Entries (start, stop) of each share in the bucket, one pair per parameter.
     numels : list of int
-        Number of entries of each share.
-    room : int
-        The largest of them.
+        Number of entries of each share; ``room`` is the largest of them.
     """
 
     __slots__ = ("numels", "room", "runs")

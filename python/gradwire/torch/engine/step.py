@@ -33,14 +33,12 @@ class Step:
         Compressed parameters that were handed in, whatever became of them: the same on all ranks.
     encoded : dict
         Parameters encoded in this step and not rolled back, by name.
-    limits : list
-        Parameters whose limits have observed sizes in this step, each with its previous limit.
     error : BaseException or None
         Why the step does not count.
-    marks : list of BucketTimestamps
-        When its buckets were encoded, exchanged and decoded.
     completed : list of InFlightBucket
         Buckets that wait for the outcome of the whole step.
+    limits : list
+        Parameters whose limits have observed sizes in this step, each with its previous limit.
     finished, counted : bool
         Whether the step has ended, and whether it counts.
     applied : bool
@@ -163,12 +161,9 @@ class InFlightBucket:
         Number of collectives, including completed ones.
     contents : object
         What the exchange needs to complete it.
-    room : int
-        Bytes that this rank passes to the collectives, including unused room.
-    wire : float
-        Bytes that this rank sends for them.
+    room, wire : int, float
+        Bytes that this rank passes to the collectives, including unused room, and bytes it sends.
     marks : BucketTimestamps or None
-        When each stage began and ended.
     error : BaseException or None
         Why the collectives could not be started.
     """
@@ -199,39 +194,28 @@ class BufferPool:
         self._most = [0, 0]  # longest request in bytes: in this step, and in the previous one
 
     def take(self, nbytes: int, step: int, bucket: Bucket) -> torch.Tensor:
-        """Return a uint8 tensor of at least nbytes: the smallest that fits, or a new one.
+        """Return a uint8 tensor of at least nbytes, where a bucket's frames are to be.
 
-        Parameters
-        ----------
-        nbytes : int
-        step : int
-            The number of the step that uses it.
-        bucket : Bucket
-            What it is for: it lies where the bucket's frames are to be.
+        It is the smallest that fits, or a new one; ``step`` is the number of the step that uses it.
         """
-        tensor, mark = self._find(nbytes, step, bucket.frames_on)
-        if tensor is None:
-            return torch.empty(nbytes, dtype=torch.uint8, device=bucket.frames_on)
-        bucket.follow(mark)
-        return tensor
-
-    def _find(
-        self, nbytes: int, step: int, device: torch.device
-    ) -> tuple[torch.Tensor | None, Any]:
+        device = bucket.frames_on
         with self._lock:
             if step != self._step:
                 self._step = step
-                self._free = [each for each in self._free if each[0].numel() <= self._limit]
+                longest = 2 * max(self._most)
+                self._free = [entry for entry in self._free if entry[0].numel() <= longest]
                 self._most = [0, self._most[0]]
             self._most[0] = max(self._most[0], nbytes)
-            self._free.sort(key=lambda each: each[0].numel())
-            there = [index for index, (each, _) in enumerate(self._free) if each.device == device]
-            for index in there:
-                if self._free[index][0].numel() >= nbytes:
-                    return self._free.pop(index)
+            self._free.sort(key=lambda entry: entry[0].numel())
+            there = [at for at, (tensor, _) in enumerate(self._free) if tensor.device == device]
+            for at in there:
+                if self._free[at][0].numel() >= nbytes:
+                    tensor, mark = self._free.pop(at)
+                    bucket.follow(mark)
+                    return tensor
             if there:  # all are too short: free the longest rather than keep both
                 self._free.pop(there[-1])
-        return None, None
+        return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
     def give(self, tensor: torch.Tensor, mark: Any = None) -> None:
         """Return a tensor for reuse, after what `Bucket.used` returned for it."""
@@ -248,10 +232,6 @@ class BufferPool:
         """Total bytes of the tensors that are not in use."""
         with self._lock:
             return sum(tensor.numel() for tensor, _ in self._free)
-
-    @property
-    def _limit(self) -> int:
-        return 2 * max(self._most)
 
 
 _SUMS = 256
