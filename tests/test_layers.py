@@ -160,15 +160,8 @@ FLOORS = 12
 """Modules on the longest way down through the engine, its exchanges and its checkpoints."""
 
 TWICE = {
-    "Bucket",
     "Compress",  # the callbacks of two trainers, each in its own words
-    "DenseAverage",
-    "Layout",
-    "Outcome",
-    "Plan",
-    "State",
-    "Status",
-    "Switch",
+    "Switch",  # of the hooks of DDP and of FSDP2
     "Work",  # of a collective of ours, and of the library that moves bytes
 }
 """Names that several classes of ``gradwire.torch`` still have."""
@@ -307,3 +300,53 @@ def test_nothing_is_unpickled():
                 if name in unpickling | {"torch.load"} or re.search(r"_object(_list)?$", name)
             ]
     assert found == []
+
+
+PARTS = {"exchange", "extension", "memory", "quantize", "schedule", "sparsify"}
+"""Folders of parts: one file each, which the registry alone imports."""
+
+
+def test_a_small_module_has_more_than_one_importer():
+    """What only one module needs, and is less than a page, belongs into that module."""
+    importers: dict[str, set[str]] = {}
+    for name, targets in arrows().items():
+        for target in targets:
+            importers.setdefault(target, set()).add(name)
+    for path in (SOURCE.parent / "benches").rglob("*.py"):
+        for name in re.findall(r"^from ([\w.]+) import", path.read_text("utf-8"), re.MULTILINE):
+            importers.setdefault(name, set()).add(str(path))
+    found = []
+    for path in (SOURCE / "gradwire").rglob("*.py"):
+        name, lines = name_of(path), len(path.read_text().splitlines())
+        if path.name in ("__init__.py", "__main__.py") or name.split(".")[1] in PARTS:
+            continue
+        if lines < 60 and len(importers.get(name, ())) == 1:
+            found.append(f"{name} ({lines} lines), for {next(iter(importers[name]))}")
+    assert found == []
+
+
+def test_only_the_top_of_the_package_is_imported_by_its_users():
+    """Below the root, a module names what it takes: `import gradwire` would take everything."""
+    for name, targets in modules().items():
+        if name != "gradwire" and not name.startswith("gradwire.cli"):
+            assert "gradwire" not in {each.target for each in targets if each.where != "types"}, (
+                name
+            )
+
+
+def test_every_folder_keeps_its_budget_of_lines():
+    """CONTRIBUTING.md has the budgets. Whoever raises one says there why."""
+    page = (SOURCE.parent / "CONTRIBUTING.md").read_text("utf-8")
+    budgets = re.findall(
+        r"^\| `(python/gradwire[\w/]*|benches)` \|.*\| ([\d,]+) \|$", page, re.MULTILINE
+    )
+    assert len(budgets) > 15
+    folders = [SOURCE.parent / folder for folder, _ in budgets]
+    for folder, (_, budget) in zip(folders, budgets, strict=True):
+        deeper = [each for each in folders if each != folder and folder in each.parents]
+        lines = sum(
+            len(path.read_text("utf-8").splitlines())
+            for path in folder.rglob("*.py")
+            if not any(each in path.parents for each in deeper)
+        )
+        assert lines <= int(budget.replace(",", "")), f"{folder} has {lines} lines"

@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-import gradwire
+from gradwire import errors
 from gradwire.errors import GradwireError, NonFiniteError
 
 __all__ = [
@@ -160,9 +160,7 @@ def kind_of(cause: BaseException) -> type[ExchangeError]:
     return type(cause) if isinstance(cause, ExchangeError) else ExchangeError
 
 
-_INNER = tuple(
-    os.path.dirname(each.__file__) + os.sep for each in (gradwire, torch) if each.__file__
-)
+_INNER = tuple(os.path.dirname(each.__file__) + os.sep for each in (errors, torch) if each.__file__)
 """Where the sources of gradwire and torch are."""
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-import gradwire
 from gradwire import _validate
 from gradwire.auto import ladder
 from gradwire.exchange import QuantizedAllReduce, ReduceScatter
+from gradwire.presets import adam, float8, topk
 from gradwire.schedule import Constant, Schedule
 from gradwire.schedule.warm_up import RATIO
 from gradwire.torch.engine.pairing import check_optimizer
@@ -125,10 +125,10 @@ def _codec_for(optimizer: torch.optim.Optimizer, least: float) -> "tuple[Codec, 
         (second,), (small,) = beta2, eps
         # More than that can ruin training at rates that are right for dense gradients.
         ratios = ladder(least, most=RATIO)
-        return gradwire.adam(ratio=least, beta2=second, eps=small), ratios
+        return adam(ratio=least, beta2=second, eps=small), ratios
     if any(_adapts(group) for group in optimizer.param_groups):
-        return gradwire.float8(), ()
-    return gradwire.topk(ratio=least), ladder(least)
+        return float8(), ()
+    return topk(ratio=least), ladder(least)
 
 
 def _owners_of(codec: "Codec") -> "Owners | None":

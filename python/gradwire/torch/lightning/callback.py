@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torch.nn.parallel import DistributedDataParallel
 
-import gradwire
+from gradwire.presets import float8
 from gradwire.torch import ddp
 from gradwire.torch.auto import AUTO, check_alone, check_unbounded, least_ratio
 from gradwire.torch.checkpoint import files as rank_files
@@ -116,7 +116,7 @@ class Compress(Callback):
         if codec == AUTO:
             pairing.check_automatic(optimizer, in_step=exchange_in_step)
             check_alone(schedule, hierarchy)
-            Options(codec=gradwire.float8(), **options)  # whichever is chosen for the optimizer
+            Options(codec=float8(), **options)  # whichever is chosen for the optimizer
             options["max_ratio"] = least_ratio(max_ratio)
         else:
             check_unbounded(max_ratio)

@@ -3,8 +3,8 @@
 import ctypes as c
 from typing import Any
 
-import gradwire
 from gradwire import memory, quantize, sparsify
+from gradwire.codec import Codec
 
 SPARSIFIERS = (
     *("all", "threshold", "topk", "sid", "sampled_topk", "chunk_topk", "bin_max", "two_sided"),
@@ -210,7 +210,7 @@ class Selection(c.Structure):
     )
 
 
-def has_kernels(codec: gradwire.Codec) -> bool:
+def has_kernels(codec: Codec) -> bool:
     """Tell whether the structs can say what the parts of a codec are."""
     return (
         codec.sparsify.kind in SPARSIFIERS
@@ -287,7 +287,7 @@ def _coding_of(part: quantize.Quantizer) -> str:
     return f"float8_{part.format}" if isinstance(part, quantize.Float8) else part.kind
 
 
-def pattern_of(codec: gradwire.Codec) -> Pattern:
+def pattern_of(codec: Codec) -> Pattern:
     """Return what is known of the positions of a codec's frames beforehand."""
     part = codec.sparsify
     if isinstance(part, sparsify.RandomK):
