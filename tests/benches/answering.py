@@ -1,6 +1,6 @@
 """A rank that joins no other: it answers, waits or ends, as each command says."""
 
-import sys
+import os
 import time
 
 
@@ -15,10 +15,6 @@ class Commands:
         if act == "wait":
             time.sleep(900)
         if act != "answer":
-            print("goodbye", file=sys.stderr, flush=True)
-            sys.stderr.flush()
-            import os
-
             os._exit(int(act))
         return self.rank
 
