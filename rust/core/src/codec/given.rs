@@ -104,16 +104,15 @@ impl Codec {
         workspace.begin();
         let scale = self.scale(input, &mut workspace.scanner)?;
         let in_place = state.is_in_place();
-        if in_place {
+        let finite = if in_place {
             self.read_ahead(input, state, scale, &mut workspace.scanner)?;
+            true
         } else {
             let request = Request::default();
             let totals = self.accumulate(input, state, scale, &request, &mut workspace.scanner);
             workspace.scanner.candidates().check_memory()?;
-            if totals.peak >= NON_FINITE {
-                return Err(non_finite(&self.written(input, state), workspace.scanner.kernels));
-            }
-        }
+            totals.peak < NON_FINITE
+        };
         // Gathered, and the frame written, before a residual in one buffer is: a frame that is too long
         // must not cost what was there.
         let tensor = self.tensor(input, state, scale);
@@ -129,6 +128,11 @@ impl Codec {
         let limit = (max_len, support.may_trim);
         let hints = self.hints(state, None);
         let layout = self.layout(input, self.sparsifier.pattern_of_any());
+        if !finite {
+            // A limit that is too small is named first.
+            self.fit(&layout, &tensor, &hints, limit, workspace, &mut (&mut Vec::new()).into())?;
+            return Err(non_finite(&self.written(input, state), workspace.scanner.kernels));
+        }
         let (coding, trimmed) = self.fit(&layout, &tensor, &hints, limit, workspace, out)?;
         let count = workspace.scanner.candidates().len() as u64;
         let target = Some(support.positions.len() as u64);
