@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from gradwire.auto import decider as explain
 from gradwire.auto.candidates import (
     FEW,
     SOME,
@@ -20,10 +19,10 @@ from gradwire.auto.model import Model
 from gradwire.auto.setting import FP32, Plan, compresses, describe
 from gradwire.auto.step_stats import MATTERS, Drift, Figures, outdated
 
-__all__ = ["Decider", "Evidence", "again", "settled", "trying"]
+__all__ = ["Decider", "Evidence"]
 
 
-def trying(plan: Plan, predicted: float, best: Plan, known: Measurements) -> str:
+def _trying(plan: Plan, predicted: float, best: Plan, known: Measurements) -> str:
     """Explain why a plan is tried."""
     return (
         f"It tries {describe(plan)}, which is predicted to take {_ms(predicted)} per step where "
@@ -31,7 +30,7 @@ def trying(plan: Plan, predicted: float, best: Plan, known: Measurements) -> str
     )
 
 
-def again(plan: Plan, best: Plan, known: Measurements) -> str:
+def _again(plan: Plan, best: Plan, known: Measurements) -> str:
     """Explain why a plan is measured once more."""
     return (
         f"It measures {describe(plan)} once more, which took {_ms(known.timed[plan].seconds)} per "
@@ -39,7 +38,7 @@ def again(plan: Plan, best: Plan, known: Measurements) -> str:
     )
 
 
-def settled(best: Plan, known: Measurements, model: Model | None, figures: Figures) -> str:
+def _settled(best: Plan, known: Measurements, model: Model | None, figures: Figures) -> str:
     """Explain why a plan is in use."""
     begin = f"It averages by {describe(best)}: a step takes {_ms(known.timed[best].seconds)}"
     if model is None:
@@ -273,12 +272,12 @@ class Decider:
             predicted = estimate(model, known, plan)[0]
             self._trials += 1
             self._try(plan, predicted)
-            self.reason = explain.trying(plan, predicted, best, known)
+            self.reason = _trying(plan, predicted, best, known)
             return
         rival = rematch(known, best, self._again) if len(self._again) < REMATCHES else None
         if rival is not None:
             self._again.add(rival)
-            self.reason = explain.again(rival, best, known)
+            self.reason = _again(rival, best, known)
             self._try(rival, self._timed(rival))
             return
         self._settle(figures)
@@ -310,7 +309,7 @@ class Decider:
         self.skips = 0 if best == self.plan else SETTLING
         self.plan, self._phase, self._incumbent = best, Phase.SETTLED, None
         self.due = self.skips + self._pause(self._timed(best))
-        self.reason = explain.settled(best, self._known, self._model, figures)
+        self.reason = _settled(best, self._known, self._model, figures)
 
     def _pause(self, period: float) -> int:
         """Return the steps until the next look at the plan in use."""
@@ -327,9 +326,9 @@ class Decider:
         known.set_aside(found.plan, self.plan, self._steps)
         self._incumbent = self.plan
         self.reason = (
-            explain.again(found.plan, self.plan, known)
+            _again(found.plan, self.plan, known)
             if found.measured
-            else explain.trying(found.plan, found.expected, self.plan, known)
+            else _trying(found.plan, found.expected, self.plan, known)
         )
         self._try(found.plan, found.expected)
 
