@@ -47,5 +47,6 @@ class Horovod(Framework):
         return found
 
     def gather(self, value: Any) -> list[Any]:
-        found: list[Any] = hvd.allgather_object(value)
+        # By default Horovod names it after the type of the value, which differs between ranks.
+        found: list[Any] = hvd.allgather_object(value, name="demo")
         return found
