@@ -135,6 +135,6 @@ lock: ## Rewrite requirements/*.txt with the newest versions that the .in files 
 	@PATH="$(bin):$$PATH" scripts/lock.sh
 
 clean: ## Remove everything these targets create: environment, caches, builds, results
-	rm -rf $(VENV) .venv-oldest .cache target dist {demo,presets,accuracy,study}-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .cache target dist {demo,accuracy,study}-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/gradwire/_native*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -48,5 +48,4 @@ class Horovod(Framework):
 
     def gather(self, value: Any) -> list[Any]:
         # By default Horovod names it after the type of the value, which differs between ranks.
-        found: list[Any] = hvd.allgather_object(value, name="demo")
-        return found
+        return list(hvd.allgather_object(value, name="demo"))

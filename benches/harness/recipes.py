@@ -104,8 +104,7 @@ def family(optimizer: str) -> str:
 @cache
 def measured_rates() -> dict[str, Any]:
     """Return the measured table."""
-    found: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
-    return found
+    return dict(json.loads(FILE.read_text("utf-8")))
 
 
 def codec_of(entry: dict[str, Any]) -> Codec | None:
