@@ -16,7 +16,7 @@ from gradwire.torch.auto import AUTO, check_alone, check_unbounded, least_ratio
 from gradwire.torch.checkpoint import files as rank_files
 from gradwire.torch.engine.config import Codecs, Options
 from gradwire.torch.lightning import pairing, saving
-from gradwire.torch.lightning.framework import Callback, LightningModule, Trainer
+from gradwire.torch.lightning.pairing import Callback, LightningModule, Trainer
 from gradwire.torch.lightning.saving import Policy
 
 if TYPE_CHECKING:

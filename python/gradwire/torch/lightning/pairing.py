@@ -1,5 +1,7 @@
-"""What belongs to a codec among the parts of a Trainer: optimizer, scaler, clipping, strategy."""
+"""Which Lightning is there, and what belongs to a codec among the parts of its Trainer."""
 
+import importlib
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -7,7 +9,6 @@ from gradwire.torch import optim
 from gradwire.torch.auto import AUTO, codec_for
 from gradwire.torch.ddp import PairingWarning
 from gradwire.torch.engine.config import Assignment, Codecs
-from gradwire.torch.lightning.framework import LightningModule, Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,40 @@ if TYPE_CHECKING:
 
     from gradwire.codec import Codec
 
-__all__ = ["Given", "check_automatic", "find", "warn_of_strategy"]
+__all__ = [
+    "Callback",
+    "Given",
+    "LightningModule",
+    "Trainer",
+    "check_automatic",
+    "find",
+    "warn_of_strategy",
+]
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+else:
+    LightningModule = Trainer = Any  # only annotations need them
+
+
+_NAMES = ("lightning.pytorch", "pytorch_lightning")
+
+
+def _find() -> Any:
+    # Each of the two takes seconds to import: take the one that the program has imported.
+    names = [name for name in _NAMES if sys.modules.get(name)] or _NAMES
+    for name in names:
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            missing = error
+    raise ImportError(
+        "gradwire.torch.lightning needs Lightning 2.4 or later: pip install 'lightning>=2.4'"
+    ) from missing
+
+
+if not TYPE_CHECKING:
+    Callback = _find().Callback
 
 
 class Given(NamedTuple):
