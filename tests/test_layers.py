@@ -161,7 +161,6 @@ FLOORS = 12
 
 TWICE = {
     "Compress",  # the callbacks of two trainers, each in its own words
-    "Switch",  # of the hooks of DDP and of FSDP2
     "Work",  # of a collective of ours, and of the library that moves bytes
 }
 """Names that several classes of ``gradwire.torch`` still have."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradwire import Codec, State
 from gradwire.torch import backends
-from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import make_slots, set_codec
 from gradwire.torch.engine.step import BucketTask, Step
 from gradwire.torch.exchange import ExchangeBase, build
@@ -122,7 +122,7 @@ class _Rank:
         )
         self._parameters = [each for each in made if each.name in large]
         self.states: list[State] = [each.state for each in self._parameters]
-        self._layout = Layout(self._parameters, torch.float32)
+        self._layout = BucketContents(self._parameters, torch.float32)
         self._buffer = torch.zeros(self._layout.numel)
         self._views = [
             (self._buffer[own.start : own.stop], slice(piece.start, piece.stop))

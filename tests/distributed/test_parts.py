@@ -11,11 +11,11 @@ import gradwire
 from gradwire._native import unpack_positions
 from gradwire.torch import backends
 from gradwire.torch.ddp import ExchangeError, attachment
-from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.metrics import Counters, Outcomes, ParameterCounts
 from gradwire.torch.engine.parameter import FLOOR, ParameterSlot, SizeLimit
 from gradwire.torch.engine.step import BufferPool
-from gradwire.torch.exchange.all_gather import SlotPlan
+from gradwire.torch.exchange.all_gather import SlotLayout
 
 
 def test_a_limit_starts_at_the_bound_and_comes_down_to_what_is_sent() -> None:
@@ -88,23 +88,23 @@ def test_models_that_cannot_be_attached_to_are_refused(model: dict[str, Any], te
 
 
 @pytest.fixture
-def layout() -> Layout:
+def layout() -> BucketContents:
     parameters = [
         ParameterSlot("w", torch.zeros(2000), state=object(), limit=SizeLimit(500)),
         ParameterSlot("b1", torch.zeros(7)),
         ParameterSlot("b2", torch.zeros(9)),
     ]
-    return Layout(parameters, torch.float32)
+    return BucketContents(parameters, torch.float32)
 
 
-def test_neighbouring_dense_parameters_are_one_run(layout: Layout) -> None:
+def test_neighbouring_dense_parameters_are_one_run(layout: BucketContents) -> None:
     assert layout.runs == ((2000, 2016),)
     assert layout.dense_numel == 16
     assert [piece.parameter.name for piece in layout.pieces] == ["w"]
 
 
-def test_records_of_a_slot_read_as_they_were_written(layout: Layout) -> None:
-    plan = SlotPlan.of(layout, 4)
+def test_records_of_a_slot_read_as_they_were_written(layout: BucketContents) -> None:
+    plan = SlotLayout.of(layout, 4)
     fronts = np.zeros((2, plan.front), np.uint8)
     for front, record in zip(fronts, [(120, 130, 1), (500, 2**40, 0)], strict=True):
         plan.records(front)[0] = record

@@ -17,7 +17,7 @@ from gradwire.torch import backends
 from gradwire.torch.backends import cuda, dispatch
 from gradwire.torch.backends.cuda import operators
 from gradwire.torch.backends.host import Staging, staging
-from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit
 from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.engine.step import Step
@@ -178,7 +178,7 @@ class Run:
                 made.state = backends.backend_for(tensor).init_state(codec, numel, made.name, 0)
                 made.limit = SizeLimit(codec.max_encoded_len(numel), fixed=not codec.memory.keeps)
             parameters.append(made)
-        return Layout(parameters, torch.float32)
+        return BucketContents(parameters, torch.float32)
 
     def step(self, number):
         """Exchange all buckets; return their averages as the caller's stream finds them."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit
 from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.exchange.wire import (
@@ -156,7 +156,7 @@ def test_flags_tell_of_failures_of_ranks_out_of_step_and_of_unused_parameters() 
     slots = [
         ParameterSlot(name, torch.zeros(9), state=object(), limit=SizeLimit(50)) for name in "abc"
     ]
-    layout = Layout(slots, torch.float32)
+    layout = BucketContents(slots, torch.float32)
 
     def total(*flags: Flags) -> Any:
         vectors = [

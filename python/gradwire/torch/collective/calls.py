@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.consensus import ControlChannel, agree, checksum
 from gradwire.torch.engine.engine import Engine, left_on_error
-from gradwire.torch.engine.layout import Layout
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import AgreementError, ExchangeError, fresh
 from gradwire.torch.exchange import ExchangeRouter
@@ -93,7 +93,9 @@ def connect(transport: Transport, like: Sequence[torch.Tensor]) -> Engine:
         return Engine(exchange, ControlChannel(messages), place, transport)
 
 
-def start(engine: Engine, call: Call, buckets: Sequence[tuple[Layout, torch.Tensor]]) -> Started:
+def start(
+    engine: Engine, call: Call, buckets: Sequence[tuple[BucketContents, torch.Tensor]]
+) -> Started:
     """Exchange flat buffers, once all ranks are found to call the same. Returns at once.
 
     Raises
@@ -135,7 +137,7 @@ def group_of(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 
 
 def _agree(
-    control: ControlChannel, call: Call, buckets: Sequence[tuple[Layout, torch.Tensor]]
+    control: ControlChannel, call: Call, buckets: Sequence[tuple[BucketContents, torch.Tensor]]
 ) -> None:
     """Meet the other ranks before anything of a call is exchanged.
 

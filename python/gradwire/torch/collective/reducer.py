@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 from gradwire.torch.collective.calls import Call, Started, connect, group_of, start
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.config import check_codec, check_frames, check_memory
 from gradwire.torch.engine.consensus import checksum
-from gradwire.torch.engine.layout import Layout
 from gradwire.torch.engine.parameter import ParameterSlot, set_codec
 from gradwire.torch.errors import GradientError, TensorError
 from gradwire.torch.transport import ProcessGroups
@@ -212,7 +212,7 @@ class Reducer:
         for dtype, bucket in members.items():
             with torch.no_grad():
                 buffer = torch.cat([tensor.detach().reshape(-1) for tensor, _ in bucket])
-            buckets.append((Layout([slot for _, slot in bucket], dtype), buffer))
+            buckets.append((BucketContents([slot for _, slot in bucket], dtype), buffer))
         call = Call(_CALL, next(self._numbers), _facts(pairs, codec, op))
         into = [[tensor for tensor, _ in bucket] for bucket in members.values()]
         work = Work(start(self._engine, call, buckets), into, factor)

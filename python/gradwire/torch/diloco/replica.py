@@ -9,9 +9,9 @@ import torch
 
 from gradwire.schedule import Constant
 from gradwire.torch.diloco.outer import OuterOptimizer
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.config import Options, check_codec, check_frames, check_memory
 from gradwire.torch.engine.consensus import checksum
-from gradwire.torch.engine.layout import Layout
 from gradwire.torch.engine.metrics import Counters
 from gradwire.torch.engine.parameter import ParameterSlot, make_slots, new_state
 from gradwire.torch.engine.scheduler import Scheduler
@@ -35,7 +35,7 @@ class FragmentState:
 
     Attributes
     ----------
-    layout : Layout
+    layout : BucketContents
         Of the pseudo-gradient.
     shared : torch.Tensor
         The shared parameters, flat: float32, or float64 if a parameter is.
@@ -45,7 +45,7 @@ class FragmentState:
         Of a rank's own parameters, flat.
     """
 
-    def __init__(self, layout: Layout, *, momentum: bool) -> None:
+    def __init__(self, layout: BucketContents, *, momentum: bool) -> None:
         self.layout = layout
         self.records: Sequence[ParameterSlot] = [
             piece.parameter
@@ -168,7 +168,7 @@ class Replica:
             self.fragments.append(
                 [
                     FragmentState(
-                        Layout(
+                        BucketContents(
                             members, torch.float32, counters, [rows[one.name] for one in members]
                         ),
                         momentum=outer.momentum > 0,

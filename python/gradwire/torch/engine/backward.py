@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 
 from gradwire.torch import backends
+from gradwire.torch.engine.bucket_contents import BucketContents, BucketContentsCache
 from gradwire.torch.engine.config import GradScaler
 from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.grad_tracker import GradSource
-from gradwire.torch.engine.layout import Layout, Layouts
 from gradwire.torch.engine.optimizer_link import OptimizerLink, set_rates
 from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.engine.scheduler import Scheduler
@@ -147,7 +147,7 @@ class BackwardPasses:
     ----------
     pipeline : ExchangePipeline
     exchange : Exchange
-    layouts : Layouts
+    layouts : BucketContentsCache
     scheduler : Scheduler
     grad_scaler : GradScaler or None
         An enabled loss scaler.
@@ -164,7 +164,7 @@ class BackwardPasses:
         self,
         pipeline: ExchangePipeline,
         exchange: Exchange,
-        layouts: Layouts,
+        layouts: BucketContentsCache,
         scheduler: Scheduler,
         grad_scaler: GradScaler | None,
         *,
@@ -186,7 +186,7 @@ class BackwardPasses:
         self.stands_aside = False
         self.auto: AutoControl | None = None
         self._last: Step | None = None
-        self._submitted: list[Layout] = []  # in the last pass
+        self._submitted: list[BucketContents] = []  # in the last pass
         self._unplaced: list[torch.Tensor] = []  # averaged densely in it, and not in .grad yet
         self._pauses = 0
         self._paused = False  # as the last pass began
@@ -476,7 +476,7 @@ class BackwardPasses:
 
     def _submit(
         self,
-        layout: Layout,
+        layout: BucketContents,
         buffer: torch.Tensor,
         read_scale: Callable[[], float],
         *,
@@ -492,7 +492,7 @@ class BackwardPasses:
         step.asked += layout.compressed
         return self._pipeline.submit(step, layout, buffer, last=last, read_scale=read_scale)
 
-    def _mark(self, layout: Layout) -> None:
+    def _mark(self, layout: BucketContents) -> None:
         """Record what is in the ``.grad`` of a bucket's parameters, or will be."""
         if self._link is not None:
             origins = self._link.tracker

@@ -13,9 +13,9 @@ from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.checkpoint.gather import gather, merge
 from gradwire.torch.checkpoint.reshard import Resharded
 from gradwire.torch.engine.backward import AutoControl, BackwardPasses
+from gradwire.torch.engine.bucket_contents import BucketContentsCache
 from gradwire.torch.engine.config import Codecs, Options
 from gradwire.torch.engine.engine import Engine
-from gradwire.torch.engine.layout import Layouts
 from gradwire.torch.engine.local_gradients import flat_buckets, used_anywhere
 from gradwire.torch.engine.metrics import build_report, figures
 from gradwire.torch.engine.optimizer_link import OptimizerLink
@@ -113,7 +113,9 @@ class Handle:
         self.world_size = place.size
         self.rank = place.rank
         self._scheduler.measures = place.measures
-        layouts = Layouts(list(self._parameters.values()), place if engine.divides else None)
+        layouts = BucketContentsCache(
+            list(self._parameters.values()), place if engine.divides else None
+        )
         self._counters = layouts.counters
         self._passes = BackwardPasses(
             engine.pipeline,

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from gradwire.torch import backends
 from gradwire.torch.engine.grad_tracker import Additions, GradSource, GradTracker
-from gradwire.torch.engine.optimizer_claim import OptimizerClaim
+from gradwire.torch.engine.optimizer_identity import OptimizerIdentity
 from gradwire.torch.engine.pairing import (
     check_group,
     warn_of_additions,
@@ -39,7 +39,7 @@ class OptimizerLink:
     Attributes
     ----------
     tracker : GradTracker
-    claim : OptimizerClaim
+    claim : OptimizerIdentity
     last : Step or None
         The last exchanged pass, since `attach` or a resume.
     defers : bool
@@ -71,7 +71,7 @@ class OptimizerLink:
         self.tracker = GradTracker(parameters)
         self.last: Step | None = None
         self.defers = False
-        self.claim = OptimizerClaim(optimizer, self._parameters, self.tracker)
+        self.claim = OptimizerIdentity(optimizer, self._parameters, self.tracker)
         self._hooks = [optimizer.register_step_post_hook(self._stepped), self.claim.hook]
         if isinstance(optimizer, Attachable):
             optimizer._attach(self)

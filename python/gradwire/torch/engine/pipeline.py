@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from gradwire.torch import backends
-from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.step import BucketTask, InFlightBucket, Step
 from gradwire.torch.errors import AgreementError, ExchangeError, GradientError, fresh
 from gradwire.torch.exchange.base import Exchange
@@ -96,7 +96,7 @@ class ExchangePipeline:
     def submit(
         self,
         step: Step,
-        layout: Layout,
+        layout: BucketContents,
         buffer: torch.Tensor,
         *,
         last: bool,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gradwire.torch import backends
 from gradwire.torch.backends import Backend, Bucket
-from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.metrics import BucketTimestamps
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.transport import Channel, Work
@@ -120,7 +120,7 @@ class BucketTask:
         Why this rank has no gradients to encode. The exchange tells the other ranks.
     """
 
-    layout: Layout
+    layout: BucketContents
     bucket: Bucket
     step: Step
     last: bool

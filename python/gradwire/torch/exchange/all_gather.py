@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange.base import ExchangeBase
@@ -37,7 +37,7 @@ from gradwire.torch.exchange.wire import (
 )
 from gradwire.torch.transport import Channel
 
-__all__ = ["AllGatherExchange", "DeferredAllGather", "SlotPlan"]
+__all__ = ["AllGatherExchange", "DeferredAllGather", "SlotLayout"]
 
 _RECORD = np.dtype([("size", "<u8"), ("wanted", "<u8"), ("zero", "<u8")])
 _ALIGN = 64
@@ -48,7 +48,7 @@ def _align(nbytes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotPlan:
+class SlotLayout:
     """Sizes and offsets in the slots of one bucket, in bytes; the same on every rank.
 
     Attributes
@@ -69,7 +69,7 @@ class SlotPlan:
     front: int
 
     @classmethod
-    def of(cls, layout: Layout, itemsize: int) -> "SlotPlan":
+    def of(cls, layout: BucketContents, itemsize: int) -> "SlotLayout":
         """Plan the slots of a bucket from the current limits."""
         limits = tuple([parameter.limit.nbytes for parameter in layout.compressed])
         records_at = _align(HEADER_NBYTES)
@@ -105,7 +105,7 @@ class SlotPlan:
 class _Slots:
     """The slots of one bucket."""
 
-    plan: SlotPlan
+    plan: SlotLayout
     slot: torch.Tensor  # this rank's
     gathered: torch.Tensor  # memory that begins with the slots of all ranks
     sizes: list[list[int]] = field(default_factory=list)  # bytes of each rank's frames
@@ -152,7 +152,7 @@ class AllGatherExchange(ExchangeBase):
     def send(self, job: BucketTask, sequence: int) -> InFlightBucket:
         """Encode a bucket and start the all-gather of its slot."""
         start = time.perf_counter()
-        plan = SlotPlan.of(job.layout, job.bucket.itemsize)
+        plan = SlotLayout.of(job.layout, job.bucket.itemsize)
         (slot,), job = take_buffers(job, [(self._slots, plan.nbytes)])
         self._fill(job, plan, slot, sequence)
         self.times.add("encode", start)
@@ -172,7 +172,7 @@ class AllGatherExchange(ExchangeBase):
             wire=plan.nbytes * (self.world_size - 1),
         )
 
-    def _fill(self, job: BucketTask, plan: SlotPlan, slot: torch.Tensor, sequence: int) -> None:
+    def _fill(self, job: BucketTask, plan: SlotLayout, slot: torch.Tensor, sequence: int) -> None:
         layout = job.layout
         front = np.zeros(plan.front, np.uint8)
         try:

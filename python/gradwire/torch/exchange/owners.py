@@ -29,7 +29,7 @@ from typing_extensions import override
 
 from gradwire import _native
 from gradwire.errors import NonFiniteError
-from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError
@@ -95,7 +95,7 @@ class _Ownership:
 
     __slots__ = ("bounds", "dense", "owners", "runs")
 
-    def __init__(self, layout: Layout, size: int) -> None:
+    def __init__(self, layout: BucketContents, size: int) -> None:
         cuts = [_cut(parameter, size) for parameter in layout.compressed]
         self.bounds = [bounds for bounds, _ in cuts]
         self.owners = [owners for _, owners in cuts]

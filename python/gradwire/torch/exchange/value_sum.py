@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
 from gradwire.torch.exchange.base import ExchangeBase
@@ -310,7 +310,7 @@ def _joined(values: torch.Tensor, ends: Sequence[int], members: Sequence[int]) -
     return torch.cat([values[ends[index] : ends[index + 1]] for index in members])
 
 
-def _batches(layout: Layout, selection: SharedSelection) -> Iterator[list[int]]:
+def _batches(layout: BucketContents, selection: SharedSelection) -> Iterator[list[int]]:
     """Divide the pieces of a bucket, in order: encoded ones alone, others with their neighbours."""
     batch: list[int] = []
     numel = 0
@@ -328,7 +328,7 @@ def _batches(layout: Layout, selection: SharedSelection) -> Iterator[list[int]]:
         yield batch
 
 
-def _wire_dtype(layout: Layout) -> torch.dtype:
+def _wire_dtype(layout: BucketContents) -> torch.dtype:
     """Return the dtype in which the values of a bucket are summed."""
     summed_as = layout.compressed[0].codec.quantize.summed_as if layout.compressed else "float32"
     dtype: torch.dtype = getattr(torch, str(summed_as))

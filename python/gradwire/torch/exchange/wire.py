@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire.torch.engine.layout import Layout
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.errors import ExchangeError, GradientError, kind_of
 from gradwire.torch.transport import Channel, Work
 
@@ -193,7 +193,7 @@ def raise_first(verdicts: Iterable[Verdict]) -> None:
 
 def share_failure(
     channel: Channel,
-    layout: Layout,
+    layout: BucketContents,
     sequence: int,
     error: BaseException | None,
     act: str = "encode",
@@ -263,7 +263,7 @@ class Flags:
 
     Parameters
     ----------
-    layout : Layout
+    layout : BucketContents
         Of the bucket.
     word : int
         What `check_word` returned: ranks with other words are out of step.
@@ -271,11 +271,11 @@ class Flags:
 
     __slots__ = ("_flags",)
 
-    def __init__(self, layout: Layout, word: int) -> None:
+    def __init__(self, layout: BucketContents, word: int) -> None:
         self._flags = [0, *word_flags(word), *([0] * len(layout.pieces))]
 
     @staticmethod
-    def numel(layout: Layout) -> int:
+    def numel(layout: BucketContents) -> int:
         """Return how many there are."""
         return _USED + len(layout.pieces)
 

@@ -46,7 +46,7 @@ class _GroupAverage:
     average: Average
 
 
-class Switch:
+class FSDPHook:
     """The hook of all FSDP modules of a model, which takes their places for good.
 
     FSDP uses what it has reduced as soon as its hook returns. So that it need not wait there, it is
@@ -268,7 +268,7 @@ def _place(pending: _GroupAverage, averages: torch.Tensor) -> None:
             gradient.add_(average.to(gradient.device))
 
 
-def _forward(switch: "weakref.ref[Switch]", module: nn.Module, inputs: Any) -> None:
+def _forward(switch: "weakref.ref[FSDPHook]", module: nn.Module, inputs: Any) -> None:
     """Forget a pass that never ended: an exception left it."""
     del module, inputs
     found = switch()
@@ -296,7 +296,7 @@ class FSDPSource:
         self._groups = groups
         self._known = known
         self._over = over
-        self._switch: Switch | None = getattr(model, _SWITCH, None)
+        self._switch: FSDPHook | None = getattr(model, _SWITCH, None)
 
     def check(self) -> None:
         """Raise a ValueError if the model has a hook already."""
@@ -312,7 +312,7 @@ class FSDPSource:
         """Find the model's switch; take the hooks the first time."""
         model, self._model = self._model, None  # the model keeps the switch, not the other way
         if self._switch is None:
-            self._switch = Switch(model, self._groups, self._over)
+            self._switch = FSDPHook(model, self._groups, self._over)
             setattr(model, _SWITCH, self._switch)
 
     def open(self, passes: BackwardPasses, holder: object) -> None:

@@ -11,10 +11,10 @@ from gradwire.torch.engine.parameter import BucketSlice, ParameterSlot, observe
 from gradwire.torch.engine.sharding import BucketShards, shard_of
 from gradwire.torch.transport import RankTopology
 
-__all__ = ["Layout", "Layouts"]
+__all__ = ["BucketContents", "BucketContentsCache"]
 
 
-class Layout:
+class BucketContents:
     """The parameters of one bucket, in the order of its buffer.
 
     Attributes
@@ -101,7 +101,7 @@ class Layout:
         return [piece.parameter.name for piece in (*self.pieces, *self.dense)]
 
 
-class Layouts:
+class BucketContentsCache:
     """Finds the layout of a bucket. DDP regroups its buckets, so none is keyed by its index.
 
     Attributes
@@ -127,13 +127,13 @@ class Layouts:
         self._replaced = len(self._parameters)
         self._by_id = {id(each.tensor): row for row, each in enumerate(self._parameters)}
         self.counters = Counters(len(self._parameters) + 1)
-        self._known: dict[tuple[int, ...], Layout] = {}
+        self._known: dict[tuple[int, ...], BucketContents] = {}
 
     def forget(self) -> None:
         """Drop all layouts: from now on, other parameters are sent dense."""
         self._known.clear()
 
-    def of(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor) -> Layout:
+    def of(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor) -> BucketContents:
         """Return the layout of a bucket, from its parameters and its flat buffer."""
         key = tuple(map(id, tensors))
         layout = self._known.get(key)
@@ -145,7 +145,7 @@ class Layouts:
 
     def _make(
         self, key: tuple[int, ...], tensors: Sequence[torch.Tensor], buffer: torch.Tensor
-    ) -> Layout:
+    ) -> BucketContents:
         for tensor, id_ in zip(tensors, key, strict=True):
             if id_ not in self._by_id:
                 # The model had this parameter when it was wrapped, and has since replaced it. DDP
@@ -166,7 +166,7 @@ class Layouts:
             named = [(each.name, each.tensor) for each in parameters]
             shares = BucketShards(named, self._place.shares)
             dtype = torch.promote_types(dtype, torch.float32)  # of sums inside the node
-        layout = Layout(parameters, dtype, self.counters, rows, sparse=sparse, cut=shares)
+        layout = BucketContents(parameters, dtype, self.counters, rows, sparse=sparse, cut=shares)
         numel = layout.numel if shares is None else sum(shares.numels)
         if numel != buffer.numel():
             raise RuntimeError(

@@ -26,7 +26,7 @@ from gradwire.torch.errors import UpdateError
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
-__all__ = ["OptimizerClaim"]
+__all__ = ["OptimizerIdentity"]
 
 _PATIENCE = 3
 """Passes in a row that may be undone while somebody else changes the parameters."""
@@ -35,7 +35,7 @@ _DEPTH = 4
 """Attributes, containers and methods between an optimizer and the one that it wraps, at most."""
 
 
-class OptimizerClaim:
+class OptimizerIdentity:
     """Looks before each step of any optimizer whether it is the one that was attached.
 
     Attributes
@@ -150,7 +150,7 @@ class OptimizerClaim:
 
 
 def _before_step(
-    claim: "weakref.ref[OptimizerClaim]", optimizer: Optimizer, args: Any, kwargs: Any
+    claim: "weakref.ref[OptimizerIdentity]", optimizer: Optimizer, args: Any, kwargs: Any
 ) -> None:
     """Ask the claim, if there still is one."""
     del args, kwargs
