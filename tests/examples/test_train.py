@@ -9,7 +9,7 @@ import torch
 
 from tests.examples.agents import EXAMPLES, RUNS
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,6 @@ def printed(folder: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.full
 def test_the_example_learns_reports_and_goes_on_where_it_was(
     printed: dict[str, str], folder: Path
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 pytest.importorskip("torch.distributed.checkpoint")
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, done
 
 
-@pytest.mark.full
 def test_a_job_that_loses_ranks_in_mid_step_goes_on_also_with_fewer(
     ended: tuple[Path, Any],
 ) -> None:
