@@ -113,7 +113,7 @@ def dies_in(outer: diloco.DiLoCo, moment: str) -> None:
     """Have this process die in its next exchange."""
     flights: Any = outer._flights
     if moment == "sent":  # the others have its frames, or a part of them
-        flights.engine.exchange._receive = lambda flight: die(outer)
+        flights.engine.exchange.receive = lambda flight: die(outer)
     else:  # it has received everything, and the others cannot know
         flights._confirm.compare = lambda name, told: die(outer)
 
