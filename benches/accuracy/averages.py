@@ -110,6 +110,7 @@ class _Rank:
         self._exchange: ExchangeBase = build(
             codec.exchange, channels(), channels, {}, check_result=False, postpones=False
         )
+        self._gathers = codec.exchange.gathers_frames
         named = dict(flat.model.named_parameters())
         large = {piece.name for piece in flat.pieces}
         made = make_slots(
@@ -144,10 +145,9 @@ class _Rank:
     def exchange(self, number: int) -> float:
         """Replace what was taken by the average, and return the bytes that this rank has sent."""
         bucket = backends.backend_for(self._buffer).bucket(self._buffer, False)
-        now = time.perf_counter()
-        job = BucketTask(
-            self._layout, bucket, Step(number), last=True, read_scale=lambda: 1.0, enqueued=now
-        )
+        job = BucketTask(self._layout, bucket, Step(number), True, lambda: 1.0, time.perf_counter())
+        frames = sum(each.limit.nbytes for each in self._parameters)
         flight = self._exchange.start(job, number)
         self._exchange.receive(flight)
-        return flight.wire
+        # A slot has room for a message at least, which dense parameters fill in a real one.
+        return (self._exchange.world_size - 1) * frames if self._gathers else flight.wire

@@ -11,7 +11,6 @@ import gradwire
 from benches.accuracy import run as running
 from benches.accuracy.methods import ADAMW, SGD, Method
 from gradwire.schedule import WarmUp
-from gradwire.torch.exchange.wire import MESSAGE_NBYTES
 from tests.benches.accuracy.toy import Toy
 from tests.distributed.ranks import Ranks
 from tests.distributed.scenarios.simulated import RATE
@@ -87,8 +86,7 @@ def compare(
             np.testing.assert_array_equal(simulated[name], value, err_msg=name)
     nbytes = real.pop("nbytes")
     if nbytes is not None:
-        # A slot has room for a message at least, and a simulated one has no dense parameters.
-        assert curve.bytes_per_step == pytest.approx(nbytes, abs=MESSAGE_NBYTES)
+        assert curve.bytes_per_step == pytest.approx(nbytes, abs=512)  # heads of more buckets
     assert curve.points == [{"step": STEPS, **real}]
 
 
