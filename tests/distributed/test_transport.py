@@ -13,6 +13,10 @@ def test_parts_of_any_length_come_to_their_ranks(ranks: Ranks) -> None:
     assert all(all(found) for found in ranks.run("transport.swapped"))
 
 
+def test_a_group_that_one_rank_leaves_at_once_is_there_on_all(ranks: Ranks) -> None:
+    assert ranks.run("transport.left_at_once") == list(range(ranks.world_size))
+
+
 def test_messages_are_gathered_in_the_order_of_ranks(ranks: Ranks, tmp_path: Path) -> None:
     assert all(all(found) for found in ranks.run("transport.gathered", store=str(tmp_path / "s")))
 

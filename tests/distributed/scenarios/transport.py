@@ -43,6 +43,15 @@ def swapped(rank: int, world_size: int) -> list[bool]:
     return found
 
 
+def left_at_once(rank: int, world_size: int) -> int:
+    """Leave each group as soon as this rank has it."""
+    for _ in range(100):
+        groups = _groups()
+        groups.make()
+        groups.leave()
+    return rank
+
+
 def gathered(rank: int, world_size: int, store: str) -> list[bool]:
     """Gather long and short messages, by both kinds of channels of Gloo."""
     shared = gloo.stores.FileStore(store, world_size)

@@ -206,6 +206,9 @@ class ProcessGroups:
     def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> ProcessGroupChannel:
         """Make another group, which takes tensors of these devices too. A collective.
 
+        Returns once all ranks have the group: whoever left it before would end the connections
+        that another rank is still making.
+
         Raises
         ------
         ExchangeError
@@ -243,7 +246,9 @@ class ProcessGroups:
         if not isinstance(group, dist.ProcessGroup):
             raise ValueError("this rank is not in the process group passed to attach()")
         self._made.append(group)
-        return ProcessGroupChannel(group)
+        channel = ProcessGroupChannel(group)
+        channel.all_reduce(torch.zeros(1)).wait()
+        return channel
 
     def connect(
         self, channel: Channel, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]
