@@ -6,6 +6,7 @@ import platform
 import shlex
 import shutil
 import site
+import string
 import subprocess
 import sys
 import tempfile
@@ -51,7 +52,6 @@ _FLAGS = (
     *("-Xcompiler", "-fPIC,-fvisibility=hidden,-ffp-contract=off"),
 )
 
-
 _LINK = (
     "-shared",
     # The runtime goes into the library, and stays its own: torch may have one of another release.
@@ -67,10 +67,8 @@ def cache_folder() -> Path:
 
 
 def _files() -> list[Path]:
-    return sorted(path for path in SOURCES.rglob("*") if path.suffix in _KINDS)
-
-
-_KINDS = {".cu", ".cuh", ".h", ".cpp"}
+    kinds = {".cu", ".cuh", ".h", ".cpp"}
+    return sorted(path for path in SOURCES.rglob("*") if path.suffix in kinds)
 
 
 def _key(architectures: Sequence[str], compiler: str) -> str:
@@ -87,18 +85,11 @@ def _key(architectures: Sequence[str], compiler: str) -> str:
 
 @dataclass(frozen=True)
 class Built:
-    """A library that was built before.
-
-    Attributes
-    ----------
-    library : pathlib.Path
-        The shared library.
-    architectures : tuple of str
-        What it has machine code for; it has the PTX of the last.
-    """
+    """A shared library that was built before."""
 
     library: Path
     architectures: tuple[str, ...]
+    """What it has machine code for; it has the PTX of the last."""
 
 
 def cached(folder: Path | None = None) -> list[Built]:
@@ -107,12 +98,9 @@ def cached(folder: Path | None = None) -> list[Built]:
     It asks for no compiler: whichever built them, the sources and torch were the same.
     """
     pattern = f"{_key((), '')}-*/{NAME}"
-    found = sorted((folder or cache_folder()).glob(pattern), key=_time, reverse=True)
-    return [Built(path, tuple(path.parent.name.split("-")[1:-1])) for path in found]
-
-
-def _time(path: Path) -> float:
-    return path.stat().st_mtime
+    found = (folder or cache_folder()).glob(pattern)
+    newest = sorted(found, key=os.path.getmtime, reverse=True)
+    return [Built(path, tuple(path.parent.name.split("-")[1:-1])) for path in newest]
 
 
 def _folder(architectures: Sequence[str], compiler: str) -> str:
@@ -144,35 +132,19 @@ def runs_on(architectures: Sequence[str], capability: Capability) -> bool:
     Machine code runs on GPUs of the same major number from its minor number on, PTX on all later
     ones. What is for an architecture with a letter runs on that one alone.
     """
-    if any(_machine_code_runs(each, capability) for each in architectures):
-        return True
-    last = architectures[-1]
-    return last.isdecimal() and _number(last) <= capability
-
-
-def _machine_code_runs(architecture: str, capability: Capability) -> bool:
-    own = _number(architecture)
-    if not architecture.isdecimal():
-        return own == capability
-    return own[0] == capability[0] and own <= capability
-
-
-def _number(architecture: str) -> Capability:
-    digits = architecture.rstrip("abcdefghijklmnopqrstuvwxyz")
-    return int(digits[:-1]), int(digits[-1])
+    for each in architectures:
+        digits = each.rstrip(string.ascii_lowercase)
+        own = int(digits[:-1]), int(digits[-1])
+        later = each.isdecimal() and own <= capability
+        near = own[0] == capability[0] or each == architectures[-1]
+        if own == capability or (later and near):
+            return True
+    return False
 
 
 @dataclass(frozen=True)
 class Toolkit:
-    """A CUDA compiler, and the folders that it does not find on its own.
-
-    Attributes
-    ----------
-    nvcc : pathlib.Path
-        The compiler.
-    include, libraries : tuple of pathlib.Path
-        Folders of headers and of libraries.
-    """
+    """A CUDA compiler, and the folders of headers and libraries that it does not find itself."""
 
     nvcc: Path
     include: tuple[Path, ...] = ()
@@ -185,14 +157,12 @@ class Toolkit:
 
 
 def _of_the_machine() -> Toolkit | None:
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    for home in filter(None, homes[:2]):
-        if (nvcc := Path(home, "bin", "nvcc")).is_file():
-            return Toolkit(nvcc)
+    homes = filter(None, (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")))
+    places = [Path(home, "bin", "nvcc") for home in homes]
     if found := shutil.which("nvcc"):
-        return Toolkit(Path(found))
-    nvcc = Path("/usr/local/cuda/bin/nvcc")
-    return Toolkit(nvcc) if nvcc.is_file() else None
+        places.append(Path(found))
+    places.append(Path("/usr/local/cuda/bin/nvcc"))
+    return next((Toolkit(nvcc) for nvcc in places if nvcc.is_file()), None)
 
 
 def _of_wheels() -> Toolkit | None:
@@ -211,12 +181,7 @@ def find_toolkit() -> Toolkit:
     """Return the compiler of the machine, or else that of the registry's wheels.
 
     Looks at ``$CUDA_HOME``, ``$CUDA_PATH``, ``$PATH``, ``/usr/local/cuda``, and then at installed
-    packages.
-
-    Raises
-    ------
-    ExtensionError
-        If there is none.
+    packages. Raises an ExtensionError if there is none.
     """
     found = _of_the_machine() or _of_wheels()
     if found is None:
