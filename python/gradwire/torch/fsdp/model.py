@@ -4,7 +4,7 @@ All that is read of FSDP beyond its public methods is read here and in `source`:
 2.15, with which it is tested. `groups_of` raises a ValueError where it is not so.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,14 +16,7 @@ __all__ = ["Group", "groups_of", "names_of", "states_of"]
 
 
 class Group:
-    """The parameters of one FSDP module, which it reduces together.
-
-    Parameters
-    ----------
-    module : FSDPModule
-    inner : FSDPParamGroup
-        What FSDP keeps of it.
-    """
+    """The parameters of one FSDP module, which it reduces together; ``inner`` is FSDP's."""
 
     def __init__(self, module: FSDPModule, inner: Any) -> None:
         self.module = module
@@ -38,8 +31,7 @@ class Group:
     @property
     def is_ended_by_hand(self) -> bool:
         """Whether the program ends backward passes itself."""
-        shared = getattr(self.module._get_fsdp_state(), "_state_ctx", None)
-        return bool(getattr(shared, "manual_backward_finalization", False))
+        return bool(self.module._get_fsdp_state()._state_ctx.manual_backward_finalization)
 
     @property
     def is_replicated(self) -> bool:
@@ -50,21 +42,6 @@ class Group:
     def parameters(self) -> list[nn.Parameter]:
         """The sharded parameters, in FSDP's order."""
         return [each.sharded_param for each in self.inner.fsdp_params]
-
-    @property
-    def hook(self) -> Callable[..., Any] | None:
-        """The hook that runs after the reduce-scatter."""
-        hook: Callable[..., Any] | None = self.inner._all_reduce_hook
-        return hook
-
-    @hook.setter
-    def hook(self, hook: Callable[..., Any] | None) -> None:
-        self.inner._all_reduce_hook = hook
-
-    @property
-    def reduces_all(self) -> bool:
-        """What `set_requires_all_reduce` has set."""
-        return bool(self.inner.all_reduce_grads)
 
     def follow(self, seen: list[Any]) -> None:
         """Record in a list the parameters of each reduction, in their order, before its hook."""
@@ -96,12 +73,8 @@ class Group:
 def groups_of(model: nn.Module) -> list[Group]:
     """Return the groups of all FSDP modules of a model.
 
-    Raises
-    ------
-    TypeError
-        The model is not an FSDP module.
-    ValueError
-        This torch lays out FSDP differently, or a module has several groups.
+    Raises a TypeError if the model is not an FSDP module, and a ValueError if this torch lays out
+    FSDP differently or a module has several groups.
     """
     if not isinstance(model, FSDPModule):
         raise TypeError(
@@ -124,7 +97,7 @@ def groups_of(model: nn.Module) -> list[Group]:
 
 def _inner(module: FSDPModule) -> list[Any]:
     try:
-        state = _state(module)
+        state = module._get_fsdp_state()
         assert hasattr(state._state_ctx, "manual_backward_finalization")
         assert callable(state._root_post_backward_final_callback)
         assert callable(state._reset_iter_state)
@@ -145,13 +118,10 @@ def _inner(module: FSDPModule) -> list[Any]:
     return groups
 
 
-def _state(module: FSDPModule) -> Any:
-    return module._get_fsdp_state()
-
-
 def states_of(model: nn.Module) -> list[Any]:
     """Return what FSDP keeps of each module, also without parameters: any may call its callback."""
-    states = [_state(each) for each in model.modules() if isinstance(each, FSDPModule)]
+    modules = [each for each in model.modules() if isinstance(each, FSDPModule)]
+    states: list[Any] = [each._get_fsdp_state() for each in modules]
     return list({id(state): state for state in states}.values())
 
 
@@ -160,11 +130,8 @@ def names_of(model: nn.Module, groups: Sequence[Group]) -> dict[str, nn.Paramete
     for each in groups:
         each.module.reshard()  # a forward pass may have left a module unsharded
     sharded = {id(each) for group in groups for each in group.parameters}
-    named = dict(_named(model))
-    plain = {name: each for name, each in named.items() if id(each) in sharded}
-    return {name: each for name, each in plain.items() if each.requires_grad}
-
-
-def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    for name, each in model.named_parameters():
-        yield name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", ""), each
+    return {
+        name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", ""): each
+        for name, each in model.named_parameters()
+        if id(each) in sharded and each.requires_grad
+    }

@@ -2,7 +2,7 @@
 
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -26,23 +26,17 @@ _RESET = "_reset_iter_state"
 
 @dataclass(frozen=True, slots=True)
 class _GroupAverage:
-    """A group whose average is not there yet.
-
-    Attributes
-    ----------
-    members : list of torch.Tensor
-        Its sharded parameters.
-    fresh : set of int
-        The ids of those whose ``.grad`` is to be replaced: there was none, or it is a part of this.
-    used : set of int
-        The ids of those that got a gradient in this pass.
-    average : Average
-        Of this rank's shards, one after another.
-    """
+    """A group whose average is not there yet: of this rank's shards, one after another."""
 
     members: list[torch.Tensor]
+    """Its sharded parameters."""
+
     fresh: set[int]
+    """The ids of those whose ``.grad`` is to be replaced: there was none, or it is part of this."""
+
     used: set[int]
+    """The ids of those that got a gradient in this pass."""
+
     average: Average
 
 
@@ -52,15 +46,8 @@ class FSDPHook:
     FSDP uses what it has reduced as soon as its hook returns. So that it need not wait there, it is
     left with zeros. When the pass ends, after all buckets of it, the averages are added.
 
-    With no codec attached it averages over the replicas itself: FSDP, which knows of no other
-    nodes, would not.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-    groups : sequence of Group
-    over : torch.distributed.ProcessGroup
-        The replicas of this rank's shards.
+    With no codec attached it averages over the replicas itself, which are the group `over`: FSDP,
+    which knows of no other nodes, would not.
     """
 
     def __init__(self, model: nn.Module, groups: Sequence[Group], over: dist.ProcessGroup) -> None:
@@ -75,7 +62,7 @@ class FSDPHook:
         for group in groups:
             seen: list[Any] = []
             group.follow(seen)
-            group.hook = functools.partial(self._reduced, group, seen)
+            group.inner._all_reduce_hook = functools.partial(self._reduced, group, seen)
         for state in states_of(model):
             setattr(state, _CALLBACK, functools.partial(self._ended, getattr(state, _CALLBACK)))
             setattr(state, _RESET, functools.partial(self._lost, getattr(state, _RESET)))
@@ -107,7 +94,7 @@ class FSDPHook:
         if passes is None:
             self._average(group, output)
             return
-        if not group.reduces_all:
+        if not group.inner.all_reduce_grads:  # as `set_requires_all_reduce` has set it
             self._keep(passes, group, seen, output)
             return
         if not self._open:
@@ -207,17 +194,14 @@ class FSDPHook:
         used: set[int] = set()
         buffer = torch.zeros(sum(numels), dtype=dtype, device=output.device)
         parts = dict(zip(map(id, members), torch.split(buffer, numels), strict=True))
-        at = 0
-        for each in seen:
+        for each, reduced in _parts(seen, output):
             parameter = each.sharded_param
             if id(parameter) not in parts:
                 raise ValueError(
                     f"the parameter {each._param_fqn!r} was frozen at attach(), and has a gradient "
                     "now: detach(), and attach() again"
                 )
-            part = parts[id(parameter)]
-            part.copy_(output[at : at + part.numel()])
-            at += each.padded_sharded_param_size.numel()
+            parts[id(parameter)].copy_(reduced)
             used.add(id(parameter))
         factor = group.factor(output.dtype, self._over.size())
         if factor != 1.0:
@@ -229,16 +213,22 @@ class FSDPHook:
 
     def _add_kept(self, group: Group, seen: Sequence[Any], output: torch.Tensor) -> None:
         """Add to a plain average what was kept inside the node."""
-        factor, at = group.factor(output.dtype, self._over.size()), 0
-        for each in seen:
+        factor = group.factor(output.dtype, self._over.size())
+        for each, reduced in _parts(seen, output):
             parameter = each.sharded_param
-            gradient = parameter.grad if id(parameter) in self._held else None
-            if gradient is not None:
-                here = local(gradient)
-                output[at : at + here.numel()] += here.flatten().to(output.device) / factor
-                here.zero_()
+            if id(parameter) in self._held and parameter.grad is not None:
+                kept = local(parameter.grad)
+                reduced.add_(kept.flatten().to(output.device) / factor)
+                kept.zero_()
                 self._held.discard(id(parameter))
-            at += each.padded_sharded_param_size.numel()
+
+
+def _parts(seen: Sequence[Any], output: torch.Tensor) -> Iterator[tuple[Any, torch.Tensor]]:
+    """Yield what FSDP keeps of each parameter, with its part of a reduction, without padding."""
+    at = 0
+    for each in seen:
+        yield each, output[at : at + local(each.sharded_param).numel()]
+        at += each.padded_sharded_param_size.numel()
 
 
 def _check_hooks(parameter: torch.Tensor) -> None:
@@ -268,9 +258,8 @@ def _place(pending: _GroupAverage, averages: torch.Tensor) -> None:
             gradient.add_(average.to(gradient.device))
 
 
-def _forward(switch: "weakref.ref[FSDPHook]", module: nn.Module, inputs: Any) -> None:
+def _forward(switch: "weakref.ref[FSDPHook]", *_: Any) -> None:
     """Forget a pass that never ended: an exception left it."""
-    del module, inputs
     found = switch()
     if found is not None:
         found._forget()
@@ -279,14 +268,8 @@ def _forward(switch: "weakref.ref[FSDPHook]", module: nn.Module, inputs: Any) ->
 class FSDPSource:
     """The hooks of all FSDP modules of a model.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-    groups : sequence of Group
-    known : set of int
-        The ids of the sharded parameters that are known by name.
-    over : torch.distributed.ProcessGroup
-        The replicas of this rank's shards.
+    `known` are the ids of the sharded parameters that are known by name, and the group `over` the
+    replicas of this rank's shards.
     """
 
     def __init__(
@@ -303,7 +286,7 @@ class FSDPSource:
         if self._switch is not None:
             if self._switch.passes is not None:
                 raise ValueError("this model already has an attached codec; detach() its handle")
-        elif any(each.hook is not None for each in self._groups):
+        elif any(each.inner._all_reduce_hook is not None for each in self._groups):
             raise ValueError(
                 "an FSDP module already has a hook, by set_all_reduce_hook(), and takes only one"
             )
