@@ -11,23 +11,21 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import Buffer
 
 from gradwire import _native
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-    from gradwire.codec import Codec
-    from gradwire.frame import Frame
-    from gradwire.state import State
+from gradwire.codec import Codec
+from gradwire.frame import Frame
+from gradwire.state import State
 
 __all__ = [
     "Bucket",
+    "FrameBytes",
     "LeaderEncoding",
     "Table",
     "bucket",
@@ -53,6 +51,9 @@ INPUTS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 OUTPUTS = (torch.float32,)
 BYTES = (torch.uint8,)
 
+FrameBytes: TypeAlias = Frame | Buffer | torch.Tensor
+"""A frame to decode; a tensor is of bytes, on any device."""
+
 Table: TypeAlias = NDArray[np.int64]
 """One row a parameter: bytes, entries sent, entries asked for or -1, entries trimmed, whether the
 gradient was zero, nanoseconds."""
@@ -68,17 +69,17 @@ _scratch = threading.local()
 
 
 def encode(
-    codec: "Codec", tensor: torch.Tensor, state: "State | None", max_nbytes: int | None
-) -> "Frame":
+    codec: Codec, tensor: torch.Tensor, state: State | None, max_nbytes: int | None
+) -> Frame:
     """Encode a tensor in place."""
     array, bfloat16 = shared(tensor)
     return codec._encode(array, state, max_nbytes, bfloat16)
 
 
 def encode_into(
-    codec: "Codec",
+    codec: Codec,
     tensor: torch.Tensor,
-    state: "State | None",
+    state: State | None,
     out: torch.Tensor,
     max_nbytes: int | None,
 ) -> int:
@@ -90,9 +91,7 @@ def encode_into(
     return codec._encode_into(array, state, target, max_nbytes, bfloat16)
 
 
-def decode(
-    frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor | None, max_numel: int | None
-) -> torch.Tensor:
+def decode(frame: FrameBytes, out: torch.Tensor | None, max_numel: int | None) -> torch.Tensor:
     """Decode to a new tensor, or in place."""
     if out is None:
         return torch.from_numpy(_native.decode(_bytes(frame), None, max_numel))
@@ -101,7 +100,7 @@ def decode(
     return out
 
 
-def decode_add(frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor, scale: float) -> None:
+def decode_add(frame: FrameBytes, out: torch.Tensor, scale: float) -> None:
     """Decode and add in place."""
     _native.decode_add(_bytes(frame), _writable(out, OUTPUTS), scale)
     bump_version(out)
@@ -113,22 +112,27 @@ def number(tensor: torch.Tensor) -> Callable[[], float]:
     return lambda: value
 
 
-def shared(tensor: torch.Tensor) -> "tuple[NDArray[Any], bool]":
+def shared(tensor: torch.Tensor) -> tuple[NDArray[Any], bool]:
     """Return an array that shares a tensor's memory, and whether it holds bfloat16 as uint16."""
     check(tensor, "tensor", INPUTS)
     if tensor.requires_grad:
         tensor = tensor.detach()
-    if tensor.dtype is torch.bfloat16:
-        return tensor.view(torch.uint16).numpy(), True
-    return tensor.numpy(), False
+    return _array(tensor), tensor.dtype is torch.bfloat16
 
 
-def _writable(out: torch.Tensor, dtypes: tuple[torch.dtype, ...]) -> "NDArray[Any]":
+def _array(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return an array that shares the memory of a tensor; bfloat16 as uint16."""
+    array = tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor
+    shared: NDArray[Any] = array.numpy()
+    return shared
+
+
+def _writable(out: torch.Tensor, dtypes: tuple[torch.dtype, ...]) -> NDArray[Any]:
     check_out(out, dtypes)
     return out.detach().numpy() if out.requires_grad else out.numpy()
 
 
-def _bytes(frame: "Frame | Buffer | torch.Tensor") -> "Frame | Buffer | NDArray[np.uint8]":
+def _bytes(frame: FrameBytes) -> Frame | Buffer | NDArray[np.uint8]:
     if not isinstance(frame, torch.Tensor):
         return frame
     check(frame, "frame", BYTES)
@@ -167,10 +171,9 @@ def check_out(out: torch.Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
 
 
 def bump_version(out: torch.Tensor) -> None:
-    """Count a write that torch has not seen.
+    """Count a write that torch has not seen: a tensor may be one that it saved for backward.
 
-    The new version lets torch detect that a tensor saved for backward was overwritten. Inference
-    tensors have no version.
+    Inference tensors have no version.
     """
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)
@@ -179,12 +182,12 @@ def bump_version(out: torch.Tensor) -> None:
 # States ------------------------------------------------------------------------------------------
 
 
-def init_state(codec: "Codec", numel: int, name: str | None, stream: int) -> "State":
+def init_state(codec: Codec, numel: int, name: str | None, stream: int) -> State:
     """Return a new state."""
     return codec.init_state(numel, name=name, stream=stream)
 
 
-def rollback(states: Sequence["State"]) -> None:
+def rollback(states: Sequence[State]) -> None:
     """Undo the last encode of each state."""
     for state in states:
         state.rollback()
@@ -202,20 +205,11 @@ def bucket(buffer: torch.Tensor, carried: bool = False) -> "Bucket":
 class Bucket:
     """The gradients of one bucket, until their average has taken their place; here on the CPU.
 
-    Positions count entries of the flat buffer. The loss scale is divided out of what is read and
-    multiplied into what is written by the methods that take one.
+    ``buffer`` is the caller's: floating-point numbers of shape (entries,), or a sparse tensor.
+    ``future`` is resolved with it, or for a sparse one with another sparse tensor.
 
-    Attributes
-    ----------
-    buffer : torch.Tensor
-        The caller's: floating-point numbers of shape (entries,), or a sparse tensor.
-    future : torch.futures.Future
-        Resolved with the buffer, or for a sparse one with another sparse tensor.
-
-    Parameters
-    ----------
-    buffer, future
-        The attributes.
+    Positions count entries of the flat buffer. Frames are in tensors of bytes. The loss scale is
+    divided out of what is read and multiplied into what is written by the methods that take one.
     """
 
     __slots__ = ("_result", "buffer", "future")
@@ -255,8 +249,7 @@ class Bucket:
     def used(self, *tensors: torch.Tensor) -> Any:
         """Return a mark of the work that the receiving thread has given the device so far.
 
-        It uses these tensors, which the sending thread has taken: until then their memory must not
-        be used for anything else.
+        It uses these tensors, which the sending thread has taken: their memory is kept until then.
         """
         del tensors
 
@@ -278,8 +271,8 @@ class Bucket:
 
     def encode(
         self,
-        codecs: Sequence["Codec"],
-        states: Sequence["State"],
+        codecs: Sequence[Codec],
+        states: Sequence[State],
         ends: Sequence[int],
         limits: Sequence[int],
         positions: Sequence[NDArray[np.uint32] | None],
@@ -288,38 +281,22 @@ class Bucket:
         *,
         deferred: bool = False,
     ) -> tuple[Table, Exception | None]:
-        """Encode parameters, and write their frames one after another.
+        """Encode parameters, and write their frames to `out` one after another.
 
-        Parameters
-        ----------
-        codecs, states : sequence
-            Of each parameter.
-        ends : sequence of int
-            Start and stop of each parameter, alternating.
-        limits : sequence of int
-            Maximum size of each frame in bytes; what does not fit is trimmed.
-        positions : sequence
-            The positions to send of each parameter, as uint32; None lets its codec select.
-        out : torch.Tensor
-            uint8; receives the frames.
-        scale : float
-            The loss scale.
-        deferred : bool
-            Write the same frames, and change nothing of the states: afterwards `commit` brings them
-            to where they would be, and `Backend.rollback` leaves them as they are. Only for
-            memories that are not ``undoable``. Of the parts, only the sparsifier may be written in
-            Python.
+        Parameters start and stop at `ends`, alternating. Of each, a frame has at most so many bytes
+        as its limit, for which entries are trimmed, and the positions that are given; None lets the
+        codec select.
 
-        Returns
-        -------
-        table : numpy.ndarray
-            A row for each parameter that was encoded.
-        error : Exception or None
-            Why the next one was not, such as `gradwire.NonFiniteError`: its state is unchanged, and
-            so are those that follow.
+        If `deferred`, the frames are the same, and nothing of the states changes: afterwards
+        `commit` brings them to where they would be, and `Backend.rollback` leaves them as they are.
+        Only for memories that are not ``undoable``. Of the parts, only the sparsifier may be
+        written in Python.
+
+        Returns a row for each parameter that was encoded, and the error of the next one, such as
+        `gradwire.NonFiniteError`, or None: its state is unchanged, and so are those that follow.
         """
         return _native.encode_bucket(
-            _flat(self.values),
+            _array(self.values),
             scale,
             [codec._codec for codec in codecs],
             states,
@@ -332,7 +309,7 @@ class Bucket:
         )
 
     def encode_leader(
-        self, codec: "Codec", state: "State", start: int, stop: int, limit: int, scale: float
+        self, codec: Codec, state: State, start: int, stop: int, limit: int, scale: float
     ) -> "LeaderEncoding | None":
         """Encode one parameter whose positions other ranks are to use.
 
@@ -364,24 +341,11 @@ class Bucket:
     def values_of(
         self, frames: torch.Tensor, sizes: Sequence[int], numels: Sequence[int], positions: bool
     ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
-        """Return the values of this rank's own frames.
+        """Return the values of this rank's own frames, float32, where frames are.
 
-        Parameters
-        ----------
-        frames : torch.Tensor
-            uint8: the frames, one after another.
-        sizes : sequence of int
-            Their bytes.
-        numels : sequence of int
-            The lengths of their parameters, if all entries are in them; empty if not.
-        positions : bool
-            Return the positions as well, or none.
-
-        Returns
-        -------
-        values : torch.Tensor
-            float32, where frames are.
-        positions : numpy.ndarray
+        The frames are one after another, of so many bytes each. If all entries are in them,
+        `numels` are the lengths of their parameters; else it is empty. `positions` asks for the
+        positions as well; without, none are returned.
         """
         del numels
         values, places = _native.read_bucket(frames.numpy(), sizes, positions)
@@ -424,7 +388,7 @@ class Bucket:
 
     def commit(
         self,
-        states: Sequence["State"],
+        states: Sequence[State],
         ends: Sequence[int],
         frames: torch.Tensor,
         starts: Sequence[int],
@@ -433,17 +397,10 @@ class Bucket:
     ) -> None:
         """Write the memories of parameters that `encode` has encoded with ``deferred``.
 
-        Parameters
-        ----------
-        states, ends, scale
-            As in `encode`.
-        frames : torch.Tensor
-            uint8.
-        starts, sizes : sequence of int
-            Where this rank's frame of each parameter starts, and its bytes.
+        This rank's frame of each parameter starts there, and has so many bytes.
         """
         _native.settle_bucket(
-            _flat(self.values),
+            _array(self.values),
             scale,
             states,
             ends,
@@ -467,27 +424,10 @@ class Bucket:
     ) -> NDArray[np.int64]:
         """Decode the frames of all ranks in their order, and write the averages.
 
-        Parameters
-        ----------
-        frames : torch.Tensor
-            uint8.
-        starts : sequence of int
-            Where each rank's frames start.
-        sizes : sequence of sequence of int
-            The sizes of each rank's frames.
-        ends, scale
-            As in `encode`.
-        unused : sequence of bool
-            Parameters to set to zero instead.
-        senders : bool
-            Divide by the number of ranks that sent an entry, not by that of all.
-        ranks : int, optional
-            The frames are not those of all ranks, but sums over so many. On the host alone.
-
-        Returns
-        -------
-        numpy.ndarray
-            Nanoseconds for each parameter.
+        Each rank's frames start there, and have these sizes. Parameters that are `unused` are set
+        to zero instead. `senders` divides by the number of ranks that sent an entry, not by that of
+        all. With `ranks`, the frames are not those of all ranks, but sums over so many: on the host
+        alone. Returns the nanoseconds for each parameter.
         """
         sums = {} if ranks is None else {"ranks": ranks}
         return _native.average_bucket(
@@ -496,7 +436,7 @@ class Bucket:
             sizes,
             ends,
             unused,
-            _flat(self.values),
+            _array(self.values),
             scale,
             senders,
             self.dtype == torch.bfloat16,
@@ -533,45 +473,33 @@ class Bucket:
     def resolve(self, *, poisoned: bool) -> None:
         """Resolve the future, in the order of the device's work; the worker is done with it.
 
-        Parameters
-        ----------
-        poisoned : bool
-            Make the result infinite first: visibly unusable, which also a loss scaler detects.
+        A result that is to be `poisoned` is made infinite first: visibly unusable, which also a
+        loss scaler detects.
         """
         self.future.set_result(_poison(self._result) if poisoned else self._result)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LeaderEncoding:
-    """What `Bucket.encode_leader` returns.
-
-    Attributes
-    ----------
-    positions : bytes
-        For other ranks, as `gradwire._native.unpack_positions` reads them.
-    wanted : int
-        Their size in bytes without a limit.
-    values : torch.Tensor
-        This rank's, float32, shape (count,), where frames are.
-    table : numpy.ndarray
-        The row of the encode.
-    """
+    """What `Bucket.encode_leader` returns."""
 
     positions: bytes
+    """For other ranks, as `gradwire._native.unpack_positions` reads them."""
+
     wanted: int
+    """The size of the positions in bytes without a limit."""
+
     values: torch.Tensor
+    """This rank's, float32, shape (count,), where frames are."""
+
     table: Table
+    """The row of the encode."""
 
 
 def finite(values: torch.Tensor, holds: Callable[[torch.Tensor], bool] = bool) -> bool:
     """Tell whether every entry is finite, in one read and without temporary memory.
 
-    Parameters
-    ----------
-    values : torch.Tensor
-        Floating-point numbers.
-    holds : callable
-        Returns the value of a flag that lies where the values do.
+    `holds` returns the value of a flag that lies where the values do.
     """
     # The sum of finite values may overflow; then check every entry.
     total = values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
@@ -579,34 +507,28 @@ def finite(values: torch.Tensor, holds: Callable[[torch.Tensor], bool] = bool) -
 
 
 def encode_until_fits(
-    encode: "Callable[[int | None], tuple[Frame, bool]]", state: "State", limit: int
+    encode: Callable[[int | None], tuple[Frame, bool]], state: State, limit: int
 ) -> LeaderEncoding | None:
-    """Encode one parameter until its positions fit.
+    """Encode one parameter with a state until its positions have so many bytes at most.
 
-    Parameters
-    ----------
-    encode : callable
-        Encodes with a maximum size in bytes; returns the frame, and whether the gradient is zero.
-    state : State
-        That it encodes with.
-    limit : int
-        Bytes of positions at most.
+    `encode` takes a maximum size of the frame in bytes, and returns the frame and whether the
+    gradient is zero.
     """
     began = time.perf_counter()
     frame, zero = encode(None)
     positions = _native.pack_positions(frame)
     wanted = len(positions)
     room = frame.nbytes
-    tries = 0
-    while len(positions) > limit:
-        if tries == _TRIES:
-            return None
-        tries += 1
+    for _ in range(_TRIES):
+        if len(positions) <= limit:
+            break
         # Entries that are left out stay in the residual, as with a full slot.
         room = max(_LEAST, room * limit // len(positions) - 8)
         state.rollback()
         frame, zero = encode(room)
         positions = _native.pack_positions(frame)
+    if len(positions) > limit:
+        return None
     last = state.last
     assert last is not None  # it has just encoded
     target = -1 if last["target"] is None else last["target"]
@@ -614,13 +536,6 @@ def encode_until_fits(
     row = [frame.nbytes, frame.count, target, last["trimmed"], zero, nanoseconds]
     values = torch.from_numpy(frame.values())
     return LeaderEncoding(positions, wanted, values, np.array(row, np.int64))
-
-
-def _flat(values: torch.Tensor) -> NDArray[Any]:
-    """Return an array that shares the memory of a flat tensor; bfloat16 as uint16."""
-    array = values.view(torch.uint16) if values.dtype == torch.bfloat16 else values
-    shared: NDArray[Any] = array.numpy()
-    return shared
 
 
 def _float32(numel: int) -> torch.Tensor:

@@ -3,58 +3,43 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 
+from gradwire.codec import Codec
 from gradwire.errors import ExtensionError
+from gradwire.frame import Frame
+from gradwire.state import State
 from gradwire.torch.backends import cpu, cuda, host
-from gradwire.torch.backends.cpu import Bucket
+from gradwire.torch.backends.cpu import Bucket, FrameBytes
 from gradwire.torch.backends.cuda.operators import hindrance
 from gradwire.torch.cuda import load
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-    from gradwire.codec import Codec
-    from gradwire.frame import Frame
-    from gradwire.state import State
 
 __all__ = ["Backend", "BackendInUse", "backend", "backend_for"]
 
 
 class Backend(Protocol):
-    """The functions of a backend's module.
-
-    Attributes
-    ----------
-    name : str
-        The name of the module.
-    waits : bool
-        Whether reading a number of a tensor makes a thread wait for the device.
-    carries : bool
-        Whether frames can stay on the device, if collectives take them from there.
-    """
+    """The functions of a backend's module, after which it is named."""
 
     name: str
+
     waits: bool
+    """Whether reading a number of a tensor makes a thread wait for the device."""
+
     carries: bool
+    """Whether frames can stay on the device, if collectives take them from there."""
 
     def encode(
-        self,
-        codec: "Codec",
-        tensor: torch.Tensor,
-        state: "State | None",
-        max_nbytes: int | None,
-        /,
-    ) -> "Frame":
+        self, codec: Codec, tensor: torch.Tensor, state: State | None, max_nbytes: int | None, /
+    ) -> Frame:
         """Encode one tensor, as `gradwire.torch.encode`."""
 
     def encode_into(
         self,
-        codec: "Codec",
+        codec: Codec,
         tensor: torch.Tensor,
-        state: "State | None",
+        state: State | None,
         out: torch.Tensor,
         max_nbytes: int | None,
         /,
@@ -62,17 +47,11 @@ class Backend(Protocol):
         """Encode into bytes of the caller, as `gradwire.torch.encode_into`."""
 
     def decode(
-        self,
-        frame: "Frame | Buffer | torch.Tensor",
-        out: torch.Tensor | None,
-        max_numel: int | None,
-        /,
+        self, frame: FrameBytes, out: torch.Tensor | None, max_numel: int | None, /
     ) -> torch.Tensor:
         """Decode a frame, as `gradwire.torch.decode`."""
 
-    def decode_add(
-        self, frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor, scale: float, /
-    ) -> None:
+    def decode_add(self, frame: FrameBytes, out: torch.Tensor, scale: float, /) -> None:
         """Add a decoded frame, as `gradwire.torch.decode_add`."""
 
     def number(self, tensor: torch.Tensor, /) -> Callable[[], float]:
@@ -81,27 +60,22 @@ class Backend(Protocol):
         Does not wait for the device; the result may, at its first call.
         """
 
-    def init_state(self, codec: "Codec", numel: int, name: str | None, stream: int, /) -> "State":
+    def init_state(self, codec: Codec, numel: int, name: str | None, stream: int, /) -> State:
         """Return the state of a parameter whose gradients lie on the backend's device."""
 
-    def rollback(self, states: "Sequence[State]", /) -> None:
+    def rollback(self, states: Sequence[State], /) -> None:
         """Undo the last encode of each state, as `gradwire.State.rollback`."""
 
     def bucket(self, buffer: torch.Tensor, carried: bool = False, /) -> Bucket:
         """Return the bucket of a buffer of gradients. Does not wait for the device.
 
-        Parameters
-        ----------
-        buffer : torch.Tensor
-        carried : bool
-            The frames stay on the device. Only if the backend `carries` them.
+        If its frames are `carried`, they stay on the device: only if the backend carries them.
         """
 
 
 _IN_PLACE: Backend = cpu
 _STAGED: Backend = host
 _KERNELS: Backend = cuda
-_COPIES = "tensors are copied to the host, which encodes them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +128,7 @@ def backend(device: torch.device | str | int) -> BackendInUse:
         if taken:
             return BackendInUse(_KERNELS.name, f"CUDA kernels encode in place: {found}")
         why = found
-    return BackendInUse(_STAGED.name, f"{why}: {_COPIES}")
+    return BackendInUse(_STAGED.name, f"{why}: tensors are copied to the host, which encodes them")
 
 
 def backend_for(*tensors: object) -> Backend:

@@ -12,28 +12,26 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from typing_extensions import override
 
+from gradwire.codec import Codec
+from gradwire.frame import Frame
+from gradwire.state import State
 from gradwire.torch.backends import cpu
 from gradwire.torch.backends.cpu import (
     BYTES,
     INPUTS,
     OUTPUTS,
+    FrameBytes,
     check,
     check_out,
     init_state,
     rollback,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-    from gradwire.codec import Codec
-    from gradwire.frame import Frame
-    from gradwire.state import State
 
 __all__ = [
     "HostBucket",
@@ -59,7 +57,7 @@ carries = False
 
 _STREAMS = ("Event", "Stream", "current_stream", "device", "stream")
 _NO_PINS = ("out of memory", "memory allocation", "pin memory", "pinned memory", "not supported")
-"""Words of errors that are about memory of the host, not about a device that is lost."""
+"""Words of errors that tell of no pinned memory, or no more of it, and of no lost device."""
 
 # Copies -------------------------------------------------------------------------------------------
 
@@ -68,16 +66,12 @@ class Staging:
     """Copies tensors of one device to the host, and back.
 
     Copies down and up have a stream each, so that averages need not wait for gradients that are
-    still to be computed. No method makes the caller's stream wait; `wait` and `fetch` alone make
+    still to be computed. No method makes the caller's stream wait; `wait`, `fetch` and `read` make
     the thread that calls them wait, for a device without streams as a whole.
 
     Pinned memory is not kept here: torch keeps what is freed, and gives it out again when the
     copies are done that it was used for. Where there is none, a warning says so once, and copies
     wait.
-
-    Parameters
-    ----------
-    device : torch.device
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -114,7 +108,8 @@ class Staging:
             try:
                 return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
             except RuntimeError as error:
-                if not _is_missing(error):
+                unsupported = isinstance(error, NotImplementedError)
+                if not (unsupported or any(word in str(error).lower() for word in _NO_PINS)):
                     raise
                 self._pins = False
                 warnings.warn(
@@ -127,15 +122,8 @@ class Staging:
 
     def fetch(self, tensor: torch.Tensor, after: Any) -> torch.Tensor:
         """Return a copy on the host of what a tensor holds after an event; wait for it."""
-        if not self._streams:
-            self.wait(after)  # the copies of this thread need not follow the work of another
-            return self._copy(tensor)
-        with self._on(self._down):
-            self._down.wait_event(after)
-            host = self._copy(tensor)
-            done = self.mark()
-        done.synchronize()
-        return host
+        with self.reading(after):
+            return self.read(tensor)
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy on the host in the order of the current stream; wait for that one alone."""
@@ -156,61 +144,40 @@ class Staging:
         return host.copy_(tensor, non_blocking=self._asynchronous(host))
 
     def _asynchronous(self, host: torch.Tensor) -> bool:
-        """Tell whether copies may go on while the thread does, and memory be given back meanwhile.
-
-        Memory that is not pinned may be freed before a device has read it.
-        """
+        """Tell whether copies may outlast a call: what is not pinned may be freed before."""
         return self._pins and host.is_pinned()
 
-    @contextlib.contextmanager
-    def _on(self, stream: Any) -> Iterator[None]:
-        """Give what is done in this block to a stream.
-
-        In the device's own block: to leave the other one for a stream of the thread's first device
-        would take memory on that one.
-        """
-        with self._module.device(self.device), self._module.stream(stream):
-            yield
-
-    @contextlib.contextmanager
-    def reading(self, after: Any) -> Iterator[None]:
+    def reading(self, after: Any) -> AbstractContextManager[None]:
         """Give what is done in this block to the stream of copies down, after an event."""
-        if not self._streams:
-            self.wait(after)
-            yield
-            return
-        with self._on(self._down):
-            self._down.wait_event(after)
-            yield
+        if self._streams:
+            return self._on(self._down, after)
+        self.wait(after)  # the copies of this thread need not follow the work of another
+        return nullcontext()
 
-    @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Give what is done in this block to the stream of copies up, after nothing of another."""
-        if not self._streams:
-            yield
-            return
-        with self._on(self._up):
-            yield
-
-    @contextlib.contextmanager
-    def writing(self, after: Any) -> Iterator[None]:
-        """Give what is done in this block to the stream of copies up, after an event.
+    def writing(self, after: Any = None) -> AbstractContextManager[None]:
+        """Give what is done in this block to the stream of copies up, after an event if given.
 
         A future that is resolved within the block is ordered after the copies.
         """
-        if not self._streams:
-            yield
-            return
-        with self._on(self._up):
-            self._up.wait_event(after)
+        return self._on(self._up, after) if self._streams else nullcontext()
+
+    @contextlib.contextmanager
+    def _on(self, stream: Any, after: Any) -> Iterator[None]:
+        # In the device's own block: to leave the other one for a stream of the thread's first
+        # device would take memory on that one.
+        with self._module.device(self.device), self._module.stream(stream):
+            if after is not None:
+                stream.wait_event(after)
             yield
 
     def keep(self, tensor: torch.Tensor) -> None:
         """Let the memory of a tensor be used again only after what both streams were given."""
-        if self._streams:
-            for stream in (self._down, self._up):
-                for part in _parts(tensor):
-                    part.record_stream(stream)
+        if not self._streams:
+            return
+        sparse = tensor.layout != torch.strided
+        for part in (tensor._indices(), tensor._values()) if sparse else (tensor,):
+            part.record_stream(self._down)
+            part.record_stream(self._up)
 
     def follow(self, mark: Any) -> None:
         """Let the current stream wait for what `mark` returned."""
@@ -228,19 +195,6 @@ class Staging:
         return torch.futures.Future(devices=[self.device])
 
 
-def _is_missing(error: RuntimeError) -> bool:
-    """Tell whether an error says that there is no pinned memory, or no more of it."""
-    unsupported = isinstance(error, NotImplementedError)
-    return unsupported or any(word in str(error).lower() for word in _NO_PINS)
-
-
-def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the dense tensors that a tensor is made of."""
-    if tensor.layout == torch.strided:
-        return (tensor,)
-    return tensor._indices(), tensor._values()
-
-
 @functools.cache
 def staging(device: torch.device) -> Staging:
     """Return what copies to and from a device; its streams are made once."""
@@ -251,17 +205,17 @@ def staging(device: torch.device) -> Staging:
 
 
 def encode(
-    codec: "Codec", tensor: torch.Tensor, state: "State | None", max_nbytes: int | None
-) -> "Frame":
+    codec: Codec, tensor: torch.Tensor, state: State | None, max_nbytes: int | None
+) -> Frame:
     """Encode a copy."""
     check(tensor, "tensor", INPUTS)
     return cpu.encode(codec, _fetched(tensor), state, max_nbytes)
 
 
 def encode_into(
-    codec: "Codec",
+    codec: Codec,
     tensor: torch.Tensor,
-    state: "State | None",
+    state: State | None,
     out: torch.Tensor,
     max_nbytes: int | None,
 ) -> int:
@@ -271,18 +225,22 @@ def encode_into(
     if overlap(tensor, out):
         raise ValueError("out shares memory with x")
     frame = staging(out.device).empty(torch.Size([out.numel()]), torch.uint8)
+    flat = out.view(-1)
     written = cpu.encode_into(codec, _fetched(tensor), state, frame, max_nbytes)
     try:
-        _write(out.view(-1)[:written], frame[:written])
+        _write(flat[:written], frame[:written])
         return written
     except BaseException as error:
-        _deliver(error, state, out, frame[:written])
+        if state is not None:
+            try:
+                state.rollback()
+            except ValueError:  # with low_memory there is nothing to go back to: write it again
+                _write(flat[:written], frame[:written])
+                error.nbytes = written  # type: ignore[attr-defined]
         raise
 
 
-def decode(
-    frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor | None, max_numel: int | None
-) -> torch.Tensor:
+def decode(frame: FrameBytes, out: torch.Tensor | None, max_numel: int | None) -> torch.Tensor:
     """Decode on the host, and copy the result to where it is to be."""
     if out is None:
         decoded = cpu.decode(_bytes(frame), None, max_numel)
@@ -293,7 +251,7 @@ def decode(
     return out
 
 
-def decode_add(frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor, scale: float) -> None:
+def decode_add(frame: FrameBytes, out: torch.Tensor, scale: float) -> None:
     """Add on the host: an entry may occur twice, and the order of additions is the core's."""
     check_out(out, OUTPUTS)
     host = _fetched(out)
@@ -313,25 +271,12 @@ def number(tensor: torch.Tensor) -> Callable[[], float]:
     return read
 
 
-def _deliver(
-    error: BaseException, state: "State | None", out: torch.Tensor, frame: torch.Tensor
-) -> None:
-    """Undo an encode whose frame was not written because of an error; else write it again."""
-    if state is None:
-        return
-    try:
-        state.rollback()
-    except ValueError:  # with low_memory there is nothing to go back to
-        _write(out.view(-1)[: frame.numel()], frame)
-        error.nbytes = frame.numel()  # type: ignore[attr-defined]
-
-
 def _fetched(tensor: torch.Tensor) -> torch.Tensor:
     stage = staging(tensor.device)
     return stage.fetch(tensor.detach(), stage.mark())
 
 
-def _bytes(frame: "Frame | Buffer | torch.Tensor") -> "Frame | Buffer | torch.Tensor":
+def _bytes(frame: FrameBytes) -> FrameBytes:
     if not isinstance(frame, torch.Tensor):
         return frame
     check(frame, "frame", BYTES)

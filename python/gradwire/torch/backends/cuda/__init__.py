@@ -7,26 +7,29 @@ words.
 """
 
 import functools
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from gradwire import _native, _validate
+from gradwire.codec import Codec
+from gradwire.frame import Frame
+from gradwire.state import State, on_host
 from gradwire.torch.backends import host
-from gradwire.torch.backends.cpu import BYTES, INPUTS, OUTPUTS, bump_version, check, check_out
+from gradwire.torch.backends.cpu import (
+    BYTES,
+    INPUTS,
+    OUTPUTS,
+    FrameBytes,
+    bump_version,
+    check,
+    check_out,
+)
 from gradwire.torch.backends.cuda import kernels
 from gradwire.torch.backends.cuda.buckets import bucket
 from gradwire.torch.backends.cuda.operators import are_for, stateless, takes
 from gradwire.torch.backends.cuda.states import DeviceState, init_state, rollback
 from gradwire.torch.backends.host import number, overlap
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-    import gradwire.state
-    from gradwire.codec import Codec
-    from gradwire.frame import Frame
 
 __all__ = [
     "bucket",
@@ -48,23 +51,20 @@ carries = True
 
 
 def encode(
-    codec: "Codec",
-    tensor: torch.Tensor,
-    state: "gradwire.state.State | DeviceState | None",
-    max_nbytes: int | None,
-) -> "Frame":
+    codec: Codec, tensor: torch.Tensor, state: State | DeviceState | None, max_nbytes: int | None
+) -> Frame:
     """Encode on the device, and copy the frame to the host."""
     check(tensor, "tensor", INPUTS)
     made = _encoded(codec, tensor, state, max_nbytes)
     if made is None:
-        return host.encode(codec, tensor, _on_host(state), max_nbytes)
+        return host.encode(codec, tensor, on_host(state), max_nbytes)
     return _native.Frame(made.cpu().numpy())
 
 
 def encode_into(
-    codec: "Codec",
+    codec: Codec,
     tensor: torch.Tensor,
-    state: "gradwire.state.State | DeviceState | None",
+    state: State | DeviceState | None,
     out: torch.Tensor,
     max_nbytes: int | None,
 ) -> int:
@@ -74,17 +74,14 @@ def encode_into(
     limit = out.numel() if max_nbytes is None else min(out.numel(), max_nbytes)
     made = None if overlap(tensor, out) else _encoded(codec, tensor, state, limit)
     if made is None:
-        return host.encode_into(codec, tensor, _on_host(state), out, max_nbytes)
+        return host.encode_into(codec, tensor, on_host(state), out, max_nbytes)
     with torch.inference_mode(out.is_inference()), torch.no_grad():
         out.view(-1)[: made.numel()].copy_(made)
     return made.numel()
 
 
 def _encoded(
-    codec: "Codec",
-    tensor: torch.Tensor,
-    state: "gradwire.state.State | DeviceState | None",
-    max_nbytes: int | None,
+    codec: Codec, tensor: torch.Tensor, state: State | DeviceState | None, max_nbytes: int | None
 ) -> torch.Tensor | None:
     """Return the bytes of a frame on the device, or None where the host is to encode."""
     if not are_for(tensor):  # only the bytes are to be on a GPU
@@ -104,12 +101,12 @@ def _encoded(
         limit = min(limit, _validate.integer("max_nbytes", max_nbytes, low=0))
     flat = tensor.detach().view(-1)
     frame = torch.empty(limit, dtype=torch.uint8, device=tensor.device)
-    made = kernels.encode([codec], [state], [0, flat.numel()], [limit], flat, 1.0, frame)
-    return frame[: made.nbytes] if len(made.rows) else None
+    rows = kernels.encode([codec], [state], [0, flat.numel()], [limit], flat, 1.0, frame)
+    return frame[: int(rows[0, 0])] if len(rows) else None
 
 
 @functools.lru_cache(1024)
-def _is_stateless(codec: "Codec") -> bool:
+def _is_stateless(codec: Codec) -> bool:
     try:
         codec.encode(np.zeros(0, np.float32), None)
     except ValueError:
@@ -117,13 +114,7 @@ def _is_stateless(codec: "Codec") -> bool:
     return True
 
 
-def _on_host(state: "gradwire.state.State | DeviceState | None") -> "gradwire.state.State | None":
-    return state.on_host() if isinstance(state, DeviceState) else state
-
-
-def decode(
-    frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor | None, max_numel: int | None
-) -> torch.Tensor:
+def decode(frame: FrameBytes, out: torch.Tensor | None, max_numel: int | None) -> torch.Tensor:
     """Decode on the device."""
     if out is None:
         if not isinstance(frame, torch.Tensor):
@@ -134,23 +125,20 @@ def decode(
         made = torch.empty(numel, dtype=torch.float32, device=frame.device)
         return made if _decoded(frame, made, kernels.PLACE, 1.0) else host.decode(frame, made, None)
     check_out(out, OUTPUTS)
-    if (max_numel is not None and max_numel < out.numel()) or not _decoded(
-        frame, out, kernels.PLACE, 1.0
-    ):
-        return host.decode(frame, out, max_numel)
-    return out
+    fits = max_numel is None or max_numel >= out.numel()
+    if fits and _decoded(frame, out, kernels.PLACE, 1.0):
+        return out
+    return host.decode(frame, out, max_numel)
 
 
-def decode_add(frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor, scale: float) -> None:
+def decode_add(frame: FrameBytes, out: torch.Tensor, scale: float) -> None:
     """Decode and add on the device."""
     check_out(out, OUTPUTS)
     if not np.isfinite(scale) or not _decoded(frame, out, kernels.ADD, float(np.float32(scale))):
         host.decode_add(frame, out, scale)
 
 
-def _decoded(
-    frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor, into: int, scale: float
-) -> bool:
+def _decoded(frame: FrameBytes, out: torch.Tensor, into: int, scale: float) -> bool:
     if not are_for(out):  # only the frame is on a GPU
         return False
     if isinstance(frame, torch.Tensor):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,16 +14,14 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from gradwire import _native
+from gradwire.codec import Codec
+from gradwire.frame import Frame
+from gradwire.state import State
 from gradwire.torch.backends import cpu, host
 from gradwire.torch.backends.cpu import LeaderEncoding, Table
 from gradwire.torch.backends.cuda import kernels
 from gradwire.torch.backends.cuda.operators import takes
 from gradwire.torch.backends.cuda.states import DeviceState
-
-if TYPE_CHECKING:
-    import gradwire.state
-    from gradwire.codec import Codec
-    from gradwire.frame import Frame
 
 __all__ = ["CUDABucket", "bucket"]
 
@@ -60,9 +58,7 @@ class CUDABucket(host.HostBucket):
 
     def _copied(self) -> cpu.Bucket:
         """Return a bucket on the host, of a copy that is made once."""
-        if self._staged is None:
-            self._staged = self._staging.fetch(self.buffer, self._after)
-        return cpu.bucket(self._staged)
+        return cpu.bucket(super().values)
 
     # Both threads -----------------------------------------------------------------------------
 
@@ -88,7 +84,7 @@ class CUDABucket(host.HostBucket):
     @override
     def encode(
         self,
-        codecs: Sequence["Codec"],
+        codecs: Sequence[Codec],
         states: Sequence[Any],
         ends: Sequence[int],
         limits: Sequence[int],
@@ -110,19 +106,16 @@ class CUDABucket(host.HostBucket):
                 nbytes = int(encoded[0].reshape(-1, 6)[:, 0].sum())
                 self._staging.write(out[:nbytes], frames[:nbytes])
             return encoded
-        start = time.perf_counter()
-        frames = out
+        start, frames = time.perf_counter(), out
         if not self._carried:
             frames = torch.empty(sum(limits), dtype=torch.uint8, device=self.buffer.device)
-        made = kernels.encode(
+        rows = kernels.encode(
             codecs, own, ends, limits, self.buffer, scale, frames, positions, deferred=deferred
         )
+        done, nbytes = len(rows), int(rows[:, 0].sum())
         if not self._carried:
-            out[: made.nbytes].copy_(self._staging.read(frames[: made.nbytes]))
-        done = len(made.rows)
-        table = np.zeros((done, 6), np.int64)
-        table[:, :5] = made.rows
-        table[:, 5] = _shares(start, ends[: 2 * done])
+            out[:nbytes].copy_(self._staging.read(frames[:nbytes]))
+        table = np.column_stack([rows, _shares(start, ends[: 2 * done])])
         if done == len(codecs):
             return table, None
         # The core says what is wrong, with a copy of the state.
@@ -137,46 +130,28 @@ class CUDABucket(host.HostBucket):
 
     @override
     def encode_leader(
-        self,
-        codec: "Codec",
-        state: Any,
-        start: int,
-        stop: int,
-        limit: int,
-        scale: float,
+        self, codec: Codec, state: Any, start: int, stop: int, limit: int, scale: float
     ) -> LeaderEncoding | None:
+        def encode(room: int | None) -> tuple[Frame, bool]:
+            most = codec.max_encoded_len(stop - start)
+            most = most if room is None else min(most, room)
+            out = torch.empty(most, dtype=torch.uint8, device=self.buffer.device)
+            rows = kernels.encode([codec], [state], [start, stop], [most], self.buffer, scale, out)
+            if len(rows):
+                nbytes, *_, zero = rows[0].tolist()
+                frame = self._staging.read(out[:nbytes])
+                return _native.Frame(frame.numpy()), bool(zero)
+            # The core says what is wrong.
+            gradient = self.gradient(start, stop, scale)
+            return codec.encode(gradient, state.on_host(), max_nbytes=room), not gradient.any()
+
         if isinstance(state, DeviceState) and takes(codec):
-            led = cpu.encode_until_fits(
-                lambda room: self._encode_one(codec, state, start, stop, room, scale),
-                cast("gradwire.state.State", state),
-                limit,
-            )
+            led = cpu.encode_until_fits(encode, cast(State, state), limit)
         else:
             led = self._copied().encode_leader(codec, state.on_host(), start, stop, limit, scale)
         if led is None or not self._carried:
             return led
         return replace(led, values=self._staging.upload(led.values))
-
-    def _encode_one(
-        self,
-        codec: "Codec",
-        state: DeviceState,
-        start: int,
-        stop: int,
-        limit: int | None,
-        scale: float,
-    ) -> tuple["Frame", bool]:
-        """Return a frame, and whether all of the gradient is zero."""
-        most = codec.max_encoded_len(stop - start)
-        most = most if limit is None else min(most, limit)
-        out = torch.empty(most, dtype=torch.uint8, device=self.buffer.device)
-        made = kernels.encode([codec], [state], [start, stop], [most], self.buffer, scale, out)
-        if len(made.rows):
-            frame = self._staging.read(out[: made.nbytes])
-            return _native.Frame(frame.numpy()), bool(made.rows[0, kernels.ZERO])
-        # The core says what is wrong.
-        gradient = self.gradient(start, stop, scale)
-        return codec.encode(gradient, state.on_host(), max_nbytes=limit), not gradient.any()
 
     @override
     def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:

@@ -2,41 +2,25 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradwire.codec import Codec
 from gradwire.errors import InputChangedError
 from gradwire.torch.backends.cuda.operators import completed, operators
 from gradwire.torch.backends.cuda.states import DeviceState
 from gradwire.torch.backends.host import staging
 
-if TYPE_CHECKING:
-    from gradwire.codec import Codec
-
-__all__ = [
-    "ADD",
-    "PLACE",
-    "RANKS",
-    "SENDERS",
-    "ZERO",
-    "EncodeOutcome",
-    "commit",
-    "decode",
-    "encode",
-]
+__all__ = ["ADD", "PLACE", "RANKS", "SENDERS", "commit", "decode", "encode"]
 
 PLACE, ADD, RANKS, SENDERS = range(4)
 """What becomes of decoded values: see csrc/bucket/decode.h."""
 
 _seeded: set[torch.device] = set()
 """Devices that have met a frame of drawn positions: these take more memory to read."""
-
-ZERO = 4
-"""The column of `EncodeOutcome.rows` that tells whether all of the input was zero."""
 
 _STATUS, _NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO, _THRESHOLD = range(7)
 """The columns of the table, as csrc/bucket/gather.h numbers them."""
@@ -45,26 +29,8 @@ _DONE, _CHANGED = range(2)
 """What comes of a second half, as csrc/bucket/decode.h numbers it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EncodeOutcome:
-    """What came of an encode.
-
-    Attributes
-    ----------
-    nbytes : int
-        Bytes of the frames of the parts that were encoded.
-    rows : numpy.ndarray
-        int64, a row for each of these parts: bytes, entries sent, entries asked for or -1, entries
-        trimmed, and whether all of the input was zero. Fewer than there were parts if one failed:
-        the host's encode of that part says why.
-    """
-
-    nbytes: int
-    rows: NDArray[np.int64]
-
-
 def encode(
-    codecs: Sequence["Codec"],
+    codecs: Sequence[Codec],
     states: Sequence[DeviceState],
     ends: Sequence[int],
     limits: Sequence[int],
@@ -74,12 +40,16 @@ def encode(
     positions: Sequence[NDArray[np.uint32] | None] = (),
     *,
     deferred: bool = False,
-) -> EncodeOutcome:
+) -> NDArray[np.int64]:
     """Encode parts of a flat tensor on the current stream, and wait for the outcomes.
 
     The frames are written to `out` one after another: bytes on the device, from a multiple of 16,
     with room for all limits. Positions may be given, of each part or None; without, the codecs
     select. Memories, which have one buffer each then, may be written `deferred`, by `commit`.
+
+    Returns a row for each part: bytes, entries sent, entries asked for or -1, entries trimmed, and
+    whether all of the input was zero. Fewer rows than there are parts if one failed: the host's
+    encode of that part says why.
     """
     device = gradients.device
     with ExitStack() as stack:
@@ -103,9 +73,7 @@ def encode(
                 state.encoded(codecs[i], _last(rows[i], float(thresholds[i])), deferred=deferred)
             else:
                 state.failed()
-    kept = rows[:done]
-    nbytes = int(kept[:, _NBYTES].sum())
-    return EncodeOutcome(nbytes, kept[:, [_NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO]])
+    return rows[:done, [_NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO]]
 
 
 def commit(

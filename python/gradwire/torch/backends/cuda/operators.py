@@ -9,19 +9,16 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from gradwire.codec import Codec
 from gradwire.extension import Quantizer, Sparsifier
 from gradwire.torch.backends.cuda import structs
 from gradwire.torch.backends.host import staging
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from gradwire.codec import Codec
 
 __all__ = [
     "EncodePlan",
@@ -64,14 +61,14 @@ def hindrance(device: torch.device) -> str | None:
     return None
 
 
-def takes(codec: "Codec") -> bool:
+def takes(codec: Codec) -> bool:
     """Tell whether kernels encode by this codec, of whose parts none is written in Python."""
     outside = isinstance(codec.sparsify, Sparsifier) or isinstance(codec.quantize, Quantizer)
     return not outside and isinstance(codec.indices, str) and structs.has_kernels(codec)
 
 
 def completed(
-    codecs: Sequence["Codec"], numels: Sequence[int], given: Sequence[bool] = ()
+    codecs: Sequence[Codec], numels: Sequence[int], given: Sequence[bool] = ()
 ) -> torch.Tensor:
     """Return the structs of tensors of these lengths, as bytes; their pointers are not set.
 
@@ -101,23 +98,14 @@ def completed(
 class EncodePlan:
     """The shape of the work on some parts of a flat tensor.
 
-    Its encodes follow one another: each is over before the next one begins.
-
-    Parameters
-    ----------
-    codecs : sequence of Codec
-        Of each part.
-    ends : sequence of int
-        Start and stop of each part, alternating.
-    like : torch.Tensor
-        Of the device and dtype of the tensors.
-    given : sequence of bool, optional
-        Whether positions are given, of each part.
+    The parts start and stop at `ends`, alternating. `like` is of the device and dtype of the
+    tensors, and `given` tells of which parts positions are given, if of any. Encodes follow one
+    another: each is over before the next one begins.
     """
 
     def __init__(
         self,
-        codecs: Sequence["Codec"],
+        codecs: Sequence[Codec],
         ends: Sequence[int],
         like: torch.Tensor,
         given: Sequence[bool] = (),
@@ -132,7 +120,7 @@ class EncodePlan:
         self.number: int = operators().encode_plan(pieces, starts, like)
         weakref.finalize(self, operators().encode_forget, self.number).atexit = False
 
-    def of(self, codecs: Sequence["Codec"]) -> bool:
+    def of(self, codecs: Sequence[Codec]) -> bool:
         """Tell whether these are the very codecs that were planned for."""
         return len(codecs) == len(self.codecs) and all(
             one is other for one, other in zip(codecs, self.codecs, strict=True)
@@ -145,18 +133,14 @@ class EncodePlan:
         states: Sequence[torch.Tensor],
         scale: float,
         out: torch.Tensor,
-        positions: Sequence["NDArray[np.uint32] | None"] = (),
+        positions: Sequence[NDArray[np.uint32] | None] = (),
         *,
         deferred: bool = False,
     ) -> torch.Tensor:
         """Encode to bytes on the device, on the current stream, and do not wait.
 
-        If memories are written later, they have one buffer each.
-
-        Returns
-        -------
-        torch.Tensor
-            int64, a row for each part: see csrc/bucket/gather.h.
+        If memories are written later, they have one buffer each. Returns a table of int64 with a
+        row for each part: see csrc/bucket/gather.h.
         """
         given = [each for each in positions if each is not None]
         counts = [-1 if each is None else each.size for each in positions]
@@ -172,13 +156,7 @@ class EncodePlan:
 
 
 class PlanCache:
-    """The plans that were used last, of a few kinds of work on the same parts.
-
-    Parameters
-    ----------
-    most : int
-        How many are kept.
-    """
+    """The plans that were used last, so many at most, of some kinds of work on the same parts."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -186,7 +164,7 @@ class PlanCache:
 
     def of(
         self,
-        codecs: Sequence["Codec"],
+        codecs: Sequence[Codec],
         ends: Sequence[int],
         like: torch.Tensor,
         given: Sequence[bool],

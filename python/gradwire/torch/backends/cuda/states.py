@@ -9,21 +9,18 @@ import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradwire.codec import Codec
 from gradwire.errors import StateInUseError
-from gradwire.state import VERSION, StateBase
+from gradwire.state import VERSION, State, StateBase
 from gradwire.torch.backends.cuda import structs
 from gradwire.torch.backends.cuda.operators import PlanCache, completed, operators
 from gradwire.torch.backends.host import staging
-
-if TYPE_CHECKING:
-    import gradwire.state
-    from gradwire.codec import Codec
 
 __all__ = ["DeviceState", "init_state", "rollback"]
 
@@ -34,10 +31,10 @@ _TRACKED = ("bound", "threshold", "location")
 _CONTROLLER = ("stages", "last", "sum", "seen", "aim", "misses", "rest", "rests")
 
 
-def init_state(codec: "Codec", numel: int, name: str | None, stream: int) -> "gradwire.state.State":
+def init_state(codec: Codec, numel: int, name: str | None, stream: int) -> State:
     """Return a new state, which takes its memory of the device at its first encode."""
     # Not one of the core's, but with all that callers use of one.
-    return cast("gradwire.state.State", DeviceState(codec, numel, name=name, stream=stream))
+    return cast(State, DeviceState(codec, numel, name=name, stream=stream))
 
 
 class DeviceState(StateBase):
@@ -48,17 +45,8 @@ class DeviceState(StateBase):
     could undo stays behind. An encode of a bucket that fails at another parameter leaves this one
     as it was, but can then no longer be rolled back.
 
-    Parameters
-    ----------
-    codec, numel, name, stream
-        As of `gradwire.State`.
-
-    Attributes
-    ----------
-    plans : PlanCache
-        Of the buckets that begin with this tensor.
-    pending : bool
-        Whether kernels have encoded, and are to write the memory.
+    ``plans`` are those of the buckets that begin with this tensor; ``pending`` tells whether
+    kernels have encoded, and are to write the memory.
     """
 
     __slots__ = (
@@ -68,31 +56,27 @@ class DeviceState(StateBase):
     )
 
     def __init__(
-        self, codec: "Codec", numel: int, *, name: str | None = None, stream: int = 0
+        self, codec: Codec, numel: int, *, name: str | None = None, stream: int = 0
     ) -> None:
         host = codec.init_state(numel, name=name, stream=stream)
         self.plans = PlanCache(4)
         self._lock = threading.Lock()
-        self._host: gradwire.state.State | None = host
+        self._host: State | None = host
         self._device: torch.Tensor | None = None
         self._new = True
         self._forget(codec, host.step)
         self._rate = self._written = host.learning_rate
-        self.numel, self.name, self.stream, self.nbytes = (
-            host.numel,
-            host.name,
-            host.stream,
-            host.nbytes,
-        )
+        self.numel, self.nbytes = host.numel, host.nbytes
+        self.name, self.stream = host.name, host.stream
 
-    def _forget(self, codec: "Codec", step: int) -> None:
+    def _forget(self, codec: Codec, step: int) -> None:
         self._codec, self._earlier, self._step = codec, codec, step
         self._last: dict[str, Any] | None = None
         self._undoable = self.pending = False
 
     # Where it is ------------------------------------------------------------------------------
 
-    def on_host(self) -> "gradwire.state.State":
+    def on_host(self) -> State:
         """Return the state of the core that is this one from now on."""
         with self._used():
             return self._fetched()
@@ -107,11 +91,12 @@ class DeviceState(StateBase):
                 self._upload(device)
             assert self._device is not None
             if self._rate is not None and self._rate != self._written:
-                StateLayout.put_rate(self._device, self._rate)
+                at = structs.State.rate.offset  # filled in there, without waiting for the device
+                self._device[at : at + 8].view(torch.float64).fill_(self._rate)
                 self._written = self._rate
             yield self._device
 
-    def encoded(self, codec: "Codec", last: dict[str, Any], *, deferred: bool = False) -> None:
+    def encoded(self, codec: Codec, last: dict[str, Any], *, deferred: bool = False) -> None:
         """Remember an encode of the kernels that succeeded, or the first half of one."""
         self._earlier, self._codec, self._last = self._codec, codec, last
         self._step += not deferred
@@ -121,18 +106,18 @@ class DeviceState(StateBase):
     def committed(self, *, done: bool) -> None:
         """Remember the second half of an encode."""
         self._step += done
-        self._undoable = self.pending = False
+        self.failed()
 
     def failed(self) -> None:
-        """Remember one that did not."""
+        """Remember that there is nothing to undo, and no memory to write."""
         self._undoable = self.pending = False
 
-    def _fetched(self) -> "gradwire.state.State":
+    def _fetched(self) -> State:
         if self._host is None:
             host = self._codec.init_state(self.numel, name=self.name, stream=self.stream)
             host.load_state_dict(self._read())
             self._host, self._device = host, None
-            self._undoable = self.pending = False
+            self.failed()
         self._new = False
         return self._host
 
@@ -145,25 +130,39 @@ class DeviceState(StateBase):
         self._last = last
         layout = StateLayout(codec, self.numel)
         state = torch.zeros(layout.nbytes, dtype=torch.uint8, device=device)
-        step, scalars = held["step"], held["scalars"]
-        struct = struct_of(codec, self.numel, self.name, self.stream, step, scalars)
-        layout.put_struct(state, struct)
+        data = torch.frombuffer(bytearray(self._struct(codec, held)), dtype=torch.uint8)
+        state[: len(data)].copy_(data)
         if not self._new:
-            for name in layout.names:
-                buffer = layout.buffer(state, name, 0)
-                assert buffer is not None
+            for name, buffer in layout.buffers(state, 0).items():
                 buffer.copy_(torch.from_numpy(held[name]).view(buffer.dtype))
         self._rate = self._written = host.learning_rate
         self._device, self._host, self._new = state, None, False
 
+    def _struct(self, codec: Codec, held: dict[str, Any]) -> structs.State:
+        """Return the struct of the state that a state dict holds."""
+        scalars: dict[str, float] = held["scalars"]
+        piece = structs.Piece.from_buffer_copy(completed([codec], [self.numel]).numpy().data)
+        struct = structs.State(tensor=structs.tensor_id(self.name), stream=self.stream)
+        struct.step, struct.rate = held["step"], scalars.get("learning_rate", 1.0)
+        struct.moment_steps = int(scalars.get("second_moment_steps", 0))
+        struct.tracked.sparsify = piece.sparsify
+        tracker = struct.tracked.tracker
+        for each in _TRACKED:
+            if each in scalars:
+                setattr(tracker, each, structs.Maybe(scalars[each], 1))
+        for each in _CONTROLLER:
+            if (value := scalars.get(f"controller.{each}")) is not None:
+                whole = each not in ("last", "sum", "aim")
+                setattr(tracker.controller, each, int(value) if whole else value)
+        return struct
+
     def _read(self) -> dict[str, Any]:
         """Return what `state_dict` returns, from the device."""
-        assert self._device is not None
-        layout, struct = StateLayout(self._codec, self.numel), StateLayout.struct(self._device)
-        arrays = {
-            name: layout.array(self._device, name, struct.current)
-            for name in ("residual", "momentum", "second_moment")
-        }
+        struct, buffers = self._current()
+        arrays: dict[str, Any] = dict.fromkeys(("residual", "momentum", "second_moment"))
+        for name, each in buffers.items():
+            bits = each.view(torch.uint16) if each.dtype == torch.bfloat16 else each
+            arrays[name] = bits.to("cpu", copy=True).numpy()
         return {
             "version": VERSION,
             "numel": self.numel,
@@ -173,11 +172,13 @@ class DeviceState(StateBase):
             "scalars": scalars_of(self._codec, struct, self._rate),
         }
 
-    def _view(self, name: str) -> torch.Tensor | None:
-        """Return the current values of a buffer on the device, in what they are kept as."""
+    def _current(self) -> tuple[structs.State, dict[str, torch.Tensor]]:
+        """Return a copy of the struct on the host, and the current buffers on the device."""
         assert self._device is not None
-        side = StateLayout.struct(self._device).current
-        return StateLayout(self._codec, self.numel).buffer(self._device, name, side)
+        data = self._device[: ctypes.sizeof(structs.State)].cpu().numpy().data
+        struct = structs.State.from_buffer_copy(data)
+        layout = StateLayout(self._codec, self.numel)
+        return struct, layout.buffers(self._device, struct.current)
 
     @contextmanager
     def _used(self) -> Iterator[None]:
@@ -191,7 +192,7 @@ class DeviceState(StateBase):
     # As gradwire.State ------------------------------------------------------------------------
 
     @property
-    def codec(self) -> "Codec":
+    def codec(self) -> Codec:
         """The codec of the last encode; before the first, the one that created the state."""
         return self._codec if self._host is None else self._host.codec
 
@@ -224,8 +225,8 @@ class DeviceState(StateBase):
     def _kept(self, name: str) -> NDArray[np.float32] | None:
         with self._used():
             if self._host is None:
-                view = self._view(name)
-                return None if view is None else view.to("cpu", torch.float32, copy=True).numpy()
+                kept = self._current()[1].get(name)
+                return None if kept is None else kept.to("cpu", torch.float32, copy=True).numpy()
             array: NDArray[np.float32] | None = getattr(self._host, name)
             return array
 
@@ -235,8 +236,8 @@ class DeviceState(StateBase):
         with self._used():
             if self._host is not None:
                 return self._host.residual_norm
-            view = self._view("residual")
-            return None if view is None else float(view.double().square().sum().sqrt())
+            kept = self._current()[1].get("residual")
+            return None if kept is None else float(kept.double().square().sum().sqrt())
 
     @property
     def learning_rate(self) -> float | None:
@@ -257,15 +258,6 @@ class DeviceState(StateBase):
     def rollback(self) -> None:
         """Undo the last encode exactly, as `gradwire.State.rollback`. Waits for the device."""
         rollback([self])
-
-    def _undo_on_host(self) -> bool:
-        """Undo the last encode if it is on the host; tell whether it was."""
-        if self._host is not None:
-            self._host.rollback()
-            self._last = None
-        elif not self._undoable:  # one that has not encoded says so
-            self._codec.init_state(0, name=self.name).rollback()
-        return self._host is not None
 
     def reset(self) -> None:
         """Reset the state to that of a new one: residual zero and step 0."""
@@ -299,13 +291,18 @@ def rollback(states: Sequence[Any]) -> None:
                 state.rollback()
                 continue
             stack.enter_context(state._used())
-            if not state._undo_on_host():
-                assert state._device is not None
-                there.setdefault(state._device.device, []).append(state)
+            if state._host is not None:
+                state._host.rollback()
+                state._last = None
+                continue
+            if not state._undoable:  # one that has not encoded says so
+                state._codec.init_state(0, name=state.name).rollback()
+            assert state._device is not None
+            there.setdefault(state._device.device, []).append(state)
         for device, own in there.items():
             stage = staging(device)
             pieces = completed([state._codec for state in own], [state.numel for state in own])
-            with stage.aside():  # the caller's stream may have all of a backward pass before it
+            with stage.writing():  # the caller's stream may have all of a backward pass before it
                 operators().rollback_bucket(pieces, [state._device for state in own])
                 stage.wait(stage.mark())  # the next encode may be on another stream
             for state in own:
@@ -313,22 +310,9 @@ def rollback(states: Sequence[Any]) -> None:
 
 
 class StateLayout:
-    """Where the struct and the buffers are in the bytes of a state.
+    """Where the buffers are in the ``nbytes`` of a state, after its struct."""
 
-    Attributes
-    ----------
-    nbytes : int
-        Of all.
-    names : tuple of str
-        The buffers that there are, as `gradwire.State.state_dict` calls them.
-
-    Parameters
-    ----------
-    codec, numel
-        As of `gradwire.State`.
-    """
-
-    def __init__(self, codec: "Codec", numel: int) -> None:
+    def __init__(self, codec: Codec, numel: int) -> None:
         memory = structs.memory_of(codec.memory)
         sides = 1 if memory.low_memory else 2
         dtypes = {"residual": torch.bfloat16 if memory.narrow else torch.float32}
@@ -336,73 +320,25 @@ class StateLayout:
             dtypes[_MOMENTS[codec.memory.kind]] = torch.float32
         if not codec.memory.keeps:
             dtypes = {}
-        self.names = tuple(dtypes)
-        self._views: dict[str, list[tuple[int, int, torch.dtype]]] = {}
-        at = _ROOM
+        self._numel, self.nbytes = numel, _ROOM
+        self._places: dict[str, tuple[torch.dtype, list[int]]] = {}
         for name, dtype in dtypes.items():
-            nbytes = dtype.itemsize * numel
-            self._views[name] = []
-            for _ in range(sides):
-                self._views[name].append((at, at + nbytes, dtype))
-                at += -(-nbytes // _ALIGN) * _ALIGN
-        self.nbytes = at
+            room = -(-dtype.itemsize * numel // _ALIGN) * _ALIGN
+            self._places[name] = dtype, [self.nbytes + side * room for side in range(sides)]
+            self.nbytes += sides * room
 
-    def buffer(self, state: torch.Tensor, name: str, side: int) -> torch.Tensor | None:
-        """Return a buffer, in what it is kept as, without a copy; None where there is none."""
-        if name not in self._views:
-            return None
-        start, stop, dtype = self._views[name][side]
-        return state[start:stop].view(dtype)
+    def buffers(self, state: torch.Tensor, side: int) -> dict[str, torch.Tensor]:
+        """Return the buffers that there are, without copies, in what they are kept as.
 
-    def array(self, state: torch.Tensor, name: str, side: int) -> NDArray[Any] | None:
-        """Return a copy of a buffer on the host, as a state dict has it: bfloat16 as its bits."""
-        view = self.buffer(state, name, side)
-        if view is None:
-            return None
-        bits = view.view(torch.uint16) if view.dtype == torch.bfloat16 else view
-        array: NDArray[Any] = bits.to("cpu", copy=True).numpy()
-        return array
-
-    @staticmethod
-    def struct(state: torch.Tensor) -> structs.State:
-        """Return a copy of the struct on the host."""
-        size = ctypes.sizeof(structs.State)
-        return structs.State.from_buffer_copy(state[:size].cpu().numpy().data)
-
-    @staticmethod
-    def put_struct(state: torch.Tensor, struct: structs.State) -> None:
-        """Write the struct."""
-        data = torch.frombuffer(bytearray(struct), dtype=torch.uint8)
-        state[: len(data)].copy_(data)
-
-    @staticmethod
-    def put_rate(state: torch.Tensor, rate: float) -> None:
-        """Write the learning rate, without waiting for the device."""
-        at = structs.State.rate.offset
-        state[at : at + 8].view(torch.float64).fill_(rate)
+        They have the names of `gradwire.State.state_dict`.
+        """
+        return {
+            name: state[starts[side] :][: dtype.itemsize * self._numel].view(dtype)
+            for name, (dtype, starts) in self._places.items()
+        }
 
 
-def struct_of(
-    codec: "Codec", numel: int, name: str | None, stream: int, step: int, scalars: dict[str, float]
-) -> structs.State:
-    """Return the struct of a state with these scalars of a state dict."""
-    piece = structs.Piece.from_buffer_copy(completed([codec], [numel]).numpy().data)
-    state = structs.State(step=step, tensor=structs.tensor_id(name), stream=stream)
-    state.rate = scalars.get("learning_rate", 1.0)
-    state.moment_steps = int(scalars.get("second_moment_steps", 0))
-    state.tracked.sparsify = piece.sparsify
-    tracker = state.tracked.tracker
-    for each in _TRACKED:
-        if each in scalars:
-            setattr(tracker, each, structs.Maybe(scalars[each], 1))
-    for each in _CONTROLLER:
-        if (value := scalars.get(f"controller.{each}")) is not None:
-            whole = each not in ("last", "sum", "aim")
-            setattr(tracker.controller, each, int(value) if whole else value)
-    return state
-
-
-def scalars_of(codec: "Codec", state: structs.State, rate: float | None) -> dict[str, float]:
+def scalars_of(codec: Codec, state: structs.State, rate: float | None) -> dict[str, float]:
     """Return the scalars of a state dict from the struct."""
     scalars: dict[str, float] = {}
     if rate is not None:

@@ -223,10 +223,10 @@ def sparsify_of(part: sparsify.Sparsifier) -> Sparsify:
     """Return the options of a sparsifier; stages of a controller are filled in by the caller."""
     out = Sparsify(kind=SPARSIFIERS.index(part.kind))
     options = part.get_config()
-    for name in ("ratio", "threshold", "soft", "first_ratio", "sample_ratio", "upper", "lower"):
-        if options.get(name) is not None:
-            setattr(out, name, options[name])
-    for name in ("strided", "resample", "seed", "scaled", "rounds", "proportion"):
+    for name in (
+        *("ratio", "threshold", "soft", "first_ratio", "sample_ratio", "upper", "lower"),
+        *("strided", "resample", "seed", "scaled", "rounds", "proportion"),
+    ):
         if options.get(name) is not None:
             setattr(out, name, options[name])
     if options.get("k") is not None:
