@@ -114,13 +114,12 @@ class UpdateError(GradwireError, RuntimeError):
     """``.grad`` holds what the optimizer or the codec cannot use, or another optimizer steps.
 
     Raised only with ``attach(..., optimizer=)``. Either a gradient was added to the step of an
-    earlier pass, because ``zero_grad()`` was not called in between, or `step()` was called after
-    that pass had been rolled back. In the first case `backward()` raises it if the step was not
-    applied yet, and otherwise `step()`, if it is to apply the mixture. Or `step()` was called of
-    another optimizer, with what was exchanged for the attached one; or three passes in a row were
-    undone, because that one made no step, while something else changed the parameters, which the
-    next `backward()` tells. Nothing was compressed or applied. Every rank that runs the same
-    program raises it; call ``zero_grad()`` and go on.
+    earlier pass, because ``zero_grad()`` was not called in between: `backward()` raises it if the
+    step was not applied yet, and else `step()`, if it is to apply the mixture. Or `step()` was
+    called after that pass had been rolled back, or of another optimizer, with what was exchanged
+    for the attached one. Or three passes in a row were undone, because that one made no step while
+    something else changed the parameters: the next `backward()` tells. Nothing was compressed or
+    applied. Every rank that runs the same program raises it; call ``zero_grad()`` and go on.
     """
 
 
@@ -153,10 +152,7 @@ def fresh(error: BaseException) -> BaseException:
 
 
 def kind_of(cause: BaseException) -> type[ExchangeError]:
-    """Return the class of an `ExchangeError` with this cause.
-
-    It is that of the cause, if that is one: what a transport knows about the ranks is in its class.
-    """
+    """Return the class of an `ExchangeError` with this cause: its own tells what it knows."""
     return type(cause) if isinstance(cause, ExchangeError) else ExchangeError
 
 

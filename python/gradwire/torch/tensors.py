@@ -1,25 +1,20 @@
 """Encoding from torch tensors and decoding into them, by the backend of where they lie."""
 
-from typing import TYPE_CHECKING
-
 import torch
+from typing_extensions import Buffer
 
 from gradwire import _validate
+from gradwire.codec import Codec
+from gradwire.frame import Frame
+from gradwire.state import State
 from gradwire.torch import backends
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-    from gradwire.codec import Codec
-    from gradwire.frame import Frame
-    from gradwire.state import State
 
 __all__ = ["decode", "decode_add", "encode", "encode_into", "init_state"]
 
 
 def init_state(
-    codec: "Codec", like: torch.Tensor, *, name: str | None = None, stream: int = 0
-) -> "State":
+    codec: Codec, like: torch.Tensor, *, name: str | None = None, stream: int = 0
+) -> State:
     """Create the state of one tensor where the tensor lies, like ``codec.init_state`` on the host.
 
     Where CUDA kernels encode (`backend` tells), residual and moments are on the device, and nothing
@@ -27,9 +22,9 @@ def init_state(
 
     The state has the attributes and methods of `gradwire.State`. Arrays, and ``state_dict``, are
     copies on the host; a ``state_dict`` may be loaded on another device. The methods of the codec
-    itself, such as `gradwire.Codec.flush`, take it too: they work on the host, where it is moved
-    to and stays until the next `encode` by kernels, which moves it back. That changes no bit of it,
-    but the encode before the move can then no longer be rolled back.
+    itself, such as `gradwire.Codec.flush`, move it to the host, where it stays until the next
+    `encode` by kernels. That changes no bit of it, but the encode before can then no longer be
+    rolled back.
 
     Parameters
     ----------
@@ -54,12 +49,12 @@ def init_state(
 
 
 def encode(
-    codec: "Codec",
+    codec: Codec,
     tensor: torch.Tensor,
-    state: "State | None" = None,
+    state: State | None = None,
     *,
     max_nbytes: int | None = None,
-) -> "Frame":
+) -> Frame:
     """Encode one tensor, like ``codec.encode`` for arrays.
 
     Parameters
@@ -92,9 +87,9 @@ def encode(
 
 
 def encode_into(
-    codec: "Codec",
+    codec: Codec,
     tensor: torch.Tensor,
-    state: "State | None",
+    state: State | None,
     out: torch.Tensor,
     *,
     max_nbytes: int | None = None,
@@ -124,7 +119,7 @@ def encode_into(
 
 
 def decode(
-    frame: "Frame | Buffer | torch.Tensor",
+    frame: Frame | Buffer | torch.Tensor,
     out: torch.Tensor | None = None,
     *,
     max_numel: int | None = None,
@@ -158,9 +153,7 @@ def decode(
     return backends.backend_for(frame, out).decode(frame, out, max_numel)
 
 
-def decode_add(
-    frame: "Frame | Buffer | torch.Tensor", out: torch.Tensor, scale: float = 1.0
-) -> None:
+def decode_add(frame: Frame | Buffer | torch.Tensor, out: torch.Tensor, scale: float = 1.0) -> None:
     """Add a frame's entries to a tensor: ``out += scale * decode(frame)``, in float32.
 
     Parameters

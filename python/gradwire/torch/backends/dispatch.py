@@ -85,7 +85,8 @@ class BackendInUse:
     Attributes
     ----------
     name : str
-        ``"cpu"``, ``"cuda"`` or ``"host"``.
+        ``"cpu"`` where the core encodes tensors in place, ``"cuda"`` where kernels of the extension
+        do, and ``"host"`` where tensors are copied to the host and encoded there.
     reason : str
         Why this one.
     """
@@ -105,8 +106,6 @@ def backend(device: torch.device | str | int) -> BackendInUse:
     Returns
     -------
     BackendInUse
-        ``name`` is ``"cpu"`` where the core encodes tensors in place, ``"cuda"`` where kernels of
-        the extension do, and ``"host"`` where tensors are copied to the host and encoded there.
 
     Raises
     ------

@@ -170,7 +170,8 @@ class FSDPHook:
         for each in seen:
             _check_hooks(each.sharded_param)
         members = self._members(group)
-        buffer, used = self._gather(group, seen, output)
+        buffer = self._gather(group, seen, output)
+        used = {id(each.sharded_param) for each in seen}
         fresh = {id(each) for each in members if each.grad is None or id(each) in self._held}
         self._held.difference_update(map(id, members))
         if passes.auto is not None:  # which asks whether passes are added up
@@ -182,16 +183,12 @@ class FSDPHook:
     def _members(self, group: Group) -> list[torch.Tensor]:
         return [each for each in group.parameters if id(each) in self._known]
 
-    def _gather(
-        self, group: Group, seen: Sequence[Any], output: torch.Tensor
-    ) -> tuple[torch.Tensor, set[int]]:
-        """Return the mean of the node, of all members without padding; and who has a gradient."""
-        members = self._members(group)
-        dtype = output.dtype
+    def _gather(self, group: Group, seen: Sequence[Any], output: torch.Tensor) -> torch.Tensor:
+        """Return the mean of the node, of all members without padding."""
+        members, dtype = self._members(group), output.dtype
         for each in members:
             dtype = torch.promote_types(dtype, each.dtype)
         numels = [local(each).numel() for each in members]
-        used: set[int] = set()
         buffer = torch.zeros(sum(numels), dtype=dtype, device=output.device)
         parts = dict(zip(map(id, members), torch.split(buffer, numels), strict=True))
         for each, reduced in _parts(seen, output):
@@ -202,14 +199,13 @@ class FSDPHook:
                     "now: detach(), and attach() again"
                 )
             parts[id(parameter)].copy_(reduced)
-            used.add(id(parameter))
         factor = group.factor(output.dtype, self._over.size())
         if factor != 1.0:
             buffer.mul_(factor)
         for parameter in members:
             if parameter.grad is not None and id(parameter) in self._held:
                 parts[id(parameter)].add_(local(parameter.grad).flatten().to(buffer.device))
-        return buffer, used
+        return buffer
 
     def _add_kept(self, group: Group, seen: Sequence[Any], output: torch.Tensor) -> None:
         """Add to a plain average what was kept inside the node."""

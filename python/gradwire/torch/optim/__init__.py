@@ -20,10 +20,9 @@ __all__ = ["SGD", "AdamW"]
 class SGD(Attachable, torch.optim.SGD):
     """Stochastic gradient descent that does not apply the codec's momentum again.
 
-    With `gradwire.memory.MomentumCorrection`, each rank applies momentum before it selects entries.
-    The averaged gradient then includes momentum. What is left to the optimizer is the momentum of
-    weight decay, which no rank sends: such a parameter is updated by
-    ``grad + momentum(weight_decay * parameter)``.
+    With `gradwire.memory.MomentumCorrection`, each rank applies momentum before it selects entries,
+    so that the averaged gradient includes it. What is left to the optimizer is the momentum of
+    weight decay, which no rank sends: it updates by ``grad + momentum(weight_decay * parameter)``.
 
     Parameters that are sent dense are updated by ``momentum(grad + weight_decay * parameter)``, as
     by `torch.optim.SGD`, and so are all parameters without `gradwire.torch.ddp.attach`, or with a

@@ -74,7 +74,7 @@ class Attachable(_Optimizer):
     @property
     def _applies(self) -> bool:
         """Whether ``.grad`` may hold what a codec has computed."""
-        return bool(self._links) or any(map(_is_corrected, self.param_groups))
+        return bool(self._links) or any(group.get("corrected") for group in self.param_groups)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters; return the result of the closure, if one is given.
@@ -173,17 +173,12 @@ class Attachable(_Optimizer):
         return step(closure)
 
 
-def _is_corrected(group: dict[str, Any]) -> bool:
-    return bool(group.get("corrected", False))
-
-
 def _with_gradients(
     group: dict[str, Any], computed: set[int]
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return the parameters of a group for which the codec has computed steps, with these."""
-    every = _is_corrected(group)
     return [
         (each, each.grad)
         for each in group["params"]
-        if each.grad is not None and (every or id(each) in computed)
+        if each.grad is not None and (group.get("corrected") or id(each) in computed)
     ]
