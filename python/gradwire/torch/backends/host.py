@@ -57,7 +57,7 @@ carries = False
 
 _STREAMS = ("Event", "Stream", "current_stream", "device", "stream")
 _NO_PINS = ("out of memory", "memory allocation", "pin memory", "pinned memory", "not supported")
-"""Words of errors that tell of no pinned memory, or no more of it, and of no lost device."""
+"""Words of errors that mean there is no pinned memory, or no more of it, and no lost device."""
 
 # Copies -------------------------------------------------------------------------------------------
 

@@ -135,9 +135,8 @@ def runs_on(architectures: Sequence[str], capability: Capability) -> bool:
     for each in architectures:
         digits = each.rstrip(string.ascii_lowercase)
         own = int(digits[:-1]), int(digits[-1])
-        later = each.isdecimal() and own <= capability
-        near = own[0] == capability[0] or each == architectures[-1]
-        if own == capability or (later and near):
+        reaches = own[0] == capability[0] or each == architectures[-1]  # whose PTX is there
+        if own == capability or (each.isdecimal() and own <= capability and reaches):
             return True
     return False
 
