@@ -249,7 +249,8 @@ class Bucket:
     def used(self, *tensors: torch.Tensor) -> Any:
         """Return a mark of the work that the receiving thread has given the device so far.
 
-        It uses these tensors, which the sending thread has taken: their memory is kept until then.
+        It uses these tensors, which the sending thread has taken: until then their memory must not
+        be used for anything else.
         """
         del tensors
 
@@ -283,9 +284,9 @@ class Bucket:
     ) -> tuple[Table, Exception | None]:
         """Encode parameters, and write their frames to `out` one after another.
 
-        Parameters start and stop at `ends`, alternating. Of each, a frame has at most so many bytes
-        as its limit, for which entries are trimmed, and the positions that are given; None lets the
-        codec select.
+        `ends` are the start and the stop of each parameter, alternating. What does not fit into its
+        limit in bytes is trimmed. Where positions are given, these are sent, as uint32; with None,
+        the codec selects.
 
         If `deferred`, the frames are the same, and nothing of the states changes: afterwards
         `commit` brings them to where they would be, and `Backend.rollback` leaves them as they are.
@@ -397,7 +398,7 @@ class Bucket:
     ) -> None:
         """Write the memories of parameters that `encode` has encoded with ``deferred``.
 
-        This rank's frame of each parameter starts there, and has so many bytes.
+        `starts` and `sizes` tell where this rank's frame of each parameter begins, and its bytes.
         """
         _native.settle_bucket(
             _array(self.values),
@@ -424,10 +425,10 @@ class Bucket:
     ) -> NDArray[np.int64]:
         """Decode the frames of all ranks in their order, and write the averages.
 
-        Each rank's frames start there, and have these sizes. Parameters that are `unused` are set
-        to zero instead. `senders` divides by the number of ranks that sent an entry, not by that of
-        all. With `ranks`, the frames are not those of all ranks, but sums over so many: on the host
-        alone. Returns the nanoseconds for each parameter.
+        `starts` tell where each rank's frames begin, and `sizes` the bytes of each. Parameters that
+        are `unused` are set to zero instead. `senders` divides by the number of ranks that sent an
+        entry, not by that of all. With `ranks`, the frames are not those of all ranks, but sums
+        over so many: on the host alone. Returns the nanoseconds for each parameter.
         """
         sums = {} if ranks is None else {"ranks": ranks}
         return _native.average_bucket(
