@@ -295,10 +295,10 @@ class LowRankAllReduces(Exchange):
 
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
         """Return both all-reduces."""
-        names = ("all-reduce of P", "all-reduce of Q")
-        return tuple(
-            ring_all_reduce(4.0 * factor, ranks, name)
-            for factor, name in zip(payload.factors, names, strict=True)
+        p, q = payload.factors
+        return (
+            ring_all_reduce(4.0 * p, ranks, "all-reduce of P"),
+            ring_all_reduce(4.0 * q, ranks, "all-reduce of Q"),
         )
 
     def buffers(self, payload: Payload, ranks: int) -> float:

@@ -85,12 +85,11 @@ def calibrate(
     cleared = clock.median(lambda turn: largest.fill(0.0), 0.05)
     return Calibration(
         {name: _measure(codec, given, seconds, clock) for name, codec in codecs.items()},
-        half.encode.per_numel + half.encode.per_entry
-        + half.decode.per_numel + half.decode.per_entry,
+        half.encode(1, 1, frames=0) + half.decode(1, 1, frames=0),
         cleared / largest.size,
         get_num_threads(),
         {"processor": platform.processor() or platform.machine(), "simd": str(simd_level())},
-    )  # fmt: skip
+    )
 
 
 def _gradient(draw: np.random.Generator, numel: int) -> Array:
@@ -126,9 +125,7 @@ class _Point:
         made = codec.for_shape(_shape(numel))
         state, out = made.init_state(numel), np.zeros(numel, np.float32)
         room = bytearray(made.max_encoded_len(numel))
-        encode = clock.median(
-            lambda turn: made.encode_into(tensors[turn % 2], state, room), seconds
-        )
+        encode = clock.median(lambda at: made.encode_into(tensors[at % 2], state, room), seconds)
         frame = made.encode(tensors[0], state)
         add = clock.median(lambda turn: decode_add(frame, out), seconds)
         count = int(np.count_nonzero(decode(frame))) if codec.sparsify.selects else numel
@@ -160,8 +157,8 @@ class _Point:
                 part, more = out[rows], term[: len(out[rows])]
                 np.multiply(basis[rows, :1], columns[0], out=part)
                 for each in range(1, rank):
-                    np.add(part, np.multiply(basis[rows, each : each + 1], columns[each], out=more),
-                           out=part)  # fmt: skip
+                    np.multiply(basis[rows, each : each + 1], columns[each], out=more)
+                    np.add(part, more, out=part)
                 np.subtract(whole[rows], part, out=whole[rows])
 
         first = clock.median(encode, seconds)
@@ -171,43 +168,41 @@ class _Point:
 def _measure(
     codec: Codec, given: Mapping[int, list[Array]], seconds: float, clock: "_Clock"
 ) -> CodecCost:
-    variants = _at_ratios(codec)
+    variants, numel = _at_ratios(codec), max(given)
     each = seconds / (2 * len(given) * len(variants))
-    exchange = codec.exchange
+    whole = codec.exchange.needs_whole_tensor
     points = [
         (
             variant,
-            _Point.of_low_rank(cast("LowRank", exchange).rank, tensors, each, clock)
-            if exchange.needs_whole_tensor
+            _Point.of_low_rank(cast("LowRank", codec.exchange).rank, tensors, each, clock)
+            if whole
             else _Point.of(variant, tensors, each, clock),
         )
         for tensors in given.values()
         for variant in variants
     ]
-    large = [(variant, each) for variant, each in points if each.numel == max(given)]
+    large = {variant: point for variant, point in points if point.numel == numel}
     header, bits = 0.0, 32.0
-    if not exchange.needs_whole_tensor:
-        header = _header(codec)
+    if not whole:
+        least = codec.for_shape((1, 1))
+        header = float(len(least.encode(np.zeros(1, np.float32), least.init_state(1))))
         coded = codec.sparsify.selects and not codec.sparsify.shared
-        used = [_bits(each, header, coded) for _, each in large if each.count]
+        used = [
+            8.0 * (point.nbytes - header) / point.count
+            - (information_bits(numel, point.count) if coded else 0.0)
+            for point in large.values()
+            if point.count
+        ]
         bits = max(0.0, statistics.mean(used)) if used else bits
-    own = next(each for variant, each in large if variant == codec)
-    numel = max(given)
     return CodecCost(
         codec,
-        line([(each.numel, each.count, each.encode) for _, each in points]),
-        line([(each.numel, each.count, each.decode) for _, each in points]),
+        line([(point.numel, point.count, point.encode) for _, point in points]),
+        line([(point.numel, point.count, point.decode) for _, point in points]),
         header,
         bits,
-        max(own.count, 1) / numel,
+        max(large[codec].count, 1) / numel,
         codec.for_shape(_shape(numel)).init_state(numel).nbytes / numel,
     )
-
-
-def _bits(point: _Point, header: float, coded: bool) -> float:
-    """Return the bits per entry, without the information bound of positions that are coded."""
-    used = 8.0 * (point.nbytes - header) / point.count
-    return used - (information_bits(point.numel, point.count) if coded else 0.0)
 
 
 def _shape(numel: int) -> tuple[int, int]:
@@ -216,12 +211,6 @@ def _shape(numel: int) -> tuple[int, int]:
     while numel % rows:
         rows >>= 1
     return rows, numel // rows
-
-
-def _header(codec: Codec) -> float:
-    """Return the bytes of a frame without entries."""
-    made = codec.for_shape((1, 1))
-    return float(len(made.encode(np.zeros(1, np.float32), made.init_state(1))))
 
 
 @dataclasses.dataclass(frozen=True)
