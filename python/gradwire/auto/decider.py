@@ -239,7 +239,7 @@ class Decider:
         model, known = self._model, self._known
         assert model is not None
         if self._incumbent is not None:
-            self._return(figures)
+            self._return(self._incumbent, model, figures)
             return
         plan = promising(model, known, self._steps) if self._trials < TRIALS else None
         best = known.fastest()
@@ -307,12 +307,11 @@ class Decider:
         self._incumbent = self.plan
         self._try(found.plan, found.expected, self.plan)
 
-    def _return(self, figures: Figures) -> None:
+    def _return(self, incumbent: Plan, model: Model, figures: Figures) -> None:
         """Return to the plan that was in use, unless the other one was clearly faster."""
-        incumbent, known = self._incumbent, self._known
-        assert incumbent is not None
+        known = self._known
         mine, its = known.timed[incumbent], known.timed[self.plan]
-        weaker = self._strength(self.plan) < self._strength(incumbent)
+        weaker = model.strength(self.plan) < model.strength(incumbent)
         limit = 1.0 if weaker else 1.0 - LESS
         if its.seconds < limit * mine.seconds and (weaker or its.apart(mine)):
             known.set_aside(incumbent, self.plan, self._steps)
@@ -320,8 +319,7 @@ class Decider:
             self._drift.begin(figures)
             incumbent = self.plan
         else:
-            assert self._model is not None
-            self._budget.spend(self._model.leaving(self.plan, incumbent), 0.0)
+            self._budget.spend(model.leaving(self.plan, incumbent), 0.0)
         self._keep(incumbent, figures)
 
     def _has_another_link(self, model: Model, figures: Figures, evidence: Evidence) -> bool:

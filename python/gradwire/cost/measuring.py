@@ -5,7 +5,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,10 @@ from gradwire._orthonormal import orthonormalize
 from gradwire.codec import Codec
 from gradwire.cost.calibration import Calibration, CodecCost, line
 from gradwire.cost.payload import information_bits
+from gradwire.exchange import LowRank
 from gradwire.frame import decode, decode_add
 from gradwire.presets import dense
 from gradwire.quantize import BFloat16
-
-if TYPE_CHECKING:
-    from gradwire.exchange import LowRank
 
 __all__ = ["calibrate"]
 
@@ -174,7 +172,7 @@ def _measure(
     points = [
         (
             variant,
-            _Point.of_low_rank(cast("LowRank", codec.exchange).rank, tensors, each, clock)
+            _Point.of_low_rank(cast(LowRank, codec.exchange).rank, tensors, each, clock)
             if whole
             else _Point.of(variant, tensors, each, clock),
         )

@@ -146,7 +146,7 @@ def predict(
     network : Network
         The ranks and their links.
     support : Support, optional
-        Overlap of the ranks' selections.
+        Overlap of the ranks' selections; the fitted one by default.
     """
     ranks, parts = participants(method.exchange, network)
 

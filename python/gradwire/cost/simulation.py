@@ -152,7 +152,13 @@ def simulate(
             raise TypeError(f"{name} must be a gradwire.cost.{kind.__name__}, got {value!r}")
     partners, parts = participants(exchange, network)
     mine = payload.share(parts)
-    inside = _inside(payload, network) if parts > 1 else ()
+    inside: tuple[Phase, ...] = ()
+    if parts > 1:
+        dense = 4.0 * payload.numel / parts
+        inside = (
+            exchange_all(dense, parts, "all-to-all inside"),
+            ring_all_gather(dense, parts, "all-gather inside"),
+        )
     phases = exchange.phases(mine, partners)
     if exchange.divides:  # all ranks of a node use its link at the same time
         times = [
@@ -206,11 +212,3 @@ def _one_ring(phase: Phase, network: Network) -> float:
     far = math.ceil(phase.rounds / network.node_size)
     near = phase.rounds - far
     return network.link.seconds(phase.serial, far, far) + network.inside.seconds(0, near, near)
-
-
-def _inside(payload: Payload, network: Network) -> tuple[Phase, ...]:
-    share = 4.0 * payload.numel / network.node_size
-    return (
-        exchange_all(share, network.node_size, "all-to-all inside"),
-        ring_all_gather(share, network.node_size, "all-gather inside"),
-    )
