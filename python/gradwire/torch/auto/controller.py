@@ -5,7 +5,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TypeAlias
 
 import torch
 
@@ -27,15 +27,8 @@ __all__ = ["AutoController"]
 _RECORDS = 64
 """Passes that medians are over, at most."""
 
-
-class _Sent(NamedTuple):
-    """What is sent from now on."""
-
-    chosen: ParameterPlan
-    half: set[tuple[int, ...]]
-    """The buckets that are averaged in bfloat16, by the ids of their parameters."""
-    saved: ParameterPlan | None = None
-    """What a checkpoint has, if not the same."""
+_Buckets: TypeAlias = set[tuple[int, ...]]
+"""Buckets, by the ids of their parameters."""
 
 
 class AutoController:
@@ -73,7 +66,7 @@ class AutoController:
         self._between = between
         self._chosen = scheduler.chosen
         self._codes = self._chosen.codes
-        self._half: set[tuple[int, ...]] = set()
+        self._half: _Buckets = set()  # that are averaged in bfloat16
         self._places: list[BucketPlace] = []
         self._seen = Places(halves=choices.halves)
         self._decider: Decider | None = None
@@ -85,7 +78,7 @@ class AutoController:
         self._restarts = passes.restarts
         # Of a step that sends all that residuals hold of parameters that become dense: the passes
         # that counted before it, and what is sent after it.
-        self._flush: tuple[int, _Sent] | None = None
+        self._flush: tuple[int, ParameterPlan, _Buckets] | None = None
         self._looks = 0
         self._looked = False  # where the present pass began
 
@@ -167,12 +160,12 @@ class AutoController:
         if self._codes and not self._added and self._additions.updates:
             return self._passes.change(self._leave_for_good)
         if self._scheduler.chosen is not self._scheduler.saved:  # of a flush that has no end now
-            return self._passes.change(lambda: self._send(_Sent(self._scheduler.saved, self._half)))
+            return self._passes.change(lambda: self._send(self._scheduler.saved, self._half))
         if self._ranks == 1:
             return self._passes.change(self._leave) if self._is_left else None
         if self._scheduler.epoch_at(self._warm_step) != self._scheduler.epoch:
             self._skipped = max(self._skipped, SETTLING)
-            return self._passes.change(lambda: self._send(_Sent(self._chosen, self._half)))
+            return self._passes.change(lambda: self._send(self._chosen, self._half))
         if self._scheduler.warms_up:  # which tells nothing of the setting
             return None
         if previous is None or not previous.complete:
@@ -342,14 +335,13 @@ class AutoController:
         ratios = {name: None if name in gone else ratio for name, ratio in ratios.items()}
         self._change(ParameterPlan(ratios, self._chosen.owned), set())
 
-    def _change(self, target: ParameterPlan, half: set[tuple[int, ...]]) -> None:
+    def _change(self, target: ParameterPlan, half: _Buckets) -> None:
         """Send as planned, once what residuals hold of parameters that become dense is sent."""
-        sent = _Sent(target, half)
         leaving = [each for each in self._leavers(target) if each.codec.memory.keeps]
         if not leaving or not self._choices.ratios:
-            self._arrive(sent)
+            self._arrive(target, half)
             return
-        self._flush = self._passes.step, sent
+        self._flush = self._passes.step, target, half
         # A run that resumes in between goes on as before, and decides anew. Asked for all entries,
         # owners send all of their sums: the time and the memory of two frames and not of N.
         every = {each.name: 1.0 for each in leaving}
@@ -357,31 +349,34 @@ class AutoController:
         by_owners = self._choices.owners is not None and self._ranks >= OWNERS_FROM
         owned = owned | every.keys() if by_owners else owned - every.keys()
         plan = ParameterPlan({**self._chosen.ratios, **every}, owned)
-        self._send(_Sent(plan, self._half, self._chosen))
+        self._send(plan, self._half, saved=self._chosen)
 
     def _end_flush(self) -> None:
         """Send what was planned, if the pass that has sent all counted."""
         assert self._flush is not None
-        step, sent = self._flush
+        step, target, half = self._flush
         if self._passes.step > step:
             self._flush = None
-            self._arrive(sent)
+            self._arrive(target, half)
 
-    def _arrive(self, sent: _Sent) -> None:
+    def _arrive(self, target: ParameterPlan, half: _Buckets) -> None:
         """Send as planned, once the optimizer has the moments of what becomes dense."""
-        leaving = [each for each in self._leavers(sent.chosen) if each.codec.memory.updates]
+        leaving = [each for each in self._leavers(target) if each.codec.memory.updates]
         if leaving:
             with self._control.act("moments of auto") as channel:
                 self._applying.give_back(leaving, self._between or channel)
-        self._send(sent)
+        self._send(target, half)
 
     def _leavers(self, target: ParameterPlan) -> list[ParameterSlot]:
         every = self._by_id.values()
         return [each for each in every if each.compressed and target.ratios[each.name] is None]
 
-    def _send(self, sent: _Sent) -> None:
-        self._half, self._chosen, self._codes = sent.half, sent.chosen, sent.chosen.codes
-        self._scheduler.choose(sent.chosen, saved=sent.saved, step=self._warm_step)
+    def _send(
+        self, chosen: ParameterPlan, half: _Buckets, *, saved: ParameterPlan | None = None
+    ) -> None:
+        """Send so from now on; a checkpoint has what is ``saved``, if not the same."""
+        self._half, self._chosen, self._codes = half, chosen, chosen.codes
+        self._scheduler.choose(chosen, saved=saved, step=self._warm_step)
         self._passes.forget()
 
     def _choice(self, plan: Plan) -> ParameterPlan:
