@@ -5,7 +5,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from gradwire.exchange import LowRank
 from gradwire.frame import decode, decode_add
 from gradwire.presets import dense
 from gradwire.quantize import BFloat16
+from gradwire.schedule.base import with_ratio
 
 __all__ = ["calibrate"]
 
@@ -98,13 +99,11 @@ def _gradient(draw: np.random.Generator, numel: int) -> Array:
 
 
 def _at_ratios(codec: Codec) -> list[Codec]:
-    sparsify: Any = codec.sparsify
-    ratio = getattr(sparsify, "ratio", None)
+    ratio = getattr(codec.sparsify, "ratio", None)
     if not isinstance(ratio, float):
         return [codec]
     ratios = sorted({ratio / SPREAD, ratio, min(1.0, ratio * SPREAD)})
-    made = [dataclasses.replace(sparsify, ratio=each) for each in ratios]
-    return [dataclasses.replace(codec, sparsify=each) for each in made]
+    return [with_ratio(codec, each) for each in ratios]
 
 
 @dataclasses.dataclass(frozen=True)
