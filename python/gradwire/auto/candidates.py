@@ -1,11 +1,11 @@
 """Which plans to try, and which to measure again."""
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gradwire.auto.measurements import LESS, Measurements
 from gradwire.auto.model import Model
-from gradwire.auto.setting import Plan, compresses
+from gradwire.auto.setting import Plan, compresses, leaves
 
 __all__ = [
     "FEW",
@@ -47,21 +47,19 @@ def estimate(model: Model, known: Measurements, plan: Plan) -> tuple[float, floa
     exchange is another kind. Where nothing was measured the bound is `UNSEEN` of the prediction: a
     plan with the codec in one bucket says little about the codec in all buckets.
     """
-    predicted = model.step(plan)
+    predicted, parts = model.step(plan), _parts(model, plan)
     factors = [
-        (other, timed.seconds / model.step(other))
+        (_parts(model, other), timed.seconds / model.step(other))
         for other, timed in known.timed.items()
         if len(other) == len(plan)
     ]
-    same = [factor for other, factor in factors if _kinds(other) == _kinds(plan)]
+    same = [factor for others, factor in factors if others.keys() == parts.keys()]
     if same:
         predicted, share = predicted * _middle(same), SEEN
     else:
         correction, share = 0.0, 0.0
-        for kind, part in _parts(model, plan).items():
-            found = [
-                factor for other, factor in factors if _parts(model, other).get(kind, 0.0) > 0.5
-            ]
+        for kind, part in parts.items():
+            found = [factor for others, factor in factors if others.get(kind, 0.0) > 0.5]
             correction += part * math.log(_middle(found))
             share += part * (SEEN if found else UNSEEN)
         predicted *= math.exp(correction)
@@ -98,20 +96,13 @@ def promising(model: Model, known: Measurements, at: int) -> Plan | None:
     return min(near, key=model.strength)
 
 
-_Kind = tuple[str, str]
-
-
-def _kinds(plan: Plan) -> set[_Kind]:
-    """Return the kinds of a plan's settings: predictions of a kind share their errors."""
-    return {(each.kind, each.exchange) for each in plan}
-
-
-def _parts(model: Model, plan: Plan) -> dict[_Kind, float]:
-    """Return the share of the entries that have each kind of setting."""
-    found: dict[_Kind, float] = dict.fromkeys(_kinds(plan), 0.0)
+def _parts(model: Model, plan: Plan) -> dict[tuple[str, str], float]:
+    """Return the share of the entries by kind and exchange, which predictions share errors of."""
+    found: dict[tuple[str, str], float] = {}
     whole = sum(model.numels)
     for numel, each in zip(model.numels, plan, strict=True):
-        found[each.kind, each.exchange] += numel / whole
+        kind = each.kind, each.exchange
+        found[kind] = found.get(kind, 0.0) + numel / whole
     return found
 
 
@@ -120,29 +111,16 @@ def _middle(factors: list[float]) -> float:
     return math.exp(sum(map(math.log, factors)) / len(factors)) if factors else 1.0
 
 
-@dataclass(frozen=True)
-class Challenge:
-    """A plan to compare with the plan in use.
+class Challenge(NamedTuple):
+    """A plan to compare with the plan in use; all but it and ``urgent`` in seconds.
 
-    Attributes
-    ----------
-    plan : tuple of Setting
-    expected : float
-        Seconds of a step, measured or predicted.
-    measured : bool
-        Whether ``expected`` was measured.
-    lost : float
-        Seconds that the comparison is expected to cost.
-    leaving : float
-        Seconds of the step that flushes residuals if a bucket leaves the codec; ``lost`` contains
-        it, and that of the way back.
-    urgent : bool
-        It was faster than the plan in use is now.
+    Its step is ``expected``, measured or predicted. The comparison is expected to cost ``lost``,
+    with the step that flushes residuals if a bucket leaves the codec, which is ``leaving``, and
+    that of the way back. It is urgent if the plan was faster than the plan in use is now.
     """
 
     plan: Plan
     expected: float
-    measured: bool
     lost: float
     leaving: float
     urgent: bool
@@ -170,16 +148,7 @@ def challenge(
 ) -> Challenge | None:
     """Return the plan to compare with the plan in use, the most urgent first, or None.
 
-    Parameters
-    ----------
-    model : Model
-    known : Measurements
-    used : tuple of Setting
-        The plan in use.
-    at : int
-        Steps since the beginning.
-    settling : int
-        Steps after a change that are not measured.
+    ``at`` counts steps since the beginning; ``settling`` of them after a change are not measured.
     """
     mine = known.timed[used]
     others = {plan: timed for plan, timed in known.timed.items() if plan != used}
@@ -192,7 +161,7 @@ def challenge(
     ]
     free = [plan for plan in others if not known.is_set_aside(plan, at)]
     close = [plan for plan in free if others[plan].seconds < CLOSE * mine.seconds]
-    alike = [plan for plan in free if not _leaves(used, plan)]
+    alike = [plan for plan in free if not any(leaves(used, plan))]
 
     def oldest(plans: list[Plan]) -> Plan | None:
         return min(plans, key=lambda plan: others[plan].at, default=None)
@@ -200,15 +169,9 @@ def challenge(
     plan = oldest(faster) or oldest(close) or promising(model, known, at) or oldest(alike)
     if plan is None:
         return None
-    measured = plan in others
-    expected = others[plan].seconds if measured else estimate(model, known, plan)[0]
+    expected = others[plan].seconds if plan in others else estimate(model, known, plan)[0]
     leaving = model.leaving(used, plan)
     steps = settling + (steps_to_compare(expected) if expected < CLOSE * mine.seconds else FEW)
     back = model.leaving(plan, used)
     lost = leaving + back + steps * max(0.0, expected - mine.seconds)
-    return Challenge(plan, expected, measured, lost, leaving, plan in faster)
-
-
-def _leaves(plan: Plan, other: Plan) -> bool:
-    """Tell whether some bucket leaves the codec."""
-    return any(a.kind == "codec" != b.kind for a, b in zip(plan, other, strict=True))
+    return Challenge(plan, expected, lost, leaving, plan in faster)

@@ -1,9 +1,7 @@
 """Chooses a plan: measures, predicts, tries, and keeps the fastest."""
 
-import enum
 import math
-from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 from gradwire.auto.candidates import (
     FEW,
@@ -20,22 +18,6 @@ from gradwire.auto.setting import FP32, Plan, compresses, describe
 from gradwire.auto.step_stats import MATTERS, Drift, Figures, outdated
 
 __all__ = ["Decider", "Evidence"]
-
-
-def _trying(plan: Plan, predicted: float, best: Plan, known: Measurements) -> str:
-    """Explain why a plan is tried."""
-    return (
-        f"It tries {describe(plan)}, which is predicted to take {_ms(predicted)} per step where "
-        f"{describe(best)} takes {_ms(known.timed[best].seconds)}."
-    )
-
-
-def _again(plan: Plan, best: Plan, known: Measurements) -> str:
-    """Explain why a plan is measured once more."""
-    return (
-        f"It measures {describe(plan)} once more, which took {_ms(known.timed[plan].seconds)} per "
-        f"step where {describe(best)} takes {_ms(known.timed[best].seconds)}."
-    )
 
 
 def _settled(best: Plan, known: Measurements, model: Model | None, figures: Figures) -> str:
@@ -101,14 +83,6 @@ class Evidence(Protocol):
         """Return the cost model for these figures."""
 
 
-class Phase(enum.Enum):
-    """What the decider is doing."""
-
-    MEASURING = "measuring"
-    TRYING = "trying"
-    SETTLED = "settled"
-
-
 class Decider:
     """The decisions of one attachment; the same figures lead to the same decisions everywhere.
 
@@ -144,7 +118,7 @@ class Decider:
         self.due = 1
         self.keeps = False
         self.reason = "It measures the first steps."
-        self._phase = Phase.MEASURING
+        self._phase: Literal["measuring", "trying", "settled"] = "measuring"
         self._known = Measurements()
         self._model: Model | None = None
         self._drift = Drift()
@@ -162,7 +136,7 @@ class Decider:
     @property
     def settled(self) -> bool:
         """Whether the plan in use was chosen, and is not on trial."""
-        return self._phase is Phase.SETTLED
+        return self._phase == "settled"
 
     def look(self, figures: Figures, evidence: Evidence) -> Plan:
         """Return the plan for the next steps, and set `due`, `skips`, `keeps` and `reason`.
@@ -175,16 +149,16 @@ class Decider:
         """
         self._steps += self.due
         passed, self.keeps, self.skips = self.due, False, 0
-        if self._phase is Phase.SETTLED:
+        if self.settled:
             self._budget.earn(passed * figures.period)
         elif self._incumbent is not None:
             self._budget.spend(passed * figures.period, passed * self._timed(self._incumbent))
-        act: dict[Phase, Callable[[Figures, Evidence], None]] = {
-            Phase.MEASURING: self._measure,
-            Phase.TRYING: self._judge,
-            Phase.SETTLED: self._look_after,
-        }
-        act[self._phase](figures, evidence)
+        if self._phase == "measuring":
+            self._measure(figures, evidence)
+        elif self._phase == "trying":
+            self._judge(figures)
+        else:
+            self._look_after(figures, evidence)
         return self.plan
 
     def _measure(self, figures: Figures, evidence: Evidence) -> None:
@@ -201,7 +175,7 @@ class Decider:
         self._model = self._modelled(figures, evidence)
         self._next(figures)
 
-    def _judge(self, figures: Figures, evidence: Evidence) -> None:
+    def _judge(self, figures: Figures) -> None:
         """Compare the plan on trial with the fastest of the others."""
         timed = self._known.note(self.plan, figures, self._steps)
         best = self._known.timed[self._known.fastest(without=self.plan)]
@@ -228,14 +202,15 @@ class Decider:
                 self._begin_anew(figures, evidence)
             return
         self._known.note(self.plan, figures, self._steps)
-        if self._model is None:
-            if _dense(self.plan) and figures.exposed > 2.0 * MATTERS * figures.period:
-                self._begin_anew(figures, evidence)
-                return
-        elif self._has_another_link(figures, evidence):
+        model = self._model
+        if model is None:
+            anew = _dense(self.plan) and figures.exposed > 2.0 * MATTERS * figures.period
+        else:
+            anew = self._has_another_link(model, figures, evidence)
+        if anew:
             self._begin_anew(figures, evidence)
             return
-        elif self._renewed < RENEWED and outdated(self._model.compute, figures):
+        if model is not None and self._renewed < RENEWED and outdated(model.compute, figures):
             # Something else had delayed the steps that the model was made of.
             self._renewed += 1
             self._model = self._modelled(figures, evidence)
@@ -248,7 +223,7 @@ class Decider:
             self._anew = 0
         self.due = self._pause(figures.period)
         if self._model is not None:
-            self._challenge()
+            self._challenge(self._model)
 
     def _wait(self, timed: StepTime, least: int) -> bool:
         """Prolong the measurement if it was too short."""
@@ -264,33 +239,39 @@ class Decider:
         model, known = self._model, self._known
         assert model is not None
         if self._incumbent is not None:
-            self._return(figures)
+            self._return(self._incumbent, model, figures)
             return
         plan = promising(model, known, self._steps) if self._trials < TRIALS else None
         best = known.fastest()
         if plan is not None:
-            predicted = estimate(model, known, plan)[0]
             self._trials += 1
-            self._try(plan, predicted)
-            self.reason = _trying(plan, predicted, best, known)
+            self._try(plan, estimate(model, known, plan)[0], best)
             return
         rival = rematch(known, best, self._again) if len(self._again) < REMATCHES else None
         if rival is not None:
             self._again.add(rival)
-            self.reason = _again(rival, best, known)
-            self._try(rival, self._timed(rival))
+            self._try(rival, self._timed(rival), best)
             return
         self._settle(figures)
         for each in known.timed.keys() - {self.plan}:
             known.set_aside(each, self.plan, self._steps)
 
-    def _try(self, plan: Plan, expected: float) -> None:
-        """Use a plan for as many steps as show whether it is far slower."""
+    def _try(self, plan: Plan, expected: float, other: Plan) -> None:
+        """Use a plan for as many steps as show whether it is far slower than another one."""
+        what = (
+            f"measures {describe(plan)} once more, which took"
+            if plan in self._known.timed
+            else f"tries {describe(plan)}, which is predicted to take"
+        )
+        self.reason = (
+            f"It {what} {_ms(expected)} per step where {describe(other)} takes "
+            f"{_ms(self._timed(other))}."
+        )
         self._expected = expected
         brief = expected >= SLOW and not compresses(plan)
         expected = min(expected, self._timed(self._known.fastest()))
         self.skips = 0 if plan == self.plan else 1 if brief else SETTLING
-        self.plan, self._phase, self._waits = plan, Phase.TRYING, 0
+        self.plan, self._phase, self._waits = plan, "trying", 0
         self.due = self.skips + min(SOME, max(1, math.ceil(GLANCE / expected)))
 
     def _settle(self, figures: Figures) -> None:
@@ -307,7 +288,7 @@ class Decider:
 
     def _keep(self, best: Plan, figures: Figures) -> None:
         self.skips = 0 if best == self.plan else SETTLING
-        self.plan, self._phase, self._incumbent = best, Phase.SETTLED, None
+        self.plan, self._phase, self._incumbent = best, "settled", None
         self.due = self.skips + self._pause(self._timed(best))
         self.reason = _settled(best, self._known, self._model, figures)
 
@@ -315,29 +296,22 @@ class Decider:
         """Return the steps until the next look at the plan in use."""
         return max(SHORTEST, min(self._interval, int(LATEST / period)))
 
-    def _challenge(self) -> None:
+    def _challenge(self, model: Model) -> None:
         """Compare the plan in use with another one, if that may gain and the budget allows it."""
-        known, model = self._known, self._model
-        assert model is not None
+        known = self._known
         found = challenge(model, known, self.plan, self._steps, SETTLING)
         if found is None or not (found.urgent or self._budget.allows(found.lost)):
             return
         self._budget.spend(found.leaving, 0.0)
         known.set_aside(found.plan, self.plan, self._steps)
         self._incumbent = self.plan
-        self.reason = (
-            _again(found.plan, self.plan, known)
-            if found.measured
-            else _trying(found.plan, found.expected, self.plan, known)
-        )
-        self._try(found.plan, found.expected)
+        self._try(found.plan, found.expected, self.plan)
 
-    def _return(self, figures: Figures) -> None:
+    def _return(self, incumbent: Plan, model: Model, figures: Figures) -> None:
         """Return to the plan that was in use, unless the other one was clearly faster."""
-        incumbent, known = self._incumbent, self._known
-        assert incumbent is not None
+        known = self._known
         mine, its = known.timed[incumbent], known.timed[self.plan]
-        weaker = self._strength(self.plan) < self._strength(incumbent)
+        weaker = model.strength(self.plan) < model.strength(incumbent)
         limit = 1.0 if weaker else 1.0 - LESS
         if its.seconds < limit * mine.seconds and (weaker or its.apart(mine)):
             known.set_aside(incumbent, self.plan, self._steps)
@@ -345,14 +319,11 @@ class Decider:
             self._drift.begin(figures)
             incumbent = self.plan
         else:
-            assert self._model is not None
-            self._budget.spend(self._model.leaving(self.plan, incumbent), 0.0)
+            self._budget.spend(model.leaving(self.plan, incumbent), 0.0)
         self._keep(incumbent, figures)
 
-    def _has_another_link(self, figures: Figures, evidence: Evidence) -> bool:
+    def _has_another_link(self, model: Model, figures: Figures, evidence: Evidence) -> bool:
         """Measure the link from time to time: small frames do not show its bandwidth."""
-        model = self._model
-        assert model is not None
         if not compresses(self.plan) or not self._budget.may_probe(model.link.bandwidth):
             return False
         found = self._modelled(figures, evidence).link.bandwidth
@@ -364,11 +335,11 @@ class Decider:
 
     def _begin_anew(self, figures: Figures, evidence: Evidence) -> None:
         """Forget all measurements: the link or the workload has changed."""
-        self._known.clear()
+        self._known = Measurements()
         self._again.clear()
         self._trials = self._waits = self._renewed = 0
         self._probed = 0.0
-        self._phase = Phase.MEASURING
+        self._phase = "measuring"
         self._measure(figures, evidence)
 
     def _modelled(self, figures: Figures, evidence: Evidence) -> Model:

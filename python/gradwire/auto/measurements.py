@@ -21,22 +21,13 @@ PROBE_SECONDS, PROBE_BITS = 0.1, 2e7
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The measured step of one plan.
-
-    Attributes
-    ----------
-    seconds, error : float
-        The median of the steps, and its standard error.
-    steps : int
-        Number of steps.
-    at : int
-        When it was measured, in steps since the beginning.
-    """
+    """The measured step of one plan: the median of so many, and its standard error."""
 
     seconds: float
     error: float
     steps: int
     at: int
+    """When it was measured, in steps since the beginning."""
 
     @property
     def lasted(self) -> float:
@@ -55,12 +46,6 @@ class Measurements:
         self.timed: dict[Plan, StepTime] = {}
         self._failures: dict[Plan, int] = {}
         self._aside: dict[Plan, int] = {}
-
-    def clear(self) -> None:
-        """Forget everything: the link or the workload has changed."""
-        self.timed.clear()
-        self._failures.clear()
-        self._aside.clear()
 
     def note(self, plan: Plan, figures: Figures, at: int) -> StepTime:
         """Record the step of a plan."""

@@ -10,6 +10,7 @@ from gradwire.auto.setting import (
     Plan,
     Setting,
     compresses,
+    leaves,
     strength,
 )
 from gradwire.auto.step_stats import Figures
@@ -138,29 +139,27 @@ class Model:
 
         0 if no bucket leaves the codec, or the codec keeps nothing.
         """
-        pairs = list(zip(plan, other, strict=True))
-        leaves = [one.kind == "codec" != then.kind for one, then in pairs]
-        if not self._all or not any(leaves):
+        gone = leaves(plan, other)
+        if not self._all or not any(gone):
             return 0.0
         buckets = [
-            self._all[at] if leaves[at] else each for at, each in enumerate(self._buckets(plan))
+            self._all[at] if gone[at] else each for at, each in enumerate(self._buckets(plan))
         ]
         return self._rest + overlapped(buckets, shared=True).end
 
     def plans(self) -> list[Plan]:
         """Return the plans to consider: each setting wherever it applies, and the best mixture."""
-        if not self._plans:
-            self._plans = self._find()
-        return self._plans
-
-    def _find(self) -> list[Plan]:
-        found = list(dict.fromkeys(self._uniform(setting) for setting in self._by))
-        best = min(found, key=self.step)
+        if self._plans:
+            return self._plans
+        every = range(len(self.numels))
+        uniform = (tuple(self._allowed(at, setting) for at in every) for setting in self._by)
+        self._plans = list(dict.fromkeys(uniform))
+        best = min(self._plans, key=self.step)
         if 1 < len(best) <= _MANY:
             mixed = self._mixed(best)
             if self.step(mixed) < 0.98 * self.step(best):
-                found.append(mixed)
-        return found
+                self._plans.append(mixed)
+        return self._plans
 
     def strength(self, plan: Plan) -> float:
         """Return how much a plan leaves out."""
@@ -172,17 +171,14 @@ class Model:
             buckets[-1] = self._last
         return buckets
 
-    def _uniform(self, setting: Setting) -> Plan:
-        return tuple(self._allowed(at, setting) for at in range(len(self.figures.buckets)))
-
     def _allowed(self, at: int, setting: Setting) -> Setting:
         applies = {"fp32": True, "bf16": self.figures.halvable[at]}
         return setting if applies.get(setting.kind, self.figures.codable[at]) else FP32
 
     def _mixed(self, start: Plan) -> Plan:
         """Give one bucket after another the setting that makes the step fastest."""
-        codec = next((each for each in start if each.kind == "codec"), None)
-        coded = [each for each in self._by if codec is not None and _alike(each, codec)]
+        ratios = {each.ratio for each in start if each.kind == "codec"}
+        coded = [each for each in self._by if each.kind == "codec" and each.ratio in ratios]
         plan, seconds = start, self.step(start)
         for at in range(len(plan)):
             # The last bucket ends a step that was encoded in parts: it is dense only if necessary.
@@ -191,11 +187,6 @@ class Model:
                 if self.step(other) < 0.999 * seconds:
                     plan, seconds = other, self.step(other)
         return plan
-
-
-def _alike(one: Setting, other: Setting) -> bool:
-    """Tell whether two settings differ at most in their exchange."""
-    return (one.kind, one.ratio) == (other.kind, other.ratio)
 
 
 def _methods(

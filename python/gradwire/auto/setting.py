@@ -16,6 +16,7 @@ __all__ = [
     "compresses",
     "describe",
     "ladder",
+    "leaves",
     "strength",
 ]
 
@@ -71,6 +72,11 @@ def ladder(least: float, most: float = 1.0) -> tuple[float, ...]:
 def compresses(plan: Plan) -> bool:
     """Tell whether the codec is in use."""
     return any(each.kind == "codec" for each in plan)
+
+
+def leaves(plan: Plan, other: Plan) -> list[bool]:
+    """Tell of each bucket whether it leaves the codec between two plans."""
+    return [one.kind == "codec" != then.kind for one, then in zip(plan, other, strict=True)]
 
 
 def strength(plan: Plan, numels: Sequence[int]) -> float:

@@ -127,17 +127,11 @@ def spread(periods: Sequence[float]) -> float:
 
 
 class Drift:
-    """Compares figures with those at the time when the plan in use was chosen.
-
-    Attributes
-    ----------
-    strange : int
-        Consecutive figures that were different.
-    """
+    """Compares figures with those at the time when the plan in use was chosen."""
 
     def __init__(self) -> None:
         self._reference: Figures | None = None
-        self.strange = 0
+        self.strange = 0  # consecutive figures that were different
 
     def begin(self, reference: Figures | None) -> None:
         """Set the reference; None takes the next figures."""
@@ -149,20 +143,19 @@ class Drift:
         then = self._reference
         if then is None or figures.buckets != then.buckets:
             self._reference = then = figures
-        noise = SURE * math.hypot(figures.error, then.error)
-
-        def other(now: float, before: float) -> bool:
-            apart = abs(now - before)
-            low, high = sorted((now, before))
-            return high > (1.0 + CHANGED) * low and apart > max(MATTERS * then.period, noise)
-
+        least = max(MATTERS * then.period, SURE * math.hypot(figures.error, then.error))
         rest, before = (each.period - each.exposed for each in (figures, then))
-        found = other(figures.exchanged, then.exchanged) or other(rest, before)
+        found = _changed(figures.exchanged, then.exchanged, least) or _changed(rest, before, least)
         self.strange = self.strange + 1 if found else 0
         return found
 
 
 def outdated(compute: float, figures: Figures) -> bool:
     """Tell whether the computation of a step differs from that which predictions assume."""
-    low, high = sorted((figures.compute, compute))
-    return high > (1.0 + CHANGED) * low and high - low > SURE * figures.error
+    return _changed(figures.compute, compute, SURE * figures.error)
+
+
+def _changed(one: float, other: float, least: float) -> bool:
+    """Tell whether two durations differ by their share `CHANGED`, and by the least seconds."""
+    low, high = sorted((one, other))
+    return high > (1.0 + CHANGED) * low and high - low > least

@@ -87,9 +87,8 @@ class CodecCost:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain dicts, strings and numbers."""
-        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        lines = {name: dataclasses.asdict(plain[name]) for name in ("encode", "decode")}
-        return plain | lines | {"codec": self.codec.get_config()}
+        lines = {name: dataclasses.asdict(getattr(self, name)) for name in ("encode", "decode")}
+        return {**vars(self), **lines, "codec": self.codec.get_config()}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:

@@ -81,12 +81,6 @@ def exchange_all(nbytes: float, ranks: int, name: str) -> Phase:
     return Phase(name, messages * nbytes, messages * nbytes, min(1, messages), messages)
 
 
-def _broadcasts(nbytes: float, ranks: int, leaders: int, name: str) -> Phase:
-    """Return the phase in which the leaders broadcast their parts of ``nbytes`` at once."""
-    rounds = (ranks - 1).bit_length()
-    return Phase(name, (ranks - 1) * nbytes / ranks, rounds * nbytes, rounds, rounds * leaders)
-
-
 @dataclasses.dataclass(frozen=True)
 class Exchange(abc.ABC):
     """The base class of exchanges.
@@ -197,10 +191,12 @@ class SharedPositions(Exchange):
     sums: ClassVar[bool] = True
 
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
-        """Return the broadcasts and an all-reduce."""
+        """Return the broadcasts, all leaders' at once, and an all-reduce."""
         leaders = max(1, min(ranks, payload.frames))
+        sent, rounds = payload.position_bytes, (ranks - 1).bit_length()
+        mean = (ranks - 1) * sent / ranks
         return (
-            _broadcasts(payload.position_bytes, ranks, leaders, "broadcasts of positions"),
+            Phase("broadcasts of positions", mean, rounds * sent, rounds, rounds * leaders),
             ring_all_reduce(payload.value_bytes, ranks, "all-reduce of values"),
         )
 
@@ -295,10 +291,10 @@ class LowRankAllReduces(Exchange):
 
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
         """Return both all-reduces."""
-        names = ("all-reduce of P", "all-reduce of Q")
-        return tuple(
-            ring_all_reduce(4.0 * factor, ranks, name)
-            for factor, name in zip(payload.factors, names, strict=True)
+        p, q = payload.factors
+        return (
+            ring_all_reduce(4.0 * p, ranks, "all-reduce of P"),
+            ring_all_reduce(4.0 * q, ranks, "all-reduce of Q"),
         )
 
     def buffers(self, payload: Payload, ranks: int) -> float:

@@ -5,7 +5,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,11 @@ from gradwire._orthonormal import orthonormalize
 from gradwire.codec import Codec
 from gradwire.cost.calibration import Calibration, CodecCost, line
 from gradwire.cost.payload import information_bits
+from gradwire.exchange import LowRank
 from gradwire.frame import decode, decode_add
 from gradwire.presets import dense
 from gradwire.quantize import BFloat16
-
-if TYPE_CHECKING:
-    from gradwire.exchange import LowRank
+from gradwire.schedule.base import with_ratio
 
 __all__ = ["calibrate"]
 
@@ -85,12 +84,11 @@ def calibrate(
     cleared = clock.median(lambda turn: largest.fill(0.0), 0.05)
     return Calibration(
         {name: _measure(codec, given, seconds, clock) for name, codec in codecs.items()},
-        half.encode.per_numel + half.encode.per_entry
-        + half.decode.per_numel + half.decode.per_entry,
+        half.encode(1, 1, frames=0) + half.decode(1, 1, frames=0),
         cleared / largest.size,
         get_num_threads(),
         {"processor": platform.processor() or platform.machine(), "simd": str(simd_level())},
-    )  # fmt: skip
+    )
 
 
 def _gradient(draw: np.random.Generator, numel: int) -> Array:
@@ -101,13 +99,11 @@ def _gradient(draw: np.random.Generator, numel: int) -> Array:
 
 
 def _at_ratios(codec: Codec) -> list[Codec]:
-    sparsify: Any = codec.sparsify
-    ratio = getattr(sparsify, "ratio", None)
+    ratio = getattr(codec.sparsify, "ratio", None)
     if not isinstance(ratio, float):
         return [codec]
     ratios = sorted({ratio / SPREAD, ratio, min(1.0, ratio * SPREAD)})
-    made = [dataclasses.replace(sparsify, ratio=each) for each in ratios]
-    return [dataclasses.replace(codec, sparsify=each) for each in made]
+    return [with_ratio(codec, each) for each in ratios]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,9 +122,7 @@ class _Point:
         made = codec.for_shape(_shape(numel))
         state, out = made.init_state(numel), np.zeros(numel, np.float32)
         room = bytearray(made.max_encoded_len(numel))
-        encode = clock.median(
-            lambda turn: made.encode_into(tensors[turn % 2], state, room), seconds
-        )
+        encode = clock.median(lambda at: made.encode_into(tensors[at % 2], state, room), seconds)
         frame = made.encode(tensors[0], state)
         add = clock.median(lambda turn: decode_add(frame, out), seconds)
         count = int(np.count_nonzero(decode(frame))) if codec.sparsify.selects else numel
@@ -160,8 +154,8 @@ class _Point:
                 part, more = out[rows], term[: len(out[rows])]
                 np.multiply(basis[rows, :1], columns[0], out=part)
                 for each in range(1, rank):
-                    np.add(part, np.multiply(basis[rows, each : each + 1], columns[each], out=more),
-                           out=part)  # fmt: skip
+                    np.multiply(basis[rows, each : each + 1], columns[each], out=more)
+                    np.add(part, more, out=part)
                 np.subtract(whole[rows], part, out=whole[rows])
 
         first = clock.median(encode, seconds)
@@ -171,43 +165,41 @@ class _Point:
 def _measure(
     codec: Codec, given: Mapping[int, list[Array]], seconds: float, clock: "_Clock"
 ) -> CodecCost:
-    variants = _at_ratios(codec)
+    variants, numel = _at_ratios(codec), max(given)
     each = seconds / (2 * len(given) * len(variants))
-    exchange = codec.exchange
+    whole = codec.exchange.needs_whole_tensor
     points = [
         (
             variant,
-            _Point.of_low_rank(cast("LowRank", exchange).rank, tensors, each, clock)
-            if exchange.needs_whole_tensor
+            _Point.of_low_rank(cast(LowRank, codec.exchange).rank, tensors, each, clock)
+            if whole
             else _Point.of(variant, tensors, each, clock),
         )
         for tensors in given.values()
         for variant in variants
     ]
-    large = [(variant, each) for variant, each in points if each.numel == max(given)]
+    large = {variant: point for variant, point in points if point.numel == numel}
     header, bits = 0.0, 32.0
-    if not exchange.needs_whole_tensor:
-        header = _header(codec)
+    if not whole:
+        least = codec.for_shape((1, 1))
+        header = float(len(least.encode(np.zeros(1, np.float32), least.init_state(1))))
         coded = codec.sparsify.selects and not codec.sparsify.shared
-        used = [_bits(each, header, coded) for _, each in large if each.count]
+        used = [
+            8.0 * (point.nbytes - header) / point.count
+            - (information_bits(numel, point.count) if coded else 0.0)
+            for point in large.values()
+            if point.count
+        ]
         bits = max(0.0, statistics.mean(used)) if used else bits
-    own = next(each for variant, each in large if variant == codec)
-    numel = max(given)
     return CodecCost(
         codec,
-        line([(each.numel, each.count, each.encode) for _, each in points]),
-        line([(each.numel, each.count, each.decode) for _, each in points]),
+        line([(point.numel, point.count, point.encode) for _, point in points]),
+        line([(point.numel, point.count, point.decode) for _, point in points]),
         header,
         bits,
-        max(own.count, 1) / numel,
+        max(large[codec].count, 1) / numel,
         codec.for_shape(_shape(numel)).init_state(numel).nbytes / numel,
     )
-
-
-def _bits(point: _Point, header: float, coded: bool) -> float:
-    """Return the bits per entry, without the information bound of positions that are coded."""
-    used = 8.0 * (point.nbytes - header) / point.count
-    return used - (information_bits(point.numel, point.count) if coded else 0.0)
 
 
 def _shape(numel: int) -> tuple[int, int]:
@@ -216,12 +208,6 @@ def _shape(numel: int) -> tuple[int, int]:
     while numel % rows:
         rows >>= 1
     return rows, numel // rows
-
-
-def _header(codec: Codec) -> float:
-    """Return the bytes of a frame without entries."""
-    made = codec.for_shape((1, 1))
-    return float(len(made.encode(np.zeros(1, np.float32), made.init_state(1))))
 
 
 @dataclasses.dataclass(frozen=True)

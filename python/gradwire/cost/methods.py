@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Self, cast
+from typing import Self, cast
 
 from gradwire.cost.calibration import Calibration, CodecCost
 from gradwire.cost.exchanges import (
@@ -16,9 +16,7 @@ from gradwire.cost.exchanges import (
     SparseReduceScatter,
 )
 from gradwire.cost.payload import Payload, information_bits
-
-if TYPE_CHECKING:
-    from gradwire.exchange import LowRank
+from gradwire.exchange import LowRank
 
 __all__ = ["Method", "bf16", "compressed", "fp32"]
 
@@ -79,7 +77,9 @@ class Method:
         if cost is None:
             return Payload.dense(numel, self.value_bits)
         if self.exchange.factors:
-            return Payload(numel, float(numel), factors=_factors(cost, numel, frames))
+            side = math.sqrt(numel / max(frames, 1))  # as if all matrices were square
+            factor = side * cast(LowRank, cost.codec.exchange).rank * frames
+            return Payload(numel, float(numel), factors=(factor, factor))
         entries = cost.share * numel
         bits = 0.0
         if cost.codec.sparsify.selects and not cost.codec.sparsify.shared and entries:
@@ -145,11 +145,3 @@ def compressed(name: str, calibration: Calibration, exchange: Exchange | None = 
             raise ValueError(f"the exchange {kind!r} has no cost model; known are {known}")
         exchange = MODELS[kind]
     return Method(name, exchange, cost=cost, clear_seconds=calibration.clear_seconds)
-
-
-def _factors(cost: CodecCost, numel: int, frames: int) -> tuple[float, float]:
-    """Return the entries of both factors, if all matrices are square."""
-    exchange = cast("LowRank", cost.codec.exchange)
-    side = math.sqrt(numel / max(frames, 1))
-    factor = side * exchange.rank * frames
-    return factor, factor

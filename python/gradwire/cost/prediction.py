@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from gradwire import _validate
 from gradwire.cost.methods import Method
 from gradwire.cost.network import Link, Network
-from gradwire.cost.simulation import Exchanged, Support, simulate
+from gradwire.cost.simulation import Exchanged, Support, participants, simulate
 from gradwire.cost.timeline import Bucket, Timeline, ddp_buckets, overlapped
 
 __all__ = ["Prediction", "Workload", "break_even", "predict"]
@@ -72,12 +72,6 @@ class Workload:
     def parts(self) -> list[tuple[int, float, int]]:
         """Return entries, seconds of backward pass and number of tensors of each bucket."""
         return list(self._parts)
-
-    @functools.cached_property
-    def _kinds(self) -> tuple[list[tuple[int, float, int]], list[int]]:
-        """The distinct parts, and the index of each bucket's part."""
-        kinds = {part: at for at, part in enumerate(dict.fromkeys(self._parts))}
-        return list(kinds), [kinds[part] for part in self._parts]
 
     @functools.cached_property
     def _parts(self) -> list[tuple[int, float, int]]:
@@ -152,25 +146,22 @@ def predict(
     network : Network
         The ranks and their links.
     support : Support, optional
-        Overlap of the ranks' selections.
+        Overlap of the ranks' selections; the fitted one by default.
     """
-    divided = method.exchange.divides and network.node_size > 1
-    ranks = network.nodes if method.exchange.divides else network.ranks
+    ranks, parts = participants(method.exchange, network)
 
-    found: list[tuple[Exchanged, Bucket]] = []
-    kinds, which = workload._kinds  # most buckets of a large model are alike
-    for numel, backward, tensors in kinds:
+    @functools.cache  # most buckets of a large model are alike
+    def cost(numel: int, backward: float, tensors: int) -> tuple[Exchanged, Bucket]:
         one = simulate(method.exchange, method.payload(numel, tensors), network, support)
-        share = -(-numel // network.node_size) if divided else numel
+        share = -(-numel // parts)
         encode = method.encode_seconds(share, ranks, tensors)
         decode = method.decode_seconds(share, ranks, tensors)
         alone = one.seconds - one.before - one.after
-        work = Bucket(backward, encode, alone, decode, one.before, one.after, one.processor)
-        found.append((one, work))
-    exchanged = [found[at][0] for at in which]
-    buckets = [found[at][1] for at in which]
+        return one, Bucket(backward, encode, alone, decode, one.before, one.after, one.processor)
+
+    exchanged, buckets = zip(*(cost(*part) for part in workload.parts()), strict=True)
     timeline = overlapped(buckets, shared=workload.shared)
-    states = method.state_bytes * workload.numel / (network.node_size if divided else 1)
+    states = method.state_bytes * workload.numel / parts
     return Prediction(
         method,
         network,
@@ -181,8 +172,8 @@ def predict(
         (states if ranks > 1 else 0.0) + sum(each.buffers for each in exchanged),
         sum(each.distinct for each in exchanged),
         timeline,
-        tuple(exchanged),
-        tuple(buckets),
+        exchanged,
+        buckets,
     )
 
 
@@ -216,7 +207,6 @@ def break_even(
     """
     if not baselines:
         raise ValueError("a break-even link takes a method to compare with")
-
     return pays_below(
         fastest(workload, [method], network, support),
         fastest(workload, baselines, network, support),

@@ -8,7 +8,7 @@ from gradwire.cost.exchanges import Exchange, Phase, exchange_all, ring_all_gath
 from gradwire.cost.network import Network
 from gradwire.cost.payload import Payload
 
-__all__ = ["Exchanged", "Support", "simulate"]
+__all__ = ["Exchanged", "Support", "participants", "simulate"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,17 +150,19 @@ def simulate(
     ):
         if not isinstance(value, kind):
             raise TypeError(f"{name} must be a gradwire.cost.{kind.__name__}, got {value!r}")
-    divided = exchange.divides and network.node_size > 1
-    partners = network.nodes if exchange.divides else network.ranks
-    mine = payload.share(network.node_size) if divided else payload
-    # All ranks of a node use its link at the same time, unless they form one ring.
-    together = network.node_size if divided else 1
-    inside = _inside(payload, network) if divided else ()
+    partners, parts = participants(exchange, network)
+    mine = payload.share(parts)
+    inside: tuple[Phase, ...] = ()
+    if parts > 1:
+        dense = 4.0 * payload.numel / parts
+        inside = (
+            exchange_all(dense, parts, "all-to-all inside"),
+            ring_all_gather(dense, parts, "all-gather inside"),
+        )
     phases = exchange.phases(mine, partners)
-    if exchange.divides:
+    if exchange.divides:  # all ranks of a node use its link at the same time
         times = [
-            network.link.seconds(together * each.serial, each.rounds, each.messages)
-            for each in phases
+            network.link.seconds(parts * each.serial, each.rounds, each.messages) for each in phases
         ]
     else:
         times = [_one_ring(each, network) for each in phases]
@@ -180,13 +182,23 @@ def simulate(
         outside,
         sent - outside + sum(each.sent for each in inside),
         exchange.buffers(mine, partners) if network.ranks > 1 else 0.0,
-        union * mine.numel * together,
+        union * mine.numel * parts,
         phases,
         inside,
         sum(times[: exchange.before]),
         sum(times[len(times) - exchange.after :]),
         processor,
     )
+
+
+def participants(exchange: Exchange, network: Network) -> tuple[int, int]:
+    """Return how many ranks exchange the same entries, and into how many parts a node cuts them.
+
+    Each rank of a node exchanges one of these with its partners in the other nodes.
+    """
+    if exchange.divides:
+        return network.nodes, network.node_size
+    return network.ranks, 1
 
 
 def _one_ring(phase: Phase, network: Network) -> float:
@@ -200,11 +212,3 @@ def _one_ring(phase: Phase, network: Network) -> float:
     far = math.ceil(phase.rounds / network.node_size)
     near = phase.rounds - far
     return network.link.seconds(phase.serial, far, far) + network.inside.seconds(0, near, near)
-
-
-def _inside(payload: Payload, network: Network) -> tuple[Phase, ...]:
-    share = 4.0 * payload.numel / network.node_size
-    return (
-        exchange_all(share, network.node_size, "all-to-all inside"),
-        ring_all_gather(share, network.node_size, "all-gather inside"),
-    )

@@ -1,17 +1,11 @@
 """The timeline of a step: buckets become ready during the backward pass, one after another."""
 
 import dataclasses
-import operator
 from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gradwire import _validate
 
 __all__ = ["Bucket", "Timeline", "ddp_buckets", "overlapped"]
-
-Times = NDArray[np.float64]
 
 _MIB = 1 << 20
 
@@ -108,8 +102,25 @@ def overlapped(buckets: Sequence[Bucket], *, shared: bool = False) -> Timeline:
         Encodes, decodes and collectives take processor time from the backward pass, which waits for
         them. Otherwise it has a device, or cores, of its own.
     """
-    if not shared or not any(each.encode or each.decode or each.processor for each in buckets):
-        return _apart(buckets)
+    return _on_one_core(buckets) if shared else _apart(buckets)
+
+
+def _apart(buckets: Sequence[Bucket]) -> Timeline:
+    """Simulate buckets that take no time from the backward pass."""
+    spans: list[tuple[float, float]] = []
+    backward = sender = link = receiver = 0.0  # when each is free
+    for each in buckets:
+        backward += each.backward
+        sender = max(backward, sender) + each.encode + each.before
+        start = max(sender, link)
+        link = start + each.exchange
+        spans.append((start, link))
+        receiver = max(link, receiver) + each.decode + each.after
+    return Timeline(max(backward, receiver), backward, tuple(spans))
+
+
+def _on_one_core(buckets: Sequence[Bucket]) -> Timeline:
+    """Simulate buckets whose decodes interrupt encodes, which hold up the backward pass."""
     core = _Core()
     spans: list[tuple[float, float]] = []
     needed = passed = 0.0  # seconds of the backward pass: up to this bucket, and done
@@ -162,26 +173,3 @@ class _Core:
             self._taken += 1
         self.now = end - min(left, 0.0)
         return max(left, 0.0)
-
-
-def _apart(buckets: Sequence[Bucket]) -> Timeline:
-    """Simulate buckets that take no time from the backward pass, one queue after another."""
-
-    def seconds(name: str) -> Times:
-        return np.fromiter(map(operator.attrgetter(name), buckets), np.float64, len(buckets))
-
-    ready = np.cumsum(seconds("backward"))
-    exchange = seconds("exchange")
-    sent = _served(ready, seconds("encode") + seconds("before"))
-    arrived = _served(sent, exchange)
-    done = _served(arrived, seconds("decode") + seconds("after"))
-    backward, end = (float(each[-1]) if len(buckets) else 0.0 for each in (ready, done))
-    spans = zip((arrived - exchange).tolist(), arrived.tolist(), strict=True)
-    return Timeline(max(end, backward), backward, tuple(spans))
-
-
-def _served(given: Times, work: Times) -> Times:
-    """Return the end of each piece of work in a queue."""
-    total = np.cumsum(work)
-    # A piece ends once the work since the arrival of some earlier piece is done.
-    return np.asarray(np.maximum.accumulate(given - (total - work)) + total)

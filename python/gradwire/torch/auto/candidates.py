@@ -37,27 +37,18 @@ DEFAULT = 0.01
 
 @dataclass(frozen=True)
 class Automatic:
-    """What decisions are bounded by.
-
-    Attributes
-    ----------
-    codec : gradwire.Codec
-        The codec, at the least ratio.
-    ratios : tuple of float
-        Ratios that may be used, from the largest; empty for a codec without a ratio.
-    owners : gradwire.exchange.ReduceScatter, gradwire.exchange.QuantizedAllReduce or None
-        The exchange that may be used in place of the codec's own, an all-gather.
-    halves : bool
-        Ranks can add up in bfloat16.
-    meets_late : bool
-        Where ranks meet, a pass begins only after the backward pass.
-    """
+    """What decisions are bounded by."""
 
     codec: "Codec"
+    """At the least ratio."""
     ratios: tuple[float, ...]
+    """That may be used, from the largest; empty for a codec without a ratio."""
     owners: "Owners | None" = None
+    """The exchange that may be used in place of the codec's own, an all-gather."""
     halves: bool = True
+    """Ranks can add up in bfloat16."""
     meets_late: bool = False
+    """Where ranks meet, a pass begins only after the backward pass."""
 
 
 def choices_of(
@@ -71,10 +62,7 @@ def choices_of(
 ) -> tuple[Any, Automatic | None]:
     """Return the codec that an attachment begins with, and for ``"auto"`` what may be chosen.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Other arguments do not go with it.
+    Raises a TypeError or a ValueError if other arguments do not go with it.
     """
     if isinstance(codec, str) and codec == AUTO:
         choices = codec_for(optimizer, max_ratio, owners=owners)
@@ -87,19 +75,8 @@ def choices_of(
 def codec_for(optimizer: object, max_ratio: float | None, *, owners: bool = False) -> Automatic:
     """Return the codec that suits an optimizer, and the ratios and exchanges that may be tried.
 
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-    max_ratio : float or None
-    owners : bool
-        The ranks can send each other something else each: sums may go through owners.
-
-    Raises
-    ------
-    TypeError
-        The optimizer is missing, or none of torch.
-    ValueError
-        The bound is no share of entries.
+    Sums may go through ``owners`` where ranks can send each other something else each. Raises a
+    TypeError if the optimizer is missing or none of torch, and as `least_ratio` does.
     """
     if optimizer is None:
         raise TypeError(
@@ -126,8 +103,8 @@ def _codec_for(optimizer: torch.optim.Optimizer, least: float) -> "tuple[Codec, 
         # More than that can ruin training at rates that are right for dense gradients.
         ratios = ladder(least, most=RATIO)
         return adam(ratio=least, beta2=second, eps=small), ratios
-    if any(_adapts(group) for group in optimizer.param_groups):
-        return float8(), ()
+    if any("betas" in group for group in optimizer.param_groups):
+        return float8(), ()  # error feedback in front of a first moment costs accuracy
     return topk(ratio=least), ladder(least)
 
 
@@ -144,10 +121,7 @@ def _owners_of(codec: "Codec") -> "Owners | None":
 def least_ratio(max_ratio: object) -> float:
     """Return the least share of the entries that may be sent.
 
-    Raises
-    ------
-    ValueError, TypeError
-        The bound is no share of entries.
+    Raises a ValueError or a TypeError if the bound is no share of entries.
     """
     if max_ratio is None:
         return DEFAULT
@@ -197,8 +171,3 @@ def check_measurable(named: Mapping[str, torch.Tensor], *, scaled: bool, whole: 
             '"auto" does not go with skip_all_reduce_unused_params, which hides where a pass ends: '
             "make the model with find_unused_parameters only, or attach a codec"
         )
-
-
-def _adapts(group: dict[str, Any]) -> bool:
-    """Tell whether error feedback in front of it costs accuracy: a first moment, as Adam's."""
-    return "betas" in group

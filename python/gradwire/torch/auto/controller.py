@@ -5,7 +5,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
@@ -27,23 +27,8 @@ __all__ = ["AutoController"]
 _RECORDS = 64
 """Passes that medians are over, at most."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """What is sent from now on.
-
-    Attributes
-    ----------
-    chosen : ParameterPlan
-    half : set of tuple of int
-        The buckets that are averaged in bfloat16, by the ids of their parameters.
-    saved : ParameterPlan or None
-        What a checkpoint has, if not the same.
-    """
-
-    chosen: ParameterPlan
-    half: set[tuple[int, ...]]
-    saved: ParameterPlan | None = None
+_Buckets: TypeAlias = set[tuple[int, ...]]
+"""Buckets, by the ids of their parameters."""
 
 
 class AutoController:
@@ -53,23 +38,8 @@ class AutoController:
     the hook of the first bucket of a pass, the same pass on every rank. A bucket whose parameters
     are all dense is left to a plain all-reduce, as in DDP.
 
-    Parameters
-    ----------
-    choices : Automatic
-    parameters : mapping of str to ParameterSlot
-        All parameters, by name.
-    scheduler : AutoScheduler
-        Is told the ratio and the exchange of each parameter.
-    passes : BackwardPasses
-    control : ControlChannel
-    applying : OptimizerLink
-        The optimizer.
-    ranks : int
-        How many exchange gradients.
-    between : Channel or None
-        Of the ranks that exchange gradients, if they are not all: those with this rank's shards.
-    clock : callable
-        Returns seconds.
+    The scheduler is told the ratio and the exchange of each parameter. So many ``ranks`` exchange
+    gradients, over the channel ``between`` them if they are not all: those with this rank's shards.
     """
 
     def __init__(
@@ -82,7 +52,6 @@ class AutoController:
         applying: OptimizerLink | None,
         ranks: int,
         between: Channel | None = None,
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._choices = choices
         self._by_id = {id(each.tensor): each for each in parameters.values()}
@@ -95,10 +64,9 @@ class AutoController:
         self._control = control
         self._ranks = ranks
         self._between = between
-        self._clock = clock
         self._chosen = scheduler.chosen
         self._codes = self._chosen.codes
-        self._half: set[tuple[int, ...]] = set()
+        self._half: _Buckets = set()  # that are averaged in bfloat16
         self._places: list[BucketPlace] = []
         self._seen = Places(halves=choices.halves)
         self._decider: Decider | None = None
@@ -110,7 +78,7 @@ class AutoController:
         self._restarts = passes.restarts
         # Of a step that sends all that residuals hold of parameters that become dense: the passes
         # that counted before it, and what is sent after it.
-        self._flush: tuple[int, _Sent] | None = None
+        self._flush: tuple[int, ParameterPlan, _Buckets] | None = None
         self._looks = 0
         self._looked = False  # where the present pass began
 
@@ -142,22 +110,14 @@ class AutoController:
     @property
     def meets(self) -> bool:
         """Whether ranks have to meet where the next pass begins: the same on all of them."""
-        return (
-            self._flush is not None
-            or self._scheduler.chosen is not self._scheduler.saved
-            or (self._begins if self._decider is None else self._left <= 1)
-        )
-
-    @property
-    def _begins(self) -> bool:
-        """Whether the next pass makes a decider, which may be due at once."""
+        if self._flush is not None or self._scheduler.chosen is not self._scheduler.saved:
+            return True
+        if self._decider is not None:
+            return self._left <= 1
+        # The next pass may make a decider, which may be due at once.
         current = self._current
-        return (
-            self._ranks > 1
-            and current is not None
-            and current.complete
-            and current.places == self._places
-        )
+        known = current is not None and current.complete and current.places == self._places
+        return known and self._ranks > 1
 
     def interrupt(self) -> None:
         """Leave out what is under way: passes that are paused tell nothing of others."""
@@ -176,7 +136,7 @@ class AutoController:
         return error
 
     def _begin(self, since: float | None) -> BaseException | None:
-        now, previous = self._clock() if since is None else since, self._current
+        now, previous = time.perf_counter() if since is None else since, self._current
         self._looked = False
         # Only the last passes before a look count.
         self._current = PassRecord(timed=self._left <= _RECORDS + 1)
@@ -186,8 +146,12 @@ class AutoController:
             self._seen = Places(halves=self._choices.halves)
             self._restart()
             previous = None
-        elif self._ranks > 1 and self._changed(previous):
-            assert previous is not None
+        elif (
+            self._ranks > 1
+            and previous is not None
+            and previous.complete
+            and previous.places != self._places
+        ):
             self._places = previous.places
             self._restart()
             previous = None
@@ -196,19 +160,19 @@ class AutoController:
         if self._codes and not self._added and self._additions.updates:
             return self._passes.change(self._leave_for_good)
         if self._scheduler.chosen is not self._scheduler.saved:  # of a flush that has no end now
-            return self._passes.change(lambda: self._send(_Sent(self._scheduler.saved, self._half)))
+            return self._passes.change(lambda: self._send(self._scheduler.saved, self._half))
         if self._ranks == 1:
             return self._passes.change(self._leave) if self._is_left else None
         if self._scheduler.epoch_at(self._warm_step) != self._scheduler.epoch:
             self._skipped = max(self._skipped, SETTLING)
-            return self._passes.change(lambda: self._send(_Sent(self._chosen, self._half)))
+            return self._passes.change(lambda: self._send(self._chosen, self._half))
         if self._scheduler.warms_up:  # which tells nothing of the setting
             return None
         if previous is None or not previous.complete:
             return None
         previous.end = now
         if self._decider is None:  # the buckets of two passes were the same
-            self._decider = Decider(self._present())
+            self._decider = Decider(tuple(map(self._setting, self._places)))
             self._left, self._skipped = self._decider.due, self._decider.skips
             choice = self._choice(self._decider.plan)
             if not choice.equals(self._chosen):  # buckets of several ratios, which have one now
@@ -241,7 +205,7 @@ class AutoController:
             alone = buffer.device.type == "cpu" and torch.get_num_threads() == 1
             # A pass of shards waits for other ranks, too.
             worked = time.thread_time() if alone and self._between is None else None
-            record.buckets.append(BucketTimes(self._clock(), coded=codes, worked=worked))
+            record.buckets.append(BucketTimes(time.perf_counter(), coded=codes, worked=worked))
             record.step = self._passes.last if codes else record.step
         if last:
             self.complete()
@@ -262,7 +226,7 @@ class AutoController:
         half = tuple(map(id, tensors)) in self._half
         if self._current is None or not self._current.timed:
             return half, None
-        clock, bucket = self._clock, self._current.buckets[-1]
+        bucket = self._current.buckets[-1]
         # Ranks that cannot add up in bfloat16 send float32. A sparse gradient is gathered, and
         # tells nothing of the speed of an all-reduce.
         wide = buffer.dtype == torch.bfloat16 and not self._choices.halves
@@ -271,7 +235,7 @@ class AutoController:
         bucket.nbytes = 2.0 * (self._ranks - 1) / self._ranks * nbytes
 
         def ended() -> None:
-            bucket.done = clock()
+            bucket.done = time.perf_counter()
 
         return half, ended
 
@@ -284,10 +248,6 @@ class AutoController:
 
     # Decisions --------------------------------------------------------------------------------
 
-    def _changed(self, previous: PassRecord | None) -> bool:
-        """Tell whether a pass had other buckets than those before it."""
-        return previous is not None and previous.complete and previous.places != self._places
-
     def _restart(self) -> None:
         """Measure anew: buckets are others, or other ratios were loaded."""
         self._decider, self._chosen = None, self._scheduler.chosen
@@ -299,11 +259,8 @@ class AutoController:
         if self._current is not None:
             self._current.timed = True
 
-    def _present(self) -> Plan:
-        """Return what is in use."""
-        return tuple(self._setting(place) for place in self._places)
-
     def _setting(self, place: BucketPlace) -> Setting:
+        """Return the setting of a bucket that is in use."""
         known = [self._by_id.get(each) for each in place.key]
         names = [each.name for each in known if each is not None and each.compressed]
         if names:
@@ -373,21 +330,18 @@ class AutoController:
 
     def _leave(self) -> None:
         """Leave the codec: a single rank has nothing to exchange."""
-        every = {each.name: each for each in self._by_id.values()}
-        ratios = {
-            name: None if every[name].tensor.requires_grad else ratio
-            for name, ratio in self._chosen.ratios.items()
-        }
+        ratios, every = self._chosen.ratios, self._by_id.values()
+        gone = {each.name for each in every if each.tensor.requires_grad}
+        ratios = {name: None if name in gone else ratio for name, ratio in ratios.items()}
         self._change(ParameterPlan(ratios, self._chosen.owned), set())
 
-    def _change(self, target: ParameterPlan, half: set[tuple[int, ...]]) -> None:
+    def _change(self, target: ParameterPlan, half: _Buckets) -> None:
         """Send as planned, once what residuals hold of parameters that become dense is sent."""
-        sent = _Sent(target, half)
         leaving = [each for each in self._leavers(target) if each.codec.memory.keeps]
         if not leaving or not self._choices.ratios:
-            self._arrive(sent)
+            self._arrive(target, half)
             return
-        self._flush = self._passes.step, sent
+        self._flush = self._passes.step, target, half
         # A run that resumes in between goes on as before, and decides anew. Asked for all entries,
         # owners send all of their sums: the time and the memory of two frames and not of N.
         every = {each.name: 1.0 for each in leaving}
@@ -395,31 +349,34 @@ class AutoController:
         by_owners = self._choices.owners is not None and self._ranks >= OWNERS_FROM
         owned = owned | every.keys() if by_owners else owned - every.keys()
         plan = ParameterPlan({**self._chosen.ratios, **every}, owned)
-        self._send(_Sent(plan, self._half, self._chosen))
+        self._send(plan, self._half, saved=self._chosen)
 
     def _end_flush(self) -> None:
         """Send what was planned, if the pass that has sent all counted."""
         assert self._flush is not None
-        step, sent = self._flush
+        step, target, half = self._flush
         if self._passes.step > step:
             self._flush = None
-            self._arrive(sent)
+            self._arrive(target, half)
 
-    def _arrive(self, sent: _Sent) -> None:
+    def _arrive(self, target: ParameterPlan, half: _Buckets) -> None:
         """Send as planned, once the optimizer has the moments of what becomes dense."""
-        leaving = [each for each in self._leavers(sent.chosen) if each.codec.memory.updates]
+        leaving = [each for each in self._leavers(target) if each.codec.memory.updates]
         if leaving:
             with self._control.act("moments of auto") as channel:
                 self._applying.give_back(leaving, self._between or channel)
-        self._send(sent)
+        self._send(target, half)
 
     def _leavers(self, target: ParameterPlan) -> list[ParameterSlot]:
         every = self._by_id.values()
         return [each for each in every if each.compressed and target.ratios[each.name] is None]
 
-    def _send(self, sent: _Sent) -> None:
-        self._half, self._chosen, self._codes = sent.half, sent.chosen, sent.chosen.codes
-        self._scheduler.choose(sent.chosen, saved=sent.saved, step=self._warm_step)
+    def _send(
+        self, chosen: ParameterPlan, half: _Buckets, *, saved: ParameterPlan | None = None
+    ) -> None:
+        """Send so from now on; a checkpoint has what is ``saved``, if not the same."""
+        self._half, self._chosen, self._codes = half, chosen, chosen.codes
+        self._scheduler.choose(chosen, saved=saved, step=self._warm_step)
         self._passes.forget()
 
     def _choice(self, plan: Plan) -> ParameterPlan:

@@ -24,17 +24,9 @@ NUMELS = (1 << 14, 1 << 18)
 class Measured:
     """The evidence for one decision.
 
-    Parameters
-    ----------
-    choices : Automatic
-    channel : Channel
-        Of all ranks, with nothing under way.
-    plan : tuple of Setting
-        With which the figures were measured.
-    calibration : Calibration or None
-        Of an earlier decision.
-    between : Channel or None
-        Of the ranks that exchange gradients, if they are not all.
+    The channel is of all ranks, with nothing under way; ``between`` that of the ranks that exchange
+    gradients, if they are not all. The plan is the one with which the figures were measured, and
+    the calibration that of an earlier decision.
     """
 
     def __init__(
@@ -60,7 +52,10 @@ class Measured:
             link = link_of(figures, size, self._latency())
         else:
             # Frames are too small to tell the speed of a link.
-            link, probing = self._probe()
+            collectives, begin = _OfChannels(self._channel, self._between), time.perf_counter()
+            link = measure_by(collectives, seconds=LINK_SECONDS)
+            took = torch.tensor([time.perf_counter() - begin], dtype=torch.float64)
+            probing = float(collectives.longest(took))
         return Model(
             figures,
             size,
@@ -70,13 +65,6 @@ class Measured:
             owners=self._choices.owners is not None,
             probing=probing,
         )
-
-    def _probe(self) -> tuple[Link, float]:
-        """Measure the link, and tell for how long, the same on all ranks."""
-        collectives, begin = _OfChannels(self._channel, self._between), time.perf_counter()
-        link = measure_by(collectives, seconds=LINK_SECONDS)
-        took = torch.tensor([time.perf_counter() - begin], dtype=torch.float64)
-        return link, float(collectives.longest(took))
 
     def _latency(self) -> float:
         """Return the seconds of an all-reduce of next to nothing, the same on all ranks."""
@@ -138,13 +126,9 @@ def _of_all(channel: Channel, mine: torch.Tensor) -> torch.Tensor:
 def link_of(figures: Figures, ranks: int, latency: float) -> Link:
     """Return the link that explains the all-reduces of a dense step.
 
-    Parameters
-    ----------
-    figures : Figures
-    ranks : int
-    latency : float
-        Seconds of an all-reduce of next to nothing. Buckets tell little of it: several of them are
-        under way at the same time, and a small one waits for the large one beside it.
+    The latency is the seconds of an all-reduce of next to nothing. Buckets tell little of it:
+    several of them are under way at the same time, and a small one waits for the large one beside
+    it.
     """
     pairs = zip(figures.nbytes, figures.exchange, strict=True)
     # A bucket may take no time: one that ends before the bucket ahead of it, beside which it went.

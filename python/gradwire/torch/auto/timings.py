@@ -15,22 +15,13 @@ __all__ = ["BucketPlace", "BucketTimes", "PassRecord", "Places", "figures"]
 
 @dataclass(frozen=True, slots=True)
 class BucketPlace:
-    """A bucket of the model.
-
-    Attributes
-    ----------
-    key : tuple of int
-        The ids of its parameters.
-    numel : int
-    itemsize : int
-        Bytes of an entry.
-    codable, halvable : bool
-        Whether the codec and bfloat16 apply to it.
-    """
+    """A bucket of the model; the codec applies to what is codable, bfloat16 to what is halvable."""
 
     key: tuple[int, ...]
+    """The ids of its parameters."""
     numel: int
     itemsize: int
+    """Bytes of an entry."""
     codable: bool
     halvable: bool
 
@@ -38,12 +29,7 @@ class BucketPlace:
 class Places:
     """The buckets that were seen: a pass has the same objects as that before it.
 
-    Parameters
-    ----------
-    halves : bool
-        As in `Automatic`.
-    codes : bool
-        Whether the codec applies to any.
+    ``halves`` as in `Automatic`; ``codes`` if the codec applies to any.
     """
 
     def __init__(self, *, halves: bool = True, codes: bool = True) -> None:
@@ -71,56 +57,36 @@ class Places:
 
 @dataclass(slots=True, eq=False)
 class BucketTimes:
-    """One bucket in one pass; ``done`` is 0 as long as it is under way.
-
-    Attributes
-    ----------
-    ready, done : float
-        By the clock of this process.
-    worked : float or None
-        When it was ready by the processor time of the thread that runs the backward pass; None if
-        that is not all that the pass takes, as with several threads, or on a device.
-    nbytes : float
-        Bytes that this rank sends.
-    coded : bool
-        The rest is among the marks of the step.
-    """
+    """One bucket in one pass, by the clock of this process."""
 
     ready: float
     nbytes: float = 0.0
+    """That this rank sends."""
     done: float = 0.0
+    """0 as long as it is under way."""
     coded: bool = False
+    """The rest is among the marks of the step."""
     worked: float | None = None
+    """When it was ready by the processor time of the thread that runs the backward pass; None if
+    that is not all that the pass takes, as with several threads, or on a device."""
 
 
 @dataclass(slots=True, eq=False)
 class PassRecord:
-    """One pass.
-
-    Attributes
-    ----------
-    places : list of BucketPlace
-        The buckets so far.
-    buckets : list of BucketTimes
-    step : Step or None
-        What coded buckets belong to.
-    complete : bool
-        Its last bucket was handed in.
-    end : float
-        When the next pass had its first bucket; 0 until then.
-    timed : bool
-        Its buckets are noted, too. Places are of every pass: they tell that buckets are others.
-    codes : bool
-        Some bucket so far went by the codec.
-    """
+    """One pass: its buckets so far."""
 
     timed: bool = True
+    """Its buckets are noted, too. Places are of every pass: they tell that buckets are others."""
     codes: bool = False
+    """Some bucket so far went by the codec."""
     places: list[BucketPlace] = field(default_factory=list)
     buckets: list[BucketTimes] = field(default_factory=list)
     step: Step | None = None
+    """What coded buckets belong to."""
     complete: bool = False
+    """Its last bucket was handed in."""
     end: float = 0.0
+    """When the next pass had its first bucket; 0 until then."""
 
     def own(self) -> list[float]:
         """Return when each bucket would have been ready if the thread had not been held up."""

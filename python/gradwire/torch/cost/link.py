@@ -28,9 +28,8 @@ ones go through at once after a pause, as far as a link lets them."""
 class Collectives(Protocol):
     """What a link is measured by."""
 
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
+    size: int
+    """Number of ranks."""
 
     def add_up(self, vector: torch.Tensor) -> None:
         """Replace a vector by its sum over all ranks."""

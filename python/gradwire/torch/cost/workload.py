@@ -74,18 +74,28 @@ def measure_workload(
         watch.close()
         for each, grad in zip(parameters, kept, strict=True):
             each.grad = grad
-    seconds, *moments = _middle(model, found[1:], parameters[0].device)
-    return _workload(model, parameters, seconds, moments, optimizer, shared)
+    device = parameters[0].device
+    told = torch.tensor(found[1:], dtype=torch.float64, device=device)
+    dist.all_reduce(told, op=dist.ReduceOp.MAX, group=model.process_group)
+    seconds, *moments = sorted(told.tolist(), key=operator.itemgetter(0))[steps // 2]
+    order = sorted(range(len(moments)), key=moments.__getitem__)
+    made = _buckets(model, [(moments[at], parameters[at]) for at in order if moments[at] >= 0.0])
+    ready = [bucket[-1][0] for bucket in made]
+    buckets = [sum(each.numel() for _, each in bucket) for bucket in made]
+    backward = ready[-1]
+    return Workload(
+        sum(buckets),
+        backward,
+        max(0.0, seconds - backward) + optimizer,
+        buckets=buckets,
+        ready=ready,
+        tensors=sum(map(len, made)),
+        shared=device.type == "cpu" if shared is None else _validate.boolean("shared", shared),
+    )
 
 
 class _Watch:
-    """Notes when gradients are ready.
-
-    Parameters
-    ----------
-    model : DistributedDataParallel
-    parameters : sequence of torch.nn.Parameter
-    """
+    """Notes when gradients are ready."""
 
     def __init__(
         self, model: DistributedDataParallel, parameters: Sequence[torch.nn.Parameter]
@@ -150,43 +160,6 @@ class _Watch:
         if self._device.type != "cuda":
             return float(end - self._start)
         return float(self._start.elapsed_time(end)) / 1e3
-
-
-def _middle(
-    model: DistributedDataParallel, found: list[list[float]], device: torch.device
-) -> list[float]:
-    """Return the times of the middle step, by its slowest rank: of all ranks, the longest."""
-    told = torch.tensor(found, dtype=torch.float64, device=device)
-    dist.all_reduce(told, op=dist.ReduceOp.MAX, group=model.process_group)
-    times: list[list[float]] = told.tolist()
-    return sorted(times, key=operator.itemgetter(0))[len(times) // 2]
-
-
-def _workload(
-    model: DistributedDataParallel,
-    parameters: Sequence[torch.nn.Parameter],
-    seconds: float,
-    moments: list[float],
-    optimizer: float,
-    shared: bool | None,
-) -> Workload:
-    """Return the workload of a step with these times."""
-    order = sorted(range(len(moments)), key=moments.__getitem__)
-    used = [at for at in order if moments[at] >= 0.0]
-    made = _buckets(model, [(moments[at], parameters[at]) for at in used])
-    ready = [bucket[-1][0] for bucket in made]
-    buckets = [sum(each.numel() for _, each in bucket) for bucket in made]
-    backward = ready[-1]
-    on_processor = parameters[0].device.type == "cpu"
-    return Workload(
-        sum(buckets),
-        backward,
-        max(0.0, seconds - backward) + optimizer,
-        buckets=buckets,
-        ready=ready,
-        tensors=sum(moment >= 0.0 for moment in moments),
-        shared=on_processor if shared is None else _validate.boolean("shared", shared),
-    )
 
 
 _Ready = tuple[float, torch.nn.Parameter]
