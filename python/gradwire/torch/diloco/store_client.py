@@ -31,13 +31,7 @@ def is_local(host: str) -> bool:
 
 
 def split(address: str) -> tuple[str, int]:
-    """Return host and port.
-
-    Raises
-    ------
-    ValueError
-        It is not ``host:port``.
-    """
+    """Return host and port; a ValueError if it is not ``host:port``."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError(f"{_EXPECTED}, got {address!r}")
@@ -45,18 +39,9 @@ def split(address: str) -> tuple[str, int]:
 
 
 def serve_store(host: str, port: int) -> Store:
-    """Serve a store, at one of this host's addresses alone.
+    """Serve a store, at one of this host's addresses alone. Port 0 is any that is free.
 
-    Parameters
-    ----------
-    host : str
-    port : int
-        0 for any that is free.
-
-    Raises
-    ------
-    MembershipError
-        The port cannot be served.
+    Raises a MembershipError if it cannot be served.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -80,12 +65,7 @@ def serve_store(host: str, port: int) -> Store:
 def connector(store: Store | str, *, serve: bool) -> tuple[Connect, Store | None]:
     """Return what connects to a store, each time anew; and the store, if it is served here.
 
-    Raises
-    ------
-    TypeError, ValueError
-        It is neither a store nor ``host:port``.
-    MembershipError
-        The port cannot be served.
+    What is neither a store nor ``host:port`` is a TypeError or ValueError.
     """
     if isinstance(store, str):
         host, port = split(store)
@@ -110,20 +90,8 @@ def _client(host: str, port: int, timeout: timedelta) -> Store:
 class StoreClient:
     """Calls a store from one thread, regularly and when asked, and connects again when needed.
 
-    Parameters
-    ----------
-    connect : callable
-    timeout : float
-        Seconds until a call gives up.
-    interval : float
-        Seconds between beats.
-    beat : callable
-        Called with the store.
-
-    Attributes
-    ----------
-    lost : bool
-        A call had no answer.
+    All times are in seconds. `timeout` is that of a call, and `interval` from one beat to the next:
+    then `beat` is called with the store. A call had no answer if the store is `lost`.
     """
 
     def __init__(
@@ -147,23 +115,14 @@ class StoreClient:
         self._thread = threading.Thread(target=self._run, name="gradwire-members", daemon=True)
         self._thread.start()
 
-    def call(self, act: Callable[[Store], T], limit: float | None = None) -> T:
+    def call(self, act: Callable[[Store], T]) -> T:
         """Call with the store, and return what that returns.
 
-        Parameters
-        ----------
-        act : callable
-        limit : float, optional
-            Seconds to wait, if less than the timeout.
-
-        Raises
-        ------
-        MembershipError
-            The store did not answer in time.
+        Raises a MembershipError if the store did not answer in time.
         """
         answer: Future[T] = Future()
         self._calls.put((act, answer))
-        seconds = self._timeout if limit is None else min(limit, self._timeout)
+        seconds = self._timeout
         try:
             return answer.result(seconds)
         except Late:
@@ -180,13 +139,8 @@ class StoreClient:
     def end(self, act: Callable[[Store], Any] | None = None) -> None:
         """Have the thread end after the calls before and a last one, without a wait for anything.
 
-        Any thread may do that at any moment, the garbage collector as well. A second call has no
-        effect.
-
-        Parameters
-        ----------
-        act : callable, optional
-            The last call. Nobody is told what it returns.
+        Nobody is told what the last one returns. Any thread may do that at any moment, the garbage
+        collector as well. A second call has no effect.
         """
         if not self._ended:
             self._ended = True
@@ -197,10 +151,7 @@ class StoreClient:
     def join(self, limit: float) -> bool:
         """Wait for the thread's end; return whether it has come. A dead host holds it up.
 
-        Parameters
-        ----------
-        limit : float
-            Seconds to wait. The thread itself does not wait.
+        The thread itself does not wait.
         """
         if threading.current_thread() is not self._thread:
             self._thread.join(limit)
@@ -239,7 +190,7 @@ class StoreClient:
             # What the caller is to be told.
             if answer is not None:
                 answer.set_exception(error)
-            return True
-        if answer is not None:
-            answer.set_result(found)
+        else:
+            if answer is not None:
+                answer.set_result(found)
         return True
