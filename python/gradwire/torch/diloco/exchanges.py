@@ -2,14 +2,14 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 
 from gradwire.torch.collective.calls import Call, Started, start
-from gradwire.torch.diloco.replica import FragmentState, Position, Replica
+from gradwire.torch.diloco.replica import FragmentState, Position, Replica, fill
 from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.errors import ExchangeError, GradientError, TensorError, fresh
@@ -23,20 +23,10 @@ _WANTED = "join"
 
 
 class FragmentExchanges:
-    """Sends fragments and applies them, in the order of their numbers.
+    """Sends fragments and applies them, in the order of their numbers, and counts both."""
 
-    Parameters
-    ----------
-    replica : Replica
-    position : dict
-        How far training is; kept up to date.
-    engine : Engine
-        What exchanges.
-    """
-
-    def __init__(self, replica: Replica, position: Position, engine: Engine) -> None:
+    def __init__(self, replica: Replica, engine: Engine) -> None:
         self._replica = replica
-        self._position = position
         self._flying: deque[FragmentExchange] = deque()
         self._waited = 0.0
         self._exchanges = 0
@@ -49,22 +39,16 @@ class FragmentExchanges:
     def connect(self, engine: Engine, confirm: ControlChannel, wanted: Callable[[], bool]) -> None:
         """Exchange with other ranks from now on.
 
-        Parameters
-        ----------
-        engine : Engine
-        confirm : ControlChannel
-            Nothing is applied before all ranks have met here.
-        wanted : callable
-            Tells whether others want to join.
+        Nothing is applied before they have all met in `confirm`. `wanted` tells whether others want
+        to join.
         """
         self._before += self._sent()  # by the engine so far: each one counts from 0
         self.engine, self._confirm, self._wanted = engine, confirm, wanted
         self._heard = None
 
     @property
-    def first(self) -> int | None:
-        """Number of the exchange to be applied next; None if none is under way."""
-        return self._flying[0].number if self._flying else None
+    def _position(self) -> Position:
+        return self._replica.position
 
     @property
     def due(self) -> bool:
@@ -73,7 +57,18 @@ class FragmentExchanges:
 
     # Exchanges --------------------------------------------------------------------------------
 
-    def send(self) -> None:
+    def advance(self) -> bool:
+        """Apply or send what is due next; return whether anything was."""
+        timetable, now = self._replica.timetable, self._position["inner_step"]
+        if self._flying and timetable.applied_at(self._flying[0].number) <= now:
+            self._apply()
+        elif timetable.sent_at(self._position["sent"]) <= now:
+            self._send()
+        else:
+            return False
+        return True
+
+    def _send(self) -> None:
         """Start the exchange of the next fragment."""
         number = self._position["sent"]
         parts, own = self._fragment(number), self._own(number)
@@ -89,11 +84,10 @@ class FragmentExchanges:
         self._count_message()
         self._exchanges += 1
         self._position["sent"] = number + 1
-        self._flying.append(
-            FragmentExchange(number, started, own if self._replica.outer.carry else None)
-        )
+        kept = own if self._replica.outer.carry else None
+        self._flying.append(FragmentExchange(number, started, kept))
 
-    def apply(self) -> None:
+    def _apply(self) -> None:
         """Wait for the oldest exchange, and make the outer step of its fragment."""
         flight = self._flying[0]
         begun = time.perf_counter()
@@ -146,13 +140,13 @@ class FragmentExchanges:
         self._flying.clear()
         for number in range(self._position["applied"], self._position["sent"]):
             parts = self._fragment(number)
-            means = [torch.empty_like(part.shared, dtype=torch.float32) for part in parts]
-            flight = FragmentExchange(number, means=means)
-            _fill(parts, means, pending)
-            if self._replica.outer.carry and own.keys() >= _names(parts):
-                flight.own = self._own(number)
-                _fill(parts, flight.own, own)
-            self._flying.append(flight)
+            names = {record.name for part in parts for record in part.records}
+            means, sent = self._room(number), None
+            fill(parts, means, pending)
+            if self._replica.outer.carry and own.keys() >= names:
+                sent = self._own(number)
+                fill(parts, sent, own)
+            self._flying.append(FragmentExchange(number, own=sent, means=means))
 
     def restore(self) -> None:
         """Set this rank's own parameters to the shared ones: what it trains from now on counts."""
@@ -171,6 +165,12 @@ class FragmentExchanges:
 
     def _own(self, number: int) -> list[torch.Tensor]:
         return [part.own() for part in self._fragment(number)]
+
+    def _room(self, number: int) -> list[torch.Tensor]:
+        """Return room for the averages of an exchange."""
+        return [
+            torch.zeros_like(part.shared, dtype=torch.float32) for part in self._fragment(number)
+        ]
 
     def _fragment(self, number: int) -> list[FragmentState]:
         return self._replica.fragments[number % len(self._replica.fragments)]
@@ -195,10 +195,7 @@ class FragmentExchanges:
     def follow(self, applied: int, sent: int) -> TensorError | None:
         """Apply what others have applied; what nobody will apply goes back into the residuals.
 
-        Returns
-        -------
-        TensorError or None
-            What one of them has raised there.
+        Returns what one of them has raised there.
         """
         failure = None
         while self._position["applied"] < applied:
@@ -224,19 +221,16 @@ class FragmentExchanges:
         for flight in self._flying:
             flight.started = None
 
-    def receive(self, finite: Mapping[int, bool]) -> list[torch.Tensor]:
-        """Return room for the averages of exchanges that others have received."""
+    def receive(self, finite: Mapping[int, bool]) -> None:
+        """Have room for the averages of exchanges that others have received, if they are finite."""
         self._flying.clear()
         for number, fine in finite.items():
+            flight = FragmentExchange(number)
             if fine:
-                means = [
-                    torch.zeros_like(part.shared, dtype=torch.float32)
-                    for part in self._fragment(number)
-                ]
-                self._flying.append(FragmentExchange(number, means=means))
+                flight.means = self._room(number)
             else:
-                self._flying.append(FragmentExchange(number, failure=TensorError(0, 0, None, 0)))
-        return self.means()
+                flight.failure = TensorError(0, 0, None, 0)
+            self._flying.append(flight)
 
     def means(self) -> list[torch.Tensor]:
         """Return the averages to be applied."""
@@ -261,36 +255,13 @@ class FragmentExchanges:
         self.engine.abandon()
 
 
-def _names(parts: Iterable[FragmentState]) -> set[str]:
-    return {record.name for part in parts for record in part.records}
-
-
-def _fill(
-    parts: Iterable[FragmentState],
-    flats: Iterable[torch.Tensor],
-    tensors: Mapping[str, torch.Tensor],
-) -> None:
-    for part, flat in zip(parts, flats, strict=True):
-        for record, values in part.split(flat):
-            values.copy_(tensors[record.name])
-
-
 @dataclass(slots=True, eq=False)
 class FragmentExchange:
     """One exchange: under way, or with what it has brought.
 
-    Attributes
-    ----------
-    number : int
-    started : Started or None
-        None if it was settled before this rank, or this run, began.
-    own : list of torch.Tensor or None
-        This rank's own parameters as they were when it was sent, if what it trains in the meantime
-        is to be carried.
-    means : list of torch.Tensor or None
-        The averages, when they have arrived.
-    failure : TensorError or None
-        Why there are none, on all ranks alike.
+    `started` is None if it was settled before this rank, or this run, began. `own` are this rank's
+    own parameters as they were when it was sent, if what it trains in the meantime is to be
+    carried. When it has arrived, there are averages in `means`, or a `failure` on all ranks alike.
     """
 
     number: int
@@ -305,13 +276,7 @@ class FragmentExchange:
         return self.means is not None or self.failure is not None
 
     def settle(self) -> None:
-        """Wait for the averages, and keep them.
-
-        Raises
-        ------
-        ExchangeError
-            It was lost.
-        """
+        """Wait for the averages, and keep them; raise the ExchangeError if it was lost."""
         if self.arrived:
             return
         assert self.started is not None
