@@ -4,7 +4,7 @@ import gc
 import json
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -124,8 +124,8 @@ def test_other_settings_are_refused_while_there_are_members() -> None:
     with pytest.raises(
         ValueError, match=r"its delay is 1, that of the members 0; .* another name="
     ):
-        first.formed("a").check({"codec": "one", "delay": "1"})
-    first.formed("a").left("a").check({"codec": "two"})
+        first.formed("a").joined("b", Waiting(), {"codec": "one", "delay": "1"})
+    first.formed("a").left("a").joined("b", Waiting(), {"codec": "two"})
 
 
 def told(applied: int, sent: int, arrived: str = "", **more: Any) -> RankReport:
@@ -434,7 +434,7 @@ def test_a_finalizer_waits_for_nothing_though_the_store_does_not_answer() -> Non
     held = [formed(store)]
     link: Any = held[0]._link
     go = threading.Event()
-    link._calls.put((lambda _: go.wait(120.0), None))  # the link's thread is busy
+    link._calls.put((lambda _: go.wait(120.0), Future()))  # the link's thread is busy
     held.clear()  # returns nevertheless
     assert link._thread.is_alive()
     go.set()

@@ -41,11 +41,9 @@ def _read(
     }
     if not found:
         raise ValueError("expected what DiLoCo.state_dict() returned, or a list of these")
-    if len(found) == 1:
-        return _read_one(next(iter(found.values())), fragments)
     mine = found.get(f"rank{rank}") if len(found) == world_size else None
     tensors, position = _read_one(mine or next(iter(found.values())), fragments)
-    if mine is None:
+    if mine is None and len(found) > 1:
         tensors["sent"] = {}
     return tensors, position
 
@@ -146,23 +144,22 @@ def save(replica: Replica, flights: FragmentExchanges) -> dict[str, Any]:
         replica.scheduler,
         None,
     )
-    moving = [(part, part.velocity) for part in replica.parts if part.velocity is not None]
+    flats = {
+        "shared": {part: part.shared for part in replica.parts},
+        "velocity": {part: part.velocity for part in replica.parts if part.velocity is not None},
+        "pending": pending,
+        "sent": flights.as_sent(),
+    }
     tensors = {
-        "shared": _by_name((part, part.shared) for part in replica.parts),
-        "velocity": _by_name(moving),
-        "pending": _by_name(pending),
-        "sent": _by_name(flights.as_sent()),
+        kind: {
+            record.name: values.detach().cpu().clone()
+            for part, flat in each.items()
+            for record, values in part.split(flat)
+        }
+        for kind, each in flats.items()
     }
     outer = json.dumps({"version": VERSION, **replica.position}, sort_keys=True)
     return {rank: {**each, **tensors, "outer": outer} for rank, each in saved.items()}
-
-
-def _by_name(flats: Iterable[tuple[FragmentState, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    return {
-        record.name: values.detach().cpu().clone()
-        for part, flat in flats
-        for record, values in part.split(flat)
-    }
 
 
 def load(
@@ -186,7 +183,6 @@ def load(
         every = run_on_all(channel, read_mine, "load")
         ((tensors, found),) = read
         for rank, (where, bits) in enumerate(every):
-            problem = None
             if where != every[0][0]:
                 problem = f"it is at {where}, that of rank 0 at {every[0][0]}"
             elif bits != every[0][1]:
@@ -194,8 +190,9 @@ def load(
                     "it is at the same step as that of rank 0, but its shared parameters, outer "
                     "momentum or averages have other values: load what one run has saved at once"
                 )
-            if problem is not None:
-                raise ValueError(f"rank {rank} cannot load its state_dict: {problem}")
+            else:
+                continue
+            raise ValueError(f"rank {rank} cannot load its state_dict: {problem}")
         place = RankTopology.alone(engine.rank, engine.size)
         residuals.load(
             replica.compressed, replica.scheduler, place, channel, channel, state_dict, policy

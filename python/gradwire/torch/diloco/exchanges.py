@@ -1,15 +1,16 @@
 """Exchanges of fragments under way."""
 
+import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch
 
 from gradwire.torch.collective.calls import Call, Started, start
-from gradwire.torch.diloco.replica import FragmentState, Position, Replica, fill
+from gradwire.torch.diloco.replica import Flats, FragmentState, Position, Replica
 from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.errors import ExchangeError, GradientError, TensorError, fresh
@@ -71,8 +72,9 @@ class FragmentExchanges:
     def _send(self) -> None:
         """Start the exchange of the next fragment."""
         number = self._position["sent"]
-        parts, own = self._fragment(number), self._own(number)
-        buckets = [(part.layout, part.change(each)) for part, each in zip(parts, own, strict=True)]
+        parts = self._fragment(number)
+        own = _own(parts)
+        buckets = [(part.layout, part.change(each)) for part, each in own.items()]
 
         def heard(every: list[str]) -> None:
             if _WANTED in every and self._heard is None:
@@ -84,8 +86,8 @@ class FragmentExchanges:
         self._count_message()
         self._exchanges += 1
         self._position["sent"] = number + 1
-        kept = own if self._replica.outer.carry else None
-        self._flying.append(FragmentExchange(number, started, kept))
+        kept = own if self._replica.outer.carry else {}
+        self._flying.append(FragmentExchange(number, parts, started, kept))
 
     def _apply(self) -> None:
         """Wait for the oldest exchange, and make the outer step of its fragment."""
@@ -108,28 +110,20 @@ class FragmentExchanges:
             except ExchangeError:
                 break
 
-    def settled(self) -> list[tuple[FragmentState, torch.Tensor]]:
+    def settled(self) -> Flats:
         """Wait for all that is under way, and return the averages, which stay to be applied.
 
         What has failed is sent again by a run that resumes from here.
         """
-        found = []
-        for flight in self._flying:
-            try:
-                means = flight.averages()
-            except ExchangeError:
-                self._forget(flight.number)
-                break
-            found += list(zip(self._fragment(flight.number), means, strict=True))
-        return found
+        self.arrive()
+        there = list(itertools.takewhile(lambda each: each.arrived, self._flying))
+        means = {part: mean for flight in there for part, mean in flight.averages().items()}
+        self._forget(self._position["applied"] + len(there))
+        return means
 
-    def as_sent(self) -> list[tuple[FragmentState, torch.Tensor]]:
+    def as_sent(self) -> Flats:
         """Return this rank's own parameters as they were sent, for what is under way."""
-        return [
-            each
-            for flight in self._flying
-            for each in zip(self._fragment(flight.number), flight.own or (), strict=False)
-        ]
+        return {part: own for flight in self._flying for part, own in flight.own.items()}
 
     def load(self, pending: dict[str, torch.Tensor], own: dict[str, torch.Tensor]) -> None:
         """Begin at the position of a checkpoint, with the averages to be applied.
@@ -140,37 +134,26 @@ class FragmentExchanges:
         self._flying.clear()
         for number in range(self._position["applied"], self._position["sent"]):
             parts = self._fragment(number)
+            flight = FragmentExchange(number, parts)
+            flight.means = {part: part.flat(pending) for part in parts}
             names = {record.name for part in parts for record in part.records}
-            means, sent = self._room(number), None
-            fill(parts, means, pending)
             if self._replica.outer.carry and own.keys() >= names:
-                sent = self._own(number)
-                fill(parts, sent, own)
-            self._flying.append(FragmentExchange(number, own=sent, means=means))
+                flight.own = {part: part.flat(own) for part in parts}
+            self._flying.append(flight)
 
     def restore(self) -> None:
         """Set this rank's own parameters to the shared ones: what it trains from now on counts."""
         for part in self._replica.parts:
-            part.write()
+            part.write(part.shared)
         if self._replica.outer.carry:
             for flight in self._flying:
-                flight.own = self._own(flight.number)
+                flight.own = _own(flight.parts)
 
     def _make(self) -> None:
         flight = self._flying.popleft()
         self._position["applied"] += 1
-        means = flight.averages()
-        for at, (part, mean) in enumerate(zip(self._fragment(flight.number), means, strict=True)):
-            part.step(self._replica.outer, mean, flight.own[at] if flight.own else None)
-
-    def _own(self, number: int) -> list[torch.Tensor]:
-        return [part.own() for part in self._fragment(number)]
-
-    def _room(self, number: int) -> list[torch.Tensor]:
-        """Return room for the averages of an exchange."""
-        return [
-            torch.zeros_like(part.shared, dtype=torch.float32) for part in self._fragment(number)
-        ]
+        for part, mean in flight.averages().items():
+            part.step(self._replica.outer, mean, flight.own.get(part))
 
     def _fragment(self, number: int) -> list[FragmentState]:
         return self._replica.fragments[number % len(self._replica.fragments)]
@@ -183,9 +166,10 @@ class FragmentExchanges:
     # Other ranks ------------------------------------------------------------------------------
 
     def land(self) -> None:
-        """Wait until everything has arrived or is lost, and end the exchange with these ranks."""
+        """Wait until everything has arrived or is lost, and leave these ranks."""
         self.arrive()
         self.engine.pipeline.flush()
+        self.engine.abandon()
 
     @property
     def arrived(self) -> dict[int, bool]:
@@ -225,16 +209,19 @@ class FragmentExchanges:
         """Have room for the averages of exchanges that others have received, if they are finite."""
         self._flying.clear()
         for number, fine in finite.items():
-            flight = FragmentExchange(number)
+            flight = FragmentExchange(number, self._fragment(number))
             if fine:
-                flight.means = self._room(number)
+                flight.means = {
+                    part: torch.zeros_like(part.shared, dtype=torch.float32)
+                    for part in flight.parts
+                }
             else:
                 flight.failure = TensorError(0, 0, None, 0)
             self._flying.append(flight)
 
     def means(self) -> list[torch.Tensor]:
         """Return the averages to be applied."""
-        return [mean for each in self._flying for mean in each.means or ()]
+        return [mean for flight in self._flying for mean in (flight.means or {}).values()]
 
     # Figures ----------------------------------------------------------------------------------
 
@@ -255,6 +242,10 @@ class FragmentExchanges:
         self.engine.abandon()
 
 
+def _own(parts: Iterable[FragmentState]) -> Flats:
+    return {part: part.own() for part in parts}
+
+
 @dataclass(slots=True, eq=False)
 class FragmentExchange:
     """One exchange: under way, or with what it has brought.
@@ -265,9 +256,10 @@ class FragmentExchange:
     """
 
     number: int
+    parts: Sequence[FragmentState]
     started: Started | None = None
-    own: list[torch.Tensor] | None = None
-    means: list[torch.Tensor] | None = None
+    own: Flats = field(default_factory=dict)
+    means: Flats | None = None
     failure: TensorError | None = None
 
     @property
@@ -281,11 +273,11 @@ class FragmentExchange:
             return
         assert self.started is not None
         try:
-            self.means = self.started.averages()
+            self.means = dict(zip(self.parts, self.started.averages(), strict=True))
         except GradientError as error:
             self.failure = TensorError(error.count, error.first, error.name, error.rank)
 
-    def averages(self) -> list[torch.Tensor]:
+    def averages(self) -> Flats:
         """Wait, and return the averages, or raise the TensorError."""
         self.settle()
         if self.means is None:

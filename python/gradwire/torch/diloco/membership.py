@@ -185,11 +185,7 @@ class Membership:
         self._refused = 0
 
     def _ask(self, waiting: Waiting, settings: Mapping[str, str]) -> None:
-        def ask(roster: Roster) -> Roster:
-            roster.check(settings)
-            return roster.joined(self.name, waiting, settings)
-
-        self._change(ask)
+        self._change(lambda roster: roster.joined(self.name, waiting, settings))
 
     def _change(self, act: Callable[[Roster], Roster]) -> Roster:
         return self._open.call(partial(self._watch.change, act=act))
@@ -327,7 +323,7 @@ class WaitLog:
 
     def waiting(self, roster: Roster) -> None:
         """Log it, unless it is what was logged last."""
-        unusual, text = self._awaited(roster)
+        unusual, text, _ = self._situation(roster)
         # By then, others that run have shown a sign of life.
         early = time.monotonic() - self.began < 2 * self.watch.interval + 1.0
         if text == self._last or (unusual and early):
@@ -337,45 +333,40 @@ class WaitLog:
 
     def in_vain(self, roster: Roster) -> str:
         """Return why a rank gives up."""
-        if self._outside(roster):
-            return (
-                f"the members did not take this rank in within {self.patience:g} seconds: "
-                f"{', '.join(roster.members)}. If none of them is left, begin with another name="
-            )
-        alive = self.watch.alive(roster.waiting)
-        if roster.apart(alive, self.min_size):
-            return (
-                f"fewer than min_size={self.min_size} ranks reached each other for "
-                f"{self.patience:g} seconds, of {', '.join(alive)}: name a network that connects "
-                "them by GLOO_SOCKET_IFNAME"
-            )
-        return (
-            f"there were fewer than min_size={self.min_size} ranks for {self.patience:g} seconds: "
-            f"{', '.join(alive)}"
-        )
+        return self._situation(roster)[2]
 
-    def _awaited(self, roster: Roster) -> tuple[bool, str]:
-        """Return whether somebody should look at it, and what it is."""
-        others = [each for each in roster.members or roster.waiting if each != self.watch.name]
-        names = ", ".join(others)
-        if self._outside(roster):
-            if any(self.watch.beats(each) for each in self.watch.alive(others)):
-                return False, f"waiting until {names} take this rank in, after their next exchange"
-            text = f"waiting for {names}, the members of this run, which show no sign of life in "
-            return True, f"{text}the store. {self._then()}"
-        alive = self.watch.alive(roster.waiting)
-        if len(alive) < self.min_size:
-            return True, (
-                f"waiting for more ranks: there are {len(alive)}, and min_size="
-                f"{self.min_size}; it gives up after {self.patience:g} seconds"
+    def _situation(self, roster: Roster) -> tuple[bool, str, str]:
+        """Return whether somebody should look at it, what it is, and why a rank gives up in it."""
+        watch, size, seconds = self.watch, self.min_size, f"{self.patience:g} seconds"
+        names = [each for each in roster.members or roster.waiting if each != watch.name]
+        others = ", ".join(names)
+        if roster.members and watch.name not in roster.members:
+            vain = (
+                f"the members did not take this rank in within {seconds}: {others}. If none of "
+                "them is left, begin with another name="
             )
-        if roster.apart(alive, self.min_size):
-            return True, (
-                f"waiting until ranks reach each other: of the {len(alive)} that are there, fewer "
-                f"than min_size={self.min_size} do; all of them connect again after "
-                f"{self.watch.timeout:g} seconds"
+            if any(watch.beats(each) for each in watch.alive(names)):
+                text = f"waiting until {others} take this rank in, after their next exchange"
+                return False, text, vain
+            text = f"waiting for {others}, the members of this run, which show no sign of life in "
+            return True, f"{text}the store. {self._then()}", vain
+        alive = watch.alive(roster.waiting)
+        there, few = len(alive), f"fewer than min_size={size}"
+        vain = f"there were {few} ranks for {seconds}: {', '.join(alive)}"
+        if there < size:
+            text = f"waiting for more ranks: there are {there}, and min_size={size}"
+            return True, f"{text}; it gives up after {seconds}", vain
+        if roster.apart(alive, size):
+            text = (
+                f"waiting until ranks reach each other: of the {there} that are there, {few} do; "
+                f"all of them connect again after {watch.timeout:g} seconds"
             )
-        return False, f"waiting for {names} to form the next generation"
+            vain = (
+                f"{few} ranks reached each other for {seconds}, of {', '.join(alive)}: name a "
+                "network that connects them by GLOO_SOCKET_IFNAME"
+            )
+            return True, text, vain
+        return False, f"waiting for {others} to form the next generation", vain
 
     def _then(self) -> str:
         if self.trained:
@@ -388,6 +379,3 @@ class WaitLog:
             "begin anew. If they have ended, begin with another name=, or give a checkpoint as "
             f"state_dict=; it gives up after {self.patience:g} seconds"
         )
-
-    def _outside(self, roster: Roster) -> bool:
-        return bool(roster.members) and self.watch.name not in roster.members

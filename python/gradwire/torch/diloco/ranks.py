@@ -111,7 +111,6 @@ class ElasticRanks:
         exchange that was not finite, which others have found before.
         """
         self.flights.land()
-        self.flights.engine.abandon()
         engine, confirm = self._formed()
         self._membership.reached()
         self.flights.connect(engine, confirm, self._membership.wanted)

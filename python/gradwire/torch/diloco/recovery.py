@@ -14,9 +14,9 @@ __all__ = ["RankReport", "RecoveryPlan", "decide"]
 class RankReport:
     """What one rank tells.
 
-    It had the shared parameters last in generation `held`, 0 if it has joined none, of `size`
-    ranks. What it has for them may be taken, and was not received in part, if they are `valid`; if
-    `restored`, they are those of a checkpoint. Exchanges below `settled` were settled when the
+    It had the shared parameters last in generation `held`, which had `size` ranks; both are 0 if it
+    has joined none. With `valid`, what it has for them may be taken, and was not received in part;
+    with `restored`, they are those of a checkpoint. Exchanges below `settled` were settled when the
     generation began: they count. `arrived` are the exchanges that have arrived here, and whether
     their averages are finite.
 
@@ -39,10 +39,7 @@ class RankReport:
 
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> Self:
-        """Read what `dataclasses.asdict` has made of one, from JSON, which has no other keys.
-
-        Anything else is a MembershipError.
-        """
+        """Read what was made of one as JSON; a MembershipError if it is something else."""
         try:
             arrived = {int(number): fine for number, fine in found["arrived"].items()}
             counted = {int(number): below for number, below in found["counted"].items()}
@@ -105,16 +102,13 @@ def _begin(every: Sequence[RankReport], valid: Sequence[int]) -> RecoveryPlan:
         told = every[rank]
         return told.restored, told.position["applied"], told.position["inner_step"]
 
-    source = max(valid, key=lambda rank: (progress(rank), -rank))
+    source = max(valid, key=progress)  # the first of several
     first = every[source]
     keep = {source}
     if first.restored:
-        keep |= {
-            rank
-            for rank in valid
-            if (every[rank].position, every[rank].bits) == (first.position, first.bits)
-        }
-    return RecoveryPlan(source, frozenset(keep), first.position, dict(first.arrived), first.counted)
+        same = first.position, first.bits
+        keep |= {rank for rank in valid if (every[rank].position, every[rank].bits) == same}
+    return RecoveryPlan(source, frozenset(keep), first.position, first.arrived, first.counted)
 
 
 def _follows(told: RankReport, first: RankReport) -> bool:

@@ -20,7 +20,7 @@ from gradwire.torch.engine.scheduler import Scheduler
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
-__all__ = ["FragmentState", "Position", "Replica", "Shared", "bits_of", "fill"]
+__all__ = ["Flats", "FragmentState", "Position", "Replica", "Shared", "bits_of"]
 
 
 Position = dict[str, int]
@@ -73,9 +73,9 @@ class FragmentState:
             outer.place(record.tensor, values, before.get(record.name))
 
     @torch.no_grad()
-    def write(self) -> None:
-        """Set this rank's own parameters to the shared ones."""
-        for record, values in self.split(self.shared):
+    def write(self, flat: torch.Tensor) -> None:
+        """Set this rank's own parameters, to the shared ones or those that it had."""
+        for record, values in self.split(flat):
             record.tensor.copy_(values)
 
     def split(self, flat: torch.Tensor) -> list[tuple[ParameterSlot, torch.Tensor]]:
@@ -86,22 +86,21 @@ class FragmentState:
             for each, part in zip(self.records, parts, strict=True)
         ]
 
-
-def fill(
-    parts: Iterable[FragmentState],
-    flats: Iterable[torch.Tensor],
-    tensors: Mapping[str, torch.Tensor],
-) -> None:
-    """Copy tensors, by the names of parameters, into flat ones of these parts."""
-    for part, flat in zip(parts, flats, strict=True):
-        for record, values in part.split(flat):
-            values.copy_(tensors[record.name])
+    @torch.no_grad()
+    def flat(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return a flat tensor of those that are given by the names of these parameters."""
+        device = self.shared.device
+        return torch.cat([tensors[each.name].to(device).reshape(-1) for each in self.records])
 
 
 def bits_of(tensor: torch.Tensor) -> memoryview:
     """Return the bytes of a tensor."""
     flat = tensor.detach().cpu().contiguous().view(-1)
     return flat.view(torch.uint8).numpy().data
+
+
+Flats = dict[FragmentState, torch.Tensor]
+"""A flat tensor of each part."""
 
 
 class Replica:
@@ -142,27 +141,21 @@ class Replica:
         self.records = make_slots(named, dense, options.assignment.of, 0, None, lambda *_: None)
         for each in self.records:  # pseudo-gradients are in the order of the tensor's indices
             each.strides = torch.empty(each.tensor.shape, device="meta").stride()
-        by_name = {each.name: each for each in self.records}
         self.compressed = {each.name: each for each in self.records if each.state is not None}
         self.scheduler = Scheduler(Constant(), self.compressed, measures=False)
         counters = Counters(len(self.records))
         rows = {each.name: row for row, each in enumerate(self.records)}
         self.fragments: list[list[FragmentState]] = []
         for names in groups:
-            devices: dict[torch.device, list[ParameterSlot]] = {}
+            devices: dict[torch.device, list[int]] = {}
             for name in names:
-                devices.setdefault(by_name[name].tensor.device, []).append(by_name[name])
-            self.fragments.append(
-                [
-                    FragmentState(
-                        BucketContents(
-                            members, torch.float32, counters, [rows[one.name] for one in members]
-                        ),
-                        momentum=outer.momentum > 0,
-                    )
-                    for members in devices.values()
-                ]
-            )
+                devices.setdefault(named[name].device, []).append(rows[name])
+            layouts = [
+                BucketContents([self.records[row] for row in each], torch.float32, counters, each)
+                for each in devices.values()
+            ]
+            momentum = outer.momentum > 0
+            self.fragments.append([FragmentState(each, momentum=momentum) for each in layouts])
         shapes = [
             (each.name, tuple(each.tensor.shape), str(each.tensor.dtype)) for each in self.records
         ]
@@ -225,10 +218,9 @@ class Replica:
     def load(self, tensors: Shared) -> None:
         """Take over shared parameters and momentum of a checkpoint."""
         for part in self.parts:
-            for kind, flat in (("shared", part.shared), ("velocity", part.velocity)):
-                if flat is not None:
-                    for record, values in part.split(flat):
-                        values.copy_(tensors[kind][record.name])
+            part.shared.copy_(part.flat(tensors["shared"]))
+            if part.velocity is not None:
+                part.velocity.copy_(part.flat(tensors["velocity"]))
 
     def bits(self, pending: Iterable[torch.Tensor] = ()) -> int:
         """Return a checksum of the tensors that all ranks share, and of averages to be applied."""

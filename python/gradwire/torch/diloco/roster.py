@@ -83,10 +83,7 @@ class Roster:
 
     @classmethod
     def read(cls, text: bytes) -> Self:
-        """Read what `text` returned, in a store that anybody may have written into.
-
-        Anything else is a ValueError.
-        """
+        """Read what `text` returned; a ValueError if somebody has written anything else."""
         try:
             found = messages.read(text)
             if found["version"] != VERSION:
@@ -109,17 +106,14 @@ class Roster:
         """Return it as text."""
         return json.dumps({"version": VERSION, **asdict(self)}).encode()
 
-    def check(self, settings: Mapping[str, str]) -> None:
-        """Raise a ValueError if there are members that have other settings."""
+    def joined(self, name: str, waiting: Waiting, settings: Mapping[str, str]) -> "Roster":
+        """Return it with one more rank that waits; a ValueError if others have other settings."""
         for what, value in self.settings.items():
             if settings.get(what) != value:
                 raise ValueError(
                     f"this rank cannot join: its {what} is {settings.get(what)}, that of the "
                     f"members {value}; a run with other settings needs another name="
                 )
-
-    def joined(self, name: str, waiting: Waiting, settings: Mapping[str, str]) -> "Roster":
-        """Return it with one more rank that waits."""
         others = {each: entry for each, entry in self.waiting.items() if each != name}
         return replace(self, waiting={**others, name: waiting}, settings=dict(settings))
 

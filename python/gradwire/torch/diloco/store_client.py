@@ -95,11 +95,7 @@ class StoreClient:
     """
 
     def __init__(
-        self,
-        connect: Connect,
-        timeout: float,
-        interval: float,
-        beat: Callable[[Store], Any],
+        self, connect: Connect, timeout: float, interval: float, beat: Callable[[Store], Any]
     ) -> None:
         self._connect = connect
         self._timeout = timeout
@@ -110,8 +106,7 @@ class StoreClient:
         self.lost = False
         # A finalizer may end a link in any thread, also in the middle of a call of this queue: of
         # all queues, only this one can be filled then.
-        self._calls: queue.SimpleQueue[tuple[Callable[[Store], Any], Future[Any] | None] | None]
-        self._calls = queue.SimpleQueue()
+        self._calls = queue.SimpleQueue[tuple[Callable[[Store], Any], Future[Any]] | None]()
         self._thread = threading.Thread(target=self._run, name="gradwire-members", daemon=True)
         self._thread.start()
 
@@ -145,7 +140,7 @@ class StoreClient:
         if not self._ended:
             self._ended = True
             if act is not None:
-                self._calls.put((act, None))
+                self._calls.put((act, Future()))
             self._calls.put(None)
 
     def join(self, limit: float) -> bool:
@@ -164,7 +159,7 @@ class StoreClient:
                 call = self._calls.get(timeout=max(due - time.monotonic(), 0.0))
             except queue.Empty:
                 due = time.monotonic() + self._interval
-                self._try(self._beat)
+                self._try(self._beat, Future())
                 continue
             if call is None:
                 self._store = None
@@ -172,25 +167,20 @@ class StoreClient:
             self._answer(*call)
             del call  # what the caller has is not this thread's to keep until the next call
 
-    def _answer(self, act: Callable[[Store], Any], answer: "Future[Any] | None") -> None:
+    def _answer(self, act: Callable[[Store], Any], answer: Future[Any]) -> None:
         deadline = time.monotonic() + self._timeout
         while not self._try(act, answer) and time.monotonic() < deadline:
             time.sleep(min(0.5, self._timeout / 10))
 
-    def _try(self, act: Callable[[Store], Any], answer: "Future[Any] | None" = None) -> bool:
+    def _try(self, act: Callable[[Store], Any], answer: Future[Any]) -> bool:
         """Call once; return whether the store has answered."""
         try:
             if self._store is None:
                 self._store = self._connect(timedelta(seconds=self._timeout))
-            found = act(self._store)
+            answer.set_result(act(self._store))
         except Exception as error:
             if isinstance(error, RuntimeError) and not isinstance(error, MembershipError):
                 self._store = None  # the connection is lost, or the host
                 return False
-            # What the caller is to be told.
-            if answer is not None:
-                answer.set_exception(error)
-        else:
-            if answer is not None:
-                answer.set_result(found)
+            answer.set_exception(error)  # what the caller is to be told
         return True

@@ -143,7 +143,7 @@ class DiLoCo:
         self._closed = False
         self._hook: Any = None
         if optimizer is not None:
-            self._hook = optimizer.register_step_post_hook(lambda *_: self._hooked())
+            self._hook = optimizer.register_step_post_hook(self._hooked)
 
     # Training ---------------------------------------------------------------------------------
 
@@ -207,9 +207,8 @@ class DiLoCo:
         self._ranks.advance()
         return max(self.rounds - before, 0)
 
-    def _hooked(self) -> None:
-        if not self._closed:
-            self.step()
+    def _hooked(self, *_: object) -> None:
+        self.step()
 
     def restore(self) -> None:
         """Set this rank's parameters to the shared ones: what it has not sent yet is lost."""
@@ -222,15 +221,14 @@ class DiLoCo:
         They are the same bits on every rank. Between exchanges, a rank's own are others. Do not
         train in the block.
         """
-        kept = [each.tensor.detach().clone() for each in self._replica.records]
-        for part in self._replica.parts:
-            part.write()
+        kept = [(part, part.own()) for part in self._replica.parts]
+        for part, _ in kept:
+            part.write(part.shared)
         try:
             yield
         finally:
-            with torch.no_grad():
-                for each, values in zip(self._replica.records, kept, strict=True):
-                    each.tensor.copy_(values)
+            for part, own in kept:
+                part.write(own)
 
     # Checkpoints ------------------------------------------------------------------------------
 
