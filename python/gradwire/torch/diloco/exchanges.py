@@ -5,7 +5,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 import torch
 
@@ -234,12 +233,6 @@ class FragmentExchanges:
 
     def _count_message(self) -> None:
         self._before += _MESSAGE * (self.engine.size - 1)
-
-    def close(self, timeout: timedelta) -> None:
-        """Exchange no more."""
-        if timeout:
-            self.engine.leave(timeout)
-        self.engine.abandon()
 
 
 def _own(parts: Iterable[FragmentState]) -> Flats:

@@ -49,12 +49,12 @@ class Timetable:
 def divide(
     named: Mapping[str, Any], fragments: int | Sequence[Sequence[str]]
 ) -> tuple[tuple[str, ...], ...]:
-    """Divide parameters, named in the order of the model, into so many fragments.
+    """Divide parameters, named in the order of the model, into fragments.
 
-    Layer i is then in fragment ``i % fragments``, the strided pattern of the paper. Or give the
-    names of the parameters of each, or beginnings of names that end before a dot. Raises a
-    ValueError or TypeError if there are more fragments than layers, or a parameter is in none or in
-    several of them.
+    Of a number of them, layer i is in fragment ``i % fragments``, the strided pattern of the paper.
+    Else they are the names of the parameters of each, or beginnings of names that end before a dot.
+    Raises a ValueError or TypeError if there are more fragments than layers, or a parameter is in
+    none or in several of them.
     """
     if isinstance(fragments, int):
         count = _validate.integer("fragments", fragments, low=1)

@@ -206,10 +206,7 @@ class StaticRanks:
     generation = 0
 
     def __init__(
-        self,
-        replica: Replica,
-        process_group: dist.ProcessGroup | None,
-        timeout: timedelta | None,
+        self, replica: Replica, process_group: dist.ProcessGroup | None, timeout: timedelta | None
     ) -> None:
         self._replica = replica
         engine = connect(ProcessGroups(group_of(process_group), timeout), replica.like)

@@ -111,19 +111,15 @@ class StoreClient:
         self._thread.start()
 
     def call(self, act: Callable[[Store], T]) -> T:
-        """Call with the store, and return what that returns.
-
-        Raises a MembershipError if the store did not answer in time.
-        """
+        """Return what a call with the store does; a MembershipError if it has no answer in time."""
         answer: Future[T] = Future()
         self._calls.put((act, answer))
-        seconds = self._timeout
         try:
-            return answer.result(seconds)
+            return answer.result(self._timeout)
         except Late:
             self.lost = True
             raise MembershipError(
-                f"the store of the members did not answer for {seconds:g} seconds: without "
+                f"the store of the members did not answer for {self._timeout:g} seconds: without "
                 "it nobody can tell who trains. Restart from a checkpoint, with a store that runs"
             ) from None
 

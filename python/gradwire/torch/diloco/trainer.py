@@ -244,8 +244,8 @@ class DiLoCo:
         dict
             One entry, ``rank0`` on rank 0: ``shared``, ``velocity``, ``pending`` (averages to be
             applied), ``sent`` (this rank's own parameters as they were sent, with a delay),
-            ``residual`` and ``momentum``, each a dict of tensors by the names of
-            parameters; and JSON texts ``outer`` and ``about``.
+            ``residual`` and ``momentum``, each a dict of tensors by the names of parameters; and
+            JSON texts ``outer`` and ``about``.
 
         Raises
         ------
@@ -305,7 +305,10 @@ class DiLoCo:
         self._closed = True
         if self._hook is not None:
             self._hook.remove()
-        self._flights.close(timeout)
+        engine = self._flights.engine
+        if timeout:
+            engine.leave(timeout)
+        engine.abandon()
         self._ranks.leave()
 
 
