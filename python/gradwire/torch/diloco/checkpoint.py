@@ -168,7 +168,7 @@ def load(
     state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     policy: Policy,
 ) -> None:
-    """Restore what `save` returned, on all ranks or on none: see `DiLoCo.load_state_dict`."""
+    """Restore what `save` returned, on all ranks or on none. A collective."""
     engine = flights.engine
     read: list[tuple[Shared, Position]] = []
 
