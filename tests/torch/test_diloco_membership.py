@@ -4,7 +4,7 @@ import gc
 import json
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -16,9 +16,9 @@ import torch
 
 import gradwire
 from gradwire.torch import diloco
-from gradwire.torch.diloco import connectivity
-from gradwire.torch.diloco.connectivity import reachable
+from gradwire.torch.diloco import generation
 from gradwire.torch.diloco.exchanges import FragmentExchanges
+from gradwire.torch.diloco.generation import Generation
 from gradwire.torch.diloco.heartbeat import Heartbeat, _Pulse
 from gradwire.torch.diloco.membership import WaitLog
 from gradwire.torch.diloco.ranks import broadcast
@@ -103,12 +103,13 @@ def test_ranks_connect_again_when_the_network_between_them_is_mended(monkeypatch
     names = tuple(each.name for each in every)
     inside = stores.PrefixStore("gradwire/diloco", store)
     there = dict.fromkeys(names, Waiting(1, 1, trained=True))
-    Heartbeat("nobody", 1.0).change(inside, lambda _: Roster(1, names, there, trained=True))
+    Heartbeat("nobody", 60.0).change(inside, lambda _: Roster(1, names, there, trained=True))
 
     def asks(each: Any) -> Any:
         each._generation = 1
         each.begin()
-        return each.form(1, 1, {})  # it could not reach anybody in generation 1
+        alone = Waiting(1, 1, trained=True)  # it could not reach anybody in generation 1
+        return each.form(alone, {})
 
     with ThreadPoolExecutor(3) as threads:
         found = list(threads.map(asks, every))
@@ -123,8 +124,8 @@ def test_other_settings_are_refused_while_there_are_members() -> None:
     with pytest.raises(
         ValueError, match=r"its delay is 1, that of the members 0; .* another name="
     ):
-        first.formed("a").check({"codec": "one", "delay": "1"})
-    first.formed("a").left("a").check({"codec": "two"})
+        first.formed("a").joined("b", Waiting(), {"codec": "one", "delay": "1"})
+    first.formed("a").left("a").joined("b", Waiting(), {"codec": "two"})
 
 
 def told(applied: int, sent: int, arrived: str = "", **more: Any) -> RankReport:
@@ -221,7 +222,7 @@ def test_a_rank_whose_partners_are_gone_does_not_begin_their_training_anew() -> 
 
 
 def test_beats_are_read_without_a_change_of_the_store() -> None:
-    store, watch = stores.HashStore(), Heartbeat("a", 1.0)
+    store, watch = stores.HashStore(), Heartbeat("a", 60.0)
     watch.change(store, lambda roster: roster.joined("b", Waiting(), {}))
     watch.look(store)
     assert not store.check(["beat/b"])
@@ -236,7 +237,7 @@ def heard(watch: Heartbeat, silent: set[str]) -> WaitLog:
     for name in "bcd":
         at = -1e9 if name in silent else now
         watch._pulses[name] = _Pulse(2, at, again=True)
-    return WaitLog(watch, 3, 60.0, 1800.0, 0.0, 1e6, trained=False)
+    return WaitLog(watch, 3, 1800.0, trained=False, began=-1e9)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +259,7 @@ def heard(watch: Heartbeat, silent: set[str]) -> WaitLog:
 )
 def test_what_is_said_depends_on_who_shows_signs_of_life(there, silent, text, caplog) -> None:
     caplog.set_level("INFO", "gradwire.diloco")
-    heard(Heartbeat("a", 1.0), silent).waiting(there)
+    heard(Heartbeat("a", 60.0), silent).waiting(there)
     (said,) = caplog.records
     assert text in said.getMessage()
     usual = said.getMessage().endswith((", after their next exchange", "form the next generation"))
@@ -267,10 +268,10 @@ def test_what_is_said_depends_on_who_shows_signs_of_life(there, silent, text, ca
 
 def test_why_a_rank_gives_up_depends_on_who_is_there() -> None:
     there = roster("abc", a=(2, 3), b=(2, 3, "c"), c=(2, 3, "b"))
-    text = heard(Heartbeat("a", 1.0), set()).in_vain(there)
+    text = heard(Heartbeat("a", 60.0), set()).in_vain(there)
     assert "fewer than min_size=3 ranks reached each other" in text
     assert "GLOO_SOCKET_IFNAME" in text
-    text = heard(Heartbeat("a", 1.0), {"b"}).in_vain(there)
+    text = heard(Heartbeat("a", 60.0), {"b"}).in_vain(there)
     assert text == "there were fewer than min_size=3 ranks for 1800 seconds: a, c"
 
 
@@ -323,16 +324,18 @@ def test_a_rank_leaves_another_only_when_that_has_seen_the_connection(monkeypatc
             left.set()
             super().leave()
 
-    monkeypatch.setattr(connectivity, "Gloo", Slow)
+    monkeypatch.setattr(generation, "Gloo", Slow)
     store, limit = stores.HashStore(), timedelta(seconds=120)
     with ThreadPoolExecutor(2) as threads:
-        both = [threads.submit(reachable, lambda: store, rank, "ab", limit) for rank in (0, 1)]
+        formed = [Generation(1, rank, ("a", "b"), False, lambda: store, limit) for rank in (0, 1)]
+        both = [threads.submit(each.reachable) for each in formed]
         assert [each.result() for each in both] == [("b",), ("a",)]
     assert early == [False]
 
 
 def test_a_rank_alone_has_nobody_to_reach() -> None:
-    assert reachable(stores.HashStore, 0, ("a",), timedelta(seconds=60)) == ()
+    alone = Generation(1, 0, ("a",), False, stores.HashStore, timedelta(seconds=60))
+    assert alone.reachable() == ()
 
 
 def membership(**options: Any) -> diloco.Membership:
@@ -410,7 +413,7 @@ def formed(store: Any, **options: Any) -> diloco.Membership:
     """A membership with a generation of its own."""
     members = diloco.Membership(store, **options)
     members.begin()
-    assert members.form(0, 0, {}).members == (members.name,)
+    assert members.form(Waiting(), {}).members == (members.name,)
     return members
 
 
@@ -423,7 +426,7 @@ def test_a_membership_may_be_collected_by_the_thread_that_it_has_itself() -> Non
     assert not link._thread.is_alive()
     assert link.join(0.0)
     inside = stores.PrefixStore("gradwire/diloco", store)
-    assert Heartbeat("other", 1.0).look(inside).members == ()
+    assert Heartbeat("other", 60.0).look(inside).members == ()
 
 
 def test_a_finalizer_waits_for_nothing_though_the_store_does_not_answer() -> None:
@@ -431,20 +434,25 @@ def test_a_finalizer_waits_for_nothing_though_the_store_does_not_answer() -> Non
     held = [formed(store)]
     link: Any = held[0]._link
     go = threading.Event()
-    link._calls.put((lambda _: go.wait(120.0), None))  # the link's thread is busy
+    link._calls.put((lambda _: go.wait(120.0), Future()))  # the link's thread is busy
     held.clear()  # returns nevertheless
     assert link._thread.is_alive()
     go.set()
     assert link.join(120.0)
     inside = stores.PrefixStore("gradwire/diloco", store)
-    assert Heartbeat("other", 1.0).look(inside).members == ()
+    assert Heartbeat("other", 60.0).look(inside).members == ()
 
 
 def test_a_membership_is_for_one_training() -> None:
     members = membership()
-    diloco.DiLoCo(torch.nn.Linear(99, 99), gradwire.topk(0.1), membership=members).close()
-    with pytest.raises(ValueError, match="a Membership is for one DiLoCo: make another one"):
-        diloco.DiLoCo(torch.nn.Linear(99, 99), gradwire.topk(0.1), membership=members)
+    options: dict[str, Any] = {"codec": gradwire.topk(0.1), "inner_steps": 1, "membership": members}
+    refused = pytest.raises(ValueError, match="a Membership is for one DiLoCo: make another one")
+    with diloco.DiLoCo(torch.nn.Linear(99, 99), **options) as outer:
+        with refused:
+            diloco.DiLoCo(torch.nn.Linear(99, 99), **options)
+        assert outer.step() == 1  # the first one is a member nevertheless
+    with refused:
+        diloco.DiLoCo(torch.nn.Linear(99, 99), **options)
 
 
 def test_one_rank_alone_trains_and_resumes_bit_for_bit() -> None:
@@ -512,7 +520,7 @@ def test_bytes_of_all_generations_count() -> None:
         return SimpleNamespace(exchange=SimpleNamespace(times=SimpleNamespace(wire_bytes=sent)))
 
     nobody: Any = None
-    flights = FragmentExchanges(nobody, {}, engine(0.0))
+    flights = FragmentExchanges(nobody, engine(0.0))
     for sent, total in ((100.0, 100.0), (20.0, 120.0), (3.0, 123.0)):
         flights.connect(engine(sent), nobody, lambda: False)
         assert flights.figures()[0] == total
@@ -599,7 +607,7 @@ def test_what_is_in_the_store_and_no_roster_is_one_error_also_at_the_end(text, c
 
 def test_an_older_roster_and_beats_that_are_none_are_refused() -> None:
     store = stores.HashStore()
-    watch = Heartbeat("a", 1.0, Secret(b"key"))
+    watch = Heartbeat("a", 60.0, Secret(b"key"))
     old = watch.change(store, lambda found: found.joined("b", Waiting(), {}))
     written = store.get("roster")
     watch.replace(store, old, old.formed(["b"]))
@@ -607,11 +615,11 @@ def test_an_older_roster_and_beats_that_are_none_are_refused() -> None:
     with pytest.raises(MembershipError, match="that after 1 changes, and this rank has seen 2"):
         watch.look(store)
     assert watch.age == float("inf")
-    other = Heartbeat("c", 1.0, Secret(b"key"))
+    other = Heartbeat("c", 60.0, Secret(b"key"))
     store.set("beat/b", "1")
     with pytest.raises(MembershipError, match="'beat/b' in the store was not written with"):
         other.look(store)
-    beaten = Heartbeat("b", 1.0, Secret(b"key"))
+    beaten = Heartbeat("b", 60.0, Secret(b"key"))
     beaten._look(store)
     first = store.get("beat/b")
     other.look(store)

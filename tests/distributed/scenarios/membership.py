@@ -21,7 +21,7 @@ from torch import nn
 
 import gradwire
 from gradwire.torch import diloco
-from gradwire.torch.diloco import connectivity, ranks
+from gradwire.torch.diloco import generation
 from gradwire.torch.diloco.heartbeat import Heartbeat
 from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
 from gradwire.torch.transport import Gloo, stores
@@ -289,7 +289,7 @@ class Cable(Gloo):
 
 def give_up_soon(members: Any) -> None:
     """Have a membership whose store is gone find that out in little time."""
-    members._wait = members._link._timeout = SOON
+    members._watch.timeout = members._link._timeout = SOON
 
 
 def members_in(store: str) -> tuple[str, ...]:
@@ -297,7 +297,7 @@ def members_in(store: str) -> tuple[str, ...]:
     host, _, port = store.rpartition(":")
     client = stores.TCPStore(host, int(port), is_master=False, wait_for_workers=False)
     inside = stores.PrefixStore("gradwire/diloco", client)
-    return Heartbeat("nobody", 1.0).change(inside, lambda found: found).members
+    return Heartbeat("nobody", 60.0).change(inside, lambda found: found).members
 
 
 def hang_up(*ports: int) -> None:
@@ -350,7 +350,7 @@ def parted(rank: int, world_size: int, folder: str) -> dict[str, Any]:
 
     It comes back with its checkpoint when the network is whole again.
     """
-    ranks.Gloo = connectivity.Gloo = Cable  # type: ignore[attr-defined]
+    generation.Gloo = Cable  # type: ignore[attr-defined]
     address = Path(folder) / "address"
     server = serving(address) if rank == 0 else None
     try:

@@ -15,7 +15,7 @@ from gradwire.torch.diloco.replica import FragmentState, Position, Replica, Shar
 from gradwire.torch.engine.consensus import run_on_all
 from gradwire.torch.transport import RankTopology, messages
 
-__all__ = ["digest", "load", "pack", "save", "unpack"]
+__all__ = ["load", "save"]
 
 VERSION = 2
 """Of what is saved. Version 1 did not have a rank's own parameters as they were sent."""
@@ -24,38 +24,14 @@ _COMMON = ("shared", "velocity", "pending")
 _KINDS = (*_COMMON, "sent")
 
 
-def pack(
-    saved: Mapping[str, Mapping[str, Any]],
-    parts: Iterable[FragmentState],
-    pending: Iterable[tuple[FragmentState, torch.Tensor]],
-    sent: Iterable[tuple[FragmentState, torch.Tensor]],
-    position: Position,
-) -> dict[str, Any]:
-    """Add what is shared, and what is under way, to the checkpoint of a rank's residuals."""
-    tensors: Shared = {kind: {} for kind in _KINDS}
-    for part in parts:
-        _add(tensors["shared"], part, part.shared)
-        if part.velocity is not None:
-            _add(tensors["velocity"], part, part.velocity)
-    for kind, flats in (("pending", pending), ("sent", sent)):
-        for part, flat in flats:
-            _add(tensors[kind], part, flat)
-    outer = json.dumps({"version": VERSION, **position}, sort_keys=True)
-    return {rank: {**each, **tensors, "outer": outer} for rank, each in saved.items()}
-
-
-def unpack(
+def _read(
     saved: object, fragments: Sequence[Sequence[FragmentState]], rank: int, world_size: int
 ) -> tuple[Shared, Position]:
-    """Read and check what `pack` added: what is shared, and what this rank has sent.
+    """Read and check what is shared, and what this rank has sent.
 
     Of several ranks' checkpoints, that of this rank has the latter, if the number of ranks is the
-    same. A single one is taken for its own.
-
-    Raises
-    ------
-    ValueError, TypeError
-        It is not such a checkpoint, or of another model or other fragments.
+    same. A single one is taken for its own. Raises a ValueError or TypeError if it is no such
+    checkpoint, or of another model or other fragments.
     """
     found = {
         name: each
@@ -65,16 +41,14 @@ def unpack(
     }
     if not found:
         raise ValueError("expected what DiLoCo.state_dict() returned, or a list of these")
-    if len(found) == 1:
-        return _unpack(next(iter(found.values())), fragments)
     mine = found.get(f"rank{rank}") if len(found) == world_size else None
-    tensors, position = _unpack(mine or next(iter(found.values())), fragments)
-    if mine is None:
+    tensors, position = _read_one(mine or next(iter(found.values())), fragments)
+    if mine is None and len(found) > 1:
         tensors["sent"] = {}
     return tensors, position
 
 
-def _unpack(
+def _read_one(
     saved: Mapping[str, Any], fragments: Sequence[Sequence[FragmentState]]
 ) -> tuple[Shared, Position]:
     text = saved["outer"]
@@ -143,7 +117,7 @@ def _check(what: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
         raise ValueError(f"{what} has values that are NaN or infinite: the checkpoint is damaged")
 
 
-def digest(tensors: Shared) -> str:
+def _digest(tensors: Shared) -> str:
     """Return a digest of the bits that all ranks need to have in common."""
     found = hashlib.sha256()
     for kind in _COMMON:
@@ -159,51 +133,53 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(every[:4] + more) or "none"
 
 
-def _add(tensors: dict[str, torch.Tensor], part: FragmentState, flat: torch.Tensor) -> None:
-    for record, values in part.split(flat):
-        tensors[record.name] = values.detach().cpu().clone()
-
-
-def save(replica: Replica, flights: FragmentExchanges, position: Position) -> dict[str, Any]:
+def save(replica: Replica, flights: FragmentExchanges) -> dict[str, Any]:
     """Return what `DiLoCo.state_dict` describes."""
     pending = flights.settled()
     saved = residuals.save(
         replica.compressed,
         replica.codec.get_config(),
         RankTopology.alone(flights.engine.rank, flights.engine.size),
-        position["inner_step"],
+        replica.position["inner_step"],
         replica.scheduler,
         None,
     )
-    return pack(saved, replica.parts, pending, flights.as_sent(), position)
+    flats = {
+        "shared": {part: part.shared for part in replica.parts},
+        "velocity": {part: part.velocity for part in replica.parts if part.velocity is not None},
+        "pending": pending,
+        "sent": flights.as_sent(),
+    }
+    tensors = {
+        kind: {
+            record.name: values.detach().cpu().clone()
+            for part, flat in each.items()
+            for record, values in part.split(flat)
+        }
+        for kind, each in flats.items()
+    }
+    outer = json.dumps({"version": VERSION, **replica.position}, sort_keys=True)
+    return {rank: {**each, **tensors, "outer": outer} for rank, each in saved.items()}
 
 
 def load(
     replica: Replica,
     flights: FragmentExchanges,
-    position: Position,
     state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     policy: Policy,
 ) -> None:
-    """Restore what `save` returned, on all ranks or on none. A collective.
-
-    Raises
-    ------
-    ValueError, ExchangeError
-        As `DiLoCo.load_state_dict`.
-    """
+    """Restore what `save` returned, on all ranks or on none. A collective."""
     engine = flights.engine
     read: list[tuple[Shared, Position]] = []
 
     def read_mine() -> tuple[Position, str]:
-        read.append(unpack(state_dict, replica.fragments, engine.rank, engine.size))
-        return read[0][1], digest(read[0][0])
+        read.append(_read(state_dict, replica.fragments, engine.rank, engine.size))
+        return read[0][1], _digest(read[0][0])
 
     with engine.control.act("load_state_dict()") as channel:
         every = run_on_all(channel, read_mine, "load")
         ((tensors, found),) = read
         for rank, (where, bits) in enumerate(every):
-            problem = None
             if where != every[0][0]:
                 problem = f"it is at {where}, that of rank 0 at {every[0][0]}"
             elif bits != every[0][1]:
@@ -211,12 +187,13 @@ def load(
                     "it is at the same step as that of rank 0, but its shared parameters, outer "
                     "momentum or averages have other values: load what one run has saved at once"
                 )
-            if problem is not None:
-                raise ValueError(f"rank {rank} cannot load its state_dict: {problem}")
+            else:
+                continue
+            raise ValueError(f"rank {rank} cannot load its state_dict: {problem}")
         place = RankTopology.alone(engine.rank, engine.size)
         residuals.load(
             replica.compressed, replica.scheduler, place, channel, channel, state_dict, policy
         )
     replica.load(tensors)
-    position.update(found)
+    replica.position.update(found)
     flights.load(tensors["pending"], tensors["sent"])

@@ -1,15 +1,15 @@
 """Exchanges of fragments under way."""
 
+import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
 from gradwire.torch.collective.calls import Call, Started, start
-from gradwire.torch.diloco.replica import FragmentState, Position, Replica
+from gradwire.torch.diloco.replica import Flats, FragmentState, Position, Replica
 from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.errors import ExchangeError, GradientError, TensorError, fresh
@@ -23,20 +23,10 @@ _WANTED = "join"
 
 
 class FragmentExchanges:
-    """Sends fragments and applies them, in the order of their numbers.
+    """Sends fragments and applies them, in the order of their numbers, and counts both."""
 
-    Parameters
-    ----------
-    replica : Replica
-    position : dict
-        How far training is; kept up to date.
-    engine : Engine
-        What exchanges.
-    """
-
-    def __init__(self, replica: Replica, position: Position, engine: Engine) -> None:
+    def __init__(self, replica: Replica, engine: Engine) -> None:
         self._replica = replica
-        self._position = position
         self._flying: deque[FragmentExchange] = deque()
         self._waited = 0.0
         self._exchanges = 0
@@ -49,22 +39,16 @@ class FragmentExchanges:
     def connect(self, engine: Engine, confirm: ControlChannel, wanted: Callable[[], bool]) -> None:
         """Exchange with other ranks from now on.
 
-        Parameters
-        ----------
-        engine : Engine
-        confirm : ControlChannel
-            Nothing is applied before all ranks have met here.
-        wanted : callable
-            Tells whether others want to join.
+        Nothing is applied before they have all met in `confirm`. `wanted` tells whether others want
+        to join.
         """
         self._before += self._sent()  # by the engine so far: each one counts from 0
         self.engine, self._confirm, self._wanted = engine, confirm, wanted
         self._heard = None
 
     @property
-    def first(self) -> int | None:
-        """Number of the exchange to be applied next; None if none is under way."""
-        return self._flying[0].number if self._flying else None
+    def _position(self) -> Position:
+        return self._replica.position
 
     @property
     def due(self) -> bool:
@@ -73,11 +57,23 @@ class FragmentExchanges:
 
     # Exchanges --------------------------------------------------------------------------------
 
-    def send(self) -> None:
+    def advance(self) -> bool:
+        """Apply or send what is due next; return whether anything was."""
+        timetable, now = self._replica.timetable, self._position["inner_step"]
+        if self._flying and timetable.applied_at(self._flying[0].number) <= now:
+            self._apply()
+        elif timetable.sent_at(self._position["sent"]) <= now:
+            self._send()
+        else:
+            return False
+        return True
+
+    def _send(self) -> None:
         """Start the exchange of the next fragment."""
         number = self._position["sent"]
-        parts, own = self._fragment(number), self._own(number)
-        buckets = [(part.layout, part.change(each)) for part, each in zip(parts, own, strict=True)]
+        parts = self._fragment(number)
+        own = _own(parts)
+        buckets = [(part.layout, part.change(each)) for part, each in own.items()]
 
         def heard(every: list[str]) -> None:
             if _WANTED in every and self._heard is None:
@@ -89,11 +85,10 @@ class FragmentExchanges:
         self._count_message()
         self._exchanges += 1
         self._position["sent"] = number + 1
-        self._flying.append(
-            FragmentExchange(number, started, own if self._replica.outer.carry else None)
-        )
+        kept = own if self._replica.outer.carry else {}
+        self._flying.append(FragmentExchange(number, parts, started, kept))
 
-    def apply(self) -> None:
+    def _apply(self) -> None:
         """Wait for the oldest exchange, and make the outer step of its fragment."""
         flight = self._flying[0]
         begun = time.perf_counter()
@@ -114,28 +109,20 @@ class FragmentExchanges:
             except ExchangeError:
                 break
 
-    def settled(self) -> list[tuple[FragmentState, torch.Tensor]]:
+    def settled(self) -> Flats:
         """Wait for all that is under way, and return the averages, which stay to be applied.
 
         What has failed is sent again by a run that resumes from here.
         """
-        found = []
-        for flight in self._flying:
-            try:
-                means = flight.averages()
-            except ExchangeError:
-                self._forget(flight.number)
-                break
-            found += list(zip(self._fragment(flight.number), means, strict=True))
-        return found
+        self.arrive()
+        there = list(itertools.takewhile(lambda each: each.arrived, self._flying))
+        means = {part: mean for flight in there for part, mean in flight.averages().items()}
+        self._forget(self._position["applied"] + len(there))
+        return means
 
-    def as_sent(self) -> list[tuple[FragmentState, torch.Tensor]]:
+    def as_sent(self) -> Flats:
         """Return this rank's own parameters as they were sent, for what is under way."""
-        return [
-            each
-            for flight in self._flying
-            for each in zip(self._fragment(flight.number), flight.own or (), strict=False)
-        ]
+        return {part: own for flight in self._flying for part, own in flight.own.items()}
 
     def load(self, pending: dict[str, torch.Tensor], own: dict[str, torch.Tensor]) -> None:
         """Begin at the position of a checkpoint, with the averages to be applied.
@@ -146,31 +133,26 @@ class FragmentExchanges:
         self._flying.clear()
         for number in range(self._position["applied"], self._position["sent"]):
             parts = self._fragment(number)
-            means = [torch.empty_like(part.shared, dtype=torch.float32) for part in parts]
-            flight = FragmentExchange(number, means=means)
-            _fill(parts, means, pending)
-            if self._replica.outer.carry and own.keys() >= _names(parts):
-                flight.own = self._own(number)
-                _fill(parts, flight.own, own)
+            flight = FragmentExchange(number, parts)
+            flight.means = {part: part.flat(pending) for part in parts}
+            names = {record.name for part in parts for record in part.records}
+            if self._replica.outer.carry and own.keys() >= names:
+                flight.own = {part: part.flat(own) for part in parts}
             self._flying.append(flight)
 
     def restore(self) -> None:
         """Set this rank's own parameters to the shared ones: what it trains from now on counts."""
         for part in self._replica.parts:
-            part.write()
+            part.write(part.shared)
         if self._replica.outer.carry:
             for flight in self._flying:
-                flight.own = self._own(flight.number)
+                flight.own = _own(flight.parts)
 
     def _make(self) -> None:
         flight = self._flying.popleft()
         self._position["applied"] += 1
-        means = flight.averages()
-        for at, (part, mean) in enumerate(zip(self._fragment(flight.number), means, strict=True)):
-            part.step(self._replica.outer, mean, flight.own[at] if flight.own else None)
-
-    def _own(self, number: int) -> list[torch.Tensor]:
-        return [part.own() for part in self._fragment(number)]
+        for part, mean in flight.averages().items():
+            part.step(self._replica.outer, mean, flight.own.get(part))
 
     def _fragment(self, number: int) -> list[FragmentState]:
         return self._replica.fragments[number % len(self._replica.fragments)]
@@ -183,9 +165,10 @@ class FragmentExchanges:
     # Other ranks ------------------------------------------------------------------------------
 
     def land(self) -> None:
-        """Wait until everything has arrived or is lost, and end the exchange with these ranks."""
+        """Wait until everything has arrived or is lost, and leave these ranks."""
         self.arrive()
         self.engine.pipeline.flush()
+        self.engine.abandon()
 
     @property
     def arrived(self) -> dict[int, bool]:
@@ -195,10 +178,7 @@ class FragmentExchanges:
     def follow(self, applied: int, sent: int) -> TensorError | None:
         """Apply what others have applied; what nobody will apply goes back into the residuals.
 
-        Returns
-        -------
-        TensorError or None
-            What one of them has raised there.
+        Returns what one of them has raised there.
         """
         failure = None
         while self._position["applied"] < applied:
@@ -224,23 +204,23 @@ class FragmentExchanges:
         for flight in self._flying:
             flight.started = None
 
-    def receive(self, finite: Mapping[int, bool]) -> list[torch.Tensor]:
-        """Return room for the averages of exchanges that others have received."""
+    def receive(self, finite: Mapping[int, bool]) -> None:
+        """Have room for the averages of exchanges that others have received, if they are finite."""
         self._flying.clear()
         for number, fine in finite.items():
+            flight = FragmentExchange(number, self._fragment(number))
             if fine:
-                means = [
-                    torch.zeros_like(part.shared, dtype=torch.float32)
-                    for part in self._fragment(number)
-                ]
-                self._flying.append(FragmentExchange(number, means=means))
+                flight.means = {
+                    part: torch.zeros_like(part.shared, dtype=torch.float32)
+                    for part in flight.parts
+                }
             else:
-                self._flying.append(FragmentExchange(number, failure=TensorError(0, 0, None, 0)))
-        return self.means()
+                flight.failure = TensorError(0, 0, None, 0)
+            self._flying.append(flight)
 
     def means(self) -> list[torch.Tensor]:
         """Return the averages to be applied."""
-        return [mean for each in self._flying for mean in each.means or ()]
+        return [mean for flight in self._flying for mean in (flight.means or {}).values()]
 
     # Figures ----------------------------------------------------------------------------------
 
@@ -254,49 +234,25 @@ class FragmentExchanges:
     def _count_message(self) -> None:
         self._before += _MESSAGE * (self.engine.size - 1)
 
-    def close(self, timeout: timedelta) -> None:
-        """Exchange no more."""
-        if timeout:
-            self.engine.leave(timeout)
-        self.engine.abandon()
 
-
-def _names(parts: Iterable[FragmentState]) -> set[str]:
-    return {record.name for part in parts for record in part.records}
-
-
-def _fill(
-    parts: Iterable[FragmentState],
-    flats: Iterable[torch.Tensor],
-    tensors: Mapping[str, torch.Tensor],
-) -> None:
-    for part, flat in zip(parts, flats, strict=True):
-        for record, values in part.split(flat):
-            values.copy_(tensors[record.name])
+def _own(parts: Iterable[FragmentState]) -> Flats:
+    return {part: part.own() for part in parts}
 
 
 @dataclass(slots=True, eq=False)
 class FragmentExchange:
     """One exchange: under way, or with what it has brought.
 
-    Attributes
-    ----------
-    number : int
-    started : Started or None
-        None if it was settled before this rank, or this run, began.
-    own : list of torch.Tensor or None
-        This rank's own parameters as they were when it was sent, if what it trains in the meantime
-        is to be carried.
-    means : list of torch.Tensor or None
-        The averages, when they have arrived.
-    failure : TensorError or None
-        Why there are none, on all ranks alike.
+    `started` is None if it was settled before this rank, or this run, began. `own` are this rank's
+    own parameters as they were when it was sent, if what it trains in the meantime is to be
+    carried. When it has arrived, there are averages in `means`, or a `failure` on all ranks alike.
     """
 
     number: int
+    parts: Sequence[FragmentState]
     started: Started | None = None
-    own: list[torch.Tensor] | None = None
-    means: list[torch.Tensor] | None = None
+    own: Flats = field(default_factory=dict)
+    means: Flats | None = None
     failure: TensorError | None = None
 
     @property
@@ -305,22 +261,16 @@ class FragmentExchange:
         return self.means is not None or self.failure is not None
 
     def settle(self) -> None:
-        """Wait for the averages, and keep them.
-
-        Raises
-        ------
-        ExchangeError
-            It was lost.
-        """
+        """Wait for the averages, and keep them; raise the ExchangeError if it was lost."""
         if self.arrived:
             return
         assert self.started is not None
         try:
-            self.means = self.started.averages()
+            self.means = dict(zip(self.parts, self.started.averages(), strict=True))
         except GradientError as error:
             self.failure = TensorError(error.count, error.first, error.name, error.rank)
 
-    def averages(self) -> list[torch.Tensor]:
+    def averages(self) -> Flats:
         """Wait, and return the averages, or raise the TensorError."""
         self.settle()
         if self.means is None:

@@ -20,12 +20,8 @@ class Timetable:
     """When fragments are sent and applied, in inner steps counted from 1.
 
     Exchange n is of fragment ``n % fragments``. Every fragment is sent once in ``inner_steps``
-    steps, all of them at equal distances, and applied ``delay`` steps later.
-
-    Raises
-    ------
-    ValueError, TypeError
-        A value out of range: a fragment must be applied before it is sent again.
+    steps, all of them at equal distances, and applied ``delay`` steps later, before it is sent
+    again.
     """
 
     inner_steps: int
@@ -53,20 +49,12 @@ class Timetable:
 def divide(
     named: Mapping[str, Any], fragments: int | Sequence[Sequence[str]]
 ) -> tuple[tuple[str, ...], ...]:
-    """Divide parameters into fragments.
+    """Divide parameters, named in the order of the model, into fragments.
 
-    Parameters
-    ----------
-    named : mapping of str to object
-        The names, in the order of the model.
-    fragments : int or sequence of sequence of str
-        How many; layer i is then in fragment ``i % fragments``, the strided pattern of the paper.
-        Or the names of the parameters of each, or beginnings of names that end before a dot.
-
-    Raises
-    ------
-    ValueError, TypeError
-        More fragments than layers, or a parameter that is in none or in several fragments.
+    Of a number of them, layer i is in fragment ``i % fragments``, the strided pattern of the paper.
+    Else they are the names of the parameters of each, or beginnings of names that end before a dot.
+    Raises a ValueError or TypeError if there are more fragments than layers, or a parameter is in
+    none or in several of them.
     """
     if isinstance(fragments, int):
         count = _validate.integer("fragments", fragments, low=1)

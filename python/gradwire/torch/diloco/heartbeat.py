@@ -35,21 +35,20 @@ class Heartbeat:
     """Reads the roster regularly, and counts beats: this rank's own and those of others.
 
     Beats are counted, not timed, so that clocks need not agree: a rank is silent as long as this
-    one, which looks at it, has seen no further beat.
+    one, which looks at it, has seen no further beat. All times are in seconds. With a secret, what
+    is in the store is believed only if it is proven to be of a rank of the run.
 
-    Parameters
-    ----------
-    name : str
-        Of this rank.
-    interval : float
-        Seconds between looks.
-    secret : Secret, optional
-        Of the run: what is in the store is believed only if it is proven to be of a rank.
+    What reads the store raises a MembershipError if that cannot be read, or if the roster is older
+    than what this rank has seen.
     """
 
-    def __init__(self, name: str, interval: float, secret: Secret | None = None) -> None:
+    def __init__(self, name: str, timeout: float, secret: Secret | None = None) -> None:
         self.name = name
-        self._interval = interval
+        self.timeout = timeout
+        self.interval = min(timeout / 15, 5.0)
+        """Between looks."""
+        self.silence = timeout / 3
+        """After which a rank is given up."""
         self._secret = secret
         self._beats = 0
         self._pulses: dict[str, _Pulse] = {}
@@ -62,27 +61,19 @@ class Heartbeat:
         return float("inf") if self.at is None else time.monotonic() - self.at
 
     def look(self, store: Store) -> Roster:
-        """Beat, and read everything.
-
-        Raises
-        ------
-        MembershipError
-            It cannot be read, or the roster is older than what this rank has seen.
-        """
+        """Beat, and read everything."""
         try:
             roster, beats = self._look(store)
         except MembershipError:
             self.at = None  # whoever asks what was seen has to look for himself, and is told
             raise
         now = time.monotonic()
-        if self.at is not None and now - self.at > 3 * self._interval + 1.0:
+        if self.at is not None and now - self.at > 3 * self.interval + 1.0:
             self._pulses.clear()  # this process was stopped: it cannot tell who was silent
         for each, beat in beats.items():
             pulse = self._pulses.get(each)
-            if pulse is None:
-                self._pulses[each] = _Pulse(beat, now)
-            elif pulse.beat < beat:
-                self._pulses[each] = _Pulse(beat, now, again=True)
+            if pulse is None or pulse.beat < beat:
+                self._pulses[each] = _Pulse(beat, now, again=pulse is not None)
         self.at = now
         return roster
 
@@ -90,7 +81,7 @@ class Heartbeat:
         self._beats += 1
         key = f"beat/{self.name}"
         store.set(key, self._sealed(key, b"%d" % self._beats))
-        roster = self._read(_initial(store, self._sealed(_ROSTER, Roster().text())))
+        roster = self._current(store)
         there = {*roster.members, *roster.waiting}
         return roster, {each: self._beat_of(store, each) for each in there}
 
@@ -104,32 +95,22 @@ class Heartbeat:
         pulse = self._pulses.get(name)
         return name == self.name or (pulse is not None and pulse.again)
 
-    def alive(self, names: Iterable[str], silence: float) -> list[str]:
-        """Return those that were silent for less than so many seconds."""
-        return [each for each in names if self.silent(each) < silence]
+    def alive(self, names: Iterable[str]) -> list[str]:
+        """Return those that are not given up."""
+        return [each for each in names if self.silent(each) < self.silence]
 
     def change(self, store: Store, act: Callable[[Roster], Roster]) -> Roster:
-        """Change the roster, whoever else changes it at the same time.
-
-        Raises
-        ------
-        MembershipError
-            It cannot be read, or is older than what this rank has seen.
-        """
-        roster = self._read(_initial(store, self._sealed(_ROSTER, Roster().text())))
+        """Change the roster, whoever else changes it at the same time."""
+        roster = self._current(store)
         while (wanted := act(roster)) != roster:
-            found = self._exchange(store, roster, wanted)
+            found = self.replace(store, roster, wanted)
             if found.by == self.name and found.changes == roster.changes + 1:
                 break
             roster = found
         return self.roster
 
-    def replace(self, store: Store, old: Roster, new: Roster) -> None:
-        """Replace the roster if nobody has changed it."""
-        self._exchange(store, old, new)
-
-    def _exchange(self, store: Store, old: Roster, new: Roster) -> Roster:
-        """Compare and exchange; return what is there now."""
+    def replace(self, store: Store, old: Roster, new: Roster) -> Roster:
+        """Replace the roster if nobody has changed it, and return what is there now."""
         new = replace(new, changes=old.changes + 1, by=self.name)
         texts = (self._sealed(_ROSTER, each.text()) for each in (old, new))
         found = self._read(store.compare_set(_ROSTER, *texts))
@@ -139,6 +120,10 @@ class Heartbeat:
                 "Restart from a checkpoint"
             )
         return found
+
+    def _current(self, store: Store) -> Roster:
+        """Read the roster, without a wait if there is none: then it is an empty one."""
+        return self._read(store.compare_set(_ROSTER, "", self._sealed(_ROSTER, Roster().text())))
 
     def _read(self, sealed: bytes) -> Roster:
         """Read the roster: only ever a later one than before."""
@@ -171,9 +156,3 @@ class Heartbeat:
 
     def _opened(self, key: str, value: bytes) -> bytes:
         return value if self._secret is None else self._secret.open(key, value)
-
-
-def _initial(store: Store, empty: str) -> bytes:
-    """Read the roster, without a wait if there is none."""
-    found: bytes = store.compare_set(_ROSTER, "", empty)
-    return found

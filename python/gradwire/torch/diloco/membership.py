@@ -8,18 +8,21 @@ import socket
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
 from gradwire import _validate
+from gradwire.torch.diloco.generation import Generation
 from gradwire.torch.diloco.heartbeat import Heartbeat
 from gradwire.torch.diloco.roster import Roster, Waiting
 from gradwire.torch.diloco.store_client import StoreClient, connector, is_local, split
 from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import Secret, Store, stores
 
-__all__ = ["LOG", "Generation", "Membership", "WaitLog"]
+__all__ = ["Membership", "WaitLog"]
+
+LOG = logging.getLogger("gradwire.diloco")
 
 _REFUSED = 2
 """Times that a rank which reaches the store, but not the other ranks, is left out."""
@@ -37,33 +40,6 @@ _LEAST = 16
 """Characters of a token: who reads the store can try short ones."""
 
 _UNTOLD = "left without a word to the others: %s"
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """A generation that this rank is in.
-
-    Attributes
-    ----------
-    generation, rank : int
-    members : tuple of str
-    connect : callable
-        Connects anew to the store through which these members find each other, and nobody else.
-    trained : bool
-        One of them, or of those before, had shared parameters: nobody makes up new ones.
-    secret : Secret or None
-        By which they know each other, if there is a token.
-    host : str or None
-        The address of this machine at which they are to connect; None for that of its name.
-    """
-
-    generation: int
-    rank: int
-    members: tuple[str, ...]
-    connect: Callable[[], Store]
-    trained: bool = False
-    secret: Secret | None = None
-    host: str | None = None
 
 
 class Membership:
@@ -127,17 +103,13 @@ class Membership:
         self.min_size = _validate.integer("min_size", min_size, low=1)
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._patience = patience.total_seconds()
-        self._wait = timeout.total_seconds()
-        self._silence = self._wait / 3
         secret = _secret(token, store)
         # Whoever connects is taken for a rank then, so that nobody else is to reach it.
         self._host = split(store)[0] if secret is None and isinstance(store, str) else None
         self._secret = None if secret is None else secret.of("gradwire.diloco", name)
         connect, self._served = connector(store, serve=serve)
         self._connect = lambda limit: stores.PrefixStore(f"gradwire/{name}", connect(limit))
-        interval = min(self._wait / 15, 5.0)
-        self._watch = Heartbeat(self.name, interval, self._secret)
-        self._interval = interval
+        self._watch = Heartbeat(self.name, timeout.total_seconds(), self._secret)
         self._link: StoreClient | None = None
         self._generation = 0
         self._refused = 0
@@ -148,73 +120,40 @@ class Membership:
     def begin(self) -> int:
         """Connect to the store; return a number that no other rank of the run was given.
 
-        Raises
-        ------
-        ValueError
-            It was used before.
-        MembershipError
-            The store does not answer, or has what is not of ranks with this token.
+        Raises a ValueError if it was used before, and a MembershipError if the store does not
+        answer, or has what is not of ranks with this token.
         """
         if self._begun:
             raise ValueError("a Membership is for one DiLoCo: make another one")
         self._begun = True
-        self._link = StoreClient(self._connect, self._wait, self._interval, self._watch.look)
+        watch = self._watch
+        link = StoreClient(self._connect, watch.timeout, watch.interval, watch.look)
+        self._link = link
         # With this object, or this process, ends what others would wait for.
-        self._end = weakref.finalize(self, _gone, self._link, self._watch)
+        self._end = weakref.finalize(self, _gone, link, watch)
         self._end.atexit = False
-        self._last = partial(_last, self._link, self._watch, os.getpid())
+        self._last = partial(_last, link, watch, os.getpid())
         atexit.register(self._last)
-        change = self._watch.change
-        come = self._link.call(
-            lambda store: change(store, lambda roster: replace(roster, ranks=roster.ranks + 1))
-        )
-        return come.ranks
+        try:
+            return self._change(lambda roster: replace(roster, ranks=roster.ranks + 1)).ranks
+        except BaseException:
+            self.leave()
+            raise
 
-    def form(
-        self,
-        held: int,
-        failed: int,
-        settings: Mapping[str, str],
-        restored: bool = False,
-        reached: tuple[str, ...] = (),
-    ) -> Generation:
-        """Wait for the next generation with this rank in it.
+    def form(self, waiting: Waiting, settings: Mapping[str, str]) -> Generation:
+        """Wait for the next generation with this rank in it. All members have the same settings.
 
-        Parameters
-        ----------
-        held : int
-            The generation whose shared parameters this rank has; 0 if none.
-        failed : int
-            The last generation, if this rank could not reach the others in it; else 0.
-        settings : dict of str to str
-            What all ranks must have in common.
-        restored : bool
-            This rank has the shared parameters of a checkpoint.
-        reached : tuple of str
-            Those that this rank reached, when it tried with each, after it failed.
-
-        Raises
-        ------
-        ValueError
-            The members have other settings.
-        MembershipError
-            The store did not answer, there are too few ranks, the members do not take this rank in,
-            or this rank cannot reach them.
+        Raises a ValueError if those of the members are others, and a MembershipError if the store
+        did not answer, there are too few ranks, the members do not take this rank in, or it cannot
+        reach them.
         """
+        watch = self._watch
         began = asked = close = time.monotonic()
-        trained = bool(held) or restored
-        self._ask(Waiting(held, failed, trained, reached), settings)
-        said = WaitLog(
-            self._watch,
-            self.min_size,
-            self._wait,
-            self._patience,
-            2 * self._interval + 1.0,
-            self._silence,
-            trained,
-        )
+        failed = waiting.failed
+        self._ask(waiting, settings)
+        said = WaitLog(watch, self.min_size, self._patience, waiting.trained, began)
         while True:
-            roster = self._open.call(self._watch.look)
+            roster = self._open.call(watch.look)
             if roster.generation > self._generation and self.name in roster.members:
                 return self._formed(roster)
             if self.name not in roster.waiting:  # a generation without this rank
@@ -226,80 +165,78 @@ class Membership:
                         "it: name a network that connects them by GLOO_SOCKET_IFNAME"
                     )
                 failed, asked = 0, time.monotonic()
-                self._ask(Waiting(held, trained=trained), settings)
+                self._ask(waiting.again(), settings)
             elif chosen := self._complete(roster, time.monotonic() - asked):
-                change = partial(self._watch.replace, old=roster, new=roster.formed(chosen))
-                self._open.call(change)
+                self._open.call(partial(watch.replace, old=roster, new=roster.formed(chosen)))
                 continue
-            elif not roster.apart(self._watch.alive(roster.waiting, self._silence), self.min_size):
+            elif not roster.apart(watch.alive(roster.waiting), self.min_size):
                 failed, close = roster.waiting[self.name].failed, time.monotonic()
-            elif time.monotonic() - close > self._wait:  # whoever reaches whom was long ago
-                self._open.call(partial(self._watch.replace, old=roster, new=roster.again()))
+            elif time.monotonic() - close > watch.timeout:  # whoever reaches whom was long ago
+                self._open.call(partial(watch.replace, old=roster, new=roster.again()))
                 continue
             said.waiting(roster)
             if time.monotonic() - began > self._patience:
                 self.leave()
                 raise MembershipError(said.in_vain(roster))
-            time.sleep(min(self._interval, 0.2))
+            time.sleep(min(watch.interval, 0.2))
 
     def reached(self) -> None:
         """Take note that the ranks of this generation reach each other."""
         self._refused = 0
 
     def _ask(self, waiting: Waiting, settings: Mapping[str, str]) -> None:
-        def ask(roster: Roster) -> Roster:
-            roster.check(settings)
-            return roster.joined(self.name, waiting, settings)
+        self._change(lambda roster: roster.joined(self.name, waiting, settings))
 
-        self._open.call(lambda store: self._watch.change(store, ask))
+    def _change(self, act: Callable[[Roster], Roster]) -> Roster:
+        return self._open.call(partial(self._watch.change, act=act))
 
     def _complete(self, roster: Roster, waited: float) -> list[str]:
         """Return who is to be the next generation; nobody if this rank cannot decide that now."""
-        silent = self._watch.silent
-        alive = self._watch.alive(roster.waiting, self._silence)
+        watch = self._watch
+        alive = watch.alive(roster.waiting)
         if roster.members and not any(each in alive for each in roster.members):
             # Their parameters are newer. They stop once they have not seen the store for so long.
-            if any(silent(each) <= 2 * self._wait for each in roster.members):
+            if any(watch.silent(each) <= 2 * watch.timeout for each in roster.members):
                 return []
             if not any(roster.waiting[each].trained for each in alive):
                 return []  # a member that was only suspended still has all of the training
         elif roster.members:
             missing = [each for each in roster.members if each not in roster.waiting]
-            awaited = any(silent(each) < self._silence for each in missing)
-            if self.name not in roster.members or (awaited and waited < self._wait):
+            awaited = watch.alive(missing) and waited < watch.timeout
+            if self.name not in roster.members or awaited:
                 return []
         chosen = roster.chosen(alive)
         return chosen if self.name in chosen and len(chosen) >= self.min_size else []
 
     def _formed(self, roster: Roster) -> Generation:
-        self._generation = roster.generation
-        link, prefix = self._open, f"generation/{roster.generation}"
-
-        def connect() -> Store:
-            return stores.PrefixStore(prefix, link.store())
-
-        LOG.info("generation %d: %s", roster.generation, ", ".join(roster.members))
-        rank, secret = roster.members.index(self.name), self._secret
-        if secret is not None:
-            secret = secret.of("generation", roster.generation, *roster.members)
-        members, trained = roster.members, roster.trained
-        return Generation(roster.generation, rank, members, connect, trained, secret, self._host)
+        generation, members = roster.generation, roster.members
+        self._generation = generation
+        LOG.info("generation %d: %s", generation, ", ".join(members))
+        link, prefix = self._open, f"generation/{generation}"
+        secret = self._secret
+        return Generation(
+            generation,
+            members.index(self.name),
+            members,
+            roster.trained,
+            connect=lambda: stores.PrefixStore(prefix, link.store()),
+            timeout=self.timeout,
+            secret=None if secret is None else secret.of("generation", generation, *members),
+            host=self._host,
+        )
 
     # While training ---------------------------------------------------------------------------
 
     def outdated(self) -> bool:
         """Return whether there is, or is about to be, another generation than that of this rank.
 
-        It asks the store only if nothing was heard of it for the timeout.
-
-        Raises
-        ------
-        MembershipError
-            The store does not answer.
+        It asks the store only if nothing was heard of it for the timeout, and raises a
+        MembershipError if that does not answer.
         """
-        if self._watch.age > self._wait:
-            self._open.call(self._watch.look)
-        roster = self._watch.roster
+        watch = self._watch
+        if watch.age > watch.timeout:
+            self._open.call(watch.look)
+        roster = watch.roster
         return (
             roster.generation != self._generation
             or self.name not in roster.members
@@ -308,13 +245,9 @@ class Membership:
 
     def wanted(self) -> bool:
         """Return whether ranks that are alive wait to be taken in."""
-        watch = self._watch
-        return any(
-            each not in watch.roster.members
-            and watch.beats(each)
-            and watch.silent(each) < self._silence
-            for each in list(watch.roster.waiting)
-        )
+        watch, roster = self._watch, self._watch.roster
+        alive = watch.alive(roster.waiting)
+        return any(each not in roster.members and watch.beats(each) for each in alive)
 
     def leave(self) -> None:
         """Belong to the ranks no longer: none of them waits for this one."""
@@ -373,98 +306,76 @@ def _last(link: StoreClient, watch: Heartbeat, process: int) -> None:
             LOG.warning(_UNTOLD, f"the store did not answer within {_LAST:g} seconds")
 
 
-LOG = logging.getLogger("gradwire.diloco")
-
-
 @dataclass(slots=True)
 class WaitLog:
     """Logs what is waited for: what is usual as information, and what is not as a warning.
 
-    Attributes
-    ----------
-    watch : Heartbeat
-    min_size : int
-    timeout, patience : float
-        Seconds, as in `gradwire.torch.diloco.Membership`.
-    grace : float
-        Seconds after which it is a warning: by then, others that run have shown a sign of life.
-    silence : float
-        Seconds after which a rank without a sign of life is given up.
-    trained : bool
-        This rank has shared parameters.
+    `patience` is in seconds. With `trained`, this rank has shared parameters. It has waited since
+    `began`, of the monotonic clock.
     """
 
     watch: Heartbeat
     min_size: int
-    timeout: float
     patience: float
-    grace: float
-    silence: float
     trained: bool
-    _began: float = field(default_factory=time.monotonic)
+    began: float
     _last: str = ""
 
     def waiting(self, roster: Roster) -> None:
         """Log it, unless it is what was logged last."""
-        unusual, text = self._awaited(roster)
-        if text == self._last or (unusual and time.monotonic() - self._began < self.grace):
+        unusual, text, _ = self._situation(roster)
+        # By then, others that run have shown a sign of life.
+        early = time.monotonic() - self.began < 2 * self.watch.interval + 1.0
+        if text == self._last or (unusual and early):
             return
         self._last = text
         LOG.log(logging.WARNING if unusual else logging.INFO, "%s", text)
 
     def in_vain(self, roster: Roster) -> str:
         """Return why a rank gives up."""
-        if self._outside(roster):
-            return (
-                f"the members did not take this rank in within {self.patience:g} seconds: "
-                f"{', '.join(roster.members)}. If none of them is left, begin with another name="
-            )
-        alive = self.watch.alive(roster.waiting, self.silence)
-        if roster.apart(alive, self.min_size):
-            return (
-                f"fewer than min_size={self.min_size} ranks reached each other for "
-                f"{self.patience:g} seconds, of {', '.join(alive)}: name a network that connects "
-                "them by GLOO_SOCKET_IFNAME"
-            )
-        return (
-            f"there were fewer than min_size={self.min_size} ranks for {self.patience:g} seconds: "
-            f"{', '.join(alive)}"
-        )
+        return self._situation(roster)[2]
 
-    def _awaited(self, roster: Roster) -> tuple[bool, str]:
-        """Return whether somebody should look at it, and what it is."""
-        others = [each for each in roster.members or roster.waiting if each != self.watch.name]
-        names = ", ".join(others)
-        if self._outside(roster):
-            if any(self.watch.beats(each) for each in self.watch.alive(others, self.silence)):
-                return False, f"waiting until {names} take this rank in, after their next exchange"
-            text = f"waiting for {names}, the members of this run, which show no sign of life in "
-            return True, f"{text}the store. {self._then()}"
-        alive = self.watch.alive(roster.waiting, self.silence)
-        if len(alive) < self.min_size:
-            return True, (
-                f"waiting for more ranks: there are {len(alive)}, and min_size="
-                f"{self.min_size}; it gives up after {self.patience:g} seconds"
+    def _situation(self, roster: Roster) -> tuple[bool, str, str]:
+        """Return whether somebody should look at it, what it is, and why a rank gives up in it."""
+        watch, size, seconds = self.watch, self.min_size, f"{self.patience:g} seconds"
+        names = [each for each in roster.members or roster.waiting if each != watch.name]
+        others = ", ".join(names)
+        if roster.members and watch.name not in roster.members:
+            vain = (
+                f"the members did not take this rank in within {seconds}: {others}. If none of "
+                "them is left, begin with another name="
             )
-        if roster.apart(alive, self.min_size):
-            return True, (
-                f"waiting until ranks reach each other: of the {len(alive)} that are there, fewer "
-                f"than min_size={self.min_size} do; all of them connect again after "
-                f"{self.timeout:g} seconds"
+            if any(watch.beats(each) for each in watch.alive(names)):
+                text = f"waiting until {others} take this rank in, after their next exchange"
+                return False, text, vain
+            text = f"waiting for {others}, the members of this run, which show no sign of life in "
+            return True, f"{text}the store. {self._then()}", vain
+        alive = watch.alive(roster.waiting)
+        there, few = len(alive), f"fewer than min_size={size}"
+        vain = f"there were {few} ranks for {seconds}: {', '.join(alive)}"
+        if there < size:
+            text = f"waiting for more ranks: there are {there}, and min_size={size}"
+            return True, f"{text}; it gives up after {seconds}", vain
+        if roster.apart(alive, size):
+            text = (
+                f"waiting until ranks reach each other: of the {there} that are there, {few} do; "
+                f"all of them connect again after {watch.timeout:g} seconds"
             )
-        return False, f"waiting for {names} to form the next generation"
+            vain = (
+                f"{few} ranks reached each other for {seconds}, of {', '.join(alive)}: name a "
+                "network that connects them by GLOO_SOCKET_IFNAME"
+            )
+            return True, text, vain
+        return False, f"waiting for {others} to form the next generation", vain
 
     def _then(self) -> str:
         if self.trained:
             return (
-                f"After {2 * self.timeout:g} seconds without, this rank goes on in their place, "
-                "from its checkpoint"
+                f"After {2 * self.watch.timeout:g} seconds without, this rank goes on in their "
+                "place, from its checkpoint"
             )
         return (
             "One that is only suspended still has what was trained, so that this rank does not "
             "begin anew. If they have ended, begin with another name=, or give a checkpoint as "
             f"state_dict=; it gives up after {self.patience:g} seconds"
         )
-
-    def _outside(self, roster: Roster) -> bool:
-        return bool(roster.members) and self.watch.name not in roster.members

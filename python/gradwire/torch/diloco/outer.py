@@ -20,15 +20,9 @@ class OuterOptimizer:
     Every operation is rounded by itself, as IEEE 754 says: sites with other processors get the same
     bits.
 
-    Attributes
-    ----------
-    lr, momentum : float
-    nesterov : bool
-    mixing : float
-        Share of a rank's own parameters that remains when a fragment is applied.
-    carry : bool
-        What a rank has trained since a fragment was sent stays on top of the shared parameters, and
-        is sent the next time. Then there is no mixing.
+    `mixing` is the share of a rank's own parameters that remains when a fragment is applied. With
+    `carry`, what a rank has trained since a fragment was sent stays on top of the shared
+    parameters, and is sent the next time; then there is no mixing.
     """
 
     lr: float
@@ -41,13 +35,7 @@ class OuterOptimizer:
     def given(
         cls, lr: float, momentum: float, nesterov: bool, mixing: float | None, delay: int
     ) -> "OuterOptimizer":
-        """Return it for the arguments of `gradwire.torch.diloco.DiLoCo`, checked.
-
-        Raises
-        ------
-        ValueError, TypeError
-            One of them is out of range.
-        """
+        """Return it for the arguments of `gradwire.torch.diloco.DiLoCo`, checked."""
         if _validate.positive("outer_lr", lr) == 0.0:
             raise ValueError("outer_lr must be above 0: no parameter would be trained")
         return cls(
@@ -69,13 +57,7 @@ class OuterOptimizer:
     def place(self, own: torch.Tensor, shared: torch.Tensor, sent: torch.Tensor | None) -> None:
         """Bring a rank's own parameters to where it goes on, after an outer step.
 
-        Parameters
-        ----------
-        own, shared : torch.Tensor
-            In the same shape.
-        sent : torch.Tensor or None
-            The rank's own parameters as they were when they were sent, to carry what it has trained
-            since.
+        With them as they were when they were `sent`, it carries what it has trained since.
         """
         if sent is not None:
             own.copy_(shared + (own.to(shared.dtype) - sent.to(shared.dtype)))
@@ -85,18 +67,13 @@ class OuterOptimizer:
             own.copy_(shared)
 
     def check(self, codec: "Codec") -> None:
-        """Refuse a mixing with which training diverges.
+        """Raise a ValueError for a mixing with which training diverges.
 
         A share that a rank keeps of its own parameters is in its next pseudo-gradient once more. If
         all ranks moved by p, of which the outer step makes u, the next one begins with
         mixing * (p - lr * u), where u has the outer momentum. The roots of that linear recursion
         are inside the unit circle up to the limit below. A residual adds what was kept for each
         round in which an entry has waited, so that there is no such limit.
-
-        Raises
-        ------
-        ValueError
-            It does not go with this codec, or with the outer rate and momentum.
         """
         kept = self.mixing
         if kept == 0.0:

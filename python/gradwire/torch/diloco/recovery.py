@@ -14,28 +14,16 @@ __all__ = ["RankReport", "RecoveryPlan", "decide"]
 class RankReport:
     """What one rank tells.
 
-    Attributes
-    ----------
-    held : int
-        The last generation in which it had the shared parameters; 0 if it has joined none.
-    size : int
-        Number of ranks of that generation.
-    valid : bool
-        What it has for shared parameters may be taken, and was not received in part.
-    restored : bool
-        They are those of a checkpoint.
-    position : dict
-    settled : int
-        Exchanges below this number were settled when the generation began: they count.
-    arrived : dict of int to bool
-        The numbers of exchanges that have arrived here, and whether the averages are finite.
-    bits : int
-        Checksum of the shared parameters and the outer momentum; of a rank that has joined none,
-        with the averages that are to be applied.
-    counted : dict of int to int
-        For earlier generations, the number below which exchanges counted.
-    steps : dict of str to int
-        How often each parameter was encoded: with a common seed, ranks draw numbers by that.
+    It had the shared parameters last in generation `held`, which had `size` ranks; both are 0 if it
+    has joined none. With `valid`, what it has for them may be taken, and was not received in part;
+    with `restored`, they are those of a checkpoint. Exchanges below `settled` were settled when the
+    generation began: they count. `arrived` are the exchanges that have arrived here, and whether
+    their averages are finite.
+
+    `bits` is a checksum of the shared parameters and the outer momentum; of a rank that has joined
+    none, with the averages that are to be applied. `counted` has, for earlier generations, the
+    number below which exchanges counted. `steps` tells how often each parameter was encoded: with a
+    common seed, ranks draw numbers by that.
     """
 
     held: int
@@ -51,13 +39,7 @@ class RankReport:
 
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> Self:
-        """Read what `dataclasses.asdict` has made of one, from JSON, which has no other keys.
-
-        Raises
-        ------
-        MembershipError
-            It is something else.
-        """
+        """Read what was made of one as JSON; a MembershipError if it is something else."""
         try:
             arrived = {int(number): fine for number, fine in found["arrived"].items()}
             counted = {int(number): below for number, below in found["counted"].items()}
@@ -73,18 +55,10 @@ class RankReport:
 class RecoveryPlan:
     """What all ranks of a generation begin with.
 
-    Attributes
-    ----------
-    source : int
-        The rank whose shared parameters and position count.
-    keep : frozenset of int
-        Ranks that have the same ones, at the latest after they have applied what has arrived.
-    position : dict
-        Where all ranks are afterwards.
-    finite : dict of int to bool
-        The exchanges that count and are still to be applied, and whether their averages are finite.
-    counted : dict of int to int
-        As in `RankReport`.
+    The shared parameters and position of rank `source` count. Those in `keep` have the same ones,
+    at the latest after they have applied what has arrived. All ranks are at `position` afterwards.
+    `finite` are the exchanges that count and are still to be applied, and whether their averages
+    are finite. `counted` is as in `RankReport`.
     """
 
     source: int
@@ -97,16 +71,8 @@ class RecoveryPlan:
 def decide(every: Sequence[RankReport], *, trained: bool = False) -> RecoveryPlan:
     """Return what follows from what all ranks have told: the same on every rank.
 
-    Parameters
-    ----------
-    every : sequence of RankReport
-    trained : bool
-        There have been shared parameters, so that there is nothing to begin.
-
-    Raises
-    ------
-    MembershipError
-        No rank has shared parameters.
+    With `trained` there have been shared parameters, so that there is nothing to begin. Raises a
+    MembershipError if no rank has any.
     """
     valid = [rank for rank, each in enumerate(every) if each.valid]
     begun = any(every[rank].held or every[rank].restored for rank in valid)
@@ -136,16 +102,13 @@ def _begin(every: Sequence[RankReport], valid: Sequence[int]) -> RecoveryPlan:
         told = every[rank]
         return told.restored, told.position["applied"], told.position["inner_step"]
 
-    source = max(valid, key=lambda rank: (progress(rank), -rank))
+    source = max(valid, key=progress)  # the first of several
     first = every[source]
     keep = {source}
     if first.restored:
-        keep |= {
-            rank
-            for rank in valid
-            if (every[rank].position, every[rank].bits) == (first.position, first.bits)
-        }
-    return RecoveryPlan(source, frozenset(keep), first.position, dict(first.arrived), first.counted)
+        same = first.position, first.bits
+        keep |= {rank for rank in valid if (every[rank].position, every[rank].bits) == same}
+    return RecoveryPlan(source, frozenset(keep), first.position, first.arrived, first.counted)
 
 
 def _follows(told: RankReport, first: RankReport) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradwire.schedule import Constant
+from gradwire.torch.diloco.fragments import Timetable
 from gradwire.torch.diloco.outer import OuterOptimizer
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.config import Options, check_codec, check_frames, check_memory
@@ -19,7 +20,7 @@ from gradwire.torch.engine.scheduler import Scheduler
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
-__all__ = ["FragmentState", "Position", "Replica", "Shared", "bits_of"]
+__all__ = ["Flats", "FragmentState", "Position", "Replica", "Shared", "bits_of"]
 
 
 Position = dict[str, int]
@@ -33,16 +34,8 @@ own parameters as they were sent, if it has trained since."""
 class FragmentState:
     """The parameters of a fragment on one device.
 
-    Attributes
-    ----------
-    layout : BucketContents
-        Of the pseudo-gradient.
-    shared : torch.Tensor
-        The shared parameters, flat: float32, or float64 if a parameter is.
-    velocity : torch.Tensor or None
-        The outer momentum, alike.
-    own_dtype : torch.dtype
-        Of a rank's own parameters, flat.
+    The `shared` ones are flat, in float32, or float64 if a parameter is, and so is the outer
+    momentum, `velocity`. The `layout` is that of the pseudo-gradient.
     """
 
     def __init__(self, layout: BucketContents, *, momentum: bool) -> None:
@@ -62,12 +55,7 @@ class FragmentState:
         return torch.cat([each.tensor.detach().reshape(-1) for each in self.records])
 
     def dtype_of(self, kind: str) -> torch.dtype:
-        """Return the dtype of what a checkpoint has of these parameters.
-
-        Parameters
-        ----------
-        kind : {"shared", "velocity", "pending", "sent"}
-        """
+        """Return the dtype of one kind of what a checkpoint has of these parameters."""
         if kind == "pending":
             return torch.float32
         return self.own_dtype if kind == "sent" else self.shared.dtype
@@ -80,27 +68,29 @@ class FragmentState:
     def step(self, outer: OuterOptimizer, mean: torch.Tensor, sent: torch.Tensor | None) -> None:
         """Make an outer step, and bring this rank's own parameters to where it goes on."""
         outer.step(self.shared, self.velocity, mean)
-        before = [None] * len(self.records) if sent is None else self._values(sent)
-        for record, values, each in zip(
-            self.records, self._values(self.shared), before, strict=True
-        ):
-            outer.place(record.tensor, values, each)
+        before = {} if sent is None else {each.name: old for each, old in self.split(sent)}
+        for record, values in self.split(self.shared):
+            outer.place(record.tensor, values, before.get(record.name))
 
     @torch.no_grad()
-    def write(self) -> None:
-        """Set this rank's own parameters to the shared ones."""
-        for record, values in self.split(self.shared):
+    def write(self, flat: torch.Tensor) -> None:
+        """Set this rank's own parameters, to the shared ones or those that it had."""
+        for record, values in self.split(flat):
             record.tensor.copy_(values)
 
     def split(self, flat: torch.Tensor) -> list[tuple[ParameterSlot, torch.Tensor]]:
         """Return the part of each parameter in a flat tensor, in its shape."""
-        return list(zip(self.records, self._values(flat), strict=True))
-
-    def _values(self, flat: torch.Tensor) -> list[torch.Tensor]:
         parts = torch.split(flat, [each.numel for each in self.records])
         return [
-            part.view(record.tensor.shape) for record, part in zip(self.records, parts, strict=True)
+            (each, part.view(each.tensor.shape))
+            for each, part in zip(self.records, parts, strict=True)
         ]
+
+    @torch.no_grad()
+    def flat(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return a flat tensor of those that are given by the names of these parameters."""
+        device = self.shared.device
+        return torch.cat([tensors[each.name].to(device).reshape(-1) for each in self.records])
 
 
 def bits_of(tensor: torch.Tensor) -> memoryview:
@@ -109,22 +99,15 @@ def bits_of(tensor: torch.Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data
 
 
+Flats = dict[FragmentState, torch.Tensor]
+"""A flat tensor of each part."""
+
+
 class Replica:
     """Parameters in fragments, each with its shared parameters and outer momentum.
 
-    Attributes
-    ----------
-    codec : Codec
-    outer : OuterOptimizer
-    buffers : list of torch.Tensor
-        Those of the model.
-    records : list of ParameterSlot
-    compressed : dict of str to ParameterSlot
-        Those that are sent as frames.
-    fragments : list of list of FragmentState
-        The parts of each fragment, one for each device.
-    settings : dict
-        What has to be the same on all ranks, by name.
+    `compressed` are the records of what is sent as frames, `fragments` has a part for each device,
+    and `settings` has to be the same on all ranks.
     """
 
     def __init__(
@@ -134,6 +117,7 @@ class Replica:
         groups: Sequence[Sequence[str]],
         codec: "Codec",
         outer: OuterOptimizer,
+        timetable: Timetable,
         *,
         min_numel: int,
         min_ndim: int,
@@ -149,33 +133,29 @@ class Replica:
         outer.check(codec)
         self.codec = codec
         self.outer = outer
+        self.timetable = timetable
+        self.position: Position = {"inner_step": 0, "sent": 0, "applied": 0}
         self.buffers = list(model.buffers())
         options = Options(codec=codec, min_numel=min_numel, min_ndim=min_ndim)
         dense = options.dense(named, set())
         self.records = make_slots(named, dense, options.assignment.of, 0, None, lambda *_: None)
         for each in self.records:  # pseudo-gradients are in the order of the tensor's indices
             each.strides = torch.empty(each.tensor.shape, device="meta").stride()
-        by_name = {each.name: each for each in self.records}
         self.compressed = {each.name: each for each in self.records if each.state is not None}
         self.scheduler = Scheduler(Constant(), self.compressed, measures=False)
         counters = Counters(len(self.records))
         rows = {each.name: row for row, each in enumerate(self.records)}
         self.fragments: list[list[FragmentState]] = []
         for names in groups:
-            devices: dict[torch.device, list[ParameterSlot]] = {}
+            devices: dict[torch.device, list[int]] = {}
             for name in names:
-                devices.setdefault(by_name[name].tensor.device, []).append(by_name[name])
-            self.fragments.append(
-                [
-                    FragmentState(
-                        BucketContents(
-                            members, torch.float32, counters, [rows[one.name] for one in members]
-                        ),
-                        momentum=outer.momentum > 0,
-                    )
-                    for members in devices.values()
-                ]
-            )
+                devices.setdefault(named[name].device, []).append(rows[name])
+            layouts = [
+                BucketContents([self.records[row] for row in each], torch.float32, counters, each)
+                for each in devices.values()
+            ]
+            momentum = outer.momentum > 0
+            self.fragments.append([FragmentState(each, momentum=momentum) for each in layouts])
         shapes = [
             (each.name, tuple(each.tensor.shape), str(each.tensor.dtype)) for each in self.records
         ]
@@ -185,16 +165,15 @@ class Replica:
             "fragments": checksum([list(names) for names in groups]),
             "min_numel or min_ndim": checksum(sorted(dense)),
             "outer optimizer": (outer.lr, outer.momentum, outer.nesterov),
+            "inner_steps": timetable.inner_steps,
+            "delay": timetable.delay,
         }
 
     @staticmethod
     def named(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
         """Return the parameters that are trained, by name.
 
-        Raises
-        ------
-        TypeError, ValueError
-            It is no plain module, or parameters cannot be averaged.
+        Raises a TypeError or ValueError if it is no plain module, or they cannot be averaged.
         """
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
@@ -239,10 +218,9 @@ class Replica:
     def load(self, tensors: Shared) -> None:
         """Take over shared parameters and momentum of a checkpoint."""
         for part in self.parts:
-            for kind, flat in (("shared", part.shared), ("velocity", part.velocity)):
-                if flat is not None:
-                    for record, values in part.split(flat):
-                        values.copy_(tensors[kind][record.name])
+            part.shared.copy_(part.flat(tensors["shared"]))
+            if part.velocity is not None:
+                part.velocity.copy_(part.flat(tensors["velocity"]))
 
     def bits(self, pending: Iterable[torch.Tensor] = ()) -> int:
         """Return a checksum of the tensors that all ranks share, and of averages to be applied."""

@@ -36,16 +36,10 @@ def _name(found: Any) -> str:
 class Waiting:
     """A rank that waits for the next generation.
 
-    Attributes
-    ----------
-    held : int
-        The generation whose shared parameters it has; 0 if it never had any.
-    failed : int
-        The generation in which it could not reach the other ranks; 0 if it could.
-    reached : tuple of str
-        Those of them that it reached when it tried with each.
-    trained : bool
-        It has shared parameters, of a generation or of a checkpoint.
+    `held` is the generation whose shared parameters it has, 0 if it never had any; with `trained`
+    it has some, of a generation or of a checkpoint. `failed` is the generation in which it could
+    not reach the other ranks, 0 if it could, and `reached` are those of them that it reached when
+    it tried with each.
     """
 
     held: int = 0
@@ -55,13 +49,7 @@ class Waiting:
 
     @classmethod
     def read(cls, found: Any) -> Self:
-        """Read it from JSON.
-
-        Raises
-        ------
-        TypeError, ValueError, KeyError
-            It is something else.
-        """
+        """Read it from JSON; anything else is a TypeError, ValueError or KeyError."""
         return cls(
             _validate.integer("held", found["held"], low=0),
             _validate.integer("failed", found["failed"], low=0),
@@ -69,29 +57,19 @@ class Waiting:
             tuple(_name(each) for each in _of(list, found["reached"])),
         )
 
+    def again(self) -> "Waiting":
+        """Return it as if it had not failed."""
+        return replace(self, failed=0, reached=())
+
 
 @dataclass(frozen=True, slots=True)
 class Roster:
     """What all ranks read and change in the store, each change by one comparison and exchange.
 
-    Attributes
-    ----------
-    generation : int
-        Number of the last set of members.
-    members : tuple of str
-        Their names, in the order of ranks.
-    waiting : dict of str to Waiting
-        Who is to be in the next generation, in the order in which they came.
-    settings : dict of str to str
-        What all of them must have in common.
-    trained : bool
-        A member had shared parameters when a generation was formed.
-    ranks : int
-        How many have come, since the beginning of the run.
-    changes : int
-        How often it was changed.
-    by : str
-        Who has changed it: no two ranks make the same change.
+    Members and waiting ranks are in their order: that of ranks, and that in which they came. With
+    `trained`, a member had shared parameters when a generation was formed. `ranks` counts all that
+    have come since the beginning of the run, and `changes` the changes of the roster. `by` has made
+    the last one: no two ranks make the same.
     """
 
     generation: int = 0
@@ -105,13 +83,7 @@ class Roster:
 
     @classmethod
     def read(cls, text: bytes) -> Self:
-        """Read what `text` returned, in a store that anybody may have written into.
-
-        Raises
-        ------
-        ValueError
-            It is something else.
-        """
+        """Read what `text` returned; a ValueError if somebody has written anything else."""
         try:
             found = messages.read(text)
             if found["version"] != VERSION:
@@ -134,17 +106,14 @@ class Roster:
         """Return it as text."""
         return json.dumps({"version": VERSION, **asdict(self)}).encode()
 
-    def check(self, settings: Mapping[str, str]) -> None:
-        """Raise a ValueError if there are members that have other settings."""
+    def joined(self, name: str, waiting: Waiting, settings: Mapping[str, str]) -> "Roster":
+        """Return it with one more rank that waits; a ValueError if others have other settings."""
         for what, value in self.settings.items():
             if settings.get(what) != value:
                 raise ValueError(
                     f"this rank cannot join: its {what} is {settings.get(what)}, that of the "
                     f"members {value}; a run with other settings needs another name="
                 )
-
-    def joined(self, name: str, waiting: Waiting, settings: Mapping[str, str]) -> "Roster":
-        """Return it with one more rank that waits."""
         others = {each: entry for each, entry in self.waiting.items() if each != name}
         return replace(self, waiting={**others, name: waiting}, settings=dict(settings))
 
@@ -198,10 +167,7 @@ class Roster:
 
     def again(self) -> "Roster":
         """Return it with all that wait as if none had failed: the network may have been mended."""
-        waiting = {
-            name: replace(entry, failed=0, reached=()) for name, entry in self.waiting.items()
-        }
-        return replace(self, waiting=waiting)
+        return replace(self, waiting={name: each.again() for name, each in self.waiting.items()})
 
     def _around(self, first: str, ordered: Sequence[str], failed: Collection[str]) -> list[str]:
         """Return a rank with others of which each has reached each."""

@@ -31,13 +31,7 @@ def is_local(host: str) -> bool:
 
 
 def split(address: str) -> tuple[str, int]:
-    """Return host and port.
-
-    Raises
-    ------
-    ValueError
-        It is not ``host:port``.
-    """
+    """Return host and port; a ValueError if it is not ``host:port``."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError(f"{_EXPECTED}, got {address!r}")
@@ -45,18 +39,9 @@ def split(address: str) -> tuple[str, int]:
 
 
 def serve_store(host: str, port: int) -> Store:
-    """Serve a store, at one of this host's addresses alone.
+    """Serve a store, at one of this host's addresses alone. Port 0 is any that is free.
 
-    Parameters
-    ----------
-    host : str
-    port : int
-        0 for any that is free.
-
-    Raises
-    ------
-    MembershipError
-        The port cannot be served.
+    Raises a MembershipError if it cannot be served.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -80,12 +65,7 @@ def serve_store(host: str, port: int) -> Store:
 def connector(store: Store | str, *, serve: bool) -> tuple[Connect, Store | None]:
     """Return what connects to a store, each time anew; and the store, if it is served here.
 
-    Raises
-    ------
-    TypeError, ValueError
-        It is neither a store nor ``host:port``.
-    MembershipError
-        The port cannot be served.
+    What is neither a store nor ``host:port`` is a TypeError or ValueError.
     """
     if isinstance(store, str):
         host, port = split(store)
@@ -110,28 +90,12 @@ def _client(host: str, port: int, timeout: timedelta) -> Store:
 class StoreClient:
     """Calls a store from one thread, regularly and when asked, and connects again when needed.
 
-    Parameters
-    ----------
-    connect : callable
-    timeout : float
-        Seconds until a call gives up.
-    interval : float
-        Seconds between beats.
-    beat : callable
-        Called with the store.
-
-    Attributes
-    ----------
-    lost : bool
-        A call had no answer.
+    All times are in seconds. `timeout` is that of a call, and `interval` from one beat to the next:
+    then `beat` is called with the store. A call had no answer if the store is `lost`.
     """
 
     def __init__(
-        self,
-        connect: Connect,
-        timeout: float,
-        interval: float,
-        beat: Callable[[Store], Any],
+        self, connect: Connect, timeout: float, interval: float, beat: Callable[[Store], Any]
     ) -> None:
         self._connect = connect
         self._timeout = timeout
@@ -142,34 +106,20 @@ class StoreClient:
         self.lost = False
         # A finalizer may end a link in any thread, also in the middle of a call of this queue: of
         # all queues, only this one can be filled then.
-        self._calls: queue.SimpleQueue[tuple[Callable[[Store], Any], Future[Any] | None] | None]
-        self._calls = queue.SimpleQueue()
+        self._calls = queue.SimpleQueue[tuple[Callable[[Store], Any], Future[Any]] | None]()
         self._thread = threading.Thread(target=self._run, name="gradwire-members", daemon=True)
         self._thread.start()
 
-    def call(self, act: Callable[[Store], T], limit: float | None = None) -> T:
-        """Call with the store, and return what that returns.
-
-        Parameters
-        ----------
-        act : callable
-        limit : float, optional
-            Seconds to wait, if less than the timeout.
-
-        Raises
-        ------
-        MembershipError
-            The store did not answer in time.
-        """
+    def call(self, act: Callable[[Store], T]) -> T:
+        """Return what a call with the store does; a MembershipError if it has no answer in time."""
         answer: Future[T] = Future()
         self._calls.put((act, answer))
-        seconds = self._timeout if limit is None else min(limit, self._timeout)
         try:
-            return answer.result(seconds)
+            return answer.result(self._timeout)
         except Late:
             self.lost = True
             raise MembershipError(
-                f"the store of the members did not answer for {seconds:g} seconds: without "
+                f"the store of the members did not answer for {self._timeout:g} seconds: without "
                 "it nobody can tell who trains. Restart from a checkpoint, with a store that runs"
             ) from None
 
@@ -180,27 +130,19 @@ class StoreClient:
     def end(self, act: Callable[[Store], Any] | None = None) -> None:
         """Have the thread end after the calls before and a last one, without a wait for anything.
 
-        Any thread may do that at any moment, the garbage collector as well. A second call has no
-        effect.
-
-        Parameters
-        ----------
-        act : callable, optional
-            The last call. Nobody is told what it returns.
+        Nobody is told what the last one returns. Any thread may do that at any moment, the garbage
+        collector as well. A second call has no effect.
         """
         if not self._ended:
             self._ended = True
             if act is not None:
-                self._calls.put((act, None))
+                self._calls.put((act, Future()))
             self._calls.put(None)
 
     def join(self, limit: float) -> bool:
         """Wait for the thread's end; return whether it has come. A dead host holds it up.
 
-        Parameters
-        ----------
-        limit : float
-            Seconds to wait. The thread itself does not wait.
+        The thread itself does not wait.
         """
         if threading.current_thread() is not self._thread:
             self._thread.join(limit)
@@ -213,7 +155,7 @@ class StoreClient:
                 call = self._calls.get(timeout=max(due - time.monotonic(), 0.0))
             except queue.Empty:
                 due = time.monotonic() + self._interval
-                self._try(self._beat)
+                self._try(self._beat, Future())
                 continue
             if call is None:
                 self._store = None
@@ -221,25 +163,20 @@ class StoreClient:
             self._answer(*call)
             del call  # what the caller has is not this thread's to keep until the next call
 
-    def _answer(self, act: Callable[[Store], Any], answer: "Future[Any] | None") -> None:
+    def _answer(self, act: Callable[[Store], Any], answer: Future[Any]) -> None:
         deadline = time.monotonic() + self._timeout
         while not self._try(act, answer) and time.monotonic() < deadline:
             time.sleep(min(0.5, self._timeout / 10))
 
-    def _try(self, act: Callable[[Store], Any], answer: "Future[Any] | None" = None) -> bool:
+    def _try(self, act: Callable[[Store], Any], answer: Future[Any]) -> bool:
         """Call once; return whether the store has answered."""
         try:
             if self._store is None:
                 self._store = self._connect(timedelta(seconds=self._timeout))
-            found = act(self._store)
+            answer.set_result(act(self._store))
         except Exception as error:
             if isinstance(error, RuntimeError) and not isinstance(error, MembershipError):
                 self._store = None  # the connection is lost, or the host
                 return False
-            # What the caller is to be told.
-            if answer is not None:
-                answer.set_exception(error)
-            return True
-        if answer is not None:
-            answer.set_result(found)
+            answer.set_exception(error)  # what the caller is to be told
         return True

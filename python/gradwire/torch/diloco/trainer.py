@@ -1,7 +1,7 @@
 """DiLoCo: inner steps on every rank by itself, and outer steps on what they have in common."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,7 +14,7 @@ from gradwire.torch.diloco.checkpoint import save
 from gradwire.torch.diloco.fragments import Timetable, divide
 from gradwire.torch.diloco.membership import Membership
 from gradwire.torch.diloco.outer import OuterOptimizer
-from gradwire.torch.diloco.ranks import ElasticRanks, StaticRanks, join
+from gradwire.torch.diloco.ranks import ElasticRanks, StaticRanks
 from gradwire.torch.diloco.replica import Replica
 from gradwire.torch.diloco.report import Report
 from gradwire.torch.errors import ExchangeError
@@ -116,7 +116,7 @@ class DiLoCo:
     ) -> None:
         named = Replica.named(model)
         groups = divide(named, fragments)
-        self._timetable = Timetable(inner_steps, len(groups), delay)
+        timetable = Timetable(inner_steps, len(groups), delay)
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(
                 f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}: "
@@ -125,27 +125,25 @@ class DiLoCo:
         outer = OuterOptimizer.given(outer_lr, outer_momentum, nesterov, mixing, delay)
         self.codec = codec
         self._replica = Replica(
-            model, named, groups, codec, outer, min_numel=min_numel, min_ndim=min_ndim
+            model, named, groups, codec, outer, timetable, min_numel=min_numel, min_ndim=min_ndim
         )
-        self._replica.settings |= {"inner_steps": inner_steps, "delay": delay}
-        self._position = {"inner_step": 0, "sent": 0, "applied": 0}
         self._ranks: StaticRanks | ElasticRanks
         if membership is None:
             if state_dict is not None:
                 raise ValueError("without a membership, load a state_dict by load_state_dict()")
-            self._ranks = StaticRanks(self._replica, self._position, process_group, timeout)
+            self._ranks = StaticRanks(self._replica, process_group, timeout)
         else:
             if process_group is not None or timeout is not None:
                 raise ValueError(
                     "with a membership there is no process_group=, and timeout= is the membership's"
                 )
-            self._ranks = join(membership, self._replica, self._position, state_dict)
+            self._ranks = ElasticRanks(membership, self._replica, state_dict)
         self._flights = self._ranks.flights
         self._steps = 0
         self._closed = False
         self._hook: Any = None
         if optimizer is not None:
-            self._hook = optimizer.register_step_post_hook(lambda *_: self._hooked())
+            self._hook = optimizer.register_step_post_hook(self._hooked)
 
     # Training ---------------------------------------------------------------------------------
 
@@ -172,12 +170,12 @@ class DiLoCo:
     @property
     def inner_step(self) -> int:
         """Inner steps made, with those before a resume."""
-        return self._position["inner_step"]
+        return self._replica.position["inner_step"]
 
     @property
     def rounds(self) -> int:
         """Exchanges of a fragment that were applied."""
-        return self._position["applied"]
+        return self._replica.position["applied"]
 
     def step(self) -> int:
         """Count an inner step, and exchange what is due. Call it after the inner optimizer's.
@@ -203,28 +201,14 @@ class DiLoCo:
         """
         if self._closed:
             raise ExchangeError("this DiLoCo is closed")
-        self._position["inner_step"] += 1
+        before = self.rounds
+        self._replica.position["inner_step"] += 1
         self._steps += 1
-        before = self._position["applied"]
-        self._ranks.guard(self._advance)
-        return max(self._position["applied"] - before, 0)
+        self._ranks.advance()
+        return max(self.rounds - before, 0)
 
-    def _advance(self, between: Callable[[], None]) -> None:
-        """Send and apply what is due by now."""
-        position, flights = self._position, self._flights
-        while True:
-            between()
-            now, first = position["inner_step"], flights.first
-            if first is not None and self._timetable.applied_at(first) <= now:
-                flights.apply()
-            elif self._timetable.sent_at(position["sent"]) <= now:
-                flights.send()
-            else:
-                return
-
-    def _hooked(self) -> None:
-        if not self._closed:
-            self.step()
+    def _hooked(self, *_: object) -> None:
+        self.step()
 
     def restore(self) -> None:
         """Set this rank's parameters to the shared ones: what it has not sent yet is lost."""
@@ -237,15 +221,14 @@ class DiLoCo:
         They are the same bits on every rank. Between exchanges, a rank's own are others. Do not
         train in the block.
         """
-        kept = [each.tensor.detach().clone() for each in self._replica.records]
-        for part in self._replica.parts:
-            part.write()
+        kept = [(part, part.own()) for part in self._replica.parts]
+        for part, _ in kept:
+            part.write(part.shared)
         try:
             yield
         finally:
-            with torch.no_grad():
-                for each, values in zip(self._replica.records, kept, strict=True):
-                    each.tensor.copy_(values)
+            for part, own in kept:
+                part.write(own)
 
     # Checkpoints ------------------------------------------------------------------------------
 
@@ -261,8 +244,8 @@ class DiLoCo:
         dict
             One entry, ``rank0`` on rank 0: ``shared``, ``velocity``, ``pending`` (averages to be
             applied), ``sent`` (this rank's own parameters as they were sent, with a delay),
-            ``residual`` and ``momentum``, each a dict of tensors by the names of
-            parameters; and JSON texts ``outer`` and ``about``.
+            ``residual`` and ``momentum``, each a dict of tensors by the names of parameters; and
+            JSON texts ``outer`` and ``about``.
 
         Raises
         ------
@@ -270,7 +253,7 @@ class DiLoCo:
             An exchange under way is not finite; `step` raises it when it is due, and leaves it out.
             Save after that.
         """
-        return save(self._replica, self._flights, self._position)
+        return save(self._replica, self._flights)
 
     def load_state_dict(
         self,
@@ -322,7 +305,10 @@ class DiLoCo:
         self._closed = True
         if self._hook is not None:
             self._hook.remove()
-        self._flights.close(timeout)
+        engine = self._flights.engine
+        if timeout:
+            engine.leave(timeout)
+        engine.abandon()
         self._ranks.leave()
 
 

@@ -1,0 +1,71 @@
+"""A generation of ranks: how its members connect, and which of them reach each other."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+
+from gradwire.torch.transport import Gloo, Secret, Store, stores
+
+__all__ = ["Generation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A generation that this rank is in.
+
+    With `trained`, one of the members, or of those before, had shared parameters: nobody makes up
+    new ones. `connect` connects to the store of these members alone, each time anew: a wait there
+    holds up nobody else. The members know each other by `secret`, if there is a token. `host` is
+    that of `Gloo`.
+    """
+
+    generation: int
+    rank: int
+    members: tuple[str, ...]
+    trained: bool
+    connect: Callable[[], Store]
+    timeout: timedelta
+    secret: Secret | None = None
+    host: str | None = None
+
+    def transport(self) -> Gloo:
+        """Return what connects all members."""
+        size = len(self.members)
+        return Gloo(self.connect(), self.rank, size, self.timeout, self.secret, self.host)
+
+    def reachable(self) -> tuple[str, ...]:
+        """Connect with each of the others by itself, at the same time, as all of them do.
+
+        Returns the names of those that were reached within the timeout. Two that reach each other
+        both say so: each keeps the connection until the other has seen it.
+        """
+        others = [other for other in range(len(self.members)) if other != self.rank]
+        if not others:
+            return ()
+        deadline = time.monotonic() + self.timeout.total_seconds()
+
+        def meets(other: int) -> bool:
+            low, high = sorted((self.rank, other))
+            pair: Gloo | None = None
+            try:
+                store = stores.PrefixStore(f"pair/{low}-{high}", self.connect())
+                secret = None if self.secret is None else self.secret.of("pair", low, high)
+                pair = Gloo(store, int(self.rank == high), 2, self.timeout, secret, self.host)
+                pair.make()
+                # Gloo lets one side return before the other, to which it would be an error to
+                # leave.
+                store.set(f"met/{self.rank}", "")
+                left = timedelta(seconds=max(deadline - time.monotonic(), 0.0))
+                store.wait([f"met/{other}"], max(left, self.timeout / 10))
+            except RuntimeError:  # an ExchangeError, or one of the store
+                return False
+            finally:
+                if pair is not None:
+                    pair.leave()
+            return True
+
+        with ThreadPoolExecutor(len(others), "gradwire-reach") as threads:
+            found = list(threads.map(meets, others))
+        return tuple(self.members[other] for other, met in zip(others, found, strict=True) if met)
