@@ -103,37 +103,37 @@ class HierarchicalExchange:
 
     # The sending thread -----------------------------------------------------------------------
 
-    def start(self, job: BucketTask, sequence: int) -> InFlightBucket:
+    def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Sum this rank's share of a bucket inside the node, and start its exchange."""
         start = time.perf_counter()
-        with job.bucket.sending():
-            share, memory, nbytes = self._sum(job, sequence)
+        with task.bucket.sending():
+            share, memory, nbytes = self._sum(task, sequence)
         seconds = time.perf_counter() - start
         flight = self._between.start(share, sequence)
-        return InFlightBucket(job, sequence, contents=_Share(flight, memory, nbytes, seconds))
+        return InFlightBucket(task, sequence, contents=_Share(flight, memory, nbytes, seconds))
 
-    def _sum(self, job: BucketTask, sequence: int) -> tuple[BucketTask, torch.Tensor, int]:
+    def _sum(self, task: BucketTask, sequence: int) -> tuple[BucketTask, torch.Tensor, int]:
         """Return the mean of this rank's share over the node, its memory, and the bytes sent.
 
-        An error of this rank alone becomes that of the returned job, as in `take_buffers`.
+        An error of this rank alone becomes that of the returned task, as in `take_buffers`.
         """
-        cut, bucket, place = job.layout.cut, job.bucket, self._place
+        cut, bucket, place = task.layout.cut, task.bucket, self._place
         assert cut is not None
         assert self._scatter is not None
         nbytes = place.shares * cut.room * bucket.itemsize
-        buffers, job = take_buffers(job, [(self._sums, nbytes)] * 2)
+        buffers, task = take_buffers(task, [(self._sums, nbytes)] * 2)
         sent, received = (each[:nbytes] for each in buffers)
         rows = sent.view(bucket.dtype).view(place.shares, cut.room)
         try:
             for row, runs, length in zip(rows, cut.runs, cut.numels, strict=True):
                 bucket.pack(runs, row[:length])
         except BaseException as error:  # of any kind: the other ranks of the node wait
-            job = replace(job, error=job.error or error)
+            task = replace(task, error=task.error or error)
         self._keep(sent, received)
         wait(self._scatter.all_to_all(received, sent), sequence)
         numel, dtype = cut.numels[place.share], sum_dtype(bucket.dtype)
         try:
-            memory = self._sums.take(numel * dtype.itemsize, job.step.number, bucket)
+            memory = self._sums.take(numel * dtype.itemsize, task.step.number, bucket)
             share = memory[: numel * dtype.itemsize].view(dtype)
             every = received.view(bucket.dtype).view(place.shares, cut.room)
             torch.add(every[0, :numel], 0.0, out=share)  # as from zero: no negative zeros
@@ -141,13 +141,13 @@ class HierarchicalExchange:
                 share += part
             share = divide(share, place.shares).to(bucket.buffer.device)
         except BaseException as error:  # of any kind: those that have the same share wait
-            job = replace(job, error=job.error or error)
+            task = replace(task, error=task.error or error)
             memory = share = torch.empty(0, dtype=dtype, device=bucket.buffer.device)
         for each in buffers:  # to this thread, which works in its own order
             self._sums.give(each)
         own = backends.backend_for(share).bucket(share, share.device.type in self.carriers)
-        job = replace(job, bucket=own)
-        return job, memory, nbytes // place.shares * (place.shares - 1)
+        task = replace(task, bucket=own)
+        return task, memory, nbytes // place.shares * (place.shares - 1)
 
     # The receiving thread ---------------------------------------------------------------------
 
@@ -167,10 +167,10 @@ class HierarchicalExchange:
             try:
                 self._between.receive(contents.flight)
                 if not self.postpones:
-                    values = self._values(flight.job, contents.flight.job)
+                    values = self._values(flight.task, contents.flight.task)
             except BaseException as raised:  # of any kind: the other ranks of the node wait
                 error = raised
-        with flight.job.bucket.receiving():
+        with flight.task.bucket.receiving():
             self._share(flight, error, values)
             if not self.postpones:
                 self._give_back(flight)
@@ -184,18 +184,18 @@ class HierarchicalExchange:
         error, values = None, None
         try:
             self._between.complete(contents.flight)
-            values = self._values(flight.job, contents.flight.job)
+            values = self._values(flight.task, contents.flight.task)
         except BaseException as raised:  # of any kind: the other ranks of the node wait
             error = raised
-        with flight.job.bucket.receiving():
+        with flight.task.bucket.receiving():
             self._share(flight, error, values, whole=True)
             self._give_back(flight)
 
-    def _values(self, job: BucketTask, share: BucketTask) -> torch.Tensor:
+    def _values(self, task: BucketTask, share: BucketTask) -> torch.Tensor:
         """Return the averages of this rank's share in the bucket's dtype."""
         averages = share.bucket.buffer
-        with job.bucket.receiving():
-            values = averages.to(job.bucket.dtype)
+        with task.bucket.receiving():
+            values = averages.to(task.bucket.dtype)
             rounded = self._check_result and values.dtype != averages.dtype
             if rounded and not bool(values.isfinite().all()):
                 averages.copy_(values)
@@ -212,17 +212,17 @@ class HierarchicalExchange:
     ) -> None:
         """Gather the verdicts of the node's ranks on their shares, and the averages of these."""
         start = time.perf_counter()
-        job, place, cut = flight.job, self._place, flight.job.layout.cut
+        task, place, cut = flight.task, self._place, flight.task.layout.cut
         assert cut is not None
         assert self._gather is not None
-        room = cut.room * job.bucket.itemsize if whole or not self.postpones else 0
+        room = cut.room * task.bucket.itemsize if whole or not self.postpones else 0
         nbytes = MESSAGE_NBYTES + room
         sizes = nbytes, place.shares * nbytes
-        buffers, failed = take_buffers(job, [(self._gathers, size) for size in sizes])
+        buffers, failed = take_buffers(task, [(self._gathers, size) for size in sizes])
         error = error or failed.error
         mine, gathered = (each[:size] for each, size in zip(buffers, sizes, strict=True))
         if error is not None:
-            error = _of_all_ranks(error, _starts(job), place)
+            error = _of_all_ranks(error, _starts(task), place)
         # Layouts are those of shares, which differ inside a node.
         message = np.zeros(MESSAGE_NBYTES, np.uint8)
         write_verdict(message, 0, flight.sequence, error)
@@ -240,10 +240,10 @@ class HierarchicalExchange:
         raise_first(read_verdicts(messages, 0, flight.sequence))
         if room:
             for row, runs, numel in zip(every, cut.runs, cut.numels, strict=True):
-                part = row[MESSAGE_NBYTES:][: numel * job.bucket.itemsize]
-                job.bucket.unpack(runs, part.view(job.bucket.dtype))
-            job.bucket.store()
-        mark = job.bucket.used(*buffers)
+                part = row[MESSAGE_NBYTES:][: numel * task.bucket.itemsize]
+                task.bucket.unpack(runs, part.view(task.bucket.dtype))
+            task.bucket.store()
+        mark = task.bucket.used(*buffers)
         for each in buffers:
             self._gathers.give(each, mark)
         self.times.add("node", start)
@@ -252,16 +252,16 @@ class HierarchicalExchange:
         """Reuse the memory of a share whose averages were taken, in the stream that took them."""
         contents, flight.contents = flight.contents, None
         if isinstance(contents, _Share):
-            self._sums.give(contents.memory, flight.job.bucket.used(contents.memory))
+            self._sums.give(contents.memory, flight.task.bucket.used(contents.memory))
 
     def _keep(self, *views: torch.Tensor) -> None:
         """Keep what a collective may still hold, where it is on the host."""
         self._recent.extend(each for each in views if each.is_cpu)
 
 
-def _starts(job: BucketTask) -> dict[str, int]:
+def _starts(task: BucketTask) -> dict[str, int]:
     """Return where this rank's share of each parameter of a bucket starts."""
-    every = [piece.parameter for piece in (*job.layout.pieces, *job.layout.dense)]
+    every = [piece.parameter for piece in (*task.layout.pieces, *task.layout.dense)]
     return {each.name: each.share.start for each in every if each.share is not None}
 
 

@@ -209,16 +209,16 @@ class OwnerExchange(ExchangeBase):
 
     # The sending thread -----------------------------------------------------------------------
 
-    def send(self, job: BucketTask, sequence: int) -> InFlightBucket:
+    def send(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Encode a bucket, cut its frames by owner, and start the all-to-all of verdicts."""
         start = time.perf_counter()
-        layout = job.layout
+        layout = task.layout
         ownership = _Ownership(layout, self.world_size)
         zero, error = np.zeros(len(layout.pieces), np.int64), None
         parts: list[Bytes] = []
         message = _NOTHING
         try:
-            parts = self._cut(job, ownership, zero)
+            parts = self._cut(task, ownership, zero)
             message = np.concatenate(parts)
         except BaseException as raised:  # of any kind: the other ranks wait for the verdict
             error, parts = raised, []
@@ -234,7 +234,7 @@ class OwnerExchange(ExchangeBase):
         self._keep(mine, fronts)
         work = cast("LocalChannel", self.channel).all_to_all(fronts, mine)
         return InFlightBucket(
-            job,
+            task,
             sequence,
             works=(work,),
             contents=_Messages(ownership, message, sizes, fronts.view(self.world_size, -1), error),
@@ -242,14 +242,14 @@ class OwnerExchange(ExchangeBase):
             wire=mine.numel() - front,
         )
 
-    def _cut(self, job: BucketTask, ownership: _Ownership, zero: NDArray[np.int64]) -> list[Bytes]:
+    def _cut(self, task: BucketTask, ownership: _Ownership, zero: NDArray[np.int64]) -> list[Bytes]:
         """Return the message for each owner: its dense entries, and then its parts."""
-        layout = job.layout
+        layout = task.layout
         # Lengths are exact: no sizes are observed, and those that a checkpoint brings do not count.
         limits = [each.codec.max_encoded_len(each.numel) for each in layout.compressed]
-        frames = self._frames.take(sum(limits), job.step.number, job.bucket)
+        frames = self._frames.take(sum(limits), task.step.number, task.bucket)
         try:
-            outcomes = self._encode(job, range(len(layout.pieces)), limits, frames)
+            outcomes = self._encode(task, range(len(layout.pieces)), limits, frames)
             zero[:] = outcomes.zero
             sizes = outcomes.nbytes.tolist()
             parts = _native.split_bucket(
@@ -261,7 +261,7 @@ class OwnerExchange(ExchangeBase):
         if not layout.runs:
             return parts
         dense = torch.empty(layout.dense_numel, dtype=layout.dtype)
-        pack_dense(job, dense)
+        pack_dense(task, dense)
         values, size = dense.view(torch.uint8).numpy(), dense.element_size()
         bounds = [bound * size for bound in ownership.dense]
         return [
@@ -273,16 +273,16 @@ class OwnerExchange(ExchangeBase):
 
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
         """Exchange the parts, merge what this rank owns, and exchange that."""
-        messages, job, sequence = flight.contents, flight.job, flight.sequence
+        messages, task, sequence = flight.contents, flight.task, flight.sequence
         assert isinstance(messages, _Messages)
-        layout, others = job.layout, self.world_size - 1
+        layout, others = task.layout, self.world_size - 1
         fronts = messages.fronts.numpy()
         verdicts = read_verdicts(fronts, layout.digest, sequence)
         if any(each.failed for each in verdicts):
             share_failure(self.second, layout, sequence, messages.error)
         zeros = np.unpackbits(fronts[:, HEADER_NBYTES:], axis=1, count=len(layout.pieces))
         messages.unused = zeros.min(axis=0).astype(bool)
-        limits = messages.ownership.limits(job.bucket.itemsize)
+        limits = messages.ownership.limits(task.bucket.itemsize)
         lengths = check_lengths(verdicts, [limits[self.rank]] * self.world_size)
         received = self._swap(flight, messages.parts, messages.sizes, lengths)
         messages.parts = _NOTHING
@@ -290,8 +290,8 @@ class OwnerExchange(ExchangeBase):
         self._count(flight, sent, sent - messages.sizes[self.rank])
         error, merged, copies = None, _NOTHING, _NOTHING
         try:
-            job.step.undo([layout.compressed[index] for index in np.flatnonzero(messages.unused)])
-            merged = self._merge(job, messages, received)
+            task.step.undo([layout.compressed[index] for index in np.flatnonzero(messages.unused)])
+            merged = self._merge(task, messages, received)
             copies = np.tile(merged, self.world_size)
         except BaseException as raised:  # of any kind: the other ranks wait for the verdict
             error = raised
@@ -329,11 +329,11 @@ class OwnerExchange(ExchangeBase):
         flight.wire += wire
         flight.collectives += 1
 
-    def _merge(self, job: BucketTask, messages: _Messages, received: list[torch.Tensor]) -> Bytes:
+    def _merge(self, task: BucketTask, messages: _Messages, received: list[torch.Tensor]) -> Bytes:
         """Return the means of this rank's dense entries, and frames of the sums of its runs."""
-        layout, ownership = job.layout, messages.ownership
+        layout, ownership = task.layout, messages.ownership
         numel = ownership.dense[self.rank + 1] - ownership.dense[self.rank]
-        nbytes = numel * job.bucket.itemsize
+        nbytes = numel * task.bucket.itemsize
         runs = ownership.runs[self.rank]
         frames, merged, error = _native.merge_bucket(
             [message.numpy() for message in received],
@@ -361,30 +361,30 @@ class OwnerExchange(ExchangeBase):
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
         """Decode the messages of all owners."""
         del headers
-        messages, job = flight.contents, flight.job
+        messages, task = flight.contents, flight.task
         assert isinstance(messages, _Messages)
-        layout, bounds = job.layout, messages.ownership.dense
+        layout, bounds = task.layout, messages.ownership.dense
         means = []
         for rank, message in enumerate(messages.merged):
-            nbytes = (bounds[rank + 1] - bounds[rank]) * job.bucket.itemsize
+            nbytes = (bounds[rank + 1] - bounds[rank]) * task.bucket.itemsize
             means.append(message[:nbytes])
-            self._decode(job, messages, rank, message, nbytes)
+            self._decode(task, messages, rank, message, nbytes)
         if layout.runs:
             start = time.perf_counter()
-            unpack_dense(job, torch.cat(means).view(layout.dtype), start)
+            unpack_dense(task, torch.cat(means).view(layout.dtype), start)
 
     def _decode(
-        self, job: BucketTask, messages: _Messages, rank: int, message: torch.Tensor, start: int
+        self, task: BucketTask, messages: _Messages, rank: int, message: torch.Tensor, start: int
     ) -> None:
         """Write the averages of a rank's runs."""
-        layout = job.layout
+        layout = task.layout
         runs = messages.ownership.runs[rank]
         unused = [bool(messages.unused[run.index]) for run in runs]
         sizes = iter(_frame_sizes(message.numpy(), start, unused.count(False), rank))
         if not runs:
             return
         begins = [layout.pieces[run.index].start for run in runs]
-        nanoseconds = job.bucket.average(
+        nanoseconds = task.bucket.average(
             message,
             [start],
             [[0 if skipped else next(sizes) for skipped in unused]],
@@ -395,7 +395,7 @@ class OwnerExchange(ExchangeBase):
             ],
             unused,
             False,
-            job.scale,
+            task.scale,
             ranks=self.world_size,
         )
         layout.counters.decoded(layout.rows[[run.index for run in runs]], nanoseconds)

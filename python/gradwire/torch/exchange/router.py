@@ -97,20 +97,20 @@ class ExchangeRouter:
         for each in self._exchanges.values():
             each.close()
 
-    def start(self, job: BucketTask, sequence: int) -> InFlightBucket:
+    def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Start the exchange of a bucket; see `Exchange`."""
-        return self._exchange_of(job).start(job, sequence)
+        return self._exchange_of(task).start(task, sequence)
 
     def receive(self, flight: InFlightBucket) -> None:
         """Wait for a bucket and write the average into its buffer; see `Exchange`."""
-        self._exchange_of(flight.job).receive(flight)
+        self._exchange_of(flight.task).receive(flight)
 
     def complete(self, flight: InFlightBucket) -> None:
         """Do what `receive` has postponed, now that the whole step is good on all ranks."""
-        self._exchange_of(flight.job).complete(flight)
+        self._exchange_of(flight.task).complete(flight)
 
-    def _exchange_of(self, job: BucketTask) -> ExchangeBase:
-        compressed = job.layout.compressed
+    def _exchange_of(self, task: BucketTask) -> ExchangeBase:
+        compressed = task.layout.compressed
         part = self._part_of(compressed) if compressed else AllReduce()
         undoable = not compressed or compressed[0].codec.memory.undoable
         exchange = self._exchanges.get((part, undoable))
