@@ -14,11 +14,11 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from gradwire.torch.engine.bucket_contents import BucketContents
-from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
+from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError
+from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import (
     divide,
@@ -26,14 +26,6 @@ from gradwire.torch.exchange.dense import (
     sum_dtype,
     take_buffers,
     unpack_dense,
-)
-from gradwire.torch.exchange.wire import (
-    HEADER_NBYTES,
-    MESSAGE_NBYTES,
-    attributed,
-    raise_first,
-    read_verdicts,
-    write_verdict,
 )
 from gradwire.torch.transport import Channel
 
@@ -49,35 +41,26 @@ def _align(nbytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SlotLayout:
-    """Sizes and offsets in the slots of one bucket, in bytes; the same on every rank.
+    """Sizes and offsets in the slots of one bucket, in bytes; the same on every rank."""
 
-    Attributes
-    ----------
-    limits : tuple of int
-        Maximum size of each frame.
-    records_at, dense_at, dense_end, frames_at, nbytes : int
-    front : int
-        Bytes before the dense parameters, and at least those of a message: errors are there.
-    """
-
-    limits: tuple[int, ...]
+    limits: tuple[int, ...]  # of each frame
     records_at: int
     dense_at: int
     dense_end: int
     frames_at: int
     nbytes: int
-    front: int
+    front: int  # before the dense parameters, and at least those of a message: errors are there
 
     @classmethod
     def of(cls, layout: BucketContents, itemsize: int) -> "SlotLayout":
         """Plan the slots of a bucket from the current limits."""
         limits = tuple([parameter.limit.nbytes for parameter in layout.compressed])
-        records_at = _align(HEADER_NBYTES)
+        records_at = _align(wire.HEADER_NBYTES)
         dense_at = _align(records_at + len(limits) * _RECORD.itemsize)
         dense_end = dense_at + layout.dense_numel * itemsize
         frames_at = _align(dense_end)
-        nbytes = max(MESSAGE_NBYTES, _align(frames_at + sum(limits)))
-        front = max(MESSAGE_NBYTES, dense_at)
+        nbytes = max(wire.MESSAGE_NBYTES, _align(frames_at + sum(limits)))
+        front = max(wire.MESSAGE_NBYTES, dense_at)
         return cls(limits, records_at, dense_at, dense_end, frames_at, nbytes, front)
 
     def records(self, front: NDArray[np.uint8]) -> NDArray[np.void]:
@@ -86,13 +69,7 @@ class SlotLayout:
         return front[self.records_at : end].view(_RECORD)
 
     def read_records(self, fronts: NDArray[np.uint8]) -> NDArray[np.void]:
-        """Return the records of all ranks, one row per rank.
-
-        Raises
-        ------
-        ExchangeError
-            A frame is longer than its limit.
-        """
+        """Return the records of all ranks, one row per rank. No frame exceeds its limit."""
         records = np.stack([self.records(front) for front in fronts])
         bad = (records["size"] > np.array(self.limits, np.uint64)).any(axis=1)
         if bad.any():
@@ -120,12 +97,7 @@ class _Slots:
 class AllGatherExchange(ExchangeBase):
     """Gathers the frames of all ranks: one collective per bucket.
 
-    Parameters
-    ----------
-    channel, carriers, check_result
-        As in `ExchangeBase`.
-    mean : {"ranks", "senders"}
-        See `gradwire.exchange.AllGather`.
+    Averages are of all ranks or of senders, as `gradwire.exchange.AllGather` says.
     """
 
     def __init__(
@@ -138,14 +110,6 @@ class AllGatherExchange(ExchangeBase):
     ) -> None:
         super().__init__(channel, carriers, check_result=check_result)
         self._mean = mean
-        self._slots = BufferPool()
-        self._gathers = BufferPool()
-
-    @override
-    def close(self) -> None:
-        super().close()
-        self._slots.clear()
-        self._gathers.clear()
 
     # The sending thread -----------------------------------------------------------------------
 
@@ -153,11 +117,11 @@ class AllGatherExchange(ExchangeBase):
         """Encode a bucket and start the all-gather of its slot."""
         start = time.perf_counter()
         plan = SlotLayout.of(task.layout, task.bucket.itemsize)
-        (slot,), task = take_buffers(task, [(self._slots, plan.nbytes)])
+        (slot,), task = take_buffers(task, [(self._frames, plan.nbytes)])
         self._fill(task, plan, slot, sequence)
         self.times.add("encode", start)
         total = plan.nbytes * self.world_size
-        (gathered,), failed = take_buffers(task, [(self._gathers, total)])
+        (gathered,), failed = take_buffers(task, [(self._buffers, total)])
         if failed.error is not task.error:
             self._fill(failed, plan, slot, sequence)
         views = gathered[:total], slot[: plan.nbytes]
@@ -185,12 +149,12 @@ class AllGatherExchange(ExchangeBase):
             layout.counters.encoded(layout.rows, outcomes, outcomes.nbytes)
             if layout.runs:
                 pack_dense(task, slot[plan.dense_at : plan.dense_end].view(layout.dtype))
-            write_verdict(front, layout.digest, sequence)
+            wire.write_verdict(front, layout.digest, sequence)
             front = front[: plan.dense_at]
         except BaseException as error:  # of any kind: the other ranks wait for this slot
             front[:] = 0
-            message = front[:MESSAGE_NBYTES]
-            write_verdict(message, layout.digest, sequence, attributed(error, self.rank))
+            message = front[: wire.MESSAGE_NBYTES]
+            wire.write_verdict(message, layout.digest, sequence, wire.attributed(error, self.rank))
         task.bucket.write_header(slot, front)
 
     # The receiving thread ---------------------------------------------------------------------
@@ -208,13 +172,13 @@ class AllGatherExchange(ExchangeBase):
             self._decode(task, slots)
         finally:
             mark = task.bucket.used(slots.slot, slots.gathered)
-            self._slots.give(slots.slot, mark)
-            self._gathers.give(slots.gathered, mark)
+            self._frames.give(slots.slot, mark)
+            self._buffers.give(slots.gathered, mark)
 
     def _read(self, flight: InFlightBucket, slots: _Slots, headers: NDArray[np.uint8]) -> None:
         """Raise the error of any rank; undo the encodes of parameters that none has used."""
         task, layout = flight.task, flight.task.layout
-        raise_first(read_verdicts(headers, layout.digest, flight.sequence))
+        wire.raise_first(wire.read_verdicts(headers, layout.digest, flight.sequence))
         records = slots.plan.read_records(headers)
         slots.sizes = records["size"].tolist()
         slots.unused = records["zero"].astype(bool).min(axis=0)
@@ -266,7 +230,7 @@ class DeferredAllGather(AllGatherExchange):
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
         slots, task = flight.contents, flight.task
         assert isinstance(slots, _Slots)
-        self._slots.give(slots.slot, task.bucket.used(slots.slot))  # it was gathered, too
+        self._frames.give(slots.slot, task.bucket.used(slots.slot))  # it was gathered, too
         try:
             self._read(flight, slots, headers)
             trial = replace(task, bucket=task.bucket.scratch())
@@ -277,7 +241,7 @@ class DeferredAllGather(AllGatherExchange):
             raise
 
     def _give(self, task: BucketTask, slots: _Slots) -> None:
-        self._gathers.give(slots.gathered, task.bucket.used(slots.gathered))
+        self._buffers.give(slots.gathered, task.bucket.used(slots.gathered))
 
     def _complete(self, flight: InFlightBucket) -> None:
         slots, task = flight.contents, flight.task

@@ -15,7 +15,7 @@ from gradwire.errors import NonFiniteError
 from gradwire.torch.backends import Table
 from gradwire.torch.engine.metrics import Outcomes, StepTimes
 from gradwire.torch.engine.parameter import BucketSlice
-from gradwire.torch.engine.step import BucketTask, InFlightBucket, measure
+from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket, measure
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange.dense import (
     named_error,
@@ -35,10 +35,6 @@ class Exchange(Protocol):
     """Exchanges buckets: by frames between ranks, or inside nodes first.
 
     `start` runs in the sending thread, `receive` and `complete` in the receiving thread.
-
-    Attributes
-    ----------
-    times : StepTimes
     """
 
     @property
@@ -53,22 +49,15 @@ class Exchange(Protocol):
     def carriers(self) -> Mapping[str, str]:
         """The kinds of devices on which frames stay, with what moves them."""
 
-    @property
-    def world_size(self) -> int:
-        """Number of ranks between which frames go."""
-
     def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Start the exchange of a bucket, sparse or not."""
 
     def receive(self, flight: InFlightBucket) -> None:
         """Wait for a bucket and write the average into its buffer.
 
-        Raises
-        ------
-        GradientError
-            A gradient was not finite on some rank, or the result overflowed. All ranks raise it.
-        ExchangeError
-            A collective failed, a rank could not encode, or the ranks are out of step.
+        All ranks raise a GradientError if a gradient was not finite on some rank, or the result
+        overflowed; an ExchangeError if a collective failed, a rank could not encode, or the ranks
+        are out of step.
         """
 
     def complete(self, flight: InFlightBucket) -> None:
@@ -86,17 +75,9 @@ class ExchangeBase(abc.ABC):
     starts the same ones on every rank: an exchange must not base decisions on what only one rank
     knows.
 
-    Parameters
-    ----------
-    channel : Channel
-        A channel with no other user, for the collectives that `send` starts.
-    carriers : mapping of str to str
-        The kinds of devices on which frames stay, with what moves them; see `Transport.carriers`.
-    check_result : bool
-        Check results for overflow, because a loss scaler must detect it.
-    second : Channel, optional
-        Another one, for the collectives of the receiving thread: those of two threads would start
-        in undefined order.
+    Nobody else uses its channels: one is for the collectives that `send` starts, and ``second`` for
+    those of the receiving thread, as those of two threads would start in undefined order. With
+    ``check_result``, an average that overflows is an error, which a loss scaler has to hear of.
     """
 
     postpones: ClassVar[bool] = False
@@ -116,6 +97,8 @@ class ExchangeBase(abc.ABC):
         self.world_size = channel.size
         self.rank = channel.rank
         self.times = StepTimes()
+        self._frames = BufferPool()  # for what this rank encodes
+        self._buffers = BufferPool()  # for what collectives fill
         # Gloo's threads release a collective's tensors shortly after it completes. If these had no
         # reference here, those threads would need the GIL to free them, and old releases of torch
         # (such as 2.4) hold the GIL while they wait for those threads to end.
@@ -124,6 +107,8 @@ class ExchangeBase(abc.ABC):
     def close(self) -> None:
         """Release the channels, without closing them, and memory."""
         self._channels = None
+        self._frames.clear()
+        self._buffers.clear()
 
     @property
     def channel(self) -> Channel:
@@ -152,7 +137,7 @@ class ExchangeBase(abc.ABC):
 
     @abc.abstractmethod
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
-        """Read the verdicts of all ranks once the collectives of `send` have completed."""
+        """Return what collectives say of all ranks, once those of `send` have completed."""
 
     @abc.abstractmethod
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
@@ -233,22 +218,9 @@ class ExchangeBase(abc.ABC):
     ) -> Outcomes:
         """Encode pieces of a bucket, and record them in the step so that it can undo them.
 
-        Parameters
-        ----------
-        task : BucketTask
-        members : sequence of int
-            Indices of the pieces.
-        limits : sequence of int
-            Maximum size of each frame in bytes.
-        out : torch.Tensor
-            uint8; receives the frames, one after another.
-        positions : sequence, optional
-            The positions to send of each piece, as uint32; None lets its codec select.
-
-        Raises
-        ------
-        GradientError
-            A gradient is not finite.
+        Frames of at most so many bytes follow one another in ``out``. They have the given positions
+        of each piece; where these are None, its codec selects. Raises a GradientError if a gradient
+        is not finite.
         """
         task.check()
         if not members:
@@ -304,12 +276,3 @@ class ExchangeBase(abc.ABC):
         """Record an encode in the step, which may undo it, and measure the gradient if asked to."""
         measured = piece.parameter.measured is not None
         task.step.encode(piece.parameter, self._gradient(task, piece) if measured else None)
-
-    def _roll_back(self, task: BucketTask, pieces: Sequence[BucketSlice]) -> None:
-        """Roll back parameters whose gradients are zero on every rank, and clear their averages.
-
-        As far as the ranks can tell they are unused, and DDP would discard what is written.
-        """
-        task.step.undo([each.parameter for each in pieces])
-        for each in pieces:
-            task.bucket.clear(each.start, each.stop)

@@ -1,7 +1,7 @@
 """Parameters that are sent as they are: dense ones in a vector, and sparse gradients."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -49,19 +49,11 @@ def take_buffers(
 
 
 def pack_dense(task: BucketTask, packed: torch.Tensor) -> None:
-    """Copy the dense parameters into one vector.
-
-    Raises
-    ------
-    GradientError
-        One of them is not finite.
-    """
-    if task.bucket.pack(task.layout.runs, packed):
-        return
-    for piece in task.layout.dense:
-        count, first = _count_not_finite(task, piece)
-        if count:
-            raise GradientError(count, first, piece.parameter.name, -1)
+    """Copy the dense parameters into one vector; a GradientError if one of them is not finite."""
+    if not task.bucket.pack(task.layout.runs, packed):
+        error = _not_finite(task, task.layout.dense, -1)
+        if error is not None:
+            raise error
 
 
 def unpack_dense(task: BucketTask, averages: torch.Tensor, start: float) -> None:
@@ -92,15 +84,18 @@ def named_error(error: NonFiniteError, piece: BucketSlice) -> GradientError:
 
 def overflow_error(task: BucketTask) -> GradientError:
     """Return the error of an average that is not finite."""
-    for piece in (*task.layout.pieces, *task.layout.dense):
-        count, first = _count_not_finite(task, piece)
+    error = _not_finite(task, (*task.layout.pieces, *task.layout.dense), 0)
+    assert error is not None, "called for a finite buffer"
+    return error
+
+
+def _not_finite(task: BucketTask, pieces: Iterable[BucketSlice], rank: int) -> GradientError | None:
+    """Return the error of the first piece that has values which are not finite."""
+    for piece in pieces:
+        count, first = task.bucket.not_finite(piece.start, piece.stop, piece.parameter.width)
         if count:
-            return GradientError(count, first, piece.parameter.name, 0)
-    raise AssertionError("called for a finite buffer")
-
-
-def _count_not_finite(task: BucketTask, piece: BucketSlice) -> tuple[int, int]:
-    return task.bucket.not_finite(piece.start, piece.stop, piece.parameter.width)
+            return GradientError(count, first, piece.parameter.name, rank)
+    return None
 
 
 # Sparse gradients, as of `nn.Embedding`: a plain all-reduce, as in DDP --------------------------
@@ -134,12 +129,8 @@ def send_sparse(channel: Channel, task: BucketTask, sequence: int) -> InFlightBu
 def receive_sparse(flight: InFlightBucket, *, check_result: bool) -> None:
     """Store the average of a sparse bucket.
 
-    Raises
-    ------
-    GradientError
-        A gradient was not finite on some rank, or with ``check_result``, the result overflowed.
-    ExchangeError
-        The ranks are out of step.
+    Raises a GradientError if a gradient was not finite on some rank or, with ``check_result``, the
+    result overflowed; an ExchangeError if the ranks are out of step.
     """
     start = time.perf_counter()
     assert isinstance(flight.contents, tuple)

@@ -2,25 +2,18 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from gradwire.torch import backends
-from gradwire.torch.engine.metrics import StepTimes
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
-from gradwire.torch.errors import ExchangeError, GradientError, kind_of
+from gradwire.torch.errors import ExchangeError, GradientError
+from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import Exchange
 from gradwire.torch.exchange.dense import divide, overflow_error, sum_dtype, take_buffers
-from gradwire.torch.exchange.wire import (
-    MESSAGE_NBYTES,
-    raise_first,
-    read_verdicts,
-    wait,
-    write_verdict,
-)
 from gradwire.torch.transport import Channel, LocalChannel, RankTopology
 
 __all__ = ["Confirmation", "HierarchicalExchange"]
@@ -43,17 +36,8 @@ class HierarchicalExchange:
     in rank order, in float32: one all-to-all. It exchanges the mean with the ranks of the other
     nodes that have the same share, by another exchange, as if there were no others. At last the
     ranks of a node gather their verdicts and results: one all-gather. So all ranks have the same
-    bits, and know of an error on any of them.
-
-    Parameters
-    ----------
-    between : Exchange
-        The exchange between the nodes, of shares.
-    scatter, gather : LocalChannel, Channel
-        Channels inside the node with no other user, one for each thread.
-    place : RankTopology
-    check_result : bool
-        As in `Exchange`.
+    bits, and know of an error on any of them. Both channels are inside the node and have no other
+    user: the sending thread scatters, the receiving thread gathers.
     """
 
     def __init__(
@@ -66,6 +50,9 @@ class HierarchicalExchange:
         check_result: bool,
     ) -> None:
         self._between = between
+        self.times = between.times  # which also count what goes inside the node
+        self.postpones = between.postpones
+        self.carriers = between.carriers
         self._scatter: LocalChannel | None = scatter
         self._gather: Channel | None = gather
         self._place = place
@@ -73,26 +60,6 @@ class HierarchicalExchange:
         self._sums = BufferPool()
         self._gathers = BufferPool()
         self._recent: deque[torch.Tensor] = deque(maxlen=16)  # see base.py
-
-    @property
-    def times(self) -> StepTimes:
-        """Running sums of the exchange between the nodes, and of what goes inside the node."""
-        return self._between.times
-
-    @property
-    def postpones(self) -> bool:
-        """As the exchange between the nodes."""
-        return self._between.postpones
-
-    @property
-    def carriers(self) -> Mapping[str, str]:
-        """As the exchange between the nodes."""
-        return self._between.carriers
-
-    @property
-    def world_size(self) -> int:
-        """Number of nodes."""
-        return self._between.world_size
 
     def close(self) -> None:
         """Release the channels, without closing them, and the memory of sums."""
@@ -130,7 +97,7 @@ class HierarchicalExchange:
         except BaseException as error:  # of any kind: the other ranks of the node wait
             task = replace(task, error=task.error or error)
         self._keep(sent, received)
-        wait(self._scatter.all_to_all(received, sent), sequence)
+        wire.wait(self._scatter.all_to_all(received, sent), sequence)
         numel, dtype = cut.numels[place.share], sum_dtype(bucket.dtype)
         try:
             memory = self._sums.take(numel * dtype.itemsize, task.step.number, bucket)
@@ -154,42 +121,36 @@ class HierarchicalExchange:
     def receive(self, flight: InFlightBucket) -> None:
         """Receive this rank's share, and gather the shares of the node.
 
-        Raises
-        ------
-        GradientError, ExchangeError
-            As in `Exchange.receive`: of any share, and thus of any rank.
+        Errors are as in `Exchange.receive`: of any share, and thus of any rank.
         """
-        error, values = flight.error, None
-        contents = flight.contents
-        if isinstance(contents, _Share):
-            self.times.node_bytes += contents.nbytes
-            self.times.seconds["node"] += contents.seconds
-            try:
-                self._between.receive(contents.flight)
-                if not self.postpones:
-                    values = self._values(flight.task, contents.flight.task)
-            except BaseException as raised:  # of any kind: the other ranks of the node wait
-                error = raised
-        with flight.task.bucket.receiving():
-            self._share(flight, error, values)
-            if not self.postpones:
-                self._give_back(flight)
+        if isinstance(flight.contents, _Share):
+            self.times.node_bytes += flight.contents.nbytes
+            self.times.seconds["node"] += flight.contents.seconds
+        self._finish(flight, self._between.receive, averages=not self.postpones)
 
     def complete(self, flight: InFlightBucket) -> None:
         """Complete this rank's share, and gather the shares of the node."""
-        if not self.postpones:
-            return
-        contents = flight.contents
-        assert isinstance(contents, _Share)
-        error, values = None, None
-        try:
-            self._between.complete(contents.flight)
-            values = self._values(flight.task, contents.flight.task)
-        except BaseException as raised:  # of any kind: the other ranks of the node wait
-            error = raised
+        if self.postpones:
+            self._finish(flight, self._between.complete, averages=True)
+
+    def _finish(
+        self, flight: InFlightBucket, act: Callable[[InFlightBucket], None], *, averages: bool
+    ) -> None:
+        """Receive or complete this rank's share, and gather how all fared, and averages if so."""
+        error, values, share = flight.error, None, flight.contents
+        if isinstance(share, _Share):
+            try:
+                act(share.flight)
+                if averages:
+                    values = self._values(flight.task, share.flight.task)
+            except BaseException as raised:  # of any kind: the other ranks of the node wait
+                error = raised
         with flight.task.bucket.receiving():
-            self._share(flight, error, values, whole=True)
-            self._give_back(flight)
+            self._gather_shares(flight, error, values, averages=averages)
+            if averages and isinstance(share, _Share):
+                # In the stream that took the averages.
+                self._sums.give(share.memory, flight.task.bucket.used(share.memory))
+                flight.contents = None
 
     def _values(self, task: BucketTask, share: BucketTask) -> torch.Tensor:
         """Return the averages of this rank's share in the bucket's dtype."""
@@ -202,21 +163,21 @@ class HierarchicalExchange:
                 raise overflow_error(share)
         return values
 
-    def _share(
+    def _gather_shares(
         self,
         flight: InFlightBucket,
         error: BaseException | None,
         values: torch.Tensor | None,
         *,
-        whole: bool = False,
+        averages: bool,
     ) -> None:
         """Gather the verdicts of the node's ranks on their shares, and the averages of these."""
         start = time.perf_counter()
         task, place, cut = flight.task, self._place, flight.task.layout.cut
         assert cut is not None
         assert self._gather is not None
-        room = cut.room * task.bucket.itemsize if whole or not self.postpones else 0
-        nbytes = MESSAGE_NBYTES + room
+        room = cut.room * task.bucket.itemsize if averages else 0
+        nbytes = wire.MESSAGE_NBYTES + room
         sizes = nbytes, place.shares * nbytes
         buffers, failed = take_buffers(task, [(self._gathers, size) for size in sizes])
         error = error or failed.error
@@ -224,35 +185,29 @@ class HierarchicalExchange:
         if error is not None:
             error = _of_all_ranks(error, _starts(task), place)
         # Layouts are those of shares, which differ inside a node.
-        message = np.zeros(MESSAGE_NBYTES, np.uint8)
-        write_verdict(message, 0, flight.sequence, error)
-        mine[:MESSAGE_NBYTES] = torch.from_numpy(message)
+        message = np.zeros(wire.MESSAGE_NBYTES, np.uint8)
+        wire.write_verdict(message, 0, flight.sequence, error)
+        mine[: wire.MESSAGE_NBYTES] = torch.from_numpy(message)
         if values is not None:
-            end = MESSAGE_NBYTES + values.nbytes
-            mine[MESSAGE_NBYTES:end] = values.view(torch.uint8).to(mine.device)
+            end = wire.MESSAGE_NBYTES + values.nbytes
+            mine[wire.MESSAGE_NBYTES : end] = values.view(torch.uint8).to(mine.device)
         self._keep(mine, gathered)
-        wait(self._gather.all_gather(gathered, mine), flight.sequence)
+        wire.wait(self._gather.all_gather(gathered, mine), flight.sequence)
         every = gathered.view(place.shares, nbytes)
         self.times.node_bytes += mine.numel() * (place.shares - 1)
         if error is not None and not isinstance(error, ExchangeError | GradientError):
             raise error
-        messages = every[:, :MESSAGE_NBYTES].cpu().numpy()
-        raise_first(read_verdicts(messages, 0, flight.sequence))
+        messages = every[:, : wire.MESSAGE_NBYTES].cpu().numpy()
+        wire.raise_first(wire.read_verdicts(messages, 0, flight.sequence))
         if room:
             for row, runs, numel in zip(every, cut.runs, cut.numels, strict=True):
-                part = row[MESSAGE_NBYTES:][: numel * task.bucket.itemsize]
+                part = row[wire.MESSAGE_NBYTES :][: numel * task.bucket.itemsize]
                 task.bucket.unpack(runs, part.view(task.bucket.dtype))
             task.bucket.store()
         mark = task.bucket.used(*buffers)
         for each in buffers:
             self._gathers.give(each, mark)
         self.times.add("node", start)
-
-    def _give_back(self, flight: InFlightBucket) -> None:
-        """Reuse the memory of a share whose averages were taken, in the stream that took them."""
-        contents, flight.contents = flight.contents, None
-        if isinstance(contents, _Share):
-            self._sums.give(contents.memory, flight.task.bucket.used(contents.memory))
 
     def _keep(self, *views: torch.Tensor) -> None:
         """Keep what a collective may still hold, where it is on the host."""
@@ -285,13 +240,8 @@ def _of_all_ranks(
 class Confirmation:
     """Tells the other ranks of the node, once a step, how it fared on this one.
 
-    Parameters
-    ----------
-    channel : Channel
-        A channel inside the node with no other user.
-    place : RankTopology
-    starts : mapping of str to int
-        Where this rank's share of each parameter starts.
+    The channel is inside the node, and has no other user. This rank's share of each parameter
+    begins where ``starts`` says.
     """
 
     def __init__(self, channel: Channel, place: RankTopology, starts: Mapping[str, int]) -> None:
@@ -299,22 +249,14 @@ class Confirmation:
         self._place = place
         self._starts = starts
         # Kept until the channel is closed: see base.py.
-        self._mine = torch.zeros(MESSAGE_NBYTES, dtype=torch.uint8, device="cpu")
-        self._every = self._mine.new_empty((channel.size, MESSAGE_NBYTES))
+        self._mine = torch.zeros(wire.MESSAGE_NBYTES, dtype=torch.uint8, device="cpu")
+        self._every = self._mine.new_empty((channel.size, wire.MESSAGE_NBYTES))
 
     def __call__(self, error: BaseException | None) -> None:
-        """Raise the first error of any rank of the node. A collective.
-
-        Raises
-        ------
-        GradientError, ExchangeError
-        """
-        write_verdict(self._mine.numpy(), 0, 0, _of_all_ranks(error, self._starts, self._place))
-        try:
+        """Raise the first error of any rank of the node. A collective."""
+        wire.write_verdict(
+            self._mine.numpy(), 0, 0, _of_all_ranks(error, self._starts, self._place)
+        )
+        with wire.explained("another rank of this node did not end the same backward pass"):
             self._channel.all_gather(self._every.view(-1), self._mine).wait()
-        except RuntimeError as failure:
-            raise kind_of(failure)(
-                f"another rank of this node did not end the same backward pass ({failure})",
-                getattr(failure, "rank", None),
-            ) from failure
-        raise_first(read_verdicts(self._every.numpy(), 0, 0))
+        wire.raise_first(wire.read_verdicts(self._every.numpy(), 0, 0))

@@ -22,7 +22,6 @@ from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange.dense import named_error
 from gradwire.torch.exchange.value_sum import SharedSelection, ValueSumExchange
 from gradwire.torch.exchange.wire import wait
-from gradwire.torch.transport import Work
 
 __all__ = ["LeaderExchange"]
 
@@ -36,18 +35,10 @@ class LeaderExchange(ValueSumExchange):
     # The sending thread -----------------------------------------------------------------------
 
     def _select_shared(self, task: BucketTask, sequence: int) -> SharedSelection:
+        """One broadcast per rank that leads for any piece, in the same order on all ranks."""
         count = len(task.layout.pieces)
         nothing = np.empty(0, np.uint32)
         selection = SharedSelection([0] * count, [nothing] * count, {}, [0] * count)
-        for members, message, work in self._broadcast(task, selection):
-            wait(work, sequence)
-            self._read(task, members, message.numpy(), selection)
-        return selection
-
-    def _broadcast(
-        self, task: BucketTask, selection: SharedSelection
-    ) -> list[tuple[list[int], torch.Tensor, Work]]:
-        """Start one broadcast per rank that leads for any piece, in the same order on all ranks."""
         by_leader: dict[int, list[int]] = {}
         for index, piece in enumerate(task.layout.pieces):
             leader = (task.step.number + piece.parameter.turn) % self.world_size
@@ -63,7 +54,10 @@ class LeaderExchange(ValueSumExchange):
             selection.collectives += 1
             selection.room += message.numel()
             messages.append((members, message, work))
-        return messages
+        for members, message, work in messages:
+            wait(work, sequence)
+            self._read(task, members, message.numpy(), selection)
+        return selection
 
     def _select_as_leader(
         self,

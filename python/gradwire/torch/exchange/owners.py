@@ -25,26 +25,17 @@ from typing import ClassVar, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from gradwire import _native
 from gradwire.errors import NonFiniteError
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
+from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError
+from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, unpack_dense
-from gradwire.torch.exchange.wire import (
-    HEADER_NBYTES,
-    Bytes,
-    Verdict,
-    read_verdicts,
-    share_failure,
-    wait,
-    write_verdict,
-)
-from gradwire.torch.transport import Channel, LocalChannel
+from gradwire.torch.transport import LocalChannel
 
 __all__ = ["OwnerExchange", "check_lengths"]
 
@@ -80,39 +71,26 @@ class _Ownership:
     Where entries in a row share scales, such as those of a column of `gradwire.quantize.TwoMeans`,
     runs begin where such a group does, unless that would make them too unequal. So owners quantize
     whole groups again, and no frame is cut within one.
-
-    Attributes
-    ----------
-    bounds : list of list of int
-        Where the runs of each compressed parameter begin and end, in its entries.
-    owners : list of list of int
-        The rank that owns each of them; no rank owns two runs of one parameter.
-    runs : list of list of _Run
-        Those of each rank, in the order of the bucket.
-    dense : list of int
-        Where each rank's dense entries begin and end.
     """
 
     __slots__ = ("bounds", "dense", "owners", "runs")
 
     def __init__(self, layout: BucketContents, size: int) -> None:
         cuts = [_cut(parameter, size) for parameter in layout.compressed]
+        # Where the runs of each compressed parameter begin and end, in its entries.
         self.bounds = [bounds for bounds, _ in cuts]
+        # The rank that owns each of them; no rank owns two runs of one parameter.
         self.owners = [owners for _, owners in cuts]
+        # Those of each rank, in the order of the bucket.
         self.runs: list[list[_Run]] = [[] for _ in range(size)]
         for index, (bounds, owners) in enumerate(cuts):
             for owner, (start, stop) in zip(owners, pairwise(bounds), strict=True):
                 self.runs[owner].append(_Run(index, start, stop))
+        # Where each rank's dense entries begin and end.
         self.dense = _divide_evenly(layout.dense_numel, size)
 
     def limits(self, itemsize: int) -> list[int]:
-        """Return for each rank a bound on messages about what it owns, in bytes.
-
-        Parameters
-        ----------
-        itemsize : int
-            Bytes of a dense entry.
-        """
+        """Return for each rank a bound on messages about what it owns, in bytes."""
         return [
             itemsize * (stop - start)
             + sum(_FRAME_NBYTES + _ENTRY_NBYTES * (each.stop - each.start) for each in runs)
@@ -144,7 +122,7 @@ def _divide_evenly(numel: int, size: int) -> list[int]:
     return [numel * rank // size for rank in range(size + 1)]
 
 
-def check_lengths(verdicts: Sequence[Verdict], limits: Sequence[int]) -> list[int]:
+def check_lengths(verdicts: Sequence[wire.Verdict], limits: Sequence[int]) -> list[int]:
     """Return the bytes that ranks announce; ExchangeError if that is more than there can be."""
     lengths = [each.nbytes for each in verdicts]
     for rank, (length, limit) in enumerate(zip(lengths, limits, strict=True)):
@@ -157,7 +135,7 @@ def check_lengths(verdicts: Sequence[Verdict], limits: Sequence[int]) -> list[in
     return lengths
 
 
-def _frame_sizes(message: Bytes, at: int, count: int, rank: int) -> list[int]:
+def _frame_sizes(message: wire.Bytes, at: int, count: int, rank: int) -> list[int]:
     """Return the bytes of so many frames that follow one another, as their headers say."""
     sizes = []
     for _ in range(count):
@@ -176,7 +154,7 @@ class _Messages:
     """The messages of one bucket."""
 
     ownership: _Ownership
-    parts: Bytes  # for all owners, one after another: dense entries, and parts of frames
+    parts: wire.Bytes  # for all owners, one after another: dense entries, and parts of frames
     sizes: list[int]  # of the parts for each owner
     fronts: torch.Tensor  # verdicts and zero flags of all ranks
     error: BaseException | None = None  # why this rank has no parts
@@ -189,23 +167,10 @@ class _Messages:
 class OwnerExchange(ExchangeBase):
     """Sends parts of frames to their owners, and what those make of the sums to all ranks.
 
-    Parameters
-    ----------
-    channel, second : LocalChannel
-    check_result : bool
-        As in `ExchangeBase`.
+    Both channels are a `LocalChannel`. Frames are on the host.
     """
 
     _KEPT: ClassVar[int] = 8
-
-    def __init__(self, channel: Channel, *, check_result: bool, second: Channel) -> None:
-        super().__init__(channel, {}, check_result=check_result, second=second)
-        self._frames = BufferPool()
-
-    @override
-    def close(self) -> None:
-        super().close()
-        self._frames.clear()
 
     # The sending thread -----------------------------------------------------------------------
 
@@ -215,7 +180,7 @@ class OwnerExchange(ExchangeBase):
         layout = task.layout
         ownership = _Ownership(layout, self.world_size)
         zero, error = np.zeros(len(layout.pieces), np.int64), None
-        parts: list[Bytes] = []
+        parts: list[wire.Bytes] = []
         message = _NOTHING
         try:
             parts = self._cut(task, ownership, zero)
@@ -223,11 +188,11 @@ class OwnerExchange(ExchangeBase):
         except BaseException as raised:  # of any kind: the other ranks wait for the verdict
             error, parts = raised, []
         sizes = [each.size for each in parts]
-        front = HEADER_NBYTES + -(-len(layout.pieces) // 8)
+        front = wire.HEADER_NBYTES + -(-len(layout.pieces) // 8)
         rows = np.zeros((self.world_size, front), np.uint8)
-        rows[:, HEADER_NBYTES:] = np.packbits(zero.astype(bool))
+        rows[:, wire.HEADER_NBYTES :] = np.packbits(zero.astype(bool))
         for row, nbytes in zip(rows, sizes or [0] * self.world_size, strict=True):
-            write_verdict(row[:HEADER_NBYTES], layout.digest, sequence, error, nbytes)
+            wire.write_verdict(row[: wire.HEADER_NBYTES], layout.digest, sequence, error, nbytes)
         mine = torch.from_numpy(rows).view(-1)
         fronts = torch.empty_like(mine)
         self.times.add("encode", start)
@@ -242,7 +207,9 @@ class OwnerExchange(ExchangeBase):
             wire=mine.numel() - front,
         )
 
-    def _cut(self, task: BucketTask, ownership: _Ownership, zero: NDArray[np.int64]) -> list[Bytes]:
+    def _cut(
+        self, task: BucketTask, ownership: _Ownership, zero: NDArray[np.int64]
+    ) -> list[wire.Bytes]:
         """Return the message for each owner: its dense entries, and then its parts."""
         layout = task.layout
         # Lengths are exact: no sizes are observed, and those that a checkpoint brings do not count.
@@ -277,10 +244,10 @@ class OwnerExchange(ExchangeBase):
         assert isinstance(messages, _Messages)
         layout, others = task.layout, self.world_size - 1
         fronts = messages.fronts.numpy()
-        verdicts = read_verdicts(fronts, layout.digest, sequence)
+        verdicts = wire.read_verdicts(fronts, layout.digest, sequence)
         if any(each.failed for each in verdicts):
-            share_failure(self.second, layout, sequence, messages.error)
-        zeros = np.unpackbits(fronts[:, HEADER_NBYTES:], axis=1, count=len(layout.pieces))
+            wire.share_failure(self.second, layout, sequence, messages.error)
+        zeros = np.unpackbits(fronts[:, wire.HEADER_NBYTES :], axis=1, count=len(layout.pieces))
         messages.unused = zeros.min(axis=0).astype(bool)
         limits = messages.ownership.limits(task.bucket.itemsize)
         lengths = check_lengths(verdicts, [limits[self.rank]] * self.world_size)
@@ -295,31 +262,31 @@ class OwnerExchange(ExchangeBase):
             copies = np.tile(merged, self.world_size)
         except BaseException as raised:  # of any kind: the other ranks wait for the verdict
             error = raised
-        verdict = np.zeros(HEADER_NBYTES, np.uint8)
-        write_verdict(verdict, layout.digest, sequence, error, merged.size)
-        mine = torch.from_numpy(verdict)
-        every = mine.new_empty(self.world_size * HEADER_NBYTES)
+        header = np.zeros(wire.HEADER_NBYTES, np.uint8)
+        wire.write_verdict(header, layout.digest, sequence, error, merged.size)
+        mine = torch.from_numpy(header)
+        every = mine.new_empty(self.world_size * wire.HEADER_NBYTES)
         self._keep(mine, every)
-        wait(self.second.all_gather(every, mine), sequence)
+        wire.wait(self.second.all_gather(every, mine), sequence)
         rows: NDArray[np.uint8] = every.view(self.world_size, -1).numpy()
-        self._count(flight, HEADER_NBYTES, others * HEADER_NBYTES)
-        verdicts = read_verdicts(rows, layout.digest, sequence)
+        self._count(flight, wire.HEADER_NBYTES, others * wire.HEADER_NBYTES)
+        verdicts = wire.read_verdicts(rows, layout.digest, sequence)
         if any(each.failed for each in verdicts):
-            share_failure(self.second, layout, sequence, error, "merge what it owns")
+            wire.share_failure(self.second, layout, sequence, error, "merge what it owns")
         lengths = check_lengths(verdicts, limits)
         messages.merged = self._swap(flight, copies, [merged.size] * self.world_size, lengths)
         self._count(flight, copies.size, others * merged.size)
         return rows
 
     def _swap(
-        self, flight: InFlightBucket, message: Bytes, sizes: list[int], lengths: list[int]
+        self, flight: InFlightBucket, message: wire.Bytes, sizes: list[int], lengths: list[int]
     ) -> list[torch.Tensor]:
         """Send each rank its bytes of a message; return those of all ranks for this one."""
         mine = torch.from_numpy(message)
         every = mine.new_empty(sum(lengths))
         self._keep(mine, every)
         work = cast("LocalChannel", self.second).all_to_all(every, mine, lengths, sizes)
-        wait(work, flight.sequence)
+        wire.wait(work, flight.sequence)
         return list(torch.split(every, lengths))
 
     @staticmethod
@@ -329,7 +296,9 @@ class OwnerExchange(ExchangeBase):
         flight.wire += wire
         flight.collectives += 1
 
-    def _merge(self, task: BucketTask, messages: _Messages, received: list[torch.Tensor]) -> Bytes:
+    def _merge(
+        self, task: BucketTask, messages: _Messages, received: list[torch.Tensor]
+    ) -> wire.Bytes:
         """Return the means of this rank's dense entries, and frames of the sums of its runs."""
         layout, ownership = task.layout, messages.ownership
         numel = ownership.dense[self.rank + 1] - ownership.dense[self.rank]
@@ -383,16 +352,11 @@ class OwnerExchange(ExchangeBase):
         sizes = iter(_frame_sizes(message.numpy(), start, unused.count(False), rank))
         if not runs:
             return
-        begins = [layout.pieces[run.index].start for run in runs]
         nanoseconds = task.bucket.average(
             message,
             [start],
             [[0 if skipped else next(sizes) for skipped in unused]],
-            [
-                end
-                for begin, run in zip(begins, runs, strict=True)
-                for end in (begin + run.start, begin + run.stop)
-            ],
+            [layout.pieces[run.index].start + end for run in runs for end in (run.start, run.stop)],
             unused,
             False,
             task.scale,

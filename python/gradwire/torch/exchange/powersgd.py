@@ -25,18 +25,9 @@ from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError
+from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, unpack_dense
-from gradwire.torch.exchange.wire import (
-    WORD_NUMEL,
-    Flags,
-    check_word,
-    read_flags,
-    same_word,
-    share_failure,
-    wait,
-    word_flags,
-)
 from gradwire.torch.transport import Channel
 
 __all__ = ["PowerSGDExchange"]
@@ -57,15 +48,7 @@ class _Factors:
 
 
 class PowerSGDExchange(ExchangeBase):
-    """Sums factors of low rank.
-
-    Parameters
-    ----------
-    channel, carriers, check_result, second
-        As in `ExchangeBase`.
-    rank : int
-        Of the approximation.
-    """
+    """Sums factors of low rank: ``rank`` is that of the approximation."""
 
     def __init__(
         self,
@@ -85,8 +68,8 @@ class PowerSGDExchange(ExchangeBase):
         """Compute P of each piece, and start their sum."""
         start = time.perf_counter()
         factors = self._factors(task)
-        word = check_word(task.layout.digest, sequence, task.step.number)
-        flags = Flags(task.layout, word)
+        word = wire.check_word(task.layout.digest, sequence, task.step.number)
+        flags = wire.Flags(task.layout, word)
         try:
             self._fill(task, factors, flags)
         except BaseException as error:  # of any kind: the other ranks wait for the vector
@@ -112,18 +95,18 @@ class PowerSGDExchange(ExchangeBase):
     def _second_numel(self, task: BucketTask) -> int:
         """Return the length of what is summed when P has arrived: 0 of a bucket without P."""
         numel = self._columns * sum(each.columns for each in _states(task))
-        return WORD_NUMEL + numel if numel else 0
+        return wire.WORD_NUMEL + numel if numel else 0
 
     def _factors(self, task: BucketTask) -> _Factors:
         layout, bucket = task.layout, task.bucket
-        front = Flags.numel(layout) + layout.dense_numel
+        front = wire.Flags.numel(layout) + layout.dense_numel
         numel = self._columns * sum(each.rows for each in _states(task))
         dtype = sum_dtype(layout.dtype)
         vector = torch.zeros(front + numel, dtype=dtype, device=bucket.frames_on)
-        dense, ps = vector[Flags.numel(layout) : front], vector[front:]
+        dense, ps = vector[wire.Flags.numel(layout) : front], vector[front:]
         return _Factors(vector, dense, ps, [])
 
-    def _fill(self, task: BucketTask, factors: _Factors, flags: Flags) -> None:
+    def _fill(self, task: BucketTask, factors: _Factors, flags: wire.Flags) -> None:
         task.check()
         layout = task.layout
         at = 0
@@ -136,7 +119,8 @@ class PowerSGDExchange(ExchangeBase):
                 flags.use(index)
             matrix = state.matrix(gradient)
             factors.matrices.append(matrix)
-            p = matrix @ _column_major(state.first())
+            # Products with a few columns are several times as fast if each is contiguous.
+            p = matrix @ state.first().T.contiguous().T
             factors.ps[at : at + p.numel()] = p.view(-1)
             at += p.numel()
             nbytes = 4 * self._columns * (state.rows + state.columns)
@@ -152,15 +136,15 @@ class PowerSGDExchange(ExchangeBase):
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
         factors = flight.contents
         assert isinstance(factors, _Factors)
-        nbytes = Flags.numel(flight.task.layout) * factors.vector.element_size()
+        nbytes = wire.Flags.numel(flight.task.layout) * factors.vector.element_size()
         return flight.task.bucket.read_headers(factors.vector.view(torch.uint8).view(1, -1), nbytes)
 
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
         factors, task = flight.contents, flight.task
         assert isinstance(factors, _Factors)
-        sums = read_flags(headers[0], factors.vector.dtype)
+        sums = wire.read_flags(headers[0], factors.vector.dtype)
         if sums.failed:
-            share_failure(self.second, task.layout, flight.sequence, factors.error)
+            wire.share_failure(self.second, task.layout, flight.sequence, factors.error)
         sums.check_step(flight.sequence)
         start = time.perf_counter()
         if factors.matrices:
@@ -178,7 +162,7 @@ class PowerSGDExchange(ExchangeBase):
         states, width = _states(task), self._columns
         sums = _parts(factors.ps.to(torch.float32).cpu(), [each.rows for each in states], width)
         second = torch.empty(self._second_numel(task), dtype=torch.float32, device="cpu")
-        flags, factor = second[:WORD_NUMEL], second[WORD_NUMEL:]
+        flags, factor = second[: wire.WORD_NUMEL], second[wire.WORD_NUMEL :]
         qs = _parts(factor, [each.columns for each in states], width)
         bases: list[torch.Tensor] = []
         digest = 0
@@ -189,12 +173,12 @@ class PowerSGDExchange(ExchangeBase):
             transposed = torch.from_numpy(columns)
             q.copy_((transposed @ matrix).T)
             bases.append(transposed.T)
-        flags.copy_(torch.tensor(word_flags(check_word(digest)), device="cpu"))
+        flags.copy_(torch.tensor(wire.word_flags(wire.check_word(digest)), device="cpu"))
         vector = second.to(task.bucket.frames_on)
         self._keep(vector)
-        wait(self.second.all_reduce(vector), sequence)
+        wire.wait(self.second.all_reduce(vector), sequence)
         second.copy_(vector)
-        if not same_word((flags > 0).tolist()):
+        if not wire.same_word((flags > 0).tolist()):
             raise ExchangeError(
                 f"the ranks have different bits of P at bucket {sequence}, although they computed "
                 "it from one sum: they would apply different averages. The all-reduce did not give "
@@ -256,27 +240,13 @@ def _parts(vector: torch.Tensor, lengths: Sequence[int], width: int) -> list[tor
     return [part.view(-1, width) for part in parts]
 
 
-def _column_major(factor: torch.Tensor) -> torch.Tensor:
-    """Return a factor, shape (length, rank), whose columns are contiguous.
-
-    Matrix products with a few columns are several times as fast with these.
-    """
-    return factor.T.contiguous().T
-
-
 def _product(
     p: torch.Tensor, transposed: torch.Tensor, out: torch.Tensor, term: torch.Tensor
 ) -> torch.Tensor:
     """Return ``p q^T``, added up in a fixed order: the same bits on every processor.
 
-    Parameters
-    ----------
-    p : torch.Tensor
-        shape (rows, rank).
-    transposed : torch.Tensor
-        ``q^T``, shape (rank, columns).
-    out, term : torch.Tensor
-        shape (at least rows, columns): memory of the result, and for its terms.
+    ``p`` has the shape (rows, rank), the transposed q (rank, columns). The result and its terms are
+    in memory of at least so many rows and columns.
     """
     total, term = out[: len(p)], term[: len(p)]
     torch.mul(p[:, :1], transposed[0], out=total)
@@ -286,13 +256,7 @@ def _product(
 
 
 def _is_zero(gradient: NDArray[np.floating], piece: BucketSlice) -> bool:
-    """Tell whether all entries are zero.
-
-    Raises
-    ------
-    GradientError
-        One of them is not finite.
-    """
+    """Tell whether all entries are zero; a GradientError if one of them is not finite."""
     # One read in most cases. The sum of finite values may overflow; then look at every entry.
     total = torch.from_numpy(gradient).sum().item()
     if not math.isfinite(total):

@@ -3,17 +3,16 @@
 import abc
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.metrics import Outcomes
-from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
+from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import (
     divide,
@@ -24,7 +23,6 @@ from gradwire.torch.exchange.dense import (
     unpack_dense,
 )
 from gradwire.torch.exchange.wire import Flags, FlagSums, check_word, read_flags, share_failure
-from gradwire.torch.transport import Channel
 
 __all__ = ["AllReduceExchange", "SharedSelection", "ValueSumExchange"]
 
@@ -36,34 +34,16 @@ memory of their frames, which is needed in addition to the vectors."""
 
 @dataclass(slots=True, eq=False)
 class SharedSelection:
-    """The entries of one bucket that all ranks send.
+    """The entries of one bucket that all ranks send."""
 
-    Attributes
-    ----------
-    counts : list of int
-        Number of entries of each piece; the same on every rank, even after a failure.
-    positions : list
-        Their positions, as uint32; None for all entries of a piece, or until it is encoded.
-    encoded : dict
-        Pieces already encoded, by index: outcome and values.
-    nbytes : list of int
-        Bytes on the wire for the positions of each piece.
-    facts : object
-        What all ranks must agree on to select the same positions.
-    error : BaseException or None
-        Why this rank has no values for some of them.
-    collectives, room : int
-        Collectives made for the positions, and bytes passed to them.
-    """
-
-    counts: list[int]
-    positions: list[NDArray[np.uint32] | None]
-    encoded: dict[int, tuple[Outcomes, torch.Tensor]]
-    nbytes: list[int]
-    facts: object = None
-    error: BaseException | None = None
-    collectives: int = 0
-    room: int = 0
+    counts: list[int]  # entries of each piece: the same on every rank, even after a failure
+    positions: list[NDArray[np.uint32] | None]  # None for all entries, or until it is encoded
+    encoded: dict[int, tuple[Outcomes, torch.Tensor]]  # by piece, if it is by now: and its values
+    nbytes: list[int]  # on the wire for the positions of each piece
+    facts: object = None  # what all ranks must agree on to select the same positions
+    error: BaseException | None = None  # why this rank has no values for some of them
+    collectives: int = 0  # made for the positions
+    room: int = 0  # bytes passed to these
 
 
 @dataclass(slots=True, eq=False)
@@ -89,30 +69,7 @@ class ValueSumExchange(ExchangeBase):
 
     A rank's vector consists of flags, the dense parameters, and the values of all pieces. If the
     dense parameters need another dtype than the values, the values are a second vector.
-
-    Parameters
-    ----------
-    channel, carriers, check_result, second
-        As in `ExchangeBase`.
     """
-
-    def __init__(
-        self,
-        channel: Channel,
-        carriers: Mapping[str, str],
-        *,
-        check_result: bool,
-        second: Channel,
-    ) -> None:
-        super().__init__(channel, carriers, check_result=check_result, second=second)
-        self._buffers = BufferPool()
-        self._frames = BufferPool()
-
-    @override
-    def close(self) -> None:
-        super().close()
-        self._buffers.clear()
-        self._frames.clear()
 
     # What such an exchange is -----------------------------------------------------------------
 
@@ -178,18 +135,16 @@ class ValueSumExchange(ExchangeBase):
         task.check()
         layout, selection = task.layout, sums.selection
         ends = list(itertools.accumulate(selection.counts, initial=0))
-        zeros: list[bool] = []
         for members in _batches(layout, selection):
             done = selection.encoded.get(members[0])
             outcomes, values = done or self._encode_values(task, selection, members)
             sums.values[ends[members[0]] : ends[members[-1] + 1]] = values
-            zeros += outcomes.zero.tolist()
+            for index, zero in zip(members, outcomes.zero.tolist(), strict=True):
+                if not zero:
+                    sums.flags.use(index)
             nbytes = outcomes.count * sums.values.element_size()
             nbytes += [selection.nbytes[index] for index in members]
             layout.counters.encoded(layout.rows[members], outcomes, nbytes)
-        for index, zero in enumerate(zeros):
-            if not zero:
-                sums.flags.use(index)
         if layout.runs:
             pack_dense(task, sums.dense)
 
@@ -282,7 +237,11 @@ class ValueSumExchange(ExchangeBase):
             if whole:
                 runs = [(pieces[index].start, pieces[index].stop) for index in whole]
                 bucket.unpack(runs, self._mean(task, _joined(values, ends, whole)))
-        self._roll_back(task, [each for each, sent in zip(pieces, used, strict=True) if not sent])
+        # As far as the ranks can tell these are unused: DDP would discard what is written.
+        unused = [each for each, sent in zip(pieces, used, strict=True) if not sent]
+        task.step.undo([each.parameter for each in unused])
+        for each in unused:
+            bucket.clear(each.start, each.stop)
 
     def _mean(self, task: BucketTask, total: torch.Tensor) -> torch.Tensor:
         """Return the mean of summed values, in float32 and times the loss scale."""
