@@ -20,13 +20,7 @@ from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import ExchangeBase
-from gradwire.torch.exchange.dense import (
-    divide,
-    pack_dense,
-    sum_dtype,
-    take_buffers,
-    unpack_dense,
-)
+from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, take_buffers, unpack_dense
 from gradwire.torch.transport import Channel
 
 __all__ = ["AllGatherExchange", "DeferredAllGather", "SlotLayout"]

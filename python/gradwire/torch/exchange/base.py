@@ -17,12 +17,7 @@ from gradwire.torch.engine.metrics import Outcomes, StepTimes
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket, measure
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.exchange.dense import (
-    named_error,
-    overflow_error,
-    receive_sparse,
-    send_sparse,
-)
+from gradwire.torch.exchange.dense import named_error, overflow_error, receive_sparse, send_sparse
 from gradwire.torch.exchange.wire import wait
 from gradwire.torch.transport import Channel
 

@@ -76,7 +76,7 @@ class _Ownership:
     __slots__ = ("bounds", "dense", "owners", "runs")
 
     def __init__(self, layout: BucketContents, size: int) -> None:
-        cuts = [_cut(parameter, size) for parameter in layout.compressed]
+        cuts = [_runs_of(parameter, size) for parameter in layout.compressed]
         # Where the runs of each compressed parameter begin and end, in its entries.
         self.bounds = [bounds for bounds, _ in cuts]
         # The rank that owns each of them; no rank owns two runs of one parameter.
@@ -98,7 +98,7 @@ class _Ownership:
         ]
 
 
-def _cut(parameter: ParameterSlot, size: int) -> tuple[list[int], list[int]]:
+def _runs_of(parameter: ParameterSlot, size: int) -> tuple[list[int], list[int]]:
     """Return where the runs of a parameter begin and end, and who owns them."""
     numel, (before, together) = parameter.numel, parameter.run
     run = max(1, -(-together // size))
@@ -244,9 +244,7 @@ class OwnerExchange(ExchangeBase):
         assert isinstance(messages, _Messages)
         layout, others = task.layout, self.world_size - 1
         fronts = messages.fronts.numpy()
-        verdicts = wire.read_verdicts(fronts, layout.digest, sequence)
-        if any(each.failed for each in verdicts):
-            wire.share_failure(self.second, layout, sequence, messages.error)
+        verdicts = self._verdicts(flight, fronts, messages.error, "encode")
         zeros = np.unpackbits(fronts[:, wire.HEADER_NBYTES :], axis=1, count=len(layout.pieces))
         messages.unused = zeros.min(axis=0).astype(bool)
         limits = messages.ownership.limits(task.bucket.itemsize)
@@ -270,13 +268,20 @@ class OwnerExchange(ExchangeBase):
         wire.wait(self.second.all_gather(every, mine), sequence)
         rows: NDArray[np.uint8] = every.view(self.world_size, -1).numpy()
         self._count(flight, wire.HEADER_NBYTES, others * wire.HEADER_NBYTES)
-        verdicts = wire.read_verdicts(rows, layout.digest, sequence)
-        if any(each.failed for each in verdicts):
-            wire.share_failure(self.second, layout, sequence, error, "merge what it owns")
-        lengths = check_lengths(verdicts, limits)
+        lengths = check_lengths(self._verdicts(flight, rows, error, "merge what it owns"), limits)
         messages.merged = self._swap(flight, copies, [merged.size] * self.world_size, lengths)
         self._count(flight, copies.size, others * merged.size)
         return rows
+
+    def _verdicts(
+        self, flight: InFlightBucket, messages: wire.Bytes, error: BaseException | None, act: str
+    ) -> list[wire.Verdict]:
+        """Return how all ranks fared with this act; raise the same error on all if one failed."""
+        layout, sequence = flight.task.layout, flight.sequence
+        verdicts = wire.read_verdicts(messages, layout.digest, sequence)
+        if any(each.failed for each in verdicts):
+            wire.share_failure(self.second, layout, sequence, error, act)
+        return verdicts
 
     def _swap(
         self, flight: InFlightBucket, message: wire.Bytes, sizes: list[int], lengths: list[int]
