@@ -49,13 +49,8 @@ class Work:
 
         Raises
         ------
-        TensorError
-            A tensor was NaN or infinite on some rank.
-        AgreementError
-            The ranks called with other tensors or codecs.
-        ExchangeError
-            Another rank has stopped, did not call in time, or could not encode. The `Reducer` is
-            then broken.
+        TensorError, AgreementError, ExchangeError
+            As `all_reduce`. After an ExchangeError, the `Reducer` is broken.
         """
         started, self._started = self._started, None
         if started is None:
