@@ -26,7 +26,7 @@ __all__ = [
     "unpack_dense",
 ]
 
-_SPARSE_NBYTES = 64  # of a verdict without room for a name
+_SPARSE_NBYTES = 64  # of a message without room for a name
 
 
 def take_buffers(
@@ -102,7 +102,7 @@ def _not_finite(task: BucketTask, pieces: Iterable[BucketSlice], rank: int) -> G
 
 
 def send_sparse(channel: Channel, task: BucketTask, sequence: int) -> InFlightBucket:
-    """Start the exchange of a sparse bucket, which holds one parameter: verdicts, and the sum."""
+    """Start the exchange of a sparse bucket, which holds one parameter: messages, and the sum."""
     world_size = channel.size
     part = task.bucket.sparse().div(world_size).coalesce()
     count, first = _sparse_not_finite(part)

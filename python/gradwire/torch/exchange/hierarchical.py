@@ -35,7 +35,7 @@ class HierarchicalExchange:
     The ranks of a node divide every bucket. Each sends the others their shares, and adds up its own
     in rank order, in float32: one all-to-all. It exchanges the mean with the ranks of the other
     nodes that have the same share, by another exchange, as if there were no others. At last the
-    ranks of a node gather their verdicts and results: one all-gather. So all ranks have the same
+    ranks of a node gather their messages and results: one all-gather. So all ranks have the same
     bits, and know of an error on any of them. Both channels are inside the node and have no other
     user: the sending thread scatters, the receiving thread gathers.
     """
@@ -171,7 +171,7 @@ class HierarchicalExchange:
         *,
         averages: bool,
     ) -> None:
-        """Gather the verdicts of the node's ranks on their shares, and the averages of these."""
+        """Gather how the ranks of the node fared with their shares, and the averages of these."""
         start = time.perf_counter()
         task, place, cut = flight.task, self._place, flight.task.layout.cut
         assert cut is not None

@@ -5,7 +5,7 @@ owners send of the sums, which `merge_bucket` knows from the codec. A bucket tak
 the first started in the sending thread, the others one after another in the receiving thread and in
 a channel of their own:
 
-1. an all-to-all of verdicts, of fixed length: how each rank fared, which gradients were zero, and
+1. an all-to-all of messages, of fixed length: how each rank fared, which gradients were zero, and
    how many bytes follow;
 2. an all-to-all of the parts, which have just these bytes;
 3. an all-gather of how each owner fared, and of how many bytes it has made;
@@ -118,6 +118,13 @@ def _runs_of(parameter: ParameterSlot, size: int) -> tuple[list[int], list[int]]
     return [*(bounds[index] for index in there), numel], [owners[index] for index in there]
 
 
+def _count(flight: InFlightBucket, room: int, sent: int) -> None:
+    """Count one more collective of a bucket."""
+    flight.room += room
+    flight.wire += sent
+    flight.collectives += 1
+
+
 def _divide_evenly(numel: int, size: int) -> list[int]:
     return [numel * rank // size for rank in range(size + 1)]
 
@@ -156,7 +163,7 @@ class _Messages:
     ownership: _Ownership
     parts: wire.Bytes  # for all owners, one after another: dense entries, and parts of frames
     sizes: list[int]  # of the parts for each owner
-    fronts: torch.Tensor  # verdicts and zero flags of all ranks
+    fronts: torch.Tensor  # messages of all ranks, each with its zero flags
     error: BaseException | None = None  # why this rank has no parts
     # Parameters whose gradients are zero on every rank.
     unused: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
@@ -175,7 +182,7 @@ class OwnerExchange(ExchangeBase):
     # The sending thread -----------------------------------------------------------------------
 
     def send(self, task: BucketTask, sequence: int) -> InFlightBucket:
-        """Encode a bucket, cut its frames by owner, and start the all-to-all of verdicts."""
+        """Encode a bucket, cut its frames by owner, and start the all-to-all of messages."""
         start = time.perf_counter()
         layout = task.layout
         ownership = _Ownership(layout, self.world_size)
@@ -185,7 +192,7 @@ class OwnerExchange(ExchangeBase):
         try:
             parts = self._cut(task, ownership, zero)
             message = np.concatenate(parts)
-        except BaseException as raised:  # of any kind: the other ranks wait for the verdict
+        except BaseException as raised:  # of any kind: the other ranks wait for the message
             error, parts = raised, []
         sizes = [each.size for each in parts]
         front = wire.HEADER_NBYTES + -(-len(layout.pieces) // 8)
@@ -242,7 +249,7 @@ class OwnerExchange(ExchangeBase):
         """Exchange the parts, merge what this rank owns, and exchange that."""
         messages, task, sequence = flight.contents, flight.task, flight.sequence
         assert isinstance(messages, _Messages)
-        layout, others = task.layout, self.world_size - 1
+        layout = task.layout
         fronts = messages.fronts.numpy()
         verdicts = self._verdicts(flight, fronts, messages.error, "encode")
         zeros = np.unpackbits(fronts[:, wire.HEADER_NBYTES :], axis=1, count=len(layout.pieces))
@@ -251,14 +258,12 @@ class OwnerExchange(ExchangeBase):
         lengths = check_lengths(verdicts, [limits[self.rank]] * self.world_size)
         received = self._swap(flight, messages.parts, messages.sizes, lengths)
         messages.parts = _NOTHING
-        sent = sum(messages.sizes)
-        self._count(flight, sent, sent - messages.sizes[self.rank])
         error, merged, copies = None, _NOTHING, _NOTHING
         try:
             task.step.undo([layout.compressed[index] for index in np.flatnonzero(messages.unused)])
             merged = self._merge(task, messages, received)
             copies = np.tile(merged, self.world_size)
-        except BaseException as raised:  # of any kind: the other ranks wait for the verdict
+        except BaseException as raised:  # of any kind: the other ranks wait for the message
             error = raised
         header = np.zeros(wire.HEADER_NBYTES, np.uint8)
         wire.write_verdict(header, layout.digest, sequence, error, merged.size)
@@ -267,10 +272,9 @@ class OwnerExchange(ExchangeBase):
         self._keep(mine, every)
         wire.wait(self.second.all_gather(every, mine), sequence)
         rows: NDArray[np.uint8] = every.view(self.world_size, -1).numpy()
-        self._count(flight, wire.HEADER_NBYTES, others * wire.HEADER_NBYTES)
+        _count(flight, mine.numel(), every.numel() - mine.numel())
         lengths = check_lengths(self._verdicts(flight, rows, error, "merge what it owns"), limits)
         messages.merged = self._swap(flight, copies, [merged.size] * self.world_size, lengths)
-        self._count(flight, copies.size, others * merged.size)
         return rows
 
     def _verdicts(
@@ -292,14 +296,8 @@ class OwnerExchange(ExchangeBase):
         self._keep(mine, every)
         work = cast("LocalChannel", self.second).all_to_all(every, mine, lengths, sizes)
         wire.wait(work, flight.sequence)
+        _count(flight, mine.numel(), mine.numel() - sizes[self.rank])
         return list(torch.split(every, lengths))
-
-    @staticmethod
-    def _count(flight: InFlightBucket, room: int, wire: int) -> None:
-        """Count one more collective of a bucket."""
-        flight.room += room
-        flight.wire += wire
-        flight.collectives += 1
 
     def _merge(
         self, task: BucketTask, messages: _Messages, received: list[torch.Tensor]

@@ -13,7 +13,7 @@ import math
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ class _Factors:
     vector: torch.Tensor  # flags, dense parameters, and P of each piece
     dense: torch.Tensor  # a part of the vector
     ps: torch.Tensor  # another one
-    matrices: list[torch.Tensor]  # gradient plus residual of each piece
+    matrices: list[torch.Tensor] = field(default_factory=list)  # gradients plus residuals
     error: BaseException | None = None  # why this rank sums nothing but the flags
 
 
@@ -67,25 +67,29 @@ class PowerSGDExchange(ExchangeBase):
     def send(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Compute P of each piece, and start their sum."""
         start = time.perf_counter()
-        factors = self._factors(task)
-        word = wire.check_word(task.layout.digest, sequence, task.step.number)
-        flags = wire.Flags(task.layout, word)
+        layout, dtype = task.layout, sum_dtype(task.layout.dtype)
+        dense_at = wire.Flags.numel(layout)
+        ps_at = dense_at + layout.dense_numel
+        numel = ps_at + self._columns * sum(each.rows for each in _states(task))
+        vector = torch.zeros(numel, dtype=dtype, device=task.bucket.frames_on)
+        factors = _Factors(vector, vector[dense_at:ps_at], vector[ps_at:])
+        word = wire.check_word(layout.digest, sequence, task.step.number)
+        flags = wire.Flags(layout, word)
         try:
             self._fill(task, factors, flags)
         except BaseException as error:  # of any kind: the other ranks wait for the vector
             factors.error = error
-            factors.vector.zero_()
+            vector.zero_()
             flags.fail()
-        front = factors.vector.view(torch.uint8)
-        task.bucket.write_header(front, flags.bytes_of(factors.vector.dtype))
+        task.bucket.write_header(vector.view(torch.uint8), flags.bytes_of(dtype))
         self.times.add("encode", start)
         second = self._second_numel(task)
-        room = factors.vector.nbytes + 4 * second
-        self._keep(factors.vector)
+        room = vector.nbytes + 4 * second
+        self._keep(vector)
         return InFlightBucket(
             task,
             sequence,
-            works=(self.channel.all_reduce(factors.vector),),
+            works=(self.channel.all_reduce(vector),),
             collectives=2 if second else 1,
             contents=factors,
             room=room,
@@ -96,15 +100,6 @@ class PowerSGDExchange(ExchangeBase):
         """Return the length of what is summed when P has arrived: 0 of a bucket without P."""
         numel = self._columns * sum(each.columns for each in _states(task))
         return wire.WORD_NUMEL + numel if numel else 0
-
-    def _factors(self, task: BucketTask) -> _Factors:
-        layout, bucket = task.layout, task.bucket
-        front = wire.Flags.numel(layout) + layout.dense_numel
-        numel = self._columns * sum(each.rows for each in _states(task))
-        dtype = sum_dtype(layout.dtype)
-        vector = torch.zeros(front + numel, dtype=dtype, device=bucket.frames_on)
-        dense, ps = vector[wire.Flags.numel(layout) : front], vector[front:]
-        return _Factors(vector, dense, ps, [])
 
     def _fill(self, task: BucketTask, factors: _Factors, flags: wire.Flags) -> None:
         task.check()

@@ -58,11 +58,6 @@ class _Vectors:
     buffers: list[torch.Tensor]  # the bytes that these are parts of
     error: BaseException | None = None  # why this rank sums nothing but the flags
 
-    @property
-    def front(self) -> torch.Tensor:
-        """The bytes of the vector that begins with the flags."""
-        return self.vectors[0].view(torch.uint8)
-
 
 class ValueSumExchange(ExchangeBase):
     """Sums the values of entries that are the same on all ranks.
@@ -93,7 +88,8 @@ class ValueSumExchange(ExchangeBase):
             for each in sums.vectors:
                 each.zero_()
             sums.flags.fail()
-        task.bucket.write_header(sums.front, sums.flags.bytes_of(sums.vectors[0].dtype))
+        first = sums.vectors[0]
+        task.bucket.write_header(first.view(torch.uint8), sums.flags.bytes_of(first.dtype))
         self.times.add("encode", start)
         self._keep(*sums.vectors)
         nbytes = sum(each.nbytes for each in sums.vectors)
@@ -111,7 +107,9 @@ class ValueSumExchange(ExchangeBase):
         self, task: BucketTask, sequence: int, selection: SharedSelection
     ) -> tuple[_Vectors, BucketTask]:
         layout = task.layout
-        wire = _wire_dtype(layout)
+        compressed = layout.compressed
+        summed_as = compressed[0].codec.quantize.summed_as if compressed else "float32"
+        wire: torch.dtype = getattr(torch, str(summed_as))
         # Zeros and ones are exact in any dtype; dense parameters keep their precision.
         own = sum_dtype(layout.dtype) if layout.runs else wire
         front, numel = Flags.numel(layout) + layout.dense_numel, sum(selection.counts)
@@ -189,8 +187,9 @@ class ValueSumExchange(ExchangeBase):
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
         sums = flight.contents
         assert isinstance(sums, _Vectors)
-        nbytes = Flags.numel(flight.task.layout) * sums.vectors[0].element_size()
-        return flight.task.bucket.read_headers(sums.front.view(1, -1), nbytes)
+        first = sums.vectors[0]
+        nbytes = Flags.numel(flight.task.layout) * first.element_size()
+        return flight.task.bucket.read_headers(first.view(torch.uint8).view(1, -1), nbytes)
 
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
         sums, task = flight.contents, flight.task
@@ -285,10 +284,3 @@ def _batches(layout: BucketContents, selection: SharedSelection) -> Iterator[lis
             numel += parameter.numel
     if batch:
         yield batch
-
-
-def _wire_dtype(layout: BucketContents) -> torch.dtype:
-    """Return the dtype in which the values of a bucket are summed."""
-    summed_as = layout.compressed[0].codec.quantize.summed_as if layout.compressed else "float32"
-    dtype: torch.dtype = getattr(torch, str(summed_as))
-    return dtype
