@@ -136,7 +136,7 @@ class HierarchicalExchange:
     def _finish(
         self, flight: InFlightBucket, act: Callable[[InFlightBucket], None], *, averages: bool
     ) -> None:
-        """Receive or complete this rank's share, and gather how all fared, and averages if so."""
+        """Receive or complete this rank's share, and gather all shares, with averages or not."""
         error, values, share = flight.error, None, flight.contents
         if isinstance(share, _Share):
             try:

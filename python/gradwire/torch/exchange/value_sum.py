@@ -38,7 +38,7 @@ class SharedSelection:
 
     counts: list[int]  # entries of each piece: the same on every rank, even after a failure
     positions: list[NDArray[np.uint32] | None]  # None for all entries, or until it is encoded
-    encoded: dict[int, tuple[Outcomes, torch.Tensor]]  # by piece, if it is by now: and its values
+    encoded: dict[int, tuple[Outcomes, torch.Tensor]]  # values of pieces that are encoded already
     nbytes: list[int]  # on the wire for the positions of each piece
     facts: object = None  # what all ranks must agree on to select the same positions
     error: BaseException | None = None  # why this rank has no values for some of them

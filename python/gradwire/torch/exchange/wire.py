@@ -88,8 +88,8 @@ def write_verdict(
 ) -> None:
     """Write a header and, after a failure, as much of the error as there is room for.
 
-    At least `HEADER_NBYTES`. The digest is that of the layout, or 0 where ranks of a bucket have
-    different ones; so many bytes are announced if there is no error.
+    There are at least `HEADER_NBYTES`. The digest is that of the layout, or 0 where ranks have
+    different ones of a bucket. What is announced without an error is so many bytes.
     """
     status, body = _Status.OK, b""
     if error is not None:
