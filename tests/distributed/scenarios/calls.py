@@ -129,5 +129,5 @@ def held(rank: int, world_size: int) -> tuple[list[int], int]:
         for step in range(8):
             train(model, rank, range(step, step + 1))
             handle.metrics()
-            nbytes.append(exchange._slots.nbytes + exchange._gathers.nbytes)
+            nbytes.append(exchange._frames.nbytes + exchange._buffers.nbytes)
         return nbytes, sum(each.numel() for each in model.parameters())

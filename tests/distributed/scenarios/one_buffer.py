@@ -225,19 +225,19 @@ def _spoil(exchange: Any, how: str, rank: int) -> None:
     decode, settle = exchange._decode, exchange._commit
     buckets = 0
 
-    def flipped(job: Any, contents: Any, **options: Any) -> None:
+    def flipped(task: Any, contents: Any, **options: Any) -> None:
         nonlocal buckets
         buckets += 1
         if buckets == 2:
             contents.gathered[contents.plan.frames_at + 60] ^= 255  # in the first frame of rank 0
-        decode(job, contents, **options)
+        decode(task, contents, **options)
 
-    def failing(job: Any, contents: Any) -> None:
+    def failing(task: Any, contents: Any) -> None:
         nonlocal buckets
         buckets += 1
         if buckets == 2 and rank == 1:
             raise MemoryError("no room")
-        settle(job, contents)
+        settle(task, contents)
 
     if how == "flipped":
         exchange._decode = flipped

@@ -20,27 +20,13 @@ __all__ = ["Call", "Started", "connect", "group_of", "start"]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of all ranks.
+    """One call of all ranks."""
 
-    Attributes
-    ----------
-    name : str
-        What is called, at most 32 ASCII characters.
-    number : int
-        Of the call, the same on all ranks.
-    facts : dict
-        What has to be the same on all ranks, by name.
-    on_messages : callable or None
-        Called in the sending thread with the messages of all ranks.
-    message : str
-        At most 8 ASCII characters for the other ranks.
-    """
-
-    name: str
-    number: int
-    facts: dict[str, Any]
-    on_messages: Callable[[list[str]], None] | None = None
-    message: str = ""
+    name: str  # at most 32 ASCII characters
+    number: int  # the same on all ranks
+    facts: dict[str, Any]  # what has to be the same on all ranks
+    on_messages: Callable[[list[str]], None] | None = None  # called in the sending thread
+    message: str = ""  # at most 8 ASCII characters for the other ranks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,10 +47,8 @@ class Started:
     def averages(self) -> list[torch.Tensor]:
         """Wait, and return the buffers with the averages in them.
 
-        Raises
-        ------
-        GradientError, ExchangeError, AgreementError
-            The call failed; every state is as before.
+        Raises a GradientError, ExchangeError or AgreementError if the call failed; every state is
+        as before then.
         """
         averages = [future.wait() for future in self.futures]
         if self.step.error is not None:
@@ -75,12 +59,7 @@ class Started:
 def connect(transport: Transport, like: Sequence[torch.Tensor]) -> Engine:
     """Connect ranks that hand over buckets of any codec by `start`. A collective.
 
-    Parameters
-    ----------
-    transport : Transport
-        It is left if this fails.
-    like : sequence of torch.Tensor
-        Tensors on the devices of those to come.
+    Tensors to come are on the devices of those given. The transport is left if this fails.
     """
     with left_on_error(transport):
         carriers = transport.carriers(like)
@@ -98,10 +77,7 @@ def start(
 ) -> Started:
     """Exchange flat buffers, once all ranks are found to call the same. Returns at once.
 
-    Raises
-    ------
-    ExchangeError
-        An earlier call broke the exchange, or it is closed.
+    Raises an ExchangeError if an earlier call broke the exchange, or it is closed.
     """
     control, pipeline = engine.control, engine.pipeline
     if pipeline.broken is not None:
@@ -118,13 +94,7 @@ def start(
 
 
 def group_of(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """Return a process group; that of all ranks by default.
-
-    Raises
-    ------
-    ValueError
-        torch.distributed is not initialized, or this process is not in the group.
-    """
+    """Return a process group, by default of all ranks; a ValueError if this rank is in none."""
     if process_group is None:
         if not dist.is_initialized():
             raise ValueError("call torch.distributed.init_process_group() first")

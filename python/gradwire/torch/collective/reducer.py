@@ -5,11 +5,13 @@ import threading
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
+from typing import Any, Literal, Self, get_args, overload
 
 import torch
 import torch.distributed as dist
 
+from gradwire.codec import Codec
+from gradwire.state import State
 from gradwire.torch.collective.calls import Call, Started, connect, group_of, start
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.config import check_codec, check_frames, check_memory
@@ -17,10 +19,6 @@ from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.parameter import ParameterSlot, set_codec
 from gradwire.torch.errors import GradientError, TensorError
 from gradwire.torch.transport import ProcessGroups
-
-if TYPE_CHECKING:
-    from gradwire.codec import Codec
-    from gradwire.state import State
 
 __all__ = ["Reducer", "Work", "all_reduce"]
 
@@ -33,23 +31,14 @@ Op = Literal["mean", "sum"]
 
 
 class Work:
-    """What an asynchronous `all_reduce` returns. The tensors change in `wait`, and only there.
-
-    Parameters
-    ----------
-    started : Started
-    into : sequence of (sequence of torch.Tensor)
-        The tensors of each bucket.
-    factor : float
-        What averages are multiplied with.
-    """
+    """What an asynchronous `all_reduce` returns. The tensors change in `wait`, and only there."""
 
     def __init__(
         self, started: Started, into: Sequence[Sequence[torch.Tensor]], factor: float
     ) -> None:
         self._started: Started | None = started
-        self._into = into
-        self._factor = factor
+        self._into = into  # the tensors of each bucket
+        self._factor = factor  # of averages
 
     def is_completed(self) -> bool:
         """Tell whether `wait` would return at once."""
@@ -60,13 +49,8 @@ class Work:
 
         Raises
         ------
-        TensorError
-            A tensor was NaN or infinite on some rank.
-        AgreementError
-            The ranks called with other tensors or codecs.
-        ExchangeError
-            Another rank has stopped, did not call in time, or could not encode. The `Reducer` is
-            then broken.
+        TensorError, AgreementError, ExchangeError
+            As `all_reduce`. After an ExchangeError, the `Reducer` is broken.
         """
         started, self._started = self._started, None
         if started is None:
@@ -159,8 +143,8 @@ class Reducer:
     def all_reduce(
         self,
         tensor: torch.Tensor | Sequence[torch.Tensor],
-        codec: "Codec",
-        state: "State | Sequence[State]",
+        codec: Codec,
+        state: State | Sequence[State],
         *,
         op: Op = ...,
         async_op: Literal[False] = ...,
@@ -170,8 +154,8 @@ class Reducer:
     def all_reduce(
         self,
         tensor: torch.Tensor | Sequence[torch.Tensor],
-        codec: "Codec",
-        state: "State | Sequence[State]",
+        codec: Codec,
+        state: State | Sequence[State],
         *,
         op: Op = ...,
         async_op: Literal[True],
@@ -181,8 +165,8 @@ class Reducer:
     def all_reduce(
         self,
         tensor: torch.Tensor | Sequence[torch.Tensor],
-        codec: "Codec",
-        state: "State | Sequence[State]",
+        codec: Codec,
+        state: State | Sequence[State],
         *,
         op: Op = ...,
         async_op: bool,
@@ -191,8 +175,8 @@ class Reducer:
     def all_reduce(
         self,
         tensor: torch.Tensor | Sequence[torch.Tensor],
-        codec: "Codec",
-        state: "State | Sequence[State]",
+        codec: Codec,
+        state: State | Sequence[State],
         *,
         op: Op = "mean",
         async_op: bool = False,
@@ -201,7 +185,7 @@ class Reducer:
         return self._start(_pairs(tensor, codec, state), codec, op, async_op=async_op)
 
     def _start(
-        self, pairs: "list[tuple[torch.Tensor, State]]", codec: "Codec", op: Op, *, async_op: bool
+        self, pairs: list[tuple[torch.Tensor, State]], codec: Codec, op: Op, *, async_op: bool
     ) -> Work | None:
         factor = _factor(op, codec, self.world_size)
         members: dict[torch.dtype, list[tuple[torch.Tensor, ParameterSlot]]] = {}
@@ -221,9 +205,7 @@ class Reducer:
         work.wait()
         return None
 
-    def _slot(
-        self, index: int, tensor: torch.Tensor, codec: "Codec", state: "State"
-    ) -> ParameterSlot:
+    def _slot(self, index: int, tensor: torch.Tensor, codec: Codec, state: State) -> ParameterSlot:
         """Return the slot of a state for one call: it alone refers to the state.
 
         What is kept beside the state are the sizes that the ranks have seen.
@@ -244,8 +226,8 @@ _LOCK = threading.Lock()
 @overload
 def all_reduce(
     tensor: torch.Tensor | Sequence[torch.Tensor],
-    codec: "Codec",
-    state: "State | Sequence[State]",
+    codec: Codec,
+    state: State | Sequence[State],
     group: dist.ProcessGroup | None = ...,
     *,
     op: Op = ...,
@@ -256,8 +238,8 @@ def all_reduce(
 @overload
 def all_reduce(
     tensor: torch.Tensor | Sequence[torch.Tensor],
-    codec: "Codec",
-    state: "State | Sequence[State]",
+    codec: Codec,
+    state: State | Sequence[State],
     group: dist.ProcessGroup | None = ...,
     *,
     op: Op = ...,
@@ -268,8 +250,8 @@ def all_reduce(
 @overload
 def all_reduce(
     tensor: torch.Tensor | Sequence[torch.Tensor],
-    codec: "Codec",
-    state: "State | Sequence[State]",
+    codec: Codec,
+    state: State | Sequence[State],
     group: dist.ProcessGroup | None = ...,
     *,
     op: Op = ...,
@@ -279,8 +261,8 @@ def all_reduce(
 
 def all_reduce(
     tensor: torch.Tensor | Sequence[torch.Tensor],
-    codec: "Codec",
-    state: "State | Sequence[State]",
+    codec: Codec,
+    state: State | Sequence[State],
     group: dist.ProcessGroup | None = None,
     *,
     op: Op = "mean",
@@ -351,9 +333,9 @@ def all_reduce(
 
 def _pairs(
     tensor: torch.Tensor | Sequence[torch.Tensor],
-    codec: "Codec",
-    state: "State | Sequence[State]",
-) -> "list[tuple[torch.Tensor, State]]":
+    codec: Codec,
+    state: State | Sequence[State],
+) -> list[tuple[torch.Tensor, State]]:
     """Return each tensor with its state, or raise a TypeError or ValueError."""
     check_codec(codec, "all_reduce()")
     check_frames(codec, "all_reduce()")
@@ -378,7 +360,7 @@ def _pairs(
     return pairs
 
 
-def _factor(op: Op, codec: "Codec", world_size: int) -> float:
+def _factor(op: Op, codec: Codec, world_size: int) -> float:
     """Return what an average is multiplied with."""
     if op not in get_args(Op):
         raise ValueError(f"op must be one of {get_args(Op)}, got {op!r}")
@@ -389,7 +371,7 @@ def _factor(op: Op, codec: "Codec", world_size: int) -> float:
     return float(world_size)
 
 
-def _check(index: int, codec: "Codec", tensor: torch.Tensor, state: "State") -> None:
+def _check(index: int, codec: Codec, tensor: torch.Tensor, state: State) -> None:
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
         raise TypeError(f"tensor {index} must be a dense tensor, got {_kind(tensor)}")
     if tensor.dtype not in _DTYPES:
@@ -424,7 +406,7 @@ def _kind(value: object) -> str:
     return f"{value!r} ({type(value).__name__})" if value is None else f"a {type(value).__name__}"
 
 
-def _facts(pairs: "Sequence[tuple[torch.Tensor, State]]", codec: "Codec", op: Op) -> dict[str, Any]:
+def _facts(pairs: Sequence[tuple[torch.Tensor, State]], codec: Codec, op: Op) -> dict[str, Any]:
     """Return what has to be the same on all ranks."""
     described = [
         (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), state.name)

@@ -280,7 +280,7 @@ class ExchangePipeline:
 
     def _receive(self) -> None:
         while (flight := self._in_flight.get()) is not None:
-            task = flight.job
+            task = flight.task
             try:
                 if self.broken is not None:
                     raise self.broken
@@ -307,7 +307,7 @@ class ExchangePipeline:
         step.error = self.broken
 
     def _deliver(self, flight: InFlightBucket) -> None:
-        task, step = flight.job, flight.job.step
+        task, step = flight.task, flight.task.step
         step.completed.append(flight)
         if task.last:
             self._finish(step)
@@ -318,7 +318,7 @@ class ExchangePipeline:
 
     def _resolve(self, step: Step) -> None:
         while step.completed:
-            task = step.completed.pop(0).job
+            task = step.completed.pop(0).task
             try:
                 task.bucket.resolve(poisoned=step.error is not None)
             except BaseException as error:  # as of a device that is lost: nothing can be written

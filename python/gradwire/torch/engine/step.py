@@ -168,7 +168,7 @@ class InFlightBucket:
         Why the collectives could not be started.
     """
 
-    job: BucketTask
+    task: BucketTask
     sequence: int
     works: tuple[Work, ...] = ()
     collectives: int = 1
@@ -238,7 +238,7 @@ _SUMS = 256
 """Sums of entries with random signs, whose square is on average that of all entries."""
 
 
-def measure(job: BucketTask, channel: Channel) -> None:
+def measure(task: BucketTask, channel: Channel) -> None:
     """Measure the spread of a bucket's gradients over the ranks. A collective, of a few sums each.
 
     Dense training squares averages of all ranks, a codec each rank's own gradients: second moments
@@ -247,21 +247,21 @@ def measure(job: BucketTask, channel: Channel) -> None:
     (Alon, Matias, Szegedy, "The Space Complexity of Approximating the Frequency Moments", STOC
     1996). Its standard error is a tenth.
     """
-    pieces = [each for each in job.layout.pieces if each.parameter.codec.memory.updates]
+    pieces = [each for each in task.layout.pieces if each.parameter.codec.memory.updates]
     if not pieces or channel.size == 1:
         return
-    found = job.bucket.buffer.new_full((len(pieces), _SUMS + 1), torch.nan, dtype=torch.float32)
-    if job.error is None:
+    found = task.bucket.buffer.new_full((len(pieces), _SUMS + 1), torch.nan, dtype=torch.float32)
+    if task.error is None:
         for row, piece in zip(found, pieces, strict=True):
-            values = job.bucket.buffer[piece.start : piece.stop].float()
+            values = task.bucket.buffer[piece.start : piece.stop].float()
             row[-1] = values.square().sum()
             row[:-1] = _signed(values)
-    found = found.to(job.bucket.frames_on)
+    found = found.to(task.bucket.frames_on)
     channel.all_reduce(found.view(-1)).wait()
     for piece, (*sums, own) in zip(pieces, found.cpu().double().numpy(), strict=True):
         common = float(np.square(sums).sum())
         if 0.0 < common < np.inf and 0.0 < own < np.inf:
-            job.step.spreads[piece.parameter.name] = piece.parameter.spread
+            task.step.spreads[piece.parameter.name] = piece.parameter.spread
             _note(piece.parameter, min(max(channel.size * own / common, 1.0), channel.size))
 
 

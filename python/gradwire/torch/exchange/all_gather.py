@@ -14,27 +14,13 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from gradwire.torch.engine.bucket_contents import BucketContents
-from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
+from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError
+from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import ExchangeBase
-from gradwire.torch.exchange.dense import (
-    divide,
-    pack_dense,
-    sum_dtype,
-    take_buffers,
-    unpack_dense,
-)
-from gradwire.torch.exchange.wire import (
-    HEADER_NBYTES,
-    MESSAGE_NBYTES,
-    attributed,
-    raise_first,
-    read_verdicts,
-    write_verdict,
-)
+from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, take_buffers, unpack_dense
 from gradwire.torch.transport import Channel
 
 __all__ = ["AllGatherExchange", "DeferredAllGather", "SlotLayout"]
@@ -49,35 +35,26 @@ def _align(nbytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SlotLayout:
-    """Sizes and offsets in the slots of one bucket, in bytes; the same on every rank.
+    """Sizes and offsets in the slots of one bucket, in bytes; the same on every rank."""
 
-    Attributes
-    ----------
-    limits : tuple of int
-        Maximum size of each frame.
-    records_at, dense_at, dense_end, frames_at, nbytes : int
-    front : int
-        Bytes before the dense parameters, and at least those of a message: errors are there.
-    """
-
-    limits: tuple[int, ...]
+    limits: tuple[int, ...]  # of each frame
     records_at: int
     dense_at: int
     dense_end: int
     frames_at: int
     nbytes: int
-    front: int
+    front: int  # before the dense parameters, and at least those of a message: errors are there
 
     @classmethod
     def of(cls, layout: BucketContents, itemsize: int) -> "SlotLayout":
         """Plan the slots of a bucket from the current limits."""
         limits = tuple([parameter.limit.nbytes for parameter in layout.compressed])
-        records_at = _align(HEADER_NBYTES)
+        records_at = _align(wire.HEADER_NBYTES)
         dense_at = _align(records_at + len(limits) * _RECORD.itemsize)
         dense_end = dense_at + layout.dense_numel * itemsize
         frames_at = _align(dense_end)
-        nbytes = max(MESSAGE_NBYTES, _align(frames_at + sum(limits)))
-        front = max(MESSAGE_NBYTES, dense_at)
+        nbytes = max(wire.MESSAGE_NBYTES, _align(frames_at + sum(limits)))
+        front = max(wire.MESSAGE_NBYTES, dense_at)
         return cls(limits, records_at, dense_at, dense_end, frames_at, nbytes, front)
 
     def records(self, front: NDArray[np.uint8]) -> NDArray[np.void]:
@@ -86,13 +63,7 @@ class SlotLayout:
         return front[self.records_at : end].view(_RECORD)
 
     def read_records(self, fronts: NDArray[np.uint8]) -> NDArray[np.void]:
-        """Return the records of all ranks, one row per rank.
-
-        Raises
-        ------
-        ExchangeError
-            A frame is longer than its limit.
-        """
+        """Return the records of all ranks, one row per rank. No frame exceeds its limit."""
         records = np.stack([self.records(front) for front in fronts])
         bad = (records["size"] > np.array(self.limits, np.uint64)).any(axis=1)
         if bad.any():
@@ -120,12 +91,7 @@ class _Slots:
 class AllGatherExchange(ExchangeBase):
     """Gathers the frames of all ranks: one collective per bucket.
 
-    Parameters
-    ----------
-    channel, carriers, check_result
-        As in `ExchangeBase`.
-    mean : {"ranks", "senders"}
-        See `gradwire.exchange.AllGather`.
+    Averages are of all ranks or of senders, as `gradwire.exchange.AllGather` says.
     """
 
     def __init__(
@@ -138,33 +104,25 @@ class AllGatherExchange(ExchangeBase):
     ) -> None:
         super().__init__(channel, carriers, check_result=check_result)
         self._mean = mean
-        self._slots = BufferPool()
-        self._gathers = BufferPool()
-
-    @override
-    def close(self) -> None:
-        super().close()
-        self._slots.clear()
-        self._gathers.clear()
 
     # The sending thread -----------------------------------------------------------------------
 
-    def send(self, job: BucketTask, sequence: int) -> InFlightBucket:
+    def send(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Encode a bucket and start the all-gather of its slot."""
         start = time.perf_counter()
-        plan = SlotLayout.of(job.layout, job.bucket.itemsize)
-        (slot,), job = take_buffers(job, [(self._slots, plan.nbytes)])
-        self._fill(job, plan, slot, sequence)
+        plan = SlotLayout.of(task.layout, task.bucket.itemsize)
+        (slot,), task = take_buffers(task, [(self._frames, plan.nbytes)])
+        self._fill(task, plan, slot, sequence)
         self.times.add("encode", start)
         total = plan.nbytes * self.world_size
-        (gathered,), failed = take_buffers(job, [(self._gathers, total)])
-        if failed.error is not job.error:
+        (gathered,), failed = take_buffers(task, [(self._buffers, total)])
+        if failed.error is not task.error:
             self._fill(failed, plan, slot, sequence)
         views = gathered[:total], slot[: plan.nbytes]
         self._keep(*views)
         work = self.channel.all_gather(*views)
         return InFlightBucket(
-            job,
+            task,
             sequence,
             works=(work,),
             contents=_Slots(plan, slot, gathered),
@@ -172,71 +130,71 @@ class AllGatherExchange(ExchangeBase):
             wire=plan.nbytes * (self.world_size - 1),
         )
 
-    def _fill(self, job: BucketTask, plan: SlotLayout, slot: torch.Tensor, sequence: int) -> None:
-        layout = job.layout
+    def _fill(self, task: BucketTask, plan: SlotLayout, slot: torch.Tensor, sequence: int) -> None:
+        layout = task.layout
         front = np.zeros(plan.front, np.uint8)
         try:
             pieces = range(len(layout.pieces))
-            outcomes = self._encode(job, pieces, plan.limits, slot[plan.frames_at :])
+            outcomes = self._encode(task, pieces, plan.limits, slot[plan.frames_at :])
             records = plan.records(front)
             records["size"] = outcomes.nbytes
             records["wanted"] = outcomes.wanted()
             records["zero"] = outcomes.zero
             layout.counters.encoded(layout.rows, outcomes, outcomes.nbytes)
             if layout.runs:
-                pack_dense(job, slot[plan.dense_at : plan.dense_end].view(layout.dtype))
-            write_verdict(front, layout.digest, sequence)
+                pack_dense(task, slot[plan.dense_at : plan.dense_end].view(layout.dtype))
+            wire.write_verdict(front, layout.digest, sequence)
             front = front[: plan.dense_at]
         except BaseException as error:  # of any kind: the other ranks wait for this slot
             front[:] = 0
-            message = front[:MESSAGE_NBYTES]
-            write_verdict(message, layout.digest, sequence, attributed(error, self.rank))
-        job.bucket.write_header(slot, front)
+            message = front[: wire.MESSAGE_NBYTES]
+            wire.write_verdict(message, layout.digest, sequence, wire.attributed(error, self.rank))
+        task.bucket.write_header(slot, front)
 
     # The receiving thread ---------------------------------------------------------------------
 
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
         slots = flight.contents
         assert isinstance(slots, _Slots)
-        return flight.job.bucket.read_headers(slots.rows(self.world_size), slots.plan.front)
+        return flight.task.bucket.read_headers(slots.rows(self.world_size), slots.plan.front)
 
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
-        slots, job = flight.contents, flight.job
+        slots, task = flight.contents, flight.task
         assert isinstance(slots, _Slots)
         try:
             self._read(flight, slots, headers)
-            self._decode(job, slots)
+            self._decode(task, slots)
         finally:
-            mark = job.bucket.used(slots.slot, slots.gathered)
-            self._slots.give(slots.slot, mark)
-            self._gathers.give(slots.gathered, mark)
+            mark = task.bucket.used(slots.slot, slots.gathered)
+            self._frames.give(slots.slot, mark)
+            self._buffers.give(slots.gathered, mark)
 
     def _read(self, flight: InFlightBucket, slots: _Slots, headers: NDArray[np.uint8]) -> None:
         """Raise the error of any rank; undo the encodes of parameters that none has used."""
-        job, layout = flight.job, flight.job.layout
-        raise_first(read_verdicts(headers, layout.digest, flight.sequence))
+        task, layout = flight.task, flight.task.layout
+        wire.raise_first(wire.read_verdicts(headers, layout.digest, flight.sequence))
         records = slots.plan.read_records(headers)
         slots.sizes = records["size"].tolist()
         slots.unused = records["zero"].astype(bool).min(axis=0)
         # All limits come first: they must agree on all ranks whatever happens below.
         wanted = records["wanted"].max(axis=0).astype(np.int64)
         for parameter, nbytes in zip(layout.compressed, wanted.tolist(), strict=True):
-            job.step.observe(parameter, nbytes)
-        job.step.undo([layout.compressed[index] for index in np.flatnonzero(slots.unused)])
+            task.step.observe(parameter, nbytes)
+        task.step.undo([layout.compressed[index] for index in np.flatnonzero(slots.unused)])
 
-    def _decode(self, job: BucketTask, slots: _Slots, *, counts: bool = True) -> None:
+    def _decode(self, task: BucketTask, slots: _Slots, *, counts: bool = True) -> None:
         """Write the averages of all parameters; what is exchanged dense need not be counted."""
-        plan, layout = slots.plan, job.layout
+        plan, layout = slots.plan, task.layout
         rows = slots.rows(self.world_size)
         if layout.pieces:
-            nanoseconds = job.bucket.average(
+            nanoseconds = task.bucket.average(
                 rows.view(-1),
                 [rank * plan.nbytes + plan.frames_at for rank in range(self.world_size)],
                 slots.sizes,
                 layout.ends,
                 slots.unused.tolist(),
                 self._mean == "senders",
-                job.scale,
+                task.scale,
             )
             layout.counters.decoded(layout.rows, nanoseconds)
         if layout.runs:
@@ -246,9 +204,9 @@ class AllGatherExchange(ExchangeBase):
                 total += values.view(layout.dtype)
             mean = divide(total, self.world_size)
             if counts:
-                unpack_dense(job, mean, start)
+                unpack_dense(task, mean, start)
             else:
-                job.bucket.unpack(layout.runs, mean)
+                task.bucket.unpack(layout.runs, mean)
 
 
 class DeferredAllGather(AllGatherExchange):
@@ -264,42 +222,42 @@ class DeferredAllGather(AllGatherExchange):
     postpones: ClassVar[bool] = True
 
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
-        slots, job = flight.contents, flight.job
+        slots, task = flight.contents, flight.task
         assert isinstance(slots, _Slots)
-        self._slots.give(slots.slot, job.bucket.used(slots.slot))  # it was gathered, too
+        self._frames.give(slots.slot, task.bucket.used(slots.slot))  # it was gathered, too
         try:
             self._read(flight, slots, headers)
-            trial = replace(job, bucket=job.bucket.scratch())
+            trial = replace(task, bucket=task.bucket.scratch())
             self._decode(trial, slots, counts=False)
             self._check(trial)
         except BaseException:
-            self._give(job, slots)
+            self._give(task, slots)
             raise
 
-    def _give(self, job: BucketTask, slots: _Slots) -> None:
-        self._gathers.give(slots.gathered, job.bucket.used(slots.gathered))
+    def _give(self, task: BucketTask, slots: _Slots) -> None:
+        self._buffers.give(slots.gathered, task.bucket.used(slots.gathered))
 
     def _complete(self, flight: InFlightBucket) -> None:
-        slots, job = flight.contents, flight.job
+        slots, task = flight.contents, flight.task
         assert isinstance(slots, _Slots)
-        self._commit(job, slots)
-        self._decode(job, slots)
-        job.bucket.store()
-        self._give(job, slots)
+        self._commit(task, slots)
+        self._decode(task, slots)
+        task.bucket.store()
+        self._give(task, slots)
 
-    def _commit(self, job: BucketTask, slots: _Slots) -> None:
+    def _commit(self, task: BucketTask, slots: _Slots) -> None:
         """Write the memories of this rank from its own frames."""
-        layout, plan = job.layout, slots.plan
+        layout, plan = task.layout, slots.plan
         sizes = slots.sizes[self.rank]
         first = self.rank * plan.nbytes + plan.frames_at
         starts = list(itertools.accumulate(sizes[:-1], initial=first))
         used = np.flatnonzero(~slots.unused).tolist()
         if used:
-            job.bucket.commit(
+            task.bucket.commit(
                 [layout.compressed[i].state for i in used],
                 [end for i in used for end in layout.ends[2 * i : 2 * i + 2]],
                 slots.gathered,
                 [starts[i] for i in used],
                 [sizes[i] for i in used],
-                job.scale,
+                task.scale,
             )

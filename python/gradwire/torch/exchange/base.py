@@ -15,14 +15,9 @@ from gradwire.errors import NonFiniteError
 from gradwire.torch.backends import Table
 from gradwire.torch.engine.metrics import Outcomes, StepTimes
 from gradwire.torch.engine.parameter import BucketSlice
-from gradwire.torch.engine.step import BucketTask, InFlightBucket, measure
+from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket, measure
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.exchange.dense import (
-    named_error,
-    overflow_error,
-    receive_sparse,
-    send_sparse,
-)
+from gradwire.torch.exchange.dense import named_error, overflow_error, receive_sparse, send_sparse
 from gradwire.torch.exchange.wire import wait
 from gradwire.torch.transport import Channel
 
@@ -35,10 +30,6 @@ class Exchange(Protocol):
     """Exchanges buckets: by frames between ranks, or inside nodes first.
 
     `start` runs in the sending thread, `receive` and `complete` in the receiving thread.
-
-    Attributes
-    ----------
-    times : StepTimes
     """
 
     @property
@@ -53,22 +44,15 @@ class Exchange(Protocol):
     def carriers(self) -> Mapping[str, str]:
         """The kinds of devices on which frames stay, with what moves them."""
 
-    @property
-    def world_size(self) -> int:
-        """Number of ranks between which frames go."""
-
-    def start(self, job: BucketTask, sequence: int) -> InFlightBucket:
+    def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Start the exchange of a bucket, sparse or not."""
 
     def receive(self, flight: InFlightBucket) -> None:
         """Wait for a bucket and write the average into its buffer.
 
-        Raises
-        ------
-        GradientError
-            A gradient was not finite on some rank, or the result overflowed. All ranks raise it.
-        ExchangeError
-            A collective failed, a rank could not encode, or the ranks are out of step.
+        All ranks raise a GradientError if a gradient was not finite on some rank, or the result
+        overflowed; an ExchangeError if a collective failed, a rank could not encode, or the ranks
+        are out of step.
         """
 
     def complete(self, flight: InFlightBucket) -> None:
@@ -86,17 +70,9 @@ class ExchangeBase(abc.ABC):
     starts the same ones on every rank: an exchange must not base decisions on what only one rank
     knows.
 
-    Parameters
-    ----------
-    channel : Channel
-        A channel with no other user, for the collectives that `send` starts.
-    carriers : mapping of str to str
-        The kinds of devices on which frames stay, with what moves them; see `Transport.carriers`.
-    check_result : bool
-        Check results for overflow, because a loss scaler must detect it.
-    second : Channel, optional
-        Another one, for the collectives of the receiving thread: those of two threads would start
-        in undefined order.
+    Nobody else uses its channels: one is for the collectives that `send` starts, and ``second`` for
+    those of the receiving thread, as those of two threads would start in undefined order. With
+    ``check_result``, an average that overflows is an error, which a loss scaler has to hear of.
     """
 
     postpones: ClassVar[bool] = False
@@ -116,6 +92,8 @@ class ExchangeBase(abc.ABC):
         self.world_size = channel.size
         self.rank = channel.rank
         self.times = StepTimes()
+        self._frames = BufferPool()  # for what this rank encodes
+        self._buffers = BufferPool()  # for what collectives fill
         # Gloo's threads release a collective's tensors shortly after it completes. If these had no
         # reference here, those threads would need the GIL to free them, and old releases of torch
         # (such as 2.4) hold the GIL while they wait for those threads to end.
@@ -124,6 +102,8 @@ class ExchangeBase(abc.ABC):
     def close(self) -> None:
         """Release the channels, without closing them, and memory."""
         self._channels = None
+        self._frames.clear()
+        self._buffers.clear()
 
     @property
     def channel(self) -> Channel:
@@ -147,32 +127,32 @@ class ExchangeBase(abc.ABC):
     # What an exchange is ----------------------------------------------------------------------
 
     @abc.abstractmethod
-    def send(self, job: BucketTask, sequence: int) -> InFlightBucket:
+    def send(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Encode a bucket and start its collectives. Never called for a sparse gradient."""
 
     @abc.abstractmethod
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
-        """Read the verdicts of all ranks once the collectives of `send` have completed."""
+        """Return what collectives say of all ranks, once those of `send` have completed."""
 
     @abc.abstractmethod
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
-        """Write the average into the job's buffer, or raise what the headers say."""
+        """Write the average into the task's buffer, or raise what the headers say."""
 
     def _complete(self, flight: InFlightBucket) -> None:
         """Write memories and averages. Only where an exchange postpones that."""
         raise NotImplementedError
 
     @final
-    def start(self, job: BucketTask, sequence: int) -> InFlightBucket:
+    def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Start the exchange of a bucket, sparse or not."""
-        marks = job.mark()
-        if job.layout.sparse:
-            flight = send_sparse(self.channel, job, sequence)
+        marks = task.mark()
+        if task.layout.sparse:
+            flight = send_sparse(self.channel, task, sequence)
         else:
-            with job.bucket.sending():
-                if job.step.measures:
-                    measure(job, self.channel)
-                flight = self.send(job, sequence)
+            with task.bucket.sending():
+                if task.step.measures:
+                    measure(task, self.channel)
+                flight = self.send(task, sequence)
         flight.marks, marks.sent = marks, time.perf_counter()
         return flight
 
@@ -181,15 +161,15 @@ class ExchangeBase(abc.ABC):
         """Wait for a bucket and write the average into its buffer; see `Exchange.receive`."""
         if flight.error is not None:
             raise flight.error
-        job, sparse = flight.job, flight.job.layout.sparse
-        with job.bucket.receiving():
+        task, sparse = flight.task, flight.task.layout.sparse
+        with task.bucket.receiving():
             start = time.perf_counter()
             for work in flight.works:
                 wait(work, flight.sequence)
             headers = None if sparse else self._read_headers(flight)
             start = self.times.add("exchange", start)
             # As in plain DDP: sparse gradients go from all to all, others around a ring.
-            dense = flight.room * self.world_size // 2 if sparse else job.bucket.nbytes
+            dense = flight.room * self.world_size // 2 if sparse else task.bucket.nbytes
             self.times.sent(flight.collectives, flight.room, flight.wire, dense)
             if flight.marks is not None:
                 flight.marks.arrived = flight.marks.decoding = start
@@ -199,8 +179,8 @@ class ExchangeBase(abc.ABC):
             else:
                 self._combine(flight, headers)
                 if not self.postpones:
-                    self._check(job)
-                    job.bucket.store()
+                    self._check(task)
+                    task.bucket.store()
                 self.times.add("decode", start)
         if flight.marks is not None:
             flight.marks.done = time.perf_counter()
@@ -208,9 +188,9 @@ class ExchangeBase(abc.ABC):
     @final
     def complete(self, flight: InFlightBucket) -> None:
         """Do what `receive` has postponed, now that the whole step is good on all ranks."""
-        if self.postpones and not flight.job.layout.sparse:
+        if self.postpones and not flight.task.layout.sparse:
             start = time.perf_counter()
-            with flight.job.bucket.receiving():
+            with flight.task.bucket.receiving():
                 self._complete(flight)
             end = self.times.add("decode", start)
             if flight.marks is not None:
@@ -218,14 +198,14 @@ class ExchangeBase(abc.ABC):
 
     # What exchanges are made of ---------------------------------------------------------------
 
-    def _check(self, job: BucketTask) -> None:
+    def _check(self, task: BucketTask) -> None:
         """Raise a GradientError if the scaler must hear of the result."""
-        if self._check_result and not job.bucket.finite():
-            raise overflow_error(job)
+        if self._check_result and not task.bucket.finite():
+            raise overflow_error(task)
 
     def _encode(
         self,
-        job: BucketTask,
+        task: BucketTask,
         members: Sequence[int],
         limits: Sequence[int],
         out: torch.Tensor,
@@ -233,81 +213,61 @@ class ExchangeBase(abc.ABC):
     ) -> Outcomes:
         """Encode pieces of a bucket, and record them in the step so that it can undo them.
 
-        Parameters
-        ----------
-        job : BucketTask
-        members : sequence of int
-            Indices of the pieces.
-        limits : sequence of int
-            Maximum size of each frame in bytes.
-        out : torch.Tensor
-            uint8; receives the frames, one after another.
-        positions : sequence, optional
-            The positions to send of each piece, as uint32; None lets its codec select.
-
-        Raises
-        ------
-        GradientError
-            A gradient is not finite.
+        Frames of at most so many bytes follow one another in ``out``. They have the given positions
+        of each piece; where these are None, its codec selects. Raises a GradientError if a gradient
+        is not finite.
         """
-        job.check()
+        task.check()
         if not members:
             return Outcomes.of(np.empty(0, np.int64))
-        pieces = [job.layout.pieces[index] for index in members]
+        pieces = [task.layout.pieces[index] for index in members]
         parameters = [piece.parameter for piece in pieces]
-        table, error = job.bucket.encode(
+        table, error = task.bucket.encode(
             [parameter.codec for parameter in parameters],
             [parameter.state for parameter in parameters],
             [end for piece in pieces for end in (piece.start, piece.stop)],
             limits,
-            self._select(job, pieces) if positions is None else positions,
+            self._select(task, pieces) if positions is None else positions,
             out,
-            job.scale,
+            task.scale,
             deferred=self.postpones,
         )
-        outcomes = self._outcomes(job, table)
+        outcomes = self._outcomes(task, table)
         for piece in pieces[: len(outcomes)]:
-            self._record(job, piece)
+            self._record(task, piece)
         if isinstance(error, NonFiniteError):
             raise named_error(error, pieces[len(outcomes)]) from error
         if error is not None:
             raise error
         return outcomes
 
-    def _select(self, job: BucketTask, pieces: Sequence[BucketSlice]) -> Positions:
+    def _select(self, task: BucketTask, pieces: Sequence[BucketSlice]) -> Positions:
         """Return the positions that Python sparsifiers select; None for built-in sparsifiers."""
         selected: list[NDArray[np.uint32] | None] = []
         for piece in pieces:
             encoder, positions = piece.parameter.codec._encoder, None
             if isinstance(encoder, SelectingCodec):
                 try:
-                    positions = encoder.positions(self._gradient(job, piece), piece.parameter.state)
+                    positions = encoder.positions(
+                        self._gradient(task, piece), piece.parameter.state
+                    )
                 except NonFiniteError as error:
                     raise named_error(error, piece) from error
             selected.append(positions)
         return selected
 
-    def _gradient(self, job: BucketTask, piece: BucketSlice) -> NDArray[Any]:
+    def _gradient(self, task: BucketTask, piece: BucketSlice) -> NDArray[Any]:
         """Return a gradient without the loss scale, as an array that a codec can read in place."""
-        return job.bucket.gradient(piece.start, piece.stop, job.scale)
+        return task.bucket.gradient(piece.start, piece.stop, task.scale)
 
-    def _outcomes(self, job: BucketTask, table: Table) -> Outcomes:
+    def _outcomes(self, task: BucketTask, table: Table) -> Outcomes:
         """Read the table of an encode."""
         outcomes = Outcomes.of(table)
-        if not job.unused:
+        if not task.unused:
             outcomes.zero[:] = 0
         return outcomes
 
-    def _record(self, job: BucketTask, piece: BucketSlice) -> None:
+    def _record(self, task: BucketTask, piece: BucketSlice) -> None:
         """Record an encode in the step, which may undo it, and measure the gradient if asked to."""
         measured = piece.parameter.measured is not None
-        job.step.encode(piece.parameter, self._gradient(job, piece) if measured else None)
-
-    def _roll_back(self, job: BucketTask, pieces: Sequence[BucketSlice]) -> None:
-        """Roll back parameters whose gradients are zero on every rank, and clear their averages.
-
-        As far as the ranks can tell they are unused, and DDP would discard what is written.
-        """
-        job.step.undo([each.parameter for each in pieces])
-        for each in pieces:
-            job.bucket.clear(each.start, each.stop)
+        task.step.encode(piece.parameter, self._gradient(task, piece) if measured else None)

@@ -1,7 +1,7 @@
 """Parameters that are sent as they are: dense ones in a vector, and sparse gradients."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,49 +26,41 @@ __all__ = [
     "unpack_dense",
 ]
 
-_SPARSE_NBYTES = 64  # of a verdict without room for a name
+_SPARSE_NBYTES = 64  # of a message without room for a name
 
 
 def take_buffers(
-    job: BucketTask, requests: Sequence[tuple[BufferPool, int]]
+    task: BucketTask, requests: Sequence[tuple[BufferPool, int]]
 ) -> tuple[list[torch.Tensor], BucketTask]:
     """Take memory for collectives, as uint8: a number of bytes from each pool.
 
-    An error becomes that of the returned job, which the exchange tells the other ranks. Its
+    An error becomes that of the returned task, which the exchange tells the other ranks. Its
     collectives are started all the same, with new memory of zeros, once the pools' unused memory
     was freed. Only if that fails, too, this rank starts none, and raises.
     """
     try:
-        return [pool.take(size, job.step.number, job.bucket) for pool, size in requests], job
+        return [pool.take(size, task.step.number, task.bucket) for pool, size in requests], task
     except BaseException as error:  # of any kind: the other ranks wait for the collectives
         for pool, _ in requests:
             pool.clear()
-        device = job.bucket.frames_on
+        device = task.bucket.frames_on
         buffers = [torch.zeros(size, dtype=torch.uint8, device=device) for _, size in requests]
-        return buffers, replace(job, error=job.error or error)
+        return buffers, replace(task, error=task.error or error)
 
 
-def pack_dense(job: BucketTask, packed: torch.Tensor) -> None:
-    """Copy the dense parameters into one vector.
-
-    Raises
-    ------
-    GradientError
-        One of them is not finite.
-    """
-    if job.bucket.pack(job.layout.runs, packed):
-        return
-    for piece in job.layout.dense:
-        count, first = _count_not_finite(job, piece)
-        if count:
-            raise GradientError(count, first, piece.parameter.name, -1)
+def pack_dense(task: BucketTask, packed: torch.Tensor) -> None:
+    """Copy the dense parameters into one vector; a GradientError if one of them is not finite."""
+    if not task.bucket.pack(task.layout.runs, packed):
+        error = _not_finite(task, task.layout.dense, -1)
+        if error is not None:
+            raise error
 
 
-def unpack_dense(job: BucketTask, averages: torch.Tensor, start: float) -> None:
+def unpack_dense(task: BucketTask, averages: torch.Tensor, start: float) -> None:
     """Copy averages to where `pack_dense` read the values; the time counts from start."""
-    layout = job.layout
-    job.bucket.unpack(layout.runs, averages)
-    nbytes = layout.dense_numels * job.bucket.itemsize
+    layout = task.layout
+    task.bucket.unpack(layout.runs, averages)
+    nbytes = layout.dense_numels * task.bucket.itemsize
     layout.counters.dense(layout.dense_rows, nbytes, round(1e9 * (time.perf_counter() - start)))
 
 
@@ -90,38 +82,41 @@ def named_error(error: NonFiniteError, piece: BucketSlice) -> GradientError:
     return GradientError(error.count, error.first, piece.parameter.name, -1)
 
 
-def overflow_error(job: BucketTask) -> GradientError:
+def overflow_error(task: BucketTask) -> GradientError:
     """Return the error of an average that is not finite."""
-    for piece in (*job.layout.pieces, *job.layout.dense):
-        count, first = _count_not_finite(job, piece)
+    error = _not_finite(task, (*task.layout.pieces, *task.layout.dense), 0)
+    assert error is not None, "called for a finite buffer"
+    return error
+
+
+def _not_finite(task: BucketTask, pieces: Iterable[BucketSlice], rank: int) -> GradientError | None:
+    """Return the error of the first piece that has values which are not finite."""
+    for piece in pieces:
+        count, first = task.bucket.not_finite(piece.start, piece.stop, piece.parameter.width)
         if count:
-            return GradientError(count, first, piece.parameter.name, 0)
-    raise AssertionError("called for a finite buffer")
-
-
-def _count_not_finite(job: BucketTask, piece: BucketSlice) -> tuple[int, int]:
-    return job.bucket.not_finite(piece.start, piece.stop, piece.parameter.width)
+            return GradientError(count, first, piece.parameter.name, rank)
+    return None
 
 
 # Sparse gradients, as of `nn.Embedding`: a plain all-reduce, as in DDP --------------------------
 
 
-def send_sparse(channel: Channel, job: BucketTask, sequence: int) -> InFlightBucket:
-    """Start the exchange of a sparse bucket, which holds one parameter: verdicts, and the sum."""
+def send_sparse(channel: Channel, task: BucketTask, sequence: int) -> InFlightBucket:
+    """Start the exchange of a sparse bucket, which holds one parameter: messages, and the sum."""
     world_size = channel.size
-    part = job.bucket.sparse().div(world_size).coalesce()
+    part = task.bucket.sparse().div(world_size).coalesce()
     count, first = _sparse_not_finite(part)
-    (piece,) = job.layout.dense
+    (piece,) = task.layout.dense
     error = GradientError(count, first, piece.parameter.name, channel.rank) if count else None
     message = np.zeros(_SPARSE_NBYTES, np.uint8)
-    write_verdict(message, job.layout.digest, sequence, error)
+    write_verdict(message, task.layout.digest, sequence, error)
     mine = torch.from_numpy(message)
     messages = mine.new_empty(world_size * _SPARSE_NBYTES)
     gathered = channel.all_gather(messages, mine)
     nbytes = sum(each.nbytes for each in (mine, part.indices(), part.values()))
     summed = channel.all_reduce(part)
     return InFlightBucket(
-        job,
+        task,
         sequence,
         works=(gathered, summed),
         collectives=2,
@@ -134,17 +129,13 @@ def send_sparse(channel: Channel, job: BucketTask, sequence: int) -> InFlightBuc
 def receive_sparse(flight: InFlightBucket, *, check_result: bool) -> None:
     """Store the average of a sparse bucket.
 
-    Raises
-    ------
-    GradientError
-        A gradient was not finite on some rank, or with ``check_result``, the result overflowed.
-    ExchangeError
-        The ranks are out of step.
+    Raises a GradientError if a gradient was not finite on some rank or, with ``check_result``, the
+    result overflowed; an ExchangeError if the ranks are out of step.
     """
     start = time.perf_counter()
     assert isinstance(flight.contents, tuple)
     messages, total, _ = flight.contents
-    layout = flight.job.layout
+    layout = flight.task.layout
     (piece,) = layout.dense
     name = piece.parameter.name
     rows = messages.view(-1, _SPARSE_NBYTES).numpy()
@@ -155,7 +146,7 @@ def receive_sparse(flight: InFlightBucket, *, check_result: bool) -> None:
         count, first = _sparse_not_finite(total.coalesce())
         if count:
             raise GradientError(count, first, name, 0)
-    flight.job.bucket.store(total)
+    flight.task.bucket.store(total)
     nanoseconds = round(1e9 * (time.perf_counter() - start))
     layout.counters.dense(layout.dense_rows, np.array([flight.room]), nanoseconds)
 

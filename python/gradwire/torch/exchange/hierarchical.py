@@ -2,25 +2,18 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from gradwire.torch import backends
-from gradwire.torch.engine.metrics import StepTimes
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
-from gradwire.torch.errors import ExchangeError, GradientError, kind_of
+from gradwire.torch.errors import ExchangeError, GradientError
+from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import Exchange
 from gradwire.torch.exchange.dense import divide, overflow_error, sum_dtype, take_buffers
-from gradwire.torch.exchange.wire import (
-    MESSAGE_NBYTES,
-    raise_first,
-    read_verdicts,
-    wait,
-    write_verdict,
-)
 from gradwire.torch.transport import Channel, LocalChannel, RankTopology
 
 __all__ = ["Confirmation", "HierarchicalExchange"]
@@ -42,18 +35,9 @@ class HierarchicalExchange:
     The ranks of a node divide every bucket. Each sends the others their shares, and adds up its own
     in rank order, in float32: one all-to-all. It exchanges the mean with the ranks of the other
     nodes that have the same share, by another exchange, as if there were no others. At last the
-    ranks of a node gather their verdicts and results: one all-gather. So all ranks have the same
-    bits, and know of an error on any of them.
-
-    Parameters
-    ----------
-    between : Exchange
-        The exchange between the nodes, of shares.
-    scatter, gather : LocalChannel, Channel
-        Channels inside the node with no other user, one for each thread.
-    place : RankTopology
-    check_result : bool
-        As in `Exchange`.
+    ranks of a node gather their messages and results: one all-gather. So all ranks have the same
+    bits, and know of an error on any of them. Both channels are inside the node and have no other
+    user: the sending thread scatters, the receiving thread gathers.
     """
 
     def __init__(
@@ -66,6 +50,9 @@ class HierarchicalExchange:
         check_result: bool,
     ) -> None:
         self._between = between
+        self.times = between.times  # which also count what goes inside the node
+        self.postpones = between.postpones
+        self.carriers = between.carriers
         self._scatter: LocalChannel | None = scatter
         self._gather: Channel | None = gather
         self._place = place
@@ -73,26 +60,6 @@ class HierarchicalExchange:
         self._sums = BufferPool()
         self._gathers = BufferPool()
         self._recent: deque[torch.Tensor] = deque(maxlen=16)  # see base.py
-
-    @property
-    def times(self) -> StepTimes:
-        """Running sums of the exchange between the nodes, and of what goes inside the node."""
-        return self._between.times
-
-    @property
-    def postpones(self) -> bool:
-        """As the exchange between the nodes."""
-        return self._between.postpones
-
-    @property
-    def carriers(self) -> Mapping[str, str]:
-        """As the exchange between the nodes."""
-        return self._between.carriers
-
-    @property
-    def world_size(self) -> int:
-        """Number of nodes."""
-        return self._between.world_size
 
     def close(self) -> None:
         """Release the channels, without closing them, and the memory of sums."""
@@ -103,37 +70,37 @@ class HierarchicalExchange:
 
     # The sending thread -----------------------------------------------------------------------
 
-    def start(self, job: BucketTask, sequence: int) -> InFlightBucket:
+    def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Sum this rank's share of a bucket inside the node, and start its exchange."""
         start = time.perf_counter()
-        with job.bucket.sending():
-            share, memory, nbytes = self._sum(job, sequence)
+        with task.bucket.sending():
+            share, memory, nbytes = self._sum(task, sequence)
         seconds = time.perf_counter() - start
         flight = self._between.start(share, sequence)
-        return InFlightBucket(job, sequence, contents=_Share(flight, memory, nbytes, seconds))
+        return InFlightBucket(task, sequence, contents=_Share(flight, memory, nbytes, seconds))
 
-    def _sum(self, job: BucketTask, sequence: int) -> tuple[BucketTask, torch.Tensor, int]:
+    def _sum(self, task: BucketTask, sequence: int) -> tuple[BucketTask, torch.Tensor, int]:
         """Return the mean of this rank's share over the node, its memory, and the bytes sent.
 
-        An error of this rank alone becomes that of the returned job, as in `take_buffers`.
+        An error of this rank alone becomes that of the returned task, as in `take_buffers`.
         """
-        cut, bucket, place = job.layout.cut, job.bucket, self._place
+        cut, bucket, place = task.layout.cut, task.bucket, self._place
         assert cut is not None
         assert self._scatter is not None
         nbytes = place.shares * cut.room * bucket.itemsize
-        buffers, job = take_buffers(job, [(self._sums, nbytes)] * 2)
+        buffers, task = take_buffers(task, [(self._sums, nbytes)] * 2)
         sent, received = (each[:nbytes] for each in buffers)
         rows = sent.view(bucket.dtype).view(place.shares, cut.room)
         try:
             for row, runs, length in zip(rows, cut.runs, cut.numels, strict=True):
                 bucket.pack(runs, row[:length])
         except BaseException as error:  # of any kind: the other ranks of the node wait
-            job = replace(job, error=job.error or error)
+            task = replace(task, error=task.error or error)
         self._keep(sent, received)
-        wait(self._scatter.all_to_all(received, sent), sequence)
+        wire.wait(self._scatter.all_to_all(received, sent), sequence)
         numel, dtype = cut.numels[place.share], sum_dtype(bucket.dtype)
         try:
-            memory = self._sums.take(numel * dtype.itemsize, job.step.number, bucket)
+            memory = self._sums.take(numel * dtype.itemsize, task.step.number, bucket)
             share = memory[: numel * dtype.itemsize].view(dtype)
             every = received.view(bucket.dtype).view(place.shares, cut.room)
             torch.add(every[0, :numel], 0.0, out=share)  # as from zero: no negative zeros
@@ -141,127 +108,115 @@ class HierarchicalExchange:
                 share += part
             share = divide(share, place.shares).to(bucket.buffer.device)
         except BaseException as error:  # of any kind: those that have the same share wait
-            job = replace(job, error=job.error or error)
+            task = replace(task, error=task.error or error)
             memory = share = torch.empty(0, dtype=dtype, device=bucket.buffer.device)
         for each in buffers:  # to this thread, which works in its own order
             self._sums.give(each)
         own = backends.backend_for(share).bucket(share, share.device.type in self.carriers)
-        job = replace(job, bucket=own)
-        return job, memory, nbytes // place.shares * (place.shares - 1)
+        task = replace(task, bucket=own)
+        return task, memory, nbytes // place.shares * (place.shares - 1)
 
     # The receiving thread ---------------------------------------------------------------------
 
     def receive(self, flight: InFlightBucket) -> None:
         """Receive this rank's share, and gather the shares of the node.
 
-        Raises
-        ------
-        GradientError, ExchangeError
-            As in `Exchange.receive`: of any share, and thus of any rank.
+        Errors are as in `Exchange.receive`: of any share, and thus of any rank.
         """
-        error, values = flight.error, None
-        contents = flight.contents
-        if isinstance(contents, _Share):
-            self.times.node_bytes += contents.nbytes
-            self.times.seconds["node"] += contents.seconds
-            try:
-                self._between.receive(contents.flight)
-                if not self.postpones:
-                    values = self._values(flight.job, contents.flight.job)
-            except BaseException as raised:  # of any kind: the other ranks of the node wait
-                error = raised
-        with flight.job.bucket.receiving():
-            self._share(flight, error, values)
-            if not self.postpones:
-                self._give_back(flight)
+        if isinstance(flight.contents, _Share):
+            self.times.node_bytes += flight.contents.nbytes
+            self.times.seconds["node"] += flight.contents.seconds
+        self._finish(flight, self._between.receive, averages=not self.postpones)
 
     def complete(self, flight: InFlightBucket) -> None:
         """Complete this rank's share, and gather the shares of the node."""
-        if not self.postpones:
-            return
-        contents = flight.contents
-        assert isinstance(contents, _Share)
-        error, values = None, None
-        try:
-            self._between.complete(contents.flight)
-            values = self._values(flight.job, contents.flight.job)
-        except BaseException as raised:  # of any kind: the other ranks of the node wait
-            error = raised
-        with flight.job.bucket.receiving():
-            self._share(flight, error, values, whole=True)
-            self._give_back(flight)
+        if self.postpones:
+            self._finish(flight, self._between.complete, averages=True)
 
-    def _values(self, job: BucketTask, share: BucketTask) -> torch.Tensor:
+    def _finish(
+        self, flight: InFlightBucket, act: Callable[[InFlightBucket], None], *, averages: bool
+    ) -> None:
+        """Receive or complete this rank's share, and gather all shares, with averages or not."""
+        error, values, share = flight.error, None, flight.contents
+        if isinstance(share, _Share):
+            try:
+                act(share.flight)
+                if averages:
+                    values = self._values(flight.task, share.flight.task)
+            except BaseException as raised:  # of any kind: the other ranks of the node wait
+                error = raised
+        with flight.task.bucket.receiving():
+            self._gather_shares(flight, error, values, averages=averages)
+            if averages and isinstance(share, _Share):
+                # In the stream that took the averages.
+                self._sums.give(share.memory, flight.task.bucket.used(share.memory))
+                flight.contents = None
+
+    def _values(self, task: BucketTask, share: BucketTask) -> torch.Tensor:
         """Return the averages of this rank's share in the bucket's dtype."""
         averages = share.bucket.buffer
-        with job.bucket.receiving():
-            values = averages.to(job.bucket.dtype)
+        with task.bucket.receiving():
+            values = averages.to(task.bucket.dtype)
             rounded = self._check_result and values.dtype != averages.dtype
             if rounded and not bool(values.isfinite().all()):
                 averages.copy_(values)
                 raise overflow_error(share)
         return values
 
-    def _share(
+    def _gather_shares(
         self,
         flight: InFlightBucket,
         error: BaseException | None,
         values: torch.Tensor | None,
         *,
-        whole: bool = False,
+        averages: bool,
     ) -> None:
-        """Gather the verdicts of the node's ranks on their shares, and the averages of these."""
+        """Gather how the ranks of the node fared with their shares, and the averages of these."""
         start = time.perf_counter()
-        job, place, cut = flight.job, self._place, flight.job.layout.cut
+        task, place, cut = flight.task, self._place, flight.task.layout.cut
         assert cut is not None
         assert self._gather is not None
-        room = cut.room * job.bucket.itemsize if whole or not self.postpones else 0
-        nbytes = MESSAGE_NBYTES + room
+        room = cut.room * task.bucket.itemsize if averages else 0
+        nbytes = wire.MESSAGE_NBYTES + room
         sizes = nbytes, place.shares * nbytes
-        buffers, failed = take_buffers(job, [(self._gathers, size) for size in sizes])
+        buffers, failed = take_buffers(task, [(self._gathers, size) for size in sizes])
         error = error or failed.error
         mine, gathered = (each[:size] for each, size in zip(buffers, sizes, strict=True))
         if error is not None:
-            error = _of_all_ranks(error, _starts(job), place)
+            error = _of_all_ranks(error, _starts(task), place)
         # Layouts are those of shares, which differ inside a node.
-        message = np.zeros(MESSAGE_NBYTES, np.uint8)
-        write_verdict(message, 0, flight.sequence, error)
-        mine[:MESSAGE_NBYTES] = torch.from_numpy(message)
+        message = np.zeros(wire.MESSAGE_NBYTES, np.uint8)
+        wire.write_verdict(message, 0, flight.sequence, error)
+        mine[: wire.MESSAGE_NBYTES] = torch.from_numpy(message)
         if values is not None:
-            end = MESSAGE_NBYTES + values.nbytes
-            mine[MESSAGE_NBYTES:end] = values.view(torch.uint8).to(mine.device)
+            end = wire.MESSAGE_NBYTES + values.nbytes
+            mine[wire.MESSAGE_NBYTES : end] = values.view(torch.uint8).to(mine.device)
         self._keep(mine, gathered)
-        wait(self._gather.all_gather(gathered, mine), flight.sequence)
+        wire.wait(self._gather.all_gather(gathered, mine), flight.sequence)
         every = gathered.view(place.shares, nbytes)
         self.times.node_bytes += mine.numel() * (place.shares - 1)
         if error is not None and not isinstance(error, ExchangeError | GradientError):
             raise error
-        messages = every[:, :MESSAGE_NBYTES].cpu().numpy()
-        raise_first(read_verdicts(messages, 0, flight.sequence))
+        messages = every[:, : wire.MESSAGE_NBYTES].cpu().numpy()
+        wire.raise_first(wire.read_verdicts(messages, 0, flight.sequence))
         if room:
             for row, runs, numel in zip(every, cut.runs, cut.numels, strict=True):
-                part = row[MESSAGE_NBYTES:][: numel * job.bucket.itemsize]
-                job.bucket.unpack(runs, part.view(job.bucket.dtype))
-            job.bucket.store()
-        mark = job.bucket.used(*buffers)
+                part = row[wire.MESSAGE_NBYTES :][: numel * task.bucket.itemsize]
+                task.bucket.unpack(runs, part.view(task.bucket.dtype))
+            task.bucket.store()
+        mark = task.bucket.used(*buffers)
         for each in buffers:
             self._gathers.give(each, mark)
         self.times.add("node", start)
-
-    def _give_back(self, flight: InFlightBucket) -> None:
-        """Reuse the memory of a share whose averages were taken, in the stream that took them."""
-        contents, flight.contents = flight.contents, None
-        if isinstance(contents, _Share):
-            self._sums.give(contents.memory, flight.job.bucket.used(contents.memory))
 
     def _keep(self, *views: torch.Tensor) -> None:
         """Keep what a collective may still hold, where it is on the host."""
         self._recent.extend(each for each in views if each.is_cpu)
 
 
-def _starts(job: BucketTask) -> dict[str, int]:
+def _starts(task: BucketTask) -> dict[str, int]:
     """Return where this rank's share of each parameter of a bucket starts."""
-    every = [piece.parameter for piece in (*job.layout.pieces, *job.layout.dense)]
+    every = [piece.parameter for piece in (*task.layout.pieces, *task.layout.dense)]
     return {each.name: each.share.start for each in every if each.share is not None}
 
 
@@ -285,13 +240,8 @@ def _of_all_ranks(
 class Confirmation:
     """Tells the other ranks of the node, once a step, how it fared on this one.
 
-    Parameters
-    ----------
-    channel : Channel
-        A channel inside the node with no other user.
-    place : RankTopology
-    starts : mapping of str to int
-        Where this rank's share of each parameter starts.
+    The channel is inside the node, and has no other user. This rank's share of each parameter
+    begins where ``starts`` says.
     """
 
     def __init__(self, channel: Channel, place: RankTopology, starts: Mapping[str, int]) -> None:
@@ -299,22 +249,14 @@ class Confirmation:
         self._place = place
         self._starts = starts
         # Kept until the channel is closed: see base.py.
-        self._mine = torch.zeros(MESSAGE_NBYTES, dtype=torch.uint8, device="cpu")
-        self._every = self._mine.new_empty((channel.size, MESSAGE_NBYTES))
+        self._mine = torch.zeros(wire.MESSAGE_NBYTES, dtype=torch.uint8, device="cpu")
+        self._every = self._mine.new_empty((channel.size, wire.MESSAGE_NBYTES))
 
     def __call__(self, error: BaseException | None) -> None:
-        """Raise the first error of any rank of the node. A collective.
-
-        Raises
-        ------
-        GradientError, ExchangeError
-        """
-        write_verdict(self._mine.numpy(), 0, 0, _of_all_ranks(error, self._starts, self._place))
-        try:
+        """Raise the first error of any rank of the node. A collective."""
+        wire.write_verdict(
+            self._mine.numpy(), 0, 0, _of_all_ranks(error, self._starts, self._place)
+        )
+        with wire.explained("another rank of this node did not end the same backward pass"):
             self._channel.all_gather(self._every.view(-1), self._mine).wait()
-        except RuntimeError as failure:
-            raise kind_of(failure)(
-                f"another rank of this node did not end the same backward pass ({failure})",
-                getattr(failure, "rank", None),
-            ) from failure
-        raise_first(read_verdicts(self._every.numpy(), 0, 0))
+        wire.raise_first(wire.read_verdicts(self._every.numpy(), 0, 0))

@@ -22,7 +22,6 @@ from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange.dense import named_error
 from gradwire.torch.exchange.value_sum import SharedSelection, ValueSumExchange
 from gradwire.torch.exchange.wire import wait
-from gradwire.torch.transport import Work
 
 __all__ = ["LeaderExchange"]
 
@@ -35,39 +34,34 @@ class LeaderExchange(ValueSumExchange):
 
     # The sending thread -----------------------------------------------------------------------
 
-    def _select_shared(self, job: BucketTask, sequence: int) -> SharedSelection:
-        count = len(job.layout.pieces)
+    def _select_shared(self, task: BucketTask, sequence: int) -> SharedSelection:
+        """One broadcast per rank that leads for any piece, in the same order on all ranks."""
+        count = len(task.layout.pieces)
         nothing = np.empty(0, np.uint32)
         selection = SharedSelection([0] * count, [nothing] * count, {}, [0] * count)
-        for members, message, work in self._broadcast(job, selection):
-            wait(work, sequence)
-            self._read(job, members, message.numpy(), selection)
-        return selection
-
-    def _broadcast(
-        self, job: BucketTask, selection: SharedSelection
-    ) -> list[tuple[list[int], torch.Tensor, Work]]:
-        """Start one broadcast per rank that leads for any piece, in the same order on all ranks."""
         by_leader: dict[int, list[int]] = {}
-        for index, piece in enumerate(job.layout.pieces):
-            leader = (job.step.number + piece.parameter.turn) % self.world_size
+        for index, piece in enumerate(task.layout.pieces):
+            leader = (task.step.number + piece.parameter.turn) % self.world_size
             by_leader.setdefault(leader, []).append(index)
         messages = []
         for leader, members in by_leader.items():
-            limits = [job.layout.pieces[index].parameter.limit.nbytes for index in members]
+            limits = [task.layout.pieces[index].parameter.limit.nbytes for index in members]
             message = torch.zeros(len(members) * _RECORD.size + sum(limits), dtype=torch.uint8)
             if leader == self.rank:
-                self._select_as_leader(job, members, limits, message.numpy(), selection)
+                self._select_as_leader(task, members, limits, message.numpy(), selection)
             self._keep(message)
             work = self.channel.broadcast(message, leader)
             selection.collectives += 1
             selection.room += message.numel()
             messages.append((members, message, work))
-        return messages
+        for members, message, work in messages:
+            wait(work, sequence)
+            self._read(task, members, message.numpy(), selection)
+        return selection
 
     def _select_as_leader(
         self,
-        job: BucketTask,
+        task: BucketTask,
         members: Sequence[int],
         limits: Sequence[int],
         message: NDArray[np.uint8],
@@ -76,23 +70,23 @@ class LeaderExchange(ValueSumExchange):
         """Select entries and write their positions, or write that this rank failed."""
         at = len(members) * _RECORD.size
         try:
-            job.check()
+            task.check()
             for place, (index, limit) in enumerate(zip(members, limits, strict=True)):
-                piece = job.layout.pieces[index]
-                led = _select(job, piece, limit)
-                self._record(job, piece)
+                piece = task.layout.pieces[index]
+                led = _select(task, piece, limit)
+                self._record(task, piece)
                 nbytes = len(led.positions)
                 message[at : at + nbytes] = np.frombuffer(led.positions, np.uint8)
                 _RECORD.pack_into(message.data, place * _RECORD.size, nbytes, led.wanted)
                 at += nbytes
-                selection.encoded[index] = self._outcomes(job, led.table), led.values
+                selection.encoded[index] = self._outcomes(task, led.table), led.values
         except BaseException as error:  # of any kind: the other ranks wait for this message
             selection.error = error
             _RECORD.pack_into(message.data, 0, _FAILED, 0)
 
     def _read(
         self,
-        job: BucketTask,
+        task: BucketTask,
         members: Sequence[int],
         message: NDArray[np.uint8],
         selection: SharedSelection,
@@ -104,23 +98,23 @@ class LeaderExchange(ValueSumExchange):
         if records[0][0] == _FAILED:
             return  # the leader reports the reason with its values
         for index, (nbytes, wanted) in zip(members, records, strict=True):
-            parameter = job.layout.pieces[index].parameter
+            parameter = task.layout.pieces[index].parameter
             if at + nbytes > message.size:
                 raise ExchangeError(f"the positions of {parameter.name!r} exceed their size limit")
             positions = unpack_positions(message[at : at + nbytes], parameter.numel)
             selection.positions[index] = positions
             selection.counts[index] = positions.size
             selection.nbytes[index] = nbytes
-            job.step.observe(parameter, wanted)
+            task.step.observe(parameter, wanted)
             at += nbytes
 
 
-def _select(job: BucketTask, piece: BucketSlice, limit: int) -> Selected:
+def _select(task: BucketTask, piece: BucketSlice, limit: int) -> Selected:
     """Encode a piece, with positions within the limit."""
     parameter = piece.parameter
     try:
-        led = job.bucket.encode_leader(
-            parameter.codec, parameter.state, piece.start, piece.stop, limit, job.scale
+        led = task.bucket.encode_leader(
+            parameter.codec, parameter.state, piece.start, piece.stop, limit, task.scale
         )
     except NonFiniteError as error:
         raise named_error(error, piece) from error

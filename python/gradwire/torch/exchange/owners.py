@@ -5,7 +5,7 @@ owners send of the sums, which `merge_bucket` knows from the codec. A bucket tak
 the first started in the sending thread, the others one after another in the receiving thread and in
 a channel of their own:
 
-1. an all-to-all of verdicts, of fixed length: how each rank fared, which gradients were zero, and
+1. an all-to-all of messages, of fixed length: how each rank fared, which gradients were zero, and
    how many bytes follow;
 2. an all-to-all of the parts, which have just these bytes;
 3. an all-gather of how each owner fared, and of how many bytes it has made;
@@ -25,26 +25,17 @@ from typing import ClassVar, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from gradwire import _native
 from gradwire.errors import NonFiniteError
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
+from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError
+from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, unpack_dense
-from gradwire.torch.exchange.wire import (
-    HEADER_NBYTES,
-    Bytes,
-    Verdict,
-    read_verdicts,
-    share_failure,
-    wait,
-    write_verdict,
-)
-from gradwire.torch.transport import Channel, LocalChannel
+from gradwire.torch.transport import LocalChannel
 
 __all__ = ["OwnerExchange", "check_lengths"]
 
@@ -80,39 +71,26 @@ class _Ownership:
     Where entries in a row share scales, such as those of a column of `gradwire.quantize.TwoMeans`,
     runs begin where such a group does, unless that would make them too unequal. So owners quantize
     whole groups again, and no frame is cut within one.
-
-    Attributes
-    ----------
-    bounds : list of list of int
-        Where the runs of each compressed parameter begin and end, in its entries.
-    owners : list of list of int
-        The rank that owns each of them; no rank owns two runs of one parameter.
-    runs : list of list of _Run
-        Those of each rank, in the order of the bucket.
-    dense : list of int
-        Where each rank's dense entries begin and end.
     """
 
     __slots__ = ("bounds", "dense", "owners", "runs")
 
     def __init__(self, layout: BucketContents, size: int) -> None:
-        cuts = [_cut(parameter, size) for parameter in layout.compressed]
+        cuts = [_runs_of(parameter, size) for parameter in layout.compressed]
+        # Where the runs of each compressed parameter begin and end, in its entries.
         self.bounds = [bounds for bounds, _ in cuts]
+        # The rank that owns each of them; no rank owns two runs of one parameter.
         self.owners = [owners for _, owners in cuts]
+        # Those of each rank, in the order of the bucket.
         self.runs: list[list[_Run]] = [[] for _ in range(size)]
         for index, (bounds, owners) in enumerate(cuts):
             for owner, (start, stop) in zip(owners, pairwise(bounds), strict=True):
                 self.runs[owner].append(_Run(index, start, stop))
+        # Where each rank's dense entries begin and end.
         self.dense = _divide_evenly(layout.dense_numel, size)
 
     def limits(self, itemsize: int) -> list[int]:
-        """Return for each rank a bound on messages about what it owns, in bytes.
-
-        Parameters
-        ----------
-        itemsize : int
-            Bytes of a dense entry.
-        """
+        """Return for each rank a bound on messages about what it owns, in bytes."""
         return [
             itemsize * (stop - start)
             + sum(_FRAME_NBYTES + _ENTRY_NBYTES * (each.stop - each.start) for each in runs)
@@ -120,7 +98,7 @@ class _Ownership:
         ]
 
 
-def _cut(parameter: ParameterSlot, size: int) -> tuple[list[int], list[int]]:
+def _runs_of(parameter: ParameterSlot, size: int) -> tuple[list[int], list[int]]:
     """Return where the runs of a parameter begin and end, and who owns them."""
     numel, (before, together) = parameter.numel, parameter.run
     run = max(1, -(-together // size))
@@ -140,11 +118,18 @@ def _cut(parameter: ParameterSlot, size: int) -> tuple[list[int], list[int]]:
     return [*(bounds[index] for index in there), numel], [owners[index] for index in there]
 
 
+def _count(flight: InFlightBucket, room: int, sent: int) -> None:
+    """Count one more collective of a bucket."""
+    flight.room += room
+    flight.wire += sent
+    flight.collectives += 1
+
+
 def _divide_evenly(numel: int, size: int) -> list[int]:
     return [numel * rank // size for rank in range(size + 1)]
 
 
-def check_lengths(verdicts: Sequence[Verdict], limits: Sequence[int]) -> list[int]:
+def check_lengths(verdicts: Sequence[wire.Verdict], limits: Sequence[int]) -> list[int]:
     """Return the bytes that ranks announce; ExchangeError if that is more than there can be."""
     lengths = [each.nbytes for each in verdicts]
     for rank, (length, limit) in enumerate(zip(lengths, limits, strict=True)):
@@ -157,7 +142,7 @@ def check_lengths(verdicts: Sequence[Verdict], limits: Sequence[int]) -> list[in
     return lengths
 
 
-def _frame_sizes(message: Bytes, at: int, count: int, rank: int) -> list[int]:
+def _frame_sizes(message: wire.Bytes, at: int, count: int, rank: int) -> list[int]:
     """Return the bytes of so many frames that follow one another, as their headers say."""
     sizes = []
     for _ in range(count):
@@ -176,9 +161,9 @@ class _Messages:
     """The messages of one bucket."""
 
     ownership: _Ownership
-    parts: Bytes  # for all owners, one after another: dense entries, and parts of frames
+    parts: wire.Bytes  # for all owners, one after another: dense entries, and parts of frames
     sizes: list[int]  # of the parts for each owner
-    fronts: torch.Tensor  # verdicts and zero flags of all ranks
+    fronts: torch.Tensor  # messages of all ranks, each with its zero flags
     error: BaseException | None = None  # why this rank has no parts
     # Parameters whose gradients are zero on every rank.
     unused: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
@@ -189,52 +174,39 @@ class _Messages:
 class OwnerExchange(ExchangeBase):
     """Sends parts of frames to their owners, and what those make of the sums to all ranks.
 
-    Parameters
-    ----------
-    channel, second : LocalChannel
-    check_result : bool
-        As in `ExchangeBase`.
+    Both channels are a `LocalChannel`. Frames are on the host.
     """
 
     _KEPT: ClassVar[int] = 8
 
-    def __init__(self, channel: Channel, *, check_result: bool, second: Channel) -> None:
-        super().__init__(channel, {}, check_result=check_result, second=second)
-        self._frames = BufferPool()
-
-    @override
-    def close(self) -> None:
-        super().close()
-        self._frames.clear()
-
     # The sending thread -----------------------------------------------------------------------
 
-    def send(self, job: BucketTask, sequence: int) -> InFlightBucket:
-        """Encode a bucket, cut its frames by owner, and start the all-to-all of verdicts."""
+    def send(self, task: BucketTask, sequence: int) -> InFlightBucket:
+        """Encode a bucket, cut its frames by owner, and start the all-to-all of messages."""
         start = time.perf_counter()
-        layout = job.layout
+        layout = task.layout
         ownership = _Ownership(layout, self.world_size)
         zero, error = np.zeros(len(layout.pieces), np.int64), None
-        parts: list[Bytes] = []
+        parts: list[wire.Bytes] = []
         message = _NOTHING
         try:
-            parts = self._cut(job, ownership, zero)
+            parts = self._cut(task, ownership, zero)
             message = np.concatenate(parts)
-        except BaseException as raised:  # of any kind: the other ranks wait for the verdict
+        except BaseException as raised:  # of any kind: the other ranks wait for the message
             error, parts = raised, []
         sizes = [each.size for each in parts]
-        front = HEADER_NBYTES + -(-len(layout.pieces) // 8)
+        front = wire.HEADER_NBYTES + -(-len(layout.pieces) // 8)
         rows = np.zeros((self.world_size, front), np.uint8)
-        rows[:, HEADER_NBYTES:] = np.packbits(zero.astype(bool))
+        rows[:, wire.HEADER_NBYTES :] = np.packbits(zero.astype(bool))
         for row, nbytes in zip(rows, sizes or [0] * self.world_size, strict=True):
-            write_verdict(row[:HEADER_NBYTES], layout.digest, sequence, error, nbytes)
+            wire.write_verdict(row[: wire.HEADER_NBYTES], layout.digest, sequence, error, nbytes)
         mine = torch.from_numpy(rows).view(-1)
         fronts = torch.empty_like(mine)
         self.times.add("encode", start)
         self._keep(mine, fronts)
         work = cast("LocalChannel", self.channel).all_to_all(fronts, mine)
         return InFlightBucket(
-            job,
+            task,
             sequence,
             works=(work,),
             contents=_Messages(ownership, message, sizes, fronts.view(self.world_size, -1), error),
@@ -242,14 +214,16 @@ class OwnerExchange(ExchangeBase):
             wire=mine.numel() - front,
         )
 
-    def _cut(self, job: BucketTask, ownership: _Ownership, zero: NDArray[np.int64]) -> list[Bytes]:
+    def _cut(
+        self, task: BucketTask, ownership: _Ownership, zero: NDArray[np.int64]
+    ) -> list[wire.Bytes]:
         """Return the message for each owner: its dense entries, and then its parts."""
-        layout = job.layout
+        layout = task.layout
         # Lengths are exact: no sizes are observed, and those that a checkpoint brings do not count.
         limits = [each.codec.max_encoded_len(each.numel) for each in layout.compressed]
-        frames = self._frames.take(sum(limits), job.step.number, job.bucket)
+        frames = self._frames.take(sum(limits), task.step.number, task.bucket)
         try:
-            outcomes = self._encode(job, range(len(layout.pieces)), limits, frames)
+            outcomes = self._encode(task, range(len(layout.pieces)), limits, frames)
             zero[:] = outcomes.zero
             sizes = outcomes.nbytes.tolist()
             parts = _native.split_bucket(
@@ -261,7 +235,7 @@ class OwnerExchange(ExchangeBase):
         if not layout.runs:
             return parts
         dense = torch.empty(layout.dense_numel, dtype=layout.dtype)
-        pack_dense(job, dense)
+        pack_dense(task, dense)
         values, size = dense.view(torch.uint8).numpy(), dense.element_size()
         bounds = [bound * size for bound in ownership.dense]
         return [
@@ -273,67 +247,65 @@ class OwnerExchange(ExchangeBase):
 
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
         """Exchange the parts, merge what this rank owns, and exchange that."""
-        messages, job, sequence = flight.contents, flight.job, flight.sequence
+        messages, task, sequence = flight.contents, flight.task, flight.sequence
         assert isinstance(messages, _Messages)
-        layout, others = job.layout, self.world_size - 1
+        layout = task.layout
         fronts = messages.fronts.numpy()
-        verdicts = read_verdicts(fronts, layout.digest, sequence)
-        if any(each.failed for each in verdicts):
-            share_failure(self.second, layout, sequence, messages.error)
-        zeros = np.unpackbits(fronts[:, HEADER_NBYTES:], axis=1, count=len(layout.pieces))
+        verdicts = self._verdicts(flight, fronts, messages.error, "encode")
+        zeros = np.unpackbits(fronts[:, wire.HEADER_NBYTES :], axis=1, count=len(layout.pieces))
         messages.unused = zeros.min(axis=0).astype(bool)
-        limits = messages.ownership.limits(job.bucket.itemsize)
+        limits = messages.ownership.limits(task.bucket.itemsize)
         lengths = check_lengths(verdicts, [limits[self.rank]] * self.world_size)
         received = self._swap(flight, messages.parts, messages.sizes, lengths)
         messages.parts = _NOTHING
-        sent = sum(messages.sizes)
-        self._count(flight, sent, sent - messages.sizes[self.rank])
         error, merged, copies = None, _NOTHING, _NOTHING
         try:
-            job.step.undo([layout.compressed[index] for index in np.flatnonzero(messages.unused)])
-            merged = self._merge(job, messages, received)
+            task.step.undo([layout.compressed[index] for index in np.flatnonzero(messages.unused)])
+            merged = self._merge(task, messages, received)
             copies = np.tile(merged, self.world_size)
-        except BaseException as raised:  # of any kind: the other ranks wait for the verdict
+        except BaseException as raised:  # of any kind: the other ranks wait for the message
             error = raised
-        verdict = np.zeros(HEADER_NBYTES, np.uint8)
-        write_verdict(verdict, layout.digest, sequence, error, merged.size)
-        mine = torch.from_numpy(verdict)
-        every = mine.new_empty(self.world_size * HEADER_NBYTES)
+        header = np.zeros(wire.HEADER_NBYTES, np.uint8)
+        wire.write_verdict(header, layout.digest, sequence, error, merged.size)
+        mine = torch.from_numpy(header)
+        every = mine.new_empty(self.world_size * wire.HEADER_NBYTES)
         self._keep(mine, every)
-        wait(self.second.all_gather(every, mine), sequence)
+        wire.wait(self.second.all_gather(every, mine), sequence)
         rows: NDArray[np.uint8] = every.view(self.world_size, -1).numpy()
-        self._count(flight, HEADER_NBYTES, others * HEADER_NBYTES)
-        verdicts = read_verdicts(rows, layout.digest, sequence)
-        if any(each.failed for each in verdicts):
-            share_failure(self.second, layout, sequence, error, "merge what it owns")
-        lengths = check_lengths(verdicts, limits)
+        _count(flight, mine.numel(), every.numel() - mine.numel())
+        lengths = check_lengths(self._verdicts(flight, rows, error, "merge what it owns"), limits)
         messages.merged = self._swap(flight, copies, [merged.size] * self.world_size, lengths)
-        self._count(flight, copies.size, others * merged.size)
         return rows
 
+    def _verdicts(
+        self, flight: InFlightBucket, messages: wire.Bytes, error: BaseException | None, act: str
+    ) -> list[wire.Verdict]:
+        """Return how all ranks fared with this act; raise the same error on all if one failed."""
+        layout, sequence = flight.task.layout, flight.sequence
+        verdicts = wire.read_verdicts(messages, layout.digest, sequence)
+        if any(each.failed for each in verdicts):
+            wire.share_failure(self.second, layout, sequence, error, act)
+        return verdicts
+
     def _swap(
-        self, flight: InFlightBucket, message: Bytes, sizes: list[int], lengths: list[int]
+        self, flight: InFlightBucket, message: wire.Bytes, sizes: list[int], lengths: list[int]
     ) -> list[torch.Tensor]:
         """Send each rank its bytes of a message; return those of all ranks for this one."""
         mine = torch.from_numpy(message)
         every = mine.new_empty(sum(lengths))
         self._keep(mine, every)
         work = cast("LocalChannel", self.second).all_to_all(every, mine, lengths, sizes)
-        wait(work, flight.sequence)
+        wire.wait(work, flight.sequence)
+        _count(flight, mine.numel(), mine.numel() - sizes[self.rank])
         return list(torch.split(every, lengths))
 
-    @staticmethod
-    def _count(flight: InFlightBucket, room: int, wire: int) -> None:
-        """Count one more collective of a bucket."""
-        flight.room += room
-        flight.wire += wire
-        flight.collectives += 1
-
-    def _merge(self, job: BucketTask, messages: _Messages, received: list[torch.Tensor]) -> Bytes:
+    def _merge(
+        self, task: BucketTask, messages: _Messages, received: list[torch.Tensor]
+    ) -> wire.Bytes:
         """Return the means of this rank's dense entries, and frames of the sums of its runs."""
-        layout, ownership = job.layout, messages.ownership
+        layout, ownership = task.layout, messages.ownership
         numel = ownership.dense[self.rank + 1] - ownership.dense[self.rank]
-        nbytes = numel * job.bucket.itemsize
+        nbytes = numel * task.bucket.itemsize
         runs = ownership.runs[self.rank]
         frames, merged, error = _native.merge_bucket(
             [message.numpy() for message in received],
@@ -361,41 +333,36 @@ class OwnerExchange(ExchangeBase):
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
         """Decode the messages of all owners."""
         del headers
-        messages, job = flight.contents, flight.job
+        messages, task = flight.contents, flight.task
         assert isinstance(messages, _Messages)
-        layout, bounds = job.layout, messages.ownership.dense
+        layout, bounds = task.layout, messages.ownership.dense
         means = []
         for rank, message in enumerate(messages.merged):
-            nbytes = (bounds[rank + 1] - bounds[rank]) * job.bucket.itemsize
+            nbytes = (bounds[rank + 1] - bounds[rank]) * task.bucket.itemsize
             means.append(message[:nbytes])
-            self._decode(job, messages, rank, message, nbytes)
+            self._decode(task, messages, rank, message, nbytes)
         if layout.runs:
             start = time.perf_counter()
-            unpack_dense(job, torch.cat(means).view(layout.dtype), start)
+            unpack_dense(task, torch.cat(means).view(layout.dtype), start)
 
     def _decode(
-        self, job: BucketTask, messages: _Messages, rank: int, message: torch.Tensor, start: int
+        self, task: BucketTask, messages: _Messages, rank: int, message: torch.Tensor, start: int
     ) -> None:
         """Write the averages of a rank's runs."""
-        layout = job.layout
+        layout = task.layout
         runs = messages.ownership.runs[rank]
         unused = [bool(messages.unused[run.index]) for run in runs]
         sizes = iter(_frame_sizes(message.numpy(), start, unused.count(False), rank))
         if not runs:
             return
-        begins = [layout.pieces[run.index].start for run in runs]
-        nanoseconds = job.bucket.average(
+        nanoseconds = task.bucket.average(
             message,
             [start],
             [[0 if skipped else next(sizes) for skipped in unused]],
-            [
-                end
-                for begin, run in zip(begins, runs, strict=True)
-                for end in (begin + run.start, begin + run.stop)
-            ],
+            [layout.pieces[run.index].start + end for run in runs for end in (run.start, run.stop)],
             unused,
             False,
-            job.scale,
+            task.scale,
             ranks=self.world_size,
         )
         layout.counters.decoded(layout.rows[[run.index for run in runs]], nanoseconds)

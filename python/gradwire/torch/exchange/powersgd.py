@@ -13,7 +13,7 @@ import math
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -25,18 +25,9 @@ from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError
+from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, unpack_dense
-from gradwire.torch.exchange.wire import (
-    WORD_NUMEL,
-    Flags,
-    check_word,
-    read_flags,
-    same_word,
-    share_failure,
-    wait,
-    word_flags,
-)
 from gradwire.torch.transport import Channel
 
 __all__ = ["PowerSGDExchange"]
@@ -52,20 +43,12 @@ class _Factors:
     vector: torch.Tensor  # flags, dense parameters, and P of each piece
     dense: torch.Tensor  # a part of the vector
     ps: torch.Tensor  # another one
-    matrices: list[torch.Tensor]  # gradient plus residual of each piece
+    matrices: list[torch.Tensor] = field(default_factory=list)  # gradients plus residuals
     error: BaseException | None = None  # why this rank sums nothing but the flags
 
 
 class PowerSGDExchange(ExchangeBase):
-    """Sums factors of low rank.
-
-    Parameters
-    ----------
-    channel, carriers, check_result, second
-        As in `ExchangeBase`.
-    rank : int
-        Of the approximation.
-    """
+    """Sums factors of low rank: ``rank`` is that of the approximation."""
 
     def __init__(
         self,
@@ -81,62 +64,58 @@ class PowerSGDExchange(ExchangeBase):
 
     # The sending thread -----------------------------------------------------------------------
 
-    def send(self, job: BucketTask, sequence: int) -> InFlightBucket:
+    def send(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Compute P of each piece, and start their sum."""
         start = time.perf_counter()
-        factors = self._factors(job)
-        word = check_word(job.layout.digest, sequence, job.step.number)
-        flags = Flags(job.layout, word)
+        layout, dtype = task.layout, sum_dtype(task.layout.dtype)
+        dense_at = wire.Flags.numel(layout)
+        ps_at = dense_at + layout.dense_numel
+        numel = ps_at + self._columns * sum(each.rows for each in _states(task))
+        vector = torch.zeros(numel, dtype=dtype, device=task.bucket.frames_on)
+        factors = _Factors(vector, vector[dense_at:ps_at], vector[ps_at:])
+        word = wire.check_word(layout.digest, sequence, task.step.number)
+        flags = wire.Flags(layout, word)
         try:
-            self._fill(job, factors, flags)
+            self._fill(task, factors, flags)
         except BaseException as error:  # of any kind: the other ranks wait for the vector
             factors.error = error
-            factors.vector.zero_()
+            vector.zero_()
             flags.fail()
-        front = factors.vector.view(torch.uint8)
-        job.bucket.write_header(front, flags.bytes_of(factors.vector.dtype))
+        task.bucket.write_header(vector.view(torch.uint8), flags.bytes_of(dtype))
         self.times.add("encode", start)
-        second = self._second_numel(job)
-        room = factors.vector.nbytes + 4 * second
-        self._keep(factors.vector)
+        second = self._second_numel(task)
+        room = vector.nbytes + 4 * second
+        self._keep(vector)
         return InFlightBucket(
-            job,
+            task,
             sequence,
-            works=(self.channel.all_reduce(factors.vector),),
+            works=(self.channel.all_reduce(vector),),
             collectives=2 if second else 1,
             contents=factors,
             room=room,
             wire=2 * room * (self.world_size - 1) / self.world_size,
         )
 
-    def _second_numel(self, job: BucketTask) -> int:
+    def _second_numel(self, task: BucketTask) -> int:
         """Return the length of what is summed when P has arrived: 0 of a bucket without P."""
-        numel = self._columns * sum(each.columns for each in _states(job))
-        return WORD_NUMEL + numel if numel else 0
+        numel = self._columns * sum(each.columns for each in _states(task))
+        return wire.WORD_NUMEL + numel if numel else 0
 
-    def _factors(self, job: BucketTask) -> _Factors:
-        layout, bucket = job.layout, job.bucket
-        front = Flags.numel(layout) + layout.dense_numel
-        numel = self._columns * sum(each.rows for each in _states(job))
-        dtype = sum_dtype(layout.dtype)
-        vector = torch.zeros(front + numel, dtype=dtype, device=bucket.frames_on)
-        dense, ps = vector[Flags.numel(layout) : front], vector[front:]
-        return _Factors(vector, dense, ps, [])
-
-    def _fill(self, job: BucketTask, factors: _Factors, flags: Flags) -> None:
-        job.check()
-        layout = job.layout
+    def _fill(self, task: BucketTask, factors: _Factors, flags: wire.Flags) -> None:
+        task.check()
+        layout = task.layout
         at = 0
         table = []
-        for index, (piece, state) in enumerate(zip(layout.pieces, _states(job), strict=True)):
+        for index, (piece, state) in enumerate(zip(layout.pieces, _states(task), strict=True)):
             begin = time.perf_counter_ns()
-            gradient = self._gradient(job, piece)
+            gradient = self._gradient(task, piece)
             zero = _is_zero(gradient, piece)
             if not zero:
                 flags.use(index)
             matrix = state.matrix(gradient)
             factors.matrices.append(matrix)
-            p = matrix @ _column_major(state.first())
+            # Products with a few columns are several times as fast if each is contiguous.
+            p = matrix @ state.first().T.contiguous().T
             factors.ps[at : at + p.numel()] = p.view(-1)
             at += p.numel()
             nbytes = 4 * self._columns * (state.rows + state.columns)
@@ -145,40 +124,40 @@ class PowerSGDExchange(ExchangeBase):
             outcomes = Outcomes.of(np.array(table, np.int64))
             layout.counters.encoded(layout.rows, outcomes, outcomes.nbytes)
         if layout.runs:
-            pack_dense(job, factors.dense)
+            pack_dense(task, factors.dense)
 
     # The receiving thread ---------------------------------------------------------------------
 
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
         factors = flight.contents
         assert isinstance(factors, _Factors)
-        nbytes = Flags.numel(flight.job.layout) * factors.vector.element_size()
-        return flight.job.bucket.read_headers(factors.vector.view(torch.uint8).view(1, -1), nbytes)
+        nbytes = wire.Flags.numel(flight.task.layout) * factors.vector.element_size()
+        return flight.task.bucket.read_headers(factors.vector.view(torch.uint8).view(1, -1), nbytes)
 
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
-        factors, job = flight.contents, flight.job
+        factors, task = flight.contents, flight.task
         assert isinstance(factors, _Factors)
-        sums = read_flags(headers[0], factors.vector.dtype)
+        sums = wire.read_flags(headers[0], factors.vector.dtype)
         if sums.failed:
-            share_failure(self.second, job.layout, flight.sequence, factors.error)
+            wire.share_failure(self.second, task.layout, flight.sequence, factors.error)
         sums.check_step(flight.sequence)
         start = time.perf_counter()
         if factors.matrices:
-            self._approximate(job, factors, sums.used, flight.sequence)
+            self._approximate(task, factors, sums.used, flight.sequence)
             share = round(1e9 * (time.perf_counter() - start) / len(factors.matrices))
-            job.layout.counters.decoded(job.layout.rows, np.full(len(factors.matrices), share))
+            task.layout.counters.decoded(task.layout.rows, np.full(len(factors.matrices), share))
         start = time.perf_counter()
-        if job.layout.runs:
-            unpack_dense(job, divide(factors.dense, self.world_size), start)
+        if task.layout.runs:
+            unpack_dense(task, divide(factors.dense, self.world_size), start)
 
     def _approximate(
-        self, job: BucketTask, factors: _Factors, used: Sequence[bool], sequence: int
+        self, task: BucketTask, factors: _Factors, used: Sequence[bool], sequence: int
     ) -> None:
         """Sum Q, and write the approximation of the average to its place."""
-        states, width = _states(job), self._columns
+        states, width = _states(task), self._columns
         sums = _parts(factors.ps.to(torch.float32).cpu(), [each.rows for each in states], width)
-        second = torch.empty(self._second_numel(job), dtype=torch.float32, device="cpu")
-        flags, factor = second[:WORD_NUMEL], second[WORD_NUMEL:]
+        second = torch.empty(self._second_numel(task), dtype=torch.float32, device="cpu")
+        flags, factor = second[: wire.WORD_NUMEL], second[wire.WORD_NUMEL :]
         qs = _parts(factor, [each.columns for each in states], width)
         bases: list[torch.Tensor] = []
         digest = 0
@@ -189,36 +168,36 @@ class PowerSGDExchange(ExchangeBase):
             transposed = torch.from_numpy(columns)
             q.copy_((transposed @ matrix).T)
             bases.append(transposed.T)
-        flags.copy_(torch.tensor(word_flags(check_word(digest)), device="cpu"))
-        vector = second.to(job.bucket.frames_on)
+        flags.copy_(torch.tensor(wire.word_flags(wire.check_word(digest)), device="cpu"))
+        vector = second.to(task.bucket.frames_on)
         self._keep(vector)
-        wait(self.second.all_reduce(vector), sequence)
+        wire.wait(self.second.all_reduce(vector), sequence)
         second.copy_(vector)
-        if not same_word((flags > 0).tolist()):
+        if not wire.same_word((flags > 0).tolist()):
             raise ExchangeError(
                 f"the ranks have different bits of P at bucket {sequence}, although they computed "
                 "it from one sum: they would apply different averages. The all-reduce did not give "
                 "all ranks the same bits, or their processors or versions of NumPy round "
                 "differently: use another backend, or the same software on all ranks"
             )
-        for piece, q in zip(job.layout.pieces, qs, strict=True):
+        for piece, q in zip(task.layout.pieces, qs, strict=True):
             count = int((~torch.isfinite(q)).sum())
             if count:  # finite gradients whose products overflow: the same on all ranks
                 raise GradientError(count, 0, piece.parameter.name, 0)
         for piece, state, p, q, matrix, sent in zip(
-            job.layout.pieces, states, bases, qs, factors.matrices, used, strict=True
+            task.layout.pieces, states, bases, qs, factors.matrices, used, strict=True
         ):
             if not sent:  # as far as the ranks can tell it is unused: nothing leaves the residual
-                job.bucket.clear(piece.start, piece.stop)
+                task.bucket.clear(piece.start, piece.stop)
                 continue
             mean = divide(q.clone(), self.world_size)
-            self._record(job, piece)  # measures the gradient, which is there until the next line
-            self._write(job, piece.start, state, p, mean, matrix)
+            self._record(task, piece)  # measures the gradient, which is there until the next line
+            self._write(task, piece.start, state, p, mean, matrix)
             state.take(mean)
 
     def _write(
         self,
-        job: BucketTask,
+        task: BucketTask,
         start: int,
         state: LowRankState,
         p: torch.Tensor,
@@ -229,7 +208,7 @@ class PowerSGDExchange(ExchangeBase):
 
         A few rows after the other, which stay in the caches, but one copy to a device.
         """
-        device = job.bucket.frames_on
+        device = task.bucket.frames_on
         at_once = max(1, _BLOCK // state.columns) if device.type == "cpu" else state.rows
         transposed = q.T.contiguous()
         room = (2, min(at_once, state.rows), state.columns)
@@ -239,15 +218,15 @@ class PowerSGDExchange(ExchangeBase):
             values = _product(p[rows], transposed, product, term)
             if state.keeps:
                 matrix[rows].sub_(values)
-            if job.scale != 1.0:
-                values.mul_(job.scale)
+            if task.scale != 1.0:
+                values.mul_(task.scale)
             begin = start + first * state.columns
             run = (begin, begin + values.numel())
-            job.bucket.unpack([run], values.view(-1).to(device))
+            task.bucket.unpack([run], values.view(-1).to(device))
 
 
-def _states(job: BucketTask) -> list[LowRankState]:
-    return [piece.parameter.state for piece in job.layout.pieces]
+def _states(task: BucketTask) -> list[LowRankState]:
+    return [piece.parameter.state for piece in task.layout.pieces]
 
 
 def _parts(vector: torch.Tensor, lengths: Sequence[int], width: int) -> list[torch.Tensor]:
@@ -256,27 +235,13 @@ def _parts(vector: torch.Tensor, lengths: Sequence[int], width: int) -> list[tor
     return [part.view(-1, width) for part in parts]
 
 
-def _column_major(factor: torch.Tensor) -> torch.Tensor:
-    """Return a factor, shape (length, rank), whose columns are contiguous.
-
-    Matrix products with a few columns are several times as fast with these.
-    """
-    return factor.T.contiguous().T
-
-
 def _product(
     p: torch.Tensor, transposed: torch.Tensor, out: torch.Tensor, term: torch.Tensor
 ) -> torch.Tensor:
     """Return ``p q^T``, added up in a fixed order: the same bits on every processor.
 
-    Parameters
-    ----------
-    p : torch.Tensor
-        shape (rows, rank).
-    transposed : torch.Tensor
-        ``q^T``, shape (rank, columns).
-    out, term : torch.Tensor
-        shape (at least rows, columns): memory of the result, and for its terms.
+    ``p`` has the shape (rows, rank), the transposed q (rank, columns). The result and its terms are
+    in memory of at least so many rows and columns.
     """
     total, term = out[: len(p)], term[: len(p)]
     torch.mul(p[:, :1], transposed[0], out=total)
@@ -286,13 +251,7 @@ def _product(
 
 
 def _is_zero(gradient: NDArray[np.floating], piece: BucketSlice) -> bool:
-    """Tell whether all entries are zero.
-
-    Raises
-    ------
-    GradientError
-        One of them is not finite.
-    """
+    """Tell whether all entries are zero; a GradientError if one of them is not finite."""
     # One read in most cases. The sum of finite values may overflow; then look at every entry.
     total = torch.from_numpy(gradient).sum().item()
     if not math.isfinite(total):

@@ -30,22 +30,11 @@ def build(
     check_result: bool,
     postpones: bool,
 ) -> ExchangeBase:
-    """Return the object that carries out an exchange.
+    """Return the object that carries out an exchange; see `ExchangeBase`.
 
-    Parameters
-    ----------
-    part : gradwire.exchange.Exchange
-    channel : Channel
-        A channel with no other user, for tensors of the CPU and where frames are.
-    another : callable
-        Makes another such channel for tensors of the CPU; a collective.
-    carriers, check_result, postpones : bool
-        See `ExchangeBase`; only an `AllGather` postpones.
-
-    Raises
-    ------
-    ValueError
-        The channel cannot do what the exchange needs.
+    The channel takes tensors of the CPU and where frames are. What ``another`` makes, as a
+    collective, takes those of the CPU. Only an `AllGather` postpones. Raises a ValueError if the
+    channel cannot do what the exchange needs.
     """
     if isinstance(part, AllGather):
         kind = DeferredAllGather if postpones else AllGatherExchange
@@ -60,7 +49,7 @@ def build(
                 f"{part!r} has something else for each rank, which this package does not send with "
                 "Horovod: use exchange=gradwire.exchange.AllGather(), or LeaderIndices()"
             )
-        return OwnerExchange(channel, check_result=check_result, second=another())
+        return OwnerExchange(channel, {}, check_result=check_result, second=another())
     summed = AllReduceExchange if isinstance(part, AllReduce) else LeaderExchange
     return summed(channel, carriers, check_result=check_result, second=another())
 
@@ -68,17 +57,8 @@ def build(
 class ExchangeRouter:
     """Takes buckets of any codec; all compressed tensors of one bucket have the same exchange.
 
-    The exchanges share two channels, because each thread starts its collectives in one order, and
-    their running sums.
-
-    Parameters
-    ----------
-    channel : Channel
-        A channel with no other user, for the collectives of the sending thread.
-    second : Channel
-        Another one, for those of the receiving thread.
-    carriers : mapping of str to str
-        As in `ExchangeBase`.
+    The exchanges share two channels, which are those of an `ExchangeBase`, because each thread
+    starts its collectives in one order; and their running sums.
     """
 
     postpones: ClassVar[bool] = True
@@ -86,8 +66,6 @@ class ExchangeRouter:
     def __init__(self, channel: Channel, second: Channel, carriers: Mapping[str, str]) -> None:
         self._channels: tuple[Channel, Channel] | None = channel, second
         self.carriers = carriers
-        self.rank = channel.rank
-        self.world_size = channel.size
         self.times = StepTimes()
         self._exchanges: dict[tuple[Part, bool], ExchangeBase] = {}
 
@@ -97,20 +75,20 @@ class ExchangeRouter:
         for each in self._exchanges.values():
             each.close()
 
-    def start(self, job: BucketTask, sequence: int) -> InFlightBucket:
+    def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Start the exchange of a bucket; see `Exchange`."""
-        return self._exchange_of(job).start(job, sequence)
+        return self._exchange_of(task).start(task, sequence)
 
     def receive(self, flight: InFlightBucket) -> None:
         """Wait for a bucket and write the average into its buffer; see `Exchange`."""
-        self._exchange_of(flight.job).receive(flight)
+        self._exchange_of(flight.task).receive(flight)
 
     def complete(self, flight: InFlightBucket) -> None:
         """Do what `receive` has postponed, now that the whole step is good on all ranks."""
-        self._exchange_of(flight.job).complete(flight)
+        self._exchange_of(flight.task).complete(flight)
 
-    def _exchange_of(self, job: BucketTask) -> ExchangeBase:
-        compressed = job.layout.compressed
+    def _exchange_of(self, task: BucketTask) -> ExchangeBase:
+        compressed = task.layout.compressed
         part = self._part_of(compressed) if compressed else AllReduce()
         undoable = not compressed or compressed[0].codec.memory.undoable
         exchange = self._exchanges.get((part, undoable))

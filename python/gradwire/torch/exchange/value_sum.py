@@ -3,17 +3,16 @@
 import abc
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.metrics import Outcomes
-from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
+from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import (
     divide,
@@ -24,7 +23,6 @@ from gradwire.torch.exchange.dense import (
     unpack_dense,
 )
 from gradwire.torch.exchange.wire import Flags, FlagSums, check_word, read_flags, share_failure
-from gradwire.torch.transport import Channel
 
 __all__ = ["AllReduceExchange", "SharedSelection", "ValueSumExchange"]
 
@@ -36,34 +34,16 @@ memory of their frames, which is needed in addition to the vectors."""
 
 @dataclass(slots=True, eq=False)
 class SharedSelection:
-    """The entries of one bucket that all ranks send.
+    """The entries of one bucket that all ranks send."""
 
-    Attributes
-    ----------
-    counts : list of int
-        Number of entries of each piece; the same on every rank, even after a failure.
-    positions : list
-        Their positions, as uint32; None for all entries of a piece, or until it is encoded.
-    encoded : dict
-        Pieces already encoded, by index: outcome and values.
-    nbytes : list of int
-        Bytes on the wire for the positions of each piece.
-    facts : object
-        What all ranks must agree on to select the same positions.
-    error : BaseException or None
-        Why this rank has no values for some of them.
-    collectives, room : int
-        Collectives made for the positions, and bytes passed to them.
-    """
-
-    counts: list[int]
-    positions: list[NDArray[np.uint32] | None]
-    encoded: dict[int, tuple[Outcomes, torch.Tensor]]
-    nbytes: list[int]
-    facts: object = None
-    error: BaseException | None = None
-    collectives: int = 0
-    room: int = 0
+    counts: list[int]  # entries of each piece: the same on every rank, even after a failure
+    positions: list[NDArray[np.uint32] | None]  # None for all entries, or until it is encoded
+    encoded: dict[int, tuple[Outcomes, torch.Tensor]]  # values of pieces that are encoded already
+    nbytes: list[int]  # on the wire for the positions of each piece
+    facts: object = None  # what all ranks must agree on to select the same positions
+    error: BaseException | None = None  # why this rank has no values for some of them
+    collectives: int = 0  # made for the positions
+    room: int = 0  # bytes passed to these
 
 
 @dataclass(slots=True, eq=False)
@@ -78,70 +58,43 @@ class _Vectors:
     buffers: list[torch.Tensor]  # the bytes that these are parts of
     error: BaseException | None = None  # why this rank sums nothing but the flags
 
-    @property
-    def front(self) -> torch.Tensor:
-        """The bytes of the vector that begins with the flags."""
-        return self.vectors[0].view(torch.uint8)
-
 
 class ValueSumExchange(ExchangeBase):
     """Sums the values of entries that are the same on all ranks.
 
     A rank's vector consists of flags, the dense parameters, and the values of all pieces. If the
     dense parameters need another dtype than the values, the values are a second vector.
-
-    Parameters
-    ----------
-    channel, carriers, check_result, second
-        As in `ExchangeBase`.
     """
-
-    def __init__(
-        self,
-        channel: Channel,
-        carriers: Mapping[str, str],
-        *,
-        check_result: bool,
-        second: Channel,
-    ) -> None:
-        super().__init__(channel, carriers, check_result=check_result, second=second)
-        self._buffers = BufferPool()
-        self._frames = BufferPool()
-
-    @override
-    def close(self) -> None:
-        super().close()
-        self._buffers.clear()
-        self._frames.clear()
 
     # What such an exchange is -----------------------------------------------------------------
 
     @abc.abstractmethod
-    def _select_shared(self, job: BucketTask, sequence: int) -> SharedSelection:
+    def _select_shared(self, task: BucketTask, sequence: int) -> SharedSelection:
         """Agree with the other ranks on positions. Must not raise an error of this rank alone."""
 
     # The sending thread -----------------------------------------------------------------------
 
-    def send(self, job: BucketTask, sequence: int) -> InFlightBucket:
+    def send(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Encode a bucket and start the sum of its vectors."""
         start = time.perf_counter()
-        selection = self._select_shared(job, sequence)
-        sums, job = self._take_vectors(job, sequence, selection)
+        selection = self._select_shared(task, sequence)
+        sums, task = self._take_vectors(task, sequence, selection)
         try:
             if selection.error is not None:
                 raise selection.error
-            self._fill(job, sums)
+            self._fill(task, sums)
         except BaseException as error:  # of any kind: the other ranks wait for these vectors
             sums.error = error
             for each in sums.vectors:
                 each.zero_()
             sums.flags.fail()
-        job.bucket.write_header(sums.front, sums.flags.bytes_of(sums.vectors[0].dtype))
+        first = sums.vectors[0]
+        task.bucket.write_header(first.view(torch.uint8), sums.flags.bytes_of(first.dtype))
         self.times.add("encode", start)
         self._keep(*sums.vectors)
         nbytes = sum(each.nbytes for each in sums.vectors)
         return InFlightBucket(
-            job,
+            task,
             sequence,
             works=tuple(self.channel.all_reduce(each) for each in sums.vectors),
             collectives=len(sums.vectors) + selection.collectives,
@@ -151,16 +104,18 @@ class ValueSumExchange(ExchangeBase):
         )
 
     def _take_vectors(
-        self, job: BucketTask, sequence: int, selection: SharedSelection
+        self, task: BucketTask, sequence: int, selection: SharedSelection
     ) -> tuple[_Vectors, BucketTask]:
-        layout = job.layout
-        wire = _wire_dtype(layout)
+        layout = task.layout
+        compressed = layout.compressed
+        summed_as = compressed[0].codec.quantize.summed_as if compressed else "float32"
+        wire: torch.dtype = getattr(torch, str(summed_as))
         # Zeros and ones are exact in any dtype; dense parameters keep their precision.
         own = sum_dtype(layout.dtype) if layout.runs else wire
         front, numel = Flags.numel(layout) + layout.dense_numel, sum(selection.counts)
         lengths = [(front + numel, own)] if own == wire else [(front, own), (numel, wire)]
-        buffers, job = take_buffers(
-            job, [(self._buffers, length * dtype.itemsize) for length, dtype in lengths]
+        buffers, task = take_buffers(
+            task, [(self._buffers, length * dtype.itemsize) for length, dtype in lengths]
         )
         vectors = [
             buffer[: length * dtype.itemsize].view(dtype)
@@ -169,35 +124,33 @@ class ValueSumExchange(ExchangeBase):
         dense = vectors[0][Flags.numel(layout) : front]
         values = vectors[-1][-numel:] if numel else vectors[-1][:0]
         word = check_word(
-            layout.digest, sequence, job.step.number, selection.counts, selection.facts
+            layout.digest, sequence, task.step.number, selection.counts, selection.facts
         )
         vectors = [each for each in vectors if each.numel()]
-        return _Vectors(selection, Flags(layout, word), dense, values, vectors, buffers), job
+        return _Vectors(selection, Flags(layout, word), dense, values, vectors, buffers), task
 
-    def _fill(self, job: BucketTask, sums: _Vectors) -> None:
-        job.check()
-        layout, selection = job.layout, sums.selection
+    def _fill(self, task: BucketTask, sums: _Vectors) -> None:
+        task.check()
+        layout, selection = task.layout, sums.selection
         ends = list(itertools.accumulate(selection.counts, initial=0))
-        zeros: list[bool] = []
         for members in _batches(layout, selection):
             done = selection.encoded.get(members[0])
-            outcomes, values = done or self._encode_values(job, selection, members)
+            outcomes, values = done or self._encode_values(task, selection, members)
             sums.values[ends[members[0]] : ends[members[-1] + 1]] = values
-            zeros += outcomes.zero.tolist()
+            for index, zero in zip(members, outcomes.zero.tolist(), strict=True):
+                if not zero:
+                    sums.flags.use(index)
             nbytes = outcomes.count * sums.values.element_size()
             nbytes += [selection.nbytes[index] for index in members]
             layout.counters.encoded(layout.rows[members], outcomes, nbytes)
-        for index, zero in enumerate(zeros):
-            if not zero:
-                sums.flags.use(index)
         if layout.runs:
-            pack_dense(job, sums.dense)
+            pack_dense(task, sums.dense)
 
     def _encode_values(
-        self, job: BucketTask, selection: SharedSelection, members: Sequence[int]
+        self, task: BucketTask, selection: SharedSelection, members: Sequence[int]
     ) -> tuple[Outcomes, torch.Tensor]:
         """Encode adjacent pieces of a bucket, and read the values from their frames."""
-        parameters = [job.layout.compressed[index] for index in members]
+        parameters = [task.layout.compressed[index] for index in members]
         counts = [selection.counts[index] for index in members]
         limits = [
             parameter.codec._codec.max_encoded_len(parameter.numel, count)
@@ -209,9 +162,9 @@ class ValueSumExchange(ExchangeBase):
             for positions, count, parameter in zip(known, counts, parameters, strict=True)
         )
         numels = [parameter.numel for parameter in parameters]
-        frames = self._frames.take(sum(limits), job.step.number, job.bucket)
+        frames = self._frames.take(sum(limits), task.step.number, task.bucket)
         try:
-            outcomes = self._encode(job, members, limits, frames, known)
+            outcomes = self._encode(task, members, limits, frames, known)
             for parameter, count, sent in zip(
                 parameters, counts, outcomes.count.tolist(), strict=True
             ):
@@ -219,7 +172,7 @@ class ValueSumExchange(ExchangeBase):
                     raise RuntimeError(f"{sent} entries of {parameter.name!r} instead of {count}")
             sizes = outcomes.nbytes.tolist()
             whole = numels if numels == counts else ()
-            values, positions = job.bucket.values_of(frames, sizes, whole, drawn)
+            values, positions = task.bucket.values_of(frames, sizes, whole, drawn)
         finally:
             self._frames.give(frames)  # to this thread, which works in its own order
         if drawn:
@@ -234,37 +187,38 @@ class ValueSumExchange(ExchangeBase):
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
         sums = flight.contents
         assert isinstance(sums, _Vectors)
-        nbytes = Flags.numel(flight.job.layout) * sums.vectors[0].element_size()
-        return flight.job.bucket.read_headers(sums.front.view(1, -1), nbytes)
+        first = sums.vectors[0]
+        nbytes = Flags.numel(flight.task.layout) * first.element_size()
+        return flight.task.bucket.read_headers(first.view(torch.uint8).view(1, -1), nbytes)
 
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
-        sums, job = flight.contents, flight.job
+        sums, task = flight.contents, flight.task
         assert isinstance(sums, _Vectors)
         try:
             flags = read_flags(headers[0], sums.vectors[0].dtype)
-            self._write(job, sums, flags, flight.sequence)
+            self._write(task, sums, flags, flight.sequence)
         finally:
-            mark = job.bucket.used(*sums.buffers)
+            mark = task.bucket.used(*sums.buffers)
             for buffer in sums.buffers:
                 self._buffers.give(buffer, mark)
 
-    def _write(self, job: BucketTask, sums: _Vectors, flags: FlagSums, sequence: int) -> None:
+    def _write(self, task: BucketTask, sums: _Vectors, flags: FlagSums, sequence: int) -> None:
         if flags.failed:
-            share_failure(self.second, job.layout, sequence, sums.error)
+            share_failure(self.second, task.layout, sequence, sums.error)
         flags.check_step(sequence)
         start = time.perf_counter()
-        self._average(job, sums, flags.used)
+        self._average(task, sums, flags.used)
         counts = np.array(sums.selection.counts, np.int64)
         share = 1e9 * (time.perf_counter() - start) / max(1, counts.sum())
-        job.layout.counters.decoded(job.layout.rows, (counts * share).astype(np.int64))
+        task.layout.counters.decoded(task.layout.rows, (counts * share).astype(np.int64))
         start = time.perf_counter()
-        if job.layout.runs:
-            unpack_dense(job, divide(sums.dense, self.world_size), start)
-        if sums.values.dtype == torch.float16 and not job.bucket.finite():
-            raise overflow_error(job)  # the sum of finite values on the wire may exceed float16
+        if task.layout.runs:
+            unpack_dense(task, divide(sums.dense, self.world_size), start)
+        if sums.values.dtype == torch.float16 and not task.bucket.finite():
+            raise overflow_error(task)  # the sum of finite values on the wire may exceed float16
 
-    def _average(self, job: BucketTask, sums: _Vectors, used: Sequence[bool]) -> None:
-        layout, bucket, selection = job.layout, job.bucket, sums.selection
+    def _average(self, task: BucketTask, sums: _Vectors, used: Sequence[bool]) -> None:
+        layout, bucket, selection = task.layout, task.bucket, sums.selection
         ends = list(itertools.accumulate(selection.counts, initial=0))
         pieces, values = layout.pieces, sums.values
         places = {
@@ -276,25 +230,29 @@ class ValueSumExchange(ExchangeBase):
         if places:
             bucket.clear(0, layout.numel)  # dense parameters are written later
             total = _joined(values, ends, list(places))
-            bucket.scatter(list(places.values()), self._mean(job, total))
+            bucket.scatter(list(places.values()), self._mean(task, total))
         for members in _batches(layout, selection):
             whole = [index for index in members if index not in places]
             if whole:
                 runs = [(pieces[index].start, pieces[index].stop) for index in whole]
-                bucket.unpack(runs, self._mean(job, _joined(values, ends, whole)))
-        self._roll_back(job, [each for each, sent in zip(pieces, used, strict=True) if not sent])
+                bucket.unpack(runs, self._mean(task, _joined(values, ends, whole)))
+        # As far as the ranks can tell these are unused: DDP would discard what is written.
+        unused = [each for each, sent in zip(pieces, used, strict=True) if not sent]
+        task.step.undo([each.parameter for each in unused])
+        for each in unused:
+            bucket.clear(each.start, each.stop)
 
-    def _mean(self, job: BucketTask, total: torch.Tensor) -> torch.Tensor:
+    def _mean(self, task: BucketTask, total: torch.Tensor) -> torch.Tensor:
         """Return the mean of summed values, in float32 and times the loss scale."""
         mean = divide(total.float(), self.world_size)
-        return mean if job.scale == 1.0 else mean.mul_(job.scale)
+        return mean if task.scale == 1.0 else mean.mul_(task.scale)
 
 
 class AllReduceExchange(ValueSumExchange):
     """Sums the values of all entries, or of those drawn from a shared seed."""
 
-    def _select_shared(self, job: BucketTask, sequence: int) -> SharedSelection:
-        pieces = job.layout.pieces
+    def _select_shared(self, task: BucketTask, sequence: int) -> SharedSelection:
+        pieces = task.layout.pieces
         # Known even if encoding fails.
         counts = [piece.parameter.codec.sparsify.count(piece.parameter.numel) for piece in pieces]
         # The drawn entries depend on the step counts of the states.
@@ -326,10 +284,3 @@ def _batches(layout: BucketContents, selection: SharedSelection) -> Iterator[lis
             numel += parameter.numel
     if batch:
         yield batch
-
-
-def _wire_dtype(layout: BucketContents) -> torch.dtype:
-    """Return the dtype in which the values of a bucket are summed."""
-    summed_as = layout.compressed[0].codec.quantize.summed_as if layout.compressed else "float32"
-    dtype: torch.dtype = getattr(torch, str(summed_as))
-    return dtype

@@ -8,10 +8,11 @@ Exchanges that sum values have no message of each rank. They sum `Flags` along w
 gather messages only if these report a failure (`share_failure`).
 """
 
+import contextlib
 import enum
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
@@ -32,6 +33,7 @@ __all__ = [
     "Verdict",
     "attributed",
     "check_word",
+    "explained",
     "raise_first",
     "read_flags",
     "read_verdict",
@@ -62,20 +64,11 @@ class _Status(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether one rank could do its part of a bucket.
+    """What a message says: whether one rank could do its part of a bucket."""
 
-    Attributes
-    ----------
-    nbytes : int
-        Bytes that the rank announces, if it could.
-    failed : bool
-    error : ExchangeError or GradientError or None
-        Why it could not, if the message had room for that.
-    """
-
-    nbytes: int
+    nbytes: int  # that the rank announces, if it could
     failed: bool = False
-    error: ExchangeError | GradientError | None = None
+    error: ExchangeError | GradientError | None = None  # if the message had room for that
 
 
 def attributed(
@@ -95,17 +88,8 @@ def write_verdict(
 ) -> None:
     """Write a header and, after a failure, as much of the error as there is room for.
 
-    Parameters
-    ----------
-    out : numpy.ndarray
-        uint8, of at least `HEADER_NBYTES`.
-    digest : int
-        Of the layout, or 0 where ranks of a bucket have different ones.
-    sequence : int
-        Number of the bucket.
-    error : BaseException or None
-    nbytes : int
-        Bytes to announce, without an error.
+    There are at least `HEADER_NBYTES`. The digest is that of the layout, or 0 where ranks have
+    different ones of a bucket. What is announced without an error is so many bytes.
     """
     status, body = _Status.OK, b""
     if error is not None:
@@ -134,10 +118,8 @@ def _pack_error(error: BaseException, room: int) -> bytes:
 def read_verdict(message: Bytes, rank: int, digest: int, sequence: int) -> Verdict:
     """Read what `write_verdict` wrote on a rank.
 
-    Raises
-    ------
-    ExchangeError
-        The message is damaged or of another version, or the rank is at another bucket.
+    Raises an ExchangeError if the message is damaged or of another version, or the rank is at
+    another bucket.
     """
     if message.size < HEADER_NBYTES:
         raise ExchangeError(f"the message of rank {rank} has {message.size} bytes", rank)
@@ -206,25 +188,29 @@ def share_failure(
     write_verdict(message, layout.digest, sequence, attributed(error, channel.rank, act))
     mine = torch.from_numpy(message)
     every = mine.new_empty(channel.size * MESSAGE_NBYTES)
-    try:
+    with explained("a rank failed without reporting why"):
         channel.all_gather(every, mine).wait()
-    except RuntimeError as failure:
-        text = f"a rank failed without reporting why ({failure})"
-        raise kind_of(failure)(text, getattr(failure, "rank", None)) from failure
     raise_first(read_verdicts(every.view(channel.size, -1).numpy(), layout.digest, sequence))
     raise ExchangeError("a rank failed, but none reported a reason")
 
 
 def wait(work: Work, sequence: int) -> None:
     """Wait for a collective of a bucket."""
-    try:
+    with explained(
+        f"bucket {sequence} was not exchanged: another rank has stopped, failed, or did not run "
+        "the same backward pass in time"
+    ):
         work.wait()
+
+
+@contextlib.contextmanager
+def explained(text: str) -> Iterator[None]:
+    """Say what it means that a collective failed, in an ExchangeError that tells the rank."""
+    try:
+        yield
     except RuntimeError as error:
-        raise kind_of(error)(
-            f"bucket {sequence} was not exchanged: another rank has stopped, failed, or did not "
-            f"run the same backward pass in time ({str(error).strip()})",
-            getattr(error, "rank", None),
-        ) from error
+        told, rank = f"{text} ({str(error).strip()})", getattr(error, "rank", None)
+        raise kind_of(error)(told, rank) from error
 
 
 # Flags that are summed with values ------------------------------------------------------------
@@ -259,14 +245,7 @@ class Flags:
     """Numbers, 0 or 1 on each rank, that are summed before the values of a bucket.
 
     The sums tell every rank whether any rank failed, whether all are at the same bucket, and which
-    parameters no rank used.
-
-    Parameters
-    ----------
-    layout : BucketContents
-        Of the bucket.
-    word : int
-        What `check_word` returned: ranks with other words are out of step.
+    parameters no rank used. Ranks with other words, from `check_word`, are out of step.
     """
 
     __slots__ = ("_flags",)
@@ -296,7 +275,7 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class FlagSums:
-    """The sums of the flags of all ranks: which are positive."""
+    """Which sums of the flags of all ranks are positive."""
 
     failed: bool
     in_step: bool

@@ -1,7 +1,8 @@
 """What moves bytes between the ranks: the interface of every transport."""
 
 import abc
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -11,10 +12,13 @@ import torch
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.transport import messages
 
-__all__ = ["NO_CARRIERS", "Channel", "LocalChannel", "Transport", "Work"]
+__all__ = ["NO_CARRIERS", "Channel", "LocalChannel", "Transport", "Work", "close_in_time"]
 
 NO_CARRIERS: Mapping[str, str] = MappingProxyType({})
 """Frames are on the host."""
+
+_PATIENCE = 5.0
+"""Seconds to wait for collectives in progress when channels are closed."""
 
 
 class Work(Protocol):
@@ -23,25 +27,15 @@ class Work(Protocol):
     def wait(self) -> Any:
         """Wait for it, on the current stream where it is one of a device.
 
-        Raises
-        ------
-        RuntimeError
-            It failed: another rank has stopped, or did not start it in time.
+        Raises a RuntimeError if it failed: another rank has stopped, or did not start it in time.
         """
 
 
 class Channel(abc.ABC):
-    """Collectives between fixed ranks.
+    """Collectives between fixed ranks, which are counted from 0.
 
     Every rank starts the same ones in the same order. Those of one channel never meet those of
     another; so a channel has one user, and one thread at a time.
-
-    Attributes
-    ----------
-    rank : int
-        Place of this process among the ranks, from 0.
-    size : int
-        Number of ranks.
     """
 
     rank: int
@@ -56,12 +50,7 @@ class Channel(abc.ABC):
     def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
         """Start to fill ``out`` with ``mine`` of all ranks, in rank order.
 
-        Parameters
-        ----------
-        out : torch.Tensor
-            shape (size * n,).
-        mine : torch.Tensor
-            shape (n,), of the same length and dtype on every rank.
+        ``mine`` has the shape (n,) and one dtype on every rank, ``out`` (size * n,).
         """
 
     @abc.abstractmethod
@@ -88,27 +77,16 @@ class Channel(abc.ABC):
     def all_gather_object(self, mine: Any) -> list[Any]:
         """Return what all ranks tell, in rank order.
 
-        Parameters
-        ----------
-        mine : object
-            Text, finite numbers, bool, None, and lists, tuples and dicts of these: JSON. Tuples
-            arrive as lists, and keys as text, on this rank too.
-
-        Raises
-        ------
-        ExchangeError
-            On every rank: one of them has something else to tell, or too much.
+        That is text, finite numbers, bool, None, and lists, tuples and dicts of these: JSON. Tuples
+        arrive as lists, and keys as text, on this rank too. Every rank raises an ExchangeError if
+        one of them has something else to tell, or too much.
         """
         failure: Exception | None = None
         data = b""
         try:
             data = messages.write(mine)
-        except (
-            TypeError,
-            ValueError,
-            RecursionError,
-        ) as error:  # the other ranks wait for a message
-            failure = error
+        except (TypeError, ValueError, RecursionError) as error:
+            failure = error  # told below: the other ranks wait for a message
         lengths = torch.zeros(self.size, dtype=torch.int64, device="cpu")
         self.all_gather(lengths, torch.tensor([len(data)], device="cpu")).wait()
         for rank, length in enumerate(lengths.tolist()):
@@ -143,12 +121,8 @@ class LocalChannel(Channel):
     ) -> Work:
         """Start to send one part of ``mine`` to each rank, and to fill ``out`` with theirs.
 
-        Parameters
-        ----------
-        out, mine : torch.Tensor
-            shape (n,): the parts from and for every rank, in rank order.
-        out_sizes, sizes : sequence of int, optional
-            Lengths of these parts; all equal by default.
+        Both are of one dimension, with the parts in rank order, which have these lengths; all equal
+        ones by default.
         """
 
 
@@ -164,25 +138,29 @@ class Transport(Protocol):
     def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> Channel:
         """Make a channel, which takes tensors of these devices too. A collective.
 
-        Raises
-        ------
-        ExchangeError
-            The ranks could not be connected.
+        Raises an ExchangeError if the ranks could not be connected; so does `connect`.
         """
 
     def connect(
         self, channel: Channel, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]
     ) -> None:
-        """Connect the ranks of a channel on the devices of these tensors. A collective.
-
-        Raises
-        ------
-        ExchangeError
-            The ranks cannot be connected.
-        """
+        """Connect the ranks of a channel on the devices of these tensors. A collective."""
 
     def leave(self) -> None:
         """Close all channels, without waiting for other ranks. A second call has no effect."""
+
+
+def close_in_time(close: Callable[[Any], None], made: list[Any]) -> None:
+    """Close what a transport has made. If that takes long, it goes on in a thread of its own."""
+
+    def close_all() -> None:
+        while made:
+            close(made.pop())
+
+    if made:
+        thread = threading.Thread(target=close_all, name="gradwire-leave", daemon=True)
+        thread.start()
+        thread.join(_PATIENCE)
 
 
 def _read(rank: int, row: torch.Tensor) -> Any:

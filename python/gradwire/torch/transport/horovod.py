@@ -1,10 +1,9 @@
 """The transport of Horovod: collectives with names, negotiated by its background thread."""
 
-import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -69,21 +68,12 @@ def initialization() -> object:
 
 
 class _Pending:
-    """A collective of Horovod in progress.
-
-    Parameters
-    ----------
-    handle : int
-    finish : callable
-        Takes what Horovod returns, once.
-    timeout : callable
-        Returns how long to wait for other ranks, or None.
-    """
+    """A collective of Horovod in progress. What Horovod returns is given to ``finish``, once."""
 
     def __init__(
         self,
         handle: int,
-        finish: Callable[[torch.Tensor], None],
+        finish: Callable[[torch.Tensor], Any],
         timeout: Callable[[], timedelta | None],
     ) -> None:
         self._handle = handle
@@ -96,12 +86,8 @@ class _Pending:
     def wait(self) -> None:
         """Wait until it is done.
 
-        Raises
-        ------
-        LostRankError
-            Another rank has stopped, or did not take part in time.
-        RuntimeError
-            The ranks did not start the same collective.
+        Raises a LostRankError if another rank has stopped or did not take part in time, and a
+        RuntimeError if the ranks did not start the same collective.
         """
         with self._lock:
             if not self._done:
@@ -149,15 +135,6 @@ class _All:
                 self._finish = None
 
 
-@contextlib.contextmanager
-def _starting() -> Iterator[None]:
-    """Say what it means that Horovod starts no collective any more."""
-    try:
-        yield
-    except InternalError as error:
-        raise _lost(error) from error
-
-
 def _nothing(found: torch.Tensor) -> None:
     """Return: it was done in place."""
 
@@ -193,13 +170,8 @@ class HorovodChannel(Channel):
     """Collectives of one process set, under names that nothing else has.
 
     Horovod matches collectives by name, and refuses a name that is in progress. All ranks start the
-    same ones in the same order, so the names of a channel are used in turn.
-
-    Parameters
-    ----------
-    process_set : horovod.ProcessSet
-    timeout : datetime.timedelta, optional
-        How long to wait for other ranks; for ever by default, as Horovod does.
+    same ones in the same order, so the names of a channel are used in turn. Without a timeout, this
+    rank waits for ever for the others, as Horovod does.
     """
 
     def __init__(self, process_set: Any, timeout: timedelta | None) -> None:
@@ -229,7 +201,7 @@ class HorovodChannel(Channel):
                 )
             target.copy_(found)
 
-        return self._gather(_bytes(mine), finish)
+        return self._start(library.allgather_async, _bytes(mine), finish=finish)
 
     @override
     def all_reduce(self, tensor: torch.Tensor) -> Work:
@@ -241,12 +213,8 @@ class HorovodChannel(Channel):
     def average(self, tensor: torch.Tensor, predivide: float = 1.0) -> Work:
         """Start to replace a tensor by its average, as Horovod's own optimizer takes it.
 
-        Parameters
-        ----------
-        tensor : torch.Tensor
-            bfloat16 is summed in float32, and a sparse one by its entries.
-        predivide : float
-            By what is divided before the sum, to multiply by it afterwards.
+        bfloat16 is summed in float32, and a sparse tensor by its entries. Others are divided by
+        ``predivide`` before the sum, and multiplied by it afterwards.
         """
         if tensor.layout != torch.strided:
             return _All([self._sum_sparse(tensor)], lambda: tensor.div_(self.size))
@@ -256,12 +224,7 @@ class HorovodChannel(Channel):
 
     @override
     def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
-        root, name = self._set.ranks[source], self._name()
-        with _starting():
-            handle = library.broadcast_async_(
-                _bytes(tensor), root, name=name, process_set=self._set
-            )
-        return self._follow(handle, _nothing)
+        return self._start(library.broadcast_async_, _bytes(tensor), self._set.ranks[source])
 
     @override
     def set_timeout(self, timeout: timedelta) -> None:
@@ -269,20 +232,8 @@ class HorovodChannel(Channel):
 
     def _reduce(self, tensor: torch.Tensor, op: Any, **factors: float) -> Work:
         bf16 = tensor.dtype == torch.bfloat16  # which Horovod does not know
-        wire = tensor.float() if bf16 else tensor
-        name = self._name()
-        with _starting():
-            handle = library.allreduce_async_(
-                wire, name=name, op=op, process_set=self._set, **factors
-            )
-        return self._follow(handle, tensor.copy_ if bf16 else _nothing)
-
-    def _gather(self, mine: torch.Tensor, finish: Callable[[torch.Tensor], None]) -> Work:
-        """Start to concatenate bytes of all ranks, of any number."""
-        name = self._name()
-        with _starting():
-            handle = library.allgather_async(mine, name=name, process_set=self._set)
-        return self._follow(handle, finish)
+        wire, finish = (tensor.float(), tensor.copy_) if bf16 else (tensor, _nothing)
+        return self._start(library.allreduce_async_, wire, finish=finish, op=op, **factors)
 
     def _sum_sparse(self, tensor: torch.Tensor) -> Work:
         """Gather the entries of all ranks, and add up what has the same indices, in rank order."""
@@ -290,7 +241,10 @@ class HorovodChannel(Channel):
         indices = part.indices().t().contiguous()  # an entry after another
         values = part.values().contiguous()
         found: list[torch.Tensor] = []
-        works = [self._gather(_bytes(each.view(-1)), found.append) for each in (indices, values)]
+        works = [
+            self._start(library.allgather_async, _bytes(each), finish=found.append)
+            for each in (indices, values)
+        ]
 
         def finish() -> None:
             places, numbers = found
@@ -319,21 +273,26 @@ class HorovodChannel(Channel):
         self._started += 1
         return name
 
-    def _follow(self, handle: int, finish: Callable[[torch.Tensor], Any]) -> _Pending:
+    def _start(
+        self,
+        start: Callable[..., int],
+        *given: Any,
+        finish: Callable[[torch.Tensor], Any] = _nothing,
+        **options: Any,
+    ) -> _Pending:
+        """Start a collective under the next name."""
+        name = self._name()
+        try:
+            handle = start(*given, name=name, process_set=self._set, **options)
+        except InternalError as error:
+            raise _lost(error) from error
         work = _Pending(handle, finish, lambda: self.timeout)
         self._latest.append(work)
         return work
 
 
 class HorovodTransport:
-    """Makes channels of one process set.
-
-    Parameters
-    ----------
-    process_set : horovod.ProcessSet
-    timeout : datetime.timedelta, optional
-        How long to wait for other ranks; for ever by default, as Horovod does.
-    """
+    """Makes channels of one process set; see `HorovodChannel`."""
 
     def __init__(self, process_set: Any, timeout: timedelta | None) -> None:
         self._set = process_set
@@ -341,12 +300,10 @@ class HorovodTransport:
 
     def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
         """Return what moves frames: Horovod, from the memory of the host."""
-        del tensors
         return {"cpu": "horovod"}
 
     def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> HorovodChannel:
         """Make a channel. It costs nothing: a channel is a name."""
-        del carriers
         return HorovodChannel(self._set, self._timeout)
 
     def connect(

@@ -14,23 +14,15 @@ DEPTH = 64
 
 
 def write(message: Any) -> bytes:
-    """Return JSON for `read`.
-
-    Raises
-    ------
-    ValueError, TypeError, RecursionError
-        JSON cannot hold it.
-    """
+    """Return JSON for `read`; a ValueError, TypeError or RecursionError if it cannot hold that."""
     return json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
 
 
 def read(data: bytes | str, limit: int = LIMIT) -> Any:
     """Read JSON from a source that is not trusted.
 
-    Raises
-    ------
-    ValueError
-        It is no JSON, not finite, longer than so many bytes, or nested too deeply.
+    Raises a ValueError if it is no JSON, not finite, longer than so many bytes, or nested too
+    deeply.
     """
     if len(data) > limit:
         raise ValueError(f"it has {len(data)} bytes, at most {limit} were expected")

@@ -15,14 +15,9 @@ __all__ = ["PointToPoint", "gather_of_two", "swap"]
 
 
 class PointToPoint:
-    """Parts on their way from and to other ranks.
+    """Parts on their way from and to other ranks, which are waited for in this order.
 
-    Parameters
-    ----------
-    works : sequence of torch.distributed.Work
-        In the order in which they are waited for.
-    timeout : datetime.timedelta, optional
-        Of each of them; by default that with which the group was made.
+    The timeout is that of each of them; by default that with which the group was made.
     """
 
     def __init__(self, works: Sequence[Any], timeout: timedelta | None = None) -> None:
@@ -30,13 +25,7 @@ class PointToPoint:
         self._timeout = timeout
 
     def wait(self) -> None:
-        """Wait until all parts have arrived, and one's own may be changed.
-
-        Raises
-        ------
-        RuntimeError
-            Another rank has stopped, or did not start the same in time.
-        """
+        """Wait until all parts have arrived, and one's own may be changed; see `Work`."""
         for work in self._works:
             came = work.wait() if self._timeout is None else work.wait(self._timeout)
             if came is False:  # the group was taken down meanwhile
@@ -50,18 +39,10 @@ def swap(
     mine: Sequence[torch.Tensor],
     timeout: timedelta | None = None,
 ) -> PointToPoint:
-    """Start to send one part to each rank, and to receive one of each.
+    """Start to send one part to each rank, and to receive one of each, both in rank order.
 
-    Parameters
-    ----------
-    group : torch.distributed.ProcessGroup or ProcessGroupGloo
-        That moves tensors of the CPU by Gloo, and has no other user.
-    rank : int
-        Of this process in the group.
-    theirs, mine : sequence of torch.Tensor
-        From and for every rank, in rank order, on the CPU; contiguous. Empty ones are not sent.
-    timeout : datetime.timedelta, optional
-        Of each message; by default that with which the group was made.
+    The group is a ProcessGroup or ProcessGroupGloo, which moves tensors of the CPU by Gloo, and has
+    no other user. Parts are on the CPU, and contiguous; empty ones are not sent.
     """
     size = len(mine)
     theirs[rank].copy_(mine[rank])

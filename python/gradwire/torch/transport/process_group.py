@@ -1,7 +1,6 @@
 """The transport of torch.distributed: makes and destroys the process groups of one attachment."""
 
 import re
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -13,13 +12,9 @@ from typing_extensions import override
 from gradwire.torch import backends
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.transport import p2p
-from gradwire.torch.transport.channel import NO_CARRIERS, Channel, LocalChannel, Work
+from gradwire.torch.transport.channel import NO_CARRIERS, Channel, LocalChannel, Work, close_in_time
 
 __all__ = ["ProcessGroupChannel", "ProcessGroups"]
-
-_PATIENCE = 5.0
-"""Seconds to wait for the destruction of groups in which collectives may be in progress."""
-
 
 _ABSENT = re.compile(r"wait timeout(?: after \d+ ?ms, keys: \S*/(\d+))?$", re.IGNORECASE)
 """A wait for the address of a rank of a new group, which that rank has never written."""
@@ -29,12 +24,7 @@ _BY_HOST = ("gloo", "mpi", "ucc", "undefined")
 
 
 class ProcessGroupChannel(LocalChannel):
-    """A channel: a process group with no other user.
-
-    Parameters
-    ----------
-    group : torch.distributed.ProcessGroup
-    """
+    """A channel: a process group with no other user."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
@@ -116,14 +106,7 @@ class ProcessGroupChannel(LocalChannel):
 
 
 class _Collective:
-    """A collective under way.
-
-    Parameters
-    ----------
-    work : Work
-    other : int, optional
-        The other rank, if there is only one.
-    """
+    """A collective under way, with the other rank if there is only one."""
 
     def __init__(self, work: Work, other: int | None) -> None:
         self._work = work
@@ -153,14 +136,8 @@ class ProcessGroups:
     costs three threads and five file descriptors, and torch keeps it until it is destroyed. All of
     them take tensors of the CPU, by Gloo: for messages, and for frames on the host.
 
-    Parameters
-    ----------
-    over : torch.distributed.ProcessGroup
-        A group of these ranks.
-    timeout : datetime.timedelta, optional
-        Timeout of all collectives in the new groups. Defaults to that of ``over``.
-    ranks : sequence of int, optional
-        The global ranks of the new groups, if they are not all of ``over``.
+    The new groups have these global ranks, or all of the given one, and their collectives this
+    timeout, or that of the given one.
     """
 
     def __init__(
@@ -207,12 +184,7 @@ class ProcessGroups:
         """Make another group, which takes tensors of these devices too. A collective.
 
         Returns once all ranks have the group: whoever left it before would end the connections
-        that another rank is still making.
-
-        Raises
-        ------
-        ExchangeError
-            Gloo could not connect the ranks.
+        that another rank is still making. Raises an ExchangeError if Gloo could not connect them.
         """
         timeout = self._timeout
         if timeout is None:
@@ -257,11 +229,6 @@ class ProcessGroups:
 
         NCCL connects in the first collective on a device. That takes memory and time, and may wait
         for the device: not in the middle of a backward pass.
-
-        Raises
-        ------
-        ExchangeError
-            The ranks cannot be connected.
         """
         for device in dict.fromkeys(each.device for each in tensors):
             by = carriers.get(device.type)
@@ -285,12 +252,9 @@ class ProcessGroups:
         initialized again) in between, are only dropped.
         """
         made, self._made = self._made, []
-        made = [group for group in made if _is_registered(group)]
-        if not made:
-            return
-        thread = threading.Thread(target=_destroy, args=(made,), name="gradwire-leave", daemon=True)
-        thread.start()
-        thread.join(_PATIENCE)
+        close_in_time(
+            dist.destroy_process_group, [group for group in made if _is_registered(group)]
+        )
 
 
 def _timeout(group: dist.ProcessGroup) -> timedelta | None:
@@ -302,11 +266,6 @@ def _timeout(group: dist.ProcessGroup) -> timedelta | None:
             continue
         return timeout
     return None
-
-
-def _destroy(groups: list[dist.ProcessGroup]) -> None:
-    while groups:
-        dist.destroy_process_group(groups.pop())
 
 
 def _is_registered(group: dist.ProcessGroup) -> bool:

@@ -16,12 +16,7 @@ _NBYTES = 32
 
 
 class Secret:
-    """A key for HMAC-SHA256 that all ranks have, and nobody else.
-
-    Parameters
-    ----------
-    key : bytes
-    """
+    """A key for HMAC-SHA256 that all ranks have, and nobody else."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -37,10 +32,8 @@ class Secret:
     def open(self, key: str, sealed: bytes) -> bytes:
         """Return a value that was sealed.
 
-        Raises
-        ------
-        MembershipError
-            Somebody without the secret has written it, or under another key.
+        Raises a MembershipError if somebody without the secret has written it, or it was written
+        under another key.
         """
         proof, _, value = sealed.partition(b" ")
         if not hmac.compare_digest(proof, self._proof(key.encode(), value).hex().encode()):
@@ -55,12 +48,7 @@ class Secret:
         """Have each rank prove to all others that it has the secret. A collective.
 
         A proof is of all ranks' nonces, so that it is of no use in another place or at another
-        time.
-
-        Raises
-        ------
-        MembershipError
-            A rank has no proof.
+        time. A rank that has none is a MembershipError.
         """
         nonce = secrets.token_bytes(_NBYTES)
         nonces = _all_gather(channel, nonce)

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from gradwire.torch.errors import ExchangeError, MembershipError
 from gradwire.torch.transport import p2p
-from gradwire.torch.transport.channel import NO_CARRIERS, Channel, Work
+from gradwire.torch.transport.channel import NO_CARRIERS, Channel, Work, close_in_time
 from gradwire.torch.transport.secret import Secret
 
 __all__ = ["Gloo", "GlooChannel", "Store", "stores"]
@@ -25,21 +25,12 @@ stores: Any = dist
 Store: TypeAlias = Any
 """A ``torch.distributed.Store``."""
 
-_PATIENCE = 5.0
-"""Seconds to wait until connections are closed."""
-
-
 _SOON = 0.002
 """Seconds between looks whether Gloo has told its address."""
 
 
 class GlooChannel(Channel):
-    """A channel over connections of its own.
-
-    Parameters
-    ----------
-    backend : torch.distributed.ProcessGroupGloo
-    """
+    """A channel over connections of its own: a ``torch.distributed.ProcessGroupGloo``."""
 
     def __init__(self, backend: Any) -> None:
         self._backend: Any = backend
@@ -89,24 +80,10 @@ class GlooChannel(Channel):
 class Gloo:
     """Connects ranks by a store. Frames of all devices are on the host.
 
-    Parameters
-    ----------
-    store : torch.distributed.Store
-        Without entries of other connections.
-    rank, size : int
-    timeout : datetime.timedelta
-        Of all collectives.
-    secret : Secret, optional
-        Of these ranks. Then nobody without it is connected: addresses in the store are proven to be
-        theirs, and so is each connection, before anything else that comes over it is used.
-    host : str, optional
-        The address of this machine at which Gloo listens, unless GLOO_SOCKET_IFNAME names
-        interfaces. By default, that of its name.
-
-    Attributes
-    ----------
-    connected : bool
-        Whether this rank has reached all others at least once.
+    The store has no entries of other connections. Nobody without the secret is connected, if there
+    is one: addresses in the store are proven to be those of the ranks, and so is each connection,
+    before anything else that comes over it is used. Gloo listens at the address ``host`` of this
+    machine, or by default at that of its name, unless GLOO_SOCKET_IFNAME names interfaces.
     """
 
     def __init__(
@@ -125,7 +102,7 @@ class Gloo:
         self._secret = secret if size > 1 else None
         self._host = None if os.environ.get("GLOO_SOCKET_IFNAME") else host
         self._made: list[GlooChannel] = []
-        self.connected = False
+        self.connected = False  # whether this rank has reached all others at least once
 
     def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
         """Return nothing: frames are on the host."""
@@ -134,12 +111,8 @@ class Gloo:
     def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> GlooChannel:
         """Make a channel. A collective.
 
-        Raises
-        ------
-        ExchangeError
-            Gloo could not connect the ranks.
-        MembershipError
-            Somebody without the secret takes part.
+        Raises an ExchangeError if Gloo could not connect the ranks, a MembershipError if somebody
+        without the secret takes part.
         """
         number = str(len(self._made))
         store = stores.PrefixStore(number, self._store)
@@ -209,14 +182,4 @@ class Gloo:
     def leave(self) -> None:
         """Close all channels, without waiting for other ranks. A second call has no effect."""
         made, self._made = self._made, []
-        if made:
-            thread = threading.Thread(
-                target=_close, args=(made,), name="gradwire-leave", daemon=True
-            )
-            thread.start()
-            thread.join(_PATIENCE)
-
-
-def _close(channels: list[GlooChannel]) -> None:
-    while channels:
-        channels.pop().close()
+        close_in_time(GlooChannel.close, made)

@@ -28,18 +28,8 @@ _EXPECTED = (
 def parse_hierarchy(hierarchy: Levels, over: dist.ProcessGroup) -> tuple[list[int], list[int]]:
     """Return the global ranks of this rank's node, and of its partners, one in each node.
 
-    Parameters
-    ----------
-    hierarchy : int, str, DeviceMesh or tuple of ProcessGroup
-    over : torch.distributed.ProcessGroup
-        The group of all ranks.
-
-    Raises
-    ------
-    TypeError
-        It is none of these.
-    ValueError
-        It does not divide the ranks of the group into nodes of equal size.
+    ``over`` is the group of all ranks. Raises a TypeError if the hierarchy is none, and a
+    ValueError if it does not divide those ranks into nodes of equal size.
     """
     ranks = dist.get_process_group_ranks(over)
     if isinstance(hierarchy, DeviceMesh):
@@ -96,22 +86,12 @@ def _ranks(group: dist.ProcessGroup) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class RankTopology:
-    """Where a rank is: it owns one share of every gradient, and so does one rank of each node.
+    """Where a rank is: it owns one share of every gradient, and so does one rank of each node."""
 
-    Attributes
-    ----------
-    rank : int
-        Among all ranks.
-    node, share : int
-        The rank's node, and its share in that node.
-    grid : tuple of tuple of int
-        Node and share of every rank.
-    """
-
-    rank: int
+    rank: int  # among all ranks
     node: int
-    share: int
-    grid: tuple[tuple[int, int], ...]
+    share: int  # in that node
+    grid: tuple[tuple[int, int], ...]  # node and share of every rank
 
     @classmethod
     def alone(cls, rank: int, size: int) -> "RankTopology":
@@ -151,21 +131,9 @@ class RankTopology:
 class Hierarchy:
     """A transport whose frames go between the nodes, each rank's among those with its share.
 
-    Parameters
-    ----------
-    over : torch.distributed.ProcessGroup
-        A group of all ranks.
-    inside, across : sequence of int
-        The global ranks of this node, and those with this rank's share, one per node.
-    timeout : datetime.timedelta, optional
-        As in `ProcessGroups`.
-    everyone : sequence of int, optional
-        The global ranks of all nodes, if they are not all of ``over``.
-
-    Attributes
-    ----------
-    nodes, shares : int
-        Number of nodes, and of ranks in each of them.
+    ``inside`` has the global ranks of this node, ``across`` those with this rank's share, one per
+    node, and ``everyone`` those of all nodes, if they are not all of ``over``. Timeouts are as in
+    `ProcessGroups`.
     """
 
     def __init__(
@@ -206,10 +174,8 @@ class Hierarchy:
     def place(self, messages: Channel, across: Channel, inside: Channel) -> RankTopology:
         """Return this rank's place. A collective of all ranks.
 
-        Raises
-        ------
-        ValueError
-            On every rank, if nodes have different numbers of ranks, or the groups do not fit.
+        Every rank raises a ValueError if nodes have different numbers of ranks, or the groups do
+        not fit.
         """
         mine = across.rank, inside.rank, across.size, inside.size
         every = [tuple(each) for each in messages.all_gather_object(mine)]
