@@ -24,12 +24,8 @@ def of_this_share(
     """Return the states of a rank's share, by node, as if each node were one rank.
 
     If nodes had another number of ranks, the shares of each node are put together and divided anew.
-
-    Raises
-    ------
-    ValueError
-        The states come from runs with different numbers of ranks per node, or this share is not
-        among them.
+    Raises a ValueError if the states come from runs with different numbers of ranks per node, or
+    this share is not among them.
     """
     if not saved:
         return {}
@@ -109,16 +105,9 @@ def _joined(parts: Sequence[Entry], parameter: ParameterSlot, shares: int) -> En
 
 
 def split(entries: Sequence[Entry], kind: str, ranks: int) -> torch.Tensor:
-    """Return one new rank's part of a residual, or the mean of a moment.
+    """Return the part of one of so many new ranks of a residual, or the mean of a moment.
 
-    Parameters
-    ----------
-    entries : sequence of Entry
-        Those of all old ranks.
-    kind : str
-        One of `BUFFERS`.
-    ranks : int
-        How many new ranks there are.
+    The entries are those of all old ranks, and the kind is one of `BUFFERS`.
     """
     if any(each.buffers.keys() != entries[0].buffers.keys() for each in entries):
         raise ValueError("some ranks have a residual or moment for a parameter, others do not")

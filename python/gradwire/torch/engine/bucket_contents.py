@@ -26,21 +26,15 @@ class BucketContents:
     ends : list of int
         Start and stop of each piece, alternating.
     runs : tuple of (int, int)
-        Entries (start, stop) of the dense parameters, with adjacent ones merged.
-    dense_numel, numel : int
-        Number of entries in the runs, and in the buffer.
-    dense_numels : numpy.ndarray
-        Number of entries of each dense parameter.
-    dtype : torch.dtype
-        dtype of the buffer.
-    sparse : bool
-        The bucket is a sparse tensor with a single parameter; there are no runs.
+        Entries (start, stop) of the dense parameters, with adjacent ones merged; none if the bucket
+        is a ``sparse`` tensor, which has a single parameter.
+    numel, dense_numel, dense_numels
+        Numbers of entries: in the buffer, in the runs, and of each dense parameter.
     digest : int
         CRC-32 of the layout; ranks compare it before they read each other's bytes.
     counters : Counters
-        Running sums of what is exchanged. By default new ones of these parameters.
-    rows, dense_rows : numpy.ndarray
-        Rows of the counters for the pieces, and for the dense parameters.
+        Running sums of what is exchanged, by default new ones of these parameters, with ``rows`` of
+        the pieces and ``dense_rows``.
     cut : BucketShards or None
         Where the shares of all ranks of a node are in the bucket, if they divide it. All else is of
         this rank's share.
@@ -104,22 +98,12 @@ class BucketContents:
 class BucketContentsCache:
     """Finds the layout of a bucket. DDP regroups its buckets, so none is keyed by its index.
 
-    Attributes
-    ----------
-    counters : Counters
-        One row per parameter, in the given order, and one for all parameters that were replaced.
-
-    Parameters
-    ----------
-    parameters : sequence of ParameterSlot
-    place : RankTopology, optional
-        This rank's, if the ranks of a node divide every bucket.
+    The counters have a row per parameter, in the given order, and one for all parameters that were
+    replaced. A place is given if the ranks of a node divide every bucket.
     """
 
     def __init__(
-        self,
-        parameters: Sequence[ParameterSlot],
-        place: RankTopology | None = None,
+        self, parameters: Sequence[ParameterSlot], place: RankTopology | None = None
     ) -> None:
         self._place = place
         # The parameters are kept alive here, which keeps their ids valid.

@@ -627,4 +627,4 @@ class Handle:
             bucket.write()
 
     def _compressed(self) -> dict[str, ParameterSlot]:
-        return {name: slot for name, slot in self._parameters.items() if slot.state is not None}
+        return {name: slot for name, slot in self._parameters.items() if slot.has_state}

@@ -38,8 +38,8 @@ _STAGES = ("encode", "exchange", "decode", "wait", "node")
 class BucketTimestamps:
     """When each stage of a bucket began and ended, in seconds of `time.perf_counter`.
 
-    It refers to no tensor, so remembering it keeps nothing alive. The gradients were ``ready``, the
-    encode began, the collectives were started, all had completed, the decode began and ended.
+    The gradients were ``ready``, the encode began, the collectives were started, all had completed,
+    the decode began and ended. It refers to no tensor, so remembering it keeps nothing alive.
     """
 
     step: int
@@ -56,27 +56,25 @@ class BucketTimestamps:
 
 def timeline(steps: Iterable[list[BucketTimestamps]]) -> tuple[BucketTimes, ...]:
     """Return the marks of these steps, each step with a clock of its own."""
-    found: list[BucketTimes] = []
+    found = []
     for marks in steps:
         zero = min((each.ready for each in marks), default=0.0)
-        found += (_times(each, index, zero) for index, each in enumerate(marks))
+        for index, each in enumerate(marks):
+            moments = (each.ready, each.encoding, each.sent, each.arrived, each.decoding, each.done)
+            ready, encoding, sent, arrived, decoding, done = (1e3 * (at - zero) for at in moments)
+            times = BucketTimes(
+                step=each.step + 1,
+                bucket=index,
+                parameters=each.parameters,
+                dense_bytes=each.dense_bytes,
+                wire_bytes=each.wire_bytes,
+                ready=ready,
+                encode=(encoding, sent),
+                exchange=(sent, arrived),
+                decode=(decoding, done),
+            )
+            found.append(times)
     return tuple(found)
-
-
-def _times(each: BucketTimestamps, index: int, zero: float) -> BucketTimes:
-    moments = (each.ready, each.encoding, each.sent, each.arrived, each.decoding, each.done)
-    ready, encoding, sent, arrived, decoding, done = (1e3 * (at - zero) for at in moments)
-    return BucketTimes(
-        step=each.step + 1,
-        bucket=index,
-        parameters=each.parameters,
-        dense_bytes=each.dense_bytes,
-        wire_bytes=each.wire_bytes,
-        ready=ready,
-        encode=(encoding, sent),
-        exchange=(sent, arrived),
-        decode=(decoding, done),
-    )
 
 
 Integers: TypeAlias = NDArray[np.int64]
@@ -85,28 +83,14 @@ Rows: TypeAlias = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Results of encoding several parameters: arrays with one number per parameter.
+    """Results of encoding several parameters: arrays with one number per parameter."""
 
-    Attributes
-    ----------
-    nbytes : numpy.ndarray
-        Bytes of the frame.
-    count, target : numpy.ndarray
-        Entries sent, and requested: -1 if the sparsifier has no target.
-    trimmed : numpy.ndarray
-        Entries selected but left out to stay within the limit.
-    zero : numpy.ndarray
-        1 if the gradient was all zero, else 0.
-    nanoseconds : numpy.ndarray
-        Time of the encode.
-    """
-
-    nbytes: Integers
-    count: Integers
-    target: Integers
-    trimmed: Integers
-    zero: Integers
-    nanoseconds: Integers
+    nbytes: Integers  # of the frame
+    count: Integers  # of the entries sent
+    target: Integers  # of the entries requested: -1 if the sparsifier has no target
+    trimmed: Integers  # entries selected but left out to stay within the limit
+    zero: Integers  # 1 if the gradient was all zero, else 0
+    nanoseconds: Integers  # of the encode
 
     @classmethod
     def of(cls, table: Integers) -> "Outcomes":
@@ -262,8 +246,8 @@ def build_report(
     step: int,
     *,
     residuals: bool,
-    decision: str = "",
-    schedule: str = "",
+    decision: str,
+    schedule: str,
 ) -> Report:
     """Return a report on these parameters, whose counters come in the same order.
 
@@ -272,7 +256,9 @@ def build_report(
     why buckets are averaged as they are, and where the schedule is.
     """
     parameters = list(parameters)
-    norms = [_norm(each) if residuals else None for each in parameters]
+    norms = [
+        each.state.residual_norm if residuals and each.has_state else None for each in parameters
+    ]
     known = [norm for norm in norms if norm is not None]
     return Report(
         rank=place.rank,
@@ -287,10 +273,6 @@ def build_report(
         decision=decision,
         schedule=schedule,
     )
-
-
-def _norm(parameter: ParameterSlot) -> float | None:
-    return None if parameter.state is None else parameter.state.residual_norm
 
 
 def _describe(
