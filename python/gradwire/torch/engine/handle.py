@@ -68,14 +68,6 @@ class Handle:
         The codec passed to `attach`, or the codecs by patterns of names.
     world_size, rank : int
         Size of the process group, and this process's rank in it.
-    ranks_per_node : int
-        Ranks that divide each gradient in a hierarchy; 1 without one.
-    step : int
-        Backward passes exchanged and not rolled back, including those before a resume.
-    attached : bool
-        Whether `detach` has not been called.
-    error : BaseException or None
-        The last `GradientError` or `ExchangeError`, including errors that a loss scaler handled.
     """
 
     def __init__(
@@ -110,8 +102,7 @@ class Handle:
         """Exchange through this engine from now on."""
         self._engine, self._pipeline = engine, engine.pipeline
         place = self._place = engine.place
-        self.world_size = place.size
-        self.rank = place.rank
+        self.world_size, self.rank = place.size, place.rank
         self._scheduler.measures = place.measures
         layouts = BucketContentsCache(
             list(self._parameters.values()), place if engine.divides else None
@@ -127,10 +118,8 @@ class Handle:
             joining=self._joining,
             control=engine.control,
         )
-        self._deciding = self._passes.auto = (
-            None
-            if self._decide is None
-            else self._decide(
+        if self._decide is not None:
+            self._passes.auto = self._decide(
                 self._parameters,
                 self._scheduler,
                 self._passes,
@@ -139,7 +128,6 @@ class Handle:
                 place.nodes,
                 engine.peers,
             )
-        )
         source.open(self._passes, self)
 
     def __repr__(self) -> str:
@@ -170,7 +158,7 @@ class Handle:
 
     @property
     def error(self) -> BaseException | None:
-        """The last error, including errors that a loss scaler handled."""
+        """The last `GradientError` or `ExchangeError`, also one that a loss scaler handled."""
         return self._pipeline.broken or self._pipeline.last_error
 
     def epoch(self, epoch: int, lr: float | None = None) -> None:
@@ -479,7 +467,7 @@ class Handle:
                 "regroup() cannot divide nodes anew: save gathered_state_dict(), detach(), and "
                 "attach() and load_state_dict() in the new group"
             )
-        if self._deciding is not None:
+        if self._passes.auto is not None:
             raise ValueError(
                 'regroup() does not go with "auto", whose ranks have decided together: save '
                 "state_dict(), detach(), and attach() and load_state_dict() in the new group"
@@ -533,18 +521,19 @@ class Handle:
         residuals : bool
             Compute the norms of the residuals. If False, all norms are None.
         """
+        auto, slots = self._passes.auto, self._parameters.values()
         # In the sending thread: it would fail on a state that another thread is reading.
         report = self._pipeline.run_in_sender(
             lambda: build_report(
                 self.codec,
-                self._parameters.values(),
+                slots,
                 self._place,
                 self._engine.exchange.times,
                 self._counters,
                 self._engine.exchange.carriers,
                 self.step,
                 residuals=residuals,
-                decision=self._reason(),
+                decision=self._options.idle(slots, self._place) if auto is None else auto.reason,
                 schedule=self._scheduler.place,
             )
         )
@@ -556,12 +545,6 @@ class Handle:
         """Start all running sums from zero, except the count of steps."""
         self._engine.exchange.times.clear()
         self._counters.clear()
-
-    def _reason(self) -> str:
-        """Return why gradients go as they do, where that needs a reason."""
-        if self._deciding is not None:
-            return self._deciding.reason
-        return self._options.idle(self._parameters.values(), self._place)
 
     # The end --------------------------------------------------------------------------------
 
