@@ -90,12 +90,9 @@ def load(
     every = run_on_all(channel, read, "load")
     (mine,) = loading
     known = {rank: tuple(each[0]) for rank, each in enumerate(every) if each[0] is not None}
-    # After a failure, some ranks may have ended a step that others have not.
-    steps = {} if policy == "own" else {rank: each[1] for rank, each in known.items()}
-    runs = {
-        (each[0], None if policy == "own" else each[3], steps.get(rank))
-        for rank, each in known.items()
-    }
+    runs = {(size, step, epoch) for size, step, _, epoch in known.values()}
+    if policy == "own":  # after a failure, some ranks may have ended a step that others have not
+        runs = {(size, 0, 0) for size, _, _ in runs}
     # Sizes of frames are the same on the ranks that exchange them: those with one share.
     sizes = {(place.grid[rank][1], each[2]) for rank, each in known.items()}
     if len(runs) > 1 or len(sizes) > len({share for share, _ in sizes}):
@@ -107,11 +104,8 @@ def load(
     if policy == "own" and known:  # some may have begun an epoch that others have not
         ahead = max(known, key=lambda rank: (known[rank][1], known[rank][3]))
         mine.schedule = every[ahead][1]
-    run_on_all(
-        channel,
-        lambda: mine.complete([steps for _, _, steps, *_ in every], schedules),
-        "load",
-    )
+    steps = [each[2] for each in every]
+    run_on_all(channel, lambda: mine.complete(steps, schedules), "load")
     mine.share_moments(between, [every[rank][-1] for rank in place.partners])
     mine.apply(next((every[rank][3] for rank in place.partners if every[rank][3]), {}))
     return max((summary[1] for summary in known.values()), default=0), mine.optimizer_step
@@ -178,7 +172,7 @@ class _Loading:
                 name: to_memory(total, parameters[name])
                 for name, total in by_rank[0].measured.items()
             }
-        epoch = scheduler.check(self.schedule)
+        epoch = scheduler.prepare(self.schedule, {}).epoch
         # Other codecs would be other sizes.
         decided = "" if policy == "own" else json.dumps(self.schedule, sort_keys=True)
         both = checksum((sorted(self.sizes.items()), decided))
@@ -194,7 +188,6 @@ class _Loading:
                 f'policy "own" takes the state_dict of one rank, got those of {len(by_rank)}'
             )
         (mine,) = by_rank.values()
-        self._fresh()
         self._estimate([mine])
         for name, entry in mine.entries.items():
             self._restore(name, entry, entry.buffers)

@@ -11,7 +11,8 @@ import torch.distributed as dist
 from gradwire.torch import backends
 from gradwire.torch.engine.bucket_contents import BucketContents, BucketContentsCache
 from gradwire.torch.engine.config import GradScaler
-from gradwire.torch.engine.consensus import ControlChannel, agree
+from gradwire.torch.engine.consensus import agree
+from gradwire.torch.engine.engine import Engine
 from gradwire.torch.engine.grad_tracker import GradSource
 from gradwire.torch.engine.optimizer_link import OptimizerLink, set_rates
 from gradwire.torch.engine.pipeline import ExchangePipeline, broken_by, unscaled
@@ -25,7 +26,6 @@ from gradwire.torch.errors import (
     fresh,
     kind_of,
 )
-from gradwire.torch.exchange.base import Exchange
 
 __all__ = ["AutoControl", "Average", "BackwardPasses", "dense_average"]
 
@@ -142,19 +142,17 @@ class BackwardPasses:
 
     def __init__(
         self,
-        pipeline: ExchangePipeline,
-        exchange: Exchange,
+        engine: Engine,
         layouts: BucketContentsCache,
         scheduler: Scheduler,
         grad_scaler: GradScaler | None,
         *,
         link: OptimizerLink | None,
         joining: Callable[[], bool],
-        control: ControlChannel,
     ) -> None:
-        self._pipeline = pipeline
-        self._control = control
-        self._exchange = exchange
+        self._pipeline = engine.pipeline
+        self._control = engine.control
+        self._exchange = engine.exchange
         self._layouts = layouts
         self._scheduler = scheduler
         self._grad_scaler = grad_scaler
@@ -491,14 +489,14 @@ class BackwardPasses:
 
     # What the handle calls --------------------------------------------------------------------
 
-    def discard(self, control: ControlChannel) -> None:
+    def discard(self) -> None:
         """Undo the last backward pass. A collective."""
         self.check_unbroken()
         self._pipeline.flush()
         step = self.last
         known = None if step is None else step.number
-        with control.act("discard()") as group:
-            agree(group, "discarded", {"step": self.step, "last backward pass": known})
+        with self._control.act("discard()") as channel:
+            agree(channel, "discarded", {"step": self.step, "last backward pass": known})
         if step is None:
             raise ValueError(
                 "there is no step to discard: discard() undoes the last backward pass only, and "
@@ -511,10 +509,10 @@ class BackwardPasses:
             self._link.discarded(step)
 
     @contextlib.contextmanager
-    def paused(self, control: ControlChannel) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Stand aside in this block. A collective at entry."""
         self.check_unbroken()
-        with control.act("paused()"):
+        with self._control.act("paused()"):
             pass
         if self._link is not None:
             self._link.claim.excuse()

@@ -52,42 +52,38 @@ class BucketContents:
     ) -> None:
         self.sparse = sparse
         self.cut = cut
-        pieces: list[BucketSlice] = []
-        dense: list[BucketSlice] = []
+        coded: list[tuple[BucketSlice, int]] = []
+        dense: list[tuple[BucketSlice, int]] = []
         runs: list[tuple[int, int]] = []
         at = 0
         digest = zlib.crc32(f"{dtype}{' sparse' * sparse}".encode())
         all_rows = range(len(parameters)) if rows is None else rows
-        piece_rows: list[int] = []
-        dense_rows: list[int] = []
         for parameter, row in zip(parameters, all_rows, strict=True):
             piece = BucketSlice(parameter, at, at + parameter.width * parameter.numel)
             at = piece.stop
             if parameter.compressed and not sparse:
-                pieces.append(piece)
-                piece_rows.append(row)
+                coded.append((piece, row))
             else:
-                dense.append(piece)
-                dense_rows.append(row)
+                dense.append((piece, row))
                 if runs and runs[-1][1] == piece.start:
                     runs[-1] = (runs[-1][0], piece.stop)
                 elif not sparse:
                     runs.append((piece.start, piece.stop))
             described = f"{parameter.name}\0{parameter.numel}\0{not parameter.compressed}\0"
             digest = zlib.crc32(described.encode(), digest)
-        self.pieces = tuple(pieces)
-        self.dense = tuple(dense)
+        self.pieces = tuple(piece for piece, _ in coded)
+        self.dense = tuple(piece for piece, _ in dense)
         self.runs = tuple(runs)
         self.dense_numel = sum(stop - start for start, stop in runs)
         self.numel = at
         self.dtype = dtype
         self.digest = digest
-        self.compressed = tuple(piece.parameter for piece in pieces)
-        self.ends = [end for piece in pieces for end in (piece.start, piece.stop)]
+        self.compressed = tuple(piece.parameter for piece in self.pieces)
+        self.ends = [end for piece in self.pieces for end in (piece.start, piece.stop)]
         self.counters = Counters(len(parameters)) if counters is None else counters
-        self.rows = np.array(piece_rows, np.intp)
-        self.dense_rows = np.array(dense_rows, np.intp)
-        self.dense_numels = np.array([piece.stop - piece.start for piece in dense], np.int64)
+        self.rows = np.array([row for _, row in coded], np.intp)
+        self.dense_rows = np.array([row for _, row in dense], np.intp)
+        self.dense_numels = np.array([each.stop - each.start for each in self.dense], np.int64)
 
     @property
     def names(self) -> list[str]:

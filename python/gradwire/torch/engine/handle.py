@@ -109,14 +109,12 @@ class Handle:
         )
         self._counters = layouts.counters
         self._passes = BackwardPasses(
-            engine.pipeline,
-            engine.exchange,
+            engine,
             layouts,
             self._scheduler,
             self._options.grad_scaler if self._options.scaled else None,
             link=self._link,
             joining=self._joining,
-            control=engine.control,
         )
         if self._decide is not None:
             self._passes.auto = self._decide(
@@ -216,7 +214,7 @@ class Handle:
             is broken.
         """
         self._check_attached("there is nothing to discard")
-        self._passes.discard(self._engine.control)
+        self._passes.discard()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -240,7 +238,7 @@ class Handle:
             is broken.
         """
         self._check_attached("there is nothing to pause")
-        with self._passes.paused(self._engine.control):
+        with self._passes.paused():
             yield
 
     # Checkpoints ------------------------------------------------------------------------------
@@ -379,8 +377,6 @@ class Handle:
 
     def shapes_of(self, share: int, shares: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of what a rank with this share keeps of each parameter."""
-        if shares == 1:
-            return {name: tuple(slot.tensor.shape) for name, slot in self._compressed().items()}
         return {
             name: shard_of(name, slot.tensor, share, shares).shape
             for name, slot in self._compressed().items()

@@ -139,11 +139,10 @@ def _check_equal(codec: Codec, group: Mapping[str, Any], options: Mapping[str, s
     for option, called in options.items():
         wanted, found = getattr(codec.memory, option), group[option]
         if wanted != found:
-            cycles = option == "momentum" and found != 0.0
+            cycles = "; OneCycleLR and CyclicLR need cycle_momentum=False"
             raise ValueError(
                 f"the codec's {option} is {wanted!r}, the optimizer's {called} is {found!r}: they "
-                "must be the same"
-                + ("; OneCycleLR and CyclicLR need cycle_momentum=False" if cycles else "")
+                f"must be the same{cycles if option == 'momentum' and found != 0.0 else ''}"
             )
 
 
@@ -169,14 +168,10 @@ def warn_of_missing(missing: Sequence[str], codecs: Iterable[Codec]) -> None:
     if not missing:
         return
     names = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
+    more = ". What is sent of them has a learning rate of 0, so no other optimizer can either"
     _warn(
         f"{len(missing)} parameters, {names}, are in no group of the optimizer, and will not be "
-        "trained by it"
-        + (
-            ". What is sent of them has a learning rate of 0, so no other optimizer can either"
-            if any(codec.memory.updates for codec in codecs)
-            else ""
-        )
+        f"trained by it{more if any(codec.memory.updates for codec in codecs) else ''}"
     )
 
 

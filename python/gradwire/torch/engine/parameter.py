@@ -127,29 +127,6 @@ class ParameterSlot:
 
     A parameter that is always sent dense has no codec, state and limit. A state is of any backend,
     or a `LowRankState`.
-
-    Attributes
-    ----------
-    turn : int
-        Determines the leader: in step s, rank s + turn modulo the world size.
-    run : tuple of int
-        Determines the owners of its entries: the entries of compressed parameters after it in the
-        model, and how many of them a bucket has.
-    paused : bool
-        The parameter is currently sent dense, and keeps its state.
-    measured, measured_before : numpy.ndarray or None
-        float32, shape (numel,): the sum of this rank's gradients, if a schedule needs it, and the
-        same sum without the last gradient.
-    strides : tuple of int or None
-        Strides of its gradient in the bucket, and of its residual. None before the first bucket.
-    share : Shard or None
-        The part of it that this rank encodes, and keeps a state of; None for all of it.
-    spread : float or None
-        How many times the square of the ranks' average the mean square of their own gradients is:
-        1 if they are equal, the number of ranks if they have nothing in common. None until it was
-        measured.
-    taken : float or None
-        The spread by which a second moment was multiplied that was taken over in this pass.
     """
 
     name: str
@@ -157,15 +134,21 @@ class ParameterSlot:
     codec: Codec = field(default=cast(Codec, None))
     state: State = field(default=cast(State, None))
     limit: SizeLimit = field(default=cast(SizeLimit, None))
-    turn: int = 0
+    turn: int = 0  # determines the leader: in step s, rank s + turn modulo the world size
+    # Determines the owners of its entries: how many entries of compressed parameters come after it
+    # in the model, and how many of them a bucket has.
     run: tuple[int, int] = (0, 1)
-    paused: bool = False
+    paused: bool = False  # it is sent dense at present, and keeps its state
+    # float32, shape (numel,): the sum of this rank's gradients, if a schedule needs it, and the
+    # same sum without the last gradient.
     measured: NDArray[np.float32] | None = None
     measured_before: NDArray[np.float32] | None = None
-    strides: tuple[int, ...] | None = None
-    share: Shard | None = None
+    strides: tuple[int, ...] | None = None  # in buckets and states; None before the first bucket
+    share: Shard | None = None  # what this rank encodes, and keeps a state of; None for all of it
+    # How many times the square of the ranks' average the mean square of their own gradients is: 1
+    # if they are equal, the number of ranks if they have nothing in common; None until measured.
     spread: float | None = None
-    taken: float | None = None
+    taken: float | None = None  # the spread in a second moment that was taken over in this pass
 
     @property
     def has_state(self) -> bool:

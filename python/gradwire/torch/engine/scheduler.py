@@ -110,12 +110,12 @@ class Scheduler:
             if epoch < at.epoch and at.told:
                 raise ValueError(f"epoch {at.epoch} has already begun, got epoch {epoch}")
             lowered = lr is not None and at.lr is not None and lr < at.lr
-            self._at = replace(at, lr=at.lr if lr is None else lr, told=True)
+            at = self._at = replace(at, lr=at.lr if lr is None else lr, told=True)
             if epoch == at.epoch:
                 return
             if isinstance(self.schedule, Accordion):
-                self._decide(self.schedule, channel, lowered=lowered)
-            self._move(replace(self._at, epoch=epoch))
+                at = self._decided(self.schedule, channel, lowered=lowered)
+            self._move(replace(at, epoch=epoch))
 
     def is_due(self, step: int) -> bool:
         """Tell whether the schedule counts steps and has to advance at this one."""
@@ -168,7 +168,7 @@ class Scheduler:
         least, most = f"{ratios[0]:g}", f"{ratios[-1]:g}"
         return f"ratio {most}" if len(ratios) == 1 else f"ratios from {least} to {most}"
 
-    def _decide(self, schedule: Accordion, channel: Channel, *, lowered: bool) -> None:
+    def _decided(self, schedule: Accordion, channel: Channel, *, lowered: bool) -> Position:
         """End an epoch: all ranks decide alike, from the gradients of those that have measured."""
         critical, norms = dict(self._at.critical), dict(self._at.norms)
         if schedule.is_measured(self.epoch):
@@ -183,7 +183,7 @@ class Scheduler:
                 norms[name] = norm
         if lowered:
             critical = dict.fromkeys(critical, True)
-        self._at = replace(self._at, critical=critical, norms=norms)
+        return replace(self._at, critical=critical, norms=norms)
 
     def _move(self, position: Position) -> None:
         """Give the parameters their codecs at a position without them."""
@@ -192,17 +192,16 @@ class Scheduler:
     def _computed(self, position: Position) -> Position:
         """Return a position with the codecs of all parameters, and the sums that it needs."""
         codecs = {name: self._codec(name, position) for name in self._parameters}
-        sums = {}
-        if self._sums(position.epoch):
-            for name, parameter in self._parameters.items():
-                total = position.measured.get(name)
-                sums[name] = np.zeros(parameter.numel, np.float32) if total is None else total
+        sums: dict[str, NDArray[np.float32]] = {}
+        if (
+            isinstance(self.schedule, Accordion)
+            and self.schedule.is_measured(position.epoch)
+            and self.measures
+        ):
+            every = self._parameters.items()
+            zeros = {name: np.zeros(each.numel, np.float32) for name, each in every}
+            sums = zeros | dict(position.measured)
         return replace(position, codecs=codecs, measured=sums)
-
-    def _sums(self, epoch: int) -> bool:
-        """Tell whether this rank sums gradients in an epoch."""
-        accordion = self.schedule if isinstance(self.schedule, Accordion) else None
-        return accordion is not None and accordion.is_measured(epoch) and self.measures
 
     def _codec(self, name: str, position: Position) -> Codec | None:
         own = self._codecs[name]
@@ -250,10 +249,6 @@ class Scheduler:
             else parameter.measured.copy()
             for name, parameter in self._parameters.items()
         }
-
-    def check(self, saved: Mapping[str, Any]) -> int:
-        """Return the epoch of a saved position, or raise as `prepare`."""
-        return self.prepare(saved, {}).epoch
 
     def prepare(
         self, saved: Mapping[str, Any], measured: Mapping[str, NDArray[np.float32]]
