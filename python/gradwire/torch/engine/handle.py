@@ -11,7 +11,6 @@ from gradwire.report import Report
 from gradwire.torch.checkpoint import load as checkpoint
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.checkpoint.gather import gather, merge
-from gradwire.torch.checkpoint.reshard import Resharded
 from gradwire.torch.engine.backward import AutoControl, BackwardPasses
 from gradwire.torch.engine.bucket_contents import BucketContentsCache
 from gradwire.torch.engine.config import Codecs, Options
@@ -351,7 +350,7 @@ class Handle:
         policy: Policy = "sum-and-split",
         *,
         ranks_per_node: int | None = None,
-    ) -> Resharded:
+    ) -> "Resharded":
         """Return an object for `torch.distributed.checkpoint` to load another world size's save.
 
         Pass it instead of the handle: ``load({"gradwire": handle.resharded(8)}, ...)`` loads what
@@ -373,7 +372,7 @@ class Handle:
             shares = _validate.integer("ranks_per_node", ranks_per_node, low=1, high=size)
         if size % shares:
             raise ValueError(f"{size} ranks cannot have been nodes of {shares} ranks each")
-        return Resharded(self, size, policy, shares, shares == self._place.shares)
+        return Resharded(self, size, policy, shares)
 
     def shapes_of(self, share: int, shares: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of what a rank with this share keeps of each parameter."""
@@ -607,3 +606,47 @@ class Handle:
 
     def _compressed(self) -> dict[str, ParameterSlot]:
         return {name: slot for name, slot in self._parameters.items() if slot.has_state}
+
+
+class Resharded:
+    """Loads a checkpoint of another world size; made by `Handle.resharded`.
+
+    `torch.distributed.checkpoint` reads only requested keys, into existing tensors: this requests
+    what the policy needs from the old ranks.
+    """
+
+    def __init__(self, handle: Handle, world_size: int, policy: Policy, shares: int) -> None:
+        self._handle = handle
+        self._policy = policy
+        self._world_size = world_size
+        self._shares = shares
+        self._same = shares == handle.ranks_per_node
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what to read: checkpoints of old ranks, filled with zeros."""
+        own, shares = self._handle.rank, self._shares
+        if self._policy == "sum-and-split":
+            ranks = list(range(self._world_size))
+        elif self._same:
+            ranks = [own if self._policy == "keep" and own < self._world_size else own % shares]
+        else:  # whatever the node keeps is divided anew
+            ranks = list(range(self._world_size if self._policy == "keep" else shares))
+        (mine,) = self._handle.state_dict().values()
+        shapes = [self._handle.shapes_of(share, shares) for share in range(shares)]
+        # Only ranks of the first node have sums of gradients, and only those restore them.
+        measured = [own] if self._same else range(shares)
+        return {
+            f"rank{old}": {
+                kind: {name: values[name].new_zeros(shapes[old % shares][name]) for name in values}
+                if isinstance(values, Mapping) and (kind != "measured" or old in measured)
+                else {}
+                for kind, values in mine.items()
+                if kind != "about"
+            }
+            | {"about": ""}
+            for old in ranks
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore what was read, by `Handle.load_state_dict`. A collective."""
+        self._handle.load_state_dict(state_dict, self._policy)
