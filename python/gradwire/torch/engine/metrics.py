@@ -122,21 +122,18 @@ class ParameterCounts:
 class Counters:
     """Running sums of so many parameters, one row each.
 
-    Two threads write them, but never the same row of the same array: the encoding thread adds a
-    parameter's frames, the decoding thread their decoding and dense values.
+    Two threads write them, but never the same entry: the encoding thread adds a parameter's frames,
+    the decoding thread their decoding and dense values.
     """
 
-    __slots__ = ("_decode_ns", "_encode_ns", "_sums")
+    __slots__ = ("_table",)
 
     def __init__(self, parameters: int) -> None:
-        self._sums = np.zeros((parameters, 5), np.int64)
-        self._encode_ns = np.zeros(parameters, np.int64)
-        self._decode_ns = np.zeros(parameters, np.int64)
+        self._table = np.zeros((parameters, 7), np.int64)  # columns as in `ParameterCounts`
 
     def clear(self) -> None:
         """Set all sums to zero."""
-        for array in (self._sums, self._encode_ns, self._decode_ns):
-            array[:] = 0
+        self._table[:] = 0
 
     def encoded(self, rows: Rows, outcomes: Outcomes, nbytes: Integers) -> None:
         """Add one frame per parameter, with its bytes on the wire."""
@@ -147,30 +144,27 @@ class Counters:
             np.where(asked, outcomes.count, 0),
             np.where(asked, outcomes.target, 0),
             outcomes.trimmed,
+            outcomes.nanoseconds,
         )
-        self._sums[rows] += np.stack(sums, axis=1)
-        self._encode_ns[rows] += outcomes.nanoseconds
+        self._table[rows, :6] += np.stack(sums, axis=1)
 
     def decoded(self, rows: Rows, nanoseconds: Integers) -> None:
         """Add the time of decoding all ranks' frames of each parameter."""
-        self._decode_ns[rows] += nanoseconds
+        self._table[rows, 6] += nanoseconds
 
     def dense(self, rows: Rows, nbytes: Integers, nanoseconds: int) -> None:
         """Add one dense exchange per parameter; the time is divided among them."""
-        self._sums[rows, 0] += 1
-        self._sums[rows, 1] += nbytes
-        self._decode_ns[rows] += nanoseconds // max(rows.size, 1)
+        self._table[rows, 0] += 1
+        self._table[rows, 1] += nbytes
+        self._table[rows, 6] += nanoseconds // max(rows.size, 1)
 
     def all(self) -> list[ParameterCounts]:
         """Return the sums of every parameter."""
-        return [ParameterCounts(*row) for row in self._table().tolist()]
+        return [ParameterCounts(*row) for row in self._table.tolist()]
 
     def total(self) -> ParameterCounts:
         """Return the sums over all parameters."""
-        return ParameterCounts(*self._table().sum(axis=0).tolist())
-
-    def _table(self) -> Integers:
-        return np.column_stack((self._sums, self._encode_ns, self._decode_ns))
+        return ParameterCounts(*self._table.sum(axis=0).tolist())
 
 
 @dataclass(slots=True)
