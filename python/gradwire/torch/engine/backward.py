@@ -121,24 +121,9 @@ class BackwardPasses:
     the end raises what `ending` or `end` tells. The pass is exchanged, or stands aside and is
     averaged densely, or is refused, and then exchanges nothing. ``grad_scaler`` is one in use;
     ``joining`` tells whether the model is within `join`, where ranks without inputs take part.
-
-    Attributes
-    ----------
-    restarts : int
-        How often states were loaded: what is known of earlier steps does not hold after it.
-    refusal : BaseException or None
-        Why the pass that has begun is refused.
-    stands_aside : bool
-        The pass that has begun is only averaged: it is paused, or is not for this optimizer.
-    last : Step or None
-        The last pass, if it can be discarded.
-    auto : AutoControl or None
-        What decides which buckets go by the codec.
-    dense : DenseAverage
-        How the framework averages without a codec.
     """
 
-    dense: DenseAverage
+    dense: DenseAverage  # how the framework averages without a codec
 
     def __init__(
         self,
@@ -159,11 +144,13 @@ class BackwardPasses:
         self._link = link
         self._joining = joining
         self._steps_before = 0
+        # How often states were loaded: what is known of earlier steps does not hold after it.
         self.restarts = 0
-        self.refusal: BaseException | None = None
+        self.refusal: BaseException | None = None  # of the pass that has begun
+        # It is only averaged: it is paused, or is not for this optimizer.
         self.stands_aside = False
-        self.auto: AutoControl | None = None
-        self.last: Step | None = None
+        self.auto: AutoControl | None = None  # decides which buckets go by the codec
+        self.last: Step | None = None  # if it can be discarded
         self._submitted: list[BucketContents] = []  # in the last pass
         self._unplaced: list[torch.Tensor] = []  # averaged densely in it, and not in .grad yet
         self._pauses = 0

@@ -17,27 +17,10 @@ __all__ = ["BucketContents", "BucketContentsCache"]
 class BucketContents:
     """The parameters of one bucket, in the order of its buffer.
 
-    Attributes
-    ----------
-    pieces, dense : tuple of BucketSlice
-        The compressed parameters, one frame each, and those that are sent dense.
-    compressed : tuple of ParameterSlot
-        The parameters of the pieces.
-    ends : list of int
-        Start and stop of each piece, alternating.
-    runs : tuple of (int, int)
-        Entries (start, stop) of the dense parameters, with adjacent ones merged; none if the bucket
-        is a ``sparse`` tensor, which has a single parameter.
-    numel, dense_numel, dense_numels
-        Numbers of entries: in the buffer, in the runs, and of each dense parameter.
-    digest : int
-        CRC-32 of the layout; ranks compare it before they read each other's bytes.
-    counters : Counters
-        Running sums of what is exchanged, by default new ones of these parameters, with ``rows`` of
-        the pieces and ``dense_rows``.
-    cut : BucketShards or None
-        Where the shares of all ranks of a node are in the bucket, if they divide it. All else is of
-        this rank's share.
+    Those that are compressed are ``pieces``, of one frame each; the others are ``dense``. A bucket
+    may be a ``sparse`` tensor, which has a single parameter. ``rows`` and ``dense_rows`` are those
+    of the counters, which are new ones by default. If the ranks of a node divide the bucket,
+    ``cut`` tells where the shares of all of them are, and all else is of this rank's share.
     """
 
     def __init__(
@@ -73,12 +56,13 @@ class BucketContents:
             digest = zlib.crc32(described.encode(), digest)
         self.pieces = tuple(piece for piece, _ in coded)
         self.dense = tuple(piece for piece, _ in dense)
-        self.runs = tuple(runs)
+        self.runs = tuple(runs)  # entries (start, stop) of dense parameters, merged if adjacent
         self.dense_numel = sum(stop - start for start, stop in runs)
         self.numel = at
         self.dtype = dtype
-        self.digest = digest
+        self.digest = digest  # ranks compare it before they read each other's bytes
         self.compressed = tuple(piece.parameter for piece in self.pieces)
+        # Start and stop of each piece, alternating.
         self.ends = [end for piece in self.pieces for end in (piece.start, piece.stop)]
         self.counters = Counters(len(parameters)) if counters is None else counters
         self.rows = np.array([row for _, row in coded], np.intp)

@@ -49,12 +49,8 @@ class GradientSource(Protocol):
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
         """Return what connects other ranks than before, and average over them where it averages.
 
-        ``ranks`` stands for the ranks, as a process group of torch.distributed does.
-
-        Raises
-        ------
-        ValueError
-            The model is not replicated on these ranks.
+        ``ranks`` stands for the ranks, as a process group of torch.distributed does. Raises a
+        ValueError if the model is not replicated on them.
         """
 
 
