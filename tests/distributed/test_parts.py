@@ -1,7 +1,7 @@
 """The parts that need no second process: size limits and slots."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -90,7 +90,7 @@ def test_models_that_cannot_be_attached_to_are_refused(model: dict[str, Any], te
 @pytest.fixture
 def layout() -> BucketContents:
     parameters = [
-        ParameterSlot("w", torch.zeros(2000), state=object(), limit=SizeLimit(500)),
+        ParameterSlot("w", torch.zeros(2000), state=cast(Any, object()), limit=SizeLimit(500)),
         ParameterSlot("b1", torch.zeros(7)),
         ParameterSlot("b2", torch.zeros(9)),
     ]

@@ -2,7 +2,7 @@
 
 import itertools
 import tracemalloc
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -154,7 +154,8 @@ def test_hostile_bytes_are_refused_or_read_as_what_could_have_been_written(size:
 
 def test_flags_tell_of_failures_of_ranks_out_of_step_and_of_unused_parameters() -> None:
     slots = [
-        ParameterSlot(name, torch.zeros(9), state=object(), limit=SizeLimit(50)) for name in "abc"
+        ParameterSlot(name, torch.zeros(9), state=cast(Any, object()), limit=SizeLimit(50))
+        for name in "abc"
     ]
     layout = BucketContents(slots, torch.float32)
 

@@ -94,7 +94,7 @@ def ratios(handle: Any) -> dict[str, Any]:
 
 def plan_of(handle: Handle) -> list[str]:
     """What is in use, in words."""
-    deciding = handle._deciding
+    deciding = handle._passes.auto
     assert isinstance(deciding, pilot.AutoController)
     return [str(each) for each in deciding.plan]
 
@@ -200,7 +200,7 @@ def other_figures(
     def figures(places: Sequence[Any], tensors: int, records: Sequence[Any]) -> Figures:
         del records
         numels = tuple(each.numel for each in places)
-        deciding = handles[0]._deciding
+        deciding = handles[0]._passes.auto
         assert isinstance(deciding, pilot.AutoController)
         shares = [SHARE[each.kind] for each in deciding.plan]
         seconds = tuple(
@@ -439,7 +439,7 @@ def warming_up(rank: int, world_size: int, folder: str) -> dict[str, Any]:
                 handle,
             ),
         ):
-            deciding = handle._deciding
+            deciding = handle._passes.auto
             assert isinstance(deciding, pilot.AutoController)
             if kind == "resumed":
                 module.load_state_dict(saved["model"])

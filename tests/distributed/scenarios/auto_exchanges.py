@@ -351,7 +351,7 @@ def deciding(rank: int, world_size: int) -> dict[str, Any]:
 
     def measured(places: Sequence[Any], tensors: int, records: Sequence[Any]) -> Figures | None:
         figures = gathered(places, tensors, records)
-        deciding: Any = handles[0]._deciding
+        deciding: Any = handles[0]._passes.auto
         if figures is None or all(each.exchange == "gather" for each in deciding.plan):
             return figures
         half = tuple(0.5 * each for each in figures.exchange)

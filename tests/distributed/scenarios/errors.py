@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -149,7 +149,7 @@ def broken_and_whole_again(rank: int, world_size: int) -> dict[str, Any]:
     found: dict[str, Any] = {"errors": [], "infinite": []}
     for step in range(4):
         if step == 1 and rank == 1:
-            handle._parameters["trunk.3.weight"].state = None
+            handle._parameters["trunk.3.weight"].state = cast(Any, None)
         model.zero_grad()
         try:
             model(batch(rank, step)[0], branch=step % 2 == rank).backward()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import torch
@@ -185,7 +185,7 @@ def encoding_fails(rank: int, world_size: int) -> dict[str, str]:
     handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
     train(model, rank, range(2))
     if rank == 1:
-        handle._parameters["3.weight"].state = None
+        handle._parameters["3.weight"].state = cast(Any, None)
     found = {}
     for when in ("first", "later"):
         try:

@@ -60,7 +60,7 @@ class Auto(Run):
 
     @property
     def pilot(self) -> pilot.AutoController:
-        deciding = self.handle._deciding
+        deciding = self.handle._passes.auto
         assert isinstance(deciding, pilot.AutoController)
         return deciding
 

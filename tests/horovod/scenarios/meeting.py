@@ -70,7 +70,7 @@ def frozen(rank: int, world_size: int) -> dict[str, Any]:
     seen, meets = [], []
     with scripted(every(CODED), every(CODED), every(FP32), due=1):
         run = Run("auto", model=Given(), lr=1.0, wrap={"timeout": timedelta(seconds=60)})
-        deciding: Any = run.handle._deciding
+        deciding: Any = run.handle._passes.auto
         names = list(SHAPES)
         for step in range(44):
             if step in (6, 24):  # other buckets, and so it begins anew

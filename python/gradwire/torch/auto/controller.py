@@ -175,7 +175,7 @@ class AutoController:
             self._decider = Decider(tuple(map(self._setting, self._places)))
             self._left, self._skipped = self._decider.due, self._decider.skips
             choice = self._choice(self._decider.plan)
-            if not choice.equals(self._chosen):  # buckets of several ratios, which have one now
+            if choice != self._chosen:  # buckets of several ratios, which have one now
                 self._left, self._skipped = self._left + SETTLING, self._skipped + SETTLING
                 return self._passes.change(lambda: self._change(choice, set(self._half)))
         self._left -= 1
@@ -240,7 +240,7 @@ class AutoController:
         return half, ended
 
     def _codable(self, key: Iterable[int]) -> bool:
-        return any(each.state is not None for each in self._among(key))
+        return any(each.has_state for each in self._among(key))
 
     def _among(self, key: Iterable[int]) -> list[ParameterSlot]:
         """Return the parameters that a bucket has, of those that are attached."""
@@ -386,7 +386,7 @@ class AutoController:
         for place, setting in zip(self._places, plan, strict=True):
             codes = setting.kind == "codec"
             for each in self._among(place.key):
-                if each.state is None:
+                if not each.has_state:
                     continue
                 found[each.name] = (setting.ratio or 1.0) if codes else None
                 if codes and setting.exchange == "owners":

@@ -22,12 +22,8 @@ __all__ = ["gathered", "load", "save", "shares_of"]
 def save(handle: Handle, folder: Path) -> None:
     """Write this rank's state. Call it on every rank, between steps.
 
-    A rank that is killed leaves a whole file or none.
-
-    Raises
-    ------
-    OSError
-        The file cannot be written, as on a full disk; what was there stays.
+    A rank that is killed leaves a whole file or none. Raises an OSError if the file cannot be
+    written, as on a full disk; what was there stays.
     """
     state = handle.state_dict()
     with _files.replacing(_path(folder, handle.rank)) as file:
@@ -42,15 +38,8 @@ def save(handle: Handle, folder: Path) -> None:
 def load(handle: Handle, folder: Path, policy: Policy) -> bool:
     """Restore what `save` wrote, also for another number of ranks. A collective.
 
-    Returns
-    -------
-    bool
-        False if no rank finds a file: nothing changes then.
-
-    Raises
-    ------
-    ValueError
-        On every rank, if files are missing, damaged or of different runs; nothing changes then.
+    False if no rank finds a file. Raises a ValueError on every rank if files are missing, damaged
+    or of different runs. Nothing changes in either case.
     """
     found: list[dict[str, Any]] = []
     problem = None
@@ -75,26 +64,10 @@ def load(handle: Handle, folder: Path, policy: Policy) -> bool:
 def gathered(
     state: Mapping[str, Any], to: int | None = 0, timeout: timedelta | None = None
 ) -> dict[str, Any]:
-    """Gather the states of handles that are detached. A collective.
+    """Gather what `Handle.state_dict` returned, also of handles that are detached. A collective.
 
-    Parameters
-    ----------
-    state : mapping
-        What `Handle.state_dict` returned on this rank.
-    to : int or None
-        The receiving rank; None for all ranks.
-    timeout : datetime.timedelta, optional
-        How long to wait for the other ranks; by default, as long as torch does.
-
-    Returns
-    -------
-    dict
-        One entry per rank; empty on ranks that do not receive.
-
-    Raises
-    ------
-    RuntimeError
-        Another rank did not call within the timeout.
+    On one rank, or for None on all of them: one entry per rank; empty on ranks that do not receive.
+    Raises a RuntimeError if another rank did not call within the timeout, by default that of torch.
     """
     with _messages(timeout) as channel:
         return gather(state, channel, to)

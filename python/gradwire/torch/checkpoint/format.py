@@ -28,21 +28,12 @@ _EXPECTED = "expected what Handle.state_dict() or gathered_state_dict() returned
 class Entry:
     """The state of one parameter on one rank.
 
-    Attributes
-    ----------
-    state : dict
-        What `gradwire.State.state_dict` returned, without its arrays.
-    sizes : list of int
-        What `SizeLimit.state` returned.
-    buffers : dict of str to torch.Tensor
-        Those of `BUFFERS` that the codec has: float32, of the parameter's shape; a residual in
-        bfloat16 if it is kept so.
-    spread : float or None
-        As of `Parameter`.
+    The buffers are those of `BUFFERS` that the codec has: float32, of the parameter's shape; a
+    residual in bfloat16 if it is kept so.
     """
 
-    state: dict[str, Any]
-    sizes: list[int]
+    state: dict[str, Any]  # what `State.state_dict` returned, without its arrays
+    sizes: list[int]  # what `SizeLimit.state` returned
     buffers: dict[str, torch.Tensor]
     spread: float | None = None
 
@@ -51,14 +42,9 @@ class Entry:
 class RankState:
     """Everything that one rank saves.
 
-    Attributes
-    ----------
-    node, share, shares : int
-        The rank's node, the share of every parameter that it has there, and their number.
-    measured : dict of str to torch.Tensor
-        Of the parameters' shapes.
-    optimizer_step : int or None
-        How many steps the optimizer has counted for parameters that are sent dense, if it does.
+    The measured sums are of the parameters' shapes. The rank has one of so many shares of every
+    parameter in its node. ``optimizer_step`` is how many steps the optimizer has counted for
+    parameters that are sent dense, if it does.
     """
 
     rank: int
@@ -114,10 +100,7 @@ def pack(state: RankState, codec: Any) -> dict[str, Any]:
 def unpack(saved: object) -> dict[int, RankState]:
     """Return the states in a dict or a sequence of dicts, by rank; for None, an empty dict.
 
-    Raises
-    ------
-    ValueError, TypeError
-        ``saved`` is none of these, or is damaged.
+    Raises a ValueError or TypeError for anything else, and if a dict is damaged.
     """
     if saved is None:
         return {}
@@ -167,6 +150,9 @@ def _unpack(packed: object, key: str) -> RankState:
     for kind, found in tensors.items():
         if unknown := found.keys() - parameters.keys():
             raise ValueError(f"{key}.{kind} has unknown parameters: {sorted(unknown)}")
+    optimizer_step = about.get("optimizer_step")
+    if optimizer_step is not None:
+        optimizer_step = _integer(key, about, "optimizer_step", low=0)
     return RankState(
         rank=rank,
         world_size=world_size,
@@ -180,20 +166,8 @@ def _unpack(packed: object, key: str) -> RankState:
         node=node,
         share=share,
         shares=shares,
-        optimizer_step=(
-            None
-            if about.get("optimizer_step") is None
-            else _integer(key, about, "optimizer_step", low=0)
-        ),
+        optimizer_step=optimizer_step,
     )
-
-
-def _sizes(what: str, sizes: object) -> list[int]:
-    if not isinstance(sizes, list) or len(sizes) != 2:
-        raise ValueError(f"{what}: sizes must be two counts of bytes, got {sizes!r}")
-    for low, size in zip((-1, 0), sizes, strict=True):
-        _validate.integer(f"{what}: sizes", size, low=low, high=_MOST)
-    return sizes
 
 
 def _entry(
@@ -209,9 +183,14 @@ def _entry(
         spread = _validate.real(f"{what}: spread", spread)
         if not 1.0 <= spread <= world_size:
             raise ValueError(f"{what}: spread must be from 1 to {world_size}, got {spread}")
+    sizes = found.get("sizes")
+    if not isinstance(sizes, list) or len(sizes) != 2:
+        raise ValueError(f"{what}: sizes must be two counts of bytes, got {sizes!r}")
+    for low, size in zip((-1, 0), sizes, strict=True):
+        _validate.integer(f"{what}: sizes", size, low=low, high=_MOST)
     return Entry(
         state=dict(_mapping(f"{what}: state", found.get("state"))),
-        sizes=_sizes(what, found.get("sizes")),
+        sizes=sizes,
         buffers={kind: tensors[kind][name] for kind in BUFFERS if name in tensors[kind]},
         spread=spread,
     )

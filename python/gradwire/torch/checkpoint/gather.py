@@ -19,15 +19,9 @@ _OF_A_SHARE = ("node", "share", "shares")
 
 
 def gather(saved: Mapping[str, Any], channel: Channel, to: int | None) -> dict[str, Any]:
-    """Gather the checkpoints of all ranks, tensor by tensor; empty on ranks that do not receive.
+    """Gather the checkpoints of all ranks, tensor by tensor, on one rank; on all of them for None.
 
-    Parameters
-    ----------
-    saved : mapping
-        This rank's checkpoint.
-    channel : Channel
-    to : int or None
-        The receiving rank; None for all ranks.
+    Empty on ranks that do not receive.
     """
     rank, size = channel.rank, channel.size
     mine = saved[f"rank{rank}"]
@@ -38,7 +32,6 @@ def gather(saved: Mapping[str, Any], channel: Channel, to: int | None) -> dict[s
         (about, _sizes(sums), _sizes(shapes))
         for about, sums, shapes in channel.all_gather_object((mine["about"], sums, shapes))
     ]
-    wanted = to is None or rank == to
     everything: dict[str, Any] = {
         f"rank{each}": {"about": text, **{kind: {} for kind in kinds}, "measured": {}}
         for each, (text, *_) in enumerate(texts)
@@ -66,7 +59,7 @@ def gather(saved: Mapping[str, Any], channel: Channel, to: int | None) -> dict[s
                     values = torch.empty(shape, dtype=torch.float32, device="cpu")
                 channel.broadcast(values, holder).wait()
             everything[f"rank{holder}"]["measured"][name] = values
-    return everything if wanted else {}
+    return everything if to is None or rank == to else {}
 
 
 def _sizes(told: Mapping[str, Sequence[int]]) -> dict[str, torch.Size]:
@@ -80,21 +73,11 @@ def merge(
 
     It is that of the only rank of a run of one: `load` with ``sum-and-split`` gives every rank of
     any number its share. The same on all ranks. The shares of a node are put together; they are of
-    its mean gradient, so that its residual counts once for each of its ranks.
+    its mean gradient, so that its residual counts once for each of its ranks. A rank may have no
+    checkpoint; the result is empty if none has one.
 
-    Parameters
-    ----------
-    channel : Channel
-    mine : mapping or None
-        This rank's checkpoint; None if it has none. An empty result if no rank has one.
-    tensors : mapping of str to torch.Tensor
-        The compressed parameters.
-
-    Raises
-    ------
-    ValueError
-        A checkpoint is not one of a rank or of these parameters, they are of different steps or
-        models, or shares of them are missing.
+    Raises a ValueError if a checkpoint is not one of a rank or of these compressed parameters, if
+    they are of different steps or models, or if shares of them are missing.
     """
     read_here: list[_RankCheckpoint | None] = []
 
@@ -146,12 +129,7 @@ def merge(
 
 
 class _RankCheckpoint:
-    """The checkpoint of this rank, and which part of each parameter it is of.
-
-    Attributes
-    ----------
-    state : RankState
-    """
+    """The checkpoint of this rank, and which part of each parameter it is of."""
 
     def __init__(self, mine: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         by_rank = unpack(mine)

@@ -3,17 +3,17 @@
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gradwire import _validate
+from gradwire.state import State
 from gradwire.torch.checkpoint.format import Entry, Policy, RankState, pack, unpack
 from gradwire.torch.checkpoint.reshard import of_this_share, split
 from gradwire.torch.engine.consensus import checksum, run_on_all
-from gradwire.torch.engine.low_rank_state import LowRankState
 from gradwire.torch.engine.parameter import (
     BUFFERS,
     ParameterSlot,
@@ -24,9 +24,6 @@ from gradwire.torch.engine.parameter import (
 )
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.transport import Channel, RankTopology
-
-if TYPE_CHECKING:
-    from gradwire.state import State
 
 __all__ = ["load", "save"]
 
@@ -75,22 +72,11 @@ def load(
     saved: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
     policy: Policy,
 ) -> tuple[int, int | None]:
-    """Restore all parameters on all ranks, or none on any.
+    """Restore all parameters on all ranks, or none on any, as `Handle.load_state_dict`.
 
-    Parameters
-    ----------
-    parameters : mapping of str to ParameterSlot
-    scheduler : Scheduler
-    place : RankTopology
-    channel, between : Channel
-        Channels of all ranks, and of those with this rank's share, in which nothing is under way.
-    saved, policy : object
-        As in `Handle.load_state_dict`.
-
-    Returns
-    -------
-    tuple of int and (int or None)
-        The step to continue from, and that of the optimizer if this rank was given it.
+    Nothing is under way in the channels, which are those of all ranks, and of those with this
+    rank's share. Returns the step to continue from, and that of the optimizer if this rank was
+    given it.
     """
     loading: list[_Loading] = []
 
@@ -104,12 +90,9 @@ def load(
     every = run_on_all(channel, read, "load")
     (mine,) = loading
     known = {rank: tuple(each[0]) for rank, each in enumerate(every) if each[0] is not None}
-    # After a failure, some ranks may have ended a step that others have not.
-    steps = {} if policy == "own" else {rank: each[1] for rank, each in known.items()}
-    runs = {
-        (each[0], None if policy == "own" else each[3], steps.get(rank))
-        for rank, each in known.items()
-    }
+    runs = {(size, step, epoch) for size, step, _, epoch in known.values()}
+    if policy == "own":  # after a failure, some ranks may have ended a step that others have not
+        runs = {(size, 0, 0) for size, _, _ in runs}
     # Sizes of frames are the same on the ranks that exchange them: those with one share.
     sizes = {(place.grid[rank][1], each[2]) for rank, each in known.items()}
     if len(runs) > 1 or len(sizes) > len({share for share, _ in sizes}):
@@ -121,11 +104,8 @@ def load(
     if policy == "own" and known:  # some may have begun an epoch that others have not
         ahead = max(known, key=lambda rank: (known[rank][1], known[rank][3]))
         mine.schedule = every[ahead][1]
-    run_on_all(
-        channel,
-        lambda: mine.complete([steps for _, _, steps, *_ in every], schedules),
-        "load",
-    )
+    steps = [each[2] for each in every]
+    run_on_all(channel, lambda: mine.complete(steps, schedules), "load")
     mine.share_moments(between, [every[rank][-1] for rank in place.partners])
     mine.apply(next((every[rank][3] for rank in place.partners if every[rank][3]), {}))
     return max((summary[1] for summary in known.values()), default=0), mine.optimizer_step
@@ -134,15 +114,10 @@ def load(
 class _Loading:
     """The new states, made and checked before any old one is replaced.
 
-    Attributes
-    ----------
-    summary : tuple or None
-        Facts that must be the same on all ranks; None on a rank that was given nothing.
-    schedule : dict or None
-        The saved position of the schedule; None on a rank that was given nothing.
-    moments : dict of str to (numpy.ndarray, int)
-        Second moments, with their number of encodes, of which the average over the ranks is needed:
-        if their number has changed, and each of them was given its own states or none.
+    ``summary`` has facts that must be the same on all ranks, and ``schedule`` is the saved position
+    of the schedule: both are None on a rank that was given nothing. ``moments`` are the second
+    moments, with their number of encodes, of which the average over the ranks is needed: if their
+    number has changed, and each of them was given its own states or none.
     """
 
     def __init__(
@@ -161,7 +136,7 @@ class _Loading:
         self._measured: dict[str, Any] = {}
         self.schedule: dict[str, Any] | None = None
         self.moments: dict[str, tuple[NDArray[np.float32], int]] = {}
-        self.states: dict[str, State | LowRankState] = {}
+        self.states: dict[str, State] = {}
         self.sizes: dict[str, list[int]] = {}
         self.spreads: dict[str, float] = {}
         self.summary: tuple[int, int, int, int] | None = None
@@ -197,7 +172,7 @@ class _Loading:
                 name: to_memory(total, parameters[name])
                 for name, total in by_rank[0].measured.items()
             }
-        epoch = scheduler.check(self.schedule)
+        epoch = scheduler.prepare(self.schedule, {}).epoch
         # Other codecs would be other sizes.
         decided = "" if policy == "own" else json.dumps(self.schedule, sort_keys=True)
         both = checksum((sorted(self.sizes.items()), decided))
@@ -213,7 +188,6 @@ class _Loading:
                 f'policy "own" takes the state_dict of one rank, got those of {len(by_rank)}'
             )
         (mine,) = by_rank.values()
-        self._fresh()
         self._estimate([mine])
         for name, entry in mine.entries.items():
             self._restore(name, entry, entry.buffers)
@@ -265,12 +239,7 @@ class _Loading:
             buffers = {kind: split(entries, kind, world_size) for kind in entries[0].buffers}
             self._restore(name, entries[rank % old_size], buffers)
 
-    def _restore(
-        self,
-        name: str,
-        entry: Entry,
-        buffers: Mapping[str, torch.Tensor],
-    ) -> None:
+    def _restore(self, name: str, entry: Entry, buffers: Mapping[str, torch.Tensor]) -> None:
         parameter = self._parameters[name]
         state = new_state(parameter, self._rank)
         arrays = {

@@ -6,16 +6,15 @@ gradients that a rank will see, so new ranks start from the average of the old o
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from gradwire.torch.checkpoint.format import Entry, Policy, RankState
+from gradwire.torch.checkpoint.format import Entry, RankState
 from gradwire.torch.engine.parameter import BUFFERS, ParameterSlot
 from gradwire.torch.transport import RankTopology
 
-__all__ = ["Resharded", "of_this_share", "split"]
+__all__ = ["of_this_share", "split"]
 
 
 def of_this_share(
@@ -24,12 +23,8 @@ def of_this_share(
     """Return the states of a rank's share, by node, as if each node were one rank.
 
     If nodes had another number of ranks, the shares of each node are put together and divided anew.
-
-    Raises
-    ------
-    ValueError
-        The states come from runs with different numbers of ranks per node, or this share is not
-        among them.
+    Raises a ValueError if the states come from runs with different numbers of ranks per node, or
+    this share is not among them.
     """
     if not saved:
         return {}
@@ -109,16 +104,9 @@ def _joined(parts: Sequence[Entry], parameter: ParameterSlot, shares: int) -> En
 
 
 def split(entries: Sequence[Entry], kind: str, ranks: int) -> torch.Tensor:
-    """Return one new rank's part of a residual, or the mean of a moment.
+    """Return the part of one of so many new ranks of a residual, or the mean of a moment.
 
-    Parameters
-    ----------
-    entries : sequence of Entry
-        Those of all old ranks.
-    kind : str
-        One of `BUFFERS`.
-    ranks : int
-        How many new ranks there are.
+    The entries are those of all old ranks, and the kind is one of `BUFFERS`.
     """
     if any(each.buffers.keys() != entries[0].buffers.keys() for each in entries):
         raise ValueError("some ranks have a residual or moment for a parameter, others do not")
@@ -127,61 +115,3 @@ def split(entries: Sequence[Entry], kind: str, ranks: int) -> torch.Tensor:
         total += each.buffers[kind].float().numpy()
     parts = ranks if kind == "residual" else len(entries)
     return torch.from_numpy(np.asarray(total / parts, np.float32))
-
-
-class _Checkpointed(Protocol):
-    """What the checkpoint of another world size is loaded into: a handle."""
-
-    rank: int
-
-    def shapes_of(self, share: int, shares: int) -> dict[str, tuple[int, ...]]: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], policy: Policy) -> None: ...
-
-
-class Resharded:
-    """Loads a checkpoint of another world size; made by `Handle.resharded`.
-
-    `torch.distributed.checkpoint` reads only requested keys, into existing tensors: this requests
-    what the policy needs from the old ranks.
-    """
-
-    def __init__(
-        self, handle: _Checkpointed, world_size: int, policy: Policy, shares: int, same: bool
-    ) -> None:
-        self._handle = handle
-        self._policy = policy
-        self._world_size = world_size
-        self._shares = shares
-        self._same = same
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what to read: checkpoints of old ranks, filled with zeros."""
-        own, shares = self._handle.rank, self._shares
-        if self._policy == "sum-and-split":
-            ranks = list(range(self._world_size))
-        elif self._same:
-            ranks = [own if self._policy == "keep" and own < self._world_size else own % shares]
-        else:  # whatever the node keeps is divided anew
-            ranks = list(range(self._world_size if self._policy == "keep" else shares))
-        (mine,) = self._handle.state_dict().values()
-        shapes = [self._handle.shapes_of(share, shares) for share in range(shares)]
-        # Only ranks of the first node have sums of gradients, and only those restore them.
-        measured = [own] if self._same else range(shares)
-        return {
-            f"rank{old}": {
-                kind: {name: values[name].new_zeros(shapes[old % shares][name]) for name in values}
-                if isinstance(values, Mapping) and (kind != "measured" or old in measured)
-                else {}
-                for kind, values in mine.items()
-                if kind != "about"
-            }
-            | {"about": ""}
-            for old in ranks
-        }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what was read, by `Handle.load_state_dict`. A collective."""
-        self._handle.load_state_dict(state_dict, self._policy)

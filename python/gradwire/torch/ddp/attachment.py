@@ -2,7 +2,7 @@
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -104,13 +104,12 @@ def attach(
         codec or a dict of codecs (for example a preset that was not called, a preset's name, or a
         single part).
     ValueError
-        Parameters have no values, the model has another hook, the process group consists of other
-        ranks than the model's, options are incompatible, the schedule does not fit the codec, the
-        codec has ``low_memory=True`` and an exchange or parts that do not go with it, a pattern of
-        names matches no parameter, ``hierarchy`` does not divide the ranks into nodes of equal size
-        or gradients are sparse with it, codecs have several exchanges, the optimizer
-        would not apply what the codec sends or has none of the parameters, or the ranks disagree on
-        the arguments.
+        Parameters have no values, the model has another hook, the process group has other ranks
+        than the model, options are incompatible, the schedule does not fit the codec, the codec has
+        ``low_memory=True`` and an exchange or parts that do not go with it, a pattern of names
+        matches no parameter, ``hierarchy`` does not divide the ranks into nodes of equal size or
+        gradients are sparse with it, codecs have several exchanges, the optimizer would not apply
+        what the codec sends or has none of the parameters, or the ranks disagree on the arguments.
     ExchangeError
         Gloo, which carries messages between the ranks, could not connect them.
 
@@ -164,7 +163,11 @@ def attach(
     transport: Transport = ProcessGroups(over, timeout)
     if hierarchy is not None:
         inside, across = parse_hierarchy(hierarchy, over)
-        _check_dense(named, sparse)
+        if undivided := [name for name, each in named.items() if id(each) in sparse]:
+            raise ValueError(
+                f"the gradient of {undivided[0]!r} is sparse, which hierarchy= cannot divide among "
+                "the ranks of a node: make the embedding with sparse=False, or leave hierarchy= out"
+            )
         if len(inside) > 1:  # else every rank is a node
             transport = Hierarchy(over, inside, across, timeout)
     return attach_engine(
@@ -214,16 +217,6 @@ def _check(model: Any, grad_scaler: GradScaler | None) -> None:
         )
 
 
-def _check_dense(known: Mapping[str, torch.Tensor], sparse: set[int]) -> None:
-    """Refuse gradients that cannot be divided."""
-    for name, each in known.items():
-        if id(each) in sparse:
-            raise ValueError(
-                f"the gradient of {name!r} is sparse, which hierarchy= cannot divide among the "
-                "ranks of a node: make the embedding with sparse=False, or leave hierarchy= out"
-            )
-
-
 def _known(ddp: Any) -> dict[str, torch.nn.Parameter]:
     """Return the parameters that DDP averages, by name.
 
@@ -232,12 +225,11 @@ def _known(ddp: Any) -> dict[str, torch.nn.Parameter]:
     """
     ignored = getattr(ddp, "parameters_to_ignore", ())
     named = {name: each for name, each in ddp.module.named_parameters() if name not in ignored}
-    reduced = _reduced(ddp, list(named.values()))
-    named = {name: each for name, each in named.items() if id(each) in reduced}
-    return plain_names(named)
+    reduced = _reduced(ddp, named.values())
+    return plain_names({name: each for name, each in named.items() if id(each) in reduced})
 
 
-def _reduced(ddp: Any, parameters: Sequence[torch.nn.Parameter]) -> set[int]:
+def _reduced(ddp: Any, parameters: Collection[torch.nn.Parameter]) -> set[int]:
     """Return the ids of the parameters that have a place in DDP's buckets."""
     every = {id(each) for each in parameters}
     count = ddp._get_ddp_logging_data()["num_parameter_tensors"]

@@ -25,24 +25,13 @@ class Switch:
     """The hook's state, which DDP keeps: it never unregisters a hook, so this switches it off.
 
     A deep or pickled copy of a model starts detached: it has no threads or process groups.
-
-    Attributes
-    ----------
-    group : torch.distributed.ProcessGroup
-        Averages what is not exchanged.
-    passes : BackwardPasses or None
-        Where buckets go, if a codec is attached.
-    whole : bool
-        The last bucket of every pass arrives.
-    index : float
-        Of the last bucket.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self.group = group
-        self.passes: BackwardPasses | None = None
-        self.whole = True
-        self.index = math.inf
+        self.group = group  # averages what is not exchanged
+        self.passes: BackwardPasses | None = None  # where buckets go, if a codec is attached
+        self.whole = True  # the last bucket of every pass arrives
+        self.index = math.inf  # of the last bucket
         # The handle, which lives as long as it is attached, whether or not the caller keeps it.
         self._holder: object = None
 
@@ -120,16 +109,7 @@ def _raise_after_backward(verdict: Callable[[], BaseException | None]) -> None:
 
 
 class DDPSource:
-    """The communication hook of a DDP model.
-
-    Parameters
-    ----------
-    model : torch.nn.parallel.DistributedDataParallel
-    over : torch.distributed.ProcessGroup
-        Averages buckets that are not exchanged.
-    whole : bool
-        The last bucket of every pass arrives.
-    """
+    """The communication hook of a DDP model; averages over a group what is not exchanged."""
 
     def __init__(self, model: Any, over: dist.ProcessGroup, *, whole: bool) -> None:
         self._model: Any = weakref.ref(model)  # the model keeps the switch, not the other way

@@ -141,7 +141,7 @@ class Replica:
         self.records = make_slots(named, dense, options.assignment.of, 0, None, lambda *_: None)
         for each in self.records:  # pseudo-gradients are in the order of the tensor's indices
             each.strides = torch.empty(each.tensor.shape, device="meta").stride()
-        self.compressed = {each.name: each for each in self.records if each.state is not None}
+        self.compressed = {each.name: each for each in self.records if each.has_state}
         self.scheduler = Scheduler(Constant(), self.compressed, measures=False)
         counters = Counters(len(self.records))
         rows = {each.name: row for row, each in enumerate(self.records)}

@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -32,15 +31,10 @@ from gradwire.torch.exchange import (
 )
 from gradwire.torch.transport import Hierarchy, RankTopology, Transport
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["ShareOf", "attach_engine"]
 
 ShareOf = Callable[[str, torch.Tensor], Shard]
 """Returns what a rank is given of a parameter's gradient, which is summed inside its node."""
-
-NO_FACTS: Mapping[str, object] = MappingProxyType({})
 
 
 def attach_engine(
@@ -55,42 +49,19 @@ def attach_engine(
     bucket_nbytes: int | None = None,
     joining: Callable[[], bool] = bool,
     decide: Callable[..., AutoControl] | None = None,
-    facts: Mapping[str, object] = NO_FACTS,
+    facts: Mapping[str, object] = MappingProxyType({}),
 ) -> Handle:
     """Compress the gradients of these parameters from now on. A collective.
 
-    Parameters
-    ----------
-    named : mapping of str to torch.nn.Parameter
-        In the same order on all ranks.
-    options : Options
-    transport : Transport
-        It is left if the call is refused.
-    source : GradientSource
-    sparse : set of int
-        The ids of parameters whose gradients are sparse.
-    share_of : callable, optional
-        Returns what this rank is given of a parameter's gradient, summed inside the node already.
-        By default it is given all of it; with a `Hierarchy`, the node then divides it.
-    whole : bool
-        As in `ExchangePipeline`.
-    bucket_nbytes : int, optional
-        Capacity of the buckets.
-    joining : callable
-        As in `BackwardPasses`.
-    decide : callable, optional
-        Makes what decides how buckets are averaged, of parameters by name, scheduler, passes,
-        control, optimizer, and of the ranks that exchange gradients the number, and the channel if
-        they are not all.
-    facts : mapping of str to object
-        What all ranks must agree on besides.
+    The parameters are in the same order on all ranks; ``sparse`` has the ids of those whose
+    gradients are sparse. Without ``share_of``, this rank is given all of each gradient; with a
+    `Hierarchy`, the node then divides it. ``bucket_nbytes`` is the capacity of the buckets.
+    ``decide`` makes what decides how buckets are averaged, of parameters by name, scheduler,
+    passes, control, optimizer, and of the ranks that exchange gradients the number, and the channel
+    if they are not all. ``facts`` are what all ranks must agree on besides.
 
-    Raises
-    ------
-    ValueError
-        The ranks disagree, or options do not go together.
-    ExchangeError
-        The ranks could not be connected.
+    Raises a ValueError if the ranks disagree or options do not go together, and an ExchangeError if
+    the ranks could not be connected. The transport is left then.
     """
     assignment, optimizer = options.assignment, options.optimizer
     join = functools.partial(_connect, options, named, sparse, facts, share_of, whole)
@@ -114,7 +85,7 @@ def attach_engine(
             return None if shares == 1 else shard_of(name, tensor, place.share, shares)
 
         parameters = make_slots(named, dense, assignment.of, place.rank, bucket_nbytes, share)
-        compressed = {slot.name: slot for slot in parameters if slot.state is not None}
+        compressed = {slot.name: slot for slot in parameters if slot.has_state}
         for codec in assignment.codecs:
             same = [slot for name, slot in compressed.items() if assignment.of(name) == codec]
             check_pairing(codec, optimizer, same)
@@ -165,10 +136,7 @@ def _connect(
     whole: bool,
     transport: Transport,
 ) -> Engine:
-    """Connect the ranks, once they agree on options and parameters; see `attach_engine`.
-
-    A transport is left if this fails.
-    """
+    """Connect the ranks, once they agree on options and parameters; if not, leave the transport."""
     scaled = options.scaled
     with left_on_error(transport):
         carriers = transport.carriers(named.values())
@@ -191,34 +159,30 @@ def _connect(
                 check_result=scaled,
                 postpones=not options.undoable,
             )
-        control = ControlChannel(messages)
+        confirm = None
         if levels is None:
             place = RankTopology.alone(messages.rank, messages.size)
-            return Engine(exchange, control, place, transport, scaled=scaled, whole=whole)
-        inside = levels.local(carriers)
-        transport.connect(inside, carriers, named.values())
-        place = levels.place(messages, frames, inside)
-        if share_of is not None:
-            starts = {name: share_of(name, tensor).start for name, tensor in named.items()}
-            return Engine(
-                exchange,
-                control,
-                place,
-                transport,
-                scaled=scaled,
-                whole=whole,
-                confirm=Confirmation(inside, place, starts),
-                peers=frames,
-            )
-        gather = levels.local(carriers)
-        transport.connect(gather, carriers, named.values())
+        else:
+            inside = levels.local(carriers)
+            transport.connect(inside, carriers, named.values())
+            place = levels.place(messages, frames, inside)
+            if share_of is not None:
+                starts = {name: share_of(name, tensor).start for name, tensor in named.items()}
+                confirm = Confirmation(inside, place, starts)
+            else:
+                gather = levels.local(carriers)
+                transport.connect(gather, carriers, named.values())
+                exchange = HierarchicalExchange(
+                    exchange, inside, gather, place, check_result=scaled
+                )
         return Engine(
-            HierarchicalExchange(exchange, inside, gather, place, check_result=scaled),
-            control,
+            exchange,
+            ControlChannel(messages),
             place,
             transport,
             scaled=scaled,
             whole=whole,
-            peers=frames,
-            divides=True,
+            confirm=confirm,
+            peers=None if levels is None else frames,
+            divides=levels is not None and share_of is None,
         )

@@ -11,10 +11,11 @@ import torch.distributed as dist
 from gradwire.torch import backends
 from gradwire.torch.engine.bucket_contents import BucketContents, BucketContentsCache
 from gradwire.torch.engine.config import GradScaler
-from gradwire.torch.engine.consensus import ControlChannel, agree
+from gradwire.torch.engine.consensus import agree
+from gradwire.torch.engine.engine import Engine
 from gradwire.torch.engine.grad_tracker import GradSource
 from gradwire.torch.engine.optimizer_link import OptimizerLink, set_rates
-from gradwire.torch.engine.pipeline import ExchangePipeline
+from gradwire.torch.engine.pipeline import ExchangePipeline, broken_by, unscaled
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import (
@@ -25,7 +26,6 @@ from gradwire.torch.errors import (
     fresh,
     kind_of,
 )
-from gradwire.torch.exchange.base import Exchange
 
 __all__ = ["AutoControl", "Average", "BackwardPasses", "dense_average"]
 
@@ -87,19 +87,10 @@ def dense_average(
     ended: Callable[[], None] | None = None,
     divide_sum: bool = False,
 ) -> "torch.futures.Future[torch.Tensor]":
-    """Start to average a buffer in place over a process group, without a codec.
+    """Start to average a buffer, sparse or not, in place over a process group; see `DenseAverage`.
 
-    Parameters
-    ----------
-    group : torch.distributed.ProcessGroup
-    buffer : torch.Tensor
-        Sparse or not.
-    half : bool
-        Send bfloat16, as torch's ``bf16_compress_hook``.
-    ended : callable, optional
-        Called when it has ended.
-    divide_sum : bool
-        Divide after the sum, as FSDP, and not before it by a multiplication, as DDP.
+    With ``half``, bfloat16 is sent as by torch's ``bf16_compress_hook``. ``divide_sum`` divides
+    after the sum, as FSDP, and not before it by a multiplication, as DDP.
     """
     ranks, sent = group.size(), buffer
     if half:
@@ -128,70 +119,44 @@ class BackwardPasses:
 
     A framework calls `begin` before the first bucket of a pass, `average` with each of them, and in
     the end raises what `ending` or `end` tells. The pass is exchanged, or stands aside and is
-    averaged densely, or is refused, and then exchanges nothing.
-
-    Attributes
-    ----------
-    restarts : int
-        How often states were loaded: what is known of earlier steps does not hold after it.
-    refusal : BaseException or None
-        Why the pass that has begun is refused.
-    stands_aside : bool
-        The pass that has begun is only averaged: it is paused, or is not for this optimizer.
-    auto : AutoControl or None
-        What decides which buckets go by the codec.
-    dense : DenseAverage
-        How the framework averages without a codec.
-
-    Parameters
-    ----------
-    pipeline : ExchangePipeline
-    exchange : Exchange
-    layouts : BucketContentsCache
-    scheduler : Scheduler
-    grad_scaler : GradScaler or None
-        An enabled loss scaler.
-    link : OptimizerLink or None
-        The optimizer, if `attach` was given one.
-    joining : callable
-        Tells whether the model is within `join`, where ranks without inputs take part.
-    control : ControlChannel
+    averaged densely, or is refused, and then exchanges nothing. ``grad_scaler`` is one in use;
+    ``joining`` tells whether the model is within `join`, where ranks without inputs take part.
     """
 
-    dense: DenseAverage
+    dense: DenseAverage  # how the framework averages without a codec
 
     def __init__(
         self,
-        pipeline: ExchangePipeline,
-        exchange: Exchange,
+        engine: Engine,
         layouts: BucketContentsCache,
         scheduler: Scheduler,
         grad_scaler: GradScaler | None,
         *,
         link: OptimizerLink | None,
         joining: Callable[[], bool],
-        control: ControlChannel,
     ) -> None:
-        self._pipeline = pipeline
-        self._control = control
-        self._exchange = exchange
+        self._pipeline = engine.pipeline
+        self._control = engine.control
+        self._exchange = engine.exchange
         self._layouts = layouts
         self._scheduler = scheduler
         self._grad_scaler = grad_scaler
         self._link = link
         self._joining = joining
         self._steps_before = 0
+        # How often states were loaded: what is known of earlier steps does not hold after it.
         self.restarts = 0
-        self.refusal: BaseException | None = None
+        self.refusal: BaseException | None = None  # of the pass that has begun
+        # It is only averaged: it is paused, or is not for this optimizer.
         self.stands_aside = False
-        self.auto: AutoControl | None = None
-        self._last: Step | None = None
+        self.auto: AutoControl | None = None  # decides which buckets go by the codec
+        self.last: Step | None = None  # if it can be discarded
         self._submitted: list[BucketContents] = []  # in the last pass
         self._unplaced: list[torch.Tensor] = []  # averaged densely in it, and not in .grad yet
         self._pauses = 0
         self._paused = False  # as the last pass began
         self._changed = True  # what is sent, or a state, since the last pass
-        self._read_scale = _one
+        self._read_scale = unscaled
 
     @property
     def step(self) -> int:
@@ -212,17 +177,13 @@ class BackwardPasses:
         Call it after any change of the parameters' codecs or states.
         """
         self._layouts.forget()
-        self._last, self._changed = None, True
+        self.last, self._changed = None, True
 
     def undo_unapplied(self) -> None:
         """Undo the last pass if the optimizer has made no step since.
 
         Call it when the pipeline has settled and this process may end: no later pass could undo it.
-
-        Raises
-        ------
-        UndoError
-            Residuals in one buffer have taken it in.
+        Raises an UndoError if residuals in one buffer have taken it in.
         """
         link = self._link
         if link is not None and link.last is not None and not link.last.applied:
@@ -242,17 +203,12 @@ class BackwardPasses:
         if self._paused != (self._pauses > 0):
             return True
         exchanged = self.refusal is None and bool(self._submitted)
-        return exchanged and (self._last is None or self._last.finished)
+        return exchanged and (self.last is None or self.last.finished)
 
     @property
     def meets(self) -> bool:
         """Whether ranks wait for each other where the next pass begins, because of ``"auto"``."""
         return self.auto is not None and self._pauses == 0 and self.auto.meets
-
-    @property
-    def last(self) -> Step | None:
-        """The last pass, if it can be discarded."""
-        return self._last
 
     def defer(self) -> None:
         """Leave it to the optimizer's step from now on to raise a GradientError."""
@@ -263,14 +219,9 @@ class BackwardPasses:
         """Begin a pass: decide whether it is exchanged, stands aside or is refused.
 
         Call it when the futures of the previous pass are resolved, whatever their outcome: the
-        receiving thread has then counted that pass, if it counts, on all ranks.
-
-        Parameters
-        ----------
-        shadow : bool
-            It is one of `join`, on a rank without inputs, which leaves its ``.grad`` alone.
-        since : float, optional
-            When its first bucket was ready, by `time.perf_counter`, if that had to wait.
+        receiving thread has then counted that pass, if it counts, on all ranks. A ``shadow`` is a
+        pass of `join`, on a rank without inputs, which leaves its ``.grad`` alone; ``since`` is
+        when the first bucket was ready, by `time.perf_counter`, if that had to wait.
         """
         self._submitted.clear()
         self._unplaced.clear()
@@ -290,7 +241,7 @@ class BackwardPasses:
                 self.refusal = error
             self._read_scale = self._scale()
         elif self.refusal is None:
-            self._last = Step(self.step, finished=True)  # for discard(): there is nothing to undo
+            self.last = Step(self.step, finished=True)  # for discard(): there is nothing to undo
 
     def average(
         self,
@@ -302,18 +253,10 @@ class BackwardPasses:
     ) -> Average:
         """Start to average a bucket of the pass; a future unless `dense` returned something else.
 
-        Of a pass that is refused, it is infinite.
-
-        Parameters
-        ----------
-        tensors : sequence of torch.Tensor
-            The parameters of the bucket.
-        buffer : torch.Tensor
-            Their gradients, flat, one after another; receives the averages.
-        last : bool
-            It is the last bucket of the pass.
-        placed : bool
-            What it brings is for ``.grad``, on this rank too; otherwise see `placed`.
+        The buffer holds the gradients of these parameters, flat, one after another, and receives
+        the averages; of a pass that is refused, infinities. ``last`` tells that it is the last
+        bucket of the pass, ``placed`` that what it brings is for ``.grad``, on this rank too; if it
+        is not, call `placed` later.
         """
         if self.refusal is not None:
             bucket = backends.backend_for(buffer).bucket(buffer)
@@ -343,8 +286,8 @@ class BackwardPasses:
             return lambda: refusal
         if not self._submitted:
             return None
-        assert self._last is not None  # begun
-        return functools.partial(_verdict, self._pipeline, self._link, self._last)
+        assert self.last is not None  # begun
+        return functools.partial(_verdict, self._pipeline, self._link, self.last)
 
     def end(self) -> BaseException | None:
         """End a pass of which no bucket was the last; return the error it has to raise.
@@ -355,8 +298,8 @@ class BackwardPasses:
             self.auto.complete()
         ending = self.ending()
         if self.refusal is None and self._submitted:
-            assert self._last is not None  # begun
-            self._pipeline.end(self._last)
+            assert self.last is not None  # begun
+            self._pipeline.end(self.last)
         return None if ending is None else ending()
 
     def placed(self) -> None:
@@ -397,31 +340,25 @@ class BackwardPasses:
         except (UndoError, UpdateError) as error:
             return error
         except Exception as error:  # in a hook of DDP, which would carry on half a step
-            text = f"gradwire could not decide: {type(error).__name__}: {error}"
-            broken = error if isinstance(error, ExchangeError) else ExchangeError(text)
-            if broken is not error:
-                broken.__cause__ = error
-            self._last, self._pipeline.broken = None, broken
-            return broken
+            self.last, self._pipeline.broken = None, broken_by(error, "gradwire could not decide")
+            return self._pipeline.broken
         return None
 
     def _begin(self, *, shadow: bool = False) -> BaseException | None:
         link = self._link
         if link is None:
             self._advance(_nothing)
-            self._last = Step(self.step)
+            self.last = Step(self.step)
             return None
-        refusal = None if shadow else link.refusal()
-        if refusal is not None:
-            self._last = None
+        self.last = None
+        if not shadow and (refusal := link.refusal()) is not None:
             return refusal
         try:
             undo = self._drop(link)
         except ExchangeError as error:
-            self._last, self._pipeline.broken = None, error
+            self._pipeline.broken = error
             return error
         except (UndoError, UpdateError) as error:
-            self._last = None
             return error
         undo = self._advance(undo)
         rates = link.rates()
@@ -435,7 +372,7 @@ class BackwardPasses:
         # Where moments may change hands, and in fewer and fewer passes in between.
         measures = self._changed or number & (number - 1) == 0
         self._changed = False
-        self._last = link.last = Step(
+        self.last = link.last = Step(
             number, prepare=prepare, applied=self._joining(), measures=measures
         )
         return None
@@ -471,7 +408,6 @@ class BackwardPasses:
             if last.counted:
                 self._pipeline.uncount(last)
             return last.undo_all
-
         return lambda: last.undo(parameters)
 
     def _submit(
@@ -484,7 +420,7 @@ class BackwardPasses:
         placed: bool,
     ) -> "torch.futures.Future[torch.Tensor]":
         """Enqueue a bucket; return the future of its average."""
-        step = self._last
+        step = self.last
         assert step is not None
         if placed:
             self._mark(layout)
@@ -502,7 +438,7 @@ class BackwardPasses:
     def _scale(self) -> Callable[[], float]:
         """Return what reads the loss scale of this pass."""
         if self._grad_scaler is None:
-            return _one
+            return unscaled
         # Not get_scale(), which waits for the device.
         kept = getattr(self._grad_scaler, "_scale", None)
         if isinstance(kept, torch.Tensor):
@@ -515,16 +451,8 @@ class BackwardPasses:
     def exchange(self, buckets: Sequence[tuple[Sequence[torch.Tensor], torch.Tensor]]) -> None:
         """Exchange buckets outside of a backward pass, as a pass of their own.
 
-        Parameters
-        ----------
-        buckets : sequence of (sequence of torch.Tensor, torch.Tensor)
-            The parameters of each bucket, and their gradients in one flat buffer, which receives
-            the averages.
-
-        Raises
-        ------
-        GradientError, ExchangeError, UpdateError
-            As a backward pass does, also with a loss scaler.
+        Each is the parameters and their gradients in one flat buffer, which receives the averages.
+        Raises what a backward pass raises, a GradientError also with a loss scaler.
         """
         self.check_unbroken()
         self._submitted.clear()
@@ -534,10 +462,10 @@ class BackwardPasses:
         layouts = [self._layouts.of(tensors, buffer) for tensors, buffer in buckets]
         ending = None if self._pipeline.ends_apart else layouts[-1]
         futures = [
-            self._submit(layout, buffer, _one, last=layout is ending, placed=True)
+            self._submit(layout, buffer, unscaled, last=layout is ending, placed=True)
             for layout, (_, buffer) in zip(layouts, buckets, strict=True)
         ]
-        step = self._last
+        step = self.last
         assert step is not None  # begun
         if self._pipeline.ends_apart:
             self._pipeline.end(step)
@@ -548,14 +476,14 @@ class BackwardPasses:
 
     # What the handle calls --------------------------------------------------------------------
 
-    def discard(self, control: ControlChannel) -> None:
+    def discard(self) -> None:
         """Undo the last backward pass. A collective."""
         self.check_unbroken()
         self._pipeline.flush()
-        step = self._last
+        step = self.last
         known = None if step is None else step.number
-        with control.act("discard()") as group:
-            agree(group, "discarded", {"step": self.step, "last backward pass": known})
+        with self._control.act("discard()") as channel:
+            agree(channel, "discarded", {"step": self.step, "last backward pass": known})
         if step is None:
             raise ValueError(
                 "there is no step to discard: discard() undoes the last backward pass only, and "
@@ -563,15 +491,15 @@ class BackwardPasses:
             )
         self._check_undo(step, "discard() is to undo the last pass")
         self._pipeline.discard(step)
-        self._last = None
+        self.last = None
         if self._link is not None:
             self._link.discarded(step)
 
     @contextlib.contextmanager
-    def paused(self, control: ControlChannel) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Stand aside in this block. A collective at entry."""
         self.check_unbroken()
-        with control.act("paused()"):
+        with self._control.act("paused()"):
             pass
         if self._link is not None:
             self._link.claim.excuse()
@@ -608,8 +536,3 @@ def _stopped(first: BaseException) -> ExchangeError:
 
 def _nothing() -> None:
     """Undo nothing."""
-
-
-def _one() -> float:
-    """Return the scale of a loss that is not scaled."""
-    return 1.0

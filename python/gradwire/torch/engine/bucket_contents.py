@@ -17,33 +17,10 @@ __all__ = ["BucketContents", "BucketContentsCache"]
 class BucketContents:
     """The parameters of one bucket, in the order of its buffer.
 
-    Attributes
-    ----------
-    pieces, dense : tuple of BucketSlice
-        The compressed parameters, one frame each, and those that are sent dense.
-    compressed : tuple of ParameterSlot
-        The parameters of the pieces.
-    ends : list of int
-        Start and stop of each piece, alternating.
-    runs : tuple of (int, int)
-        Entries (start, stop) of the dense parameters, with adjacent ones merged.
-    dense_numel, numel : int
-        Number of entries in the runs, and in the buffer.
-    dense_numels : numpy.ndarray
-        Number of entries of each dense parameter.
-    dtype : torch.dtype
-        dtype of the buffer.
-    sparse : bool
-        The bucket is a sparse tensor with a single parameter; there are no runs.
-    digest : int
-        CRC-32 of the layout; ranks compare it before they read each other's bytes.
-    counters : Counters
-        Running sums of what is exchanged. By default new ones of these parameters.
-    rows, dense_rows : numpy.ndarray
-        Rows of the counters for the pieces, and for the dense parameters.
-    cut : BucketShards or None
-        Where the shares of all ranks of a node are in the bucket, if they divide it. All else is of
-        this rank's share.
+    Those that are compressed are ``pieces``, of one frame each; the others are ``dense``. A bucket
+    may be a ``sparse`` tensor, which has a single parameter. ``rows`` and ``dense_rows`` are those
+    of the counters, which are new ones by default. If the ranks of a node divide the bucket,
+    ``cut`` tells where the shares of all of them are, and all else is of this rank's share.
     """
 
     def __init__(
@@ -58,42 +35,39 @@ class BucketContents:
     ) -> None:
         self.sparse = sparse
         self.cut = cut
-        pieces: list[BucketSlice] = []
-        dense: list[BucketSlice] = []
+        coded: list[tuple[BucketSlice, int]] = []
+        dense: list[tuple[BucketSlice, int]] = []
         runs: list[tuple[int, int]] = []
         at = 0
         digest = zlib.crc32(f"{dtype}{' sparse' * sparse}".encode())
         all_rows = range(len(parameters)) if rows is None else rows
-        piece_rows: list[int] = []
-        dense_rows: list[int] = []
         for parameter, row in zip(parameters, all_rows, strict=True):
             piece = BucketSlice(parameter, at, at + parameter.width * parameter.numel)
             at = piece.stop
             if parameter.compressed and not sparse:
-                pieces.append(piece)
-                piece_rows.append(row)
+                coded.append((piece, row))
             else:
-                dense.append(piece)
-                dense_rows.append(row)
+                dense.append((piece, row))
                 if runs and runs[-1][1] == piece.start:
                     runs[-1] = (runs[-1][0], piece.stop)
                 elif not sparse:
                     runs.append((piece.start, piece.stop))
             described = f"{parameter.name}\0{parameter.numel}\0{not parameter.compressed}\0"
             digest = zlib.crc32(described.encode(), digest)
-        self.pieces = tuple(pieces)
-        self.dense = tuple(dense)
-        self.runs = tuple(runs)
+        self.pieces = tuple(piece for piece, _ in coded)
+        self.dense = tuple(piece for piece, _ in dense)
+        self.runs = tuple(runs)  # entries (start, stop) of dense parameters, merged if adjacent
         self.dense_numel = sum(stop - start for start, stop in runs)
         self.numel = at
         self.dtype = dtype
-        self.digest = digest
-        self.compressed = tuple(piece.parameter for piece in pieces)
-        self.ends = [end for piece in pieces for end in (piece.start, piece.stop)]
+        self.digest = digest  # ranks compare it before they read each other's bytes
+        self.compressed = tuple(piece.parameter for piece in self.pieces)
+        # Start and stop of each piece, alternating.
+        self.ends = [end for piece in self.pieces for end in (piece.start, piece.stop)]
         self.counters = Counters(len(parameters)) if counters is None else counters
-        self.rows = np.array(piece_rows, np.intp)
-        self.dense_rows = np.array(dense_rows, np.intp)
-        self.dense_numels = np.array([piece.stop - piece.start for piece in dense], np.int64)
+        self.rows = np.array([row for _, row in coded], np.intp)
+        self.dense_rows = np.array([row for _, row in dense], np.intp)
+        self.dense_numels = np.array([each.stop - each.start for each in self.dense], np.int64)
 
     @property
     def names(self) -> list[str]:
@@ -104,22 +78,12 @@ class BucketContents:
 class BucketContentsCache:
     """Finds the layout of a bucket. DDP regroups its buckets, so none is keyed by its index.
 
-    Attributes
-    ----------
-    counters : Counters
-        One row per parameter, in the given order, and one for all parameters that were replaced.
-
-    Parameters
-    ----------
-    parameters : sequence of ParameterSlot
-    place : RankTopology, optional
-        This rank's, if the ranks of a node divide every bucket.
+    The counters have a row per parameter, in the given order, and one for all parameters that were
+    replaced. A place is given if the ranks of a node divide every bucket.
     """
 
     def __init__(
-        self,
-        parameters: Sequence[ParameterSlot],
-        place: RankTopology | None = None,
+        self, parameters: Sequence[ParameterSlot], place: RankTopology | None = None
     ) -> None:
         self._place = place
         # The parameters are kept alive here, which keeps their ids valid.

@@ -4,7 +4,7 @@ import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 
@@ -76,7 +76,7 @@ def check_frames(codec: Codec, call: str) -> None:
 def check_place(exchange: Exchange, tensors: Iterable[torch.Tensor], *, divides: bool) -> None:
     """Raise a `ValueError` for an exchange that cannot be done where these tensors are.
 
-    ``divides`` says that the ranks of a node divide every gradient.
+    Or that cannot be done because the ranks of a node divide every gradient.
     """
     if exchange.divides and divides:
         raise ValueError(
@@ -113,14 +113,9 @@ class Assignment:
     """A codec, or none, for each parameter: by its name, or the first pattern that matches it.
 
     Patterns have ``*``, ``?`` and ``[abc]``, and are matched with case. A parameter that none
-    matches is sent dense.
-
-    Raises
-    ------
-    TypeError
-        It is neither a codec nor a mapping of patterns to codecs or None.
-    ValueError
-        It has no codec, or codecs of several exchanges, or memories in one buffer beside others.
+    matches is sent dense. Raises a TypeError for what is neither a codec nor a mapping of patterns
+    to codecs or None; and a ValueError if there is no codec, or codecs of several exchanges, or
+    memories in one buffer beside others.
     """
 
     def __init__(self, given: object) -> None:
@@ -181,7 +176,9 @@ class Assignment:
         names = list(names)
         for pattern, _ in self._rules:
             if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-                raise ValueError(f"no parameter is called {pattern!r}; there are {_shown(names)}")
+                more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+                shown = ", ".join(map(repr, names[:6]))
+                raise ValueError(f"no parameter is called {pattern!r}; there are {shown}{more}")
 
     def get_config(self) -> Any:
         """Return the codec's config, or a list of the patterns with their configs."""
@@ -191,11 +188,6 @@ class Assignment:
             [pattern, None if codec is None else codec.get_config()]
             for pattern, codec in self._rules
         ]
-
-
-def _shown(names: list[str]) -> str:
-    shown = ", ".join(map(repr, names[:6]))
-    return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
 
 
 @runtime_checkable
@@ -209,22 +201,18 @@ class GradScaler(Protocol):
         """Tell whether the loss is scaled and non-finite steps are skipped."""
 
 
+def _is_scaler(value: object) -> TypeGuard[GradScaler]:
+    return isinstance(value, GradScaler) and not isinstance(value, type)
+
+
 def is_scaling(grad_scaler: object) -> bool:
     """Tell whether an argument is a loss scaler that is in use."""
-    if isinstance(grad_scaler, type) or not isinstance(grad_scaler, GradScaler):
-        return False
-    return grad_scaler.is_enabled()
+    return _is_scaler(grad_scaler) and grad_scaler.is_enabled()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Options:
-    """What every `attach` takes, as `gradwire.torch.ddp.attach` describes it.
-
-    Raises
-    ------
-    TypeError, ValueError
-        They are not what they have to be.
-    """
+    """What every `attach` takes, as `gradwire.torch.ddp.attach` describes it."""
 
     codec: Codecs
     optimizer: torch.optim.Optimizer | None = None
@@ -244,7 +232,7 @@ class Options:
         _validate.integer("min_numel", self.min_numel, low=0)
         _validate.integer("min_ndim", self.min_ndim, low=0)
         scaler: object = self.grad_scaler
-        if scaler is not None and (isinstance(scaler, type) or not isinstance(scaler, GradScaler)):
+        if scaler is not None and not _is_scaler(scaler):
             raise TypeError(
                 f"grad_scaler= takes a torch.amp.GradScaler or None, got {scaler!r} "
                 f"({type(scaler).__name__})"
@@ -261,14 +249,17 @@ class Options:
 
     def dense(self, named: Mapping[str, torch.Tensor], sparse: set[int]) -> set[str]:
         """Return the parameters that are always sent dense."""
-        return {
-            name
-            for name, each in named.items()
-            if each.numel() < self.min_numel
-            or each.ndim < self.min_ndim
-            or each.dtype not in _COMPRESSIBLE
-            or id(each) in sparse
-        }
+        return {name for name, each in named.items() if id(each) in sparse or self._excludes(each)}
+
+    def _excludes(self, tensor: torch.Tensor) -> str:
+        """Return why a parameter of this dtype and shape is sent dense; empty if it need not be."""
+        if tensor.dtype not in _COMPRESSIBLE:
+            return f"of {tensor.dtype}"
+        if tensor.numel() < self.min_numel:
+            return f"with fewer than min_numel={self.min_numel} entries"
+        if tensor.ndim < self.min_ndim:
+            return f"with fewer than min_ndim={self.min_ndim} dimensions"
+        return ""
 
     def idle(self, parameters: Iterable[ParameterSlot], place: RankTopology) -> str:
         """Return why there is nothing to gain, in a sentence; empty if there is."""
@@ -290,18 +281,12 @@ class Options:
 
     def _why_dense(self, parameter: ParameterSlot) -> str:
         """Return why a parameter is not compressed; empty if it is."""
-        tensor = parameter.tensor
-        if not tensor.requires_grad:
+        if not parameter.tensor.requires_grad:
             return "frozen"
-        if parameter.state is not None:
+        if parameter.has_state:
             return ""
-        if tensor.dtype not in _COMPRESSIBLE:
-            return f"of {tensor.dtype}"
-        if tensor.numel() < self.min_numel:
-            return f"with fewer than min_numel={self.min_numel} entries"
-        if tensor.ndim < self.min_ndim:
-            return f"with fewer than min_ndim={self.min_ndim} dimensions"
-        return "without a codec" if self.assignment.of(parameter.name) is None else "sparse"
+        uncoded = "without a codec" if self.assignment.of(parameter.name) is None else "sparse"
+        return self._excludes(parameter.tensor) or uncoded
 
     @property
     def undoable(self) -> bool:
@@ -311,20 +296,17 @@ class Options:
     def facts(self, named: Mapping[str, torch.Tensor], sparse: set[int]) -> dict[str, Any]:
         """Return what all ranks must have in common."""
         shapes = [(name, tuple(each.shape), str(each.dtype)) for name, each in named.items()]
+        recommends = dict.fromkeys(map(recommended, self.assignment.codecs))
+        schedules = recommends if self.schedule is None else [self.schedule]
         return {
             "codec": self.assignment.get_config(),
-            "schedule": [each.get_config() for each in self._schedules()],
+            "schedule": [each.get_config() for each in schedules],
             "grad_scaler": self.scaled,
             "auto": self.adaptive,
             "min_numel or min_ndim": checksum(sorted(self.dense(named, sparse))),
             "parameters": (len(shapes), checksum(shapes)),
             "optimizer": facts_of(self.optimizer, named),
         }
-
-    def _schedules(self) -> list[Schedule]:
-        if self.schedule is not None:
-            return [self.schedule]
-        return list(dict.fromkeys(map(recommended, self.assignment.codecs)))
 
     def check(self, named: Mapping[str, torch.Tensor], *, whole: bool) -> None:
         """Raise a ValueError if they do not suit these parameters, or each other.

@@ -22,12 +22,8 @@ T = TypeVar("T")
 def agree(channel: Channel, act: str, mine: dict[str, Any]) -> None:
     """Compare facts across the ranks: an undetected difference would cause a hang or garbage.
 
-    ``act`` is what the ranks did, in the past tense, for the message.
-
-    Raises
-    ------
-    ValueError
-        On every rank, if two ranks differ in a fact.
+    If two ranks differ in a fact, every rank raises a ValueError. ``act`` is what the ranks did, in
+    the past tense, for its message.
     """
     every = channel.all_gather_object(mine)
     for rank, theirs in enumerate(every):
@@ -98,12 +94,8 @@ class ControlChannel:
         """Run a block on all ranks together, with a channel in which nothing else is in progress.
 
         The block may raise a ValueError if it does so on every rank. Any other exception closes
-        the channel, because other ranks may be waiting in it.
-
-        Raises
-        ------
-        ExchangeError
-            Another rank called something else, or did not call within the timeout.
+        the channel, because other ranks may be waiting in it. Raises an ExchangeError if another
+        rank called something else, or did not call within the timeout.
         """
         self._check_open(name)
         try:
@@ -139,10 +131,7 @@ class ControlChannel:
     ) -> bool:
         """Meet the other ranks in a last act, if there is one; tell whether all came in time.
 
-        Raises
-        ------
-        ExchangeError
-            A rank was lost in the act.
+        Raises an ExchangeError if a rank was lost in the act.
         """
         forked = os.getpid() != self._pid  # the connections belong to the parent process
         if self._lost is not None or forked or not self._channel.is_open:

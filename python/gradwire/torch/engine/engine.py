@@ -24,28 +24,8 @@ class Engine:
 
     Nothing that these threads refer to may refer to the engine, which would never be collected.
 
-    Attributes
-    ----------
-    exchange : Exchange
-    control : ControlChannel
-        For messages between steps.
-    place : RankTopology
-        Of this rank.
-    pipeline : ExchangePipeline
-    peers : Channel or None
-        A channel of the ranks with this rank's share, which is free between steps; None if every
-        rank is a node.
-    divides : bool
-        The exchange divides every bucket among the ranks of a node.
-
-    Parameters
-    ----------
-    exchange, control, place, peers, divides
-        The attributes.
-    transport : Transport
-        What made their channels.
-    scaled, whole, confirm
-        As in `ExchangePipeline`.
+    ``peers`` is a channel of the ranks with this rank's share, which is free between steps; None if
+    every rank is a node. ``divides`` tells that the exchange divides every bucket in a node.
     """
 
     def __init__(

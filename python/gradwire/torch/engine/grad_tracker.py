@@ -2,7 +2,7 @@
 
 import enum
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -34,25 +34,14 @@ class GradSource(enum.IntEnum):
 class Additions:
     """What is known of passes whose gradients are added to those that were exchanged before.
 
-    Attributes
-    ----------
-    followed : bool
-        Somebody asks. Updates that a pass adds to are then set aside, so that its gradients remain.
-    waiting : bool
-        A pass was exchanged, and the optimizer has made no step since.
-    found : bool
-        A pass of this rank has added to such gradients.
-    updates : bool
-        A pass has added to updates: the same on all ranks.
-    begun : bool
-        Updates were set aside since the last pass began.
+    If somebody asks, updates that a pass adds to are set aside, so that its gradients remain.
     """
 
-    followed: bool = False
-    waiting: bool = False
-    found: bool = False
-    updates: bool = False
-    begun: bool = False
+    followed: bool = False  # somebody asks
+    waiting: bool = False  # a pass was exchanged, and the optimizer has made no step since
+    found: bool = False  # a pass of this rank has added to such gradients
+    updates: bool = False  # a pass has added to updates: the same on all ranks
+    begun: bool = False  # updates were set aside since the last pass began
 
 
 class GradMark:
@@ -60,12 +49,8 @@ class GradMark:
 
     The first runs before a gradient is added to ``.grad``, so it sees whether the program has
     cleared ``.grad`` since the last pass, whatever it used for that. The second runs when it was
-    added: `torch.autograd.grad` calls only the first.
-
-    Attributes
-    ----------
-    aside : torch.Tensor or None
-        Updates that gradients of later passes were added to, which the optimizer is to apply.
+    added: `torch.autograd.grad` calls only the first. ``aside`` has updates that gradients of later
+    passes were added to, which the optimizer is to apply.
     """
 
     __slots__ = (
@@ -187,13 +172,7 @@ _AVERAGED, _SENT, _MIXED = GradSource.AVERAGED, GradSource.SENT, GradSource.MIXE
 
 
 class GradTracker:
-    """The origins of the gradients of all parameters of a model that have a codec.
-
-    Attributes
-    ----------
-    marks : list of GradMark
-    additions : Additions
-    """
+    """The origins of the gradients of all parameters of a model that have a codec."""
 
     def __init__(self, parameters: Sequence[ParameterSlot]) -> None:
         self.additions = Additions()
@@ -211,37 +190,32 @@ class GradTracker:
 
     def exchanged(self, parameters: Iterable[ParameterSlot], origin: GradSource) -> None:
         """Record that a bucket with these parameters is exchanged."""
-        for parameter in parameters:
-            mark = self._by_id.get(id(parameter.tensor))
-            if mark is not None:
-                mark.origin = origin
+        for mark in self._marks_of(each.tensor for each in parameters):
+            mark.origin = origin
 
     def arriving(self, tensors: Iterable[torch.Tensor]) -> None:
         """Record that gradients are about to be added, where autograd does not tell: in FSDP."""
-        for tensor in tensors:
-            mark = self._by_id.get(id(tensor))
-            if mark is not None:
-                mark.arrive()
+        for mark in self._marks_of(tensors):
+            mark.arrive()
 
     def averaged(self, tensors: Iterable[torch.Tensor]) -> None:
         """Record that DDP averages a bucket by itself."""
-        for tensor in tensors:
-            mark = self._by_id.get(id(tensor))
-            if mark is not None and mark.origin is not GradSource.MIXED:
+        for mark in self._marks_of(tensors):
+            if mark.origin is not GradSource.MIXED:
                 mark.origin = GradSource.AVERAGED
 
-    def mixed(self) -> GradMark | None:
+    def _marks_of(self, tensors: Iterable[torch.Tensor]) -> Iterator[GradMark]:
+        """Return the marks of those parameters that have one."""
+        return (mark for each in tensors if (mark := self._by_id.get(id(each))) is not None)
+
+    def mixed(self) -> ParameterSlot | None:
         """Return a parameter whose bucket would mix what its codec computed with new gradients.
 
         Waits for a device only if ``.grad`` was not cleared by setting it to None, and then once.
         """
         # One that is still SENT has got no gradient in this pass, so far: it is cleared or not.
-        computed = (mark for mark in self.marks if mark.parameter.computed)
-        asked = [(mark, held) for mark in computed if (held := mark.sent()) is not None]
-        for (mark, _), found in zip(asked, _read([held for _, held in asked]), strict=True):
-            if found:
-                return mark
-        return None
+        kept = self.kept(mark.parameter for mark in self.marks if mark.parameter.computed)
+        return kept[0] if kept else None
 
     def set_aside(self) -> None:
         """Set aside all updates that are still in ``.grad``."""

@@ -11,7 +11,6 @@ from gradwire.report import Report
 from gradwire.torch.checkpoint import load as checkpoint
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.checkpoint.gather import gather, merge
-from gradwire.torch.checkpoint.reshard import Resharded
 from gradwire.torch.engine.backward import AutoControl, BackwardPasses
 from gradwire.torch.engine.bucket_contents import BucketContentsCache
 from gradwire.torch.engine.config import Codecs, Options
@@ -50,12 +49,8 @@ class GradientSource(Protocol):
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
         """Return what connects other ranks than before, and average over them where it averages.
 
-        ``ranks`` stands for the ranks, as a process group of torch.distributed does.
-
-        Raises
-        ------
-        ValueError
-            The model is not replicated on these ranks.
+        ``ranks`` stands for the ranks, as a process group of torch.distributed does. Raises a
+        ValueError if the model is not replicated on them.
         """
 
 
@@ -68,14 +63,6 @@ class Handle:
         The codec passed to `attach`, or the codecs by patterns of names.
     world_size, rank : int
         Size of the process group, and this process's rank in it.
-    ranks_per_node : int
-        Ranks that divide each gradient in a hierarchy; 1 without one.
-    step : int
-        Backward passes exchanged and not rolled back, including those before a resume.
-    attached : bool
-        Whether `detach` has not been called.
-    error : BaseException or None
-        The last `GradientError` or `ExchangeError`, including errors that a loss scaler handled.
     """
 
     def __init__(
@@ -110,27 +97,22 @@ class Handle:
         """Exchange through this engine from now on."""
         self._engine, self._pipeline = engine, engine.pipeline
         place = self._place = engine.place
-        self.world_size = place.size
-        self.rank = place.rank
+        self.world_size, self.rank = place.size, place.rank
         self._scheduler.measures = place.measures
         layouts = BucketContentsCache(
             list(self._parameters.values()), place if engine.divides else None
         )
         self._counters = layouts.counters
         self._passes = BackwardPasses(
-            engine.pipeline,
-            engine.exchange,
+            engine,
             layouts,
             self._scheduler,
             self._options.grad_scaler if self._options.scaled else None,
             link=self._link,
             joining=self._joining,
-            control=engine.control,
         )
-        self._deciding = self._passes.auto = (
-            None
-            if self._decide is None
-            else self._decide(
+        if self._decide is not None:
+            self._passes.auto = self._decide(
                 self._parameters,
                 self._scheduler,
                 self._passes,
@@ -139,7 +121,6 @@ class Handle:
                 place.nodes,
                 engine.peers,
             )
-        )
         source.open(self._passes, self)
 
     def __repr__(self) -> str:
@@ -170,7 +151,7 @@ class Handle:
 
     @property
     def error(self) -> BaseException | None:
-        """The last error, including errors that a loss scaler handled."""
+        """The last `GradientError` or `ExchangeError`, also one that a loss scaler handled."""
         return self._pipeline.broken or self._pipeline.last_error
 
     def epoch(self, epoch: int, lr: float | None = None) -> None:
@@ -228,7 +209,7 @@ class Handle:
             is broken.
         """
         self._check_attached("there is nothing to discard")
-        self._passes.discard(self._engine.control)
+        self._passes.discard()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -252,7 +233,7 @@ class Handle:
             is broken.
         """
         self._check_attached("there is nothing to pause")
-        with self._passes.paused(self._engine.control):
+        with self._passes.paused():
             yield
 
     # Checkpoints ------------------------------------------------------------------------------
@@ -365,7 +346,7 @@ class Handle:
         policy: Policy = "sum-and-split",
         *,
         ranks_per_node: int | None = None,
-    ) -> Resharded:
+    ) -> "Resharded":
         """Return an object for `torch.distributed.checkpoint` to load another world size's save.
 
         Pass it instead of the handle: ``load({"gradwire": handle.resharded(8)}, ...)`` loads what
@@ -387,12 +368,10 @@ class Handle:
             shares = _validate.integer("ranks_per_node", ranks_per_node, low=1, high=size)
         if size % shares:
             raise ValueError(f"{size} ranks cannot have been nodes of {shares} ranks each")
-        return Resharded(self, size, policy, shares, shares == self._place.shares)
+        return Resharded(self, size, policy, shares)
 
     def shapes_of(self, share: int, shares: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of what a rank with this share keeps of each parameter."""
-        if shares == 1:
-            return {name: tuple(slot.tensor.shape) for name, slot in self._compressed().items()}
         return {
             name: shard_of(name, slot.tensor, share, shares).shape
             for name, slot in self._compressed().items()
@@ -479,7 +458,7 @@ class Handle:
                 "regroup() cannot divide nodes anew: save gathered_state_dict(), detach(), and "
                 "attach() and load_state_dict() in the new group"
             )
-        if self._deciding is not None:
+        if self._passes.auto is not None:
             raise ValueError(
                 'regroup() does not go with "auto", whose ranks have decided together: save '
                 "state_dict(), detach(), and attach() and load_state_dict() in the new group"
@@ -533,18 +512,19 @@ class Handle:
         residuals : bool
             Compute the norms of the residuals. If False, all norms are None.
         """
+        auto, slots = self._passes.auto, self._parameters.values()
         # In the sending thread: it would fail on a state that another thread is reading.
         report = self._pipeline.run_in_sender(
             lambda: build_report(
                 self.codec,
-                self._parameters.values(),
+                slots,
                 self._place,
                 self._engine.exchange.times,
                 self._counters,
                 self._engine.exchange.carriers,
                 self.step,
                 residuals=residuals,
-                decision=self._reason(),
+                decision=self._options.idle(slots, self._place) if auto is None else auto.reason,
                 schedule=self._scheduler.place,
             )
         )
@@ -556,12 +536,6 @@ class Handle:
         """Start all running sums from zero, except the count of steps."""
         self._engine.exchange.times.clear()
         self._counters.clear()
-
-    def _reason(self) -> str:
-        """Return why gradients go as they do, where that needs a reason."""
-        if self._deciding is not None:
-            return self._deciding.reason
-        return self._options.idle(self._parameters.values(), self._place)
 
     # The end --------------------------------------------------------------------------------
 
@@ -627,4 +601,48 @@ class Handle:
             bucket.write()
 
     def _compressed(self) -> dict[str, ParameterSlot]:
-        return {name: slot for name, slot in self._parameters.items() if slot.state is not None}
+        return {name: slot for name, slot in self._parameters.items() if slot.has_state}
+
+
+class Resharded:
+    """Loads a checkpoint of another world size; made by `Handle.resharded`.
+
+    `torch.distributed.checkpoint` reads only requested keys, into existing tensors: this requests
+    what the policy needs from the old ranks.
+    """
+
+    def __init__(self, handle: Handle, world_size: int, policy: Policy, shares: int) -> None:
+        self._handle = handle
+        self._policy = policy
+        self._world_size = world_size
+        self._shares = shares
+        self._same = shares == handle.ranks_per_node
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what to read: checkpoints of old ranks, filled with zeros."""
+        own, shares = self._handle.rank, self._shares
+        if self._policy == "sum-and-split":
+            ranks = list(range(self._world_size))
+        elif self._same:
+            ranks = [own if self._policy == "keep" and own < self._world_size else own % shares]
+        else:  # whatever the node keeps is divided anew
+            ranks = list(range(self._world_size if self._policy == "keep" else shares))
+        (mine,) = self._handle.state_dict().values()
+        shapes = [self._handle.shapes_of(share, shares) for share in range(shares)]
+        # Only ranks of the first node have sums of gradients, and only those restore them.
+        measured = [own] if self._same else range(shares)
+        return {
+            f"rank{old}": {
+                kind: {name: values[name].new_zeros(shapes[old % shares][name]) for name in values}
+                if isinstance(values, Mapping) and (kind != "measured" or old in measured)
+                else {}
+                for kind, values in mine.items()
+                if kind != "about"
+            }
+            | {"about": ""}
+            for old in ranks
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore what was read, by `Handle.load_state_dict`. A collective."""
+        self._handle.load_state_dict(state_dict, self._policy)

@@ -16,13 +16,6 @@ class FlatGradients:
 
     Each gradient is in memory order, by its strides there, and complex entries are two, as in the
     buckets of DDP. Of a DTensor it holds what this rank has.
-
-    Attributes
-    ----------
-    tensors : list of torch.Tensor
-        The parameters.
-    buffer : torch.Tensor
-        shape (entries,).
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], strides: Sequence[tuple[int, ...]]) -> None:
@@ -66,14 +59,9 @@ class FlatGradients:
 
 
 def used_anywhere(channel: Channel, parameters: Sequence[ParameterSlot]) -> list[ParameterSlot]:
-    """Return the parameters that have a gradient on some rank. A collective.
+    """Return the parameters that have a gradient on some rank, in their order. A collective.
 
-    They come in the same order on all ranks.
-
-    Raises
-    ------
-    ValueError
-        A gradient is sparse on some rank.
+    Raises a ValueError, on all ranks, if a gradient is sparse on some rank.
     """
     mine = [_kind(each.tensor.grad) for each in parameters]
     every = channel.all_gather_object(mine)

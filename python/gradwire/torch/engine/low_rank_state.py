@@ -108,13 +108,7 @@ class LowRankState:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises
-        ------
-        ValueError, TypeError
-            It is not what `state_dict` returned for such a parameter; nothing changes.
-        """
+        """Restore what `state_dict` returned; change nothing, and raise, if it is not that."""
         if not state_dict.keys() >= {"step", "q", "residual"}:
             raise ValueError(
                 f"a state of LowRank has step, q and residual, got {sorted(state_dict)}"

@@ -38,8 +38,8 @@ _STAGES = ("encode", "exchange", "decode", "wait", "node")
 class BucketTimestamps:
     """When each stage of a bucket began and ended, in seconds of `time.perf_counter`.
 
-    It refers to no tensor, so remembering it keeps nothing alive. The gradients were ``ready``, the
-    encode began, the collectives were started, all had completed, the decode began and ended.
+    The gradients were ``ready``, the encode began, the collectives were started, all had completed,
+    the decode began and ended. It refers to no tensor, so remembering it keeps nothing alive.
     """
 
     step: int
@@ -56,27 +56,25 @@ class BucketTimestamps:
 
 def timeline(steps: Iterable[list[BucketTimestamps]]) -> tuple[BucketTimes, ...]:
     """Return the marks of these steps, each step with a clock of its own."""
-    found: list[BucketTimes] = []
+    found = []
     for marks in steps:
         zero = min((each.ready for each in marks), default=0.0)
-        found += (_times(each, index, zero) for index, each in enumerate(marks))
+        for index, each in enumerate(marks):
+            moments = (each.ready, each.encoding, each.sent, each.arrived, each.decoding, each.done)
+            ready, encoding, sent, arrived, decoding, done = (1e3 * (at - zero) for at in moments)
+            times = BucketTimes(
+                step=each.step + 1,
+                bucket=index,
+                parameters=each.parameters,
+                dense_bytes=each.dense_bytes,
+                wire_bytes=each.wire_bytes,
+                ready=ready,
+                encode=(encoding, sent),
+                exchange=(sent, arrived),
+                decode=(decoding, done),
+            )
+            found.append(times)
     return tuple(found)
-
-
-def _times(each: BucketTimestamps, index: int, zero: float) -> BucketTimes:
-    moments = (each.ready, each.encoding, each.sent, each.arrived, each.decoding, each.done)
-    ready, encoding, sent, arrived, decoding, done = (1e3 * (at - zero) for at in moments)
-    return BucketTimes(
-        step=each.step + 1,
-        bucket=index,
-        parameters=each.parameters,
-        dense_bytes=each.dense_bytes,
-        wire_bytes=each.wire_bytes,
-        ready=ready,
-        encode=(encoding, sent),
-        exchange=(sent, arrived),
-        decode=(decoding, done),
-    )
 
 
 Integers: TypeAlias = NDArray[np.int64]
@@ -85,28 +83,14 @@ Rows: TypeAlias = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Results of encoding several parameters: arrays with one number per parameter.
+    """Results of encoding several parameters: arrays with one number per parameter."""
 
-    Attributes
-    ----------
-    nbytes : numpy.ndarray
-        Bytes of the frame.
-    count, target : numpy.ndarray
-        Entries sent, and requested: -1 if the sparsifier has no target.
-    trimmed : numpy.ndarray
-        Entries selected but left out to stay within the limit.
-    zero : numpy.ndarray
-        1 if the gradient was all zero, else 0.
-    nanoseconds : numpy.ndarray
-        Time of the encode.
-    """
-
-    nbytes: Integers
-    count: Integers
-    target: Integers
-    trimmed: Integers
-    zero: Integers
-    nanoseconds: Integers
+    nbytes: Integers  # of the frame
+    count: Integers  # of the entries sent
+    target: Integers  # of the entries requested: -1 if the sparsifier has no target
+    trimmed: Integers  # entries selected but left out to stay within the limit
+    zero: Integers  # 1 if the gradient was all zero, else 0
+    nanoseconds: Integers  # of the encode
 
     @classmethod
     def of(cls, table: Integers) -> "Outcomes":
@@ -138,21 +122,18 @@ class ParameterCounts:
 class Counters:
     """Running sums of so many parameters, one row each.
 
-    Two threads write them, but never the same row of the same array: the encoding thread adds a
-    parameter's frames, the decoding thread their decoding and dense values.
+    Two threads write them, but never the same entry: the encoding thread adds a parameter's frames,
+    the decoding thread their decoding and dense values.
     """
 
-    __slots__ = ("_decode_ns", "_encode_ns", "_sums")
+    __slots__ = ("_table",)
 
     def __init__(self, parameters: int) -> None:
-        self._sums = np.zeros((parameters, 5), np.int64)
-        self._encode_ns = np.zeros(parameters, np.int64)
-        self._decode_ns = np.zeros(parameters, np.int64)
+        self._table = np.zeros((parameters, 7), np.int64)  # columns as in `ParameterCounts`
 
     def clear(self) -> None:
         """Set all sums to zero."""
-        for array in (self._sums, self._encode_ns, self._decode_ns):
-            array[:] = 0
+        self._table[:] = 0
 
     def encoded(self, rows: Rows, outcomes: Outcomes, nbytes: Integers) -> None:
         """Add one frame per parameter, with its bytes on the wire."""
@@ -163,30 +144,27 @@ class Counters:
             np.where(asked, outcomes.count, 0),
             np.where(asked, outcomes.target, 0),
             outcomes.trimmed,
+            outcomes.nanoseconds,
         )
-        self._sums[rows] += np.stack(sums, axis=1)
-        self._encode_ns[rows] += outcomes.nanoseconds
+        self._table[rows, :6] += np.stack(sums, axis=1)
 
     def decoded(self, rows: Rows, nanoseconds: Integers) -> None:
         """Add the time of decoding all ranks' frames of each parameter."""
-        self._decode_ns[rows] += nanoseconds
+        self._table[rows, 6] += nanoseconds
 
     def dense(self, rows: Rows, nbytes: Integers, nanoseconds: int) -> None:
         """Add one dense exchange per parameter; the time is divided among them."""
-        self._sums[rows, 0] += 1
-        self._sums[rows, 1] += nbytes
-        self._decode_ns[rows] += nanoseconds // max(rows.size, 1)
+        self._table[rows, 0] += 1
+        self._table[rows, 1] += nbytes
+        self._table[rows, 6] += nanoseconds // max(rows.size, 1)
 
     def all(self) -> list[ParameterCounts]:
         """Return the sums of every parameter."""
-        return [ParameterCounts(*row) for row in self._table().tolist()]
+        return [ParameterCounts(*row) for row in self._table.tolist()]
 
     def total(self) -> ParameterCounts:
         """Return the sums over all parameters."""
-        return ParameterCounts(*self._table().sum(axis=0).tolist())
-
-    def _table(self) -> Integers:
-        return np.column_stack((self._sums, self._encode_ns, self._decode_ns))
+        return ParameterCounts(*self._table.sum(axis=0).tolist())
 
 
 @dataclass(slots=True)
@@ -262,8 +240,8 @@ def build_report(
     step: int,
     *,
     residuals: bool,
-    decision: str = "",
-    schedule: str = "",
+    decision: str,
+    schedule: str,
 ) -> Report:
     """Return a report on these parameters, whose counters come in the same order.
 
@@ -272,7 +250,9 @@ def build_report(
     why buckets are averaged as they are, and where the schedule is.
     """
     parameters = list(parameters)
-    norms = [_norm(each) if residuals else None for each in parameters]
+    norms = [
+        each.state.residual_norm if residuals and each.has_state else None for each in parameters
+    ]
     known = [norm for norm in norms if norm is not None]
     return Report(
         rank=place.rank,
@@ -287,10 +267,6 @@ def build_report(
         decision=decision,
         schedule=schedule,
     )
-
-
-def _norm(parameter: ParameterSlot) -> float | None:
-    return None if parameter.state is None else parameter.state.residual_norm
 
 
 def _describe(

@@ -5,12 +5,12 @@ import sys
 import types
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from gradwire.codec import Codec
 from gradwire.torch.engine.grad_tracker import GradTracker
 from gradwire.torch.engine.pairing import (
     check_pairing,
@@ -22,9 +22,6 @@ from gradwire.torch.engine.pairing import (
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.sharding import local
 from gradwire.torch.errors import UpdateError
-
-if TYPE_CHECKING:
-    from gradwire.codec import Codec
 
 __all__ = ["OptimizerIdentity"]
 
@@ -38,18 +35,8 @@ _DEPTH = 4
 class OptimizerIdentity:
     """Looks before each step of any optimizer whether it is the one that was attached.
 
-    Attributes
-    ----------
-    hook : torch.utils.hooks.RemovableHandle
-        What torch calls before the steps of all optimizers of the process. It keeps nothing alive.
-
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-        The one that `attach` was given.
-    parameters : mapping of int to ParameterSlot
-        The compressed parameters, by the ids of their tensors.
-    tracker : GradTracker
+    The compressed parameters are given by the ids of their tensors. ``hook`` removes what torch
+    calls before the steps of all optimizers of the process, which keeps nothing alive.
     """
 
     def __init__(
@@ -71,12 +58,7 @@ class OptimizerIdentity:
     def before_step(self, optimizer: Optimizer) -> None:
         """Refuse a step of another optimizer, or with options that do not suit the codec.
 
-        Raises
-        ------
-        UpdateError
-            The step of another optimizer would apply what was exchanged for this one.
-        ValueError
-            The options do not suit the codec any more.
+        By an UpdateError, as it would apply what was exchanged for this one; or a ValueError.
         """
         if optimizer is not self._optimizer:
             self._check_other(optimizer)
@@ -149,11 +131,8 @@ class OptimizerIdentity:
             )
 
 
-def _before_step(
-    claim: "weakref.ref[OptimizerIdentity]", optimizer: Optimizer, args: Any, kwargs: Any
-) -> None:
+def _before_step(claim: "weakref.ref[OptimizerIdentity]", optimizer: Optimizer, *_: object) -> None:
     """Ask the claim, if there still is one."""
-    del args, kwargs
     found = claim()
     if found is not None:
         found.before_step(optimizer)

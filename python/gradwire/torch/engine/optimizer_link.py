@@ -11,21 +11,33 @@ from torch.optim import Optimizer
 from gradwire.torch import backends
 from gradwire.torch.engine.grad_tracker import Additions, GradSource, GradTracker
 from gradwire.torch.engine.optimizer_identity import OptimizerIdentity
-from gradwire.torch.engine.pairing import (
-    check_group,
-    warn_of_additions,
-    warn_of_changes,
-    warn_of_halves,
-    warn_of_steps,
-)
+from gradwire.torch.engine.pairing import PairingWarning, check_group
 from gradwire.torch.engine.parameter import ParameterSlot, to_logical, to_memory, with_second_moment
 from gradwire.torch.engine.sharding import local
 from gradwire.torch.engine.step import Step
-from gradwire.torch.errors import GradientError, UpdateError, fresh
+from gradwire.torch.errors import GradientError, UpdateError, fresh, warn
 from gradwire.torch.optim.attachable import Attachable
 from gradwire.torch.transport import Channel
 
 __all__ = ["OptimizerLink"]
+
+_CHANGED = (
+    "the program changed .grad between backward() and step(). It holds updates, not gradients: "
+    "clipping gradients there clips updates. To clip gradients, clip them before they are "
+    "exchanged: run the pass within model.no_sync() (with FSDP after "
+    "model.set_requires_all_reduce(False), with Horovod as one pass of "
+    "backward_passes_per_step=2), clip, and call step(), which exchanges them"
+)
+_ADDED_UP = (
+    "several backward passes of a step exchange their gradients and add them up, so "
+    '"auto" does without the codec, whose updates cannot be added to. To have it compress '
+    "them, and to exchange once for each step: run all passes but the last within "
+    "model.no_sync(), or with Horovod pass backward_passes_per_step="
+)
+_HALF = (
+    "a state of the {} was loaded, none of the {}: save and load optimizer.state_dict() and "
+    "handle.state_dict() together"
+)
 
 
 class OptimizerLink:
@@ -36,22 +48,10 @@ class OptimizerLink:
     rank without a message: the ranks run the same program. If they do not, the numbers of their
     steps differ, which the next exchange notices.
 
-    Attributes
-    ----------
-    tracker : GradTracker
-    claim : OptimizerIdentity
-    last : Step or None
-        The last exchanged pass, since `attach` or a resume.
-    defers : bool
-        A gradient that is not finite is an error of the optimizer's step, and not of the pass.
-
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-    parameters : sequence of ParameterSlot
-        The compressed parameters.
-    scaled : bool
-        A loss scaler rewrites the gradients before each step.
+    The parameters are those with a codec; ``scaled`` tells that a loss scaler rewrites the
+    gradients before each step. ``last`` is the last exchanged pass, since `attach` or a resume.
+    With ``defers``, a gradient that is not finite is an error of the optimizer's step, and not of
+    the pass.
     """
 
     def __init__(
@@ -118,8 +118,7 @@ class OptimizerLink:
         ]
         return max(counts, default=None)
 
-    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        del optimizer, args, kwargs
+    def _stepped(self, *_: object) -> None:
         self.claim.stepped()
         last = self.last
         self.tracker.additions.waiting = False
@@ -129,13 +128,13 @@ class OptimizerLink:
         ):
             last.applied = True
 
-    def _refuse_spoiled(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _refuse_spoiled(self, *_: object) -> None:
         """Raise what the last pass has not raised, if its gradients are to be applied."""
-        del optimizer, args, kwargs
         last = self.last
-        error = None if last is None else last.error
-        if last is not None and isinstance(error, GradientError) and self.tracker.kept(last.asked):
-            raise fresh(error)
+        if last is None or not isinstance(last.error, GradientError):
+            return
+        if self.tracker.kept(last.asked):
+            raise fresh(last.error)
 
     # What the optimizer asks ------------------------------------------------------------------
 
@@ -146,17 +145,16 @@ class OptimizerLink:
             self.adds()
         if self.tracker.additions.found and not self._warned_of_additions:
             self._warned_of_additions = True
-            warn_of_additions()
+            warn(_ADDED_UP, PairingWarning)
         self.tracker.read_pending()
         sent = unsent = False
         for mark in self.tracker.marks:
-            if mark.parameter.tensor.grad is None or mark.parameter.state is None:
+            if mark.parameter.tensor.grad is None or not mark.parameter.has_state:
                 continue
+            unsent = unsent or mark.origin is GradSource.LOCAL
             if mark.parameter.paused:
-                unsent = unsent or mark.origin is GradSource.LOCAL
                 continue
             sent = sent or mark.origin is GradSource.SENT
-            unsent = unsent or mark.origin is GradSource.LOCAL
             if mark.origin is GradSource.UNKNOWN and mark.value is not None:
                 unsent = True
             if mark.parameter.computed:
@@ -170,15 +168,15 @@ class OptimizerLink:
             )
         if sent and self._watches and self.tracker.changed():
             self._watches = False
-            warn_of_changes()
+            warn(_CHANGED, PairingWarning)
         exchange = self._exchange()
         if unsent and exchange is not None:
             exchange()
 
     def steps(self) -> set[int]:
         """Return the ids of the parameters whose ``.grad`` the codec has turned into a step."""
-        marks = [mark for mark in self.tracker.marks if mark.parameter.computed]
-        return {id(mark.parameter.tensor) for mark in marks if mark.origin >= GradSource.SENT}
+        computed = (mark for mark in self.tracker.marks if mark.parameter.computed)
+        return {id(each.parameter.tensor) for each in computed if each.origin >= GradSource.SENT}
 
     def late(self) -> dict[int, torch.Tensor]:
         """Return the updates that later passes were added to, to be applied as a step before."""
@@ -200,13 +198,17 @@ class OptimizerLink:
         if resumed and loaded:
             found = self.optimizer_step()
             if self._expected is not None and found is not None and found != self._expected:
-                warn_of_steps(found, self._expected)
+                text = (
+                    f"the state of the optimizer is of its step {found}, that of the handle was "
+                    f"saved with step {self._expected}: load both from the same checkpoint"
+                )
+                warn(text, PairingWarning)
             return
         compressed, dense = self._with_state()
         if resumed and dense is False:
-            warn_of_halves("optimizer", "handle")
+            warn(_HALF.format("handle", "optimizer"), PairingWarning)
         elif loaded and dense and not (compressed or took_over):  # a dense run has both
-            warn_of_halves("handle", "optimizer")
+            warn(_HALF.format("optimizer", "handle"), PairingWarning)
 
     def _with_state(self) -> tuple[bool, bool | None]:
         """Tell whether the optimizer keeps anything for parameters with a codec, and for others.
@@ -230,9 +232,9 @@ class OptimizerLink:
         `torch.distributed.checkpoint` makes steps with gradients of zero, so that an optimizer has
         a state. Parameters with a codec need none.
         """
-        every = [mark for mark in self.tracker.marks if mark.parameter.compressed]
-        marks = [mark for mark in every if mark.parameter.computed]
-        return {id(mark.parameter.tensor) for mark in marks if mark.origin is GradSource.UNKNOWN}
+        every = (mark for mark in self.tracker.marks if mark.parameter.compressed)
+        computed = (mark for mark in every if mark.parameter.computed)
+        return {id(mark.parameter.tensor) for mark in computed if mark.origin is GradSource.UNKNOWN}
 
     def check_group(self, group: dict[str, Any]) -> None:
         """Raise a ValueError if the options of a group do not suit the codec of its parameters."""
@@ -272,8 +274,8 @@ class OptimizerLink:
 
     def refusal(self) -> UpdateError | None:
         """Return why no pass may be exchanged now."""
-        mark = self.tracker.mixed() if self._computed else None
-        return None if mark is None else _mixed(mark.parameter.name)
+        found = self.tracker.mixed() if self._computed else None
+        return None if found is None else _mixed(found.name)
 
     def stale(self) -> bool:
         """Tell whether gradients are added to a step that was applied, as nobody can want to.
@@ -328,9 +330,8 @@ class OptimizerLink:
             if not (parameter.compressed and parameter.computed) or parameter.tensor not in kept:
                 continue
             begins = parameter.state.step == 0
-            if (
-                begins or parameter.codec.memory.updates
-            ):  # the momentum of weight decay stays with the optimizer
+            # The momentum of weight decay stays with the optimizer.
+            if begins or parameter.codec.memory.updates:
                 moments = kept.pop(parameter.tensor)
                 self._took_over = self._took_over or _is_dense(moments)
                 if begins or _is_ahead(moments, parameter):

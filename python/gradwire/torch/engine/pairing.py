@@ -2,18 +2,16 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
+from gradwire.codec import Codec
 from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.errors import warn
 from gradwire.torch.optim import SGD, AdamW
-
-if TYPE_CHECKING:
-    from gradwire.codec import Codec
 
 __all__ = [
     "PairingWarning",
@@ -25,12 +23,8 @@ __all__ = [
     "missing_in",
     "name_of",
     "options_of",
-    "warn_of_additions",
-    "warn_of_changes",
-    "warn_of_halves",
     "warn_of_missing",
     "warn_of_pairing",
-    "warn_of_steps",
 ]
 
 _ADAMW = "gradwire.torch.optim.AdamW"
@@ -85,23 +79,9 @@ def _plain(value: object) -> object:
 
 
 def check_pairing(
-    codec: "Codec", optimizer: Optimizer | None, compressed: Iterable[ParameterSlot]
+    codec: Codec, optimizer: Optimizer | None, compressed: Iterable[ParameterSlot]
 ) -> None:
-    """Raise a ValueError if the optimizer would not apply what the codec sends.
-
-    Parameters
-    ----------
-    codec : gradwire.Codec
-    optimizer : torch.optim.Optimizer or None
-    compressed : iterable of ParameterSlot
-        The parameters that have a codec.
-    """
-    ids = {id(each.tensor) for each in compressed}
-    groups = [
-        group
-        for group in (optimizer.param_groups if optimizer is not None else ())
-        if any(id(each) in ids for each in group["params"])
-    ]
+    """Raise a ValueError if the optimizer would not apply what the codec sends of parameters."""
     if codec.memory.updates:
         _check_updates(codec, optimizer)
     elif codec.memory.corrects and isinstance(optimizer, AdamW):
@@ -110,11 +90,13 @@ def check_pairing(
             f"they are; use {_SGD}(model.parameters(), lr=..., momentum=...)"
         )
     if isinstance(optimizer, SGD | AdamW):
-        for group in groups:
-            check_group(codec, group)
+        ids = {id(each.tensor) for each in compressed}
+        for group in optimizer.param_groups:
+            if any(id(each) in ids for each in group["params"]):
+                check_group(codec, group)
 
 
-def check_group(codec: "Codec", group: Mapping[str, Any]) -> None:
+def check_group(codec: Codec, group: Mapping[str, Any]) -> None:
     """Raise a ValueError if the options of a group differ from those of the codec's memory."""
     memory = codec.memory
     if not (memory.updates or memory.corrects):
@@ -139,7 +121,7 @@ def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "beta2": group["betas"][1]} if "betas" in group else found
 
 
-def _check_updates(codec: "Codec", optimizer: Optimizer | None) -> None:
+def _check_updates(codec: Codec, optimizer: Optimizer | None) -> None:
     if optimizer is None:
         raise ValueError(
             f"{codec.memory!r} sends steps, which take the learning rate and which only {_ADAMW} "
@@ -153,25 +135,21 @@ def _check_updates(codec: "Codec", optimizer: Optimizer | None) -> None:
         )
 
 
-def _check_equal(codec: "Codec", group: Mapping[str, Any], options: Mapping[str, str]) -> None:
+def _check_equal(codec: Codec, group: Mapping[str, Any], options: Mapping[str, str]) -> None:
     for option, called in options.items():
         wanted, found = getattr(codec.memory, option), group[option]
         if wanted != found:
-            cycles = option == "momentum" and found != 0.0
+            cycles = "; OneCycleLR and CyclicLR need cycle_momentum=False"
             raise ValueError(
                 f"the codec's {option} is {wanted!r}, the optimizer's {called} is {found!r}: they "
-                "must be the same"
-                + ("; OneCycleLR and CyclicLR need cycle_momentum=False" if cycles else "")
+                f"must be the same{cycles if option == 'momentum' and found != 0.0 else ''}"
             )
 
 
 def missing_in(optimizer: Optimizer | None, named: Mapping[str, torch.Tensor]) -> list[str]:
     """Return the parameters that are to be trained, and that no group of the optimizer has.
 
-    Raises
-    ------
-    ValueError
-        The optimizer has none of the parameters.
+    Raises a ValueError if it has none of the parameters.
     """
     if optimizer is None:
         return []
@@ -185,23 +163,19 @@ def missing_in(optimizer: Optimizer | None, named: Mapping[str, torch.Tensor]) -
     return [name for name, each in named.items() if each.requires_grad and id(each) not in known]
 
 
-def warn_of_missing(missing: Sequence[str], codecs: "Iterable[Codec]") -> None:
+def warn_of_missing(missing: Sequence[str], codecs: Iterable[Codec]) -> None:
     """Warn of parameters that the optimizer does not train."""
     if not missing:
         return
     names = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
+    more = ". What is sent of them has a learning rate of 0, so no other optimizer can either"
     _warn(
         f"{len(missing)} parameters, {names}, are in no group of the optimizer, and will not be "
-        "trained by it"
-        + (
-            ". What is sent of them has a learning rate of 0, so no other optimizer can either"
-            if any(codec.memory.updates for codec in codecs)
-            else ""
-        )
+        f"trained by it{more if any(codec.memory.updates for codec in codecs) else ''}"
     )
 
 
-def warn_of_pairing(codec: "Codec", optimizer: Optimizer | None) -> None:
+def warn_of_pairing(codec: Codec, optimizer: Optimizer | None) -> None:
     """Warn of a pairing that costs accuracy, and name a better one."""
     memory = codec.memory
     if not memory.keeps:
@@ -255,43 +229,6 @@ def name_of(optimizer: Optimizer) -> str:
     if isinstance(optimizer, SGD | AdamW):
         module = "gradwire.torch.optim"
     return f"{module}.{kind.__qualname__}"
-
-
-def warn_of_changes() -> None:
-    """Warn of a program that rewrites updates."""
-    _warn(
-        "the program changed .grad between backward() and step(). It holds updates, not gradients: "
-        "clipping gradients there clips updates. To clip gradients, clip them before they are "
-        "exchanged: run the pass within model.no_sync() (with FSDP after "
-        "model.set_requires_all_reduce(False), with Horovod as one pass of "
-        "backward_passes_per_step=2), clip, and call step(), which exchanges them"
-    )
-
-
-def warn_of_additions() -> None:
-    """Warn of passes that are added up, to whose updates no gradient could be added."""
-    _warn(
-        "several backward passes of a step exchange their gradients and add them up, so "
-        '"auto" does without the codec, whose updates cannot be added to. To have it compress '
-        "them, and to exchange once for each step: run all passes but the last within "
-        "model.no_sync(), or with Horovod pass backward_passes_per_step="
-    )
-
-
-def warn_of_halves(missing: str, loaded: str) -> None:
-    """Warn of a checkpoint of which only one half was loaded."""
-    _warn(
-        f"a state of the {loaded} was loaded, none of the {missing}: save and load "
-        "optimizer.state_dict() and handle.state_dict() together"
-    )
-
-
-def warn_of_steps(found: int, expected: int) -> None:
-    """Warn of two halves that were not saved together."""
-    _warn(
-        f"the state of the optimizer is of its step {found}, that of the handle was saved with "
-        f"step {expected}: load both from the same checkpoint"
-    )
 
 
 def _warn(text: str) -> None:

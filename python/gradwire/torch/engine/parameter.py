@@ -2,20 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradwire.codec import Codec
+from gradwire.exchange import LowRank
+from gradwire.state import State
 from gradwire.torch import backends
 from gradwire.torch.engine.low_rank_state import LowRankState
 from gradwire.torch.engine.sharding import Shard, laid_out, local
-
-if TYPE_CHECKING:
-    from gradwire.codec import Codec
-    from gradwire.exchange import LowRank
-    from gradwire.state import State
 
 __all__ = [
     "BUCKET_NBYTES",
@@ -70,13 +68,9 @@ class SizeLimit:
     Limits belong to parameters, not to buckets: which entries are trimmed must not depend on how
     DDP groups the parameters, or a resumed run would differ from an uninterrupted one.
 
-    Parameters
-    ----------
-    bound : int
-        Upper bound in bytes on any frame of the parameter: the limit until the first observation.
-    fixed : bool
-        Always use the bound: for codecs without a memory, where trimming would lose entries, or
-        whose frames cannot be trimmed.
+    The bound, in bytes on any frame of the parameter, is the limit until the first observation. It
+    is always used if ``fixed``: for codecs without a memory, where trimming would lose entries, or
+    whose frames cannot be trimmed.
 
     References
     ----------
@@ -131,56 +125,45 @@ class SizeLimit:
 class ParameterSlot:
     """What is kept of one parameter, under its name, throughout training.
 
-    A parameter that is always sent dense has no codec, state and limit.
-
-    Attributes
-    ----------
-    turn : int
-        Determines the leader: in step s, rank s + turn modulo the world size.
-    run : tuple of int
-        Determines the owners of its entries: the entries of compressed parameters after it in the
-        model, and how many of them a bucket has.
-    paused : bool
-        The parameter is currently sent dense, and keeps its state.
-    measured, measured_before : numpy.ndarray or None
-        float32, shape (numel,): the sum of this rank's gradients, if a schedule needs it, and the
-        same sum without the last gradient.
-    strides : tuple of int or None
-        Strides of its gradient in the bucket, and of its residual. None before the first bucket.
-    share : Shard or None
-        The part of it that this rank encodes, and keeps a state of; None for all of it.
-    spread : float or None
-        How many times the square of the ranks' average the mean square of their own gradients is:
-        1 if they are equal, the number of ranks if they have nothing in common. None until it was
-        measured.
-    taken : float or None
-        The spread by which a second moment was multiplied that was taken over in this pass.
+    A parameter that is always sent dense has no codec, state and limit. A state is of any backend,
+    or a `LowRankState`.
     """
 
     name: str
     tensor: torch.Tensor
-    codec: "Codec" = field(default=cast("Codec", None))
-    state: Any = None  # a `State` of any backend or a `LowRankState`; None without a codec
-    limit: "SizeLimit" = field(default=cast("SizeLimit", None))
-    turn: int = 0
+    codec: Codec = field(default=cast(Codec, None))
+    state: State = field(default=cast(State, None))
+    limit: SizeLimit = field(default=cast(SizeLimit, None))
+    turn: int = 0  # determines the leader: in step s, rank s + turn modulo the world size
+    # Determines the owners of its entries: how many entries of compressed parameters come after it
+    # in the model, and how many of them a bucket has.
     run: tuple[int, int] = (0, 1)
-    paused: bool = False
+    paused: bool = False  # it is sent dense at present, and keeps its state
+    # float32, shape (numel,): the sum of this rank's gradients, if a schedule needs it, and the
+    # same sum without the last gradient.
     measured: NDArray[np.float32] | None = None
     measured_before: NDArray[np.float32] | None = None
-    strides: tuple[int, ...] | None = None
-    share: Shard | None = None
+    strides: tuple[int, ...] | None = None  # in buckets and states; None before the first bucket
+    share: Shard | None = None  # what this rank encodes, and keeps a state of; None for all of it
+    # How many times the square of the ranks' average the mean square of their own gradients is: 1
+    # if they are equal, the number of ranks if they have nothing in common; None until measured.
     spread: float | None = None
-    taken: float | None = None
+    taken: float | None = None  # the spread in a second moment that was taken over in this pass
+
+    @property
+    def has_state(self) -> bool:
+        """Whether it has a codec, a state and a limit."""
+        return self.state is not None
 
     @property
     def compressed(self) -> bool:
         """Whether it is currently sent compressed."""
-        return self.state is not None and not self.paused
+        return self.has_state and not self.paused
 
     @property
     def computed(self) -> bool:
         """Whether its codec does a part of the optimizer's work: what arrives is no gradient."""
-        return self.state is not None and (self.codec.memory.updates or self.codec.memory.corrects)
+        return self.has_state and (self.codec.memory.updates or self.codec.memory.corrects)
 
     def measure(self, gradient: NDArray[Any]) -> None:
         """Add a gradient to the measured sum; `unmeasure` subtracts it exactly."""
@@ -220,7 +203,7 @@ class ParameterSlot:
         """Bytes kept for it between steps. Call it when no other thread uses the state."""
         measured = (self.measured, self.measured_before)
         sums = sum(each.nbytes for each in measured if each is not None)
-        return sums + (0 if self.state is None else int(self.state.nbytes))
+        return sums + (self.state.nbytes if self.has_state else 0)
 
     @property
     def width(self) -> int:
@@ -269,7 +252,7 @@ def observe(parameter: ParameterSlot) -> None:
     if parameter.strides is not None and not _same(
         parameter.tensor.shape, strides, parameter.strides
     ):
-        saved: dict[str, Any] = parameter.state.state_dict()
+        saved = parameter.state.state_dict()
         held = {
             each: to_logical(saved[each], parameter) for each in BUFFERS if saved[each] is not None
         }
@@ -294,26 +277,16 @@ def _same(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> boo
 def make_slots(
     named: Mapping[str, torch.nn.Parameter],
     dense: set[str],
-    codec_of: "Callable[[str], Codec | None]",
+    codec_of: Callable[[str], Codec | None],
     rank: int,
     bucket_nbytes: int | None,
     share_of: Callable[[str, torch.Tensor], Shard | None],
 ) -> list[ParameterSlot]:
     """Return the slots of all parameters, in their order.
 
-    Parameters
-    ----------
-    named : mapping of str to torch.nn.Parameter
-    dense : set of str
-        Parameters that are always sent dense.
-    codec_of : callable
-        Returns the codec of a parameter by its name; None to send it dense, too.
-    rank : int
-        This rank, which selects the random numbers of the states.
-    bucket_nbytes : int, optional
-        Capacity of the buckets.
-    share_of : callable
-        Returns the part of a parameter that this rank encodes; None for all of it.
+    Those that are ``dense``, or have no codec, are always sent dense. The rank selects the random
+    numbers of the states; ``bucket_nbytes`` is the capacity of the buckets. ``share_of`` tells the
+    part of a parameter that this rank encodes; None for all of it.
     """
     slots = []
     for name, tensor in named.items():
@@ -327,12 +300,12 @@ def make_slots(
     return slots
 
 
-def new_state(parameter: ParameterSlot, rank: int) -> "State | LowRankState":
+def new_state(parameter: ParameterSlot, rank: int) -> State:
     """Return a new state. With stochastic rounding, every rank draws different numbers."""
     if parameter.codec.exchange.needs_whole_tensor:
-        exchange = cast("LowRank", parameter.codec.exchange)
+        exchange = cast(LowRank, parameter.codec.exchange)
         shape, keeps = _in_memory(parameter.tensor), parameter.codec.memory.keeps
-        return LowRankState(exchange, shape, parameter.name, keeps=keeps)
+        return cast(State, LowRankState(exchange, shape, parameter.name, keeps=keeps))
     init = backends.backend_for(parameter.tensor).init_state
     return init(parameter.codec, parameter.numel, parameter.name, rank)
 
@@ -344,7 +317,7 @@ def _in_memory(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape[each] for each in order)
 
 
-def set_codec(parameter: ParameterSlot, codec: "Codec") -> None:
+def set_codec(parameter: ParameterSlot, codec: Codec) -> None:
     """Compress a parameter with a codec from now on, and keep its state."""
     if parameter.codec == codec:
         return
@@ -359,20 +332,18 @@ def _set_positions(slots: Sequence[ParameterSlot], bucket_nbytes: int) -> None:
 
     From the end, because the last parameter's gradient is ready first.
     """
-    total = sum(slot.numel for slot in slots if slot.state is not None)
+    total = sum(slot.numel for slot in slots if slot.has_state)
     nbytes = before = 0
     for slot in reversed(slots):
         itemsize = slot.tensor.element_size()
         slot.turn = nbytes // bucket_nbytes
         nbytes += slot.tensor.numel() * itemsize
-        if slot.state is not None:
+        if slot.has_state:
             slot.run = before, min(total, bucket_nbytes // itemsize)
             before += slot.numel
 
 
-def with_second_moment(
-    state: "State | LowRankState", values: NDArray[Any], steps: int
-) -> dict[str, Any]:
+def with_second_moment(state: State, values: NDArray[Any], steps: int) -> dict[str, Any]:
     """Return a state's dict with this second moment, an average of so many gradients.
 
     Their number goes along: the correction of Adam's bias divides by ``1 - beta2**steps``. If it

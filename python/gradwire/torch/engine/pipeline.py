@@ -16,13 +16,23 @@ from gradwire.torch.engine.step import BucketTask, InFlightBucket, Step
 from gradwire.torch.errors import AgreementError, ExchangeError, GradientError, fresh
 from gradwire.torch.exchange.base import Exchange
 
-__all__ = ["ExchangePipeline"]
+__all__ = ["ExchangePipeline", "broken_by", "unscaled"]
 
 T = TypeVar("T")
 
 
-def _unscaled() -> float:
+def unscaled() -> float:
+    """Return the scale of a loss that is not scaled."""
     return 1.0
+
+
+def broken_by(error: BaseException, text: str) -> ExchangeError:
+    """Return an error of the exchange as it is, and any other as the cause of one."""
+    if isinstance(error, ExchangeError):
+        return error
+    broken = ExchangeError(f"{text}: {type(error).__name__}: {error}")
+    broken.__cause__ = error
+    return broken
 
 
 class ExchangePipeline:
@@ -36,19 +46,12 @@ class ExchangePipeline:
     Futures are always resolved with the task's result, made infinite if the step does not count,
     because DDP must complete its backward pass. `verdict` returns what the pass raises afterwards.
 
-    Parameters
-    ----------
-    exchange : Exchange
-        If it postpones, the buckets of a step are completed together, once all are good.
-    scaled : bool
-        A loss scaler skips steps that are not finite. The futures of a step are resolved together,
-        too: a bad bucket makes the earlier ones infinite as well, and every optimizer that shares
-        the scaler skips the step.
-    whole : bool
-        Treat a step whose last bucket never arrives as a failed backward pass.
-    confirm : callable, optional
-        Tells other ranks the error of a step, or that there is none, and raises theirs. No bucket
-        is then the last: steps end by `end`.
+    If the exchange postpones, the buckets of a step are completed together, once all are good.
+    ``scaled`` tells of a loss scaler, which skips steps that are not finite. The futures of a step
+    are then resolved together, too: a bad bucket makes the earlier ones infinite as well, and every
+    optimizer that shares the scaler skips the step. ``whole`` treats a step whose last bucket never
+    arrives as a failed backward pass. ``confirm`` tells other ranks the error of a step, or that
+    there is none, and raises theirs: no bucket is then the last, and steps end by `end`.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class ExchangePipeline:
         buffer: torch.Tensor,
         *,
         last: bool,
-        read_scale: Callable[[], float] = _unscaled,
+        read_scale: Callable[[], float] = unscaled,
         unused: bool = True,
     ) -> "torch.futures.Future[torch.Tensor]":
         """Enqueue a flat buffer and return the future of its average at once; see `BucketTask`.
@@ -147,10 +150,7 @@ class ExchangePipeline:
     def flush(self, timeout: float | None = None) -> bool:
         """Drain, and undo an incomplete step. Do not call it within a backward pass.
 
-        Returns
-        -------
-        bool
-            False if a bucket was still in progress after so many seconds; then nothing is undone.
+        False if a bucket was still in progress after so many seconds; then nothing is undone.
         """
         if not self.drain(timeout):
             return False
@@ -299,11 +299,7 @@ class ExchangePipeline:
 
     def _break(self, step: Step, error: BaseException) -> None:
         if self.broken is None:
-            if not isinstance(error, ExchangeError):
-                text = f"gradwire failed on this rank: {type(error).__name__}: {error}"
-                cause, error = error, ExchangeError(text)
-                error.__cause__ = cause
-            self.broken = error
+            self.broken = broken_by(error, "gradwire failed on this rank")
         step.error = self.broken
 
     def _deliver(self, flight: InFlightBucket) -> None:

@@ -1,10 +1,9 @@
 """Gives every parameter its codec between two steps, by a schedule or by what "auto" decides."""
 
-import dataclasses
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from gradwire import _validate
 from gradwire.auto import ladder
+from gradwire.codec import Codec
 from gradwire.exchange.owners import Owners
 from gradwire.schedule import Accordion, BySteps, Constant, Schedule, recommended
 from gradwire.schedule.base import with_ratio
@@ -20,23 +20,16 @@ from gradwire.torch.engine.parameter import ParameterSlot, set_codec
 from gradwire.torch.errors import warn
 from gradwire.torch.transport import Channel
 
-if TYPE_CHECKING:
-    from gradwire.codec import Codec
-
 __all__ = ["EPOCH", "AutoScheduler", "ParameterPlan", "Position", "Scheduler"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class ParameterPlan:
     """How each compressed parameter is sent.
 
-    Attributes
-    ----------
-    ratios : mapping of str to (float or None)
-        Share of the entries that is sent, of which codecs without one take no notice; None if it is
-        dense.
-    owned : frozenset of str
-        Those whose sums go through owners of ranges, where all of their bucket do.
+    The ratio is the share of the entries that is sent, of which codecs without one take no notice;
+    None if the parameter is dense. The sums of those that are ``owned`` go through owners of
+    ranges, where all of their bucket do.
     """
 
     ratios: Mapping[str, float | None]
@@ -47,10 +40,6 @@ class ParameterPlan:
         """Whether anything is compressed."""
         return any(each is not None for each in self.ratios.values())
 
-    def equals(self, other: "ParameterPlan") -> bool:
-        """Tell whether everything is sent as with another one."""
-        return self.ratios == other.ratios and self.owned == other.owned
-
 
 EPOCH = 100
 """Steps that count as an epoch where a program tells of none."""
@@ -58,61 +47,36 @@ EPOCH = 100
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A schedule's position, fully computed: `Scheduler.take` cannot fail.
-
-    Attributes
-    ----------
-    lr : float or None
-        The last learning rate given.
-    critical, norms : dict
-        With `Accordion`, whether each parameter is in a critical regime, and its last norm.
-    codecs : dict
-        The codec of each parameter; None for a parameter that is currently sent dense.
-    measured : dict of str to numpy.ndarray
-        Sums of gradients, if needed.
-    told : bool
-        `Handle.epoch` was called.
-    chosen : ParameterPlan, optional
-        What `AutoScheduler` gives each parameter.
-    """
+    """A schedule's position, fully computed: `Scheduler.take` cannot fail."""
 
     epoch: int
-    lr: float | None
-    critical: dict[str, bool]
-    norms: dict[str, float]
-    codecs: "dict[str, Codec | None]"
-    measured: dict[str, NDArray[np.float32]]
-    told: bool = False
-    chosen: ParameterPlan | None = None
+    lr: float | None  # the last one given
+    critical: Mapping[str, bool]  # with `Accordion`, whether each parameter is in such a regime
+    norms: Mapping[str, float]  # with `Accordion`, the last one of each parameter
+    told: bool = False  # `Handle.epoch` was called
+    chosen: ParameterPlan | None = None  # by `AutoScheduler`
+    codecs: Mapping[str, Codec | None] = field(default_factory=dict)  # None: dense at present
+    measured: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)  # sums of gradients
 
 
 class Scheduler:
     """Gives every compressed parameter its codec for the epoch.
 
-    Do not call any method during a step. A schedule of epochs counts `EPOCH` steps as one until
-    `advance` is called with the first.
+    The parameters have the codecs that were attached. Without a schedule, each codec has the one
+    that is recommended for it. Do not call any method during a step. A schedule of epochs counts
+    `EPOCH` steps as one until `advance` is called with the first.
 
-    Attributes
-    ----------
-    schedule : gradwire.schedule.Schedule
-        By default what is recommended for each codec.
-    epoch : int
-    critical : dict of str to bool
-        With `Accordion`, whether each parameter is in a critical regime.
-    measures : bool
-        Whether this rank's gradients are measured: those of rank 0, by which all ranks decide, or
-        in a hierarchy of the first node, of which each rank has a share.
-
-    Parameters
-    ----------
-    schedule : gradwire.schedule.Schedule, optional
-    parameters : mapping of str to ParameterSlot
-        The compressed parameters, each with the codec that was attached.
-    measures : bool
+    ``measures`` tells whether this rank's gradients are measured: those of rank 0, by which all
+    ranks decide, or in a hierarchy of the first node, of which each rank has a share.
     """
 
     def __init__(
-        self, schedule: Schedule | None, parameters: Mapping[str, ParameterSlot], *, measures: bool
+        self,
+        schedule: Schedule | None,
+        parameters: Mapping[str, ParameterSlot],
+        *,
+        measures: bool,
+        chosen: ParameterPlan | None = None,
     ) -> None:
         self._schedules = {
             name: recommended(parameter.codec) if schedule is None else schedule
@@ -121,40 +85,37 @@ class Scheduler:
         # Those that are recommended and change anything are the same.
         every = (each for each in self._schedules.values() if not isinstance(each, Constant))
         self.schedule = next(every, Constant()) if schedule is None else schedule
-        self.epoch = 0
-        self._told = self._warned = False
-        self.critical = dict.fromkeys(parameters, True)
-        self._lr: float | None = None
-        self._norms = dict.fromkeys(parameters, 0.0)
+        self._at: Position
+        self._warned = False
         self._parameters = parameters
-        self._codecs: dict[str, Codec] = {
-            name: parameter.codec for name, parameter in parameters.items()
-        }
+        self._codecs = {name: parameter.codec for name, parameter in parameters.items()}
         self.measures = measures
-        self._apply()
+        critical, norms = dict.fromkeys(parameters, True), dict.fromkeys(parameters, 0.0)
+        self._move(Position(0, None, critical, norms, chosen=chosen))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that has begun."""
+        return self._at.epoch
 
     def advance(self, epoch: int, lr: float | None, control: ControlChannel) -> None:
         """Begin an epoch. A collective; without effect if the schedule counts steps."""
         epoch = _validate.integer("epoch", epoch, low=0)
         lr = None if lr is None else _validate.positive("lr", lr)
         with control.act("epoch()") as channel:
-            self._advance(epoch, lr, channel)
-
-    def _advance(self, epoch: int, lr: float | None, channel: Channel) -> None:
-        agree(channel, "began an epoch", {"epoch": epoch, "lr": lr})
-        if isinstance(self.schedule, BySteps):
-            return
-        if epoch < self.epoch and self._told:
-            raise ValueError(f"epoch {self.epoch} has already begun, got epoch {epoch}")
-        self._told = True
-        lowered = lr is not None and self._lr is not None and lr < self._lr
-        self._lr = self._lr if lr is None else lr
-        if epoch == self.epoch:
-            return
-        if isinstance(self.schedule, Accordion):
-            self._decide(self.schedule, channel, lowered=lowered)
-        self.epoch = epoch
-        self._apply()
+            agree(channel, "began an epoch", {"epoch": epoch, "lr": lr})
+            at = self._at
+            if isinstance(self.schedule, BySteps):
+                return
+            if epoch < at.epoch and at.told:
+                raise ValueError(f"epoch {at.epoch} has already begun, got epoch {epoch}")
+            lowered = lr is not None and at.lr is not None and lr < at.lr
+            at = self._at = replace(at, lr=at.lr if lr is None else lr, told=True)
+            if epoch == at.epoch:
+                return
+            if isinstance(self.schedule, Accordion):
+                at = self._decided(self.schedule, channel, lowered=lowered)
+            self._move(replace(at, epoch=epoch))
 
     def is_due(self, step: int) -> bool:
         """Tell whether the schedule counts steps and has to advance at this one."""
@@ -166,15 +127,11 @@ class Scheduler:
     def advance_to(self, step: int) -> None:
         """Advance a schedule that counts steps, on all ranks at the same one.
 
-        Raises
-        ------
-        RuntimeWarning
-            It waits for `Handle.epoch`, and the program has warnings for errors.
+        Warns if it waits for `Handle.epoch`, which the program may have for an error.
         """
         counted = self._counted
         if counted is not None:
-            self.epoch = counted.epoch_at(step)
-            self._apply()
+            self._move(replace(self._at, epoch=counted.epoch_at(step)))
         if self._waits and not self._warned:
             self._warned = True
             _warn_of_epochs(self.schedule, counts=counted is not None)
@@ -182,7 +139,7 @@ class Scheduler:
     @property
     def _waits(self) -> bool:
         """Whether epochs matter, and none has been told of."""
-        return not self._told and not isinstance(self.schedule, Constant | BySteps)
+        return not self._at.told and not isinstance(self.schedule, Constant | BySteps)
 
     @property
     def _counted(self) -> BySteps | None:
@@ -211,8 +168,9 @@ class Scheduler:
         least, most = f"{ratios[0]:g}", f"{ratios[-1]:g}"
         return f"ratio {most}" if len(ratios) == 1 else f"ratios from {least} to {most}"
 
-    def _decide(self, schedule: Accordion, channel: Channel, *, lowered: bool) -> None:
+    def _decided(self, schedule: Accordion, channel: Channel, *, lowered: bool) -> Position:
         """End an epoch: all ranks decide alike, from the gradients of those that have measured."""
+        critical, norms = dict(self._at.critical), dict(self._at.norms)
         if schedule.is_measured(self.epoch):
             squares = torch.zeros(len(self._parameters), dtype=torch.float64, device="cpu")
             for at, parameter in enumerate(self._parameters.values()):
@@ -221,51 +179,40 @@ class Scheduler:
                     squares[at] = float(total @ total)
             channel.all_reduce(squares).wait()
             for name, norm in zip(self._parameters, squares.sqrt().tolist(), strict=True):
-                first = self.epoch == 0
-                self.critical[name] = first or schedule.is_critical(self._norms[name], norm)
-                self._norms[name] = norm
+                critical[name] = self.epoch == 0 or schedule.is_critical(norms[name], norm)
+                norms[name] = norm
         if lowered:
-            self.critical = dict.fromkeys(self.critical, True)
+            critical = dict.fromkeys(critical, True)
+        return replace(self._at, critical=critical, norms=norms)
 
-    def _apply(self) -> None:
-        self.take(
-            self._position(self.epoch, self._lr, self.critical, self._norms, {}, told=self._told)
-        )
+    def _move(self, position: Position) -> None:
+        """Give the parameters their codecs at a position without them."""
+        self.take(self._computed(position))
 
-    def _position(
-        self,
-        epoch: int,
-        lr: float | None,
-        critical: Mapping[str, bool],
-        norms: Mapping[str, float],
-        measured: Mapping[str, NDArray[np.float32]],
-        *,
-        told: bool,
-    ) -> "Position":
-        codecs = {name: self._codec(name, epoch, critical) for name in self._parameters}
-        sums = {}
-        if self._sums(epoch):
-            for name, parameter in self._parameters.items():
-                total = measured.get(name)
-                sums[name] = np.zeros(parameter.numel, np.float32) if total is None else total
-        return Position(epoch, lr, dict(critical), dict(norms), codecs, sums, told)
+    def _computed(self, position: Position) -> Position:
+        """Return a position with the codecs of all parameters, and the sums that it needs."""
+        codecs = {name: self._codec(name, position) for name in self._parameters}
+        sums: dict[str, NDArray[np.float32]] = {}
+        if (
+            isinstance(self.schedule, Accordion)
+            and self.schedule.is_measured(position.epoch)
+            and self.measures
+        ):
+            every = self._parameters.items()
+            zeros = {name: np.zeros(each.numel, np.float32) for name, each in every}
+            sums = zeros | dict(position.measured)
+        return replace(position, codecs=codecs, measured=sums)
 
-    def _sums(self, epoch: int) -> bool:
-        """Tell whether this rank sums gradients in an epoch."""
-        accordion = self.schedule if isinstance(self.schedule, Accordion) else None
-        return accordion is not None and accordion.is_measured(epoch) and self.measures
-
-    def _codec(self, name: str, epoch: int, critical: Mapping[str, bool]) -> "Codec | None":
+    def _codec(self, name: str, position: Position) -> Codec | None:
         own = self._codecs[name]
         if isinstance(self.schedule, Accordion):
-            shape = self._parameters[name].shape
-            return self.schedule.codec_for(own, critical=critical[name], shape=shape)
-        return self._schedules[name].codec_at(own, epoch)
+            critical, shape = position.critical[name], self._parameters[name].shape
+            return self.schedule.codec_for(own, critical=critical, shape=shape)
+        return self._schedules[name].codec_at(own, position.epoch)
 
-    def take(self, position: "Position") -> None:
+    def take(self, position: Position) -> None:
         """Continue from a position. This cannot fail."""
-        self.epoch, self._lr, self._told = position.epoch, position.lr, position.told
-        self.critical, self._norms = position.critical, position.norms
+        self._at = replace(position, codecs={}, measured={})
         for name, parameter in self._parameters.items():
             codec = position.codecs[name]
             parameter.paused = codec is None
@@ -282,10 +229,10 @@ class Scheduler:
         return {
             "config": self.schedule.get_config(),
             "epoch": self.epoch,
-            "lr": self._lr,
-            "critical": dict(self.critical),
-            "norms": dict(self._norms),
-            **({"told": self._told} if depends else {}),
+            "lr": self._at.lr,
+            "critical": dict(self._at.critical),
+            "norms": dict(self._at.norms),
+            **({"told": self._at.told} if depends else {}),
         }
 
     def sums(self) -> dict[str, NDArray[np.float32]]:
@@ -303,24 +250,13 @@ class Scheduler:
             for name, parameter in self._parameters.items()
         }
 
-    def check(self, saved: Mapping[str, Any]) -> int:
-        """Return the epoch of a saved position, or raise as `prepare`."""
-        return self.prepare(saved, {}).epoch
-
     def prepare(
         self, saved: Mapping[str, Any], measured: Mapping[str, NDArray[np.float32]]
-    ) -> "Position":
+    ) -> Position:
         """Return a saved position; only its epoch and learning rate if the schedule is another one.
 
-        Parameters
-        ----------
-        saved, measured : mapping
-            What `state_dict` and `sums` returned.
-
-        Raises
-        ------
-        ValueError, TypeError
-            They are not that, or have other parameters.
+        Takes what `state_dict` and `sums` returned, or raises a ValueError or TypeError if it is
+        not that, or is of other parameters.
         """
         keys = {"config", "epoch", "lr", "critical", "norms"}
         if saved.keys() - {"chosen", "owners", "told"} != keys:
@@ -340,8 +276,9 @@ class Scheduler:
         counted = isinstance(config, Mapping) and config.get("kind") == BySteps.kind
         told = _validate.boolean("told", saved.get("told", epoch > 0 and not counted))
         if config != json.loads(json.dumps(self.schedule.get_config())):
-            return self._position(epoch, lr, self.critical, self._norms, {}, told=told)
-        return self._position(epoch, lr, critical, norms, measured, told=told)
+            return self._computed(replace(self._at, epoch=epoch, lr=lr, told=told))
+        at = Position(epoch, lr, critical, norms, told, self._at.chosen, measured=measured)
+        return self._computed(at)
 
 
 def _warn_of_epochs(schedule: Schedule, *, counts: bool) -> None:
@@ -365,19 +302,8 @@ class AutoScheduler(Scheduler):
     Its schedule is a warm-up of the codec, or none. It is over, as far as it is concerned, unless
     `choose` is given a step.
 
-    Attributes
-    ----------
-    chosen : ParameterPlan
-        How each compressed parameter is sent. Another object after every change.
-    saved : ParameterPlan
-        What a checkpoint holds: `chosen`, without what is sent for a moment only.
-
-    Parameters
-    ----------
-    schedule, parameters, measures
-        As in `Scheduler`.
-    owners : gradwire.exchange.ReduceScatter or gradwire.exchange.QuantizedAllReduce, optional
-        What may take the place of the codecs' own exchange.
+    ``saved`` is what a checkpoint holds: `chosen`, without what is sent for a moment only.
+    ``owners`` may take the place of the codecs' own exchange.
     """
 
     def __init__(
@@ -389,9 +315,15 @@ class AutoScheduler(Scheduler):
         owners: Owners | None = None,
     ) -> None:
         self._owners = owners
-        self.chosen = self.saved = ParameterPlan(dict.fromkeys(parameters))
-        super().__init__(schedule, parameters, measures=measures)
-        self.epoch = self.epoch_at(None)
+        dense = ParameterPlan(dict.fromkeys(parameters))
+        super().__init__(schedule, parameters, measures=measures, chosen=dense)
+        self._at = replace(self._at, epoch=self.epoch_at(None))
+
+    @property
+    def chosen(self) -> ParameterPlan:
+        """How each compressed parameter is sent. Another object after every change."""
+        assert self._at.chosen is not None  # ever since it was made
+        return self._at.chosen
 
     def epoch_at(self, step: int | None) -> int:
         """Return the epoch of the warm-up at a step with the codec; None for what comes after."""
@@ -421,26 +353,25 @@ class AutoScheduler(Scheduler):
         an exchange changes. A run that resumes goes on with ``saved``, by default what is chosen;
         ``step`` is that of the warm-up, as in `epoch_at`.
         """
-        self.epoch = self.epoch_at(step)
-        self.chosen, self.saved = chosen, chosen if saved is None else saved
-        self._apply()
+        self._move(replace(self._at, epoch=self.epoch_at(step), chosen=chosen))
+        if saved is not None:
+            self.saved = saved
 
-    def _codec(self, name: str, epoch: int, critical: Mapping[str, bool]) -> "Codec | None":
-        del critical
-        ratio, codec = self.chosen.ratios[name], self._codecs[name]
+    def _codec(self, name: str, position: Position) -> Codec | None:
+        assert position.chosen is not None  # of all positions here
+        ratio, codec = position.chosen.ratios[name], self._codecs[name]
         if ratio is None:
             return None
-        if name in self.chosen.owned and self._owners is not None:
-            codec = dataclasses.replace(codec, exchange=self._owners)
+        if name in position.chosen.owned and self._owners is not None:
+            codec = replace(codec, exchange=self._owners)
         if hasattr(codec.sparsify, "ratio"):
             codec = with_ratio(codec, ratio)
-        return self._schedules[name].codec_at(codec, epoch)
+        return self._schedules[name].codec_at(codec, position.epoch)
 
     def take(self, position: Position) -> None:
         """Continue from a position. This cannot fail."""
-        if position.chosen is not None:
-            self.chosen = self.saved = position.chosen
         super().take(position)
+        self.saved = self.chosen
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was chosen, too."""
@@ -471,17 +402,9 @@ class AutoScheduler(Scheduler):
         tried = {
             name: None if each is None else self._tried(name, each) for name, each in chosen.items()
         }
-        owned = self._owned(saved.get("owners", ()))
-        before, now = self.chosen, ParameterPlan(tried, owned)
-        self.chosen = now
-        try:
-            epoch = self.epoch_at(None) if isinstance(self.schedule, BySteps) else found.epoch
-            found = self._position(
-                epoch, found.lr, found.critical, found.norms, measured, told=False
-            )
-        finally:
-            self.chosen = before
-        return dataclasses.replace(found, chosen=now)
+        plan = ParameterPlan(tried, self._owned(saved.get("owners", ())))
+        epoch = self.epoch_at(None) if isinstance(self.schedule, BySteps) else found.epoch
+        return self._computed(replace(found, epoch=epoch, told=False, chosen=plan))
 
     def _owned(self, given: object) -> frozenset[str]:
         """Return which saved parameters go through owners in this run."""

@@ -27,14 +27,8 @@ __all__ = [
 class Shard:
     """A part of a parameter: a block of rows, which is contiguous in memory.
 
-    Attributes
-    ----------
-    shape, strides : tuple of int
-        Of the part.
-    start, stop : int
-        Its entries in the memory order of the whole gradient.
-    rows : tuple of int, or None
-        The first row, and the first that follows; None if the part is all or nothing.
+    It has the entries from start to stop in the memory order of the whole gradient, and the rows
+    from the first to the one that follows; None if the part is all or nothing.
     """
 
     shape: tuple[int, ...]
@@ -74,13 +68,9 @@ def as_gradient(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     if local(tensor) is tensor:
         return values
     own: Any = tensor.detach()
+    whole = {"shape": own.shape, "stride": own.stride()}
     found: torch.Tensor = own.from_local(
-        values,
-        own.device_mesh,
-        own.placements,
-        run_check=False,
-        shape=own.shape,
-        stride=own.stride(),
+        values, own.device_mesh, own.placements, run_check=False, **whole
     )
     return found
 
@@ -127,12 +117,8 @@ def local_shard_of(name: str, tensor: torch.Tensor, share: int, shares: int) -> 
 class BucketShards:
     """Where the shares of a bucket are.
 
-    Attributes
-    ----------
-    runs : list of list of (int, int)
-        Entries (start, stop) of each share in the bucket, one pair per parameter.
-    numels : list of int
-        Number of entries of each share; ``room`` is the largest of them.
+    ``runs`` has the entries (start, stop) of each share in the bucket, one pair per parameter, and
+    ``numels`` how many these are; ``room`` is the largest of them.
     """
 
     __slots__ = ("numels", "room", "runs")

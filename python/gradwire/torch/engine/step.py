@@ -22,51 +22,23 @@ __all__ = ["BucketTask", "BufferPool", "InFlightBucket", "Step", "measure"]
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """One backward pass, and what must be undone if it does not count.
+    """One backward pass, and what must be undone if it does not count."""
 
-    Attributes
-    ----------
-    number : int
-        Backward passes that counted before it, including those before a resume; the same on all
-        ranks.
-    asked : list of ParameterSlot
-        Compressed parameters that were handed in, whatever became of them: the same on all ranks.
-    encoded : dict
-        Parameters encoded in this step and not rolled back, by name.
-    error : BaseException or None
-        Why the step does not count.
-    completed : list of InFlightBucket
-        Buckets that wait for the outcome of the whole step.
-    limits : list
-        Parameters whose limits have observed sizes in this step, each with its previous limit.
-    finished, counted : bool
-        Whether the step has ended, and whether it counts.
-    applied : bool
-        The optimizer has made a step since. Without `attach(optimizer=)`, nobody looks.
-    prepare : callable or None
-        What the sending thread does before it encodes the first bucket.
-    refused : AgreementError or None
-        What that has raised: the buckets of the step are not exchanged, on any rank.
-    measures : bool
-        The spread of its gradients over the ranks is measured, on all of them.
-    spreads : dict
-        The spreads before, of parameters of which it was measured, by name.
-    """
-
-    number: int = 0
+    number: int = 0  # passes that counted before it, also before a resume; the same on all ranks
+    # Compressed parameters that were handed in, whatever became of them: the same on all ranks.
     asked: list[ParameterSlot] = field(default_factory=list)
-    encoded: dict[str, ParameterSlot] = field(default_factory=dict)
-    error: BaseException | None = None
+    encoded: dict[str, ParameterSlot] = field(default_factory=dict)  # and not rolled back, by name
+    error: BaseException | None = None  # why it does not count
     marks: list[BucketTimestamps] = field(default_factory=list)
-    completed: list["InFlightBucket"] = field(default_factory=list)
-    limits: list[tuple[ParameterSlot, list[int]]] = field(default_factory=list)
+    completed: list["InFlightBucket"] = field(default_factory=list)  # if they wait for its outcome
+    limits: list[tuple[ParameterSlot, list[int]]] = field(default_factory=list)  # before it
     finished: bool = False
     counted: bool = False
-    applied: bool = False
-    prepare: Callable[[], None] | None = None
-    refused: BaseException | None = None
-    measures: bool = False
-    spreads: dict[str, float | None] = field(default_factory=dict)
+    applied: bool = False  # by the optimizer's step; without attach(optimizer=), nobody looks
+    prepare: Callable[[], None] | None = None  # called by the sending thread before it encodes
+    refused: BaseException | None = None  # raised by that: no rank exchanges its buckets
+    measures: bool = False  # all ranks measure the spread of its gradients
+    spreads: dict[str, float | None] = field(default_factory=dict)  # before that, by name
 
     def encode(self, parameter: ParameterSlot, gradient: NDArray[Any] | None = None) -> None:
         """Record that a gradient was encoded into the parameter's state; measure it if given."""
@@ -104,20 +76,11 @@ class Step:
 
 @dataclass(slots=True, eq=False)
 class BucketTask:
-    """One bucket, as it is submitted.
+    """One bucket, as it is submitted: the gradients, and the future of their average.
 
-    Attributes
-    ----------
-    bucket : Bucket
-        The gradients, and the future of their average.
-    read_scale : callable
-        Returns the loss scale. Called by the sending thread alone: it may wait for a device.
-    enqueued : float
-        When it was submitted, by `time.perf_counter`.
-    unused : bool
-        What is zero on every rank is taken for unused: its state stays as it was.
-    error : BaseException or None
-        Why this rank has no gradients to encode. The exchange tells the other ranks.
+    The loss scale is read by the sending thread alone: that may wait for a device. What is zero on
+    every rank is taken for ``unused``, if at all: its state stays as it was. The error is why this
+    rank has no gradients to encode, which the exchange tells the other ranks.
     """
 
     layout: BucketContents
@@ -125,7 +88,7 @@ class BucketTask:
     step: Step
     last: bool
     read_scale: Callable[[], float]
-    enqueued: float
+    enqueued: float  # by time.perf_counter
     unused: bool = True
     error: BaseException | None = None
 
@@ -149,34 +112,17 @@ class BucketTask:
 
 @dataclass(slots=True, eq=False)
 class InFlightBucket:
-    """One bucket whose collectives are in progress.
-
-    Attributes
-    ----------
-    sequence : int
-        The number of the bucket since `attach` or the last resume.
-    works : tuple of Work
-        Collectives to wait for.
-    collectives : int
-        Number of collectives, including completed ones.
-    contents : object
-        What the exchange needs to complete it.
-    room, wire : int, float
-        Bytes that this rank passes to the collectives, including unused room, and bytes it sends.
-    marks : BucketTimestamps or None
-    error : BaseException or None
-        Why the collectives could not be started.
-    """
+    """One bucket whose collectives are in progress."""
 
     task: BucketTask
-    sequence: int
-    works: tuple[Work, ...] = ()
-    collectives: int = 1
-    contents: object = None
-    room: int = 0
-    wire: float = 0.0
+    sequence: int  # its number since `attach` or the last resume
+    works: tuple[Work, ...] = ()  # collectives to wait for
+    collectives: int = 1  # including completed ones
+    contents: object = None  # what the exchange needs to complete it
+    room: int = 0  # bytes that this rank passes to the collectives, including unused room
+    wire: float = 0.0  # bytes that this rank sends
     marks: BucketTimestamps | None = None
-    error: BaseException | None = None
+    error: BaseException | None = None  # why the collectives could not be started
 
 
 class BufferPool:

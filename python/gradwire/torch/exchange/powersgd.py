@@ -14,6 +14,7 @@ import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
@@ -226,7 +227,7 @@ class PowerSGDExchange(ExchangeBase):
 
 
 def _states(task: BucketTask) -> list[LowRankState]:
-    return [piece.parameter.state for piece in task.layout.pieces]
+    return [cast(LowRankState, piece.parameter.state) for piece in task.layout.pieces]
 
 
 def _parts(vector: torch.Tensor, lengths: Sequence[int], width: int) -> list[torch.Tensor]:
