@@ -27,18 +27,7 @@ from gradwire import (
 from gradwire._native import VERSION as __version__
 from gradwire._native import get_num_threads, set_num_threads, simd_level
 from gradwire.codec import Codec
-from gradwire.errors import (
-    CorruptFrameError,
-    ExtensionError,
-    FrameTooLargeError,
-    GradwireError,
-    InputChangedError,
-    NonFiniteError,
-    PluginError,
-    StateInUseError,
-    TruncatedFrameError,
-    UnsupportedFrameError,
-)
+from gradwire.errors import *  # noqa: F403
 from gradwire.frame import Frame, decode, decode_add
 from gradwire.presets.hybrid import *  # noqa: F403
 from gradwire.presets.low_rank import *  # noqa: F403
@@ -51,18 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Codec",
-    "CorruptFrameError",
-    "ExtensionError",
     "Frame",
-    "FrameTooLargeError",
-    "GradwireError",
-    "InputChangedError",
-    "NonFiniteError",
-    "PluginError",
     "State",
-    "StateInUseError",
-    "TruncatedFrameError",
-    "UnsupportedFrameError",
     "__version__",
     "cost",
     "decode",
@@ -78,6 +57,7 @@ __all__ = [
     "set_num_threads",
     "simd_level",
     "sparsify",
+    *errors.__all__,
     *(each.name for each in presets.OWN),
 ]
 

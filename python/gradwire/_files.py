@@ -16,18 +16,8 @@ __all__ = ["read_json", "read_text", "replacing", "write"]
 def read_text(path: str | os.PathLike[str], most: int) -> str:
     """Read a file of UTF-8, or standard input if its name is ``-``.
 
-    Parameters
-    ----------
-    path : path
-    most : int
-        In bytes, a power of two above 1 MiB; no more is read, or kept in memory.
-
-    Raises
-    ------
-    OSError
-        It cannot be read.
-    ValueError
-        It has more bytes, or others than UTF-8.
+    No more than ``most`` bytes, a multiple of 1 MiB, are read or kept in memory. It is a ValueError
+    if the file has more, or is not UTF-8.
     """
     with contextlib.ExitStack() as stack:
         standard = path == "-"
@@ -54,11 +44,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file that takes the place of another when it is complete.
 
     After an exception, of the disk or of the caller, the other is as it was, and nothing is left.
-
-    Raises
-    ------
-    OSError
-        It cannot be written; ``filename`` is ``path``.
+    The ``filename`` of an OSError is ``path``.
     """
     target = Path(os.path.realpath(path))  # a link stays one
     special = target.exists() and not target.is_file()  # as /dev/stdout

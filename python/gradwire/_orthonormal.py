@@ -15,19 +15,11 @@ def orthonormalize(columns: NDArray[np.float32]) -> None:
     adds up products in the order of a tree. IEEE 754 rounds each of these in one way only, whatever
     the SIMD level; BLAS, ``np.sum`` and fused multiply-adds would differ between processors.
 
-    A column of zeros stays zero, and one that depends on those before it becomes what rounding
-    leaves of it. All NaN have the same bits. It takes about 4 passes over the matrix for each of
-    its columns, in float64.
+    ``columns`` is the transposed matrix, of shape (rank, rows). A column of zeros stays zero, and
+    one that depends on those before it becomes what rounding leaves of it. All NaN have the same
+    bits. It takes about 4 passes over the matrix for each of its columns, in float64.
 
-    Parameters
-    ----------
-    columns : numpy.ndarray
-        float32, shape (rank, rows): the transposed matrix. It is overwritten.
-
-    References
-    ----------
-    Vogels, Karimireddy, Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
-    Optimization", NeurIPS 2019, algorithm 1.
+    See algorithm 1 of the paper of `gradwire.powersgd`.
     """
     with np.errstate(all="ignore"):  # what is not finite, the caller finds
         for at, column in enumerate(columns):

@@ -8,7 +8,7 @@ frame.
 import hashlib
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from gradwire.state import on_host
 __all__ = ["Positions", "SelectingCodec", "Values", "read_positions", "read_values"]
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Part)
 
 _QUANTIZER, _INDEX_CODING = "quantizer", "index coding"
 
@@ -49,12 +50,7 @@ class SelectingCodec:
         self._sparsify = sparsify
 
     def encode(
-        self,
-        x: NDArray[Any],
-        state: Any = None,
-        max_nbytes: int | None = None,
-        bfloat16: bool = False,
-        kept: list[Any] | None = None,
+        self, x: NDArray[Any], state: Any, max_nbytes: int | None, bfloat16: bool, kept: list[Any]
     ) -> _native.Frame:
         """Encode like the compiled codec."""
         positions = self.positions(x, state, bfloat16)
@@ -65,9 +61,9 @@ class SelectingCodec:
         x: NDArray[Any],
         state: Any,
         out: Any,
-        max_nbytes: int | None = None,
-        bfloat16: bool = False,
-        kept: list[Any] | None = None,
+        max_nbytes: int | None,
+        bfloat16: bool,
+        kept: list[Any],
     ) -> int:
         """Encode into a buffer like the compiled codec."""
         positions = self.positions(x, state, bfloat16)
@@ -107,14 +103,15 @@ class SelectingCodec:
         return np.ascontiguousarray(chosen, np.uint32)
 
 
-class _Adapter:
+class _Adapter(Generic[P]):
     """A part of a codec, as the compiled codec calls it."""
 
-    def __init__(self, part: Part, what: str) -> None:
+    what: ClassVar[str]
+
+    def __init__(self, part: P) -> None:
         self.name = part.kind
         self.identity = json.dumps(part.get_config(), sort_keys=True)
-        self._class = type(part)
-        self._what = what
+        self._part = part
 
     def _run(self, method: str, call: Callable[[], T]) -> T:
         """Call a method of the part; whatever it raises is its own fault."""
@@ -128,7 +125,7 @@ class _Adapter:
             raise self._error(f"{method} raised {type(error).__name__}: {error}") from error
 
     def _error(self, reason: str) -> PluginError:
-        return PluginError(self.name, self._class.__module__, reason, self._what)
+        return PluginError(self.name, type(self._part).__module__, reason, self.what)
 
     def _bound(self, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
@@ -145,12 +142,10 @@ class _Adapter:
         return data
 
 
-class Values(_Adapter):
+class Values(_Adapter[Quantizer]):
     """A quantizer."""
 
-    def __init__(self, part: Quantizer) -> None:
-        super().__init__(part, _QUANTIZER)
-        self._part = part
+    what = _QUANTIZER
 
     def max_len(self, count: int) -> int:
         """Return the bound of the part."""
@@ -173,12 +168,10 @@ class Values(_Adapter):
         return data, self._run("decode", lambda: _values(type(self._part), data, values.size))
 
 
-class Positions(_Adapter):
+class Positions(_Adapter[IndexCoding]):
     """An index coding."""
 
-    def __init__(self, part: IndexCoding) -> None:
-        super().__init__(part, _INDEX_CODING)
-        self._part = part
+    what = _INDEX_CODING
 
     def max_len(self, numel: int, count: int) -> int:
         """Return the bound of the part."""
@@ -187,13 +180,12 @@ class Positions(_Adapter):
     def encode(self, positions: NDArray[np.uint32], numel: int) -> bytes:
         """Return the code of the positions."""
         positions.flags.writeable = False
-        most = self.max_len(numel, positions.size)
+        cls, count = type(self._part), positions.size
+        most = self.max_len(numel, count)
         data = self._run(
             "encode", lambda: self._bytes(self._part.encode(positions, numel=numel), most)
         )
-        found = self._run(
-            "decode", lambda: _positions(type(self._part), data, numel, positions.size)
-        )
+        found = self._run("decode", lambda: _positions(cls, data, numel, count))
         if not np.array_equal(found, positions):
             raise self._error("decode returns other positions than encode was given")
         return data
@@ -201,17 +193,12 @@ class Positions(_Adapter):
 
 def read_values(kind: str, data: bytes, count: int) -> NDArray[np.float32]:
     """Return the values of a section that the quantizer of this kind has coded."""
-    cls = _find(kind, Quantizer, _QUANTIZER)
-    return _read(cls, _QUANTIZER, lambda: _values(cls, data, count))
+    return _read(kind, Quantizer, _QUANTIZER, lambda cls: _values(cls, data, count))
 
 
 def read_positions(kind: str, data: bytes, numel: int, count: int) -> NDArray[np.uint32]:
     """Return the positions of a section that the index coding of this kind has coded."""
-    cls = _find(kind, IndexCoding, _INDEX_CODING)
-    return _read(cls, _INDEX_CODING, lambda: _positions(cls, data, numel, count))
-
-
-P = TypeVar("P", bound=Part)
+    return _read(kind, IndexCoding, _INDEX_CODING, lambda cls: _positions(cls, data, numel, count))
 
 
 def _find(kind: str, base: type[P], what: str) -> type[P]:
@@ -226,10 +213,11 @@ def _find(kind: str, base: type[P], what: str) -> type[P]:
     return cls
 
 
-def _read(cls: type[Part], what: str, call: Callable[[], T]) -> T:
-    """Decode bytes of any origin by a class of another package."""
+def _read(kind: str, base: type[P], what: str, decode: Callable[[type[P]], T]) -> T:
+    """Decode bytes of any origin by the class of another package whose kind they name."""
+    cls = _find(kind, base, what)
     try:
-        return call()
+        return decode(cls)
     except MemoryError:
         raise
     except _WrongType as error:
@@ -277,8 +265,5 @@ def _positions(cls: type[IndexCoding], data: bytes, numel: int, count: int) -> N
 
 
 def _described(value: object) -> str:
-    return (
-        f"{type(value).__name__} of {value.dtype}"
-        if isinstance(value, np.ndarray)
-        else (type(value).__name__)
-    )
+    name = type(value).__name__
+    return f"{name} of {value.dtype}" if isinstance(value, np.ndarray) else name

@@ -1,7 +1,7 @@
 """The base class of all parts of a codec: configuration, repr, and the registry of each kind."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 __all__ = ["Part", "check_part", "option_names", "own_parts", "part_from_config", "public_name"]
@@ -43,11 +43,16 @@ class Part:
 
     def get_config(self) -> dict[str, Any]:
         """Return ``{"kind": ..., field: value, ...}``: plain, JSON-able, for `from_config`."""
+        return {"kind": self.kind, **self._options()}
+
+    def _options(self) -> dict[str, Any]:
         options = {name: getattr(self, name) for name in option_names(type(self))}
-        return {"kind": self.kind} | {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in options.items()
-        }
+        for name, value in options.items():
+            if isinstance(value, Part):
+                options[name] = value.get_config()
+            elif isinstance(value, tuple):
+                options[name] = list(value)
+        return options
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
@@ -66,8 +71,7 @@ class Part:
             raise ValueError(
                 f"{cls.__name__} has kind {cls.kind!r}, but the configuration has {kind!r}"
             )
-        unknown = options.keys() - option_names(cls).keys()
-        if unknown:
+        if unknown := options.keys() - set(option_names(cls)):
             raise ValueError(f"{cls.__name__} has no option {', '.join(sorted(unknown))}")
         return cls(**options)
 
@@ -92,6 +96,15 @@ class Part:
         # Normalizes a field while the frozen instance is still being built.
         object.__setattr__(self, name, value)
 
+    def _check(self, name: str, check: Callable[..., object], **bounds: float) -> None:
+        # Sets a field to what one of `_validate` makes of it.
+        self._set(name, check(name, getattr(self, name), **bounds))
+
+    def _check_given(self, name: str, check: Callable[..., object], **bounds: float) -> None:
+        # The same for a field that may be None.
+        if getattr(self, name) is not None:
+            self._check(name, check, **bounds)
+
 
 def _states(part: type[Part], name: str) -> bool:
     """Tell whether a class or one between it and the base of its kind of part defines a name."""
@@ -115,9 +128,9 @@ def _is_own(part: type[Part]) -> bool:
     return part.__module__.partition(".")[0] == "gradwire"
 
 
-def option_names(part: type[Part]) -> dict[str, None]:
-    """Return the names of a part's options, in order, as keys."""
-    return {field.name: None for field in dataclasses.fields(part) if field.init}
+def option_names(part: type[Part]) -> list[str]:
+    """Return the names of a part's options, in order."""
+    return [field.name for field in dataclasses.fields(part) if field.init]
 
 
 def part_from_config(argument: str, config: object, kinds: Mapping[str, type[Part]]) -> Part:

@@ -41,13 +41,7 @@ def entry_points(taken: frozenset[str]) -> "dict[str, EntryPoint]":
 
 
 def load(entry: "EntryPoint") -> object:
-    """Return what an entry point refers to.
-
-    Raises
-    ------
-    PluginError
-        It cannot be imported.
-    """
+    """Return what an entry point refers to, or raise a PluginError if it cannot be imported."""
     try:
         return entry.load()
     except Exception as error:
@@ -59,10 +53,7 @@ def load(entry: "EntryPoint") -> object:
 def search(kind: object, known: Container[object]) -> None:
     """Load what is installed until a part of this kind is known; each entry is tried once.
 
-    Raises
-    ------
-    PluginError
-        None is, but an entry that could not be loaded may define it.
+    It is a PluginError if none is, but an entry that could not be loaded may define it.
     """
     if not isinstance(kind, str):
         return

@@ -10,6 +10,8 @@ __all__ = [
     "band",
     "boolean",
     "choice",
+    "clip",
+    "either",
     "integer",
     "positive",
     "real",
@@ -30,20 +32,42 @@ def real(name: str, value: object) -> float:
         raise ValueError(f"{name} must fit in a float64, got {value!r}") from None
 
 
-def unit_interval(name: str, value: object) -> float:
-    """Return a number in the interval (0, 1]."""
+def unit_interval(name: str, value: object, *, below: float = math.inf) -> float:
+    """Return a number in the interval (0, 1], or with ``below=1`` in (0, 1)."""
     number = real(name, value)
     if not 0.0 < number <= 1.0:
         raise ValueError(f"{name} must be greater than 0 and at most 1, got {value!r}")
+    if number >= below:
+        raise ValueError(f"{name} must be less than {below}, got {value!r}")
     return number
 
 
-def positive(name: str, value: object) -> float:
-    """Return a finite number >= 0."""
+def positive(name: str, value: object, *, low: float = 0, below: float = math.inf) -> float:
+    """Return a finite number >= 0, and in low <= number < below."""
     number = real(name, value)
     if not 0.0 <= number < math.inf:
         raise ValueError(f"{name} must be finite and not negative, got {value!r}")
+    if number < low:
+        raise ValueError(f"{name} must be at least {low}, got {value!r}")
+    if number >= below:
+        raise ValueError(f"{name} must be below {below}, got {value!r}")
     return number
+
+
+def clip(name: str, value: object) -> float:
+    """Return a finite number > 0, of an option whose None stands for no clipping."""
+    number = positive(name, value)
+    if number == 0.0:
+        raise ValueError(f"{name} must be greater than 0, got 0: pass None for no clipping")
+    return number
+
+
+def either(what: str, **options: object) -> None:
+    """Check that exactly one of two options is given, and the other one None."""
+    if sum(value is not None for value in options.values()) != 1:
+        names = " or ".join(f"{name}=" for name in options)
+        given = " and ".join(f"{name}={value!r}" for name, value in options.items())
+        raise TypeError(f"{what} takes either {names}, got {given}")
 
 
 def band(name: str, value: object) -> tuple[float, float]:

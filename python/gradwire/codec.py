@@ -23,10 +23,10 @@ __all__ = ["Codec"]
 IndexCoding = Literal["auto", "elias-fano", "rice", "bitmap"]
 """The codings of positions of this package; "auto" uses the smallest one for each frame."""
 
-# Parts are immutable, so one instance of each can be the default of all codecs.
-_EXACT = Float32()
-_KEEP = Residual()
-_GATHER = AllGather()
+# Parts are immutable, so one instance of each can be the default of all codecs and presets.
+EXACT = Float32()
+KEEP = Residual()
+GATHER = AllGather()
 
 _PARTS: dict[str, type[Part]] = {
     "sparsify": Sparsifier,
@@ -34,12 +34,10 @@ _PARTS: dict[str, type[Part]] = {
     "memory": Memory,
     "exchange": Exchange,
 }
-_FROM_OUTSIDE = ("sparsify", "quantize")
+_FROM_OUTSIDE = ("sparsify", "quantize", "indices")
 """Parts that other packages may define."""
-_LATER: dict[str, Any] = {
-    "exchange": _GATHER.get_config()
-}  # entries that old configurations do not have
-_CODINGS = get_args(IndexCoding)
+_LATER = {"exchange": GATHER.get_config()}
+"""Entries that old configurations do not have."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
@@ -49,15 +47,15 @@ class Codec(Part):
     Parameters
     ----------
     sparsify : gradwire.sparsify.Sparsifier
-        Selects the entries to send; see `gradwire.sparsify`.
+        Selects the entries to send.
     quantize : gradwire.quantize.Quantizer
-        Codes their values; see `gradwire.quantize`. Exact float32 by default.
-    memory : Memory
-        Keeps what is not sent; see `gradwire.memory`. A residual by default.
+        Codes their values. Exact float32 by default.
+    memory : gradwire.memory.Memory
+        Keeps what is not sent. A residual by default.
     indices : {"auto", "elias-fano", "rice", "bitmap"} or gradwire.extension.IndexCoding
         Coding of the positions: the smallest for each frame ("auto"), or always the same.
-    exchange : Exchange
-        How ranks combine their frames; see `gradwire.exchange`. An all-gather by default.
+    exchange : gradwire.exchange.Exchange
+        How ranks combine their frames. An all-gather by default.
 
     Raises
     ------
@@ -73,10 +71,10 @@ class Codec(Part):
     """
 
     sparsify: Sparsifier
-    quantize: Quantizer = _EXACT
-    memory: Memory = _KEEP
+    quantize: Quantizer = EXACT
+    memory: Memory = KEEP
     indices: IndexCoding | extension.IndexCoding = "auto"
-    exchange: Exchange = _GATHER
+    exchange: Exchange = GATHER
     _codec: _native.Codec = dataclasses.field(init=False, compare=False)
     _encoder: "_native.Codec | _outside.SelectingCodec" = dataclasses.field(
         init=False, compare=False
@@ -87,7 +85,7 @@ class Codec(Part):
         for name, base in _PARTS.items():
             check_part(name, getattr(self, name), base)
         if not isinstance(self.indices, extension.IndexCoding):
-            _validate.choice("indices", self.indices, _CODINGS)
+            _validate.choice("indices", self.indices, get_args(IndexCoding))
         self.exchange.check(self.sparsify, self.quantize)
         self.exchange.check_memory(self.memory)
         self.exchange.check_range(self.quantize, self.memory)
@@ -109,7 +107,7 @@ class Codec(Part):
             config["sparsify"] = {"kind": "custom", "name": self.sparsify.kind}
         if isinstance(self.quantize, extension.Quantizer):
             # Values are carried exactly to those that code them.
-            config["quantize"], values = _EXACT.get_config(), _outside.Values(self.quantize)
+            config["quantize"], values = EXACT.get_config(), _outside.Values(self.quantize)
         if isinstance(self.indices, extension.IndexCoding):
             config["indices"], indices = "auto", _outside.Positions(self.indices)
         return _native.Codec(config, self, values, indices)
@@ -119,16 +117,7 @@ class Codec(Part):
 
         Options that depend on the shape, such as the column of `gradwire.quantize.TwoMeans`, are
         None by default. A codec that has no such options, or has them all set, returns itself.
-
-        Parameters
-        ----------
-        shape : sequence of int
-            Shape of the tensor. Its elements are encoded flat.
-
-        Returns
-        -------
-        Codec
-            A codec for tensors with this number of elements.
+        Tensors are encoded flat whatever their shape.
         """
         parts = {name: getattr(self, name) for name in _PARTS}
         shaped = {name: part.for_shape(shape) for name, part in parts.items()}
@@ -144,8 +133,7 @@ class Codec(Part):
         numel : int
             Number of entries of the tensor, at most 2**32 - 1.
         name : str, optional
-            Name of the tensor, for errors such as `NonFiniteError`. Random numbers depend on it,
-            if the codec draws any.
+            Name of the tensor, for errors such as `NonFiniteError`. Random numbers depend on it.
         stream : int
             Stream of the random numbers for stochastic rounding. Pass the rank, so that the
             rounding errors of ranks are independent. Random *selection* does not depend on it.
@@ -160,18 +148,17 @@ class Codec(Part):
 
         Encoding is a transaction: if it fails, the state is unchanged. The tensor is read in
         place, usually once (see `gradwire.sparsify`), and once more with ``low_memory``. The
-        residual is written once. Other Python threads can run during the call, but must not write
-        to ``x``.
+        residual is written once. Other Python threads can run, but must not write to ``x``.
 
-        In addition to the frame, an encode needs scratch memory: up to 16 bytes per candidate
-        entry (usually three times the number of entries sent, or 1/64 of the tensor if that is
-        more). Each thread keeps up to 64 MiB of it for its next encode.
+        Beside the frame it takes scratch memory: up to 16 bytes per candidate entry (usually three
+        times the entries sent, or 1/64 of the tensor if that is more). Each thread keeps up to
+        64 MiB of it for its next encode.
 
         A signal such as Ctrl-C is handled before the encode commits: if its handler raises, the
-        state is unchanged, and the encode can be repeated. With ``low_memory`` an encode cannot be
-        undone once it overwrites the residual. If a signal handler raises after that, the exception
-        has the frame as its attribute ``frame`` (from `encode_into`, the length as ``nbytes``):
-        send the frame, or save it with the state.
+        state is unchanged. With ``low_memory`` an encode cannot be undone once it overwrites the
+        residual: if a handler raises after that, the exception has the frame as its attribute
+        ``frame`` (from `encode_into`, the length as ``nbytes``); send it, or save it with the
+        state.
 
         Parameters
         ----------
@@ -218,28 +205,19 @@ class Codec(Part):
         *,
         max_nbytes: int | None = None,
     ) -> int:
-        """Encode into a buffer of the caller, otherwise like `encode`.
+        """Encode at the start of a buffer of the caller, and return the number of bytes written.
+
+        Otherwise like `encode`. The rest of ``out`` is unchanged; it is written only on success, or
+        where a signal handler raises.
 
         Parameters
         ----------
-        x, state
-            As in `encode`.
         out : numpy.ndarray
-            uint8, writable, C-contiguous, sharing no memory with ``x``. If the frame does not fit,
-            its smallest entries are left out; they stay in the residual.
+            uint8, writable, C-contiguous, sharing no memory with ``x``: else a ValueError or
+            TypeError. If the frame does not fit, its smallest entries are left out; they stay in
+            the residual.
         max_nbytes : int, optional
             A limit below the length of ``out``.
-
-        Returns
-        -------
-        int
-            Number of bytes written at the start of ``out``; the rest of ``out`` is unchanged.
-
-        Raises
-        ------
-        GradwireError, ValueError, TypeError
-            As `encode`; also if ``out`` cannot be written to or shares memory with ``x``. ``out``
-            is written only on success, or where a signal handler raises.
         """
         return self._encode_into(x, state, out, max_nbytes)
 
@@ -254,25 +232,15 @@ class Codec(Part):
 
         Parameters
         ----------
-        x, state
-            As in `encode`.
         positions : numpy.ndarray
             uint32, shape (count,), strictly ascending, each below ``x.size``.
 
-        Returns
-        -------
-        Frame
-            As `encode` returns.
-
         Raises
         ------
-        NonFiniteError, InputChangedError, StateInUseError
-            As `encode`.
-        ValueError
-            As `encode`; also if positions do not ascend or are out of range, or if the codec sends
-            every entry. The state is unchanged.
-        TypeError
-            As `encode`; also if ``positions`` is not an array of uint32.
+        GradwireError, ValueError, TypeError
+            As `encode`; also a ValueError if positions do not ascend or are out of range, or if the
+            codec sends every entry, and a TypeError if they are no array of uint32. The state is
+            unchanged.
         """
         if self._open:
             self._check_shape(x)
@@ -291,25 +259,15 @@ class Codec(Part):
         positions: "NDArray[np.uint32]",
         out: "bytearray | memoryview | NDArray[np.uint8]",
     ) -> int:
-        """Encode into a buffer of the caller, otherwise like `encode_at`.
+        """Encode at the start of a buffer of the caller, and return the number of bytes written.
+
+        Otherwise like `encode_at`. The rest of ``out`` is unchanged.
 
         Parameters
         ----------
-        x, state, positions
-            As in `encode_at`.
         out : numpy.ndarray
-            uint8, writable, C-contiguous, sharing no memory with ``x`` or ``positions``.
-
-        Returns
-        -------
-        int
-            Number of bytes written at the start of ``out``; the rest of ``out`` is unchanged.
-
-        Raises
-        ------
-        GradwireError, ValueError, TypeError
-            As `encode_at`; also if ``out`` cannot be written to, shares memory with an input or is
-            too short. Nothing is trimmed, and the state is unchanged.
+            uint8, writable, C-contiguous, sharing no memory with ``x`` or ``positions``, and long
+            enough: else a ValueError or TypeError. Nothing is trimmed, and the state is unchanged.
         """
         if self._open:
             self._check_shape(x)
@@ -324,22 +282,8 @@ class Codec(Part):
     def preview(self, x: "NDArray[Any]", state: State | None = None) -> "NDArray[np.float32]":
         """Return what the sparsifier would see in the next `encode`: the sum of ``x`` and memory.
 
-        The state does not change. Reads ``x`` and the memory once and allocates an array.
-
-        Parameters
-        ----------
-        x, state
-            As in `encode`.
-
-        Returns
-        -------
-        numpy.ndarray
-            float32, shape (x.size,).
-
-        Raises
-        ------
-        NonFiniteError, StateInUseError, ValueError, TypeError
-            As `encode`.
+        That is a new array, float32 of shape (x.size,). The state does not change; ``x`` and the
+        memory are read once. Arguments and errors are those of `encode`.
         """
         return self._codec.preview(x, on_host(state))
 
@@ -347,18 +291,8 @@ class Codec(Part):
         """Encode the whole residual exactly, and set it to zero.
 
         Use it at the end of training or before an evaluation: the sum of the frames of all ranks is
-        what has not been sent yet. It counts as an encode, which `State.rollback` can undo. The
-        residual is read once and written once.
-
-        Parameters
-        ----------
-        state : State
-            A state from `init_state` of this codec; updated.
-
-        Returns
-        -------
-        Frame
-            A dense float32 frame, as long as the tensor.
+        what has not been sent yet. The frame is dense, in float32. It counts as an encode, which
+        `State.rollback` can undo. The residual is read once and written once.
 
         Raises
         ------
@@ -430,15 +364,7 @@ class Codec(Part):
 
     def get_config(self) -> dict[str, Any]:
         """Return the codec as a plain, JSON-able dict, for `from_config`."""
-        return {
-            "sparsify": self.sparsify.get_config(),
-            "quantize": self.quantize.get_config(),
-            "memory": self.memory.get_config(),
-            "indices": self.indices.get_config()
-            if isinstance(self.indices, extension.IndexCoding)
-            else self.indices,
-            "exchange": self.exchange.get_config(),
-        }
+        return self._options()
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
@@ -449,20 +375,16 @@ class Codec(Part):
         ValueError, TypeError
             A missing or unknown entry, or a value that its part does not accept.
         """
-        expected = option_names(cls).keys()
+        expected = option_names(cls)
         if not isinstance(config, dict):
             raise TypeError(f"config must be a dict, got {config!r} ({type(config).__name__})")
         config = _LATER | config
-        if config.keys() != expected:
+        if config.keys() != set(expected):
             raise ValueError(
                 f"config must have exactly the keys {', '.join(sorted(expected))}, "
                 f"got {', '.join(sorted(map(str, config)))}"
             )
-        parts: dict[str, Any] = {
-            name: part_from_config(name, config[name], _known(name, config[name]))
-            for name in _PARTS
-        }
-        return cls(indices=_indices(config["indices"]), **parts)
+        return cls(**{name: _part(name, config[name]) for name in expected})
 
     def __repr__(self) -> str:
         # `gradwire.codec.Codec` is exported as `gradwire.Codec`.
@@ -500,22 +422,14 @@ def _caller() -> int:
         depth += 1
 
 
-def _indices(config: Any) -> Any:
-    """Return a coding of positions from its configuration: a name, or a dict as of other parts."""
-    if not isinstance(config, dict):
+def _part(name: str, config: Any) -> Any:
+    """Build a part from its configuration, which for a coding of positions may be its name."""
+    if name == "indices" and not isinstance(config, dict):
         return config
-    kinds = extension.IndexCoding.KINDS
-    if config.get("kind") not in kinds:
-        _plugins.search(config.get("kind"), kinds)
-    return part_from_config("indices", config, kinds)
-
-
-def _known(name: str, config: object) -> dict[str, type[Part]]:
-    """Return the classes that may build a part of a configuration, by kind."""
-    kinds = _PARTS[name].KINDS
+    kinds = _PARTS.get(name, extension.IndexCoding).KINDS
     if name in _FROM_OUTSIDE and isinstance(config, dict) and config.get("kind") not in kinds:
         _plugins.search(config.get("kind"), kinds)
-    return kinds
+    return part_from_config(name, config, kinds)
 
 
 def _numel(value: object) -> int:

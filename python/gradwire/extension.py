@@ -2,6 +2,12 @@
 
 Memories, frames, checkpoints, `gradwire.torch` and the command line work with such parts just as
 with built-in ones. See the guide "Adding a codec".
+
+A part is a frozen dataclass whose fields are its options: plain values that `get_config` returns
+and `from_config` accepts. It sets a unique ``kind``, a lower-case identifier of at most 63
+characters, and must not hold state: everything that changes is in `gradwire.State`. A ``key`` is a
+64-bit random seed, different for each step and for each name of a state; use it as in
+``numpy.random.Generator(numpy.random.Philox(key))``.
 """
 
 import dataclasses
@@ -47,15 +53,10 @@ def _home(cls: type[Any]) -> tuple[str, str]:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Sparsifier(ExternalPart, sparsify.Sparsifier):
-    """Base class for sparsifiers written in Python.
+    """Base class for sparsifiers written in Python, which implement `select`.
 
-    A subclass is a frozen dataclass whose fields are its options: plain values that `get_config`
-    returns and `from_config` accepts. It sets a unique ``kind``, which identifies it in
-    configurations, and implements `select`. It must not hold state: everything that changes is in
-    `gradwire.State`.
-
-    Every encode allocates an array of the tensor's size for `select`; the rest costs as much as
-    `gradwire.Codec.encode_at`.
+    Every encode allocates an array of the tensor's size for it; the rest costs as much as
+    `gradwire.Codec.encode_at`. The ``kind`` stands in configurations.
     """
 
     selects: ClassVar[bool] = True
@@ -72,8 +73,7 @@ class Sparsifier(ExternalPart, sparsify.Sparsifier):
         step : int
             Number of earlier encodes of this tensor.
         key : int
-            A 64-bit random seed, the same on every rank, different for each step and for each name
-            of a state. Use it as in ``numpy.random.Generator(numpy.random.Philox(key))``.
+            A random seed, the same on every rank.
 
         Returns
         -------
@@ -90,12 +90,7 @@ class Sparsifier(ExternalPart, sparsify.Sparsifier):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Quantizer(ExternalPart, quantize.Quantizer):
-    """Base class for quantizers written in Python.
-
-    A subclass is a frozen dataclass whose fields are its options: plain values that `get_config`
-    returns and `from_config` accepts. It sets a unique ``kind`` of at most 63 characters, which
-    stands in configurations and in frames, and implements `encode`, `decode` and `max_len`. It must
-    not hold state: everything that changes is in `gradwire.State`.
+    """Base class for quantizers written in Python; they implement `encode`, `decode`, `max_len`.
 
     A frame holds the kind and the bytes of `encode`, but no options: readers have only the class.
     What they need beside the values must be in the bytes.
@@ -123,8 +118,7 @@ class Quantizer(ExternalPart, quantize.Quantizer):
         step : int
             Number of earlier encodes of this tensor.
         key : int
-            A 64-bit random seed, different for each rank, step and name of a state. Use it as in
-            ``numpy.random.Generator(numpy.random.Philox(key))``.
+            A random seed, different for each rank.
 
         Returns
         -------
@@ -136,17 +130,11 @@ class Quantizer(ExternalPart, quantize.Quantizer):
 
     @classmethod
     def decode(cls, data: bytes, count: int) -> "NDArray[np.float32]":
-        """Return the values of a code.
+        """Return the values of a code: ``count`` of them, at least one.
 
-        It must decode the same values on every machine, from the data alone. The data may come from
-        anywhere: raise an exception if they are not what `encode` returns.
-
-        Parameters
-        ----------
-        data : bytes
-            At least one bit per value.
-        count : int
-            Number of values, at least 1.
+        It must decode the same values on every machine, from the data alone, which have at least
+        one bit per value. They may come from anywhere: raise an exception if they are not what
+        `encode` returns.
 
         Returns
         -------
@@ -167,11 +155,9 @@ class Quantizer(ExternalPart, quantize.Quantizer):
 class IndexCoding(ExternalPart):
     """Base class for codings of positions written in Python; the ``indices`` of a codec.
 
-    A subclass is a frozen dataclass like `Quantizer`, with a unique ``kind`` of at most 63
-    characters, and implements `encode`, `decode` and `max_len`. Frames without entries, or with an
-    entry at every position, have no positions to code and do without it.
-
-    Every encode decodes its positions again, to be sure that a receiver gets the same.
+    They implement `encode`, `decode` and `max_len`, and frames hold their kind. Frames without
+    entries, or with an entry at every position, have no positions to code and do without it. Every
+    encode decodes its positions again, to be sure that a receiver gets the same.
     """
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
@@ -196,15 +182,9 @@ class IndexCoding(ExternalPart):
 
     @classmethod
     def decode(cls, data: bytes, numel: int, count: int) -> "NDArray[Any]":
-        """Return the positions of a code.
+        """Return the positions of a code: ``count`` of them, 0 < count <= numel.
 
         The data may come from anywhere: raise an exception if they are not what `encode` returns.
-
-        Parameters
-        ----------
-        data : bytes
-        numel, count : int
-            Number of entries of the tensor, and of positions; 0 < count <= numel.
 
         Returns
         -------

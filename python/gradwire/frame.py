@@ -22,12 +22,12 @@ def decode(
     """Decode a frame to a flat tensor.
 
     Safe for untrusted bytes: lengths, limits and checksum are checked before anything is allocated.
-    Each entry is written once. Other Python threads can run during the call, but must not write to
-    the bytes or to ``out``.
+    Each entry is written once. Other Python threads can run, but must not write to the bytes or to
+    ``out``.
 
-    Peak memory is that of the result, 4 bytes per entry of the tensor, plus at most 1 MiB for
-    positions, which are decoded in blocks. Positions that are drawn from a seed (`RandomK`) take up
-    to 1/8 byte per entry in addition. Each thread keeps up to 1 MiB for its next decode.
+    Peak memory is that of the result, 4 bytes per entry, plus at most 1 MiB for blocks of
+    positions, which each thread keeps for its next decode. Positions that are drawn from a seed
+    (`RandomK`) take up to 1/8 byte per entry in addition.
 
     Parameters
     ----------

@@ -66,8 +66,7 @@ class State(StateBase, _native.State):
     name : str or None
         Name for errors. Random numbers depend on it, if the codec draws any.
     stream : int
-        Stream of the random numbers for stochastic rounding. States that must not draw the same
-        numbers, such as those of two ranks, have different streams.
+        Stream of the random numbers for stochastic rounding. Two ranks should have different ones.
     step : int
         Number of successful encodes, without those that were rolled back.
     nbytes : int
@@ -78,11 +77,9 @@ class State(StateBase, _native.State):
         without a memory. With `gradwire.memory.MomentumCorrection`, the velocity.
     residual_norm : float or None
         Euclidean norm of the residual, summed in float64; reads the residual once, without a copy.
-    momentum : numpy.ndarray or None
-        A copy of the momentum, float32, shape (numel,); None without momentum correction.
-    second_moment : numpy.ndarray or None
-        A copy of the second moment of the tensors, float32, shape (numel,); None without
-        `gradwire.memory.AdamCorrection`.
+    momentum, second_moment : numpy.ndarray or None
+        Copies of the moments, float32, shape (numel,); None without
+        `gradwire.memory.MomentumCorrection` or `gradwire.memory.AdamCorrection`.
     learning_rate : float or None
         With `gradwire.memory.AdamCorrection`, the learning rate of the next encode, 1.0 at first;
         else None. Set it between encodes, to a finite number >= 0: `rollback` does not bring an
@@ -118,10 +115,7 @@ class State(StateBase, _native.State):
     def reset(self) -> None:
         """Reset the state to that of a new one: residual zero and step 0.
 
-        Raises
-        ------
-        StateInUseError
-            Another thread is encoding with this state.
+        It is a `StateInUseError` while another thread is encoding with this state.
         """
         super().reset()
 

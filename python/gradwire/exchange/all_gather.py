@@ -10,8 +10,6 @@ from gradwire.sparsify.base import Sparsifier
 
 __all__ = ["AllGather"]
 
-_MEANS = ("ranks", "senders")
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class AllGather(Exchange):
@@ -22,19 +20,18 @@ class AllGather(Exchange):
     Parameters
     ----------
     mean : {"ranks", "senders"}
-        Divisor of the sum at each position: the number of ranks, or the number of ranks that sent
-        an entry there. The mean over ranks is the mean of the gradients and conserves them: what is
-        applied plus what is left in the residuals equals what was put in. The mean over senders
-        makes a larger step where few ranks sent an entry, by up to the number of ranks. Parameters
-        that are sent dense are always averaged over ranks.
+        Divisor of the sum at each position: the number of ranks, or of those that sent an entry
+        there. The mean over ranks is the mean of the gradients and conserves them: what is applied
+        plus what is left in the residuals equals what was put in. The mean over senders makes a
+        larger step where few ranks sent an entry, by up to the number of ranks. Parameters that are
+        sent dense are always averaged over ranks.
 
     References
     ----------
     Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth
     for Distributed Training", ICLR 2018: over ranks.
 
-    Peng, Quesnelle, Kingma, "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870: over
-    senders.
+    Peng, Quesnelle, Kingma, "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870: senders.
     """
 
     mean: Literal["ranks", "senders"] = "ranks"
@@ -45,7 +42,7 @@ class AllGather(Exchange):
     on_device: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _validate.choice("mean", self.mean, _MEANS)
+        _validate.choice("mean", self.mean, ("ranks", "senders"))
 
     @property
     def means_senders(self) -> bool:

@@ -16,7 +16,6 @@ class AllReduce(Exchange):
 
     What a rank sends does not grow with the number of ranks. All ranks must select the same
     positions: every position (`gradwire.sparsify.All`), or positions drawn from a shared seed.
-    Other sparsifiers are refused when the codec is made.
 
     Values are sent in the quantizer's type, and partial sums are rounded to it. The rounding error
     of a rank's own values stays in its residual; that of the partial sums is lost.
@@ -48,19 +47,18 @@ class AllReduce(Exchange):
 class LeaderIndices(Exchange):
     """One rank, the leader, broadcasts its positions; all ranks sum their values there (CLT-k).
 
-    The leader selects entries with the codec's sparsifier and broadcasts the positions; then one
-    all-reduce sums k values. Every rank encodes at the same positions, so compressing commutes with
-    averaging over ranks, and the volume does not grow with the number of ranks. The leader changes
-    from step to step, and different buckets of one step have different leaders.
+    The leader selects entries with the codec's sparsifier; one all-reduce sums k values. Every rank
+    encodes at the same positions, so compressing commutes with averaging over ranks, and the volume
+    does not grow with their number. The leader changes from step to step, and different buckets of
+    one step have different leaders.
 
     This relies on residuals that are similar across ranks, which `gradwire.memory.LowPass` helps
     with. Values are sent in the quantizer's type, and partial sums are rounded to it.
 
     References
     ----------
-    Chen, Ni, Lu, Cui, Chen, Sun, Wang, Venkataramani, Srinivasan, Zhang, Gopalakrishnan,
-    "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient Distributed
-    Training", NeurIPS 2020, section 2.
+    Chen et al., "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient
+    Distributed Training", NeurIPS 2020, section 2.
     """
 
     kind: ClassVar[str] = "leader_indices"

@@ -14,22 +14,7 @@ __all__ = ["Exchange"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Exchange(Part):
-    """The base class of exchanges.
-
-    Attributes
-    ----------
-    gathers_frames : bool
-        Every rank receives the frames of all ranks and adds them up once the step is known to
-        count.
-    divides : bool
-        Every rank owns a range of each bucket and sends every other rank a different message.
-    needs_whole_tensor : bool
-        Tensors are sent as matrices, not as frames of entries, and have another state than
-        `gradwire.State`.
-    on_device : bool
-        Frames may be encoded, and residuals kept, on a device. False if the exchange merges on the
-        host.
-    """
+    """The base class of exchanges."""
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
     _STATED: ClassVar[tuple[str, ...]] = (
@@ -41,9 +26,13 @@ class Exchange(Part):
     )
 
     gathers_frames: ClassVar[bool]
+    """Every rank receives the frames of all and adds them up once the step is known to count."""
     divides: ClassVar[bool]
+    """Every rank owns a range of each bucket and sends every other rank a different message."""
     needs_whole_tensor: ClassVar[bool]
+    """Tensors are sent as matrices, not as frames, and have another state than `gradwire.State`."""
     on_device: ClassVar[bool]
+    """Frames may be encoded, and residuals kept, on a device. False if it merges on the host."""
 
     @property
     def means_senders(self) -> bool:

@@ -1,6 +1,7 @@
 """PowerSGD: two factors of low rank are summed on the wire."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -50,8 +51,8 @@ class LowRank(Exchange):
     on_device: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._set("rank", _validate.integer("rank", self.rank, low=1, high=1024))
-        self._set("warm_start", _validate.boolean("warm_start", self.warm_start))
+        self._check("rank", _validate.integer, low=1, high=1024)
+        _validate.boolean("warm_start", self.warm_start)
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
         """Refuse a codec that does anything else to the values."""
@@ -80,7 +81,4 @@ class LowRank(Exchange):
     @staticmethod
     def matrix(shape: Sequence[int]) -> tuple[int, int]:
         """Return the rows and columns that a tensor of two dimensions or more is taken for."""
-        columns = 1
-        for length in shape[1:]:
-            columns *= length
-        return shape[0], columns
+        return shape[0], math.prod(shape[1:])

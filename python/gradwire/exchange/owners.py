@@ -15,11 +15,7 @@ __all__ = ["Owners", "QuantizedAllReduce", "ReduceScatter"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Owners(Exchange):
-    """Any exchange in which ranks own ranges: they add up there, and encode the sums again.
-
-    Frames are cut by range, without decoding a value, and the parts sent to their owners. What an
-    owner does not say of the sums is added to its residual.
-    """
+    """Any exchange in which ranks own ranges: they add up there, and encode the sums again."""
 
     gathers_frames: ClassVar[bool] = False
     divides: ClassVar[bool] = True
@@ -58,9 +54,9 @@ class ReduceScatter(Owners):
     what is applied, N times, plus what is left in the residuals of all ranks equals what was put
     in, exactly for float32 values but for the rounding of sums.
 
-    With k entries a rank, k of them go out and k come in, whatever the number of ranks; with
-    `AllGather`, (N - 1) k come in. In return, a bucket takes four messages one after another
-    instead of one, and small sums are sent later. So this is for many ranks: see docs/exchanges.md.
+    With k entries a rank, k go out and k come in, whatever the number of ranks; with `AllGather`,
+    (N - 1) k come in. In return, a bucket takes four messages one after another instead of one, and
+    small sums are sent later. So this is for many ranks: see docs/exchanges.md.
 
     The codec needs a memory with a residual that can be undone: not `gradwire.memory.NoMemory`, and
     no ``low_memory``. It merges on the host.
@@ -93,17 +89,12 @@ class ReduceScatter(Owners):
 class QuantizedAllReduce(Owners):
     """Every rank sums a range of quantized entries, quantizes the sums, and sends them to all.
 
-    A reduce-scatter and an all-gather of quantized frames. The entries of a bucket are divided
-    among N ranks. A rank's frames are cut by range, their codes and scales copied as they are, and
-    the parts sent to their owners. Each owner decodes what it is sent, adds it up in rank order and
-    float32, encodes the sums with the codec's quantizer, with scales of their own, and sends them
-    to all ranks. What the second quantization does not say goes into the owner's own residual: as
-    with `AllGather`, what is applied, N times, plus what is left in the residuals of all ranks
-    equals what was put in, but for the rounding of sums. Without a memory
-    (`gradwire.memory.NoMemory`) the rounding errors of both quantizations are dropped. Random
-    numbers of the second are other ones than those of any encode: of the quantizer's seed, the
-    tensor, the step and the owner, so that its error is independent of the first one's and, where
-    the quantizer is unbiased, has mean zero.
+    As `ReduceScatter`, but owners send all of the sums. Codes and scales are cut as they are, and
+    the sums encoded with scales of their own; what is applied and what is left again equals what
+    was put in, but for the rounding of sums. Without a memory (`gradwire.memory.NoMemory`) the
+    rounding errors of both quantizations are dropped. Random numbers of the second are other ones
+    than those of any encode: of the quantizer's seed, the tensor, the step and the owner, so that
+    its error is independent of the first one's and, where the quantizer is unbiased, has mean zero.
 
     What is quantized again are sums, not means. A quantizer of a fixed range
     (`gradwire.quantize.Float16` with ``scaled=False``, `gradwire.quantize.Float8` with
@@ -116,15 +107,14 @@ class QuantizedAllReduce(Owners):
 
     For codecs that send every entry: `gradwire.onebit`, `gradwire.signsgd`, `gradwire.qsgd`,
     `gradwire.terngrad`, `gradwire.natural`, `gradwire.float8`, `gradwire.dense`; and for
-    `gradwire.adaptive`, whose owners send as many of the sums as a rank has sent them on average,
-    the largest, as with `ReduceScatter`. Not with ``low_memory``. It merges on the host.
+    `gradwire.adaptive`, whose owners send as many of the sums as with `ReduceScatter`. Not with
+    ``low_memory``. It merges on the host.
 
     References
     ----------
     Dryden, Moon, Jacobs, Van Essen, "Communication Quantization for Data-Parallel Training of Deep
-    Neural Networks", MLHPC 2016, section III: a reduce-scatter in which each rank quantizes its
-    data once and sends every other a slice of columns, and an all-gather of the sums, quantized
-    once more.
+    Neural Networks", MLHPC 2016, section III: a reduce-scatter of slices of columns that each rank
+    quantizes once, and an all-gather of the sums, quantized once more.
     """
 
     kind: ClassVar[str] = "quantized_all_reduce"

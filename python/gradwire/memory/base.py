@@ -1,41 +1,29 @@
 """The base class of memories, and the memory that keeps nothing."""
 
 import dataclasses
-from typing import ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar
 
-from gradwire import _validate
 from gradwire._part import Part
 
-__all__ = ["Memory", "NoMemory", "StorageDtype", "check_storage"]
-
-
-StorageDtype: TypeAlias = Literal["float32", "bfloat16"]
-"""Dtypes in which a residual may be kept."""
+__all__ = ["Memory", "NoMemory"]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Memory(Part):
-    """Any memory.
-
-    Attributes
-    ----------
-    keeps : bool
-        What is not sent is kept for later.
-    corrects : bool
-        The optimizer's momentum is applied here, and must not be applied again.
-    updates : bool
-        What is decoded is an update, to be subtracted from the parameter as it is, and not a
-        gradient: the optimizer's step was made here, at `gradwire.State.learning_rate`.
-    undoable : bool
-        `gradwire.State.rollback` works.
-    """
+    """Any memory."""
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
     _STATED: ClassVar[tuple[str, ...]] = ("keeps", "corrects", "updates", "undoable")
 
     keeps: ClassVar[bool]
+    """What is not sent is kept for later."""
     corrects: ClassVar[bool]
+    """The optimizer's momentum is applied here, and must not be applied again."""
     updates: ClassVar[bool]
+    """What is decoded is an update, to be subtracted from the parameter as it is, and not a
+    gradient: the optimizer's step was made here, at `gradwire.State.learning_rate`."""
+    _KEPT_AS: ClassVar[tuple[str, ...]] = ()
+    """Options that say how it is kept, and do not affect training."""
 
     @property
     def undoable(self) -> bool:
@@ -44,13 +32,10 @@ class Memory(Part):
 
     def kept_as(self, other: "Memory") -> "Memory":
         """Return the same memory, kept in as many buffers and in the same dtype as another."""
-        return self
-
-
-def check_storage(dtype: object, seed: object) -> int:
-    """Check the dtype of a residual, and return the seed of its rounding."""
-    _validate.choice("dtype", dtype, get_args(StorageDtype))
-    return _validate.integer("seed", seed, low=0)
+        if type(other) is not type(self):
+            return self
+        kept: dict[str, Any] = {name: getattr(other, name) for name in self._KEPT_AS}
+        return dataclasses.replace(self, **kept)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

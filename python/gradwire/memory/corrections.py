@@ -37,9 +37,9 @@ class MomentumCorrection(Memory):
         Also set ``u`` to zero where entries were sent, so that stale momentum does not keep pushing
         (momentum factor masking).
     clip : float, optional
-        Maximum Euclidean norm of ``g``, the gradient of this tensor on this rank; if its norm is
-        larger, ``g`` is scaled down first. The paper clips a different norm: that of the node's
-        whole gradient, over all tensors, at N**-0.5 times the threshold for the sum over N nodes.
+        Euclidean norm to which ``g``, the gradient of this tensor on this rank, is scaled down
+        first if it has a larger one. The paper clips that of the node's whole gradient, over all
+        tensors, at N**-0.5 times the threshold for the sum over N nodes.
 
     References
     ----------
@@ -58,17 +58,10 @@ class MomentumCorrection(Memory):
     undoable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        momentum = _validate.positive("momentum", self.momentum)
-        if momentum >= 1.0:
-            raise ValueError(f"momentum must be below 1, got {self.momentum!r}")
-        self._set("momentum", momentum)
+        self._check("momentum", _validate.positive, below=1)
         _validate.boolean("nesterov", self.nesterov)
         _validate.boolean("masking", self.masking)
-        if self.clip is not None:
-            clip = _validate.positive("clip", self.clip)
-            if clip == 0.0:
-                raise ValueError("clip must be greater than 0, got 0: pass None for no clipping")
-            self._set("clip", clip)
+        self._check_given("clip", _validate.clip)
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
@@ -104,18 +97,15 @@ class AdamCorrection(Memory):
         least).
     low_memory : bool
         Keep one buffer each of ``v`` and ``r`` instead of two, for the same frames and the same
-        state. Every encode reads all three once more, to find non-finite values before it writes;
-        a failed encode still changes nothing. `gradwire.State.rollback` raises an error, because
-        there is nothing to go back to. `gradwire.torch.ddp` writes the buffers when a whole step is
-        known to be good on all ranks.
+        state, as `Residual` does. Every encode reads all three once more.
 
     References
     ----------
     Kingma, Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015: algorithm 1, and
     section 2.1 for the bound.
 
-    Chen, Shen, Liu, Luo, "Efficient-Adam: Communication-Efficient Distributed Adam", arXiv 2022: a
-    distributed Adam with error feedback.
+    Chen, Shen, Liu, Luo, "Efficient-Adam: Communication-Efficient Distributed Adam", arXiv 2022:
+    with error feedback.
     """
 
     beta2: float = 0.999
@@ -125,25 +115,16 @@ class AdamCorrection(Memory):
     keeps: ClassVar[bool] = True
     corrects: ClassVar[bool] = False
     updates: ClassVar[bool] = True
+    _KEPT_AS: ClassVar[tuple[str, ...]] = ("low_memory",)
 
     def __post_init__(self) -> None:
-        beta2 = _validate.positive("beta2", self.beta2)
-        if beta2 >= 1.0:
-            raise ValueError(f"beta2 must be below 1, got {self.beta2!r}")
-        self._set("beta2", beta2)
-        eps = _validate.real("eps", self.eps)
-        if not float(np.finfo(np.float32).tiny) <= eps < math.inf:
+        self._check("beta2", _validate.positive, below=1)
+        self._check("eps", _validate.real)
+        if not float(np.finfo(np.float32).tiny) <= self.eps < math.inf:
             raise ValueError(f"eps must be above 0 and a normal float32, got {self.eps!r}")
-        self._set("eps", eps)
         _validate.boolean("low_memory", self.low_memory)
 
     @property
     def undoable(self) -> bool:
         """Whether there are second buffers, from which an encode can be undone."""
         return not self.low_memory
-
-    def kept_as(self, other: Memory) -> Memory:
-        """Return the same memory in as many buffers as another: it does not affect training."""
-        if not isinstance(other, AdamCorrection):
-            return self
-        return dataclasses.replace(self, low_memory=other.low_memory)

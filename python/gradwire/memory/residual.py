@@ -1,12 +1,15 @@
 """The residual of error feedback, and the low-pass filter of ScaleCom."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 from gradwire import _validate
-from gradwire.memory.base import Memory, StorageDtype, check_storage
+from gradwire.memory.base import Memory
 
-__all__ = ["LowPass", "Residual"]
+__all__ = ["LowPass", "Residual", "StorageDtype"]
+
+StorageDtype: TypeAlias = Literal["float32", "bfloat16"]
+"""Dtypes in which a residual may be kept."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -24,9 +27,9 @@ class Residual(Memory):
     low_memory : bool
         Keep one buffer of n elements instead of two, for the same frames and the same residual.
         Every encode first reads tensor and residual once more, to find non-finite values before
-        it writes; a failed encode still changes nothing. `gradwire.State.rollback` raises an error,
-        because there is nothing to go back to. `gradwire.torch.ddp` writes the buffer when a whole
-        step is known to be good on all ranks.
+        it writes; a failed encode still changes nothing. `gradwire.State.rollback` raises an error:
+        there is nothing to go back to. `gradwire.torch.ddp` writes the buffer when a whole step is
+        known to be good on all ranks.
     dtype : {"float32", "bfloat16"}
         What the residual is kept as. With bfloat16, all arithmetic is in float32, and what becomes
         the residual is then rounded up or down by chance, with the probabilities that make its
@@ -54,24 +57,18 @@ class Residual(Memory):
     keeps: ClassVar[bool] = True
     corrects: ClassVar[bool] = False
     updates: ClassVar[bool] = False
+    _KEPT_AS: ClassVar[tuple[str, ...]] = ("low_memory", "dtype", "seed")
 
     def __post_init__(self) -> None:
-        self._set("decay", _validate.unit_interval("decay", self.decay))
+        self._check("decay", _validate.unit_interval)
         _validate.boolean("low_memory", self.low_memory)
-        self._set("seed", check_storage(self.dtype, self.seed))
+        _validate.choice("dtype", self.dtype, get_args(StorageDtype))
+        self._check("seed", _validate.integer, low=0)
 
     @property
     def undoable(self) -> bool:
         """Whether there is a second buffer, from which an encode can be undone."""
         return not self.low_memory
-
-    def kept_as(self, other: Memory) -> Memory:
-        """Return the same residual, kept as another is."""
-        if not isinstance(other, Residual):
-            return self
-        return dataclasses.replace(
-            self, low_memory=other.low_memory, dtype=other.dtype, seed=other.seed
-        )
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -81,27 +78,21 @@ class LowPass(Memory):
     The memory of an entry that is not sent becomes ``memory + beta * tensor``. For an entry that is
     sent, ``(1 - beta) * memory`` remains, plus ``beta`` times the rounding error. This keeps the
     memories of the ranks similar even at high learning rates, so that one rank can select the
-    entries for all (`gradwire.exchange.LeaderIndices`).
-
-    The state holds two buffers of n elements that swap on success, float32 or, with
-    ``dtype="bfloat16"``, of half the size. The cost is that of `Residual`: one read of tensor and
-    memory, one write of the memory.
+    entries for all (`gradwire.exchange.LeaderIndices`). Its state and its cost are those of
+    `Residual` with two buffers: one read of tensor and memory, one write of the memory.
 
     Parameters
     ----------
     beta : float
         Filter coefficient, 0 < beta <= 1. With 1 it is `Residual`, bit for bit. The paper
         uses 0.1 to 0.3 with very large batches; with ordinary ones, values below 1 cost accuracy.
-    dtype : {"float32", "bfloat16"}
-        What the memory is kept as; see `Residual`.
-    seed : int
-        Seed of the random numbers that bfloat16 is rounded with; see `Residual`.
+    dtype, seed
+        What the memory is kept as, and the seed of its rounding; see `Residual`.
 
     References
     ----------
-    Chen, Ni, Lu, Cui, Chen, Sun, Wang, Venkataramani, Srinivasan, Zhang, Gopalakrishnan, "ScaleCom:
-    Scalable Sparsified Gradient Compression for Communication-Efficient Distributed Training",
-    NeurIPS 2020.
+    Chen et al., "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient
+    Distributed Training", NeurIPS 2020.
     """
 
     beta: float = 0.1
@@ -112,13 +103,9 @@ class LowPass(Memory):
     corrects: ClassVar[bool] = False
     updates: ClassVar[bool] = False
     undoable: ClassVar[bool] = True
+    _KEPT_AS: ClassVar[tuple[str, ...]] = ("dtype", "seed")
 
     def __post_init__(self) -> None:
-        self._set("beta", _validate.unit_interval("beta", self.beta))
-        self._set("seed", check_storage(self.dtype, self.seed))
-
-    def kept_as(self, other: Memory) -> Memory:
-        """Return the same filter, kept as another is."""
-        if not isinstance(other, LowPass):
-            return self
-        return dataclasses.replace(self, dtype=other.dtype, seed=other.seed)
+        self._check("beta", _validate.unit_interval)
+        _validate.choice("dtype", self.dtype, get_args(StorageDtype))
+        self._check("seed", _validate.integer, low=0)

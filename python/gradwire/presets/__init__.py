@@ -1,8 +1,8 @@
 """Published methods and common baselines, each a composition of parts.
 
-The options ``quantize``, ``memory`` and ``exchange`` are the other parts of the `gradwire.Codec`.
-With many ranks, pass ``exchange=gradwire.exchange.QuantizedAllReduce()`` to codecs that send every
-entry.
+The options ``quantize``, ``memory`` and ``exchange`` are the other parts of the `gradwire.Codec`:
+how values are coded, what happens to what is not sent, and how ranks combine their frames. With
+many ranks, pass ``exchange=gradwire.exchange.QuantizedAllReduce()`` to those that send every entry.
 
 `PRESETS` lists them by name for tools and command lines.
 """

@@ -1,4 +1,4 @@
-"""Presets: their description, the parts that most of them share, and the mapping of names."""
+"""Presets: their description, their registration, and the mapping of names."""
 
 import dataclasses
 import inspect
@@ -8,22 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gradwire import _plugins
 from gradwire.codec import Codec
 from gradwire.errors import PluginError
-from gradwire.exchange import AllGather
-from gradwire.memory import NoMemory, Residual
-from gradwire.quantize import Float32
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["DROP", "EXACT", "GATHER", "KEEP", "OWN", "Preset", "Registry", "preset"]
+__all__ = ["OWN", "Preset", "Registry", "preset"]
 
 Build = TypeVar("Build", bound=Callable[..., Codec])
-
-# Parts are immutable, so one instance of each can be the default of all codecs.
-EXACT = Float32()
-KEEP = Residual()
-DROP = NoMemory()
-GATHER = AllGather()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -33,7 +24,7 @@ class Preset:
     name: str
     """The name of the function in this package and in `gradwire`."""
     build: Callable[..., Codec]
-    """The function itself."""
+    """The function."""
     summary: str
     """A description in one line."""
     paper: str | None
@@ -56,7 +47,7 @@ OWN: list[Preset] = []
 
 
 def preset(
-    *, summary: str, paper: str | None, example: Mapping[str, Any]
+    *, summary: str, paper: str | None, example: Mapping[str, Any] | None = None
 ) -> Callable[[Build], Build]:
     """Register the decorated function as a preset, and add the paper to its docstring."""
 
@@ -65,7 +56,13 @@ def preset(
             cited = "\n\n".join(map(_citation, paper.split("; ")))
             build.__doc__ = f"{inspect.cleandoc(build.__doc__)}\n\nReferences\n----------\n{cited}"
         OWN.append(
-            Preset(name=build.__name__, build=build, summary=summary, paper=paper, example=example)
+            Preset(
+                name=build.__name__,
+                build=build,
+                summary=summary,
+                paper=paper,
+                example=example or {},
+            )
         )
         return build
 
@@ -120,8 +117,8 @@ def _load(entry: "EntryPoint") -> Preset:
     preset = _plugins.load(entry)
     if not isinstance(preset, Preset):
         reason = f"{entry.value} must be a gradwire.presets.Preset, got {preset!r}"
-        raise PluginError(entry.name, _plugins.distribution(entry), reason)
-    if preset.name != entry.name:
+    elif preset.name != entry.name:
         reason = f"the entry point is named {entry.name!r}, but its preset {preset.name!r}"
-        raise PluginError(entry.name, _plugins.distribution(entry), reason)
-    return preset
+    else:
+        return preset
+    raise PluginError(entry.name, _plugins.distribution(entry), reason)

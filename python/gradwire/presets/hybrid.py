@@ -1,15 +1,14 @@
 """Presets that send a few entries in one or two bits each."""
 
-from gradwire.codec import Codec
+from gradwire.codec import GATHER, KEEP, Codec
 from gradwire.exchange import Exchange
 from gradwire.memory import Memory, Residual
-from gradwire.presets._registry import GATHER, KEEP, preset
+from gradwire.presets._registry import preset
 from gradwire.quantize import Codebook, Quantizer, SignScale, TwoMeans
 from gradwire.sparsify import BinMax, ChunkTopK, Threshold, TwoSided
 
 __all__ = ["adacomp", "adaptive", "sparseloco", "strom"]
 
-# Parts are immutable, so one instance of each can be the default of all codecs.
 _TWO_BITS = Codebook(2)
 _FADING = Residual(decay=0.95)
 
@@ -18,7 +17,6 @@ _FADING = Residual(decay=0.95)
     summary="entries near the maximum of their bin, as signs and one magnitude",
     paper="Chen, Choi, Brand, Agrawal, Zhang, Gopalakrishnan: AdaComp : Adaptive Residual Gradient "
     "Compression for Data-Parallel Distributed Training, AAAI 2018",
-    example={},
 )
 def adacomp(bin: int | None = None, *, soft: float = 2.0, memory: Memory = KEEP) -> Codec:
     """Send the entries of each bin that pass AdaComp's soft threshold, as signs and one magnitude.
@@ -27,12 +25,8 @@ def adacomp(bin: int | None = None, *, soft: float = 2.0, memory: Memory = KEEP)
     gradients are homogeneous, fewer if only a few matter. The paper counts 8 or 16 bits per sent
     entry, including its position in the bin; frames take about 6 and 10.
 
-    Parameters
-    ----------
-    bin, soft
-        See `gradwire.sparsify.BinMax`. Choosing bins by the kind of layer needs `Codec.for_shape`.
-    memory
-        What happens to entries that are not sent.
+    See `gradwire.sparsify.BinMax` for ``bin`` and ``soft``. Choosing bins by the kind of layer
+    needs `Codec.for_shape`.
     """
     return Codec(
         sparsify=BinMax(bin, soft=soft), quantize=SignScale(scale="bin-max"), memory=memory
@@ -43,7 +37,6 @@ def adacomp(bin: int | None = None, *, soft: float = 2.0, memory: Memory = KEEP)
     summary="a fixed proportion of the entries, one bit each and two means per column",
     paper="Dryden, Jacobs, Moon, Van Essen: Communication Quantization for Data-Parallel Training "
     "of Deep Neural Networks, MLHPC 2016",
-    example={},
 )
 def adaptive(
     proportion: float = 32.0,
@@ -66,8 +59,6 @@ def adaptive(
         See `gradwire.quantize.TwoMeans`. Columns that follow the tensor's shape need
         `Codec.for_shape`. Each column costs eight bytes, so it should have many times
         ``proportion`` entries.
-    memory
-        What happens to entries that are not sent.
     """
     return Codec(
         sparsify=TwoSided(proportion, sample=sample, seed=seed),
@@ -90,8 +81,6 @@ def strom(threshold: float, *, memory: Memory = KEEP) -> Codec:
     ----------
     threshold : float
         In the units of the tensor, greater than 0; see `gradwire.sparsify.Threshold`.
-    memory
-        What happens to entries that are not sent.
     """
     if threshold == 0:
         raise ValueError(
@@ -119,9 +108,8 @@ def sparseloco(
 ) -> Codec:
     """Send the largest entries of each tile with 2-bit values and a decaying residual.
 
-    Designed for pseudo-gradients: the change of a model over many local steps. Use
-    `Codec.for_shape` for each tensor; it divides matrices into tiles and everything else into
-    chunks.
+    Designed for pseudo-gradients: the change of a model over many local steps. `Codec.for_shape`
+    divides matrices into tiles, and everything else into chunks.
 
     Parameters
     ----------
@@ -130,14 +118,10 @@ def sparseloco(
     quantize, memory
         As published: 2 bits per value and a residual that decays by 0.95 per step. Here the two
         bits are a sign and one of two fitted magnitudes; in the paper they select one of four bins
-        around the mean, of which the largest entries of a tile use only two.
+        around the mean, of which the largest entries of a tile use only two. The authors' code
+        sends 12-bit positions and one byte per value; here a position takes about 7.5 bits.
     exchange
         The authors' code averages over senders: ``gradwire.exchange.AllGather(mean="senders")``.
-
-    Notes
-    -----
-    The authors' code sends 12-bit positions and one byte per value; here a position takes about 7.5
-    bits and a value 2.
     """
     return Codec(
         sparsify=ChunkTopK(chunk, k, tile=tile),

@@ -1,8 +1,9 @@
 """Presets that send factors of low rank in place of matrices."""
 
-from gradwire.codec import Codec
+from gradwire.codec import KEEP, Codec
 from gradwire.exchange import LowRank
-from gradwire.presets._registry import DROP, KEEP, preset
+from gradwire.memory import NoMemory
+from gradwire.presets._registry import preset
 from gradwire.sparsify import All
 
 __all__ = ["powersgd"]
@@ -12,7 +13,6 @@ __all__ = ["powersgd"]
     summary="two factors of low rank in place of each matrix, summed by two all-reduces",
     paper="Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for "
     "Distributed Optimization, NeurIPS 2019",
-    example={},
 )
 def powersgd(rank: int = 2, *, warm_start: bool = True, error_feedback: bool = True) -> Codec:
     """Send two factors of low rank in place of each matrix, summed by two all-reduces.
@@ -32,6 +32,6 @@ def powersgd(rank: int = 2, *, warm_start: bool = True, error_feedback: bool = T
     """
     return Codec(
         sparsify=All(),
-        memory=KEEP if error_feedback else DROP,
+        memory=KEEP if error_feedback else NoMemory(),
         exchange=LowRank(rank, warm_start=warm_start),
     )

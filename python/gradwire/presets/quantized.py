@@ -2,21 +2,22 @@
 
 from typing import Literal
 
-from gradwire.codec import Codec
+from gradwire.codec import EXACT, GATHER, KEEP, Codec
 from gradwire.exchange import Exchange
-from gradwire.memory import AdamCorrection, Memory
-from gradwire.presets._registry import DROP, EXACT, GATHER, KEEP, preset
+from gradwire.memory import AdamCorrection, Memory, NoMemory
+from gradwire.presets._registry import preset
 from gradwire.quantize import Exponent, Float8, Quantizer, SignScale, Ternary, TwoMeans, Uniform
 from gradwire.sparsify import All
 
 __all__ = ["adam_onebit", "dense", "float8", "natural", "onebit", "qsgd", "signsgd", "terngrad"]
+
+_DROP = NoMemory()
 
 
 @preset(
     summary="the signs of Adam's local step and one magnitude per tensor, with error feedback",
     paper="Tang, Gan, Awan, Rajbhandari, Li, Lian, Liu, Zhang, He: 1-bit Adam: Communication "
     "Efficient Large-Scale Training with Adam's Convergence Speed, ICML 2021",
-    example={},
 )
 def adam_onebit(
     *,
@@ -28,19 +29,12 @@ def adam_onebit(
     """Send one bit per entry of each rank's own Adam steps: its sign, and one magnitude for all.
 
     What is decoded is an update and not a gradient: train with `gradwire.torch.optim.AdamW`, which
-    subtracts it.
+    subtracts it. In the paper all ranks share the second moment of a dense warm-up, and send a
+    momentum. Here each rank keeps its own second moment up to date from the start, and sends the
+    step.
 
-    Parameters
-    ----------
-    scale
-        The mean magnitude, or the root mean square; see `gradwire.quantize.SignScale`.
-    beta2, eps
-        See `gradwire.memory.AdamCorrection`.
-
-    Notes
-    -----
-    In the paper all ranks share the second moment of a dense warm-up, and send a momentum. Here
-    each rank keeps its own second moment up to date from the start, and sends the step.
+    See `gradwire.quantize.SignScale` for ``scale``, the mean magnitude or the root mean square, and
+    `gradwire.memory.AdamCorrection` for ``beta2`` and ``eps``.
     """
     memory = AdamCorrection(beta2=beta2, eps=eps)
     return Codec(sparsify=All(), quantize=SignScale(scale=scale), memory=memory, exchange=exchange)
@@ -49,20 +43,15 @@ def adam_onebit(
 @preset(
     summary="every entry, in 32 or 16 bits",
     paper=None,
-    example={},
 )
 def dense(
-    *, quantize: Quantizer = EXACT, memory: Memory = DROP, exchange: Exchange = GATHER
+    *, quantize: Quantizer = EXACT, memory: Memory = _DROP, exchange: Exchange = GATHER
 ) -> Codec:
     """Send every entry: the baseline, or a cast to 16 bits with a 16-bit quantizer.
 
     With ``memory=gradwire.memory.Residual()`` the rounding error of the cast is fed back.
-
-    Parameters
-    ----------
-    exchange : Exchange
-        `gradwire.exchange.AllReduce` sums the values on the wire and rounds every partial sum to
-        the quantizer's type; `gradwire.exchange.AllGather` sums them in float32 on every rank.
+    `gradwire.exchange.AllReduce` sums the values on the wire and rounds every partial sum to the
+    quantizer's type; `gradwire.exchange.AllGather` sums them in float32 on every rank.
     """
     return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)
 
@@ -71,17 +60,12 @@ def dense(
     summary="every entry as a sign and a power of two, stochastically rounded",
     paper="Horváth, Ho, Horváth, Sahu, Canini, Richtárik: Natural Compression for Distributed Deep "
     "Learning, MSML 2022",
-    example={},
 )
-def natural(*, seed: int = 0, memory: Memory = DROP, exchange: Exchange = GATHER) -> Codec:
+def natural(*, seed: int = 0, memory: Memory = _DROP, exchange: Exchange = GATHER) -> Codec:
     """Send every entry as a sign and a stochastically rounded power of two: a quarter of the bytes.
 
-    The rounding is unbiased, so no memory is needed.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the random numbers; see `gradwire.quantize.Exponent`.
+    The rounding is unbiased, so no memory is needed. Its random numbers have the ``seed`` of
+    `gradwire.quantize.Exponent`.
     """
     return Codec(sparsify=All(), quantize=Exponent(seed=seed), memory=memory, exchange=exchange)
 
@@ -91,7 +75,6 @@ def natural(*, seed: int = 0, memory: Memory = DROP, exchange: Exchange = GATHER
     paper="Micikevicius et al.: FP8 Formats for Deep Learning, arXiv 2022; Wang, Choi, Brand, "
     "Chen, Gopalakrishnan: Training Deep Neural Networks with 8-bit Floating Point Numbers, "
     "NeurIPS 2018",
-    example={},
 )
 def float8(
     format: Literal["e4m3", "e5m2"] = "e4m3",
@@ -99,22 +82,14 @@ def float8(
     rounding: Literal["nearest", "stochastic"] = "nearest",
     block: int | None = 256,
     seed: int = 0,
-    memory: Memory = DROP,
+    memory: Memory = _DROP,
     exchange: Exchange = GATHER,
 ) -> Codec:
     """Send every entry as an 8-bit float: a quarter of the bytes.
 
-    With ``memory=gradwire.memory.Residual()`` the rounding error is fed back. Sums over ranks are
-    computed in float32.
-
-    Parameters
-    ----------
-    format, rounding, block, seed
-        See `gradwire.quantize.Float8`.
-
-    Notes
-    -----
-    The format of the second paper, 1-5-2, is E5M2.
+    See `gradwire.quantize.Float8` for the options. With ``memory=gradwire.memory.Residual()`` the
+    rounding error is fed back. Sums over ranks are computed in float32. The format of the second
+    paper, 1-5-2, is E5M2.
     """
     quantize = Float8(format, rounding=rounding, block=block, seed=seed)
     return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)
@@ -131,13 +106,8 @@ def onebit(
 ) -> Codec:
     """Send one bit per entry, which decodes to the mean of its sign and column.
 
-    Parameters
-    ----------
-    column
-        See `gradwire.quantize.TwoMeans`; None derives it from the shape of each tensor in
-        `gradwire.Codec.for_shape`.
-    memory
-        What happens to the quantization error.
+    See `gradwire.quantize.TwoMeans` for ``column``; None derives it from the shape of each tensor
+    in `gradwire.Codec.for_shape`.
     """
     return Codec(sparsify=All(), quantize=TwoMeans(column=column), memory=memory, exchange=exchange)
 
@@ -146,19 +116,13 @@ def onebit(
     summary="one bit per entry and one magnitude per tensor, with error feedback",
     paper="Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD and other Gradient "
     "Compression Schemes, ICML 2019",
-    example={},
 )
 def signsgd(
     *, scale: Literal["mean", "rms"] = "mean", memory: Memory = KEEP, exchange: Exchange = GATHER
 ) -> Codec:
     """Send the sign of every entry, one bit each, and one magnitude for the whole tensor.
 
-    Parameters
-    ----------
-    scale
-        The mean magnitude, or the root mean square; see `gradwire.quantize.SignScale`.
-    memory
-        What happens to the quantization error.
+    See `gradwire.quantize.SignScale` for ``scale``, the mean magnitude or the root mean square.
     """
     return Codec(sparsify=All(), quantize=SignScale(scale=scale), memory=memory, exchange=exchange)
 
@@ -167,20 +131,15 @@ def signsgd(
     summary="two bits per entry: minus, zero or plus, stochastically rounded",
     paper="Wen, Xu, Yan, Wu, Wang, Chen, Li: TernGrad: Ternary Gradients to Reduce Communication "
     "in Distributed Deep Learning, NeurIPS 2017",
-    example={},
 )
 def terngrad(
-    *, clip: float | None = 2.5, seed: int = 0, memory: Memory = DROP, exchange: Exchange = GATHER
+    *, clip: float | None = 2.5, seed: int = 0, memory: Memory = _DROP, exchange: Exchange = GATHER
 ) -> Codec:
     """Send two bits per entry: zero or plus or minus one magnitude, stochastically rounded.
 
-    Parameters
-    ----------
-    clip, seed
-        See `gradwire.quantize.Ternary`.
-    memory
-        None, as in the paper: the rounding is unbiased for the clipped gradient, and its error is
-        larger than a memory can feed back.
+    See `gradwire.quantize.Ternary` for ``clip`` and ``seed``. There is no memory, as in the paper:
+    the rounding is unbiased for the clipped gradient, and its error is larger than a memory can
+    feed back.
     """
     return Codec(
         sparsify=All(), quantize=Ternary(clip=clip, seed=seed), memory=memory, exchange=exchange
@@ -191,7 +150,6 @@ def terngrad(
     summary="a few bits per entry: levels of a uniform grid, stochastically rounded",
     paper="Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD: Communication-Efficient SGD via Gradient "
     "Quantization and Encoding, NeurIPS 2017",
-    example={},
 )
 def qsgd(
     bits: int = 4,
@@ -199,20 +157,15 @@ def qsgd(
     block: int = 512,
     norm: Literal["l2", "max"] = "l2",
     seed: int = 0,
-    memory: Memory = DROP,
+    memory: Memory = _DROP,
     exchange: Exchange = GATHER,
 ) -> Codec:
     """Send a sign and a stochastically rounded level per entry.
 
-    Levels take a fixed number of bits; the paper also gives a variable-length code.
-
-    Parameters
-    ----------
-    bits, block, norm, seed
-        See `gradwire.quantize.Uniform`.
-    memory
-        The paper uses no memory: the rounding is unbiased. With one, the levels must be fine enough
-        for it (`gradwire.quantize.Quantizer.contracts`): ``norm="max"``, or shorter blocks.
+    Levels take a fixed number of bits; the paper also gives a variable-length code. It uses no
+    memory: the rounding is unbiased. With one, the levels must be fine enough for it
+    (`gradwire.quantize.Quantizer.contracts`): ``norm="max"``, or shorter blocks. See
+    `gradwire.quantize.Uniform` for the options.
     """
     quantize = Uniform(bits=bits, block=block, norm=norm, seed=seed)
     return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)

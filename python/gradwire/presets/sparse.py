@@ -3,10 +3,10 @@
 from typing import Literal
 
 from gradwire import _validate
-from gradwire.codec import Codec
+from gradwire.codec import EXACT, KEEP, Codec
 from gradwire.exchange import AllReduce, Exchange, LeaderIndices
 from gradwire.memory import AdamCorrection, LowPass, Memory, MomentumCorrection, Residual
-from gradwire.presets._registry import EXACT, KEEP, preset
+from gradwire.presets._registry import preset
 from gradwire.quantize import BFloat16, Quantizer
 from gradwire.sparsify import (
     SID,
@@ -31,7 +31,6 @@ __all__ = [
     "topk",
 ]
 
-# Parts are immutable, so one instance of each can be the default of all codecs.
 _HALF = BFloat16()
 _REDUCE = AllReduce()
 
@@ -53,20 +52,11 @@ def adam(
 
     What is decoded is an update and not a gradient: train with `gradwire.torch.optim.AdamW`, which
     subtracts it. Attached without a schedule, it sends more in the first steps: see
-    `gradwire.schedule.recommended`.
+    `gradwire.schedule.recommended`. What rounding takes away stays in the residual. The composition
+    with exact top-k is this library's.
 
-    Parameters
-    ----------
-    ratio
-        See `gradwire.sparsify.TopK`.
-    beta2, eps
-        See `gradwire.memory.AdamCorrection`.
-    quantize
-        How values are coded; what rounding takes away stays in the residual.
-
-    Notes
-    -----
-    The composition with exact top-k is this library's.
+    See `gradwire.sparsify.TopK` for ``ratio``, and `gradwire.memory.AdamCorrection` for ``beta2``
+    and ``eps``.
     """
     memory = AdamCorrection(beta2=beta2, eps=eps)
     return Codec(sparsify=TopK(ratio=ratio), quantize=quantize, memory=memory)
@@ -87,10 +77,7 @@ def topk(
 ) -> Codec:
     """Send exactly the k largest entries; keep the rest for later.
 
-    Parameters
-    ----------
-    ratio, k
-        See `gradwire.sparsify.TopK`. Pass exactly one of the two.
+    Pass either ``ratio`` or ``k``; see `gradwire.sparsify.TopK`.
     """
     return Codec(sparsify=TopK(ratio=ratio, k=k), quantize=quantize, memory=memory)
 
@@ -113,12 +100,8 @@ def sidco(
     """Send about ``ratio`` of the entries, above a threshold from a fitted distribution.
 
     ``stages="paper", band=None`` is the published method. The defaults keep the achieved count
-    within the band, even where the published controller gets stuck.
-
-    Parameters
-    ----------
-    ratio, distribution, stages, band
-        See `gradwire.sparsify.SID`.
+    within the band, even where the published controller gets stuck. See `gradwire.sparsify.SID` for
+    the options.
     """
     sparsify = SID(ratio, distribution=distribution, stages=stages, band=band)
     return Codec(sparsify=sparsify, quantize=quantize, memory=memory)
@@ -145,13 +128,9 @@ def dgc(
     The codec applies the momentum: give `gradwire.torch.optim.SGD` the same ``momentum=``, which it
     does not apply again. Warm up the ratio with `gradwire.schedule.WarmUp`.
 
-    Parameters
-    ----------
-    ratio, sample_ratio
-        See `gradwire.sparsify.SampledTopK`.
-    momentum, nesterov, masking, clip
-        See `gradwire.memory.MomentumCorrection`; ``clip`` applies to the norm of each tensor,
-        while the paper clips the norm of the node's whole gradient.
+    See `gradwire.sparsify.SampledTopK` for ``ratio`` and ``sample_ratio``, and
+    `gradwire.memory.MomentumCorrection` for the options of momentum. ``clip`` applies to the norm
+    of each tensor, while the paper clips the norm of the node's whole gradient.
     """
     return Codec(
         sparsify=SampledTopK(ratio, sample_ratio=sample_ratio),
@@ -186,17 +165,14 @@ def scalecom(
     chunk : int, optional
         Entries per chunk. Give either ``ratio`` or ``chunk``.
     beta : float
-        Filter coefficient of the residual, see `gradwire.memory.LowPass`. The default
-        of 1 is plain error feedback. The paper uses 0.1 for very large batches, where high
-        learning rates make the residuals of the ranks drift apart. With ordinary batch sizes,
-        values below 1 cost accuracy, because most of what is not sent is lost.
+        Filter coefficient of the residual, see `gradwire.memory.LowPass`; 1 is plain error
+        feedback. The paper uses 0.1 for very large batches, where high learning rates make the
+        residuals of the ranks drift apart. With ordinary batch sizes, values below 1 cost accuracy,
+        because most of what is not sent is lost.
     quantize
         How values are coded. They are summed as coded, so this must be a float type.
     """
-    if (ratio is None) == (chunk is None):
-        raise TypeError(
-            f"scalecom takes either ratio= or chunk=, got ratio={ratio!r} and chunk={chunk!r}"
-        )
+    _validate.either("scalecom", ratio=ratio, chunk=chunk)
     if ratio is not None:
         chunk = round(1 / _validate.unit_interval("ratio", ratio))
     assert chunk is not None
@@ -217,14 +193,8 @@ def scalecom(
 def threshold(threshold: float, *, quantize: Quantizer = EXACT, memory: Memory = KEEP) -> Codec:
     """Send every entry whose magnitude, residual included, is above a fixed threshold.
 
-    Parameters
-    ----------
-    threshold : float
-        In the units of the tensor; see `gradwire.sparsify.Threshold`.
-
-    Notes
-    -----
-    The paper sends plus or minus the threshold (see `strom`); this sends values.
+    It is in the units of the tensor; see `gradwire.sparsify.Threshold`. The paper sends plus or
+    minus the threshold (see `strom`); this sends values.
     """
     return Codec(sparsify=Threshold(threshold), quantize=quantize, memory=memory)
 
@@ -249,15 +219,9 @@ def randomk(
     """Send randomly drawn entries, at the same positions on all ranks; keep the rest for later.
 
     For the unbiased form without a memory, compose
-    ``Codec(sparsify=RandomK(ratio=..., scaled=True), memory=NoMemory())``.
-
-    Parameters
-    ----------
-    ratio, k, block, seed
-        See `gradwire.sparsify.RandomK`.
-    exchange
-        An all-reduce of the values by default. Quantizers whose codes cannot be summed need
-        `gradwire.exchange.AllGather`.
+    ``Codec(sparsify=RandomK(ratio=..., scaled=True), memory=NoMemory())``. See
+    `gradwire.sparsify.RandomK` for the options. Values are summed in an all-reduce by default;
+    quantizers whose codes cannot be summed need `gradwire.exchange.AllGather`.
     """
     sparsify = RandomK(ratio=ratio, k=k, block=block, seed=seed)
     return Codec(sparsify=sparsify, quantize=quantize, memory=memory, exchange=exchange)
@@ -280,12 +244,7 @@ def gaussiank(
     """Send about ``ratio`` of the entries, above a threshold from a normal distribution.
 
     The corrections of the threshold follow the authors' code (hclhkbu/GaussianK-SGD), not the
-    paper's text: see `gradwire.sparsify.Gaussian`.
-
-    Parameters
-    ----------
-    ratio, rounds, band
-        See `gradwire.sparsify.Gaussian`.
+    paper's text: see `gradwire.sparsify.Gaussian`, also for the options.
     """
     return Codec(
         sparsify=Gaussian(ratio, rounds=rounds, band=band), quantize=quantize, memory=memory
@@ -309,10 +268,6 @@ def redsync(
 
     The search usually ends without a suitable threshold and then sends exactly what `topk` sends;
     on heavy tails it nearly always does. The paper trims small layers and searches in large ones.
-
-    Parameters
-    ----------
-    ratio, method
-        See `gradwire.sparsify.Trimmed`.
+    See `gradwire.sparsify.Trimmed` for the options.
     """
     return Codec(sparsify=Trimmed(ratio, method=method), quantize=quantize, memory=memory)

@@ -11,40 +11,30 @@ __all__ = ["Quantizer"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Quantizer(Part):
-    """Any quantizer: one of this package, or a `gradwire.extension.Quantizer`.
-
-    Attributes
-    ----------
-    summed_as : str or None
-        Name of the dtype in which the values of several ranks can be summed on the wire; None if
-        they cannot.
-    largest : float or None
-        The largest magnitude that it represents: greater ones saturate. None if it scales values.
-    contracts : bool
-        Its error is smaller than the values, in whichever order they come, so that a memory can
-        feed it back. The error of one that does not contract grows from encode to encode there.
-    needs_memory : bool
-        So little is sent that training without a memory may not converge.
-    """
+    """Any quantizer: one of this package, or a `gradwire.extension.Quantizer`."""
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
     _STATED: ClassVar[tuple[str, ...]] = ("summed_as", "contracts", "needs_memory")
 
     needs_memory: ClassVar[bool]
+    """So little is sent that training without a memory may not converge."""
 
     @property
     def summed_as(self) -> str | None:
-        """The dtype in which values of several ranks can be summed, if they can."""
+        """The dtype in which values of several ranks can be summed on the wire, if they can."""
         raise NotImplementedError
 
     @property
     def largest(self) -> float | None:
-        """The largest magnitude that it can represent, if it does not scale values."""
+        """The largest magnitude that it represents: greater ones saturate. None if it scales."""
         return None
 
     @property
     def contracts(self) -> bool:
-        """Whether its error is smaller than the values, so that a memory can feed it back."""
+        """Whether its error is smaller than the values, in whichever order they come.
+
+        A memory can feed it back only then: else it would grow there from encode to encode.
+        """
         raise NotImplementedError
 
     def check_summable(self, exchange: str) -> None:
@@ -57,7 +47,7 @@ class Quantizer(Part):
             )
 
     def check_feedback(self) -> None:
-        """Raise a ValueError if the error would grow in a memory: it does not contract."""
+        """Raise a ValueError if the quantizer does not contract."""
         if not self.contracts:
             raise ValueError(
                 f"the error of {self!r} can be larger than the values, and a memory that feeds it "

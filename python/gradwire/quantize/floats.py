@@ -74,10 +74,8 @@ class Float8(Quantizer):
     The scale is the smallest power of two that brings the largest magnitude of the block into the
     range of the format, so multiplying by it is exact. Values beyond the largest code (unscaled
     values, and magnitudes within an eighth of the largest float32) saturate: neither infinity nor
-    NaN is ever written. Frames are decoded to float32 before they are added, so a sum over any
-    number of ranks has float32 rounding.
-
-    Costs one more read of the values, from the cache.
+    NaN is ever written. Frames are decoded to float32 before they are added, whatever the number of
+    ranks. Costs one more read of the values, from the cache.
 
     Parameters
     ----------
@@ -85,11 +83,10 @@ class Float8(Quantizer):
         Four bits of exponent and three of mantissa, from 2**-9 to 448 times the scale; or five and
         two, from 2**-16 to 57344 times the scale.
     rounding : {"nearest", "stochastic"}
-        Round to the nearest code, ties to even; or randomly to one of the two neighbours, without
-        bias. Stochastic rounding needs a state, which seeds the random numbers.
+        To the nearest code, ties to even; or randomly to one of the two neighbours, without bias,
+        which needs a state to seed the random numbers.
     block : int, optional
-        Entries per scale, at least 1. Each scale takes four bytes. None rounds the values as they
-        are, without scales.
+        Entries per scale, at least 1; a scale takes four bytes. None rounds values as they are.
     seed : int
         Seed of stochastic rounding, 0 to 2**64 - 1.
 
@@ -115,9 +112,8 @@ class Float8(Quantizer):
     def __post_init__(self) -> None:
         _validate.choice("format", self.format, ("e4m3", "e5m2"))
         _validate.choice("rounding", self.rounding, ("nearest", "stochastic"))
-        if self.block is not None:
-            self._set("block", _validate.integer("block", self.block, low=1, high=2**32 - 1))
-        self._set("seed", _validate.integer("seed", self.seed, low=0, high=2**64 - 1))
+        self._check_given("block", _validate.integer, low=1, high=2**32 - 1)
+        self._check("seed", _validate.integer, low=0, high=2**64 - 1)
 
     @property
     def largest(self) -> float | None:

@@ -48,11 +48,10 @@ class Uniform(Quantizer):
     needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self._set("bits", _validate.integer("bits", self.bits, low=2, high=8))
-        block = _validate.integer("block", self.block, low=1, high=_validate.MAX_NUMEL)
-        self._set("block", block)
+        self._check("bits", _validate.integer, low=2, high=8)
+        self._check("block", _validate.integer, low=1, high=_validate.MAX_NUMEL)
         _validate.choice("norm", self.norm, ("l2", "max"))
-        self._set("seed", _validate.integer("seed", self.seed, low=0))
+        self._check("seed", _validate.integer, low=0)
 
     @property
     def contracts(self) -> bool:
@@ -82,8 +81,7 @@ class Exponent(Quantizer):
     smallest power is randomly rounded to it or to zero. Zeros are exact. Only magnitudes above
     2**127, half of the largest float32, are biased: they become 2**127.
 
-    Needs a state, which seeds the random numbers. Costs one more read of the values, from the
-    cache.
+    Needs a state for the random numbers. Costs one more read of the values, from the cache.
 
     Parameters
     ----------
@@ -103,19 +101,18 @@ class Exponent(Quantizer):
     needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self._set("seed", _validate.integer("seed", self.seed, low=0, high=2**64 - 1))
+        self._check("seed", _validate.integer, low=0, high=2**64 - 1)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Codebook(Quantizer):
     """A sign and one of ``2**(bits - 1)`` magnitudes, fitted for the least squared error.
 
-    Meant for selected entries, which lie on both sides of zero but not near it. The magnitudes are
-    fitted to each block of 4096 entries and sent as float32. With the same number of bits, the
-    error of quantizers with bins around the mean is larger by half or more.
+    The magnitudes are fitted to each block of 4096 entries and sent as float32. With the same
+    number of bits, the error of quantizers with bins around the mean is larger by half or more.
 
-    The fit costs several nanoseconds per entry, more than any other quantizer. Use it for a
-    selection rather than for every entry.
+    Meant for selected entries, which lie on both sides of zero but not near it: the fit costs
+    several nanoseconds per entry, more than any other quantizer.
 
     Parameters
     ----------
@@ -137,4 +134,4 @@ class Codebook(Quantizer):
     needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self._set("bits", _validate.integer("bits", self.bits, low=1, high=4))
+        self._check("bits", _validate.integer, low=1, high=4)

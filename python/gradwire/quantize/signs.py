@@ -20,9 +20,7 @@ _OWN = ("mean", "rms")
 class SignScale(Quantizer):
     """1 bit: the sign. All entries of a frame share one magnitude.
 
-    The quantizer is biased; a codec without a memory issues a warning. Zeros count as positive, and
-    the error stays in the residual.
-
+    The quantizer is biased; a codec without a memory issues a warning. Zeros count as positive.
     Costs a second read of the tensor if every entry is sent.
 
     Parameters
@@ -100,9 +98,7 @@ class TwoMeans(Quantizer):
     needs_memory: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.column is not None:
-            column = _validate.integer("column", self.column, low=1, high=_validate.MAX_NUMEL)
-            self._set("column", column)
+        self._check_given("column", _validate.integer, low=1, high=_validate.MAX_NUMEL)
 
     def for_shape(self, shape: Sequence[int]) -> Self:
         """Return the part with the column for tensors of this shape, if none was given."""
@@ -117,9 +113,8 @@ class Ternary(Quantizer):
 
     The magnitude M is the largest magnitude after clipping. An entry of magnitude m becomes M with
     probability m / M and zero otherwise, so rounding is unbiased for the clipped values. The error
-    is larger than a memory can feed back, and a codec with both is refused.
-
-    Costs a second read of the tensor if every entry is sent.
+    is larger than a memory can feed back, and a codec with both is refused. Costs a second read of
+    the tensor if every entry is sent.
 
     Parameters
     ----------
@@ -144,12 +139,8 @@ class Ternary(Quantizer):
     needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.clip is not None:
-            clip = _validate.positive("clip", self.clip)
-            if clip == 0.0:
-                raise ValueError("clip must be greater than 0, got 0: pass None for no clipping")
-            self._set("clip", clip)
-        self._set("seed", _validate.integer("seed", self.seed, low=0))
+        self._check_given("clip", _validate.clip)
+        self._check("seed", _validate.integer, low=0)
 
     @property
     def _contracting(self) -> str:

@@ -16,11 +16,11 @@ class Accordion(Schedule):
     """Low compression in critical regimes of training, high compression otherwise.
 
     Each parameter has its own regime. Every `interval` epochs, the norm of the sum of a parameter's
-    gradients over one epoch is compared with the norm `interval` epochs earlier. The regime is
-    critical if the norm has changed by a fraction of `eta` or more. The first epochs are critical,
-    and all parameters become critical when the learning rate is lowered. Measuring takes a buffer
-    of n entries and one pass per step, on rank 0, in one epoch of each interval. In a hierarchy it
-    takes one of the rank's share, on the ranks of the first node.
+    gradients over one epoch is compared with that of `interval` epochs earlier. The regime is
+    critical if it has changed by a fraction of `eta` or more, in the first epochs, and for all
+    parameters when the learning rate is lowered. Measuring takes a buffer of n entries and one pass
+    per step, on rank 0, in one epoch of each interval; in a hierarchy one of the rank's share, on
+    the ranks of the first node.
 
     Parameters
     ----------
@@ -47,19 +47,18 @@ class Accordion(Schedule):
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
-            value = getattr(self, name)
-            if not isinstance(value, Codec):
-                self._set(name, _validate.unit_interval(name, value))
+            if not isinstance(getattr(self, name), Codec):
+                self._check(name, _validate.unit_interval)
         ratios = [each for each in (self.low, self.high) if not isinstance(each, Codec)]
         if ratios != sorted(ratios, reverse=True):
             raise ValueError(
                 "low stands for low compression, which sends more: low must be at least high, "
                 f"got {self.low} and {self.high}"
             )
-        self._set("eta", _validate.positive("eta", self.eta))
+        self._check("eta", _validate.positive)
         if self.eta == 0.0:
             raise ValueError("eta must be greater than 0: with 0 every regime would be critical")
-        self._set("interval", _validate.integer("interval", self.interval, low=1))
+        self._check("interval", _validate.integer, low=1)
 
     def is_critical(self, previous: float, current: float) -> bool:
         """Return whether the change from a previous to a current norm is critical.
@@ -95,14 +94,6 @@ class Accordion(Schedule):
                 f"they send, got {setting!r} for {codec!r}"
             )
         return setting
-
-    def get_config(self) -> dict[str, Any]:
-        """Return ``{"kind": ..., field: value, ...}``, with the config of a codec for a codec."""
-        config = super().get_config()
-        return {
-            name: value.get_config() if isinstance(value, Codec) else value
-            for name, value in config.items()
-        }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:

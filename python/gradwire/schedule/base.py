@@ -10,13 +10,7 @@ __all__ = ["Constant", "Schedule", "ratio_of", "with_ratio"]
 
 
 def ratio_of(codec: Codec) -> float:
-    """Return the ratio of a codec's sparsifier.
-
-    Raises
-    ------
-    ValueError
-        It has none.
-    """
+    """Return the ratio of a codec's sparsifier, or raise a ValueError if it has none."""
     ratio: float | None = getattr(codec.sparsify, "ratio", None)
     if ratio is None:
         raise ValueError(
@@ -35,18 +29,13 @@ def with_ratio(codec: Codec, ratio: float) -> Codec:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Schedule(Part):
-    """Any schedule.
-
-    Attributes
-    ----------
-    by_epoch_alone : bool
-        The codec of an epoch depends on nothing else, so that `BySteps` can have it.
-    """
+    """Any schedule."""
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
     _STATED: ClassVar[tuple[str, ...]] = ("by_epoch_alone",)
 
     by_epoch_alone: ClassVar[bool]
+    """The codec of an epoch depends on nothing else, so that `BySteps` can have it."""
 
     @property
     def last(self) -> int | None:

@@ -46,15 +46,9 @@ class WarmUp(Schedule):
     def code(cls, ratio: float, epochs: int) -> Self:
         """Return the warm-up of the authors' code, which differs from that of the paper.
 
-        Epoch e has the ratio ``max(c ** (e + 1), ratio)`` with ``c = ratio ** (1 / (epochs + 1))``:
-        for 0.001 over 5 epochs, 0.316, 0.1, 0.0316, 0.01 and 0.00316.
-
-        Parameters
-        ----------
-        ratio : float
-            Ratio of the codec.
-        epochs : int
-            Length of the warm-up.
+        Of a warm-up of so many epochs to the ratio of the codec, epoch e has the ratio
+        ``max(c ** (e + 1), ratio)`` with ``c = ratio ** (1 / (epochs + 1))``: for 0.001 over 5
+        epochs, 0.316, 0.1, 0.0316, 0.01 and 0.00316.
         """
         ratio = _validate.unit_interval("ratio", ratio)
         epochs = _validate.integer("epochs", epochs, low=0, high=10_000)
@@ -102,7 +96,7 @@ class DenseWarmUp(Schedule):
     by_epoch_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self._set("epochs", _validate.integer("epochs", self.epochs, low=0))
+        self._check("epochs", _validate.integer, low=0)
 
     @property
     def last(self) -> int:
@@ -124,11 +118,9 @@ class BySteps(Schedule):
     Parameters
     ----------
     schedule : gradwire.schedule.Schedule
-        One that depends on the epoch alone. `Accordion` does not: it compares the gradients of
-        whole epochs.
+        One that depends on the epoch alone: not `Accordion`, which compares whole epochs.
     steps : int
-        How many steps count as one epoch, at least 1. A step is an exchanged backward pass that
-        was not rolled back.
+        Steps that count as one epoch, at least 1: exchanged backward passes not rolled back.
     """
 
     schedule: Schedule
@@ -144,13 +136,10 @@ class BySteps(Schedule):
                 f"{self.schedule!r} cannot advance by steps: it depends on more than the epoch; "
                 "call handle.epoch() with it"
             )
-        self._set("steps", _validate.integer("steps", self.steps, low=1))
+        self._check("steps", _validate.integer, low=1)
 
     def epoch_at(self, step: int) -> int:
-        """Return the epoch of the inner schedule at a step; both count from 0.
-
-        The last one has no end.
-        """
+        """Return the epoch of the inner schedule at a step; both count from 0, the last stays."""
         epoch, last = step // self.steps, self.last
         return epoch if last is None else min(epoch, last)
 
@@ -162,10 +151,6 @@ class BySteps(Schedule):
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
         """Return the codec for an epoch of the inner schedule, as `epoch_at` returns it."""
         return self.schedule.codec_at(codec, epoch)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return ``{"kind": ..., "schedule": ..., "steps": ...}``."""
-        return super().get_config() | {"schedule": self.schedule.get_config()}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
@@ -186,15 +171,10 @@ def recommended(codec: Codec) -> Schedule:
 
     Entries wait for 1 / ratio steps on average, which costs most at the beginning of a training,
     when weights move fastest. So codecs that send steps, as `gradwire.adam` does, send 2 % of the
-    entries in their first 100 steps, if they send less later: as many steps for every ratio,
-    because 1 / ratio of them, at 0.1 %, would be the bytes of 20,000 others. 5 % gives back a
-    little more, but ruins training at high learning rates (``docs/ablations.md``). All other codecs
-    send from the start what they send later.
-
-    Returns
-    -------
-    gradwire.schedule.Schedule
-        ``BySteps(WarmUp((0.02,)), 100)``, or ``Constant()``.
+    entries in their first 100 steps, if they send less later: ``BySteps(WarmUp((0.02,)), 100)``. It
+    is as many steps for every ratio, because 1 / ratio of them, at 0.1 %, would be the bytes of
+    20,000 others. 5 % gives back a little more, but ruins training at high learning rates
+    (``docs/ablations.md``). All other codecs send what they send later: ``Constant()``.
     """
     ratio = getattr(codec.sparsify, "ratio", None)
     if codec.memory.updates and ratio is not None and ratio < RATIO:

@@ -10,25 +10,17 @@ __all__ = ["All", "Sparsifier"]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Sparsifier(Part):
-    """Any sparsifier: one of this package, or a `gradwire.extension.Sparsifier`.
-
-    Attributes
-    ----------
-    selects : bool
-        Only some of the entries are sent, with their positions.
-    shared : bool
-        All ranks send the same entries; `count` says how many.
-    magnitude : str or None
-        The ``scale`` of `gradwire.quantize.SignScale` that takes its magnitude from this
-        sparsifier, if there is one.
-    """
+    """Any sparsifier: one of this package, or a `gradwire.extension.Sparsifier`."""
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
     _STATED: ClassVar[tuple[str, ...]] = ("selects", "shared", "magnitude")
 
     selects: ClassVar[bool]
+    """Only some of the entries are sent, with their positions."""
     shared: ClassVar[bool]
+    """All ranks send the same entries; `count` says how many."""
     magnitude: ClassVar[str | None]
+    """The ``scale`` of `gradwire.quantize.SignScale` whose magnitude it provides, if any."""
 
     def count(self, numel: int) -> int:
         """Return the number of entries that every rank sends; only of a shared selection."""

@@ -15,12 +15,12 @@ class RandomK(Sparsifier):
     """Select k entries uniformly at random without replacement.
 
     The positions depend only on the seed, the name of the state (`Codec.init_state`) and its step
-    count. Ranks that agree on these draw the same positions, and every step draws new ones. No
-    other random state is read or written. The positions take nine bytes per frame, whatever k is.
+    count, and take nine bytes per frame, whatever k is. Ranks that agree on these draw the same
+    positions, and every step draws new ones. No other random state is read or written.
 
-    Every drawn entry is sent, including zeros. So, unlike with the other sparsifiers, all ranks
-    are guaranteed to have the same positions. A limit on the size of the frame reduces the number
-    of entries drawn, equally on all ranks with the same limit.
+    Every drawn entry is sent, including zeros, so that all ranks have the same positions. A limit
+    on the size of the frame reduces the number of entries drawn, equally on all ranks with the same
+    limit.
 
     With a residual, a step costs one pass over n values. Without a memory only the drawn entries
     are read, so a non-finite value is detected only if it is drawn.
@@ -58,16 +58,11 @@ class RandomK(Sparsifier):
     magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        if (self.ratio is None) == (self.k is None):
-            raise TypeError(
-                f"RandomK takes either ratio= or k=, got ratio={self.ratio!r} and k={self.k!r}"
-            )
-        if self.ratio is not None:
-            self._set("ratio", _validate.unit_interval("ratio", self.ratio))
-        if self.k is not None:
-            self._set("k", _validate.integer("k", self.k, low=1, high=_validate.MAX_NUMEL))
+        _validate.either("RandomK", ratio=self.ratio, k=self.k)
+        self._check_given("ratio", _validate.unit_interval)
+        self._check_given("k", _validate.integer, low=1, high=_validate.MAX_NUMEL)
         _validate.boolean("block", self.block)
-        self._set("seed", _validate.integer("seed", self.seed, low=0, high=2**64 - 1))
+        self._check("seed", _validate.integer, low=0, high=2**64 - 1)
         _validate.boolean("scaled", self.scaled)
 
     def count(self, numel: int) -> int:

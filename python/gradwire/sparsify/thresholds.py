@@ -30,13 +30,9 @@ class Threshold(Sparsifier):
     magnitude: ClassVar[str | None] = "threshold"
 
     def __post_init__(self) -> None:
-        value = _validate.positive("threshold", self.threshold)
-        if value > _FLOAT32_MAX:
+        self._check("threshold", _validate.positive)
+        if self.threshold > _FLOAT32_MAX:
             raise ValueError(f"threshold must fit a float32, got {self.threshold!r}")
-        self._set("threshold", value)
-
-
-_MAX_STAGES = 64
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -93,18 +89,14 @@ class SID(Sparsifier):
     magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        self._set("ratio", _validate.unit_interval("ratio", self.ratio))
+        self._check("ratio", _validate.unit_interval)
         _validate.choice("distribution", self.distribution, ("pareto", "exponential", "gamma"))
         if isinstance(self.stages, str):
             _validate.choice("stages", self.stages, ("adaptive", "paper", "tracking"))
         else:
-            self._set("stages", _validate.integer("stages", self.stages, low=1, high=_MAX_STAGES))
-        if self.band is not None:
-            self._set("band", _validate.band("band", self.band))
-        first = _validate.unit_interval("first_ratio", self.first_ratio)
-        if first == 1.0:
-            raise ValueError("first_ratio must be less than 1, got 1.0")
-        self._set("first_ratio", first)
+            self._check("stages", _validate.integer, low=1, high=64)
+        self._check_given("band", _validate.band)
+        self._check("first_ratio", _validate.unit_interval, below=1)
 
 
 _CONVOLUTION, _OTHER = 50, 500
@@ -147,21 +139,14 @@ class BinMax(Sparsifier):
     magnitude: ClassVar[str | None] = "bin-max"
 
     def __post_init__(self) -> None:
-        if self.bin is not None:
-            self._set("bin", _validate.integer("bin", self.bin, low=1, high=_validate.MAX_NUMEL))
-        soft = _validate.positive("soft", self.soft)
-        if soft < 1.0:
-            raise ValueError(f"soft must be at least 1, got {self.soft!r}")
-        self._set("soft", soft)
+        self._check_given("bin", _validate.integer, low=1, high=_validate.MAX_NUMEL)
+        self._check("soft", _validate.positive, low=1)
 
     def for_shape(self, shape: Sequence[int]) -> Self:
         """Return the part with the paper's bins for tensors of this shape, if none were set."""
         if self.bin is not None:
             return self
         return dataclasses.replace(self, bin=_CONVOLUTION if len(shape) >= 3 else _OTHER)
-
-
-_MAX_SAMPLE = 2**24
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -171,8 +156,6 @@ class TwoSided(Sparsifier):
     The thresholds are estimated from a sample so that about one entry in ``proportion`` is
     selected: each is the smallest magnitude of its sign among the sample's largest entries. At
     most 4 n / proportion entries are sent, the largest, however far off the sample is.
-
-    A steady step reads the n values once.
 
     Parameters
     ----------
@@ -200,17 +183,9 @@ class TwoSided(Sparsifier):
     magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        proportion = _validate.positive("proportion", self.proportion)
-        if proportion < 1.0:
-            raise ValueError(f"proportion must be at least 1, got {self.proportion!r}")
-        self._set("proportion", proportion)
-        if self.sample is not None:
-            sample = _validate.integer("sample", self.sample, low=1, high=_MAX_SAMPLE)
-            self._set("sample", sample)
-        self._set("seed", _validate.integer("seed", self.seed, low=0))
-
-
-_MAX_ROUNDS = 64
+        self._check("proportion", _validate.positive, low=1)
+        self._check_given("sample", _validate.integer, low=1, high=2**24)
+        self._check("seed", _validate.integer, low=0)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -228,14 +203,12 @@ class Gaussian(Sparsifier):
     (hclhkbu/GaussianK-SGD, ``compression.py``): its loop corrects three times, but sends what it
     counted before the third correction.
 
-    A steady step reads the n values once.
-
     Parameters
     ----------
     ratio : float
         Fraction of entries to send, 0 < ratio <= 1.
     rounds : int
-        Maximum number of corrections, 0 to 64. The authors' code has two that take effect.
+        Maximum number of corrections, 0 to 64.
     band : (float, float) or None
         Guaranteed bounds on achieved count / target count, 0 <= low <= 1 <= high; outside them
         exactly the target is selected. None accepts whatever the last threshold selects, as
@@ -257,10 +230,9 @@ class Gaussian(Sparsifier):
     magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        self._set("ratio", _validate.unit_interval("ratio", self.ratio))
-        self._set("rounds", _validate.integer("rounds", self.rounds, low=0, high=_MAX_ROUNDS))
-        if self.band is not None:
-            self._set("band", _validate.band("band", self.band))
+        self._check("ratio", _validate.unit_interval)
+        self._check("rounds", _validate.integer, low=0, high=64)
+        self._check_given("band", _validate.band)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -274,8 +246,6 @@ class Trimmed(Sparsifier):
     steps or more on Student's t(3), and in a fifth to three quarters of the steps on normal and
     Laplace distributions with error feedback. (The search in the authors' code moves the wrong
     bound when too few entries are above.)
-
-    A steady step reads the n values once.
 
     Parameters
     ----------
@@ -303,9 +273,6 @@ class Trimmed(Sparsifier):
     magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        self._set("ratio", _validate.unit_interval("ratio", self.ratio))
+        self._check("ratio", _validate.unit_interval)
         _validate.choice("method", self.method, ("trim", "search"))
-        step = _validate.unit_interval("step", self.step)
-        if step == 1.0:
-            raise ValueError(f"step must be less than 1, got {self.step!r}")
-        self._set("step", step)
+        self._check("step", _validate.unit_interval, below=1)

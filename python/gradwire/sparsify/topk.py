@@ -15,14 +15,12 @@ __all__ = ["ChunkTopK", "SampledTopK", "TopK"]
 class TopK(Sparsifier):
     """Select exactly the k entries of largest magnitude, by radix selection on the float bits.
 
-    A tensor with fewer than k non-zeros sends those. Pass either ``ratio`` or ``k``.
-
     Parameters
     ----------
     ratio : float, optional
-        k = max(1, floor(ratio * n)), 0 < ratio <= 1.
+        k = max(1, floor(ratio * n)), 0 < ratio <= 1. Pass either ``ratio`` or ``k``.
     k : int, optional
-        Number of entries, at least 1. A tensor with fewer entries sends all of them.
+        Number of entries, at least 1. A tensor with fewer non-zeros sends those.
     """
 
     ratio: float | None = None
@@ -33,14 +31,9 @@ class TopK(Sparsifier):
     magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        if (self.ratio is None) == (self.k is None):
-            raise TypeError(
-                f"TopK takes either ratio= or k=, got ratio={self.ratio!r} and k={self.k!r}"
-            )
-        if self.ratio is not None:
-            self._set("ratio", _validate.unit_interval("ratio", self.ratio))
-        if self.k is not None:
-            self._set("k", _validate.integer("k", self.k, low=1, high=_validate.MAX_NUMEL))
+        _validate.either("TopK", ratio=self.ratio, k=self.k)
+        self._check_given("ratio", _validate.unit_interval)
+        self._check_given("k", _validate.integer, low=1, high=_validate.MAX_NUMEL)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -50,9 +43,7 @@ class SampledTopK(Sparsifier):
     The threshold is the magnitude that a fraction k / n of the sample exceeds. If fewer than
     ``lower * k`` entries reach it, it is lowered, up to ten times. If more than k reach it, the
     largest k are sent. The authors' code keeps the first k by position instead, which starves the
-    end of the tensor.
-
-    A steady step reads the n values once, plus the sample.
+    end of the tensor. A steady step reads the n values once, plus the sample.
 
     Parameters
     ----------
@@ -66,11 +57,11 @@ class SampledTopK(Sparsifier):
         If far too many entries reach the threshold, select among them at once ("hierarchical").
         False raises the threshold first. At most k are sent in either case.
     upper : float
-        ``upper * k`` entries and more are far too many if ``resample`` is off; the threshold is
-        then multiplied by ``upper``. Greater than 1.
+        ``upper * k`` entries and more, if ``resample`` is off, are far too many and multiply the
+        threshold by ``upper``. Greater than 1.
     lower : float
-        Fewer than ``lower * k`` entries are too few; the threshold is then multiplied by
-        ``lower``. Between 0 and 1.
+        Fewer than ``lower * k`` entries are too few and multiply the threshold by ``lower``.
+        Between 0 and 1.
     seed : int
         Seed of the sample, which also depends on the name of the tensor and the step.
 
@@ -94,22 +85,15 @@ class SampledTopK(Sparsifier):
     magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        self._set("ratio", _validate.unit_interval("ratio", self.ratio))
-        self._set("sample_ratio", _validate.unit_interval("sample_ratio", self.sample_ratio))
+        self._check("ratio", _validate.unit_interval)
+        self._check("sample_ratio", _validate.unit_interval)
         _validate.boolean("strided", self.strided)
         _validate.boolean("resample", self.resample)
-        upper = _validate.positive("upper", self.upper)
-        if upper <= 1.0:
+        self._check("upper", _validate.positive)
+        if self.upper <= 1.0:
             raise ValueError(f"upper must be greater than 1, got {self.upper!r}")
-        lower = _validate.unit_interval("lower", self.lower)
-        if lower == 1.0:
-            raise ValueError(f"lower must be less than 1, got {self.lower!r}")
-        self._set("upper", upper)
-        self._set("lower", lower)
-        self._set("seed", _validate.integer("seed", self.seed, low=0))
-
-
-_LONGEST = 2**31
+        self._check("lower", _validate.unit_interval, below=1)
+        self._check("seed", _validate.integer, low=0)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -159,15 +143,12 @@ class ChunkTopK(Sparsifier):
     magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        self._set("chunk", _validate.integer("chunk", self.chunk, low=1, high=_LONGEST))
-        self._set("k", _validate.integer("k", self.k, low=1, high=_validate.MAX_NUMEL))
-        if self.tile is not None:
-            self._set("tile", _tile(self.tile))
-        if self.columns is not None:
-            if self.tile is None:
-                raise ValueError(f"columns needs a tile, got columns={self.columns!r} and no tile")
-            high = _validate.MAX_NUMEL
-            self._set("columns", _validate.integer("columns", self.columns, low=1, high=high))
+        self._check("chunk", _validate.integer, low=1, high=2**31)
+        self._check("k", _validate.integer, low=1, high=_validate.MAX_NUMEL)
+        self._check_given("tile", _tile)
+        if self.columns is not None and self.tile is None:
+            raise ValueError(f"columns needs a tile, got columns={self.columns!r} and no tile")
+        self._check_given("columns", _validate.integer, low=1, high=_validate.MAX_NUMEL)
 
     def for_shape(self, shape: Sequence[int]) -> Self:
         """Return the part for tensors of this shape: tiles for matrices, chunks otherwise."""
@@ -178,11 +159,11 @@ class ChunkTopK(Sparsifier):
         return dataclasses.replace(self, columns=shape[1])
 
 
-def _tile(value: object) -> tuple[int, int]:
+def _tile(name: str, value: object) -> tuple[int, int]:
     if not isinstance(value, tuple | list) or len(value) != 2:
-        raise TypeError(f"tile must be a pair (rows, columns) or None, got {value!r}")
+        raise TypeError(f"{name} must be a pair (rows, columns) or None, got {value!r}")
     high = _validate.MAX_NUMEL
     rows, columns = (
-        _validate.integer(f"tile[{i}]", side, low=1, high=high) for i, side in enumerate(value)
+        _validate.integer(f"{name}[{i}]", side, low=1, high=high) for i, side in enumerate(value)
     )
     return rows, columns

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch.ddp
 from gradwire.memory import Residual
-from gradwire.memory.base import StorageDtype
+from gradwire.memory.residual import StorageDtype
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.ddp import Handle
 from tests.distributed.scenarios.common import (
