@@ -143,16 +143,8 @@ _OUTSIDE, _MOST_OUTSIDE = 255, 1 << 30
 def _read_frame(file: str) -> Frame:
     """Read one frame, header first; ``-`` is standard input.
 
-    Memory use is proportional to the bytes actually read, whatever the header claims.
-
-    Raises
-    ------
-    OSError
-        The file cannot be read.
-    GradwireError
-        The source is not exactly one frame. The header alone exposes an endless source.
-    ValueError
-        It claims to be a frame of another package's part, and to have more than 1 GiB.
+    Memory use is proportional to the bytes actually read, whatever the header claims, and the
+    header alone exposes an endless source.
     """
     if file == "-":
         return _read(sys.stdin.buffer)

@@ -123,16 +123,7 @@ def line_chart(points: Sequence[tuple[int, float]], write: Callable[[float], str
 def table(
     columns: Mapping[str, Callable[[T], str]], rows: Sequence[T], bars: Mapping[str, str]
 ) -> Markup:
-    """Return a table.
-
-    Parameters
-    ----------
-    columns : mapping of str to callable
-        The text of a row's cell, by heading.
-    rows : sequence
-    bars : mapping of str to str
-        Columns with a bar behind each figure, and the attribute of a row that is its length.
-    """
+    """Return a table; ``bars`` names what is the length of the bar behind a figure."""
     full = {name: max(getattr(row, name) or 0.0 for row in rows) for name in bars.values() if rows}
     body = []
     for row in rows:

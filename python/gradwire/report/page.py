@@ -22,21 +22,9 @@ _STEPS, _BUCKETS, _ROWS = 3, 48, 2000
 def page(reports: Sequence[Figures]) -> str:
     """Return a page that shows these reports: one, or one per rank.
 
-    Parameters
-    ----------
-    reports : sequence of Report
-        If a rank has several, as in a file that was appended to, the one of the last step is shown,
-        and how figures changed from one to the next.
-
-    Returns
-    -------
-    str
-        HTML that is XML, too. It opens offline, and its policy forbids it to load anything.
-
-    Raises
-    ------
-    ValueError
-        There is none.
+    If a rank has several, as in a file that was appended to, the one of the last step is shown, and
+    how figures changed from one to the next. The page is HTML that is XML, too. It opens offline,
+    and its policy forbids it to load anything.
     """
     if not reports:
         raise ValueError("there is no report to show")

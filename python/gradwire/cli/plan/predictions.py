@@ -31,28 +31,14 @@ _SCATTER = "/scatter"
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """The workload and networks of a plan.
+    """The workload and networks of a plan."""
 
-    Attributes
-    ----------
-    workload : Workload
-        A step without any exchange.
-    ranks : tuple of int
-        Numbers of ranks.
-    link, inside : Link
-        Between nodes and inside them.
-    node_size : int
-        Ranks of a node.
-    ratio : float
-        Share of the entries that codecs send.
-    """
-
-    workload: Workload
-    ranks: tuple[int, ...]
-    link: Link
+    workload: Workload  # a step without any exchange
+    ranks: tuple[int, ...]  # numbers of them
+    link: Link  # between nodes
     node_size: int
     inside: Link
-    ratio: float
+    ratio: float  # share of the entries that codecs send
 
     def networks(self) -> list[Network]:
         """Return the network of each number of ranks."""
@@ -117,14 +103,7 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def build_codecs(names: Sequence[str], ratio: float, node_size: int = 1) -> dict[str, Codec]:
-    """Return the codecs of these names, for nodes of ``node_size`` ranks.
-
-    Raises
-    ------
-    ValueError
-        An unknown preset, one that needs an option, or a reduce-scatter that does not take the
-        codec or works in nodes.
-    """
+    """Return the codecs of these names, for nodes of ``node_size`` ranks; refuse what cannot be."""
     codecs = {}
     for name in names:
         preset = name.removesuffix(_SCATTER)
@@ -157,13 +136,7 @@ def _scatters(name: str, codec: Codec, node_size: int) -> None:
 def plan(
     scenario: Scenario, names: Sequence[str], codecs: dict[str, Codec], calibration: Calibration
 ) -> Plan:
-    """Predict plain DDP and these codecs.
-
-    Raises
-    ------
-    ValueError
-        The calibration lacks a codec, or has another one of that name.
-    """
+    """Predict plain DDP and these codecs, all of which the calibration must have."""
     for name, codec in codecs.items():
         known = calibration.codecs.get(name)
         if known is not None and known.codec != codec:

@@ -26,15 +26,7 @@ __all__ = [
 
 
 def check_optimizer_kind(optimizer: object) -> Optimizer:
-    """Return the optimizer, unless it cannot be distributed.
-
-    Raises
-    ------
-    TypeError
-        It is not an optimizer of torch, or LBFGS.
-    ValueError
-        Horovod's own has distributed it already.
-    """
+    """Return the optimizer, unless it cannot be distributed: then raise TypeError or ValueError."""
     if optimizer is None:
         raise TypeError("DistributedOptimizer() takes a torch.optim.Optimizer, got None")
     check_optimizer(optimizer)
@@ -65,21 +57,7 @@ def check_compression(compression: object) -> None:
 
 
 def check_op(op: object, predivide: object, *, updates: bool) -> None:
-    """Check how gradients are combined.
-
-    Parameters
-    ----------
-    op : horovod.ReduceOp
-    predivide : float
-        ``gradient_predivide_factor``.
-    updates : bool
-        The codec sends steps instead of gradients.
-
-    Raises
-    ------
-    ValueError
-        It is neither ``Average`` nor ``Sum``, or does not go with the other arguments.
-    """
+    """Raise a ValueError if gradients cannot be combined so; ``updates``: the codec sends steps."""
     if op is library.Adasum or op == library.Adasum:
         raise ValueError(
             "op=hvd.Adasum is not supported: it projects whole gradients on each other, of which "
@@ -119,13 +97,7 @@ def check_timeout(timeout: object) -> None:
 
 
 def process_set_of(process_set: Any) -> Any:
-    """Return the process set: by default, that of all ranks.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It is not a process set, or Horovod does not know it.
-    """
+    """Return the process set, which Horovod has to know: by default, that of all ranks."""
     if process_set is None:
         return library.global_process_set
     if not isinstance(process_set, library.ProcessSet):
@@ -143,16 +115,8 @@ def name_all(
 ) -> dict[str, torch.nn.Parameter]:
     """Return the parameters of an optimizer by name, in the order of the names.
 
-    Parameters
-    ----------
-    parameters : list of torch.nn.Parameter
-    named : iterable of (str, torch.nn.Parameter), optional
-        Names of these and perhaps more parameters. By default they are numbered.
-
-    Raises
-    ------
-    ValueError, TypeError
-        A name is missing or not unique.
+    There may be names of more parameters; none may be missing, or be there twice. By default
+    parameters are numbered.
     """
     if named is None:
         return {f"parameter{at}": each for at, each in enumerate(parameters)}

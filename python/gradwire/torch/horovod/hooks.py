@@ -14,14 +14,9 @@ _placed: "weakref.WeakSet[Hooks]" = weakref.WeakSet()
 
 
 class Hooks:
-    """The hooks of one optimizer on its parameters, which do not keep it alive.
+    """The hooks of one optimizer on its parameters, named by their ids; they do not keep it alive.
 
-    Parameters
-    ----------
-    names : dict of int to str
-        The names of the parameters, by their ids.
-    arrived : callable
-        A method that takes each parameter whose gradient has arrived.
+    ``arrived``, a method, takes each parameter whose gradient has arrived.
     """
 
     def __init__(self, names: dict[int, str], arrived: Callable[[torch.Tensor], None]) -> None:
@@ -31,13 +26,7 @@ class Hooks:
         self.active = False
 
     def check(self) -> None:
-        """Remove the hooks of others that only average the same gradients plainly.
-
-        Raises
-        ------
-        ValueError
-            Others exchange some of the same gradients.
-        """
+        """Remove the hooks of others that only average the same gradients; refuse all others."""
         if self._others():
             gc.collect()  # an optimizer that nobody has any more may not be gone yet
         for other in self._others():

@@ -32,23 +32,9 @@ class _Exchanged:
 
 
 class HorovodSource:
-    """The gradients of an optimizer.
+    """The gradients of an optimizer, in buckets whose order all ranks share.
 
-    Parameters
-    ----------
-    named : mapping of str to torch.Tensor
-    buckets : sequence of sequence of torch.Tensor
-        In the order of exchange, which all ranks share.
-    transport : HorovodTransport
-        Makes the channel for plain averages.
-    passes_per_step : int
-        Backward passes before gradients are exchanged.
-    sums : bool
-        Gradients are summed, not averaged.
-    predivide : float
-        ``gradient_predivide_factor``, of averages without the codec.
-    sparse_as_dense : bool
-        Exchange sparse gradients as dense ones.
+    ``predivide`` is Horovod's ``gradient_predivide_factor``, of averages without the codec.
     """
 
     def __init__(
@@ -85,13 +71,7 @@ class HorovodSource:
     # What the reducer calls -------------------------------------------------------------------
 
     def register(self) -> None:
-        """Make the channel for plain averages.
-
-        Raises
-        ------
-        ValueError
-            Another distributed optimizer exchanges the gradient of one of these parameters.
-        """
+        """Make the channel for plain averages, unless another optimizer exchanges some of these."""
         self._hooks.check()
         self._channel = self._transport.make()
         self._dense = HorovodAverages(self._channel, sums=self._sums, predivide=self._predivide)
@@ -139,10 +119,7 @@ class HorovodSource:
     def synchronize(self) -> None:
         """Exchange what is not under way yet, wait, and write averages to ``.grad``.
 
-        Raises
-        ------
-        GradientError, ExchangeError, UpdateError, UndoError
-            As `gradwire.torch.ddp.attach` describes; ``.grad`` is then unusable.
+        After an error of the pass ``.grad`` is unusable.
         """
         with self._lock:
             if self.synchronized:
@@ -166,13 +143,7 @@ class HorovodSource:
             )
 
     def forget(self, act: str) -> None:
-        """Forget the gradients that have come so far, for this act.
-
-        Raises
-        ------
-        UpdateError
-            They are being exchanged.
-        """
+        """Forget the gradients that have come so far; an UpdateError names the act if they fly."""
         with self._lock:
             if self.begun:
                 raise UpdateError(

@@ -84,10 +84,7 @@ def find(
 ) -> Given:
     """Return the optimizer to attach and the scaler of the precision plugin.
 
-    Raises
-    ------
-    ValueError
-        They do not go with the codec, or not with an exchange in the optimizer's step.
+    A ValueError if they do not go with the codec, or not with an exchange in the optimizer's step.
     """
     if getattr(trainer.strategy, "_ddp_comm_hook", None) is not None:
         raise ValueError(
