@@ -1,6 +1,5 @@
 """Checks the arguments that Horovod's optimizer takes, too, and refuses some by name."""
 
-import warnings
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -19,7 +18,6 @@ __all__ = [
     "check_op",
     "check_optimizer_kind",
     "check_timeout",
-    "groups_of",
     "name_all",
     "process_set_of",
 ]
@@ -75,14 +73,6 @@ def check_op(op: object, predivide: object, *, updates: bool) -> None:
         raise ValueError("gradient_predivide_factor is only for op=hvd.Average")
 
 
-def groups_of(groups: object, num_groups: object) -> object:
-    """Return ``groups=``, which has replaced ``num_groups=``."""
-    if num_groups == 0:
-        return groups
-    warnings.warn("num_groups= has been replaced by groups=", DeprecationWarning, stacklevel=3)
-    return num_groups if groups is None else groups
-
-
 def check_timeout(timeout: object) -> None:
     """Raise a TypeError or ValueError unless it is a time to wait, or None."""
     if timeout is None:
@@ -97,7 +87,7 @@ def check_timeout(timeout: object) -> None:
 
 
 def process_set_of(process_set: Any) -> Any:
-    """Return the process set, which Horovod has to know: by default, that of all ranks."""
+    """Return the process set, by default of all ranks; an error if Horovod does not know it."""
     if process_set is None:
         return library.global_process_set
     if not isinstance(process_set, library.ProcessSet):
@@ -115,8 +105,8 @@ def name_all(
 ) -> dict[str, torch.nn.Parameter]:
     """Return the parameters of an optimizer by name, in the order of the names.
 
-    There may be names of more parameters; none may be missing, or be there twice. By default
-    parameters are numbered.
+    Others may be named, too. A ValueError if a name is missing or there twice, a TypeError if these
+    are no pairs. By default, parameters are numbered.
     """
     if named is None:
         return {f"parameter{at}": each for at, each in enumerate(parameters)}
@@ -125,9 +115,10 @@ def name_all(
         given = list(named.items() if isinstance(named, Mapping) else named)
     pairs = all(isinstance(each, tuple) and len(each) == 2 for each in given)
     if not isinstance(named, Iterable) or not pairs:
+        kind = type(given[0] if given else named).__name__
         raise TypeError(
             "named_parameters= takes pairs of a name and a parameter, such as "
-            f"model.named_parameters(), got {_described(given or named)}"
+            f"model.named_parameters(), got a {kind}{' in place of a pair' if given else ''}"
         )
     names = [name for name, _ in given]
     if len(set(names)) < len(names):
@@ -147,9 +138,3 @@ def name_all(
             wanted.remove(id(each))  # of two names, the first counts
             found[name] = each
     return plain_names(found)
-
-
-def _described(given: object) -> str:
-    if isinstance(given, list):
-        return f"a {type(given[0]).__name__} in place of a pair"
-    return f"a {type(given).__name__}"

@@ -113,7 +113,7 @@ class BucketReadiness:
         return self._next > 0 or self._passes in self._counts.values()
 
     def arrive(self, parameter: torch.Tensor) -> None:
-        """Record that a backward pass has added to the gradient of a parameter."""
+        """Record that a backward pass has added to a gradient; an UpdateError, if it must not."""
         key = id(parameter)
         count = self._counts.get(key, 0) + 1
         if count > self._passes:
