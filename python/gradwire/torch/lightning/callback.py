@@ -40,26 +40,23 @@ class Compress(Callback):
     Parameters
     ----------
     codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
-        Codec of all compressed parameters, or codecs by names, as in the module's
-        ``named_parameters()``, or patterns of names. With ``"auto"``, whatever makes a step
-        shortest, as in `gradwire.torch.ddp.attach`; `report` says what and why.
+        As in `gradwire.torch.ddp.attach`, with names as in the module's ``named_parameters()``.
+        With ``"auto"``, `report` says what makes a step shortest, and why.
     max_ratio : float, optional
         With ``"auto"``, the least share of the entries that may be sent, in (0, 1]; 0.01 by
         default.
     schedule : gradwire.schedule.Schedule, optional
-        Changes the compression from epoch to epoch. By default, and with ``"auto"``, as in
-        `gradwire.torch.ddp.attach`.
+        Changes the compression from epoch to epoch, as in `gradwire.torch.ddp.attach`.
     optimizer : {"auto", None}
-        With ``"auto"``, the optimizer of the module is attached, too, if it has exactly one. It is
-        then checked, and gradients that it does not apply leave the residuals again. With None, no
-        optimizer is attached.
+        With ``"auto"``, the optimizer of the module is attached, too, if it has exactly one: it is
+        checked, and gradients that it does not apply leave the residuals again. With None, none is.
     min_numel, min_ndim : int
         Parameters with fewer entries, or fewer dimensions, are sent dense.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks. Defaults to the timeout of the strategy.
     hierarchy : int or "node", optional
-        Compress between nodes only, as in `gradwire.torch.ddp.attach`: the number of ranks per
-        node, or ``"node"`` for the devices that the Trainer has on each.
+        Compress between nodes only: the number of ranks per node, or ``"node"`` for the devices
+        that the Trainer has on each.
     exchange_in_step : bool
         Exchange gradients in the optimizer's ``step()`` instead of the backward pass. The Trainer's
         ``gradient_clip_val`` then clips each rank's own gradients, before they are compressed. It
@@ -114,7 +111,16 @@ class Compress(Callback):
             "min_ndim": min_ndim,
         }
         if codec == AUTO:
-            pairing.check_automatic(optimizer, in_step=exchange_in_step)
+            if optimizer is None:
+                raise ValueError(
+                    'Compress("auto") chooses the codec that suits the optimizer: leave '
+                    'optimizer="auto"'
+                )
+            if exchange_in_step:
+                raise ValueError(
+                    '"auto" measures backward passes that exchange gradients: leave '
+                    "exchange_in_step out, or give a codec"
+                )
             check_alone(schedule, hierarchy)
             Options(codec=float8(), **options)  # whichever is chosen for the optimizer
             options["max_ratio"] = least_ratio(max_ratio)
@@ -195,7 +201,7 @@ class Compress(Callback):
         if not isinstance(getattr(model, "_orig_mod", model), DistributedDataParallel):
             pairing.warn_of_strategy(trainer)
             return
-        given = pairing.find(
+        found, scaler = pairing.find(
             trainer,
             pl_module,
             self.codec,
@@ -204,13 +210,13 @@ class Compress(Callback):
             max_ratio=self._options.get("max_ratio"),
         )
         with warnings.catch_warnings():
-            if given.optimizer is None:  # either wanted, or said in other words
+            if found is None:  # either wanted, or said in other words
                 warnings.filterwarnings("ignore", "attach.. was given no", ddp.PairingWarning)
             self.handle = ddp.attach(
                 model,
                 self.codec,
-                optimizer=given.optimizer,
-                grad_scaler=given.scaler,
+                optimizer=found,
+                grad_scaler=scaler,
                 hierarchy=self._ranks_per_node(trainer),
                 **self._options,
             )
@@ -247,12 +253,7 @@ class Compress(Callback):
             self.handle.epoch(trainer.current_epoch, None if rate is None else float(rate))
 
     def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log figures, in the steps in which the Trainer writes any."""
         if self.handle is None or not self._log:

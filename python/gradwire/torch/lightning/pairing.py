@@ -3,7 +3,7 @@
 import importlib
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire.torch import optim
 from gradwire.torch.auto import AUTO, codec_for
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Callback",
-    "Given",
     "LightningModule",
     "Trainer",
-    "check_automatic",
     "find",
     "warn_of_strategy",
 ]
@@ -53,26 +51,6 @@ if not TYPE_CHECKING:
     Callback = _find().Callback
 
 
-class Given(NamedTuple):
-    """What `gradwire.torch.ddp.attach` gets from the Trainer."""
-
-    optimizer: "Optimizer | None"
-    scaler: Any
-
-
-def check_automatic(wanted: Literal["auto"] | None, *, in_step: bool) -> None:
-    """Raise a ValueError for options with which ``"auto"`` has nothing to measure or choose by."""
-    if wanted is None:
-        raise ValueError(
-            'Compress("auto") chooses the codec that suits the optimizer: leave optimizer="auto"'
-        )
-    if in_step:
-        raise ValueError(
-            '"auto" measures backward passes that exchange gradients: leave exchange_in_step out, '
-            "or give a codec"
-        )
-
-
 def find(
     trainer: Trainer,
     pl_module: LightningModule,
@@ -81,7 +59,7 @@ def find(
     *,
     in_step: bool,
     max_ratio: float | None,
-) -> Given:
+) -> "tuple[Optimizer | None, Any]":
     """Return the optimizer to attach and the scaler of the precision plugin.
 
     A ValueError if they do not go with the codec, or not with an exchange in the optimizer's step.
@@ -119,7 +97,7 @@ def find(
             "is updates or momentum, not gradients. To clip gradients before they are compressed: "
             "Compress(codec, exchange_in_step=True)"
         )
-    return Given(optimizer, scaler)
+    return optimizer, scaler
 
 
 def _choose(trainer: Trainer, codecs: "Sequence[Codec]", in_step: bool) -> "Optimizer | None":
