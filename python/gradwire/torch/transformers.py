@@ -88,8 +88,7 @@ class Compress(TrainerCallback):
     Parameters
     ----------
     codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
-        Codec of all compressed parameters, or codecs by name, or whatever makes a step shortest, as
-        in `gradwire.torch.ddp.attach`.
+        As in `gradwire.torch.ddp.attach`.
     policy : {"sum-and-split", "keep", "drop"}
         What to do with residuals if training resumes with another number of processes; as in
         `gradwire.torch.ddp.Handle.load_state_dict`.
@@ -206,11 +205,7 @@ class Compress(TrainerCallback):
             self.handle.accept_changes()  # to log the norm, Trainer multiplies gradients by 1
 
     def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Leave backward passes alone: training may have ended within a step."""
         self._until_step.close()
@@ -255,12 +250,13 @@ class Compress(TrainerCallback):
 
     def _attach(self, trainer: Trainer) -> bool:
         """Attach, unless attached; return whether the handle of an earlier run is used further."""
+        # What Accelerate has made holds the optimizer.
+        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
         if self._codec == AUTO:
-            optimizer, least = _inner(trainer.optimizer), self._options.get("max_ratio")
-            self._computing = computes(self._codec, optimizer, least)
+            self._computing = computes(self._codec, optimizer, self._options.get("max_ratio"))
         clips = bool(self._computing) and trainer.args.max_grad_norm > 0
         if is_ddp(trainer.model_wrapped):
-            self._check(trainer, clips=clips)
+            self._check(optimizer, trainer.accelerator.scaler, clips=clips)
         to = (weakref.ref(trainer.model_wrapped), weakref.ref(trainer.optimizer))
         kept = self.handle is not None and self._attached_to == to
         if self.handle is not None and not kept:
@@ -278,9 +274,9 @@ class Compress(TrainerCallback):
         self._clips = clips and self.handle is not None
         return kept
 
-    def _check(self, trainer: Trainer, *, clips: bool) -> None:
+    def _check(self, optimizer: Any, scaler: Any, *, clips: bool) -> None:
         """Raise a ValueError that says what to give Trainer."""
-        optimizer = _inner(trainer.optimizer)
+        kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
         if clips and self._codec == AUTO:
             raise ValueError(
                 f'"auto" measures backward passes that exchange gradients, but with max_grad_norm '
@@ -291,21 +287,19 @@ class Compress(TrainerCallback):
             )
         for memory in self._computing:
             if memory.updates and not isinstance(optimizer, optim.AdamW):
-                kind = type(optimizer)
                 raise ValueError(
                     f"{memory!r} sends steps, which only gradwire.torch.optim.AdamW applies, and "
-                    f"this Trainer has {kind.__module__}.{kind.__qualname__}: Trainer(..., "
+                    f"this Trainer has {kind}: Trainer(..., "
                     "optimizer_cls_and_kwargs=gradwire.torch.transformers.adamw(args))"
                 )
         if clips and not isinstance(optimizer, optim.AdamW | optim.SGD):
-            kind = type(optimizer)
             raise ValueError(
                 f"with {self._computing[0]!r} and max_grad_norm, gradients are clipped before they "
                 "are exchanged, in the step of gradwire.torch.optim.SGD or AdamW, and this Trainer "
-                f"has {kind.__module__}.{kind.__qualname__}: Trainer(..., optimizer_cls_and_kwargs="
+                f"has {kind}: Trainer(..., optimizer_cls_and_kwargs="
                 "(gradwire.torch.optim.SGD, {...})), or max_grad_norm=0.0"
             )
-        if clips and trainer.accelerator.scaler is not None:
+        if clips and scaler is not None:
             raise ValueError(
                 f"with {self._computing[0]!r}, gradients are clipped before they are exchanged, "
                 "which does not work with the loss scaler of fp16=True: use bf16=True, or "
@@ -322,11 +316,6 @@ class Compress(TrainerCallback):
         position = float(state.epoch or 0.0)
         within = restored and position % 1.0 != 0.0
         self._first_epoch = begun - int(position) + (0 if within else 1)
-
-
-def _inner(optimizer: Any) -> Any:
-    """Return the optimizer in that of Accelerate."""
-    return getattr(optimizer, "optimizer", optimizer)
 
 
 def _caller() -> tuple[Trainer, str | None]:
