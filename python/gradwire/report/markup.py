@@ -123,7 +123,10 @@ def line_chart(points: Sequence[tuple[int, float]], write: Callable[[float], str
 def table(
     columns: Mapping[str, Callable[[T], str]], rows: Sequence[T], bars: Mapping[str, str]
 ) -> Markup:
-    """Return a table; ``bars`` names what is the length of the bar behind a figure."""
+    """Return a table whose columns, by heading, make the text of a cell from a row.
+
+    In those of ``bars``, a bar behind the figure is as long as that attribute of the row.
+    """
     full = {name: max(getattr(row, name) or 0.0 for row in rows) for name in bars.values() if rows}
     body = []
     for row in rows:

@@ -1,5 +1,6 @@
 """A page of reports: HTML in one file, with no script, and nothing from the network."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.resources import files
@@ -22,9 +23,21 @@ _STEPS, _BUCKETS, _ROWS = 3, 48, 2000
 def page(reports: Sequence[Figures]) -> str:
     """Return a page that shows these reports: one, or one per rank.
 
-    If a rank has several, as in a file that was appended to, the one of the last step is shown, and
-    how figures changed from one to the next. The page is HTML that is XML, too. It opens offline,
-    and its policy forbids it to load anything.
+    Parameters
+    ----------
+    reports : sequence of Report
+        If a rank has several, as in a file that was appended to, the one of the last step is shown,
+        and how figures changed from one to the next.
+
+    Returns
+    -------
+    str
+        HTML that is XML, too. It opens offline, and its policy forbids it to load anything.
+
+    Raises
+    ------
+    ValueError
+        There is none.
     """
     if not reports:
         raise ValueError("there is no report to show")
@@ -214,25 +227,17 @@ def _last_ready(buckets: Iterable[BucketTimes]) -> float:
     return max(each.ready for each in buckets)
 
 
-def _spans(buckets: Iterable[BucketTimes], stage: str) -> list[tuple[float, float]]:
-    return [getattr(each, stage) for each in buckets]
-
-
-def _spent(buckets: Iterable[BucketTimes], stage: str) -> float:
-    """Return the milliseconds that these buckets spent in a stage."""
-    return sum(end - begin for begin, end in _spans(buckets, stage))
-
-
-def _within(buckets: Iterable[BucketTimes], stage: str, ready: float) -> float:
-    """Return how much of that lay within a backward pass that ended at ``ready``."""
-    return sum(max(min(end, ready) - begin, 0.0) for begin, end in _spans(buckets, stage))
+def _spent(buckets: Iterable[BucketTimes], stage: str, until: float = math.inf) -> float:
+    """Return the milliseconds that these buckets spent in a stage until then."""
+    spans = (getattr(each, stage) for each in buckets)
+    return sum(max(min(end, until) - begin, 0.0) for begin, end in spans)
 
 
 def _overlap(steps: Sequence[Sequence[BucketTimes]]) -> Markup:
     rows = []
     for stage in STAGES:
         total = sum(_spent(each, stage) for each in steps) / len(steps)
-        within = sum(_within(each, stage, _last_ready(each)) for each in steps) / len(steps)
+        within = sum(_spent(each, stage, _last_ready(each)) for each in steps) / len(steps)
         figure = f"{within / total if total else 0.0:.0%} of {milliseconds(total)}"
         rows.append(Row(stage, figure, [("within", 0.0, within), ("after", within, total)]))
     return _figure(
@@ -276,7 +281,7 @@ def _bucket_table(buckets: Sequence[BucketTimes]) -> Markup:
 
     def overlapped(group: Sequence[BucketTimes]) -> str:
         total = sum(_spent(group, stage) for stage in STAGES)
-        within = sum(_within(group, stage, ready) for stage in STAGES)
+        within = sum(_spent(group, stage, ready) for stage in STAGES)
         return f"{within / total:.0%}" if total else "-"
 
     def spent(stage: str, group: Sequence[BucketTimes]) -> str:

@@ -22,7 +22,10 @@ _LARGEST = 2**63
 
 
 def objects(text: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects in a text: one, a list, or several one after another, as in JSON lines."""
+    """Yield the objects in a text: one, a list, or several one after another, as in JSON lines.
+
+    A ValueError if it is not JSON, or holds something that is not an object, or nothing.
+    """
     decoder, at, found = json.JSONDecoder(parse_constant=_no_constant), 0, False
     text = text.removeprefix("\ufeff")
     while (at := _skip_space(text, at)) < len(text):
