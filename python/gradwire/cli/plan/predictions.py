@@ -34,15 +34,11 @@ class Scenario:
     """The workload and networks of a plan."""
 
     workload: Workload  # a step without any exchange
-    ranks: tuple[int, ...]  # numbers of them
+    ranks: tuple[int, ...]
     link: Link  # between nodes
     node_size: int
     inside: Link
     ratio: float  # share of the entries that codecs send
-
-    def networks(self) -> list[Network]:
-        """Return the network of each number of ranks."""
-        return [Network(each, self.link, self.node_size, self.inside) for each in self.ranks]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +99,11 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def build_codecs(names: Sequence[str], ratio: float, node_size: int = 1) -> dict[str, Codec]:
-    """Return the codecs of these names, for nodes of ``node_size`` ranks; refuse what cannot be."""
+    """Return the codecs of these names, for nodes of ``node_size`` ranks.
+
+    A ValueError for an unknown preset, one that needs an option, or a reduce-scatter that does not
+    take the codec or works in nodes.
+    """
     codecs = {}
     for name in names:
         preset = name.removesuffix(_SCATTER)
@@ -136,7 +136,7 @@ def _scatters(name: str, codec: Codec, node_size: int) -> None:
 def plan(
     scenario: Scenario, names: Sequence[str], codecs: dict[str, Codec], calibration: Calibration
 ) -> Plan:
-    """Predict plain DDP and these codecs, all of which the calibration must have."""
+    """Predict plain DDP and these codecs; a ValueError if the calibration has not all of them."""
     for name, codec in codecs.items():
         known = calibration.codecs.get(name)
         if known is not None and known.codec != codec:
@@ -144,7 +144,9 @@ def plan(
                 f"the calibration has {known.codec!r} as {name!r}, not {codec!r}: give the --ratio "
                 "it was made with, or leave out --calibration"
             )
-    networks = scenario.networks()
+    networks = [
+        Network(each, scenario.link, scenario.node_size, scenario.inside) for each in scenario.ranks
+    ]
     baselines = [fp32(), bf16(calibration)]
     rows = [_row(scenario, each, networks, None) for each in baselines]
     dense = [fastest(scenario.workload, baselines, each) for each in networks]
