@@ -1,12 +1,12 @@
 """``gradwire inspect FILE``: print the contents of a frame, or why it is corrupt."""
 
 import argparse
+import contextlib
 import io
 import json
 import math
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -133,26 +133,20 @@ def _read_frame(file: str) -> Frame:
     Memory use is proportional to the bytes actually read, whatever the header claims, and the
     header alone exposes an endless source.
     """
-    if file == "-":
-        return _read(sys.stdin.buffer)
-    with Path(file).open("rb") as source:
-        return _read(source)
-
-
-def _read(source: BinaryIO) -> Frame:
-    head = _up_to(source, _HEADER_NBYTES)
-    try:
-        frame = Frame(head, max_numel=MAX_NUMEL)
-    except TruncatedFrameError as error:
-        if len(head) < _HEADER_NBYTES:
-            raise
-        need = error.need
-    else:
-        need = frame.nbytes
-    _check_length(head, need)
-    data = head + _up_to(source, need - len(head))
-    if source.read(1):
-        raise CorruptFrameError(f"the frame ends after {need} bytes, but more follow")
+    with contextlib.ExitStack() as stack:
+        standard = file == "-"
+        source = sys.stdin.buffer if standard else stack.enter_context(open(file, "rb"))
+        head = _up_to(source, _HEADER_NBYTES)
+        try:
+            need = Frame(head, max_numel=MAX_NUMEL).nbytes
+        except TruncatedFrameError as error:
+            if len(head) < _HEADER_NBYTES:
+                raise
+            need = error.need
+        _check_length(head, need)
+        data = head + _up_to(source, need - len(head))
+        if source.read(1):
+            raise CorruptFrameError(f"the frame ends after {need} bytes, but more follow")
     return Frame(data, max_numel=MAX_NUMEL)
 
 

@@ -229,7 +229,7 @@ def _last_ready(buckets: Iterable[BucketTimes]) -> float:
 
 def _spent(buckets: Iterable[BucketTimes], stage: str, until: float = math.inf) -> float:
     """Return the milliseconds that these buckets spent in a stage until then."""
-    spans = (getattr(each, stage) for each in buckets)
+    spans: Iterable[tuple[float, float]] = (getattr(each, stage) for each in buckets)
     return sum(max(min(end, until) - begin, 0.0) for begin, end in spans)
 
 

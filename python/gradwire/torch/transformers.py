@@ -18,8 +18,11 @@ import json
 import warnings
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import torch
+
+from gradwire.memory import Memory
 from gradwire.schedule import BySteps, Constant
 from gradwire.torch import ddp, optim
 from gradwire.torch.accelerate import attach_prepared, computes, is_ddp
@@ -43,15 +46,10 @@ except ImportError as error:
         "pip install 'transformers>=5.18' 'accelerate>=1.3'"
     ) from error
 
-if TYPE_CHECKING:
-    import torch
-
-    from gradwire.memory import Memory
-
 __all__ = ["Compress", "adamw"]
 
 
-def adamw(args: TrainingArguments) -> "tuple[type[torch.optim.Optimizer], dict[str, Any]]":
+def adamw(args: TrainingArguments) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     """Return what `Trainer` takes as ``optimizer_cls_and_kwargs``, for `gradwire.adam` or "auto".
 
     Parameters
@@ -160,21 +158,17 @@ class Compress(TrainerCallback):
         if self.handle is None:
             return
         if getattr(args, "enable_jit_checkpoint", False):
-            warnings.warn(
+            _warn(
                 "with enable_jit_checkpoint, Trainer saves without telling its callbacks: such "
-                "checkpoints will have no residuals",
-                RuntimeWarning,
-                stacklevel=2,
+                "checkpoints will have no residuals"
             )
         restored = False
         if resumed_from is not None:
             restored = rank_files.load(self.handle, Path(resumed_from), self._policy)
             if not restored:
-                warnings.warn(
+                _warn(
                     f"{resumed_from} has no residuals, because it was saved without Compress or "
-                    "with save_only_model: they start from zero",
-                    RuntimeWarning,
-                    stacklevel=2,
+                    "with save_only_model: they start from zero"
                 )
         self._count_epochs(state, restored=restored, kept=kept)
         self._next_epoch = self._first_epoch + int(state.epoch or 0)
@@ -327,3 +321,7 @@ def _caller() -> tuple[Trainer, str | None]:
             return trainer, frame.f_locals["resume_from_checkpoint"]
         frame = frame.f_back
     raise RuntimeError("Compress is a callback of Trainer: Trainer(..., callbacks=[Compress(...)])")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=3)

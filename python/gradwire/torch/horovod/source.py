@@ -72,8 +72,8 @@ class HorovodSource:
         self._settings = settings
         self._transport = transport
         self.passes_per_step = settings.passes_per_step
-        self._channel: HorovodChannel | None = None
-        self._dense: HorovodAverages | None = None
+        self._channel: HorovodChannel  # from register() on, as are plain averages
+        self._dense: HorovodAverages
         self._passes: BackwardPasses | None = None
         self._holder: object = None
         self._hooks = Hooks(self._names, self.arrived)
@@ -97,7 +97,6 @@ class HorovodSource:
 
     def open(self, passes: BackwardPasses, holder: object) -> None:
         """Exchange gradients from now on."""
-        assert self._dense is not None  # after register()
         self._passes, self._holder, passes.dense = passes, holder, self._dense
         # Now, not earlier: the hooks that tell where gradients come from must run before these.
         for bucket in self._settings.buckets:
@@ -107,7 +106,6 @@ class HorovodSource:
 
     def close(self) -> None:
         """Average gradients plainly from now on."""
-        assert self._dense is not None  # after register()
         self._passes = self._holder = None
         self._dense.close()
         self._hooks.active = False
@@ -128,7 +126,7 @@ class HorovodSource:
     @property
     def is_open(self) -> bool:
         """Whether the ranks are still connected as they were."""
-        return self._channel is not None and self._channel.is_open
+        return self._channel.is_open
 
     @property
     def begun(self) -> bool:
@@ -244,8 +242,6 @@ class HorovodSource:
     ) -> None:
         """Start to exchange a buffer: a flat one, or one sparse gradient."""
         read = [_version(each) for each in tensors]
-        assert self._dense is not None  # after register()
-        assert self._channel is not None
         average: Average
         if self._passes is None:
             average = self._dense(buffer)

@@ -6,11 +6,12 @@ import secrets
 import warnings
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.presets import float8
+from gradwire.schedule import Schedule
 from gradwire.torch import ddp
 from gradwire.torch.auto import AUTO, check_alone, check_unbounded, least_ratio
 from gradwire.torch.checkpoint import files as rank_files
@@ -18,9 +19,6 @@ from gradwire.torch.engine.config import Codecs, Options
 from gradwire.torch.lightning import pairing, saving
 from gradwire.torch.lightning.pairing import Callback, LightningModule, Trainer
 from gradwire.torch.lightning.saving import Policy
-
-if TYPE_CHECKING:
-    from gradwire.schedule import Schedule
 
 __all__ = ["Compress"]
 
@@ -92,7 +90,7 @@ class Compress(Callback):
         codec: Codecs | Literal["auto"],
         *,
         max_ratio: float | None = None,
-        schedule: "Schedule | None" = None,
+        schedule: Schedule | None = None,
         optimizer: Literal["auto"] | None = "auto",
         min_numel: int = 1024,
         min_ndim: int = 1,
@@ -199,7 +197,12 @@ class Compress(Callback):
         self.handle = None
         model: Any = trainer.model
         if not isinstance(getattr(model, "_orig_mod", model), DistributedDataParallel):
-            pairing.warn_of_strategy(trainer)
+            kind = type(trainer.strategy).__name__
+            _warn(
+                f"the Trainer runs with {kind} on {trainer.world_size} device(s), without a "
+                "DistributedDataParallel model to which Compress could attach: nothing is "
+                'compressed. Use Trainer(strategy="ddp", devices=...) to compress'
+            )
             return
         found, scaler = pairing.find(
             trainer,
@@ -236,11 +239,9 @@ class Compress(Callback):
         if loaded is not None:
             loaded.into(self.handle, self._policy)
         elif self._lacking and self._checkpoints:
-            warnings.warn(
+            _warn(
                 f"{trainer.ckpt_path} has no residuals, because it was saved without Compress, or "
-                "after an exception without the other ranks: they start from zero",
-                RuntimeWarning,
-                stacklevel=2,
+                "after an exception without the other ranks: they start from zero"
             )
         if self._in_step:
             model: Any = trainer.model
@@ -302,8 +303,17 @@ class Compress(Callback):
             checkpoint[saving.KEY] = self.handle.gathered_state_dict()
         elif not self._interrupted:
             checkpoint[saving.KEY] = rank_files.gathered(self.handle.state_dict())
-        else:
-            self._save_interrupted(self.handle, checkpoint)
+        else:  # the other ranks may not be there
+            try:
+                states = rank_files.gathered(self.handle.state_dict(), timeout=_PATIENCE)
+            except (RuntimeError, ValueError, ddp.ExchangeError) as error:
+                _warn(
+                    "the checkpoint that is written after the exception has no residuals, because "
+                    f"those of the other ranks could not be had ({error}): a run that resumes from "
+                    "it starts without"
+                )
+            else:
+                checkpoint[saving.KEY] = states
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -316,15 +326,6 @@ class Compress(Callback):
             shares = self._ranks_per_node(trainer) or 1
             self._loaded = saving.Loaded(saved, rank, size, shares, self._folder)
 
-    def _save_interrupted(self, handle: ddp.Handle, checkpoint: dict[str, Any]) -> None:
-        """Save after an exception, for which the other ranks may not be there."""
-        try:
-            checkpoint[saving.KEY] = rank_files.gathered(handle.state_dict(), timeout=_PATIENCE)
-        except (RuntimeError, ValueError, ddp.ExchangeError) as error:
-            warnings.warn(
-                "the checkpoint that is written after the exception has no residuals, because "
-                f"those of the other ranks could not be had ({error}): a run that resumes from it "
-                "starts without",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=2)

@@ -3,33 +3,23 @@
 import importlib
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from torch.optim import Optimizer
+
+from gradwire.codec import Codec
 from gradwire.torch import optim
 from gradwire.torch.auto import AUTO, codec_for
 from gradwire.torch.ddp import PairingWarning
 from gradwire.torch.engine.config import Assignment, Codecs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch.optim import Optimizer
-
-    from gradwire.codec import Codec
 
 __all__ = [
     "Callback",
     "LightningModule",
     "Trainer",
     "find",
-    "warn_of_strategy",
 ]
-
-if TYPE_CHECKING:
-    from lightning.pytorch import Callback, LightningModule, Trainer
-else:
-    LightningModule = Trainer = Any  # only annotations need them
-
 
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -47,8 +37,11 @@ def _find() -> Any:
     ) from missing
 
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+else:
     Callback = _find().Callback
+    LightningModule = Trainer = Any  # only annotations need them
 
 
 def find(
@@ -59,7 +52,7 @@ def find(
     *,
     in_step: bool,
     max_ratio: float | None,
-) -> "tuple[Optimizer | None, Any]":
+) -> tuple[Optimizer | None, Any]:
     """Return the optimizer to attach and the scaler of the precision plugin.
 
     A ValueError if they do not go with the codec, or not with an exchange in the optimizer's step.
@@ -100,7 +93,7 @@ def find(
     return optimizer, scaler
 
 
-def _choose(trainer: Trainer, codecs: "Sequence[Codec]", in_step: bool) -> "Optimizer | None":
+def _choose(trainer: Trainer, codecs: Sequence[Codec], in_step: bool) -> Optimizer | None:
     optimizers = trainer.optimizers
     if len(optimizers) == 1:
         return optimizers[0]
@@ -121,9 +114,7 @@ def _choose(trainer: Trainer, codecs: "Sequence[Codec]", in_step: bool) -> "Opti
     return None
 
 
-def _check_in_step(
-    pl_module: LightningModule, optimizer: "Optimizer | None", scaler: object
-) -> None:
+def _check_in_step(pl_module: LightningModule, optimizer: Optimizer | None, scaler: object) -> None:
     problem = None
     if not pl_module.automatic_optimization:
         problem = "the module has automatic_optimization = False"
@@ -139,17 +130,6 @@ def _check_in_step(
             "exchange_in_step=True needs gradwire.torch.optim.AdamW or SGD, automatic optimization "
             f"and no loss scaler, but {problem}"
         )
-
-
-def warn_of_strategy(trainer: Trainer) -> None:
-    """Warn that there is nothing to attach to."""
-    warnings.warn(
-        f"the Trainer runs with {type(trainer.strategy).__name__} on {trainer.world_size} "
-        "device(s), without a DistributedDataParallel model to which Compress could attach: "
-        'nothing is compressed. Use Trainer(strategy="ddp", devices=...) to compress',
-        RuntimeWarning,
-        stacklevel=2,
-    )
 
 
 def _warn(text: str) -> None:
