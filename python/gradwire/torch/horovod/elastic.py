@@ -81,7 +81,7 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
     def _sync_residuals(self, at: int, optimizer: Distributed) -> None:
         if not optimizer._settings.process_set.included():
             return
-        if not optimizer._in_place:
+        if optimizer._entry is None or not optimizer._entry.is_open:  # by the ranks there are now
             optimizer._let_go()
             attach(optimizer, optimizer._settings)
         handle = optimizer.handle

@@ -81,11 +81,6 @@ class Distributed:
         finally:
             self._skips = False
 
-    @property
-    def _in_place(self) -> bool:
-        """Whether gradients are averaged by the ranks that there are now."""
-        return self._entry is not None and self._entry.is_open
-
     def _let_go(self) -> None:
         """Leave gradients alone from now on: the ranks change, or other options follow."""
         if self._entry is not None:

@@ -50,7 +50,7 @@ class _Exchanged:
     """What is in progress, and how its result gets into ``.grad``."""
 
     tensors: Sequence[torch.Tensor]
-    read: list[tuple[int, int] | None]
+    versions: list[tuple[int, int] | None]
     average: Average
     write: Callable[[torch.Tensor], None]
 
@@ -60,8 +60,8 @@ class _Exchanged:
         The average takes its place, so that what was done would be lost without a trace. A loss
         scaler does it in a way that is not seen here.
         """
-        pairs = zip(self.tensors, self.read, strict=True)
-        return next((tensor for tensor, read in pairs if _version(tensor) != read), None)
+        pairs = zip(self.tensors, self.versions, strict=True)
+        return next((tensor for tensor, known in pairs if _version(tensor) != known), None)
 
 
 class HorovodSource:
@@ -241,7 +241,7 @@ class HorovodSource:
         last: bool,
     ) -> None:
         """Start to exchange a buffer: a flat one, or one sparse gradient."""
-        read = [_version(each) for each in tensors]
+        versions = [_version(each) for each in tensors]
         average: Average
         if self._passes is None:
             average = self._dense(buffer)
@@ -257,7 +257,7 @@ class HorovodSource:
             else:
                 tensors[0].grad = result if factor == 1.0 else result * factor
 
-        self._flying.append(_Exchanged(tensors, read, average, write))
+        self._flying.append(_Exchanged(tensors, versions, average, write))
 
     def _finish(self) -> torch.Tensor | None:
         """Wait for all buckets, and write their averages; raise why they do not count.
