@@ -11,7 +11,7 @@ from benches.harness.command import conduct, console, folder, learning_rate
 from benches.harness.link import MAX_RANKS
 from gradwire import _files
 from gradwire.cli.codecs import unfit
-from gradwire.cli.plan.quantities import parse_rate, ratio
+from gradwire.cli.plan.quantities import rate, ratio
 
 _BASELINES = {False: ("none", "bf16"), True: ("none", "fp16")}
 """What is compared with the codecs: DDP's own methods, or Horovod's."""
@@ -32,10 +32,7 @@ def _names(text: str) -> list[str]:
 
 
 def _rates(text: str) -> list[int]:
-    try:
-        return list(dict.fromkeys(parse_rate(name) for name in _names(text)))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return list(dict.fromkeys(rate(name) for name in _names(text)))
 
 
 def _count(least: int, most: int) -> Callable[[str], int]:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benches.harness import pages, results
 from benches.harness.command import conduct
-from gradwire.cli.plan.quantities import parse_rate
+from gradwire.cli.plan.quantities import rate
 
 from .predict import AUTO_BLOCK, measure, measure_auto, table, table_auto
 from .rank import METHODS
@@ -31,7 +31,7 @@ RATES = "50mbit,100mbit,1gbit,10gbit,unshaped"
 
 def rates(text: str) -> list[int | None]:
     """Parse the speeds of links."""
-    return [None if each == "unshaped" else parse_rate(each) for each in text.split(",")]
+    return [None if each == "unshaped" else rate(each) for each in text.split(",")]
 
 
 def main() -> int:

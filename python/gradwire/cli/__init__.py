@@ -8,28 +8,19 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import gradwire
 
 __all__ = ["main"]
 
 
-class _Command(NamedTuple):
-    module: str
-    summary: str
-
-
 _COMMANDS = {
-    "inspect": _Command("gradwire.cli.inspect", "print what is in a frame, or why it is corrupt"),
-    "codecs": _Command("gradwire.cli.codecs", "list the presets and their papers"),
-    "plan": _Command(
-        "gradwire.cli.plan", "predict the step time of every codec, for many ranks and any link"
-    ),
-    "report": _Command(
-        "gradwire.cli.report", "show what was sent, when and what is left, as a page (HTML)"
-    ),
+    "inspect": "print what is in a frame, or why it is corrupt",
+    "codecs": "list the presets and their papers",
+    "plan": "predict the step time of every codec, for many ranks and any link",
+    "report": "show what was sent, when and what is left, as a page (HTML)",
 }
+"""What each command does: the module of its name."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_args(arguments[:1])
-    module = importlib.import_module(_COMMANDS[options.command].module)
+    module = importlib.import_module(f"gradwire.cli.{options.command}")
     try:
         return int(module.main(arguments[1:]))
     except BrokenPipeError:
@@ -56,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="gradwire",
         description="Compress tensors for sending over a network.",
         epilog="commands:\n"
-        + "\n".join(f"  {name:<10}{command.summary}" for name, command in _COMMANDS.items())
+        + "\n".join(f"  {name:<10}{summary}" for name, summary in _COMMANDS.items())
         + "\n\nRun `gradwire COMMAND --help` for the options of a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

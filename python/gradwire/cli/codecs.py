@@ -5,7 +5,7 @@ import inspect
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gradwire.codec import Codec
 from gradwire.errors import PluginError
@@ -87,7 +87,9 @@ def unfit(name: str) -> str | None:
     if name not in PRESETS:
         known = ", ".join(each for each in PRESETS if unfit(each) is None)
         return f"unknown codec {name!r}; choose from {known}"
-    needed = [each for each in _required(PRESETS[name].build) if each != "ratio"]
+    options = inspect.signature(PRESETS[name].build).parameters.values()
+    required = [each.name for each in options if each.default is inspect.Parameter.empty]
+    needed = [each for each in required if each != "ratio"]
     return f"{name} needs {', '.join(needed)}, which has no option here" if needed else None
 
 
@@ -95,8 +97,3 @@ def build(name: str, ratio: float | None) -> Codec:
     """Build a preset by name, with the ratio if it takes one."""
     preset = PRESETS[name].build
     return preset(ratio=ratio) if "ratio" in inspect.signature(preset).parameters else preset()
-
-
-def _required(preset: Callable[..., Codec]) -> list[str]:
-    parameters = inspect.signature(preset).parameters.values()
-    return [each.name for each in parameters if each.default is inspect.Parameter.empty]

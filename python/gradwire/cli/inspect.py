@@ -1,12 +1,12 @@
 """``gradwire inspect FILE``: print the contents of a frame, or why it is corrupt."""
 
 import argparse
+import contextlib
 import io
 import json
 import math
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -73,23 +73,33 @@ def entropy_bound(numel: int, count: int) -> float:
 
 
 def _as_text(file: str, report: dict[str, Any]) -> str:
-    numel, count = report["numel"], report["count"]
+    numel, count, density = report["numel"], report["count"], report["density"]
+    share = "" if density is None else f" ({100 * density:.4g} %)"
+    coding = str(report["coding"])
+    if coding in _CODING_NOTES:
+        coding = _CODING_NOTES[coding].format(parameter=report["parameter"])
+    scale = f", scaled by 2**{report['exponent']}" if report["exponent"] else ""
     rows = [
         ("frame", f"version {report['version']}, {report['nbytes']:,} bytes"),
         ("checksum", f"CRC-32C {report['checksum']:08x}, correct"),
         ("tensor", f"{numel:,} elements, {report['dtype']}"),
-        ("entries", f"{count:,}" + _percent(report["density"])),
+        ("entries", f"{count:,}{share}"),
         ("sparsifier", report["sparsifier"]),
         ("header", f"{report['header_nbytes']:,} bytes"),
-        ("indices", f"{report['index_nbytes']:,} bytes, {_coding(report)}"),
-        ("values", f"{report['value_nbytes']:,} bytes, {_quantizer(report)}"),
+        ("indices", f"{report['index_nbytes']:,} bytes, {coding}"),
+        ("values", f"{report['value_nbytes']:,} bytes, {report['quantizer']}{scale}"),
     ]
     if count:
         low, high = report["smallest_magnitude"], report["largest_magnitude"]
+        bits, bound = report["index_bits_per_entry"], report["index_bits_bound"]
+        compared = f" (entropy bound {bound:.2f}, {bits - bound:+.2f})"
+        # These two codings cannot represent every set of positions, so the bound does not hold.
+        if report["coding"] in ("chunk-local", "seeded"):
+            compared = ""
         rows += [
             ("magnitudes", f"{low:.6g} to {high:.6g}"),
             ("bits per entry", f"{report['bits_per_entry']:.2f}"),
-            ("of which index", f"{report['index_bits_per_entry']:.2f}{_bound(report)}"),
+            ("of which index", f"{bits:.2f}{compared}"),
         ]
     rows.append(("compression", f"{report['compression']:.1f} times smaller than dense float32"))
     return "\n".join([file, *(f"  {name:<14} {text}" for name, text in rows)])
@@ -103,29 +113,6 @@ _CODING_NOTES = {
     "seeded": "seeded, positions generated from a key",
 }
 """Descriptions of the codings, by name."""
-
-
-def _percent(density: float | None) -> str:
-    return "" if density is None else f" ({100 * density:.4g} %)"
-
-
-def _coding(report: dict[str, Any]) -> str:
-    coding = str(report["coding"])
-    note = _CODING_NOTES.get(coding)
-    return coding if note is None else note.format(parameter=report["parameter"])
-
-
-def _quantizer(report: dict[str, Any]) -> str:
-    scale = f", scaled by 2**{report['exponent']}" if report["exponent"] else ""
-    return f"{report['quantizer']}{scale}"
-
-
-def _bound(report: dict[str, Any]) -> str:
-    bound = report["index_bits_bound"]
-    # These two codings cannot represent every set of positions, so the bound does not hold.
-    if report["coding"] in ("chunk-local", "seeded"):
-        return ""
-    return f" (entropy bound {bound:.2f}, {report['index_bits_per_entry'] - bound:+.2f})"
 
 
 _HEADER_NBYTES = 48
@@ -143,37 +130,23 @@ _OUTSIDE, _MOST_OUTSIDE = 255, 1 << 30
 def _read_frame(file: str) -> Frame:
     """Read one frame, header first; ``-`` is standard input.
 
-    Memory use is proportional to the bytes actually read, whatever the header claims.
-
-    Raises
-    ------
-    OSError
-        The file cannot be read.
-    GradwireError
-        The source is not exactly one frame. The header alone exposes an endless source.
-    ValueError
-        It claims to be a frame of another package's part, and to have more than 1 GiB.
+    Memory use is proportional to the bytes actually read, whatever the header claims, and the
+    header alone exposes an endless source.
     """
-    if file == "-":
-        return _read(sys.stdin.buffer)
-    with Path(file).open("rb") as source:
-        return _read(source)
-
-
-def _read(source: BinaryIO) -> Frame:
-    head = _up_to(source, _HEADER_NBYTES)
-    try:
-        frame = Frame(head, max_numel=MAX_NUMEL)
-    except TruncatedFrameError as error:
-        if len(head) < _HEADER_NBYTES:
-            raise
-        need = error.need
-    else:
-        need = frame.nbytes
-    _check_length(head, need)
-    data = head + _up_to(source, need - len(head))
-    if source.read(1):
-        raise CorruptFrameError(f"the frame ends after {need} bytes, but more follow")
+    with contextlib.ExitStack() as stack:
+        standard = file == "-"
+        source = sys.stdin.buffer if standard else stack.enter_context(open(file, "rb"))
+        head = _up_to(source, _HEADER_NBYTES)
+        try:
+            need = Frame(head, max_numel=MAX_NUMEL).nbytes
+        except TruncatedFrameError as error:
+            if len(head) < _HEADER_NBYTES:
+                raise
+            need = error.need
+        _check_length(head, need)
+        data = head + _up_to(source, need - len(head))
+        if source.read(1):
+            raise CorruptFrameError(f"the frame ends after {need} bytes, but more follow")
     return Frame(data, max_numel=MAX_NUMEL)
 
 

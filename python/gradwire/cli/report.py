@@ -66,15 +66,13 @@ def _beside(file: str) -> str | None:
 
 def _write(path: Path, shown: str) -> None:
     """Write a page, but not into a file that is none."""
-    if path.exists() and path.is_file() and not _is_page(path):
-        raise FileExistsError(17, "it is there, and is not a page: name another file by --output")
+    if path.is_file():
+        with path.open("rb") as file:
+            head = file.read(15)
+        if head and head.lower() != b"<!doctype html>":
+            what = "it is there, and is not a page: name another file by --output"
+            raise FileExistsError(17, what)
     _files.write(path, shown)
-
-
-def _is_page(path: Path) -> bool:
-    with path.open("rb") as file:
-        head = file.read(15)
-    return not head or head.lower() == b"<!doctype html>"
 
 
 def _fail(message: str) -> int:

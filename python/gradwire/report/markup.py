@@ -123,15 +123,9 @@ def line_chart(points: Sequence[tuple[int, float]], write: Callable[[float], str
 def table(
     columns: Mapping[str, Callable[[T], str]], rows: Sequence[T], bars: Mapping[str, str]
 ) -> Markup:
-    """Return a table.
+    """Return a table whose columns, by heading, make the text of a cell from a row.
 
-    Parameters
-    ----------
-    columns : mapping of str to callable
-        The text of a row's cell, by heading.
-    rows : sequence
-    bars : mapping of str to str
-        Columns with a bar behind each figure, and the attribute of a row that is its length.
+    In those of ``bars``, a bar behind the figure is as long as that attribute of the row.
     """
     full = {name: max(getattr(row, name) or 0.0 for row in rows) for name in bars.values() if rows}
     body = []

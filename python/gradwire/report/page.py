@@ -1,5 +1,6 @@
 """A page of reports: HTML in one file, with no script, and nothing from the network."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.resources import files
@@ -226,25 +227,17 @@ def _last_ready(buckets: Iterable[BucketTimes]) -> float:
     return max(each.ready for each in buckets)
 
 
-def _spans(buckets: Iterable[BucketTimes], stage: str) -> list[tuple[float, float]]:
-    return [getattr(each, stage) for each in buckets]
-
-
-def _spent(buckets: Iterable[BucketTimes], stage: str) -> float:
-    """Return the milliseconds that these buckets spent in a stage."""
-    return sum(end - begin for begin, end in _spans(buckets, stage))
-
-
-def _within(buckets: Iterable[BucketTimes], stage: str, ready: float) -> float:
-    """Return how much of that lay within a backward pass that ended at ``ready``."""
-    return sum(max(min(end, ready) - begin, 0.0) for begin, end in _spans(buckets, stage))
+def _spent(buckets: Iterable[BucketTimes], stage: str, until: float = math.inf) -> float:
+    """Return the milliseconds that these buckets spent in a stage until then."""
+    spans: Iterable[tuple[float, float]] = (getattr(each, stage) for each in buckets)
+    return sum(max(min(end, until) - begin, 0.0) for begin, end in spans)
 
 
 def _overlap(steps: Sequence[Sequence[BucketTimes]]) -> Markup:
     rows = []
     for stage in STAGES:
         total = sum(_spent(each, stage) for each in steps) / len(steps)
-        within = sum(_within(each, stage, _last_ready(each)) for each in steps) / len(steps)
+        within = sum(_spent(each, stage, _last_ready(each)) for each in steps) / len(steps)
         figure = f"{within / total if total else 0.0:.0%} of {milliseconds(total)}"
         rows.append(Row(stage, figure, [("within", 0.0, within), ("after", within, total)]))
     return _figure(
@@ -288,7 +281,7 @@ def _bucket_table(buckets: Sequence[BucketTimes]) -> Markup:
 
     def overlapped(group: Sequence[BucketTimes]) -> str:
         total = sum(_spent(group, stage) for stage in STAGES)
-        within = sum(_within(group, stage, ready) for stage in STAGES)
+        within = sum(_spent(group, stage, ready) for stage in STAGES)
         return f"{within / total:.0%}" if total else "-"
 
     def spent(stage: str, group: Sequence[BucketTimes]) -> str:

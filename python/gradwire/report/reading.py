@@ -24,10 +24,7 @@ _LARGEST = 2**63
 def objects(text: str) -> Iterator[Mapping[str, Any]]:
     """Yield the objects in a text: one, a list, or several one after another, as in JSON lines.
 
-    Raises
-    ------
-    ValueError
-        The text is not JSON, or holds something that is not an object, or nothing.
+    A ValueError if it is not JSON, or holds something that is not an object, or nothing.
     """
     decoder, at, found = json.JSONDecoder(parse_constant=_no_constant), 0, False
     text = text.removeprefix("\ufeff")
@@ -50,13 +47,7 @@ def objects(text: str) -> Iterator[Mapping[str, Any]]:
 
 
 def to_fields(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Check an object, and return the fields of a report.
-
-    Raises
-    ------
-    ValueError
-        It was not written by `Report.to_json`, or by another version of it, or was changed since.
-    """
+    """Return the fields of a report; a ValueError if `Report.to_json` has not written it so."""
     version = found.get(MARK)
     if version is None:
         raise ValueError(

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, SupportsFloat
 
@@ -66,26 +66,23 @@ def add_scalars(
             "figures must be a Report or the dict of handle.metrics(), "
             f"not a {type(figures).__name__}"
         )
-    for tag, value in _scalars(figures, prefix, parameters):
-        writer.add_scalar(tag, value, step)
-
-
-def _scalars(
-    figures: Figures | Mapping[str, SupportsFloat], prefix: str, parameters: bool
-) -> Iterator[tuple[str, float]]:
-    if not isinstance(figures, Figures):
-        for name, number in figures.items():
-            yield f"{prefix}/{name}", float(number)
-        return
-    for field in dataclasses.fields(figures):
-        value = getattr(figures, field.name)
-        if isinstance(value, int | float) and field.name not in ("rank", "world_size"):
-            yield f"{prefix}/{field.name}", float(value)
-    for each in figures.parameters if parameters else ():
+    if isinstance(figures, Figures):
+        every = {field.name: getattr(figures, field.name) for field in dataclasses.fields(figures)}
+        numbers: Mapping[str, SupportsFloat] = {
+            name: value
+            for name, value in every.items()
+            if isinstance(value, int | float) and name not in ("rank", "world_size")
+        }
+        found = figures.parameters if parameters else ()
+    else:
+        numbers, found = figures, ()
+    for name, number in numbers.items():
+        writer.add_scalar(f"{prefix}/{name}", float(number), step)
+    for each in found:
         for name in _OF_A_PARAMETER:
             value = getattr(each, name)
             if value is not None:
-                yield f"{prefix}.{name}/{each.name}", float(value)
+                writer.add_scalar(f"{prefix}.{name}/{each.name}", float(value), step)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

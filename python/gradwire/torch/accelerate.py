@@ -62,8 +62,7 @@ def attach(
     model : torch.nn.Module
         What ``accelerator.prepare`` returned.
     codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
-        Codec of all compressed parameters, or codecs by name, or whatever makes a step shortest, as
-        in `gradwire.torch.ddp.attach`.
+        As in `gradwire.torch.ddp.attach`.
     optimizer : torch.optim.Optimizer, optional
         The optimizer of the model, prepared or not; as in `gradwire.torch.ddp.attach`.
     policy : {"sum-and-split", "keep", "drop"}
@@ -76,8 +75,7 @@ def attach(
     Returns
     -------
     Handle or None
-        As from `gradwire.torch.ddp.attach`. None if there is only one process: nothing is sent then
-        that could be compressed.
+        As from `gradwire.torch.ddp.attach`; None if there is only one process, which sends nothing.
 
     Raises
     ------
@@ -108,10 +106,10 @@ def attach(
     registered = getattr(model, _REGISTERED, None)
     if registered is not None and registered.accelerator is accelerator:
         registered.handle, registered.policy = handle, policy  # of an earlier attach()
-        return handle
-    registered = _Registered(accelerator, handle, policy)
-    accelerator.register_for_checkpointing(registered)
-    setattr(model, _REGISTERED, registered)
+    else:
+        registered = _Registered(accelerator, handle, policy)
+        accelerator.register_for_checkpointing(registered)
+        setattr(model, _REGISTERED, registered)
     return handle
 
 

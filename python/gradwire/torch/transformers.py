@@ -18,8 +18,11 @@ import json
 import warnings
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import torch
+
+from gradwire.memory import Memory
 from gradwire.schedule import BySteps, Constant
 from gradwire.torch import ddp, optim
 from gradwire.torch.accelerate import attach_prepared, computes, is_ddp
@@ -43,15 +46,10 @@ except ImportError as error:
         "pip install 'transformers>=5.18' 'accelerate>=1.3'"
     ) from error
 
-if TYPE_CHECKING:
-    import torch
-
-    from gradwire.memory import Memory
-
 __all__ = ["Compress", "adamw"]
 
 
-def adamw(args: TrainingArguments) -> "tuple[type[torch.optim.Optimizer], dict[str, Any]]":
+def adamw(args: TrainingArguments) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     """Return what `Trainer` takes as ``optimizer_cls_and_kwargs``, for `gradwire.adam` or "auto".
 
     Parameters
@@ -88,8 +86,7 @@ class Compress(TrainerCallback):
     Parameters
     ----------
     codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
-        Codec of all compressed parameters, or codecs by name, or whatever makes a step shortest, as
-        in `gradwire.torch.ddp.attach`.
+        As in `gradwire.torch.ddp.attach`.
     policy : {"sum-and-split", "keep", "drop"}
         What to do with residuals if training resumes with another number of processes; as in
         `gradwire.torch.ddp.Handle.load_state_dict`.
@@ -161,21 +158,17 @@ class Compress(TrainerCallback):
         if self.handle is None:
             return
         if getattr(args, "enable_jit_checkpoint", False):
-            warnings.warn(
+            _warn(
                 "with enable_jit_checkpoint, Trainer saves without telling its callbacks: such "
-                "checkpoints will have no residuals",
-                RuntimeWarning,
-                stacklevel=2,
+                "checkpoints will have no residuals"
             )
         restored = False
         if resumed_from is not None:
             restored = rank_files.load(self.handle, Path(resumed_from), self._policy)
             if not restored:
-                warnings.warn(
+                _warn(
                     f"{resumed_from} has no residuals, because it was saved without Compress or "
-                    "with save_only_model: they start from zero",
-                    RuntimeWarning,
-                    stacklevel=2,
+                    "with save_only_model: they start from zero"
                 )
         self._count_epochs(state, restored=restored, kept=kept)
         self._next_epoch = self._first_epoch + int(state.epoch or 0)
@@ -206,11 +199,7 @@ class Compress(TrainerCallback):
             self.handle.accept_changes()  # to log the norm, Trainer multiplies gradients by 1
 
     def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Leave backward passes alone: training may have ended within a step."""
         self._until_step.close()
@@ -255,12 +244,13 @@ class Compress(TrainerCallback):
 
     def _attach(self, trainer: Trainer) -> bool:
         """Attach, unless attached; return whether the handle of an earlier run is used further."""
+        # What Accelerate has made holds the optimizer.
+        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
         if self._codec == AUTO:
-            optimizer, least = _inner(trainer.optimizer), self._options.get("max_ratio")
-            self._computing = computes(self._codec, optimizer, least)
+            self._computing = computes(self._codec, optimizer, self._options.get("max_ratio"))
         clips = bool(self._computing) and trainer.args.max_grad_norm > 0
         if is_ddp(trainer.model_wrapped):
-            self._check(trainer, clips=clips)
+            self._check(optimizer, trainer.accelerator.scaler, clips=clips)
         to = (weakref.ref(trainer.model_wrapped), weakref.ref(trainer.optimizer))
         kept = self.handle is not None and self._attached_to == to
         if self.handle is not None and not kept:
@@ -278,9 +268,9 @@ class Compress(TrainerCallback):
         self._clips = clips and self.handle is not None
         return kept
 
-    def _check(self, trainer: Trainer, *, clips: bool) -> None:
+    def _check(self, optimizer: Any, scaler: Any, *, clips: bool) -> None:
         """Raise a ValueError that says what to give Trainer."""
-        optimizer = _inner(trainer.optimizer)
+        kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
         if clips and self._codec == AUTO:
             raise ValueError(
                 f'"auto" measures backward passes that exchange gradients, but with max_grad_norm '
@@ -291,21 +281,19 @@ class Compress(TrainerCallback):
             )
         for memory in self._computing:
             if memory.updates and not isinstance(optimizer, optim.AdamW):
-                kind = type(optimizer)
                 raise ValueError(
                     f"{memory!r} sends steps, which only gradwire.torch.optim.AdamW applies, and "
-                    f"this Trainer has {kind.__module__}.{kind.__qualname__}: Trainer(..., "
+                    f"this Trainer has {kind}: Trainer(..., "
                     "optimizer_cls_and_kwargs=gradwire.torch.transformers.adamw(args))"
                 )
         if clips and not isinstance(optimizer, optim.AdamW | optim.SGD):
-            kind = type(optimizer)
             raise ValueError(
                 f"with {self._computing[0]!r} and max_grad_norm, gradients are clipped before they "
                 "are exchanged, in the step of gradwire.torch.optim.SGD or AdamW, and this Trainer "
-                f"has {kind.__module__}.{kind.__qualname__}: Trainer(..., optimizer_cls_and_kwargs="
+                f"has {kind}: Trainer(..., optimizer_cls_and_kwargs="
                 "(gradwire.torch.optim.SGD, {...})), or max_grad_norm=0.0"
             )
-        if clips and trainer.accelerator.scaler is not None:
+        if clips and scaler is not None:
             raise ValueError(
                 f"with {self._computing[0]!r}, gradients are clipped before they are exchanged, "
                 "which does not work with the loss scaler of fp16=True: use bf16=True, or "
@@ -324,11 +312,6 @@ class Compress(TrainerCallback):
         self._first_epoch = begun - int(position) + (0 if within else 1)
 
 
-def _inner(optimizer: Any) -> Any:
-    """Return the optimizer in that of Accelerate."""
-    return getattr(optimizer, "optimizer", optimizer)
-
-
 def _caller() -> tuple[Trainer, str | None]:
     """Return the trainer that runs, and the checkpoint it resumes from. No callback is told."""
     frame = inspect.currentframe()
@@ -338,3 +321,7 @@ def _caller() -> tuple[Trainer, str | None]:
             return trainer, frame.f_locals["resume_from_checkpoint"]
         frame = frame.f_back
     raise RuntimeError("Compress is a callback of Trainer: Trainer(..., callbacks=[Compress(...)])")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=3)

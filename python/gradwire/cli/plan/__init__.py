@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ranks", type=quantities.ranks, default=quantities.ranks("2..64"), metavar="N,...",
         help="numbers of ranks: a list, or a range such as 2..10000, of which powers of two and "
         "the ends are shown (default: 2..64)")  # fmt: skip
-    add("--link", type=quantities.link, required=True, metavar="RATE",
+    add("--link", type=quantities.rate, required=True, metavar="RATE",
         help="speed of each node's link, such as 1gbit")  # fmt: skip
     add("--latency", type=quantities.seconds, default=50e-6, metavar="TIME",
         help="of a message over the link (default: 50us)")  # fmt: skip
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         help="that a rank spends on each message it sends (default: 5us)")  # fmt: skip
     add("--node-size", type=quantities.count, default=1, metavar="N",
         help="ranks that share a link; codecs sum dense inside a node (default: 1)")  # fmt: skip
-    add("--inside", type=quantities.link, default=100_000_000_000, metavar="RATE",
+    add("--inside", type=quantities.rate, default=100_000_000_000, metavar="RATE",
         help="speed of a rank's link inside its node (default: 100gbit)")  # fmt: skip
     add("--backward", type=quantities.seconds, default=0.1, metavar="TIME",
         help="of the backward pass, which exchanges overlap with (default: 100ms)")  # fmt: skip

@@ -31,32 +31,14 @@ _SCATTER = "/scatter"
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """The workload and networks of a plan.
+    """The workload and networks of a plan."""
 
-    Attributes
-    ----------
-    workload : Workload
-        A step without any exchange.
-    ranks : tuple of int
-        Numbers of ranks.
-    link, inside : Link
-        Between nodes and inside them.
-    node_size : int
-        Ranks of a node.
-    ratio : float
-        Share of the entries that codecs send.
-    """
-
-    workload: Workload
+    workload: Workload  # a step without any exchange
     ranks: tuple[int, ...]
-    link: Link
+    link: Link  # between nodes
     node_size: int
     inside: Link
-    ratio: float
-
-    def networks(self) -> list[Network]:
-        """Return the network of each number of ranks."""
-        return [Network(each, self.link, self.node_size, self.inside) for each in self.ranks]
+    ratio: float  # share of the entries that codecs send
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,11 +101,8 @@ def _plain(row: Row) -> dict[str, Any]:
 def build_codecs(names: Sequence[str], ratio: float, node_size: int = 1) -> dict[str, Codec]:
     """Return the codecs of these names, for nodes of ``node_size`` ranks.
 
-    Raises
-    ------
-    ValueError
-        An unknown preset, one that needs an option, or a reduce-scatter that does not take the
-        codec or works in nodes.
+    A ValueError for an unknown preset, one that needs an option, or a reduce-scatter that does not
+    take the codec or works in nodes.
     """
     codecs = {}
     for name in names:
@@ -157,13 +136,7 @@ def _scatters(name: str, codec: Codec, node_size: int) -> None:
 def plan(
     scenario: Scenario, names: Sequence[str], codecs: dict[str, Codec], calibration: Calibration
 ) -> Plan:
-    """Predict plain DDP and these codecs.
-
-    Raises
-    ------
-    ValueError
-        The calibration lacks a codec, or has another one of that name.
-    """
+    """Predict plain DDP and these codecs; a ValueError if the calibration has not all of them."""
     for name, codec in codecs.items():
         known = calibration.codecs.get(name)
         if known is not None and known.codec != codec:
@@ -171,7 +144,9 @@ def plan(
                 f"the calibration has {known.codec!r} as {name!r}, not {codec!r}: give the --ratio "
                 "it was made with, or leave out --calibration"
             )
-    networks = scenario.networks()
+    networks = [
+        Network(each, scenario.link, scenario.node_size, scenario.inside) for each in scenario.ranks
+    ]
     baselines = [fp32(), bf16(calibration)]
     rows = [_row(scenario, each, networks, None) for each in baselines]
     dense = [fastest(scenario.workload, baselines, each) for each in networks]

@@ -8,10 +8,9 @@ __all__ = [
     "count",
     "duration",
     "format_rate",
-    "link",
     "names",
-    "parse_rate",
     "ranks",
+    "rate",
     "ratio",
     "seconds",
     "size",
@@ -47,31 +46,17 @@ def seconds(text: str) -> float:
     return time
 
 
-def parse_rate(text: str) -> int:
-    """Parse a rate such as ``100mbit``, ``1gbit`` or ``2.5Gbit/s``; return bits per second.
-
-    Raises
-    ------
-    ValueError
-        If the text is not a positive rate.
-    """
+def rate(text: str) -> int:
+    """Parse a rate such as ``100mbit``, ``1gbit`` or ``2.5Gbit/s``; return bits per second."""
     match = re.fullmatch(
         r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(?:bit|bps)?(?:/s)?\s*", text, re.IGNORECASE
     )
-    rate = round(float(match[1]) * _RATES[match[2].lower()]) if match else 0
-    if rate < 1000:
-        raise ValueError(
+    speed = round(float(match[1]) * _RATES[match[2].lower()]) if match else 0
+    if speed < 1000:
+        raise argparse.ArgumentTypeError(
             f"{text!r} is not a bandwidth: give a number and kbit, mbit or gbit, such as 100mbit"
         )
-    return rate
-
-
-def link(text: str) -> int:
-    """Parse the speed of a link; return bits per second."""
-    try:
-        return parse_rate(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return speed
 
 
 def ranks(text: str) -> list[int]:
@@ -127,10 +112,10 @@ def size(nbytes: float) -> str:
     return _with_unit(nbytes, units) or f"{nbytes:.0f} B"
 
 
-def format_rate(rate: float) -> str:
+def format_rate(speed: float) -> str:
     """Format a rate in bits per second: ``100 Mbit/s``."""
     units = {"Tbit/s": 1e12, "Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3}
-    return _with_unit(rate, units) or f"{rate:.0f} bit/s"
+    return _with_unit(speed, units) or f"{speed:.0f} bit/s"
 
 
 def _with_unit(value: float, units: dict[str, float]) -> str | None:

@@ -1,6 +1,5 @@
 """Checks the arguments that Horovod's optimizer takes, too, and refuses some by name."""
 
-import warnings
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -19,22 +18,13 @@ __all__ = [
     "check_op",
     "check_optimizer_kind",
     "check_timeout",
-    "groups_of",
     "name_all",
     "process_set_of",
 ]
 
 
 def check_optimizer_kind(optimizer: object) -> Optimizer:
-    """Return the optimizer, unless it cannot be distributed.
-
-    Raises
-    ------
-    TypeError
-        It is not an optimizer of torch, or LBFGS.
-    ValueError
-        Horovod's own has distributed it already.
-    """
+    """Return the optimizer, unless it cannot be distributed: then raise TypeError or ValueError."""
     if optimizer is None:
         raise TypeError("DistributedOptimizer() takes a torch.optim.Optimizer, got None")
     check_optimizer(optimizer)
@@ -65,21 +55,7 @@ def check_compression(compression: object) -> None:
 
 
 def check_op(op: object, predivide: object, *, updates: bool) -> None:
-    """Check how gradients are combined.
-
-    Parameters
-    ----------
-    op : horovod.ReduceOp
-    predivide : float
-        ``gradient_predivide_factor``.
-    updates : bool
-        The codec sends steps instead of gradients.
-
-    Raises
-    ------
-    ValueError
-        It is neither ``Average`` nor ``Sum``, or does not go with the other arguments.
-    """
+    """Raise a ValueError if gradients cannot be combined so; ``updates``: the codec sends steps."""
     if op is library.Adasum or op == library.Adasum:
         raise ValueError(
             "op=hvd.Adasum is not supported: it projects whole gradients on each other, of which "
@@ -97,14 +73,6 @@ def check_op(op: object, predivide: object, *, updates: bool) -> None:
         raise ValueError("gradient_predivide_factor is only for op=hvd.Average")
 
 
-def groups_of(groups: object, num_groups: object) -> object:
-    """Return ``groups=``, which has replaced ``num_groups=``."""
-    if num_groups == 0:
-        return groups
-    warnings.warn("num_groups= has been replaced by groups=", DeprecationWarning, stacklevel=3)
-    return num_groups if groups is None else groups
-
-
 def check_timeout(timeout: object) -> None:
     """Raise a TypeError or ValueError unless it is a time to wait, or None."""
     if timeout is None:
@@ -119,13 +87,7 @@ def check_timeout(timeout: object) -> None:
 
 
 def process_set_of(process_set: Any) -> Any:
-    """Return the process set: by default, that of all ranks.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It is not a process set, or Horovod does not know it.
-    """
+    """Return the process set, by default of all ranks; an error if Horovod does not know it."""
     if process_set is None:
         return library.global_process_set
     if not isinstance(process_set, library.ProcessSet):
@@ -143,16 +105,8 @@ def name_all(
 ) -> dict[str, torch.nn.Parameter]:
     """Return the parameters of an optimizer by name, in the order of the names.
 
-    Parameters
-    ----------
-    parameters : list of torch.nn.Parameter
-    named : iterable of (str, torch.nn.Parameter), optional
-        Names of these and perhaps more parameters. By default they are numbered.
-
-    Raises
-    ------
-    ValueError, TypeError
-        A name is missing or not unique.
+    Others may be named, too. A ValueError if a name is missing or there twice, a TypeError if these
+    are no pairs. By default, parameters are numbered.
     """
     if named is None:
         return {f"parameter{at}": each for at, each in enumerate(parameters)}
@@ -161,9 +115,10 @@ def name_all(
         given = list(named.items() if isinstance(named, Mapping) else named)
     pairs = all(isinstance(each, tuple) and len(each) == 2 for each in given)
     if not isinstance(named, Iterable) or not pairs:
+        kind = type(given[0] if given else named).__name__
         raise TypeError(
             "named_parameters= takes pairs of a name and a parameter, such as "
-            f"model.named_parameters(), got {_described(given or named)}"
+            f"model.named_parameters(), got a {kind}{' in place of a pair' if given else ''}"
         )
     names = [name for name, _ in given]
     if len(set(names)) < len(names):
@@ -183,9 +138,3 @@ def name_all(
             wanted.remove(id(each))  # of two names, the first counts
             found[name] = each
     return plain_names(found)
-
-
-def _described(given: object) -> str:
-    if isinstance(given, list):
-        return f"a {type(given[0]).__name__} in place of a pair"
-    return f"a {type(given).__name__}"

@@ -2,8 +2,9 @@
 
 import functools
 import os
+import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -12,33 +13,17 @@ from torch.optim import Optimizer
 
 from gradwire import _validate
 from gradwire.schedule import Schedule
-from gradwire.torch.auto import AutoController, Automatic, check_measurable, choices_of
+from gradwire.torch.auto import AutoController, check_measurable, choices_of
 from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import Codecs, GradScaler, Options, is_scaling
 from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.horovod import arguments
 from gradwire.torch.horovod.buckets import BUCKET, form
 from gradwire.torch.horovod.optimizer import Distributed, wrap
-from gradwire.torch.horovod.source import HorovodSource
+from gradwire.torch.horovod.source import HorovodSource, Settings
 from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
 
 __all__ = ["DistributedOptimizer", "attach"]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Settings:
-    """All that is needed to attach the codec, also again: after Horovod has lost a rank."""
-
-    named: dict[str, torch.nn.Parameter]
-    buckets: list[list[torch.Tensor]]
-    options: Options
-    passes_per_step: int
-    op: Any
-    predivide: float
-    sparse_as_dense: bool
-    process_set: Any
-    timeout: timedelta | None
-    choices: Automatic | None
 
 
 def DistributedOptimizer(  # as Horovod's
@@ -132,7 +117,9 @@ def DistributedOptimizer(  # as Horovod's
     arguments.check_compression(compression)
     passes = _validate.integer("backward_passes_per_step", backward_passes_per_step, low=1)
     arguments.check_timeout(timeout)
-    groups = arguments.groups_of(groups, num_groups)  # type: ignore[assignment]
+    if num_groups != 0:
+        warnings.warn("num_groups= has been replaced by groups=", DeprecationWarning, stacklevel=2)
+        groups = num_groups if groups is None else groups
     members = arguments.process_set_of(process_set)
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     named = arguments.name_all(parameters, named_parameters)
@@ -152,7 +139,7 @@ def DistributedOptimizer(  # as Horovod's
     )
     updates = any(each.memory.updates for each in options.assignment.codecs)
     arguments.check_op(op, gradient_predivide_factor, updates=updates)
-    settings = _Settings(
+    settings = Settings(
         named=named,
         buckets=form(named, groups),
         options=options,
@@ -172,18 +159,10 @@ def DistributedOptimizer(  # as Horovod's
     return wrapped
 
 
-def attach(optimizer: Distributed, settings: _Settings) -> None:
+def attach(optimizer: Distributed, settings: Settings) -> None:
     """Attach the codec to a distributed optimizer. A collective."""
     transport = HorovodTransport(settings.process_set, settings.timeout)
-    entry = HorovodSource(
-        settings.named,
-        settings.buckets,
-        transport,
-        passes_per_step=settings.passes_per_step,
-        sums=settings.op == library.Sum,
-        predivide=settings.predivide,
-        sparse_as_dense=settings.sparse_as_dense,
-    )
+    entry = HorovodSource(settings, transport)
     choices = settings.choices
     places = {id(each): at for at, each in enumerate(settings.named.values())}
     optimizer.handle = attach_engine(

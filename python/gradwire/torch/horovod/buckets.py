@@ -16,20 +16,9 @@ BUCKET = 25 << 20
 def form(named: Mapping[str, torch.Tensor], groups: object) -> list[list[torch.Tensor]]:
     """Return the parameters in buckets of one dtype and device each, in the order of exchange.
 
-    That is the order in which gradients become ready: the last parameter comes first.
-
-    Parameters
-    ----------
-    named : mapping of str to torch.Tensor
-        In the same order on all ranks.
-    groups : int, list of list of torch.Tensor, or None
-        As in Horovod: their number, or the groups; others are groups of their own. None for buckets
-        of up to 25 MiB.
-
-    Raises
-    ------
-    TypeError, ValueError
-        They are neither.
+    That is the order in which gradients become ready: the last parameter comes first. ``groups`` is
+    as in Horovod: their number, or the groups, beside which every other parameter is one of its
+    own; by default, buckets of up to 25 MiB.
     """
     every = list(named.values())
     if groups is None:
@@ -96,24 +85,8 @@ def _alike(group: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
 class BucketReadiness:
     """The backward passes whose gradients are exchanged together.
 
-    Buckets are due in their own order, whatever the order in which gradients come: that may differ
-    between ranks.
-
-    Attributes
-    ----------
-    buckets : list of list of torch.Tensor
-        The buckets of this turn, with the parameters that require gradients.
-    since : float or None
-        When the first bucket was due, if it had to wait.
-
-    Parameters
-    ----------
-    buckets : sequence of sequence of torch.Tensor
-        All buckets, in the order of exchange, which all ranks share.
-    passes : int
-        Backward passes before a gradient is complete.
-    name_of : callable
-        Returns the name of a parameter.
+    Buckets are due in their own order, which all ranks share, whatever the order in which gradients
+    come: that may differ between ranks. A gradient is complete after so many ``passes``.
     """
 
     def __init__(
@@ -124,7 +97,7 @@ class BucketReadiness:
     ) -> None:
         active = [[each for each in bucket if each.requires_grad] for bucket in buckets]
         self.buckets = [bucket for bucket in active if bucket]
-        self.since: float | None = None
+        self.since: float | None = None  # when the first bucket was due, if it had to wait
         self._passes = passes
         self._name_of = name_of
         self._counts: dict[int, int] = {}
@@ -140,13 +113,7 @@ class BucketReadiness:
         return self._next > 0 or self._passes in self._counts.values()
 
     def arrive(self, parameter: torch.Tensor) -> None:
-        """Record that a backward pass has added to the gradient of a parameter.
-
-        Raises
-        ------
-        UpdateError
-            The gradient is complete already, or was not expected.
-        """
+        """Record that a backward pass has added to a gradient; an UpdateError, if it must not."""
         key = id(parameter)
         count = self._counts.get(key, 0) + 1
         if count > self._passes:

@@ -34,16 +34,8 @@ class HorovodAverages:
     """Starts averages, and tells when they end: `gradwire.torch.engine.backward.DenseAverage`.
 
     Horovod calls nobody at the end of a collective. So a thread waits, which otherwise the
-    optimizer does after the backward pass, when most of them have ended long ago.
-
-    Parameters
-    ----------
-    channel : HorovodChannel
-        A channel with no other user.
-    sums : bool
-        They are sums, as with ``op=hvd.Sum``.
-    predivide : float
-        ``gradient_predivide_factor``, of averages.
+    optimizer does after the backward pass, when most of them have ended long ago. The channel has
+    no other user; ``predivide`` is Horovod's ``gradient_predivide_factor``.
     """
 
     def __init__(self, channel: HorovodChannel, *, sums: bool, predivide: float) -> None:

@@ -39,10 +39,8 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
         super().__init__(model=model, optimizer=optimizer, **kwargs)
         # Horovod's own make a step on ranks without a state, after the model was copied.
         for each in self._handlers.values():
-            if isinstance(each.value, torch.nn.Module):
-                each.sync = functools.partial(_sync_model, each)
-            elif isinstance(each.value, torch.optim.Optimizer):
-                each.sync = functools.partial(_sync_optimizer, each)
+            if isinstance(each.value, torch.nn.Module | torch.optim.Optimizer):
+                each.sync = functools.partial(_sync, each)
 
     def save(self) -> None:
         """Keep a copy of everything. Call `commit`, which does."""
@@ -72,21 +70,18 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
         try:
             super().check_host_updates()
         except HostsUpdated as interrupt:
-            self._hand_over()
+            # Residuals are added up while all ranks are there, those that are to leave, too.
+            for at, each in enumerate(self._distributed()):
+                if each.handle is not None and each.handle.attached:
+                    self._merged[at] = each.handle.merged_state_dict()
+                each._let_go()
             # All ranks have to meet in sync(), also if some have only left.
             raise HostsUpdated(False) from interrupt
-
-    def _hand_over(self) -> None:
-        """Add up all residuals while all ranks are there, those that are about to leave, too."""
-        for at, each in enumerate(self._distributed()):
-            if each.handle is not None and each.handle.attached:
-                self._merged[at] = each.handle.merged_state_dict()
-            each._let_go()
 
     def _sync_residuals(self, at: int, optimizer: Distributed) -> None:
         if not optimizer._settings.process_set.included():
             return
-        if not optimizer._in_place:
+        if optimizer._entry is None or not optimizer._entry.is_open:  # by the ranks there are now
             optimizer._let_go()
             attach(optimizer, optimizer._settings)
         handle = optimizer.handle
@@ -111,11 +106,9 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
         return [each for each in values if isinstance(each, Distributed) and each._settings]
 
 
-def _sync_model(handler: Any) -> None:
-    """Copy a model from rank 0."""
-    broadcast_parameters(handler.value.state_dict(), 0)
-
-
-def _sync_optimizer(handler: Any) -> None:
-    """Copy the state of an optimizer from rank 0."""
-    broadcast_optimizer_state(handler.value, 0)
+def _sync(handler: Any) -> None:
+    """Copy a model, or the state of an optimizer, from rank 0."""
+    if isinstance(handler.value, torch.nn.Module):
+        broadcast_parameters(handler.value.state_dict(), 0)
+    else:
+        broadcast_optimizer_state(handler.value, 0)

@@ -1,27 +1,22 @@
-"""The hooks by which gradients arrive, and a look at what is done to gradients afterwards."""
+"""The hooks by which gradients arrive."""
 
 import gc
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-__all__ = ["GradChangeDetector", "Hooks"]
+__all__ = ["Hooks"]
 
 _placed: "weakref.WeakSet[Hooks]" = weakref.WeakSet()
 """Those that are in place, in this process."""
 
 
 class Hooks:
-    """The hooks of one optimizer on its parameters, which do not keep it alive.
+    """The hooks of one optimizer on its parameters, named by their ids; they do not keep it alive.
 
-    Parameters
-    ----------
-    names : dict of int to str
-        The names of the parameters, by their ids.
-    arrived : callable
-        A method that takes each parameter whose gradient has arrived.
+    ``arrived``, a method, takes each parameter whose gradient has arrived.
     """
 
     def __init__(self, names: dict[int, str], arrived: Callable[[torch.Tensor], None]) -> None:
@@ -33,10 +28,7 @@ class Hooks:
     def check(self) -> None:
         """Remove the hooks of others that only average the same gradients plainly.
 
-        Raises
-        ------
-        ValueError
-            Others exchange some of the same gradients.
+        A ValueError if others exchange some of them.
         """
         if self._others():
             gc.collect()  # an optimizer that nobody has any more may not be gone yet
@@ -76,27 +68,3 @@ class Hooks:
         """Return the hooks of other optimizers that have some of these parameters."""
         every = (each for each in _placed if each is not self)
         return [each for each in every if self._names.keys() & each._names.keys()]
-
-
-class GradChangeDetector:
-    """The gradients of a bucket at the moment when they are read for an exchange.
-
-    Averages will replace them. So whatever is done to them before, as by clipping, would be lost
-    without a trace. A loss scaler does it in a way that is not seen here.
-    """
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._tensors = tensors
-        self._read = [_version(each) for each in tensors]
-
-    def changed(self) -> torch.Tensor | None:
-        """Return a parameter whose gradient is not what it was."""
-        for tensor, read in zip(self._tensors, self._read, strict=True):
-            if _version(tensor) != read:
-                return tensor
-        return None
-
-
-def _version(tensor: torch.Tensor) -> tuple[int, int] | None:
-    gradient = tensor.grad
-    return None if gradient is None else (id(gradient), int(gradient._version))

@@ -81,11 +81,6 @@ class Distributed:
         finally:
             self._skips = False
 
-    @property
-    def _in_place(self) -> bool:
-        """Whether gradients are averaged by the ranks that there are now."""
-        return self._entry is not None and self._entry.is_open
-
     def _let_go(self) -> None:
         """Leave gradients alone from now on: the ranks change, or other options follow."""
         if self._entry is not None:
@@ -149,18 +144,6 @@ class Distributed:
                 "hvd.elastic.run does before it calls the function"
             )
 
-    def _after_step(self) -> None:
-        if self._entry is not None:
-            self._entry.synchronized = False
-
-    def _before_change(self, what: str) -> None:
-        """Raise a ValueError unless this optimizer is detached."""
-        if self._entry is not None:
-            raise ValueError(
-                f"{what} would leave parameters out of the exchange: make the optimizer with all "
-                "parameters, also those that are frozen at first, and then DistributedOptimizer"
-            )
-
 
 def wrap(optimizer: Optimizer) -> Any:
     """Return an optimizer of a class of its own, which shares everything with the given one.
@@ -210,7 +193,8 @@ def _class_of(kind: Any) -> type:
             """Average the gradients, and update the parameters."""
             closure = self._before_step(closure)
             result = super().step() if closure is None else super().step(closure)
-            self._after_step()
+            if self._entry is not None:
+                self._entry.synchronized = False
             return result
 
         # torch would call the hooks of users here, and again in the step of the parent.
@@ -231,7 +215,12 @@ def _class_of(kind: Any) -> type:
 
         def add_param_group(self, param_group: dict[str, Any]) -> None:
             """Raise a ValueError: Horovod would not average what is added."""
-            self._before_change("add_param_group()")
+            if self._entry is not None:
+                raise ValueError(
+                    "add_param_group() would leave parameters out of the exchange: make the "
+                    "optimizer with all parameters, also those that are frozen at first, and then "
+                    "DistributedOptimizer"
+                )
             super().add_param_group(param_group)
 
     Made.__name__ = kind.__name__

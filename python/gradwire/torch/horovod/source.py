@@ -2,75 +2,78 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 
+from gradwire.torch.auto import Automatic
 from gradwire.torch.engine.backward import Average, BackwardPasses
+from gradwire.torch.engine.config import Options
 from gradwire.torch.engine.local_gradients import FlatGradients
 from gradwire.torch.engine.sharding import laid_out
 from gradwire.torch.errors import ExchangeError, UpdateError
 from gradwire.torch.horovod.buckets import BucketReadiness
 from gradwire.torch.horovod.dense_average import HorovodAverage, HorovodAverages
-from gradwire.torch.horovod.hooks import GradChangeDetector, Hooks
+from gradwire.torch.horovod.hooks import Hooks
 from gradwire.torch.transport import Transport
-from gradwire.torch.transport.horovod import HorovodChannel, HorovodTransport
+from gradwire.torch.transport.horovod import HorovodChannel, HorovodTransport, library
 
-__all__ = ["HorovodSource"]
+__all__ = ["HorovodSource", "Settings"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Settings:
+    """All that is needed to attach the codec, also again: after Horovod has lost a rank."""
+
+    named: dict[str, torch.nn.Parameter]
+    buckets: list[list[torch.Tensor]]  # in the order of exchange, which all ranks share
+    options: Options
+    passes_per_step: int
+    op: Any
+    predivide: float  # ``gradient_predivide_factor``, of averages without the codec
+    sparse_as_dense: bool
+    process_set: Any
+    timeout: timedelta | None
+    choices: Automatic | None
+
+    @property
+    def sums(self) -> bool:
+        """Whether gradients are summed, not averaged."""
+        return bool(self.op == library.Sum)
 
 
 @dataclass(slots=True)
 class _Exchanged:
     """What is in progress, and how its result gets into ``.grad``."""
 
+    tensors: Sequence[torch.Tensor]
+    versions: list[tuple[int, int] | None]
     average: Average
     write: Callable[[torch.Tensor], None]
-    watch: GradChangeDetector
+
+    def changed(self) -> torch.Tensor | None:
+        """Return a parameter whose gradient is not what was read, as after clipping.
+
+        The average takes its place, so that what was done would be lost without a trace. A loss
+        scaler does it in a way that is not seen here.
+        """
+        pairs = zip(self.tensors, self.versions, strict=True)
+        return next((tensor for tensor, known in pairs if _version(tensor) != known), None)
 
 
 class HorovodSource:
-    """The gradients of an optimizer.
+    """The gradients of an optimizer, exchanged as its settings say."""
 
-    Parameters
-    ----------
-    named : mapping of str to torch.Tensor
-    buckets : sequence of sequence of torch.Tensor
-        In the order of exchange, which all ranks share.
-    transport : HorovodTransport
-        Makes the channel for plain averages.
-    passes_per_step : int
-        Backward passes before gradients are exchanged.
-    sums : bool
-        Gradients are summed, not averaged.
-    predivide : float
-        ``gradient_predivide_factor``, of averages without the codec.
-    sparse_as_dense : bool
-        Exchange sparse gradients as dense ones.
-    """
-
-    def __init__(
-        self,
-        named: Mapping[str, torch.Tensor],
-        buckets: Sequence[Sequence[torch.Tensor]],
-        transport: HorovodTransport,
-        *,
-        passes_per_step: int,
-        sums: bool,
-        predivide: float,
-        sparse_as_dense: bool,
-    ) -> None:
-        self._names = {id(each): name for name, each in named.items()}
-        self._buckets = [list(bucket) for bucket in buckets]
+    def __init__(self, settings: Settings, transport: HorovodTransport) -> None:
+        self._names = {id(each): name for name, each in settings.named.items()}
+        self._settings = settings
         self._transport = transport
-        self._sums = sums
-        self._predivide = predivide
-        self._sparse_as_dense = sparse_as_dense
-        self.passes_per_step = passes_per_step
-        self._channel: HorovodChannel | None = None
-        self._dense: HorovodAverages | None = None
+        self.passes_per_step = settings.passes_per_step
+        self._channel: HorovodChannel  # from register() on, as are plain averages
+        self._dense: HorovodAverages
         self._passes: BackwardPasses | None = None
         self._holder: object = None
         self._hooks = Hooks(self._names, self.arrived)
@@ -85,30 +88,24 @@ class HorovodSource:
     # What the reducer calls -------------------------------------------------------------------
 
     def register(self) -> None:
-        """Make the channel for plain averages.
-
-        Raises
-        ------
-        ValueError
-            Another distributed optimizer exchanges the gradient of one of these parameters.
-        """
+        """Make the channel for plain averages; a ValueError if others exchange these gradients."""
         self._hooks.check()
         self._channel = self._transport.make()
-        self._dense = HorovodAverages(self._channel, sums=self._sums, predivide=self._predivide)
+        self._dense = HorovodAverages(
+            self._channel, sums=self._settings.sums, predivide=self._settings.predivide
+        )
 
     def open(self, passes: BackwardPasses, holder: object) -> None:
         """Exchange gradients from now on."""
-        assert self._dense is not None  # after register()
         self._passes, self._holder, passes.dense = passes, holder, self._dense
         # Now, not earlier: the hooks that tell where gradients come from must run before these.
-        for bucket in self._buckets:
+        for bucket in self._settings.buckets:
             for each in bucket:
                 self._hooks.place(each)
         self._hooks.active = True
 
     def close(self) -> None:
         """Average gradients plainly from now on."""
-        assert self._dense is not None  # after register()
         self._passes = self._holder = None
         self._dense.close()
         self._hooks.active = False
@@ -129,7 +126,7 @@ class HorovodSource:
     @property
     def is_open(self) -> bool:
         """Whether the ranks are still connected as they were."""
-        return self._channel is not None and self._channel.is_open
+        return self._channel.is_open
 
     @property
     def begun(self) -> bool:
@@ -139,10 +136,7 @@ class HorovodSource:
     def synchronize(self) -> None:
         """Exchange what is not under way yet, wait, and write averages to ``.grad``.
 
-        Raises
-        ------
-        GradientError, ExchangeError, UpdateError, UndoError
-            As `gradwire.torch.ddp.attach` describes; ``.grad`` is then unusable.
+        It raises what `gradwire.torch.ddp.attach` describes; ``.grad`` is then unusable.
         """
         with self._lock:
             if self.synchronized:
@@ -166,13 +160,7 @@ class HorovodSource:
             )
 
     def forget(self, act: str) -> None:
-        """Forget the gradients that have come so far, for this act.
-
-        Raises
-        ------
-        UpdateError
-            They are being exchanged.
-        """
+        """Forget the gradients that have come; an UpdateError, if they are being exchanged."""
         with self._lock:
             if self.begun:
                 raise UpdateError(
@@ -207,7 +195,7 @@ class HorovodSource:
     # How a bucket is exchanged ----------------------------------------------------------------
 
     def _new_turn(self) -> BucketReadiness:
-        return BucketReadiness(self._buckets, self.passes_per_step, self._name_of)
+        return BucketReadiness(self._settings.buckets, self.passes_per_step, self._name_of)
 
     def _name_of(self, parameter: torch.Tensor) -> str:
         return self._names[id(parameter)]
@@ -253,16 +241,14 @@ class HorovodSource:
         last: bool,
     ) -> None:
         """Start to exchange a buffer: a flat one, or one sparse gradient."""
-        watch = GradChangeDetector(tensors)
-        assert self._dense is not None  # after register()
-        assert self._channel is not None
+        versions = [_version(each) for each in tensors]
         average: Average
         if self._passes is None:
             average = self._dense(buffer)
         else:
             average = self._passes.average(tensors, buffer, last=last)
         # What goes without the codec is a sum already.
-        sums = self._sums and not isinstance(average, HorovodAverage)
+        sums = self._settings.sums and not isinstance(average, HorovodAverage)
         factor = float(self._channel.size) if sums else 1.0
 
         def write(result: torch.Tensor) -> None:
@@ -271,7 +257,7 @@ class HorovodSource:
             else:
                 tensors[0].grad = result if factor == 1.0 else result * factor
 
-        self._flying.append(_Exchanged(average, write, watch))
+        self._flying.append(_Exchanged(tensors, versions, average, write))
 
     def _finish(self) -> torch.Tensor | None:
         """Wait for all buckets, and write their averages; raise why they do not count.
@@ -279,7 +265,7 @@ class HorovodSource:
         Returns a parameter whose gradient was changed in the meantime.
         """
         results = [each.average.wait() for each in self._flying]
-        changed = [found for each in self._flying if (found := each.watch.changed()) is not None]
+        changed = [found for each in self._flying if (found := each.changed()) is not None]
         for each, result in zip(self._flying, results, strict=True):
             each.write(result)
         ending = self._passes.ending() if self._flying and self._passes is not None else None
@@ -292,7 +278,7 @@ class HorovodSource:
         """Tell whether a gradient is exchanged as a sparse one, as it was before."""
         gradient = tensor.grad
         known = self._is_sparse.get(id(tensor))
-        if gradient is None or self._sparse_as_dense:
+        if gradient is None or self._settings.sparse_as_dense:
             return self._is_sparse.setdefault(id(tensor), False)
         found = gradient.is_sparse
         if known is not None and known != found:
@@ -303,6 +289,11 @@ class HorovodSource:
             )
         self._is_sparse[id(tensor)] = found
         return found
+
+
+def _version(tensor: torch.Tensor) -> tuple[int, int] | None:
+    gradient = tensor.grad
+    return None if gradient is None else (id(gradient), int(gradient._version))
 
 
 def _empty(tensor: torch.Tensor) -> torch.Tensor:

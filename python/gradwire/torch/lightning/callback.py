@@ -6,11 +6,12 @@ import secrets
 import warnings
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.presets import float8
+from gradwire.schedule import Schedule
 from gradwire.torch import ddp
 from gradwire.torch.auto import AUTO, check_alone, check_unbounded, least_ratio
 from gradwire.torch.checkpoint import files as rank_files
@@ -18,9 +19,6 @@ from gradwire.torch.engine.config import Codecs, Options
 from gradwire.torch.lightning import pairing, saving
 from gradwire.torch.lightning.pairing import Callback, LightningModule, Trainer
 from gradwire.torch.lightning.saving import Policy
-
-if TYPE_CHECKING:
-    from gradwire.schedule import Schedule
 
 __all__ = ["Compress"]
 
@@ -40,26 +38,23 @@ class Compress(Callback):
     Parameters
     ----------
     codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
-        Codec of all compressed parameters, or codecs by names, as in the module's
-        ``named_parameters()``, or patterns of names. With ``"auto"``, whatever makes a step
-        shortest, as in `gradwire.torch.ddp.attach`; `report` says what and why.
+        As in `gradwire.torch.ddp.attach`, with names as in the module's ``named_parameters()``.
+        With ``"auto"``, `report` says what makes a step shortest, and why.
     max_ratio : float, optional
         With ``"auto"``, the least share of the entries that may be sent, in (0, 1]; 0.01 by
         default.
     schedule : gradwire.schedule.Schedule, optional
-        Changes the compression from epoch to epoch. By default, and with ``"auto"``, as in
-        `gradwire.torch.ddp.attach`.
+        Changes the compression from epoch to epoch, as in `gradwire.torch.ddp.attach`.
     optimizer : {"auto", None}
-        With ``"auto"``, the optimizer of the module is attached, too, if it has exactly one. It is
-        then checked, and gradients that it does not apply leave the residuals again. With None, no
-        optimizer is attached.
+        With ``"auto"``, the optimizer of the module is attached, too, if it has exactly one: it is
+        checked, and gradients that it does not apply leave the residuals again. With None, none is.
     min_numel, min_ndim : int
         Parameters with fewer entries, or fewer dimensions, are sent dense.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks. Defaults to the timeout of the strategy.
     hierarchy : int or "node", optional
-        Compress between nodes only, as in `gradwire.torch.ddp.attach`: the number of ranks per
-        node, or ``"node"`` for the devices that the Trainer has on each.
+        Compress between nodes only: the number of ranks per node, or ``"node"`` for the devices
+        that the Trainer has on each.
     exchange_in_step : bool
         Exchange gradients in the optimizer's ``step()`` instead of the backward pass. The Trainer's
         ``gradient_clip_val`` then clips each rank's own gradients, before they are compressed. It
@@ -95,7 +90,7 @@ class Compress(Callback):
         codec: Codecs | Literal["auto"],
         *,
         max_ratio: float | None = None,
-        schedule: "Schedule | None" = None,
+        schedule: Schedule | None = None,
         optimizer: Literal["auto"] | None = "auto",
         min_numel: int = 1024,
         min_ndim: int = 1,
@@ -114,7 +109,16 @@ class Compress(Callback):
             "min_ndim": min_ndim,
         }
         if codec == AUTO:
-            pairing.check_automatic(optimizer, in_step=exchange_in_step)
+            if optimizer is None:
+                raise ValueError(
+                    'Compress("auto") chooses the codec that suits the optimizer: leave '
+                    'optimizer="auto"'
+                )
+            if exchange_in_step:
+                raise ValueError(
+                    '"auto" measures backward passes that exchange gradients: leave '
+                    "exchange_in_step out, or give a codec"
+                )
             check_alone(schedule, hierarchy)
             Options(codec=float8(), **options)  # whichever is chosen for the optimizer
             options["max_ratio"] = least_ratio(max_ratio)
@@ -193,9 +197,14 @@ class Compress(Callback):
         self.handle = None
         model: Any = trainer.model
         if not isinstance(getattr(model, "_orig_mod", model), DistributedDataParallel):
-            pairing.warn_of_strategy(trainer)
+            kind = type(trainer.strategy).__name__
+            _warn(
+                f"the Trainer runs with {kind} on {trainer.world_size} device(s), without a "
+                "DistributedDataParallel model to which Compress could attach: nothing is "
+                'compressed. Use Trainer(strategy="ddp", devices=...) to compress'
+            )
             return
-        given = pairing.find(
+        found, scaler = pairing.find(
             trainer,
             pl_module,
             self.codec,
@@ -204,13 +213,13 @@ class Compress(Callback):
             max_ratio=self._options.get("max_ratio"),
         )
         with warnings.catch_warnings():
-            if given.optimizer is None:  # either wanted, or said in other words
+            if found is None:  # either wanted, or said in other words
                 warnings.filterwarnings("ignore", "attach.. was given no", ddp.PairingWarning)
             self.handle = ddp.attach(
                 model,
                 self.codec,
-                optimizer=given.optimizer,
-                grad_scaler=given.scaler,
+                optimizer=found,
+                grad_scaler=scaler,
                 hierarchy=self._ranks_per_node(trainer),
                 **self._options,
             )
@@ -230,11 +239,9 @@ class Compress(Callback):
         if loaded is not None:
             loaded.into(self.handle, self._policy)
         elif self._lacking and self._checkpoints:
-            warnings.warn(
+            _warn(
                 f"{trainer.ckpt_path} has no residuals, because it was saved without Compress, or "
-                "after an exception without the other ranks: they start from zero",
-                RuntimeWarning,
-                stacklevel=2,
+                "after an exception without the other ranks: they start from zero"
             )
         if self._in_step:
             model: Any = trainer.model
@@ -247,12 +254,7 @@ class Compress(Callback):
             self.handle.epoch(trainer.current_epoch, None if rate is None else float(rate))
 
     def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log figures, in the steps in which the Trainer writes any."""
         if self.handle is None or not self._log:
@@ -301,8 +303,17 @@ class Compress(Callback):
             checkpoint[saving.KEY] = self.handle.gathered_state_dict()
         elif not self._interrupted:
             checkpoint[saving.KEY] = rank_files.gathered(self.handle.state_dict())
-        else:
-            self._save_interrupted(self.handle, checkpoint)
+        else:  # the other ranks may not be there
+            try:
+                states = rank_files.gathered(self.handle.state_dict(), timeout=_PATIENCE)
+            except (RuntimeError, ValueError, ddp.ExchangeError) as error:
+                _warn(
+                    "the checkpoint that is written after the exception has no residuals, because "
+                    f"those of the other ranks could not be had ({error}): a run that resumes from "
+                    "it starts without"
+                )
+            else:
+                checkpoint[saving.KEY] = states
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -315,15 +326,6 @@ class Compress(Callback):
             shares = self._ranks_per_node(trainer) or 1
             self._loaded = saving.Loaded(saved, rank, size, shares, self._folder)
 
-    def _save_interrupted(self, handle: ddp.Handle, checkpoint: dict[str, Any]) -> None:
-        """Save after an exception, for which the other ranks may not be there."""
-        try:
-            checkpoint[saving.KEY] = rank_files.gathered(handle.state_dict(), timeout=_PATIENCE)
-        except (RuntimeError, ValueError, ddp.ExchangeError) as error:
-            warnings.warn(
-                "the checkpoint that is written after the exception has no residuals, because "
-                f"those of the other ranks could not be had ({error}): a run that resumes from it "
-                "starts without",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=2)

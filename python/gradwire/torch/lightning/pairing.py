@@ -3,35 +3,23 @@
 import importlib
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
+from torch.optim import Optimizer
+
+from gradwire.codec import Codec
 from gradwire.torch import optim
 from gradwire.torch.auto import AUTO, codec_for
 from gradwire.torch.ddp import PairingWarning
 from gradwire.torch.engine.config import Assignment, Codecs
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch.optim import Optimizer
-
-    from gradwire.codec import Codec
-
 __all__ = [
     "Callback",
-    "Given",
     "LightningModule",
     "Trainer",
-    "check_automatic",
     "find",
-    "warn_of_strategy",
 ]
-
-if TYPE_CHECKING:
-    from lightning.pytorch import Callback, LightningModule, Trainer
-else:
-    LightningModule = Trainer = Any  # only annotations need them
-
 
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -49,28 +37,11 @@ def _find() -> Any:
     ) from missing
 
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+else:
     Callback = _find().Callback
-
-
-class Given(NamedTuple):
-    """What `gradwire.torch.ddp.attach` gets from the Trainer."""
-
-    optimizer: "Optimizer | None"
-    scaler: Any
-
-
-def check_automatic(wanted: Literal["auto"] | None, *, in_step: bool) -> None:
-    """Raise a ValueError for options with which ``"auto"`` has nothing to measure or choose by."""
-    if wanted is None:
-        raise ValueError(
-            'Compress("auto") chooses the codec that suits the optimizer: leave optimizer="auto"'
-        )
-    if in_step:
-        raise ValueError(
-            '"auto" measures backward passes that exchange gradients: leave exchange_in_step out, '
-            "or give a codec"
-        )
+    LightningModule = Trainer = Any  # only annotations need them
 
 
 def find(
@@ -81,13 +52,10 @@ def find(
     *,
     in_step: bool,
     max_ratio: float | None,
-) -> Given:
+) -> tuple[Optimizer | None, Any]:
     """Return the optimizer to attach and the scaler of the precision plugin.
 
-    Raises
-    ------
-    ValueError
-        They do not go with the codec, or not with an exchange in the optimizer's step.
+    A ValueError if they do not go with the codec, or not with an exchange in the optimizer's step.
     """
     if getattr(trainer.strategy, "_ddp_comm_hook", None) is not None:
         raise ValueError(
@@ -122,10 +90,10 @@ def find(
             "is updates or momentum, not gradients. To clip gradients before they are compressed: "
             "Compress(codec, exchange_in_step=True)"
         )
-    return Given(optimizer, scaler)
+    return optimizer, scaler
 
 
-def _choose(trainer: Trainer, codecs: "Sequence[Codec]", in_step: bool) -> "Optimizer | None":
+def _choose(trainer: Trainer, codecs: Sequence[Codec], in_step: bool) -> Optimizer | None:
     optimizers = trainer.optimizers
     if len(optimizers) == 1:
         return optimizers[0]
@@ -146,9 +114,7 @@ def _choose(trainer: Trainer, codecs: "Sequence[Codec]", in_step: bool) -> "Opti
     return None
 
 
-def _check_in_step(
-    pl_module: LightningModule, optimizer: "Optimizer | None", scaler: object
-) -> None:
+def _check_in_step(pl_module: LightningModule, optimizer: Optimizer | None, scaler: object) -> None:
     problem = None
     if not pl_module.automatic_optimization:
         problem = "the module has automatic_optimization = False"
@@ -164,17 +130,6 @@ def _check_in_step(
             "exchange_in_step=True needs gradwire.torch.optim.AdamW or SGD, automatic optimization "
             f"and no loss scaler, but {problem}"
         )
-
-
-def warn_of_strategy(trainer: Trainer) -> None:
-    """Warn that there is nothing to attach to."""
-    warnings.warn(
-        f"the Trainer runs with {type(trainer.strategy).__name__} on {trainer.world_size} "
-        "device(s), without a DistributedDataParallel model to which Compress could attach: "
-        'nothing is compressed. Use Trainer(strategy="ddp", devices=...) to compress',
-        RuntimeWarning,
-        stacklevel=2,
-    )
 
 
 def _warn(text: str) -> None:

@@ -29,20 +29,9 @@ def written(handle: Handle, folder: Path, name: str) -> dict[str, Any]:
 class Loaded:
     """The states of a checkpoint, until there is a handle for them.
 
-    Parameters
-    ----------
-    saved : mapping
-        What `Handle.gathered_state_dict`, `rank_files.gathered` or `written` returned.
-    rank, world_size, shares : int
-        This rank, the number of ranks, and that of each node in a hierarchy: if they are those of
-        the checkpoint, the states of the other ranks are not kept.
-    folder : pathlib.Path, optional
-        Where the files are.
-
-    Raises
-    ------
-    ValueError
-        The states are in files, and there is no folder.
+    ``saved`` is what `Handle.gathered_state_dict`, `rank_files.gathered` or `written` returned. If
+    the ranks, and the ``shares`` of each node in a hierarchy, are those of the checkpoint, the
+    states of the other ranks are not kept. States in files need their folder.
     """
 
     def __init__(
@@ -67,13 +56,7 @@ class Loaded:
             self._files = folder / saved[_FOLDER]
 
     def into(self, handle: Handle, policy: Policy) -> None:
-        """Load them. A collective.
-
-        Raises
-        ------
-        ValueError
-            On every rank, if they are missing, or do not fit the model, the codec or the policy.
-        """
+        """Load them, or raise a ValueError on every rank. A collective."""
         try:
             if self._files is None:
                 handle.load_state_dict(self._states, policy)
