@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["read_json", "read_text", "replacing", "write"]
-
 
 def read_text(path: str | os.PathLike[str], most: int) -> str:
     """Read a file of UTF-8, or standard input if its name is ``-``.

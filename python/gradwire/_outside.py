@@ -19,8 +19,6 @@ from gradwire.errors import CorruptFrameError, PluginError, UnsupportedFrameErro
 from gradwire.extension import IndexCoding, Quantizer, Sparsifier
 from gradwire.state import on_host
 
-__all__ = ["Positions", "SelectingCodec", "Values", "read_positions", "read_values"]
-
 T = TypeVar("T")
 P = TypeVar("P", bound=Part)
 

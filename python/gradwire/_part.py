@@ -4,8 +4,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
-__all__ = ["Part", "check_part", "option_names", "own_parts", "part_from_config", "public_name"]
-
 P = TypeVar("P", bound="Part")
 
 

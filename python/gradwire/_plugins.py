@@ -14,8 +14,6 @@ from gradwire.errors import PluginError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["distribution", "entry_points", "load", "search"]
-
 GROUP = "gradwire.presets"
 
 

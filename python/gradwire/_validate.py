@@ -5,19 +5,6 @@ import operator
 from collections.abc import Collection
 from numbers import Real
 
-__all__ = [
-    "MAX_NUMEL",
-    "band",
-    "boolean",
-    "choice",
-    "clip",
-    "either",
-    "integer",
-    "positive",
-    "real",
-    "unit_interval",
-]
-
 MAX_NUMEL = 2**32 - 1
 """Maximum number of entries of a tensor: positions have 32 bits."""
 

@@ -7,17 +7,6 @@ from gradwire.auto.measurements import LESS, Measurements
 from gradwire.auto.model import Model
 from gradwire.auto.setting import Plan, compresses, leaves
 
-__all__ = [
-    "FEW",
-    "SOME",
-    "Challenge",
-    "challenge",
-    "estimate",
-    "promising",
-    "rematch",
-    "steps_to_compare",
-]
-
 GAIN = 0.03
 """Relative gain over the fastest measured plan that makes a plan worth a trial."""
 UNSEEN, SEEN = 0.6, 0.95

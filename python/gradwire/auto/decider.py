@@ -17,8 +17,6 @@ from gradwire.auto.model import Model
 from gradwire.auto.setting import FP32, Plan, compresses, describe
 from gradwire.auto.step_stats import MATTERS, Drift, Figures, outdated
 
-__all__ = ["Decider", "Evidence"]
-
 
 def _settled(best: Plan, known: Measurements, model: Model | None, figures: Figures) -> str:
     """Explain why a plan is in use."""

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from gradwire.auto.setting import Plan, compresses
 from gradwire.auto.step_stats import SURE, Figures
 
-__all__ = ["LESS", "Budget", "Measurements", "StepTime"]
-
 LESS = 0.01
 """Relative gain from which a plan that sends less is preferred."""
 AGAIN, ACROSS = 512, 4

@@ -31,8 +31,6 @@ from gradwire.cost import (
     predict,
 )
 
-__all__ = ["CODEC", "Model"]
-
 CODEC = "codec"
 """The name of the codec in the calibration."""
 _MANY = 64

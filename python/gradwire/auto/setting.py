@@ -6,20 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = [
-    "BF16",
-    "FP32",
-    "OWNERS_FROM",
-    "Exchange",
-    "Plan",
-    "Setting",
-    "compresses",
-    "describe",
-    "ladder",
-    "leaves",
-    "strength",
-]
-
 _STEPS = (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 _AGAIN = 0.3
 """Strength of selecting or rounding the sums a second time: less than one step of the ladder."""

@@ -6,8 +6,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-__all__ = ["MATTERS", "SURE", "Drift", "Figures", "combined", "outdated", "spread"]
-
 _VARIES, _PRIOR = 0.1, 2
 """Prior of the spread of a step: relative to its duration, and the number of steps it counts as."""
 SURE = 2.0

@@ -11,8 +11,6 @@ from gradwire.codec import Codec
 from gradwire.errors import PluginError
 from gradwire.presets import PRESETS, Preset
 
-__all__ = ["build", "main", "unfit"]
-
 
 def main(argv: Sequence[str]) -> int:
     """List the presets; return the exit code."""

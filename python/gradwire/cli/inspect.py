@@ -15,8 +15,6 @@ from gradwire import Frame, GradwireError
 from gradwire._validate import MAX_NUMEL
 from gradwire.errors import CorruptFrameError, TruncatedFrameError
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str]) -> int:
     """Print a frame; return 0, or 1 if it is corrupt or cannot be read."""

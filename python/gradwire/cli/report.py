@@ -9,8 +9,6 @@ from pathlib import Path
 from gradwire import _files
 from gradwire.report import Report, page, read
 
-__all__ = ["main"]
-
 _LARGEST = 1 << 28
 """Bytes of a file: reports of thousands of ranks."""
 

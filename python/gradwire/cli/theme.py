@@ -6,8 +6,6 @@ from typing import Any
 
 from gradwire import _files
 
-__all__ = ["BAND", "STYLE", "save"]
-
 # Colours that depend on the reader's theme: light, and their dark counterparts.
 INK, GROUND, GRID, BAND = "#1f2328", "#ffffff", "#e4e7ea", "#eef1f4"
 DARK = {INK: "#e2e6ea", GROUND: "#131416", GRID: "#34383d", BAND: "#22262b"}

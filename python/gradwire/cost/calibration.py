@@ -12,8 +12,6 @@ import numpy as np
 from gradwire import _files, _validate
 from gradwire.codec import Codec
 
-__all__ = ["Calibration", "CodecCost", "Line"]
-
 VERSION = 1
 """Version of the dict that `Calibration.to_json` returns."""
 _LARGEST = 1 << 24

@@ -19,21 +19,6 @@ from typing import ClassVar
 
 from gradwire.cost.payload import Payload
 
-__all__ = [
-    "Exchange",
-    "GatheredFrames",
-    "LowRankAllReduces",
-    "Phase",
-    "PlainRing",
-    "QuantizedAllReduce",
-    "RingAllReduce",
-    "SharedPositions",
-    "SparseReduceScatter",
-    "exchange_all",
-    "ring_all_gather",
-    "ring_all_reduce",
-]
-
 FRONT, RESULT = 32, 32
 """Bytes of a reduce-scatter's headers: of pieces, which also have a bit per tensor, and of sums."""
 

@@ -22,8 +22,6 @@ from gradwire.presets import dense
 from gradwire.quantize import BFloat16
 from gradwire.schedule.base import with_ratio
 
-__all__ = ["calibrate"]
-
 NUMELS = (1 << 14, 1 << 18, 1 << 21)
 """Sizes of tensors; the largest does not fit into caches."""
 SPREAD = 4.0

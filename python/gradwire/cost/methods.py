@@ -18,8 +18,6 @@ from gradwire.cost.exchanges import (
 from gradwire.cost.payload import Payload, information_bits
 from gradwire.exchange import LowRank
 
-__all__ = ["Method", "bf16", "compressed", "fp32"]
-
 MODELS: dict[str, Exchange] = {
     "all_gather": GatheredFrames(),
     "all_reduce": RingAllReduce(),

@@ -5,8 +5,6 @@ import math
 
 from gradwire import _validate
 
-__all__ = ["Link", "Network"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Link:

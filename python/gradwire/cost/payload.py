@@ -6,8 +6,6 @@ from typing import Self
 
 from gradwire import _validate
 
-__all__ = ["Payload", "information_bits"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Payload:

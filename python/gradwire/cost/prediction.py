@@ -11,8 +11,6 @@ from gradwire.cost.network import Link, Network
 from gradwire.cost.simulation import Exchanged, Support, participants, simulate
 from gradwire.cost.timeline import Bucket, Timeline, ddp_buckets, overlapped
 
-__all__ = ["Prediction", "Workload", "break_even", "predict"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Workload:

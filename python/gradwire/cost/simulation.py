@@ -8,8 +8,6 @@ from gradwire.cost.exchanges import Exchange, Phase, exchange_all, ring_all_gath
 from gradwire.cost.network import Network
 from gradwire.cost.payload import Payload
 
-__all__ = ["Exchanged", "Support", "participants", "simulate"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Support:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 
 from gradwire import _validate
 
-__all__ = ["Bucket", "Timeline", "ddp_buckets", "overlapped"]
-
 _MIB = 1 << 20
 
 

@@ -8,8 +8,6 @@ from gradwire.exchange.base import Exchange
 from gradwire.quantize.base import Quantizer
 from gradwire.sparsify.base import Sparsifier
 
-__all__ = ["AllGather"]
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class AllGather(Exchange):

@@ -7,8 +7,6 @@ from gradwire.exchange.base import Exchange
 from gradwire.quantize.base import Quantizer
 from gradwire.sparsify.base import Sparsifier
 
-__all__ = ["AllReduce", "LeaderIndices"]
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class AllReduce(Exchange):

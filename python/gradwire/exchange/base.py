@@ -9,8 +9,6 @@ from gradwire.memory.base import Memory
 from gradwire.quantize.base import Quantizer
 from gradwire.sparsify.base import Sparsifier
 
-__all__ = ["Exchange"]
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Exchange(Part):

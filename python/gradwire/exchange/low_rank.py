@@ -12,8 +12,6 @@ from gradwire.quantize.base import Quantizer
 from gradwire.quantize.floats import Float32
 from gradwire.sparsify.base import All, Sparsifier
 
-__all__ = ["LowRank"]
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LowRank(Exchange):

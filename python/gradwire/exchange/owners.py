@@ -10,8 +10,6 @@ from gradwire.quantize.base import Quantizer
 from gradwire.sparsify.base import Sparsifier
 from gradwire.sparsify.thresholds import TwoSided
 
-__all__ = ["Owners", "QuantizedAllReduce", "ReduceScatter"]
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Owners(Exchange):

@@ -5,8 +5,6 @@ from typing import Any, ClassVar
 
 from gradwire._part import Part
 
-__all__ = ["Memory", "NoMemory"]
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Memory(Part):

@@ -9,8 +9,6 @@ import numpy as np
 from gradwire import _validate
 from gradwire.memory.base import Memory
 
-__all__ = ["AdamCorrection", "MomentumCorrection"]
-
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class MomentumCorrection(Memory):

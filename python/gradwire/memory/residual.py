@@ -6,8 +6,6 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 from gradwire import _validate
 from gradwire.memory.base import Memory
 
-__all__ = ["LowPass", "Residual", "StorageDtype"]
-
 StorageDtype: TypeAlias = Literal["float32", "bfloat16"]
 """Dtypes in which a residual may be kept."""
 

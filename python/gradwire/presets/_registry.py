@@ -12,8 +12,6 @@ from gradwire.errors import PluginError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["OWN", "Preset", "Registry", "preset"]
-
 Build = TypeVar("Build", bound=Callable[..., Codec])
 
 

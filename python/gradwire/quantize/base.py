@@ -6,8 +6,6 @@ from typing import ClassVar
 from gradwire._part import Part
 from gradwire.sparsify.base import Sparsifier
 
-__all__ = ["Quantizer"]
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Quantizer(Part):

@@ -6,8 +6,6 @@ from typing import ClassVar, Literal
 from gradwire import _validate
 from gradwire.quantize.base import Quantizer
 
-__all__ = ["BFloat16", "Float8", "Float16", "Float32"]
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Float32(Quantizer):

@@ -6,8 +6,6 @@ from typing import ClassVar, Literal
 from gradwire import _validate
 from gradwire.quantize.base import Quantizer
 
-__all__ = ["Codebook", "Exponent", "Uniform"]
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Uniform(Quantizer):

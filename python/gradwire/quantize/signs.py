@@ -9,9 +9,6 @@ from gradwire import _validate
 from gradwire.quantize.base import Quantizer
 from gradwire.sparsify.base import Sparsifier
 
-__all__ = ["SignScale", "Ternary", "TwoMeans"]
-
-
 _OWN = ("mean", "rms")
 """Scales that follow from the values; the sparsifier provides the others."""
 

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["BucketTimes", "Figures", "ParameterReport"]
-
 
 @dataclass(frozen=True, slots=True)
 class ParameterReport:

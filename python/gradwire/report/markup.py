@@ -5,8 +5,6 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-__all__ = ["Markup", "Row", "chart", "element", "join", "legend", "line_chart", "table"]
-
 _VOID = {"link", "meta"}
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 

@@ -10,8 +10,6 @@ from gradwire.report.figures import BucketTimes, Figures, ParameterReport
 from gradwire.report.markup import Markup, Row, chart, element, join, legend, line_chart, table
 from gradwire.report.text import milliseconds, norm, ratio, size
 
-__all__ = ["page"]
-
 STAGES = ("encode", "exchange", "decode")
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

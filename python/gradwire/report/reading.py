@@ -8,8 +8,6 @@ from typing import Any, get_args
 
 from gradwire.report.figures import Figures
 
-__all__ = ["MARK", "VERSION", "objects", "to_fields"]
-
 MARK = "gradwire_report"
 """The key of the format's version, which marks an object as a report."""
 VERSION = 1

@@ -13,9 +13,6 @@ from gradwire.report.figures import Figures
 from gradwire.report.page import page
 from gradwire.report.text import as_text
 
-__all__ = ["Report", "Writer", "add_scalars", "read"]
-
-
 _OF_A_PARAMETER = ("bytes_per_step", "compression", "achieved", "trimmed", "residual_norm")
 
 

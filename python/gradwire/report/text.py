@@ -2,8 +2,6 @@
 
 from gradwire.report.figures import Figures, ParameterReport
 
-__all__ = ["as_text", "milliseconds", "norm", "ratio", "size"]
-
 _ROWS = 20
 _HEADINGS = (
     f"{'parameter':<40} {'entries':>11} {'bytes/step':>11} {'ratio':>8} {'achieved':>10} "

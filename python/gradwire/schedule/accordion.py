@@ -8,8 +8,6 @@ from gradwire import _validate
 from gradwire.codec import Codec
 from gradwire.schedule.base import Schedule, with_ratio
 
-__all__ = ["Accordion"]
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Accordion(Schedule):

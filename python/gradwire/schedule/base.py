@@ -6,8 +6,6 @@ from typing import Any, ClassVar
 from gradwire._part import Part
 from gradwire.codec import Codec
 
-__all__ = ["Constant", "Schedule", "ratio_of", "with_ratio"]
-
 
 def ratio_of(codec: Codec) -> float:
     """Return the ratio of a codec's sparsifier, or raise a ValueError if it has none."""

@@ -8,8 +8,6 @@ from gradwire._part import part_from_config
 from gradwire.codec import Codec
 from gradwire.schedule.base import Constant, Schedule, ratio_of, with_ratio
 
-__all__ = ["RATIO", "STEPS", "BySteps", "DenseWarmUp", "WarmUp", "recommended"]
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class WarmUp(Schedule):

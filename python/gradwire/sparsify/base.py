@@ -5,8 +5,6 @@ from typing import ClassVar
 
 from gradwire._part import Part
 
-__all__ = ["All", "Sparsifier"]
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Sparsifier(Part):

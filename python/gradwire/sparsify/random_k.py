@@ -7,8 +7,6 @@ from typing import ClassVar
 from gradwire import _validate
 from gradwire.sparsify.base import Sparsifier
 
-__all__ = ["RandomK"]
-
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class RandomK(Sparsifier):

@@ -7,9 +7,6 @@ from typing import ClassVar, Literal, Self
 from gradwire import _validate
 from gradwire.sparsify.base import Sparsifier
 
-__all__ = ["SID", "BinMax", "Gaussian", "Threshold", "Trimmed", "TwoSided"]
-
-
 _FLOAT32_MAX = 3.4028234663852886e38
 
 

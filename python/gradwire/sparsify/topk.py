@@ -8,8 +8,6 @@ from typing import ClassVar, Self
 from gradwire import _validate
 from gradwire.sparsify.base import Sparsifier
 
-__all__ = ["ChunkTopK", "SampledTopK", "TopK"]
-
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class TopK(Sparsifier):

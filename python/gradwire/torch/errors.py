@@ -9,19 +9,6 @@ import torch
 from gradwire import errors
 from gradwire.errors import GradwireError, NonFiniteError
 
-__all__ = [
-    "AgreementError",
-    "ExchangeError",
-    "GradientError",
-    "MembershipError",
-    "TensorError",
-    "UndoError",
-    "UpdateError",
-    "fresh",
-    "kind_of",
-    "warn",
-]
-
 
 class ExchangeError(GradwireError, RuntimeError):
     """The ranks could not exchange data, or did not run the same passes or calls.

@@ -18,8 +18,6 @@ import torch
 from gradwire import errors
 from gradwire.torch import tensors
 
-__all__ = ["LIBRARY"]
-
 LIBRARY = torch.library.Library("gradwire", "DEF")  # type: ignore[no-untyped-call]
 """Kept alive, because the operators are unregistered with it."""
 

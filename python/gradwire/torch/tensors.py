@@ -9,8 +9,6 @@ from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch import backends
 
-__all__ = ["decode", "decode_add", "encode", "encode_into", "init_state"]
-
 
 def init_state(
     codec: Codec, like: torch.Tensor, *, name: str | None = None, stream: int = 0

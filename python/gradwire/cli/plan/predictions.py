@@ -24,8 +24,6 @@ from gradwire.cost import (
 )
 from gradwire.cost.prediction import Steps, fastest, pays_below
 
-__all__ = ["Plan", "Row", "Scenario", "build_codecs", "plan"]
-
 _SCATTER = "/scatter"
 
 

@@ -4,18 +4,6 @@ import argparse
 import math
 import re
 
-__all__ = [
-    "count",
-    "duration",
-    "format_rate",
-    "names",
-    "ranks",
-    "rate",
-    "ratio",
-    "seconds",
-    "size",
-]
-
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 _RATES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}

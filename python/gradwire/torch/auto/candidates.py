@@ -19,17 +19,6 @@ if TYPE_CHECKING:
     from gradwire.codec import Codec
     from gradwire.exchange.owners import Owners
 
-__all__ = [
-    "AUTO",
-    "Automatic",
-    "check_alone",
-    "check_measurable",
-    "check_unbounded",
-    "choices_of",
-    "codec_for",
-    "least_ratio",
-]
-
 AUTO: Literal["auto"] = "auto"
 DEFAULT = 0.01
 """The least ratio by default: where accuracy has been measured to be that of dense training."""

@@ -22,8 +22,6 @@ from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.scheduler import AutoScheduler, ParameterPlan
 from gradwire.torch.transport import Channel
 
-__all__ = ["AutoController"]
-
 _RECORDS = 64
 """Passes that medians are over, at most."""
 

@@ -12,8 +12,6 @@ from gradwire.torch.auto.candidates import Automatic
 from gradwire.torch.cost.link import measure_by
 from gradwire.torch.transport import Channel
 
-__all__ = ["Measured", "link_of"]
-
 LINK_SECONDS = 0.1
 CODEC_SECONDS = 0.1
 PINGS = 8

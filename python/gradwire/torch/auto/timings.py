@@ -10,8 +10,6 @@ from gradwire.auto import Figures
 from gradwire.auto.step_stats import spread
 from gradwire.torch.engine.step import Step
 
-__all__ = ["BucketPlace", "BucketTimes", "PassRecord", "Places", "figures"]
-
 
 @dataclass(frozen=True, slots=True)
 class BucketPlace:

@@ -16,8 +16,6 @@ from gradwire.torch.backends.cpu import Bucket, FrameBytes
 from gradwire.torch.backends.cuda.operators import hindrance
 from gradwire.torch.cuda import load
 
-__all__ = ["Backend", "BackendInUse", "backend", "backend_for"]
-
 
 class Backend(Protocol):
     """The functions of a backend's module, after which it is named."""

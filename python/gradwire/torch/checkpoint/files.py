@@ -16,8 +16,6 @@ from gradwire.torch.checkpoint.gather import gather
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.transport import ProcessGroupChannel, ProcessGroups
 
-__all__ = ["gathered", "load", "save", "shares_of"]
-
 
 def save(handle: Handle, folder: Path) -> None:
     """Write this rank's state. Call it on every rank, between steps.

@@ -11,8 +11,6 @@ import torch
 from gradwire import _validate
 from gradwire.torch.engine.parameter import BUFFERS
 
-__all__ = ["ALWAYS", "Entry", "Policy", "RankState", "pack", "unpack"]
-
 Policy = Literal["sum-and-split", "keep", "drop", "own"]
 """What to do with residuals if the number of ranks has changed."""
 

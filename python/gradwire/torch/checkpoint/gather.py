@@ -12,8 +12,6 @@ from gradwire.torch.engine.parameter import BUFFERS
 from gradwire.torch.engine.sharding import shard_of
 from gradwire.torch.transport import Channel
 
-__all__ = ["gather", "merge"]
-
 _OF_A_SHARE = ("node", "share", "shares")
 """What a checkpoint says of its place in a hierarchy."""
 

@@ -25,8 +25,6 @@ from gradwire.torch.engine.parameter import (
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.transport import Channel, RankTopology
 
-__all__ = ["load", "save"]
-
 
 def save(
     parameters: Mapping[str, ParameterSlot],

@@ -14,8 +14,6 @@ from gradwire.torch.checkpoint.format import Entry, RankState
 from gradwire.torch.engine.parameter import BUFFERS, ParameterSlot
 from gradwire.torch.transport import RankTopology
 
-__all__ = ["of_this_share", "split"]
-
 
 def of_this_share(
     saved: Mapping[int, RankState], parameters: Mapping[str, ParameterSlot], place: RankTopology

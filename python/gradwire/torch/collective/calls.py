@@ -15,8 +15,6 @@ from gradwire.torch.errors import AgreementError, ExchangeError, fresh
 from gradwire.torch.exchange import ExchangeRouter
 from gradwire.torch.transport import RankTopology, Transport
 
-__all__ = ["Call", "Started", "connect", "group_of", "start"]
-
 
 @dataclass(frozen=True, slots=True)
 class Call:

@@ -20,8 +20,6 @@ from gradwire.torch.engine.parameter import ParameterSlot, set_codec
 from gradwire.torch.errors import GradientError, TensorError
 from gradwire.torch.transport import ProcessGroups
 
-__all__ = ["Reducer", "Work", "all_reduce"]
-
 _CALL = "all_reduce()"
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _PATIENCE = timedelta(seconds=5)

@@ -11,8 +11,6 @@ from gradwire import _validate
 from gradwire.cost import Link
 from gradwire.cost.calibration import line
 
-__all__ = ["Collectives", "measure_by", "measure_link"]
-
 _SMALL = 64
 _FIRST = 1 << 14
 _GROWTH = 4

@@ -12,8 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire import _validate
 from gradwire.cost import Workload
 
-__all__ = ["measure_workload"]
-
 _FIRST = 1 << 20
 """Bytes of DDP's first bucket, unless the user has given a size."""
 

@@ -19,20 +19,6 @@ import torch
 
 from gradwire.errors import ExtensionError
 
-__all__ = [
-    "ARCHITECTURES",
-    "NAME",
-    "SOURCES",
-    "TARGET",
-    "Built",
-    "build_cuda",
-    "cached",
-    "capabilities",
-    "find_toolkit",
-    "names",
-    "runs_on",
-]
-
 Capability = tuple[int, int]
 """What torch calls the capability of a GPU: (9, 0) is that of architecture 90."""
 

@@ -12,8 +12,6 @@ from gradwire._native import VERSION
 from gradwire.errors import ExtensionError
 from gradwire.torch.cuda import build
 
-__all__ = ["Status", "load", "status"]
-
 
 @dataclass(frozen=True)
 class Status:

@@ -19,8 +19,6 @@ from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.parameter import plain_names
 from gradwire.torch.transport import Hierarchy, Levels, ProcessGroups, Transport, parse_hierarchy
 
-__all__ = ["attach"]
-
 
 def attach(
     model: torch.nn.Module,

@@ -16,8 +16,6 @@ from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import ExchangeError, fresh
 from gradwire.torch.transport import ProcessGroups
 
-__all__ = ["DDPSource", "check_ranks", "gradwire_hook"]
-
 _SWITCH = "_gradwire_switch"
 
 

@@ -15,8 +15,6 @@ from gradwire.torch.diloco.replica import FragmentState, Position, Replica, Shar
 from gradwire.torch.engine.consensus import run_on_all
 from gradwire.torch.transport import RankTopology, messages
 
-__all__ = ["load", "save"]
-
 VERSION = 2
 """Of what is saved. Version 1 did not have a rank's own parameters as they were sent."""
 

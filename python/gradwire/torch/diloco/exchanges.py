@@ -14,8 +14,6 @@ from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.errors import ExchangeError, GradientError, TensorError, fresh
 
-__all__ = ["FragmentExchange", "FragmentExchanges"]
-
 _MESSAGE = 64
 """Bytes of the message before each exchange, and of that after it."""
 

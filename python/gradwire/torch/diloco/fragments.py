@@ -12,8 +12,6 @@ from typing import Any
 
 from gradwire import _validate
 
-__all__ = ["Timetable", "divide"]
-
 
 @dataclass(frozen=True, slots=True)
 class Timetable:

@@ -8,8 +8,6 @@ from datetime import timedelta
 
 from gradwire.torch.transport import Gloo, Secret, Store, stores
 
-__all__ = ["Generation"]
-
 
 @dataclass(frozen=True, slots=True)
 class Generation:

@@ -9,8 +9,6 @@ from gradwire.torch.diloco.roster import Roster
 from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import Secret, Store
 
-__all__ = ["Heartbeat"]
-
 _ROSTER = "roster"
 
 _NUMBER = re.compile(rb"[0-9]{1,18}")

@@ -20,8 +20,6 @@ from gradwire.torch.diloco.store_client import StoreClient, connector, is_local,
 from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import Secret, Store, stores
 
-__all__ = ["Membership", "WaitLog"]
-
 LOG = logging.getLogger("gradwire.diloco")
 
 _REFUSED = 2

@@ -10,8 +10,6 @@ from gradwire import _validate
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
-__all__ = ["OuterOptimizer"]
-
 
 @dataclass(frozen=True, slots=True)
 class OuterOptimizer:

@@ -25,8 +25,6 @@ from gradwire.torch.engine.engine import Engine
 from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
 from gradwire.torch.transport import Channel, Gloo, ProcessGroups, stores
 
-__all__ = ["ElasticRanks", "StaticRanks", "broadcast"]
-
 _ATTEMPTS = 10
 """Generations in a row that may fail before all is ready: more are no accident."""
 

@@ -7,8 +7,6 @@ from typing import Any, Self
 from gradwire.torch.diloco.replica import Position
 from gradwire.torch.errors import MembershipError
 
-__all__ = ["RankReport", "RecoveryPlan", "decide"]
-
 
 @dataclass(frozen=True, slots=True)
 class RankReport:

@@ -20,9 +20,6 @@ from gradwire.torch.engine.scheduler import Scheduler
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
-__all__ = ["Flats", "FragmentState", "Position", "Replica", "Shared", "bits_of"]
-
-
 Position = dict[str, int]
 """``inner_step``, ``sent`` and ``applied``: how far training is."""
 

@@ -7,8 +7,6 @@ from typing import Self
 from gradwire.torch.diloco.exchanges import FragmentExchanges
 from gradwire.torch.diloco.replica import Replica
 
-__all__ = ["Report"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:

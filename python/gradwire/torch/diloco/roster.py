@@ -8,8 +8,6 @@ from typing import Any, Self, TypeVar
 from gradwire import _validate
 from gradwire.torch.transport import messages
 
-__all__ = ["Roster", "Waiting"]
-
 VERSION = 1
 """Of what is in the store, which changes with what ranks of a generation do."""
 

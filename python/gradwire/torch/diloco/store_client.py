@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import Store, stores
 
-__all__ = ["StoreClient", "connector", "is_local", "serve_store", "split"]
-
 T = TypeVar("T")
 Connect = Callable[[timedelta], Store]
 

@@ -22,8 +22,6 @@ from gradwire.torch.errors import ExchangeError
 if TYPE_CHECKING:
     from gradwire.codec import Codec
 
-__all__ = ["DiLoCo", "sparseloco"]
-
 _PATIENCE = timedelta(seconds=5)
 
 

@@ -31,8 +31,6 @@ from gradwire.torch.exchange import (
 )
 from gradwire.torch.transport import Hierarchy, RankTopology, Transport
 
-__all__ = ["ShareOf", "attach_engine"]
-
 ShareOf = Callable[[str, torch.Tensor], Shard]
 """Returns what a rank is given of a parameter's gradient, which is summed inside its node."""
 

@@ -27,8 +27,6 @@ from gradwire.torch.errors import (
     kind_of,
 )
 
-__all__ = ["AutoControl", "Average", "BackwardPasses", "dense_average"]
-
 
 class Average(Protocol):
     """The average of a bucket, in progress."""

@@ -11,8 +11,6 @@ from gradwire.torch.engine.parameter import BucketSlice, ParameterSlot, observe
 from gradwire.torch.engine.sharding import BucketShards, shard_of
 from gradwire.torch.transport import RankTopology
 
-__all__ = ["BucketContents", "BucketContentsCache"]
-
 
 class BucketContents:
     """The parameters of one bucket, in the order of its buffer.

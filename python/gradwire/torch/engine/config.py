@@ -23,18 +23,6 @@ from gradwire.torch.engine.pairing import check_optimizer, facts_of
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.transport import RankTopology
 
-__all__ = [
-    "Assignment",
-    "Codecs",
-    "GradScaler",
-    "Options",
-    "check_codec",
-    "check_frames",
-    "check_memory",
-    "check_place",
-    "is_scaling",
-]
-
 Codecs = Codec | Mapping[str, Codec | None]
 """One codec for all parameters, or one for each pattern of names; None sends them dense."""
 

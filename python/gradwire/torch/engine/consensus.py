@@ -14,8 +14,6 @@ from gradwire.errors import GradwireError
 from gradwire.torch.errors import ExchangeError, kind_of
 from gradwire.torch.transport import Channel
 
-__all__ = ["ControlChannel", "agree", "checksum", "run_on_all"]
-
 T = TypeVar("T")
 
 

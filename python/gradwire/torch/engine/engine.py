@@ -13,8 +13,6 @@ from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.exchange.base import Exchange
 from gradwire.torch.transport import Channel, RankTopology, Transport
 
-__all__ = ["Engine", "left_on_error"]
-
 _PATIENCE = 1.0
 """Seconds that each thread has to end before the caller goes on."""
 

@@ -12,8 +12,6 @@ from gradwire.torch import backends
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.sharding import as_gradient, local
 
-__all__ = ["Additions", "GradMark", "GradSource", "GradTracker"]
-
 
 class GradSource(enum.IntEnum):
     """Where the value of a parameter's ``.grad`` comes from."""

@@ -23,8 +23,6 @@ from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.sharding import shard_of
 from gradwire.torch.transport import Transport
 
-__all__ = ["GradientSource", "Handle"]
-
 _PATIENCE = timedelta(seconds=5)
 
 

@@ -8,8 +8,6 @@ from gradwire.torch.engine.parameter import BUCKET_NBYTES, ParameterSlot, stride
 from gradwire.torch.engine.sharding import as_gradient, laid_out, local
 from gradwire.torch.transport import Channel
 
-__all__ = ["FlatGradients", "flat_buckets", "used_anywhere"]
-
 
 class FlatGradients:
     """A flat buffer for the gradients of parameters of one dtype on one device.

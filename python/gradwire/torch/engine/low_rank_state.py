@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from gradwire import _validate
 from gradwire.exchange.low_rank import LowRank
 
-__all__ = ["LowRankState"]
-
 _HOST: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 """What the program may have other defaults for."""
 

@@ -14,20 +14,6 @@ from gradwire.report import BucketTimes, ParameterReport, Report
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.transport import RankTopology
 
-__all__ = [
-    "STEPS",
-    "BucketTimestamps",
-    "Counters",
-    "Integers",
-    "Outcomes",
-    "ParameterCounts",
-    "Rows",
-    "StepTimes",
-    "build_report",
-    "figures",
-    "timeline",
-]
-
 STEPS = 4
 """How many steps are remembered."""
 

@@ -23,8 +23,6 @@ from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.sharding import local
 from gradwire.torch.errors import UpdateError
 
-__all__ = ["OptimizerIdentity"]
-
 _PATIENCE = 3
 """Passes in a row that may be undone while somebody else changes the parameters."""
 

@@ -19,8 +19,6 @@ from gradwire.torch.errors import GradientError, UpdateError, fresh, warn
 from gradwire.torch.optim.attachable import Attachable
 from gradwire.torch.transport import Channel
 
-__all__ = ["OptimizerLink"]
-
 _CHANGED = (
     "the program changed .grad between backward() and step(). It holds updates, not gradients: "
     "clipping gradients there clips updates. To clip gradients, clip them before they are "

@@ -13,20 +13,6 @@ from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.errors import warn
 from gradwire.torch.optim import SGD, AdamW
 
-__all__ = [
-    "PairingWarning",
-    "check_group",
-    "check_optimizer",
-    "check_pairing",
-    "facts_of",
-    "has_momentum",
-    "missing_in",
-    "name_of",
-    "options_of",
-    "warn_of_missing",
-    "warn_of_pairing",
-]
-
 _ADAMW = "gradwire.torch.optim.AdamW"
 _SGD = "gradwire.torch.optim.SGD"
 

@@ -15,23 +15,6 @@ from gradwire.torch import backends
 from gradwire.torch.engine.low_rank_state import LowRankState
 from gradwire.torch.engine.sharding import Shard, laid_out, local
 
-__all__ = [
-    "BUCKET_NBYTES",
-    "BUFFERS",
-    "BucketSlice",
-    "ParameterSlot",
-    "SizeLimit",
-    "make_slots",
-    "new_state",
-    "observe",
-    "plain_names",
-    "set_codec",
-    "strides_of",
-    "to_logical",
-    "to_memory",
-    "with_second_moment",
-]
-
 T = TypeVar("T")
 
 BUFFERS = ("residual", "momentum", "second_moment")

@@ -16,8 +16,6 @@ from gradwire.torch.engine.step import BucketTask, InFlightBucket, Step
 from gradwire.torch.errors import AgreementError, ExchangeError, GradientError, fresh
 from gradwire.torch.exchange.base import Exchange
 
-__all__ = ["ExchangePipeline", "broken_by", "unscaled"]
-
 T = TypeVar("T")
 
 

@@ -20,8 +20,6 @@ from gradwire.torch.engine.parameter import ParameterSlot, set_codec
 from gradwire.torch.errors import warn
 from gradwire.torch.transport import Channel
 
-__all__ = ["EPOCH", "AutoScheduler", "ParameterPlan", "Position", "Scheduler"]
-
 
 @dataclass(frozen=True, slots=True)
 class ParameterPlan:

@@ -12,16 +12,6 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "BucketShards",
-    "Shard",
-    "as_gradient",
-    "laid_out",
-    "local",
-    "local_shard_of",
-    "shard_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Shard:

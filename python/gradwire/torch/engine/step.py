@@ -17,8 +17,6 @@ from gradwire.torch.engine.metrics import BucketTimestamps
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.transport import Channel, Work
 
-__all__ = ["BucketTask", "BufferPool", "InFlightBucket", "Step", "measure"]
-
 
 @dataclass(slots=True, eq=False)
 class Step:

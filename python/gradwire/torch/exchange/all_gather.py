@@ -23,8 +23,6 @@ from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, take_buffers, unpack_dense
 from gradwire.torch.transport import Channel
 
-__all__ = ["AllGatherExchange", "DeferredAllGather", "SlotLayout"]
-
 _RECORD = np.dtype([("size", "<u8"), ("wanted", "<u8"), ("zero", "<u8")])
 _ALIGN = 64
 

@@ -21,8 +21,6 @@ from gradwire.torch.exchange.dense import named_error, overflow_error, receive_s
 from gradwire.torch.exchange.wire import wait
 from gradwire.torch.transport import Channel
 
-__all__ = ["Exchange", "ExchangeBase", "Positions"]
-
 Positions: TypeAlias = Sequence[NDArray[np.uint32] | None]
 
 

@@ -14,18 +14,6 @@ from gradwire.torch.errors import GradientError
 from gradwire.torch.exchange.wire import read_verdicts, write_verdict
 from gradwire.torch.transport import Channel
 
-__all__ = [
-    "divide",
-    "named_error",
-    "overflow_error",
-    "pack_dense",
-    "receive_sparse",
-    "send_sparse",
-    "sum_dtype",
-    "take_buffers",
-    "unpack_dense",
-]
-
 _SPARSE_NBYTES = 64  # of a message without room for a name
 
 

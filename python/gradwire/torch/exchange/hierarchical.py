@@ -16,8 +16,6 @@ from gradwire.torch.exchange.base import Exchange
 from gradwire.torch.exchange.dense import divide, overflow_error, sum_dtype, take_buffers
 from gradwire.torch.transport import Channel, LocalChannel, RankTopology
 
-__all__ = ["Confirmation", "HierarchicalExchange"]
-
 
 @dataclass(slots=True, eq=False)
 class _Share:

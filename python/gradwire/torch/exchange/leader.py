@@ -23,8 +23,6 @@ from gradwire.torch.exchange.dense import named_error
 from gradwire.torch.exchange.value_sum import SharedSelection, ValueSumExchange
 from gradwire.torch.exchange.wire import wait
 
-__all__ = ["LeaderExchange"]
-
 _RECORD = struct.Struct("<II")  # size of the positions in bytes, and their size without a limit
 _FAILED = 0xFFFFFFFF
 

@@ -37,8 +37,6 @@ from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, unpack_dense
 from gradwire.torch.transport import LocalChannel
 
-__all__ = ["OwnerExchange", "check_lengths"]
-
 _NOTHING = np.empty(0, np.uint8)
 _FRAME_HEADER_NBYTES = 48
 _SECTIONS = struct.Struct("<QQ")  # bytes of both sections, in the header of a frame

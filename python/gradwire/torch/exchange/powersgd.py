@@ -31,8 +31,6 @@ from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, unpack_dense
 from gradwire.torch.transport import Channel
 
-__all__ = ["PowerSGDExchange"]
-
 _BLOCK = 1 << 17
 """Entries that are computed at once: what an outer product reads and writes fits into a cache."""
 

@@ -18,8 +18,6 @@ from gradwire.torch.exchange.powersgd import PowerSGDExchange
 from gradwire.torch.exchange.value_sum import AllReduceExchange
 from gradwire.torch.transport import Channel
 
-__all__ = ["AutoExchangeRouter", "ExchangeRouter", "build"]
-
 
 def build(
     part: Part,

@@ -24,9 +24,6 @@ from gradwire.torch.exchange.dense import (
 )
 from gradwire.torch.exchange.wire import Flags, FlagSums, check_word, read_flags, share_failure
 
-__all__ = ["AllReduceExchange", "SharedSelection", "ValueSumExchange"]
-
-
 _BATCH = 1 << 18
 """Largest number of entries encoded in one call, unless a single parameter has more. It limits the
 memory of their frames, which is needed in addition to the vectors."""

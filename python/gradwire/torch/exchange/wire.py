@@ -24,27 +24,6 @@ from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.errors import ExchangeError, GradientError, kind_of
 from gradwire.torch.transport import Channel, Work
 
-__all__ = [
-    "HEADER_NBYTES",
-    "MESSAGE_NBYTES",
-    "WORD_NUMEL",
-    "FlagSums",
-    "Flags",
-    "Verdict",
-    "attributed",
-    "check_word",
-    "explained",
-    "raise_first",
-    "read_flags",
-    "read_verdict",
-    "read_verdicts",
-    "same_word",
-    "share_failure",
-    "wait",
-    "word_flags",
-    "write_verdict",
-]
-
 Bytes: TypeAlias = NDArray[np.uint8]
 
 _HEADER = struct.Struct("<3sBB3xI4xQQ")  # magic, version, status, layout digest, sequence, nbytes

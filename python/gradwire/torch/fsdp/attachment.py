@@ -19,8 +19,6 @@ from gradwire.torch.fsdp.model import Group, groups_of, names_of
 from gradwire.torch.fsdp.source import FSDPSource
 from gradwire.torch.transport import Hierarchy, ProcessGroups
 
-__all__ = ["attach"]
-
 
 def attach(
     model: torch.nn.Module,

@@ -12,8 +12,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-__all__ = ["Group", "groups_of", "names_of", "states_of"]
-
 
 class Group:
     """The parameters of one FSDP module, which it reduces together; ``inner`` is FSDP's."""

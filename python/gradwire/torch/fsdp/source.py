@@ -17,8 +17,6 @@ from gradwire.torch.engine.sharding import as_gradient, local
 from gradwire.torch.fsdp.model import Group, states_of
 from gradwire.torch.transport import Transport
 
-__all__ = ["FSDPSource"]
-
 _SWITCH = "_gradwire_switch"
 _CALLBACK = "_root_post_backward_final_callback"
 _RESET = "_reset_iter_state"

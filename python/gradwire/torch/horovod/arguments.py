@@ -13,15 +13,6 @@ from gradwire.torch.engine.parameter import plain_names
 from gradwire.torch.horovod.optimizer import Distributed
 from gradwire.torch.transport.horovod import library
 
-__all__ = [
-    "check_compression",
-    "check_op",
-    "check_optimizer_kind",
-    "check_timeout",
-    "name_all",
-    "process_set_of",
-]
-
 
 def check_optimizer_kind(optimizer: object) -> Optimizer:
     """Return the optimizer, unless it cannot be distributed: then raise TypeError or ValueError."""

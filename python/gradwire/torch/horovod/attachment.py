@@ -23,8 +23,6 @@ from gradwire.torch.horovod.optimizer import Distributed, wrap
 from gradwire.torch.horovod.source import HorovodSource, Settings
 from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
 
-__all__ = ["DistributedOptimizer", "attach"]
-
 
 def DistributedOptimizer(  # as Horovod's
     optimizer: Optimizer,

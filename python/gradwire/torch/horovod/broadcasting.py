@@ -11,8 +11,6 @@ from gradwire import _validate
 from gradwire.torch.horovod.arguments import process_set_of
 from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
 
-__all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
-
 
 def broadcast_parameters(
     params: Mapping[str, Any] | Sequence[Any], root_rank: int, *, process_set: Any = None

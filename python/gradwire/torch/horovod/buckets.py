@@ -7,8 +7,6 @@ import torch
 
 from gradwire.torch.errors import UpdateError
 
-__all__ = ["BUCKET", "BucketReadiness", "form"]
-
 BUCKET = 25 << 20
 """Bytes of a bucket without ``groups=``: encoding one overlaps the exchange of the previous one."""
 

@@ -12,8 +12,6 @@ import torch
 from gradwire.torch.transport import Work
 from gradwire.torch.transport.horovod import HorovodChannel
 
-__all__ = ["HorovodAverage", "HorovodAverages"]
-
 _Ended = tuple[Work, Callable[[], None]]
 
 

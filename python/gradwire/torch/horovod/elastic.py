@@ -10,8 +10,6 @@ from gradwire.torch.horovod.broadcasting import broadcast_optimizer_state, broad
 from gradwire.torch.horovod.optimizer import Distributed
 from gradwire.torch.transport.horovod import HostsUpdated, library
 
-__all__ = ["ElasticState"]
-
 _TorchState: Any = library.elastic.TorchState
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Hooks"]
-
 _placed: "weakref.WeakSet[Hooks]" = weakref.WeakSet()
 """Those that are in place, in this process."""
 

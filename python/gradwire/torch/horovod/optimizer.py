@@ -13,8 +13,6 @@ from gradwire.torch.errors import UpdateError
 from gradwire.torch.horovod.source import HorovodSource
 from gradwire.torch.transport.horovod import library
 
-__all__ = ["Distributed", "wrap"]
-
 
 class Distributed:
     """What every optimizer made by `DistributedOptimizer` has in common.

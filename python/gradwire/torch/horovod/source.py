@@ -21,8 +21,6 @@ from gradwire.torch.horovod.hooks import Hooks
 from gradwire.torch.transport import Transport
 from gradwire.torch.transport.horovod import HorovodChannel, HorovodTransport, library
 
-__all__ = ["HorovodSource", "Settings"]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Settings:

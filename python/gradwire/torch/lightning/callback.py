@@ -20,8 +20,6 @@ from gradwire.torch.lightning import pairing, saving
 from gradwire.torch.lightning.pairing import Callback, LightningModule, Trainer
 from gradwire.torch.lightning.saving import Policy
 
-__all__ = ["Compress"]
-
 _PATIENCE = timedelta(seconds=5)
 
 

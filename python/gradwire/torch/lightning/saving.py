@@ -7,8 +7,6 @@ from typing import Any, Literal
 from gradwire.torch.checkpoint import files as rank_files
 from gradwire.torch.ddp import Handle
 
-__all__ = ["KEY", "Loaded", "Policy", "written"]
-
 KEY = "gradwire"
 """The entry of a checkpoint."""
 

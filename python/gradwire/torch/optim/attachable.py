@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 else:
     _Optimizer = object
 
-__all__ = ["Attachable", "OptimizerHooks"]
-
 
 class OptimizerHooks(Protocol):
     """What an attached optimizer asks of the attachment of one model."""

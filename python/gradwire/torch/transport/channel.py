@@ -12,8 +12,6 @@ import torch
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.transport import messages
 
-__all__ = ["NO_CARRIERS", "Channel", "LocalChannel", "Transport", "Work", "close_in_time"]
-
 NO_CARRIERS: Mapping[str, str] = MappingProxyType({})
 """Frames are on the host."""
 

@@ -23,15 +23,6 @@ except ImportError as error:
         f"against today's torch only with the changes that docs/horovod.md describes ({error})"
     ) from error
 
-__all__ = [
-    "HorovodChannel",
-    "HorovodTransport",
-    "HostsUpdated",
-    "LostRankError",
-    "check_initialized",
-    "library",
-]
-
 library: Any = hvd
 """Horovod for torch, which has no types."""
 

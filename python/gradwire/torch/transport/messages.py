@@ -4,8 +4,6 @@ import json
 import math
 from typing import Any
 
-__all__ = ["read", "write"]
-
 LIMIT = 1 << 26
 """Bytes of a message, at most."""
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["PointToPoint", "gather_of_two", "swap"]
-
 
 class PointToPoint:
     """Parts on their way from and to other ranks, which are waited for in this order.

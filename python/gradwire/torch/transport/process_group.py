@@ -14,8 +14,6 @@ from gradwire.torch.errors import ExchangeError
 from gradwire.torch.transport import p2p
 from gradwire.torch.transport.channel import NO_CARRIERS, Channel, LocalChannel, Work, close_in_time
 
-__all__ = ["ProcessGroupChannel", "ProcessGroups"]
-
 _ABSENT = re.compile(r"wait timeout(?: after \d+ ?ms, keys: \S*/(\d+))?$", re.IGNORECASE)
 """A wait for the address of a rank of a new group, which that rank has never written."""
 

@@ -8,8 +8,6 @@ import torch
 from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport.channel import Channel
 
-__all__ = ["Secret"]
-
 _HASH = "sha256"
 _NBYTES = 32
 """Of a nonce and of a proof."""

@@ -17,8 +17,6 @@ from gradwire.torch.transport import p2p
 from gradwire.torch.transport.channel import NO_CARRIERS, Channel, Work, close_in_time
 from gradwire.torch.transport.secret import Secret
 
-__all__ = ["Gloo", "GlooChannel", "Store", "stores"]
-
 stores: Any = dist
 """torch.distributed, whose stores and bare backends are not among its exported types."""
 

@@ -13,8 +13,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from gradwire.torch.transport.channel import NO_CARRIERS, Channel
 from gradwire.torch.transport.process_group import ProcessGroupChannel, ProcessGroups
 
-__all__ = ["Hierarchy", "Levels", "RankTopology", "parse_hierarchy"]
-
 Levels: TypeAlias = int | str | DeviceMesh | tuple[dist.ProcessGroup, dist.ProcessGroup]
 """What users call a hierarchy."""
 

@@ -23,8 +23,6 @@ from gradwire.torch.backends.cuda import kernels
 from gradwire.torch.backends.cuda.operators import takes
 from gradwire.torch.backends.cuda.states import DeviceState
 
-__all__ = ["CUDABucket", "bucket"]
-
 _NONE = np.empty(0, np.uint32)
 
 

@@ -14,8 +14,6 @@ from gradwire.torch.backends.cuda.operators import completed, operators
 from gradwire.torch.backends.cuda.states import DeviceState
 from gradwire.torch.backends.host import staging
 
-__all__ = ["ADD", "PLACE", "RANKS", "SENDERS", "commit", "decode", "encode"]
-
 PLACE, ADD, RANKS, SENDERS = range(4)
 """What becomes of decoded values: see csrc/bucket/decode.h."""
 

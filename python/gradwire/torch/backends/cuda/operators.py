@@ -20,17 +20,6 @@ from gradwire.extension import Quantizer, Sparsifier
 from gradwire.torch.backends.cuda import structs
 from gradwire.torch.backends.host import staging
 
-__all__ = [
-    "EncodePlan",
-    "PlanCache",
-    "are_for",
-    "completed",
-    "hindrance",
-    "operators",
-    "stateless",
-    "takes",
-]
-
 _kept = threading.local()
 _library, _device = "gradwire", "cuda"
 """The tests, which have no GPU, name a library of operators for the CPU."""

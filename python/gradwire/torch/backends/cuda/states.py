@@ -22,9 +22,6 @@ from gradwire.torch.backends.cuda import structs
 from gradwire.torch.backends.cuda.operators import PlanCache, completed, operators
 from gradwire.torch.backends.host import staging
 
-__all__ = ["DeviceState", "init_state", "rollback"]
-
-
 _ROOM, _ALIGN = 1024, 256  # as csrc/ops/pieces.h has them
 _MOMENTS = {"momentum_correction": "momentum", "adam_correction": "second_moment"}
 _TRACKED = ("bound", "threshold", "location")
