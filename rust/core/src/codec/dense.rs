@@ -189,9 +189,9 @@ impl Split for Target<'_> {
 
 /// Codes the share of a thread.
 fn code(share: Share<'_, Target<'_>>) {
-    let Share { range: all, what: Target { job, mut update, codes, mut scales }, worker, .. } =
-        share;
-    let (kernels, bits, mut scratch) = (job.coder.kernels, job.bits(), Scratch::default());
+    let Share { kernels, range: all, what, worker } = share;
+    let Target { job, mut update, codes, mut scales } = what;
+    let (bits, mut scratch) = (job.bits(), Scratch::default());
     let (mut peak, mut fitted, each) = (0, 0, job.coder.coding.scales());
     for range in steps(0..all.len(), STEP) {
         // A group that was summed up a moment ago is in the cache to its end.
