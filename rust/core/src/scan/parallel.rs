@@ -1,4 +1,4 @@
-//! Work shared between threads: the only place that knows of the pool, and that ends streaming.
+//! Work shared between threads: the only place that knows of the pool.
 
 use std::ops::Range;
 

@@ -160,9 +160,12 @@ pub struct Gather<'a> {
 impl Gather<'_> {
     /// Fails unless so many candidates have room.
     #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
-    fn check_room(&self, len: usize) {
-        let room = len + super::above::SLACK;
-        assert!(self.indices.len() >= room && self.values.len() >= room, "room for candidates");
+    fn check_capacity(&self, len: usize) {
+        let capacity = len + super::above::SLACK;
+        assert!(
+            self.indices.len() >= capacity && self.values.len() >= capacity,
+            "room for candidates"
+        );
     }
 
     /// The same for what is left of a block of which so many elements are done, and what was found.
