@@ -48,7 +48,7 @@ fn kernels(c: &mut Criterion) {
         for wanted in [false, true] {
             group.bench_function(name(if wanted { "sweep moments" } else { "sweep" }), |b| {
                 b.iter(|| {
-                    let (decay, streams) = (1.0, false);
+                    let (decay, streams) = (1.0, None);
                     let feedback =
                         Feedback { residual: Some(&residual), decay, sum: &mut sum, streams };
                     let moments = wanted.then_some((1.0, &mut lanes));

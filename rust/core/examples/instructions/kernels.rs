@@ -39,7 +39,7 @@ fn sweep(bound: f32, wanted: bool) -> Prepare {
         let mut lanes = moments::Lanes::default();
         let work = move || {
             let residual = Some(&residual[..]);
-            let feedback = Feedback { residual, decay: 1.0, sum: &mut sum, streams: false };
+            let feedback = Feedback { residual, decay: 1.0, sum: &mut sum, streams: None };
             let moments = wanted.then_some((1.0, &mut lanes));
             let (indices, values) = (&mut indices[..], &mut values[..]);
             let gather = Gather { moments, bound, base: 0, indices, values };
@@ -154,7 +154,7 @@ pub fn all() -> Works {
     let mut all: Works = vec![
         ("add".into(), kernel(|k, x, out| k.add(&mut out[..BLOCK], x, x, 1.0))),
         ("peak".into(), kernel(|k, x, _| _ = black_box(k.peak(x)))),
-        ("stream".into(), kernel(|k, x, out| k.stream(&mut out[..BLOCK], x))),
+        ("stream".into(), kernel(|k, x, out| k.streaming(|k| k.stream(&mut out[..BLOCK], x)))),
         (
             "moments".into(),
             kernel(|k, x, _| {

@@ -12,7 +12,7 @@ use crate::pack::Pattern;
 use crate::quantize::{
     Basis, Coder, LONGEST, LONGEST_FIT, Place, Quantizer, Scratch, SectionMut, store,
 };
-use crate::scan::{Block, CHUNK, STEP, Share, Split, Tensor, Update, steps};
+use crate::scan::{Block, CHUNK, STEP, Share, Split, Tensor, Update, is_streamed, steps};
 use crate::simd::LANES;
 use crate::simd::peak::NON_FINITE;
 use crate::{Input, Result};
@@ -51,6 +51,7 @@ impl Codec {
                 quantizer: self.quantizer,
                 coder: Coder { kernels: workspace.scanner.kernels, coding, hints },
                 group: coding.grouping().dense_len(numel),
+                streams: is_streamed(numel),
             };
             let scales = job.scales(scales, &workspace.totals);
             let update = if later {
@@ -115,6 +116,9 @@ struct Job {
     coder: Coder,
     /// Entries that share scales, if any do.
     group: Option<usize>,
+    /// Whether codes may go past the caches: they are read once more, for the checksum, and by then those
+    /// of a large frame have left the caches.
+    streams: bool,
 }
 
 /// What is read, and the part of a frame that it becomes.
@@ -189,9 +193,9 @@ impl Split for Target<'_> {
 
 /// Codes the share of a thread.
 fn code(share: Share<'_, Target<'_>>) {
-    let Share { range: all, what: Target { job, mut update, codes, mut scales }, worker, .. } =
-        share;
-    let (kernels, bits, mut scratch) = (job.coder.kernels, job.bits(), Scratch::default());
+    let Share { kernels, range: all, what, worker } = share;
+    let Target { job, mut update, codes, mut scales } = what;
+    let (bits, mut scratch) = (job.bits(), Scratch::default());
     let (mut peak, mut fitted, each) = (0, 0, job.coder.coding.scales());
     for range in steps(0..all.len(), STEP) {
         // A group that was summed up a moment ago is in the cache to its end.
@@ -225,11 +229,12 @@ fn code(share: Share<'_, Target<'_>>) {
         } else if job.group.is_none() {
             // A copy, so that what is coded is what is looked at, whoever writes to it meanwhile.
             let values = update.take(block);
-            job.coder.code(values, place, codes, &mut scratch);
+            let streams = job.streams.then_some(kernels);
+            job.coder.code(values, place, codes, &mut scratch, streams);
             peak = peak.max(kernels.peak(values));
         } else {
             // Groups were summed up: any values give codes that a frame may have.
-            job.coder.code(update.tensor().sums(block), place, codes, &mut scratch);
+            job.coder.code(update.tensor().sums(block), place, codes, &mut scratch, None);
         }
     }
     worker.peak = peak;

@@ -59,7 +59,7 @@ impl Codec {
         state: &mut State,
         workspace: &mut Workspace,
     ) -> Result<()> {
-        workspace.scanner.make_room(input.len())?;
+        workspace.scanner.reserve(input.len())?;
         workspace.ask()?;
         let request = Request::default();
         let totals = self.accumulate(input, state, 1.0, &request, &mut workspace.scanner);

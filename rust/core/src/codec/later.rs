@@ -141,6 +141,7 @@ impl Codec {
         workspace: &mut Workspace,
     ) -> Result<()> {
         workspace.ask()?;
+        let frame = frame.with(workspace.scanner.kernels);
         let rest = Rest { update: self.update(input, state, 1.0), frame };
         let workers = workspace.scanner.parallel(input.len(), CHUNK, rest, keep_rest);
         let peak = workers.iter().map(|worker| worker.peak).max().unwrap_or(0);
@@ -164,7 +165,7 @@ impl Split for Rest<'_> {
 /// Keeps what the frame does not say of the share of a thread.
 fn keep_rest(share: Share<'_, Rest<'_>>) {
     let Share { kernels, range: all, what: Rest { mut update, frame }, worker } = share;
-    let (mut decoder, mut sent, mut peak) = (frame.with(kernels).decoder(), [0.0; STEP], 0);
+    let (mut decoder, mut sent, mut peak) = (frame.decoder(), [0.0; STEP], 0);
     for range in steps(0..all.len(), STEP) {
         update.fetch(kernels, range.start + STEP);
         let sent = &mut sent[..range.len()];

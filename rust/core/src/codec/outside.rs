@@ -190,10 +190,10 @@ impl Codec {
             let fixed = HEADER_LEN + indices + values;
             let rest = need.saturating_sub(fixed).max(1);
             let share = limit.saturating_sub(fixed) as f64 / rest as f64;
-            let room = (have - HEADER_LEN) as f64 * share;
+            let capacity = (have - HEADER_LEN) as f64 * share;
             let slack = 4 * tries as usize;
             return Ok(
-                HEADER_LEN + (room as usize).saturating_sub(slack).min(have - HEADER_LEN - 1)
+                HEADER_LEN + (capacity as usize).saturating_sub(slack).min(have - HEADER_LEN - 1)
             );
         }
         let numel = input.len();

@@ -38,7 +38,7 @@ impl Codec {
         let mut tracker = state.tracker(self);
         let tensor = self.tensor(input, state, scale);
         let (numel, keys) = (input.len(), &mut workspace.keys);
-        self.sparsifier.make_room(numel, keys)?;
+        self.sparsifier.reserve(numel, keys)?;
         let key = state.selection_key(self.sparsifier.seed().unwrap_or(0));
         let pattern = self.sparsifier.pattern(key);
         let mut unread = Unread { tensor, tracker: &tracker, key, scratch: keys };

@@ -110,11 +110,11 @@ fn a_buffer_with_room_is_not_moved() {
     for quantizer in QUANTIZERS {
         let mut out =
             Vec::with_capacity(max_len(quantizer, IndexCoding::Auto, Pattern::Any, 4000, 100));
-        let room = (out.as_ptr(), out.capacity());
+        let capacity = (out.as_ptr(), out.capacity());
         for count in [100, 0, 50, 100, 1] {
             let layout = layout(quantizer, IndexCoding::Auto);
             write_into(&layout, 4000, Some(&indices[..count]), &values[..count], &mut out).unwrap();
-            assert_eq!((out.as_ptr(), out.capacity()), room);
+            assert_eq!((out.as_ptr(), out.capacity()), capacity);
             assert_eq!(out, write(layout, 4000, Some(&indices[..count]), &values[..count]));
         }
     }

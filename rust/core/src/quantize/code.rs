@@ -5,6 +5,7 @@ use super::spread::{LONGEST, Spread};
 use super::{Code, Hints, Quantizer, ValueCoding, each_coding};
 use crate::rng::Key;
 use crate::simd::Kernels;
+use crate::simd::stream::Streaming;
 
 /// Writes the values of a list to a value section that is as long as its coding says.
 ///
@@ -22,7 +23,7 @@ pub(crate) fn encode(
     quantizer.fit_list(kernels, groups, values, hints.magnitude, (scales, each));
     let place = Place { first: 0, drawn: 0, positions, scales };
     let coder = Coder { kernels, coding, hints: *hints };
-    coder.code(values, place, codes, &mut Scratch::default());
+    coder.code(values, place, codes, &mut Scratch::default(), None);
 }
 
 /// Puts scales where a frame has them.
@@ -53,9 +54,17 @@ pub(crate) struct Coder {
 }
 
 impl Coder {
-    /// Codes finite values, as many as a multiple of eight but for the last of a frame.
-    pub fn code(self, values: &[f32], place: Place<'_>, out: &mut [u8], scratch: &mut Scratch) {
-        let work = Work { kernels: self.kernels, key: self.hints.key, place, scratch };
+    /// Codes finite values, as many as a multiple of eight but for the last of a frame. Codes that are
+    /// as long as values go past the caches if `streams`.
+    pub fn code(
+        self,
+        values: &[f32],
+        place: Place<'_>,
+        out: &mut [u8],
+        scratch: &mut Scratch,
+        streams: Option<&Streaming<'_>>,
+    ) {
+        let work = Work { kernels: self.kernels, key: self.hints.key, place, scratch, streams };
         each_coding!(self.coding, coding => coding.encode(values, out, work), ());
     }
 
@@ -68,7 +77,8 @@ impl Coder {
         out: &mut [u8],
         scratch: &mut Scratch,
     ) {
-        let work = Work { kernels: self.kernels, key: self.hints.key, place, scratch };
+        let key = self.hints.key;
+        let work = Work { kernels: self.kernels, key, place, scratch, streams: None };
         each_coding!(self.coding, coding => coding.encode_left(values, out, work), ());
     }
 }
@@ -100,6 +110,8 @@ pub(crate) struct Work<'a> {
     pub key: Option<Key>,
     pub place: Place<'a>,
     pub scratch: &'a mut Scratch,
+    /// Given to write codes past the caches that are not read soon.
+    pub streams: Option<&'a Streaming<'a>>,
 }
 
 /// Memory to code or decode the blocks of one frame in, one after the other. What a coding does not
@@ -154,7 +166,7 @@ pub(super) fn left_by_decoding(
     coding.decode(
         codes,
         sent,
-        Work { kernels, key: None, place, scratch: &mut Scratch::default() },
+        Work { kernels, key: None, place, scratch: &mut Scratch::default(), streams: None },
     );
     kernels.subtract(values, sent);
 }

@@ -27,7 +27,8 @@ impl<'a> Decoder<'a> {
         let from = first * width / 8;
         let codes = &self.section.codes[from..from + (out.len() * width).div_ceil(8)];
         let place = Place { first, drawn: first, positions, scales: self.section.scales };
-        let work = Work { kernels: self.kernels, key: None, place, scratch: &mut self.scratch };
+        let scratch = &mut self.scratch;
+        let work = Work { kernels: self.kernels, key: None, place, scratch, streams: None };
         each_coding!(self.coding, coding => coding.decode(codes, out, work), ());
     }
 }

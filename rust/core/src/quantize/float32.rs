@@ -77,7 +77,12 @@ impl Code for Coding {
         })
     }
 
-    fn encode(self, values: &[f32], codes: &mut [u8], _work: Work<'_>) {
+    fn encode(self, values: &[f32], codes: &mut [u8], work: Work<'_>) {
+        if let Some(kernels) = work.streams.filter(|_| cfg!(target_endian = "little"))
+            && let Ok(codes) = bytemuck::try_cast_slice_mut(codes)
+        {
+            return kernels.stream(codes, values);
+        }
         let (codes, _) = codes.as_chunks_mut();
         for (code, value) in codes.iter_mut().zip(values) {
             *code = value.to_le_bytes();

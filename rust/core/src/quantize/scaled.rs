@@ -30,7 +30,7 @@ pub(super) trait Scaled: Code {
 }
 
 pub(super) fn encode(coding: impl Scaled, values: &[f32], codes: &mut [u8], work: Work<'_>) {
-    let (Work { kernels, key, place, scratch }, bits) = (work, coding.bits());
+    let (Work { kernels, key, place, scratch, .. }, bits) = (work, coding.bits());
     let Scratch { codes: bytes, factors, .. } = scratch;
     let factors = factors.get_or_insert_default();
     code::in_blocks(bits, values, codes, place, |values, out, place| {
@@ -49,7 +49,7 @@ pub(super) fn encode_left(
     codes: &mut [u8],
     work: Work<'_>,
 ) {
-    let Work { kernels, key, place, scratch } = work;
+    let Work { kernels, key, place, scratch, .. } = work;
     let Scratch { codes: bytes, factors, multiples, .. } = scratch;
     let (groups, len) = ((coding.grouping(), coding.scales()), values.len());
     let (factors, multiples) = (factors.get_or_insert_default(), multiples.get_or_insert_default());

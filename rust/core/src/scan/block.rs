@@ -2,18 +2,19 @@
 
 use std::ops::Range;
 
-use crate::simd::{BLOCK, Kernels};
+use crate::simd::BLOCK;
+use crate::simd::stream::Streaming;
 
 /// Up to [`BLOCK`] elements of a tensor, and what to work on them with.
 pub(crate) struct Block<'s> {
-    pub kernels: &'static Kernels,
+    pub kernels: &'s Streaming<'s>,
     /// Which elements, counted from where the share of a thread begins.
     pub range: Range<usize>,
     pub scratch: &'s mut Scratch,
 }
 
 impl<'s> Block<'s> {
-    pub fn new(kernels: &'static Kernels, range: Range<usize>, scratch: &'s mut Scratch) -> Self {
+    pub fn new(kernels: &'s Streaming<'s>, range: Range<usize>, scratch: &'s mut Scratch) -> Self {
         Self { kernels, range, scratch }
     }
 

@@ -85,13 +85,15 @@ impl Candidates {
             return;
         }
         // The block that goes beyond the cap is still written, and the next one is given room too.
-        let room = cap.min(len) + 2 * BLOCK + SLACK;
-        if self.indices.len() < room {
+        let capacity = cap.min(len) + 2 * BLOCK + SLACK;
+        if self.indices.len() < capacity {
             // Caps that follow what was seen change a little from step to step.
-            let room = room.next_power_of_two();
+            let capacity = capacity.next_power_of_two();
             // Both are let go of first: the old and the new need not be there together.
             (self.indices, self.values) = (Vec::new(), Vec::new());
-            match allocate::zeros(room).and_then(|indices| Ok((indices, allocate::zeros(room)?))) {
+            match allocate::zeros(capacity)
+                .and_then(|indices| Ok((indices, allocate::zeros(capacity)?)))
+            {
                 Ok(memory) => (self.indices, self.values) = memory,
                 Err(error) => self.fail(error),
             }
@@ -100,11 +102,11 @@ impl Candidates {
 
     /// Makes room for `more` entries and the slack of the kernel; whether there is.
     pub fn reserve(&mut self, more: usize) -> bool {
-        let room = self.len + more + SLACK;
-        if self.indices.len().min(self.values.len()) < room {
-            let room = room.next_power_of_two();
-            let grown = allocate::resize(&mut self.indices, room)
-                .and_then(|()| allocate::resize(&mut self.values, room));
+        let capacity = self.len + more + SLACK;
+        if self.indices.len().min(self.values.len()) < capacity {
+            let capacity = capacity.next_power_of_two();
+            let grown = allocate::resize(&mut self.indices, capacity)
+                .and_then(|()| allocate::resize(&mut self.values, capacity));
             return self.failure.is_none() && self.admit_memory(grown);
         }
         self.failure.is_none()

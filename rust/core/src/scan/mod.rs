@@ -39,7 +39,7 @@ pub(crate) use block::{Block, Scratch, steps};
 pub(crate) use candidates::Candidates;
 pub(crate) use chunks::{Chunks, LONGEST_CHUNK};
 pub(crate) use field::Field;
-pub(crate) use next::{Filter, Next};
+pub(crate) use next::{Filter, Next, is_streamed};
 pub(crate) use parallel::{Share, Split};
 pub(crate) use request::{Entries, Request};
 pub(crate) use sample::{MOST_LOOKED_AT, jitter, magnitude_above};

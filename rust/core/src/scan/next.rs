@@ -8,7 +8,8 @@ use super::parallel::Split;
 use super::rounded::Rounded;
 use super::tensor::Past;
 use crate::rng::Key;
-use crate::simd::{Kernels, adam, normal_or_zero};
+use crate::simd::stream::Streaming;
+use crate::simd::{adam, normal_or_zero};
 
 /// What is written of a memory.
 #[derive(Debug)]
@@ -58,12 +59,12 @@ impl Filter {
 
 /// Whether so many elements, those of a memory and what it becomes are beyond what common caches hold
 /// together.
-fn is_streamed(len: usize) -> bool {
+pub(crate) fn is_streamed(len: usize) -> bool {
     len >= 1 << 21
 }
 
 /// Writes a block, past the caches if asked to.
-fn write(kernels: &Kernels, target: &mut [f32], block: &[f32], streams: bool) {
+fn write(kernels: &Streaming<'_>, target: &mut [f32], block: &[f32], streams: bool) {
     if streams { kernels.stream(target, block) } else { target.copy_from_slice(block) }
 }
 
@@ -115,7 +116,7 @@ impl<'a> Next<'a> {
     /// them and old, and what is left `beside`, which is free then.
     pub(super) fn write_beside(
         &mut self,
-        kernels: &Kernels,
+        kernels: &Streaming<'_>,
         range: &Range<usize>,
         (new, old): (&[f32], &[f32]),
         beside: &mut [f32],
@@ -143,7 +144,12 @@ impl<'a> Next<'a> {
 
     /// Writes what the memory becomes besides the sums, whatever is sent.
     #[inline(always)]
-    pub(super) fn write_moment(&mut self, kernels: &Kernels, range: &Range<usize>, block: &[f32]) {
+    pub(super) fn write_moment(
+        &mut self,
+        kernels: &Streaming<'_>,
+        range: &Range<usize>,
+        block: &[f32],
+    ) {
         let (target, streams) = match self {
             Self::Sums { beside, streams, .. } => (beside, *streams),
             Self::InPlace { beside, .. } => (beside, false),
@@ -156,7 +162,12 @@ impl<'a> Next<'a> {
 
     /// Writes the sums of a block, if the memory becomes them.
     #[inline(always)]
-    pub(super) fn write_sums(&mut self, kernels: &Kernels, range: &Range<usize>, block: &[f32]) {
+    pub(super) fn write_sums(
+        &mut self,
+        kernels: &Streaming<'_>,
+        range: &Range<usize>,
+        block: &[f32],
+    ) {
         let (target, streams) = match self {
             Self::None | Self::Filtered { .. } | Self::Rounded(_) => return,
             Self::Sums { sums, streams, .. } => (sums, *streams),
@@ -168,7 +179,7 @@ impl<'a> Next<'a> {
     /// Writes what becomes of a block of which `left` was not sent.
     pub(super) fn write_left(
         &mut self,
-        kernels: &Kernels,
+        kernels: &Streaming<'_>,
         range: &Range<usize>,
         old: &[f32],
         left: &mut [f32],

@@ -1,10 +1,11 @@
-//! Work shared between threads: the only place that knows of the pool, and that ends streaming.
+//! Work shared between threads: the only place that knows of the pool.
 
 use std::ops::Range;
 
 use super::{Scanner, Worker};
 use crate::pool;
 use crate::simd::Kernels;
+use crate::simd::stream::Streaming;
 
 /// What threads share: each has the elements of its own.
 pub(crate) trait Split: Send + Sized {
@@ -21,7 +22,7 @@ impl Split for () {
 
 /// The share of one thread.
 pub(crate) struct Share<'d, S> {
-    pub kernels: &'static Kernels,
+    pub kernels: &'d Streaming<'d>,
     /// Which elements of the tensor: all of some units.
     pub range: Range<usize>,
     /// What of these elements is shared, counted from where the range begins.
@@ -55,10 +56,6 @@ impl Scanner {
         let width = if pool.is_some() { width } else { 1 };
         let kernels = self.kernels;
         let workers = self.workers(width);
-        let work = |share: Share<'_, S>| {
-            let _streaming = kernels.streaming();
-            work(share);
-        };
         match pool {
             Some(pool) => pool.install(|| spread(kernels, 0..len, unit, what, workers, &work)),
             None => spread(kernels, 0..len, unit, what, workers, &work),
@@ -69,7 +66,7 @@ impl Scanner {
 
 /// Gives each worker an equal share of whole units.
 fn spread<S: Split>(
-    kernels: &'static Kernels,
+    kernels: &Kernels,
     range: Range<usize>,
     unit: usize,
     what: S,
@@ -77,7 +74,7 @@ fn spread<S: Split>(
     work: &(impl Fn(Share<'_, S>) + Sync),
 ) {
     if let [worker] = workers {
-        return work(Share { kernels, range, what, worker });
+        return kernels.streaming(|kernels| work(Share { kernels, range, what, worker }));
     }
     let half = workers.len() / 2;
     let middle = range.len().div_ceil(unit) * half / workers.len() * unit;

@@ -8,6 +8,7 @@ use super::next::Filter;
 use super::parallel::Split;
 use super::tensor::Past;
 use crate::rng::Key;
+use crate::simd::stream::Streaming;
 use crate::simd::sweep::Keep;
 use crate::simd::{Kernels, dither};
 
@@ -49,11 +50,17 @@ impl<'a> Rounded<'a> {
     }
 
     /// What a sweep keeps of a block, of which it leaves what a filter takes in `beside` the sums.
-    pub fn keep<'s>(&'s mut self, range: &Range<usize>, beside: &'s mut [f32]) -> Keep<'s> {
+    pub fn keep<'s>(
+        &'s mut self,
+        kernels: &'s Streaming<'s>,
+        range: &Range<usize>,
+        beside: &'s mut [f32],
+    ) -> Keep<'s> {
         let filter = self.filters().then_some((self.filter.beta, beside));
         let first = self.first.wrapping_add(range.start as u32);
         let next = &mut self.memory[range.clone()];
-        Keep { next, filter, key: self.key, first, streams: self.streams }
+        let streams = self.streams.then_some(kernels);
+        Keep { next, filter, key: self.key, first, streams }
     }
 
     /// Writes what becomes of a block of which nothing is sent: of what is new in it and old, and of the

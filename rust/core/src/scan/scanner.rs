@@ -95,7 +95,7 @@ impl Scanner {
     }
 
     /// Makes sure that a read of `len` elements which keeps nothing cannot fail.
-    pub fn make_room(&mut self, len: usize) -> Result<()> {
+    pub fn reserve(&mut self, len: usize) -> Result<()> {
         let width = self.width(len);
         for worker in self.workers(width) {
             worker.candidates.reserve(BLOCK);

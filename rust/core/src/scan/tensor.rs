@@ -244,13 +244,7 @@ impl<'a> Tensor<'a> {
     }
 
     /// Copies the sums of any number of elements from position `at`.
-    pub fn copy(
-        &self,
-        kernels: &'static Kernels,
-        at: usize,
-        out: &mut [f32],
-        scratch: &mut Scratch,
-    ) {
+    pub fn copy(&self, kernels: &Kernels, at: usize, out: &mut [f32], scratch: &mut Scratch) {
         for range in steps(at..at + out.len(), BLOCK) {
             let out = &mut out[range.start - at..range.end - at];
             if let Past::None = self.memory {
@@ -269,7 +263,7 @@ impl<'a> Tensor<'a> {
     /// is no memory for that.
     pub fn run<'s>(
         &self,
-        kernels: &'static Kernels,
+        kernels: &Kernels,
         range: Range<usize>,
         buffer: &'s mut Vec<f32>,
         scratch: &mut Scratch,
@@ -286,11 +280,13 @@ impl<'a> Tensor<'a> {
     }
 
     /// Visits all of it, block by block, with the position of each.
-    pub fn for_each_block(&self, kernels: &'static Kernels, mut visit: impl FnMut(usize, &[f32])) {
+    pub fn for_each_block(&self, kernels: &Kernels, mut visit: impl FnMut(usize, &[f32])) {
         let mut scratch = Scratch::default();
-        for range in steps(0..self.len(), BLOCK) {
-            visit(range.start, self.sums(Block::new(kernels, range, &mut scratch)));
-        }
+        kernels.streaming(|kernels| {
+            for range in steps(0..self.len(), BLOCK) {
+                visit(range.start, self.sums(Block::new(kernels, range, &mut scratch)));
+            }
+        });
     }
 
     /// Has what the next [`STEP`] sums from position `at` are made of brought to the caches.

@@ -9,6 +9,7 @@ use super::tensor::{Past, Tensor, Terms};
 use crate::Input;
 use crate::simd::Kernels;
 use crate::simd::adam::Rule;
+use crate::simd::stream::Streaming;
 use crate::simd::sweep::{Addend, Feedback, Found, Gather, Moment, Rounded};
 
 /// A tensor, and where that is written which its memory becomes.
@@ -97,7 +98,7 @@ impl<'a> Update<'a> {
             Next::InPlace { residual, .. } => (None, &mut residual[range.clone()], false),
             _ => (old, &mut sums[..range.len()], false),
         };
-        let feedback = Feedback { residual, decay, sum, streams };
+        let feedback = Feedback { residual, decay, sum, streams: streams.then_some(kernels) };
         kernels.sweep(new, Addend::Residual(feedback), gather)
     }
 
@@ -124,6 +125,7 @@ impl<'a> Update<'a> {
             _ => (&mut spare[..range.len()], &mut unused[..range.len()], false),
         };
         let moment = Moment { second, next, rule };
+        let streams = streams.then_some(kernels);
         let feedback = Feedback { residual, decay: 1.0, sum, streams };
         kernels.sweep(x, Addend::Steps(moment, feedback), gather)
     }
@@ -140,7 +142,7 @@ impl<'a> Update<'a> {
             _ => None,
         };
         let keep = match &mut self.next {
-            Next::Rounded(next) => Some(next.keep(&range, beside)),
+            Next::Rounded(next) => Some(next.keep(kernels, &range, beside)),
             _ => None,
         };
         let memory = Rounded { residual, decay, sum: &mut *sums, keep };
@@ -249,7 +251,7 @@ impl<'a> Update<'a> {
 
     /// Writes what the memory becomes of a block that was taken, of which `left` was not sent.
     #[inline(always)]
-    pub fn keep(&mut self, kernels: &Kernels, range: &Range<usize>, left: &mut [f32]) {
+    pub fn keep(&mut self, kernels: &Streaming<'_>, range: &Range<usize>, left: &mut [f32]) {
         if let (Next::Rounded(next), Past::Rounded { residual, .. }) =
             (&self.next, self.tensor.memory)
         {

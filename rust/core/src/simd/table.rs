@@ -134,8 +134,8 @@ kernels! {
     pub fn narrow_bf16_left(values: &mut [f32], codes: &mut [[u8; 2]]) = narrow::to_bf16::left;
     /// Drops the entries of a list that are not above a bound: see [`refine`].
     pub fn refine(indices: &mut [u32], values: &mut [f32], bound: f32) -> usize = refine;
-    /// Copies past the caches, while [`Kernels::streaming`] is held: see [`stream`].
-    pub fn stream(out: &mut [f32], x: &[f32]) = stream;
+    /// Copies past the caches: what [`Streaming`](stream::Streaming) offers.
+    pub(super) fn stream(out: &mut [f32], x: &[f32]) = stream;
     /// Orders what was streamed before what follows: what [`Streaming`](stream::Streaming) ends with.
     pub(super) fn fence() = stream::fence;
     /// Has a block brought to the caches: see [`fetch`].
@@ -253,15 +253,14 @@ mod tests {
     #[test]
     fn a_fence_ends_streaming_once_also_in_a_panic() {
         let kernels = counting();
-        let streaming = kernels.streaming();
-        kernels.stream(&mut [0.0], &[1.0]);
-        assert_eq!(FENCES.get(), 0);
-        drop(streaming);
+        kernels.streaming(|kernels| {
+            kernels.stream(&mut [0.0], &[1.0]);
+            assert_eq!(FENCES.get(), 0);
+        });
         assert_eq!(FENCES.get(), 1);
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            let _streaming = kernels.streaming();
             // Of two lengths.
-            kernels.stream(&mut [0.0], &[1.0, 2.0]);
+            kernels.streaming(|kernels| kernels.stream(&mut [0.0], &[1.0, 2.0]));
         }));
         assert!(panicked.is_err());
         assert_eq!(FENCES.get(), 2);

@@ -33,13 +33,13 @@ pub(super) fn find(
     let len = (values.len() / 4 + BLOCK + SLACK).max(scratch.len());
     allocate::resize(scratch, len).ok()?;
     let (low, high) = bracket(values, rank, &mut scratch[..SAMPLE]);
-    let room = values.len() / 4;
+    let capacity = values.len() / 4;
     let (mut inside, mut above) = (0, 0);
     for block in values.chunks(BLOCK) {
         let found = kernels.window(block, low, high, &mut scratch[inside..]);
         inside += found.0;
         above += found.1 as u64;
-        if inside > room {
+        if inside > capacity {
             return None;
         }
     }

@@ -189,7 +189,7 @@ impl Sparsifier {
     }
 
     /// Makes room in `scratch` for all that [`Sparsifier::wanted`] puts there.
-    pub(crate) fn make_room(self, numel: usize, scratch: &mut Vec<u32>) -> Result<()> {
+    pub(crate) fn reserve(self, numel: usize, scratch: &mut Vec<u32>) -> Result<()> {
         let most = each_sparsifier!(self, sparsifier => sparsifier.scratch(numel));
         allocate::reserve(scratch, most.max(numel.min(MOST_LOOKED_AT)))
     }

@@ -96,7 +96,7 @@ pub(in crate::simd) unsafe fn shuffle(number: u32) -> (uint8x16_t, usize) {
 ///
 /// # Safety
 ///
-/// As of [`Front::room`].
+/// As of [`Front::ends`].
 #[inline(always)]
 pub(in crate::simd) unsafe fn store(v: Four, bound: float32x4_t, at: u32, to: &mut Front) {
     // SAFETY: NEON is part of the target's baseline; there is room for four elements each time, by
@@ -112,7 +112,7 @@ pub(in crate::simd) unsafe fn store(v: Four, bound: float32x4_t, at: u32, to: &m
         let mut positions = vaddq_u32(vdupq_n_u32(at), vld1q_u32([0, 1, 2, 3].as_ptr()));
         for (i, v) in v.into_iter().enumerate() {
             let (lanes, kept) = shuffle(numbers[i]);
-            let (indices, values) = to.room();
+            let (indices, values) = to.ends();
             vst1q_u32(indices, u32s(positions, lanes));
             vst1q_f32(values, f32s(v, lanes));
             to.advance(kept);

@@ -18,9 +18,9 @@ impl Front {
     /// The beginning of outputs, which hold as many elements as the block and the slack.
     #[inline(always)]
     pub(in crate::simd) fn of(len: usize, indices: &mut [u32], values: &mut [f32]) -> Self {
-        let room = len + SLACK;
+        let capacity = len + SLACK;
         assert!(
-            indices.len() >= room && values.len() >= room,
+            indices.len() >= capacity && values.len() >= capacity,
             "outputs of above hold the input and the slack"
         );
         Self { indices: indices.as_mut_ptr(), values: values.as_mut_ptr(), bytes: 0 }
@@ -38,7 +38,7 @@ impl Front {
     ///
     /// The outputs live, and the vector's elements are of the block, behind those of all stores so far.
     #[inline(always)]
-    pub(in crate::simd) unsafe fn room(&self) -> (*mut u32, *mut f32) {
+    pub(in crate::simd) unsafe fn ends(&self) -> (*mut u32, *mut f32) {
         // SAFETY: by the promise, no more than the elements before the vector have been counted.
         unsafe { (self.indices.byte_add(self.bytes), self.values.byte_add(self.bytes)) }
     }

@@ -21,9 +21,9 @@ pub(in crate::simd) fn run(
     indices: &mut [u32],
     values: &mut [f32],
 ) -> usize {
-    let room = x.len() + SLACK;
+    let capacity = x.len() + SLACK;
     assert!(
-        indices.len() >= room && values.len() >= room,
+        indices.len() >= capacity && values.len() >= capacity,
         "outputs of above hold the input and the slack"
     );
     let mut count = 0;

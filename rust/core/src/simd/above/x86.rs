@@ -17,7 +17,7 @@ pub(in crate::simd) mod avx512 {
     ///
     /// # Safety
     ///
-    /// As of [`Front::room`].
+    /// As of [`Front::ends`].
     #[inline]
     #[target_feature(enable = "avx512f,popcnt")]
     pub(in crate::simd) unsafe fn store(v: __m512, mask: u16, at: u32, to: &mut Front) {
@@ -25,7 +25,7 @@ pub(in crate::simd) mod avx512 {
         let positions = _mm512_add_epi32(_mm512_set1_epi32(at as i32), lanes);
         // SAFETY: there is room for sixteen elements, by the promise.
         unsafe {
-            let (indices, values) = to.room();
+            let (indices, values) = to.ends();
             let packed = _mm512_maskz_compress_epi32(mask, positions);
             _mm512_storeu_si512(indices.cast(), packed);
             _mm512_storeu_ps(values, _mm512_maskz_compress_ps(mask, v));
@@ -108,13 +108,13 @@ pub(in crate::simd) mod avx2 {
     ///
     /// # Safety
     ///
-    /// As of [`Front::room`].
+    /// As of [`Front::ends`].
     #[inline]
     #[target_feature(enable = "avx2,popcnt")]
     pub(in crate::simd) unsafe fn store(v: __m256, mask: u8, at: u32, to: &mut Front) {
         // SAFETY: a row of the table is 32 bytes; there is room for eight elements, by the promise.
         unsafe {
-            let (indices, values) = to.room();
+            let (indices, values) = to.ends();
             let lanes = _mm256_loadu_si256(SHUFFLE[mask as usize].as_ptr().cast());
             let positions = _mm256_add_epi32(_mm256_set1_epi32(at as i32), lanes);
             _mm256_storeu_si256(indices.cast(), positions);

@@ -24,7 +24,7 @@ pub(in crate::simd) fn unpack(bytes: &[u8], width: u32, codes: &mut [u8]) {
 /// Sixteen codes at a time for which a vector of bytes is there: how many codes that makes.
 const fn whole(codes: usize, width: usize, bytes: usize) -> usize {
     let vectors = match bytes.checked_sub(16) {
-        Some(room) => room / (2 * width) + 1,
+        Some(capacity) => capacity / (2 * width) + 1,
         None => 0,
     };
     let groups = codes / 16;

@@ -49,8 +49,8 @@ mod tests {
             x.iter_mut().skip(60).take(40).for_each(|v| *v = 0.0);
             for chunk in [1, 2, 3, 15, 16, 17, 31, 33, 64, 100, 2000] {
                 let expected = largest_of_chunks(&x, chunk, 1);
-                let room = x.len().div_ceil(chunk);
-                let (mut indices, mut values) = (vec![9; room], vec![f32::NAN; room]);
+                let capacity = x.len().div_ceil(chunk);
+                let (mut indices, mut values) = (vec![9; capacity], vec![f32::NAN; capacity]);
                 let count = kernels.leaders(&x, chunk, 1000, &mut indices, &mut values);
                 let found: Vec<u32> = indices[..count].iter().map(|i| i - 1000).collect();
                 assert_eq!(found, expected, "{:?} {} {chunk}", kernels.level(), x.len());

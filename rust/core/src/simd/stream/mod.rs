@@ -2,14 +2,15 @@
 //!
 //! A plain store first reads the line that it overwrites, and evicts others to keep it; a streaming
 //! store does neither. It pays where source and destination are larger than the caches, which the
-//! caller knows. Streaming needs a destination that begins on a cache line; others are copied as
-//! usual. Other threads may read what was streamed once the thread that did it has given up its
-//! [`Streaming`].
+//! caller knows. What is before the first cache line of the destination, and behind the last, is copied
+//! as usual. Other threads may read what was streamed once the [`Streaming`] of the thread that did it
+//! has ended.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 use std::marker::PhantomData;
+use std::ops::Deref;
 
 use super::Kernels;
 
@@ -32,10 +33,9 @@ pub(in crate::simd) mod fence {
     pub(in crate::simd) fn scalar() {}
 }
 
-/// What a thread holds while it streams. To give it up, also in a panic, puts everything streamed
-/// before what the thread does next, as other threads see it.
+/// The kernels of a thread that may stream: to have one is the proof that [`Kernels::streaming`] puts
+/// everything streamed before what the thread does after that, as other threads see it.
 #[derive(Debug)]
-#[must_use = "what is streamed after it is gone is in no order"]
 pub struct Streaming<'k> {
     kernels: &'k Kernels,
     /// A fence orders the stores of its own thread alone: this stays there.
@@ -43,9 +43,27 @@ pub struct Streaming<'k> {
 }
 
 impl Kernels {
-    /// Held by a thread for as long as it streams.
-    pub fn streaming(&self) -> Streaming<'_> {
-        Streaming { kernels: self, stays: PhantomData }
+    /// Does work that may stream, in this thread.
+    pub fn streaming<R>(&self, work: impl FnOnce(&Streaming<'_>) -> R) -> R {
+        // Not given out by value: what is forgotten ends with no fence.
+        work(&Streaming { kernels: self, stays: PhantomData })
+    }
+}
+
+impl Streaming<'_> {
+    /// Copies past the caches.
+    #[inline]
+    pub fn stream(&self, out: &mut [f32], x: &[f32]) {
+        self.kernels.stream(out, x);
+    }
+}
+
+impl Deref for Streaming<'_> {
+    type Target = Kernels;
+
+    #[inline]
+    fn deref(&self) -> &Kernels {
+        self.kernels
     }
 }
 
@@ -66,9 +84,7 @@ mod tests {
             for offset in [0, 1, 3, 16] {
                 let mut buffer = Buffer::zeros(x.len() + offset + 5).unwrap();
                 let out = &mut buffer.as_mut_slice()[offset..offset + x.len()];
-                let streaming = kernels.streaming();
-                kernels.stream(out, &x);
-                drop(streaming);
+                kernels.streaming(|kernels| kernels.stream(out, &x));
                 let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
                 assert_eq!(bits(out), bits(&x));
                 assert!(buffer.as_slice()[..offset].iter().all(|v| *v == 0.0));

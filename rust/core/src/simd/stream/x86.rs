@@ -1,16 +1,15 @@
-//! Non-temporal stores of whole vectors; what is left at the end is copied.
+//! Non-temporal stores of whole vectors; what is before the first cache line, or left at the end, is copied.
 
 /// The alignment that every vector store is content with: a cache line.
 const LINE: usize = 64;
 
-/// Whether streaming is possible; where not, copies instead.
-fn aligned_or_copied(out: &mut [f32], x: &[f32]) -> bool {
+/// Copies what is before the first cache line of `out`; what is left to stream.
+fn from_line<'o, 'x>(out: &'o mut [f32], x: &'x [f32]) -> (&'o mut [f32], &'x [f32]) {
     assert_eq!(out.len(), x.len(), "stream copies a block to one of its length");
-    let aligned = out.as_ptr().addr().is_multiple_of(LINE);
-    if !aligned {
-        out.copy_from_slice(x);
-    }
-    aligned
+    let before = out.as_ptr().align_offset(LINE).min(out.len());
+    let ((head, out), (front, x)) = (out.split_at_mut(before), x.split_at(before));
+    head.copy_from_slice(front);
+    (out, x)
 }
 
 pub(in crate::simd) fn fence() {
@@ -27,9 +26,7 @@ macro_rules! streaming {
         pub(in crate::simd) fn $level(out: &mut [f32], x: &[f32]) {
             use std::arch::x86_64::{$load, $store};
 
-            if !aligned_or_copied(out, x) {
-                return;
-            }
+            let (out, x) = from_line(out, x);
             let (whole, rest) = x.as_chunks::<$lanes>();
             let (targets, end) = out.as_chunks_mut::<$lanes>();
             for (target, block) in targets.iter_mut().zip(whole) {

@@ -116,7 +116,7 @@ unsafe fn added<V: Vector, T: Element>(
 ) -> Found {
     // SAFETY: as the caller promises.
     unsafe {
-        if feedback.streams {
+        if feedback.streams.is_some() {
             with_or_without_sums(x, make, &Sums::<V, true>::new(feedback), gather)
         } else {
             with_or_without_sums(x, make, &Sums::<V, false>::new(feedback), gather)
@@ -174,7 +174,7 @@ unsafe fn rounded<V: Vector, T: Element>(
                 with_or_without_sums::<V, T>(x, &AsTheyAre, &feed, gather)
             }};
         }
-        match (keep.filter.is_some(), keep.streams) {
+        match (keep.filter.is_some(), keep.streams.is_some()) {
             (false, false) => rounding!(false, false),
             (false, true) => rounding!(false, true),
             (true, false) => rounding!(true, false),

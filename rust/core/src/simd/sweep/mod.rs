@@ -8,6 +8,7 @@
 //! does it, not by that kernel before.
 
 use super::moments;
+use super::stream::Streaming;
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -46,9 +47,8 @@ pub struct Feedback<'a> {
     pub decay: f32,
     /// As many elements as the gradient.
     pub sum: &'a mut [f32],
-    /// Whether to write past the caches, which is not done in place: what was just read is in them.
-    /// If so, hold [`Kernels::streaming`](super::Kernels::streaming).
-    pub streams: bool,
+    /// Given to write past the caches, which is not done in place: what was just read is in them.
+    pub streams: Option<&'a Streaming<'a>>,
 }
 
 impl Feedback<'_> {
@@ -107,14 +107,15 @@ impl Addend<'_> {
         match self {
             Self::None | Self::Rounded(Rounded { keep: None, .. }) => {}
             Self::Residual(Feedback { residual, sum, streams, .. }) => {
-                *streams &= residual.is_some() && is_aligned(sum);
+                *streams = streams.filter(|_| residual.is_some() && is_aligned(sum));
             }
             Self::Steps(Moment { second, next, .. }, Feedback { residual, sum, streams, .. }) => {
                 let apart = residual.is_some() && second.is_some();
-                *streams &= apart && is_aligned(sum) && is_aligned(next);
+                *streams = streams.filter(|_| apart && is_aligned(sum) && is_aligned(next));
             }
             Self::Rounded(Rounded { residual, keep: Some(keep), .. }) => {
-                keep.streams &= residual.is_some() && is_aligned(keep.next);
+                let streams = residual.is_some() && is_aligned(keep.next);
+                keep.streams = keep.streams.filter(|_| streams);
             }
         }
     }
@@ -159,9 +160,12 @@ pub struct Gather<'a> {
 impl Gather<'_> {
     /// Fails unless so many candidates have room.
     #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
-    fn check_room(&self, len: usize) {
-        let room = len + super::above::SLACK;
-        assert!(self.indices.len() >= room && self.values.len() >= room, "room for candidates");
+    fn check_capacity(&self, len: usize) {
+        let capacity = len + super::above::SLACK;
+        assert!(
+            self.indices.len() >= capacity && self.values.len() >= capacity,
+            "room for candidates"
+        );
     }
 
     /// The same for what is left of a block of which so many elements are done, and what was found.
@@ -221,12 +225,6 @@ mod tests {
         }
         let mut lanes = moments::Lanes::default();
         let (mut indices, mut values) = (vec![0; x.len() + SLACK], vec![0.0; x.len() + SLACK]);
-        let feedback = adds.then(|| Feedback {
-            residual: (!in_place).then_some(&residual[..]),
-            decay: 0.9,
-            sum: sum.as_mut_slice(),
-            streams,
-        });
         let gather = Gather {
             moments: sums.then_some((location, &mut lanes)),
             bound,
@@ -234,8 +232,15 @@ mod tests {
             indices: &mut indices,
             values: &mut values,
         };
-        let found = kernels.sweep(x, feedback.map_or(Addend::None, Addend::Residual), gather);
-        kernels.fence();
+        let found = kernels.streaming(|streaming| {
+            let feedback = adds.then(|| Feedback {
+                residual: (!in_place).then_some(&residual[..]),
+                decay: 0.9,
+                sum: sum.as_mut_slice(),
+                streams: streams.then_some(streaming),
+            });
+            kernels.sweep(x, feedback.map_or(Addend::None, Addend::Residual), gather)
+        });
         let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         indices.truncate(found.count);
         values.truncate(found.count);

@@ -4,6 +4,7 @@ use half::bf16;
 
 use crate::rng::Key;
 use crate::simd::dither;
+use crate::simd::stream::Streaming;
 
 /// A residual in bfloat16 that a sweep adds, and what it writes.
 #[derive(Debug)]
@@ -31,9 +32,8 @@ pub struct Keep<'a> {
     pub key: Key,
     /// Position of the first element in the tensor.
     pub first: u32,
-    /// Whether to write past the caches, which is not done in place. If so, hold
-    /// [`Kernels::streaming`](crate::simd::Kernels::streaming).
-    pub streams: bool,
+    /// Given to write past the caches, which is not done in place.
+    pub streams: Option<&'a Streaming<'a>>,
 }
 
 impl Rounded<'_> {
@@ -173,17 +173,18 @@ mod tests {
         let moments = sums.then_some((LOCATION, &mut lanes));
         let gather = Gather { moments, bound, base: 5, indices: &mut indices, values: &mut values };
         let filter = mode.filters().then_some((BETA, &mut kept[..]));
-        let keep = keep.map(|Kind { streams, .. }| Keep {
-            next: next.as_mut_slice(),
-            filter,
-            key: key(),
-            first,
-            streams,
-        });
         let residual = (!mode.is_in_place()).then_some(&residual[..]);
-        let memory = Rounded { residual, decay: DECAY, sum: &mut sum, keep };
-        let Found { peak, count } = kernels.sweep(x, Addend::Rounded(memory), gather);
-        kernels.fence();
+        let Found { peak, count } = kernels.streaming(|streaming| {
+            let keep = keep.map(|Kind { streams, .. }| Keep {
+                next: next.as_mut_slice(),
+                filter,
+                key: key(),
+                first,
+                streams: streams.then_some(streaming),
+            });
+            let memory = Rounded { residual, decay: DECAY, sum: &mut sum, keep };
+            kernels.sweep(x, Addend::Rounded(memory), gather)
+        });
         Outcome {
             peak,
             lanes,

@@ -19,7 +19,7 @@ pub(super) unsafe fn run_with<T: Element>(
     mut gather: Gather<'_>,
     whole: Whole<T>,
 ) -> Found {
-    gather.check_room(x.len());
+    gather.check_capacity(x.len());
     memory.check(x.len());
     memory.stream_if_aligned();
     let (groups, rest) = x.as_chunks();

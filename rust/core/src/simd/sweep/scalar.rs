@@ -41,7 +41,7 @@ pub(super) fn of_float32(x: &[f32], memory: Addend<'_>, gather: Gather<'_>) -> F
             let old = &mut old[..x.len()];
             let next = keep.as_ref().map(|keep| &*keep.next);
             widen::from_bf16::scalar(residual.or(next).unwrap_or_default(), old);
-            let feedback = Feedback { residual: Some(old), decay, sum: &mut *sum, streams: false };
+            let feedback = Feedback { residual: Some(old), decay, sum: &mut *sum, streams: None };
             let found = added(x, feedback, gather);
             if let Some(Keep { next, filter, key, first, .. }) = keep {
                 let kept = match filter {

@@ -65,22 +65,23 @@ mod tests {
         let (mut indices, mut values) = (vec![0; n + SLACK], vec![0.0; n + SLACK]);
         let moments = sums.then_some((0.2, &mut lanes));
         let gather = Gather { moments, bound, base: 5, indices: &mut indices, values: &mut values };
-        let feedback = Feedback {
-            residual: (!in_place).then_some(&residual[..]),
-            decay: 1.0,
-            sum: sum.as_mut_slice(),
-            streams,
-        };
-        let found = if fused {
-            let second = (!in_place).then_some(&second[..]);
-            let moment = Moment { second, next: next.as_mut_slice(), rule: RULE };
-            kernels.sweep(Input::F32(x), Addend::Steps(moment, feedback), gather)
-        } else {
-            let mut step = vec![0.0; n];
-            kernels.adam(next.as_mut_slice(), &mut step, x, &second, RULE);
-            kernels.sweep(Input::F32(&step), Addend::Residual(feedback), gather)
-        };
-        kernels.fence();
+        let found = kernels.streaming(|streaming| {
+            let feedback = Feedback {
+                residual: (!in_place).then_some(&residual[..]),
+                decay: 1.0,
+                sum: sum.as_mut_slice(),
+                streams: streams.then_some(streaming),
+            };
+            if fused {
+                let second = (!in_place).then_some(&second[..]);
+                let moment = Moment { second, next: next.as_mut_slice(), rule: RULE };
+                kernels.sweep(Input::F32(x), Addend::Steps(moment, feedback), gather)
+            } else {
+                let mut step = vec![0.0; n];
+                kernels.adam(next.as_mut_slice(), &mut step, x, &second, RULE);
+                kernels.sweep(Input::F32(&step), Addend::Residual(feedback), gather)
+            }
+        });
         let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         indices.truncate(found.count);
         values.truncate(found.count);
