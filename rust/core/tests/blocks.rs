@@ -212,3 +212,26 @@ fn threads_change_nothing() {
         }
     }
 }
+
+#[test]
+fn large_frames_of_exact_values_are_those_values_wherever_they_begin() {
+    // Long enough to be written past the caches; whole vectors begin elsewhere in each.
+    let x = tensor((1 << 21) + 77, 1);
+    let codec =
+        Codec::new(Sparsifier::All, Quantizer::Float32, Memory::None, IndexCoding::Auto).unwrap();
+    let mut out = vec![0_u8; codec.max_encoded_len(x.len()) + 80];
+    for level in available_levels() {
+        for (start, width) in [(0, 1), (1, 2), (4, 1), (8, 3), (64, 2)] {
+            let mut workspace = Workspace::with(Kernels::of(level).unwrap(), width);
+            let mut state = codec.init_state(x.len()).unwrap();
+            let room = &mut out[start..];
+            let encoded = codec
+                .encode_into(Input::F32(&x), &mut state, None, &mut workspace, &mut *room)
+                .unwrap();
+            let frame = Frame::parse(&room[..encoded.nbytes], None).unwrap();
+            let codes = frame.value_section().as_chunks().0.iter();
+            let sent: Vec<f32> = codes.map(|code| f32::from_le_bytes(*code)).collect();
+            assert!(same(&sent, &x), "{level:?} from {start} on, {width}");
+        }
+    }
+}
