@@ -39,7 +39,7 @@ class GlooChannel(Channel):
     @override
     def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
         if self.size == 2:
-            return p2p.gather_of_two(self._open(), self.rank, out, mine, self._timeout)
+            return p2p.swap(self._open(), self.rank, out.chunk(2), (mine, mine), self._timeout)
         work: Work = self._open()._allgather_base(out, mine)
         return work
 
