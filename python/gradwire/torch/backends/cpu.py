@@ -23,26 +23,6 @@ from gradwire.codec import Codec
 from gradwire.frame import Frame
 from gradwire.state import State
 
-__all__ = [
-    "Bucket",
-    "FrameBytes",
-    "LeaderEncoding",
-    "Table",
-    "bucket",
-    "carries",
-    "check",
-    "check_out",
-    "decode",
-    "decode_add",
-    "encode",
-    "encode_into",
-    "init_state",
-    "name",
-    "number",
-    "rollback",
-    "waits",
-]
-
 name = "cpu"
 waits = False
 carries = False
@@ -51,12 +31,10 @@ INPUTS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 OUTPUTS = (torch.float32,)
 BYTES = (torch.uint8,)
 
-FrameBytes: TypeAlias = Frame | Buffer | torch.Tensor
-"""A frame to decode; a tensor is of bytes, on any device."""
-
+FrameBytes: TypeAlias = Frame | Buffer | torch.Tensor  # one to decode; a tensor on any device
+# One row a parameter: bytes, entries sent, entries asked for or -1, entries trimmed, whether the
+# gradient was zero, nanoseconds.
 Table: TypeAlias = NDArray[np.int64]
-"""One row a parameter: bytes, entries sent, entries asked for or -1, entries trimmed, whether the
-gradient was zero, nanoseconds."""
 
 _LEAST = 64  # smallest limit of a frame in bytes: its header must fit
 _TRIES = 8
@@ -484,17 +462,10 @@ class Bucket:
 class LeaderEncoding:
     """What `Bucket.encode_leader` returns."""
 
-    positions: bytes
-    """For other ranks, as `gradwire._native.unpack_positions` reads them."""
-
-    wanted: int
-    """The size of the positions in bytes without a limit."""
-
-    values: torch.Tensor
-    """This rank's, float32, shape (count,), where frames are."""
-
-    table: Table
-    """The row of the encode."""
+    positions: bytes  # for other ranks, as `gradwire._native.unpack_positions` reads them
+    wanted: int  # the size of the positions in bytes without a limit
+    values: torch.Tensor  # this rank's, float32, shape (count,), where frames are
+    table: Table  # the row of the encode
 
 
 def finite(values: torch.Tensor, holds: Callable[[torch.Tensor], bool] = bool) -> bool:

@@ -21,12 +21,8 @@ class Backend(Protocol):
     """The functions of a backend's module, after which it is named."""
 
     name: str
-
-    waits: bool
-    """Whether reading a number of a tensor makes a thread wait for the device."""
-
-    carries: bool
-    """Whether frames can stay on the device, if collectives take them from there."""
+    waits: bool  # whether reading a number of a tensor makes a thread wait for the device
+    carries: bool  # whether frames can stay on the device, if collectives take them from there
 
     def encode(
         self, codec: Codec, tensor: torch.Tensor, state: State | None, max_nbytes: int | None, /
@@ -78,18 +74,12 @@ _KERNELS: Backend = cuda
 
 @dataclass(frozen=True, slots=True)
 class BackendInUse:
-    """Which backend is used for a device.
+    """Which backend is used for a device."""
 
-    Attributes
-    ----------
-    name : str
-        ``"cpu"`` where the core encodes tensors in place, ``"cuda"`` where kernels of the extension
-        do, and ``"host"`` where tensors are copied to the host and encoded there.
-    reason : str
-        Why this one.
-    """
-
+    #: ``"cpu"`` where the core encodes tensors in place, ``"cuda"`` where kernels of the extension
+    #: do, and ``"host"`` where tensors are copied to the host and encoded there.
     name: str
+    #: Why this one.
     reason: str
 
 

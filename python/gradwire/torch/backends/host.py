@@ -22,38 +22,12 @@ from gradwire.codec import Codec
 from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch.backends import cpu
-from gradwire.torch.backends.cpu import (
-    BYTES,
-    INPUTS,
-    OUTPUTS,
-    FrameBytes,
-    check,
-    check_out,
-    init_state,
-    rollback,
-)
-
-__all__ = [
-    "HostBucket",
-    "Staging",
-    "bucket",
-    "carries",
-    "decode",
-    "decode_add",
-    "encode",
-    "encode_into",
-    "init_state",
-    "name",
-    "number",
-    "overlap",
-    "rollback",
-    "staging",
-    "waits",
-]
+from gradwire.torch.backends.cpu import BYTES, INPUTS, OUTPUTS, FrameBytes, check, check_out
 
 name = "host"
 waits = True
 carries = False
+init_state, rollback = cpu.init_state, cpu.rollback
 
 _STREAMS = ("Event", "Stream", "current_stream", "device", "stream")
 _NO_PINS = ("out of memory", "memory allocation", "pin memory", "pinned memory", "not supported")

@@ -5,7 +5,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Literal, Self, get_args, overload
+from typing import Any, Literal, Self, TypeAlias, get_args, overload
 
 import torch
 import torch.distributed as dist
@@ -24,8 +24,9 @@ _CALL = "all_reduce()"
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _PATIENCE = timedelta(seconds=5)
 
-Op = Literal["mean", "sum"]
-"""What takes the place of the tensors."""
+Tensors: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
+States: TypeAlias = State | Sequence[State]
+Op = Literal["mean", "sum"]  # what takes the place of the tensors
 
 
 class Work:
@@ -100,7 +101,7 @@ class Reducer:
         self,
         process_group: dist.ProcessGroup | None = None,
         *,
-        like: torch.Tensor | Sequence[torch.Tensor] = (),
+        like: Tensors = (),
         timeout: timedelta | None = None,
     ) -> None:
         groups = ProcessGroups(group_of(process_group), timeout)
@@ -140,9 +141,9 @@ class Reducer:
     @overload
     def all_reduce(
         self,
-        tensor: torch.Tensor | Sequence[torch.Tensor],
+        tensor: Tensors,
         codec: Codec,
-        state: State | Sequence[State],
+        state: States,
         *,
         op: Op = ...,
         async_op: Literal[False] = ...,
@@ -150,31 +151,19 @@ class Reducer:
 
     @overload
     def all_reduce(
-        self,
-        tensor: torch.Tensor | Sequence[torch.Tensor],
-        codec: Codec,
-        state: State | Sequence[State],
-        *,
-        op: Op = ...,
-        async_op: Literal[True],
+        self, tensor: Tensors, codec: Codec, state: States, *, op: Op = ..., async_op: Literal[True]
     ) -> Work: ...
 
     @overload
     def all_reduce(
-        self,
-        tensor: torch.Tensor | Sequence[torch.Tensor],
-        codec: Codec,
-        state: State | Sequence[State],
-        *,
-        op: Op = ...,
-        async_op: bool,
+        self, tensor: Tensors, codec: Codec, state: States, *, op: Op = ..., async_op: bool
     ) -> Work | None: ...
 
     def all_reduce(
         self,
-        tensor: torch.Tensor | Sequence[torch.Tensor],
+        tensor: Tensors,
         codec: Codec,
-        state: State | Sequence[State],
+        state: States,
         *,
         op: Op = "mean",
         async_op: bool = False,
@@ -223,9 +212,9 @@ _LOCK = threading.Lock()
 
 @overload
 def all_reduce(
-    tensor: torch.Tensor | Sequence[torch.Tensor],
+    tensor: Tensors,
     codec: Codec,
-    state: State | Sequence[State],
+    state: States,
     group: dist.ProcessGroup | None = ...,
     *,
     op: Op = ...,
@@ -235,9 +224,9 @@ def all_reduce(
 
 @overload
 def all_reduce(
-    tensor: torch.Tensor | Sequence[torch.Tensor],
+    tensor: Tensors,
     codec: Codec,
-    state: State | Sequence[State],
+    state: States,
     group: dist.ProcessGroup | None = ...,
     *,
     op: Op = ...,
@@ -247,9 +236,9 @@ def all_reduce(
 
 @overload
 def all_reduce(
-    tensor: torch.Tensor | Sequence[torch.Tensor],
+    tensor: Tensors,
     codec: Codec,
-    state: State | Sequence[State],
+    state: States,
     group: dist.ProcessGroup | None = ...,
     *,
     op: Op = ...,
@@ -258,9 +247,9 @@ def all_reduce(
 
 
 def all_reduce(
-    tensor: torch.Tensor | Sequence[torch.Tensor],
+    tensor: Tensors,
     codec: Codec,
-    state: State | Sequence[State],
+    state: States,
     group: dist.ProcessGroup | None = None,
     *,
     op: Op = "mean",
@@ -329,11 +318,7 @@ def all_reduce(
     return reducer._start(pairs, codec, op, async_op=async_op)
 
 
-def _pairs(
-    tensor: torch.Tensor | Sequence[torch.Tensor],
-    codec: Codec,
-    state: State | Sequence[State],
-) -> list[tuple[torch.Tensor, State]]:
+def _pairs(tensor: Tensors, codec: Codec, state: States) -> list[tuple[torch.Tensor, State]]:
     """Return each tensor with its state, or raise a TypeError or ValueError."""
     check_codec(codec, "all_reduce()")
     check_frames(codec, "all_reduce()")

@@ -19,17 +19,14 @@ import torch
 
 from gradwire.errors import ExtensionError
 
-Capability = tuple[int, int]
-"""What torch calls the capability of a GPU: (9, 0) is that of architecture 90."""
-
+Capability = tuple[int, int]  # as torch calls it: (9, 0) is that of architecture 90
+# Those of a library for everyone; newer ones compile the last one's PTX.
 ARCHITECTURES = ("80", "90", "100", "120")
-"""The architectures of a library for everyone; newer ones compile the last one's PTX."""
 
 SOURCES = Path(__file__).resolve().parents[1] / "csrc"
 NAME = "libgradwire_cuda.so"
 
-TARGET = "0x020b000000000000"
-"""The oldest torch that the library runs with: the stable ABI of 2.11."""
+TARGET = "0x020b000000000000"  # the oldest torch it runs with: the stable ABI of 2.11
 
 _FLAGS = (
     *("-std=c++20", "-O3", "-DNDEBUG", "-DUSE_CUDA", f"-DTORCH_TARGET_VERSION={TARGET}"),
@@ -74,8 +71,7 @@ class Built:
     """A shared library that was built before."""
 
     library: Path
-    architectures: tuple[str, ...]
-    """What it has machine code for; it has the PTX of the last."""
+    architectures: tuple[str, ...]  # for which it has machine code; and the PTX of the last
 
 
 def cached(folder: Path | None = None) -> list[Built]:

@@ -15,17 +15,11 @@ from gradwire.torch.cuda import build
 
 @dataclass(frozen=True)
 class Status:
-    """Which library the CUDA extension is, or why there is none.
+    """Which library the CUDA extension is, or why there is none."""
 
-    Attributes
-    ----------
-    library : pathlib.Path or None
-        The shared library.
-    reason : str
-        Where it is from, or what is missing and what to do.
-    """
-
+    #: The shared library.
     library: Path | None
+    #: Where it is from, or what is missing and what to do.
     reason: str
 
 

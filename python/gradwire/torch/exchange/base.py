@@ -11,13 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire._outside import SelectingCodec
-from gradwire.errors import NonFiniteError
 from gradwire.torch.backends import Table
 from gradwire.torch.engine.metrics import Outcomes, StepTimes
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket, measure
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.exchange.dense import named_error, overflow_error, receive_sparse, send_sparse
+from gradwire.torch.exchange.dense import naming, overflow_error, receive_sparse, send_sparse
 from gradwire.torch.exchange.wire import wait
 from gradwire.torch.transport import Channel
 
@@ -233,10 +232,9 @@ class ExchangeBase(abc.ABC):
         outcomes = self._outcomes(task, table)
         for piece in pieces[: len(outcomes)]:
             self._record(task, piece)
-        if isinstance(error, NonFiniteError):
-            raise named_error(error, pieces[len(outcomes)]) from error
         if error is not None:
-            raise error
+            with naming(pieces[len(outcomes)]):
+                raise error
         return outcomes
 
     def _select(self, task: BucketTask, pieces: Sequence[BucketSlice]) -> Positions:
@@ -245,12 +243,9 @@ class ExchangeBase(abc.ABC):
         for piece in pieces:
             encoder, positions = piece.parameter.codec._encoder, None
             if isinstance(encoder, SelectingCodec):
-                try:
-                    positions = encoder.positions(
-                        self._gradient(task, piece), piece.parameter.state
-                    )
-                except NonFiniteError as error:
-                    raise named_error(error, piece) from error
+                gradient = self._gradient(task, piece)
+                with naming(piece):
+                    positions = encoder.positions(gradient, piece.parameter.state)
             selected.append(positions)
         return selected
 

@@ -1,7 +1,8 @@
 """Parameters that are sent as they are: dense ones in a vector, and sparse gradients."""
 
+import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -65,9 +66,13 @@ def divide(total: torch.Tensor, count: int) -> torch.Tensor:
     return total.div_(total.new_full((), count))
 
 
-def named_error(error: NonFiniteError, piece: BucketSlice) -> GradientError:
-    """Return the error of an encode with the name of the parameter."""
-    return GradientError(error.count, error.first, piece.parameter.name, -1)
+@contextlib.contextmanager
+def naming(piece: BucketSlice) -> Iterator[None]:
+    """Raise the error of an encode with the name of the parameter."""
+    try:
+        yield
+    except NonFiniteError as error:
+        raise GradientError(error.count, error.first, piece.parameter.name, -1) from error
 
 
 def overflow_error(task: BucketTask) -> GradientError:

@@ -111,8 +111,7 @@ class HierarchicalExchange:
         for each in buffers:  # to this thread, which works in its own order
             self._sums.give(each)
         own = backends.backend_for(share).bucket(share, share.device.type in self.carriers)
-        task = replace(task, bucket=own)
-        return task, memory, nbytes // place.shares * (place.shares - 1)
+        return replace(task, bucket=own), memory, nbytes // place.shares * (place.shares - 1)
 
     # The receiving thread ---------------------------------------------------------------------
 
@@ -178,10 +177,8 @@ class HierarchicalExchange:
         nbytes = wire.MESSAGE_NBYTES + room
         sizes = nbytes, place.shares * nbytes
         buffers, failed = take_buffers(task, [(self._gathers, size) for size in sizes])
-        error = error or failed.error
         mine, gathered = (each[:size] for each, size in zip(buffers, sizes, strict=True))
-        if error is not None:
-            error = _of_all_ranks(error, _starts(task), place)
+        error = _of_all_ranks(error or failed.error, _starts(task), place)
         # Layouts are those of shares, which differ inside a node.
         message = np.zeros(wire.MESSAGE_NBYTES, np.uint8)
         wire.write_verdict(message, 0, flight.sequence, error)

@@ -14,12 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire._native import unpack_positions
-from gradwire.errors import NonFiniteError
-from gradwire.torch.backends import LeaderEncoding as Selected
-from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.exchange.dense import named_error
+from gradwire.torch.exchange.dense import naming
 from gradwire.torch.exchange.value_sum import SharedSelection, ValueSumExchange
 from gradwire.torch.exchange.wire import wait
 
@@ -71,7 +68,14 @@ class LeaderExchange(ValueSumExchange):
             task.check()
             for place, (index, limit) in enumerate(zip(members, limits, strict=True)):
                 piece = task.layout.pieces[index]
-                led = _select(task, piece, limit)
+                parameter = piece.parameter
+                with naming(piece):
+                    led = task.bucket.encode_leader(
+                        parameter.codec, parameter.state, piece.start, piece.stop, limit, task.scale
+                    )
+                if led is None:
+                    told = f"{limit} bytes are too few for any positions of {parameter.name!r}"
+                    raise ExchangeError(told)
                 self._record(task, piece)
                 nbytes = len(led.positions)
                 message[at : at + nbytes] = np.frombuffer(led.positions, np.uint8)
@@ -105,17 +109,3 @@ class LeaderExchange(ValueSumExchange):
             selection.nbytes[index] = nbytes
             task.step.observe(parameter, wanted)
             at += nbytes
-
-
-def _select(task: BucketTask, piece: BucketSlice, limit: int) -> Selected:
-    """Encode a piece, with positions within the limit."""
-    parameter = piece.parameter
-    try:
-        led = task.bucket.encode_leader(
-            parameter.codec, parameter.state, piece.start, piece.stop, limit, task.scale
-        )
-    except NonFiniteError as error:
-        raise named_error(error, piece) from error
-    if led is None:
-        raise ExchangeError(f"{limit} bytes are too few for any positions of {parameter.name!r}")
-    return led

@@ -41,10 +41,9 @@ _NOTHING = np.empty(0, np.uint8)
 _FRAME_HEADER_NBYTES = 48
 _SECTIONS = struct.Struct("<QQ")  # bytes of both sections, in the header of a frame
 _SECTIONS_AT = 32
+# More than any frame has, whatever its codec: besides its entries, and for each of them.
 _FRAME_NBYTES, _ENTRY_NBYTES = 4096, 32
-"""More than any frame has, whatever its codec: besides its entries, and for each of them."""
-_UNEQUAL = 4
-"""Runs begin where groups do if a run has at least so many of them."""
+_UNEQUAL = 4  # runs begin where groups do if a run has at least so many of them
 
 
 @dataclass(frozen=True, slots=True)

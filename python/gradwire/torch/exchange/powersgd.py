@@ -31,8 +31,8 @@ from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, unpack_dense
 from gradwire.torch.transport import Channel
 
+# Entries that are computed at once: what an outer product reads and writes fits into a cache.
 _BLOCK = 1 << 17
-"""Entries that are computed at once: what an outer product reads and writes fits into a cache."""
 
 
 @dataclass(slots=True, eq=False)

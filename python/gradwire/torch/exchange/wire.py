@@ -31,8 +31,7 @@ _ERROR = struct.Struct("<QQi4x")  # non-finite entries, position of the first, r
 _MAGIC, _VERSION = b"GWV", 1
 
 HEADER_NBYTES = _HEADER.size
-MESSAGE_NBYTES = 1024
-"""Bytes of a message with room for a readable error."""
+MESSAGE_NBYTES = 1024  # of a message with room for a readable error
 
 
 class _Status(enum.IntEnum):

@@ -12,11 +12,8 @@ import torch
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.transport import messages
 
-NO_CARRIERS: Mapping[str, str] = MappingProxyType({})
-"""Frames are on the host."""
-
-_PATIENCE = 5.0
-"""Seconds to wait for collectives in progress when channels are closed."""
+NO_CARRIERS: Mapping[str, str] = MappingProxyType({})  # frames are on the host
+_PATIENCE = 5.0  # seconds to wait for collectives in progress when channels are closed
 
 
 class Work(Protocol):
@@ -130,8 +127,9 @@ class Transport(Protocol):
     def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
         """Return what moves frames on the devices of these tensors, by kind of device.
 
-        As ``{"cuda": "nccl"}``. What is not named has its frames on the host.
+        As ``{"cuda": "nccl"}``. What is not named has its frames on the host, as all by default.
         """
+        return {}
 
     def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> Channel:
         """Make a channel, which takes tensors of these devices too. A collective.
@@ -142,10 +140,15 @@ class Transport(Protocol):
     def connect(
         self, channel: Channel, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]
     ) -> None:
-        """Connect the ranks of a channel on the devices of these tensors. A collective."""
+        """Connect the ranks of a channel on the devices of these tensors. A collective.
+
+        By default, `make` has connected them.
+        """
+        return
 
     def leave(self) -> None:
         """Close all channels, without waiting for other ranks. A second call has no effect."""
+        return
 
 
 def close_in_time(close: Callable[[Any], None], made: list[Any]) -> None:

@@ -11,7 +11,7 @@ import torch
 from typing_extensions import override
 
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.transport.channel import NO_CARRIERS, Channel, Work
+from gradwire.torch.transport.channel import NO_CARRIERS, Channel, Transport, Work
 
 try:
     import horovod.torch as hvd
@@ -23,20 +23,13 @@ except ImportError as error:
         f"against today's torch only with the changes that docs/horovod.md describes ({error})"
     ) from error
 
-library: Any = hvd
-"""Horovod for torch, which has no types."""
-
-InternalError: Any = HorovodInternalError
-"""What Horovod raises when it has lost a rank, or was shut down."""
-
-HostsUpdated: Any = HostsUpdatedInterrupt
-"""What Horovod raises when ranks are to join or leave."""
+library: Any = hvd  # which has no types
+InternalError: Any = HorovodInternalError  # it has lost a rank, or was shut down
+HostsUpdated: Any = HostsUpdatedInterrupt  # ranks are to join or leave
 
 _SHORT, _LONG = 2e-4, 1e-3  # seconds between looks at a collective
 _BRIEF = 50
-
-_NAMES = 64
-"""Names of a channel, used in turn: new ones would fill Horovod's response cache."""
+_NAMES = 64  # of a channel, used in turn: new ones would fill Horovod's response cache
 
 
 class LostRankError(ExchangeError, InternalError):  # type: ignore[misc]  # it has no types
@@ -252,7 +245,14 @@ class HorovodChannel(Channel):
 
         return _All(works, finish)
 
-    def _name(self) -> str:
+    def _start(
+        self,
+        start: Callable[..., int],
+        *given: Any,
+        finish: Callable[[torch.Tensor], Any] = _nothing,
+        **options: Any,
+    ) -> _Pending:
+        """Start a collective under the next name."""
         if not self.is_open:
             raise ExchangeError(
                 "hvd.init() or hvd.shutdown() was called since this optimizer was made: make it "
@@ -262,17 +262,6 @@ class HorovodChannel(Channel):
             self._latest[0].wait()
         name = f"gradwire.{self._number}.{self._started % _NAMES}"
         self._started += 1
-        return name
-
-    def _start(
-        self,
-        start: Callable[..., int],
-        *given: Any,
-        finish: Callable[[torch.Tensor], Any] = _nothing,
-        **options: Any,
-    ) -> _Pending:
-        """Start a collective under the next name."""
-        name = self._name()
         try:
             handle = start(*given, name=name, process_set=self._set, **options)
         except InternalError as error:
@@ -282,28 +271,22 @@ class HorovodChannel(Channel):
         return work
 
 
-class HorovodTransport:
+class HorovodTransport(Transport):
     """Makes channels of one process set; see `HorovodChannel`."""
 
     def __init__(self, process_set: Any, timeout: timedelta | None) -> None:
         self._set = process_set
         self._timeout = timeout
 
+    @override
     def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
         """Return what moves frames: Horovod, from the memory of the host."""
         return {"cpu": "horovod"}
 
+    @override
     def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> HorovodChannel:
         """Make a channel. It costs nothing: a channel is a name."""
         return HorovodChannel(self._set, self._timeout)
-
-    def connect(
-        self, channel: Channel, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]
-    ) -> None:
-        """Return: Horovod has connected the ranks."""
-
-    def leave(self) -> None:
-        """Return: there is nothing to close."""
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,11 +4,8 @@ import json
 import math
 from typing import Any
 
-LIMIT = 1 << 26
-"""Bytes of a message, at most."""
-
-DEPTH = 64
-"""Lists and dicts within each other, at most."""
+LIMIT = 1 << 26  # bytes of a message, at most
+DEPTH = 64  # lists and dicts within each other, at most
 
 
 def write(message: Any) -> bytes:

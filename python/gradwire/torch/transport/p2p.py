@@ -51,14 +51,3 @@ def swap(
     ]
     sent = [group.send([mine[other]], other, 0) for other in others if mine[other].numel()]
     return PointToPoint([*asked, *sent], timeout)
-
-
-def gather_of_two(
-    group: Any,
-    rank: int,
-    out: torch.Tensor,
-    mine: torch.Tensor,
-    timeout: timedelta | None = None,
-) -> PointToPoint:
-    """Start an all-gather between two ranks: each sends the other what it has."""
-    return swap(group, rank, out.chunk(2), (mine, mine), timeout)

@@ -9,8 +9,7 @@ from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport.channel import Channel
 
 _HASH = "sha256"
-_NBYTES = 32
-"""Of a nonce and of a proof."""
+_NBYTES = 32  # of a nonce and of a proof
 
 
 class Secret:

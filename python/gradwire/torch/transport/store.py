@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -14,17 +14,12 @@ from typing_extensions import override
 
 from gradwire.torch.errors import ExchangeError, MembershipError
 from gradwire.torch.transport import p2p
-from gradwire.torch.transport.channel import NO_CARRIERS, Channel, Work, close_in_time
+from gradwire.torch.transport.channel import NO_CARRIERS, Channel, Transport, Work, close_in_time
 from gradwire.torch.transport.secret import Secret
 
-stores: Any = dist
-"""torch.distributed, whose stores and bare backends are not among its exported types."""
-
-Store: TypeAlias = Any
-"""A ``torch.distributed.Store``."""
-
-_SOON = 0.002
-"""Seconds between looks whether Gloo has told its address."""
+stores: Any = dist  # whose stores and bare backends are not among its exported types
+Store: TypeAlias = Any  # a torch.distributed.Store
+_SOON = 0.002  # seconds between looks whether Gloo has told its address
 
 
 class GlooChannel(Channel):
@@ -44,7 +39,7 @@ class GlooChannel(Channel):
     @override
     def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
         if self.size == 2:
-            return p2p.gather_of_two(self._open(), self.rank, out, mine, self._timeout)
+            return p2p.swap(self._open(), self.rank, out.chunk(2), (mine, mine), self._timeout)
         work: Work = self._open()._allgather_base(out, mine)
         return work
 
@@ -75,7 +70,7 @@ class GlooChannel(Channel):
         return self._backend
 
 
-class Gloo:
+class Gloo(Transport):
     """Connects ranks by a store. Frames of all devices are on the host.
 
     The store has no entries of other connections. Nobody without the secret is connected, if there
@@ -102,10 +97,7 @@ class Gloo:
         self._made: list[GlooChannel] = []
         self.connected = False  # whether this rank has reached all others at least once
 
-    def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
-        """Return nothing: frames are on the host."""
-        return {}
-
+    @override
     def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> GlooChannel:
         """Make a channel. A collective.
 
@@ -172,12 +164,7 @@ class Gloo:
                 own.set(each, secret.open(each, store.get(each)))
         return made.result()
 
-    def connect(
-        self, channel: Channel, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]
-    ) -> None:
-        """Return: Gloo connects the ranks when a channel is made."""
-
+    @override
     def leave(self) -> None:
-        """Close all channels, without waiting for other ranks. A second call has no effect."""
         made, self._made = self._made, []
         close_in_time(GlooChannel.close, made)

@@ -14,7 +14,6 @@ from gradwire.torch.transport.channel import NO_CARRIERS, Channel
 from gradwire.torch.transport.process_group import ProcessGroupChannel, ProcessGroups
 
 Levels: TypeAlias = int | str | DeviceMesh | tuple[dist.ProcessGroup, dist.ProcessGroup]
-"""What users call a hierarchy."""
 
 _EXPECTED = (
     'hierarchy= takes the number of ranks per node, "node" for that of torchrun\'s '
@@ -61,14 +60,14 @@ def _of_mesh(mesh: DeviceMesh, ranks: list[int]) -> tuple[list[int], list[int]]:
     known = mesh.mesh.flatten().tolist()
     if sorted(known) != sorted(ranks):
         raise ValueError(f"hierarchy= has ranks {sorted(known)}, the model has {sorted(ranks)}")
-    across, inside = (_ranks(mesh.get_group(dim)) for dim in (0, 1))
+    across, inside = (dist.get_process_group_ranks(mesh.get_group(dim)) for dim in (0, 1))
     return inside, across
 
 
 def _of_groups(groups: tuple[Any, ...], ranks: list[int]) -> tuple[list[int], list[int]]:
     if len(groups) != 2 or not all(isinstance(each, dist.ProcessGroup) for each in groups):
         raise TypeError(f"{_EXPECTED}; got {groups!r}")
-    inside, across = map(_ranks, groups)
+    inside, across = map(dist.get_process_group_ranks, groups)
     own = dist.get_rank()
     if set(inside) & set(across) != {own} or not {*inside, *across} <= set(ranks):
         raise ValueError(
@@ -76,10 +75,6 @@ def _of_groups(groups: tuple[Any, ...], ranks: list[int]) -> tuple[list[int], li
             f"must have rank {own} in common, no other one, and none but {ranks}"
         )
     return inside, across
-
-
-def _ranks(group: dist.ProcessGroup) -> list[int]:
-    return list(dist.get_process_group_ranks(group))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,12 @@ from gradwire.torch.backends.cuda.operators import completed, operators
 from gradwire.torch.backends.cuda.states import DeviceState
 from gradwire.torch.backends.host import staging
 
-PLACE, ADD, RANKS, SENDERS = range(4)
-"""What becomes of decoded values: see csrc/bucket/decode.h."""
-
-_seeded: set[torch.device] = set()
-"""Devices that have met a frame of drawn positions: these take more memory to read."""
-
+PLACE, ADD, RANKS, SENDERS = range(4)  # what becomes of decoded values: see csrc/bucket/decode.h
+_DONE, _CHANGED = range(2)  # what comes of a second half, as csrc/bucket/decode.h numbers it
+# The columns of the table, as csrc/bucket/gather.h numbers them.
 _STATUS, _NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO, _THRESHOLD = range(7)
-"""The columns of the table, as csrc/bucket/gather.h numbers them."""
-
-_DONE, _CHANGED = range(2)
-"""What comes of a second half, as csrc/bucket/decode.h numbers it."""
+# Devices that have met a frame of drawn positions: these take more memory to read.
+_seeded: set[torch.device] = set()
 
 
 def encode(

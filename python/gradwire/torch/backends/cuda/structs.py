@@ -18,8 +18,7 @@ QUANTIZERS = (
     *("float32", "bfloat16", "float16", "float16_scaled", "float8_e5m2", "float8_e4m3", "uniform"),
     *("sign_scale", "two_means", "ternary", "codebook", "exponent"),
 )
-CHUNKS = 1
-"""A pattern of positions: so many of each chunk, whoever selects them."""
+CHUNKS = 1  # a pattern of positions: so many of each chunk, whoever selects them
 STATUS = ("ok", "non_finite", "limit", "unsupported", "skipped", "positions")
 
 
