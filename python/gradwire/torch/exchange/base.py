@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire._outside import SelectingCodec
+from gradwire.errors import NonFiniteError
 from gradwire.torch.backends import Table
 from gradwire.torch.engine.metrics import Outcomes, StepTimes
 from gradwire.torch.engine.parameter import BucketSlice
@@ -232,9 +233,11 @@ class ExchangeBase(abc.ABC):
         outcomes = self._outcomes(task, table)
         for piece in pieces[: len(outcomes)]:
             self._record(task, piece)
-        if error is not None:
+        if isinstance(error, NonFiniteError):
             with naming(pieces[len(outcomes)]):
                 raise error
+        if error is not None:
+            raise error
         return outcomes
 
     def _select(self, task: BucketTask, pieces: Sequence[BucketSlice]) -> Positions:
