@@ -15,10 +15,8 @@ Policy = Literal["sum-and-split", "keep", "drop", "own"]
 """What to do with residuals if the number of ranks has changed."""
 
 VERSION = 2
-
 _MOST = 2**53
-ALWAYS = ("residual", "momentum")
-"""Kinds of tensors that are saved even if there are none."""
+ALWAYS = ("residual", "momentum")  # kinds of tensors that are saved even if there are none
 _EXPECTED = "expected what Handle.state_dict() or gathered_state_dict() returned"
 
 

@@ -12,8 +12,7 @@ from gradwire.torch.engine.parameter import BUFFERS
 from gradwire.torch.engine.sharding import shard_of
 from gradwire.torch.transport import Channel
 
-_OF_A_SHARE = ("node", "share", "shares")
-"""What a checkpoint says of its place in a hierarchy."""
+_OF_A_SHARE = ("node", "share", "shares")  # what a checkpoint says of its place in a hierarchy
 
 
 def gather(saved: Mapping[str, Any], channel: Channel, to: int | None) -> dict[str, Any]:
@@ -137,11 +136,8 @@ class _RankCheckpoint:
         (packed,) = mine.values()
         self._about: dict[str, Any] = json.loads(packed["about"])
         state, entries = self.state, self.state.entries
-        if entries.keys() != tensors.keys():
-            raise ValueError(
-                "the state_dict comes from another model or other options: "
-                f"{sorted(entries.keys() ^ tensors.keys())}"
-            )
+        if other := sorted(entries.keys() ^ tensors.keys()):
+            raise ValueError(f"the state_dict comes from another model or other options: {other}")
         if state.shares > 1:
             for name, each in tensors.items():
                 self._about["parameters"][name]["state"]["numel"] = each.numel()

@@ -64,10 +64,9 @@ def _divided_anew(
                 f"are needed to divide them anew, got {len(parts)} of node {node}"
             )
         for each in parts:
-            if each.entries.keys() != parameters.keys():
-                missing = sorted(parameters.keys() ^ each.entries.keys())
+            if other := sorted(parameters.keys() ^ each.entries.keys()):
                 raise ValueError(
-                    f"the state_dict comes from another model or other options: {missing}"
+                    f"the state_dict comes from another model or other options: {other}"
                 )
         entries = {
             name: _joined([each.entries[name] for each in parts], parameter, place.shares)

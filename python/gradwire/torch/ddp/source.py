@@ -31,18 +31,7 @@ class Switch:
         self.whole = True  # the last bucket of every pass arrives
         self.index = math.inf  # of the last bucket
         # The handle, which lives as long as it is attached, whether or not the caller keeps it.
-        self._holder: object = None
-
-    def on(
-        self, group: dist.ProcessGroup, passes: BackwardPasses, holder: object, *, whole: bool
-    ) -> None:
-        """Exchange buckets from now on."""
-        self.group, self.passes, self._holder = group, passes, holder
-        self.whole, self.index = whole, math.inf
-
-    def off(self) -> None:
-        """Average buckets without a codec from now on."""
-        self.passes = self._holder = None
+        self.holder: object = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _detached, ()
@@ -140,11 +129,13 @@ class DDPSource:
 
     def open(self, passes: BackwardPasses, holder: object) -> None:
         """Exchange buckets from now on."""
-        assert self._switch is not None  # after register()
+        switch = self._switch
+        assert switch is not None  # after register()
         passes.dense = functools.partial(dense_average, self._over)
         if passes.auto is not None:
             passes.defer()
-        self._switch.on(self._over, passes, holder, whole=self._whole)
+        switch.group, switch.passes, switch.holder = self._over, passes, holder
+        switch.whole, switch.index = self._whole, math.inf
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> ProcessGroups:
         """Return what connects the ranks of another process group, which the model must have."""
@@ -159,7 +150,7 @@ class DDPSource:
     def close(self) -> None:
         """Average buckets without a codec from now on."""
         assert self._switch is not None
-        self._switch.off()
+        self._switch.passes = self._switch.holder = None
 
 
 def _hooks(model: Any) -> list[tuple[Any, Any]]:

@@ -88,16 +88,10 @@ def attach_engine(
             same = [slot for name, slot in compressed.items() if assignment.of(name) == codec]
             check_pairing(codec, optimizer, same)
         missing = missing_in(optimizer, named)
-        scheduler = (
-            AutoScheduler(
-                options.schedule,
-                compressed,
-                measures=place.measures,
-                owners=options.owners_of(place.size),
-            )
-            if options.adaptive
-            else Scheduler(options.schedule, compressed, measures=place.measures)
-        )
+        make: Callable[..., Scheduler] = Scheduler
+        if options.adaptive:
+            make = functools.partial(AutoScheduler, owners=options.owners_of(place.size))
+        scheduler = make(options.schedule, compressed, measures=place.measures)
         warn_of_missing(missing, assignment.codecs)  # an error, if the program says so
         for codec in assignment.codecs:
             warn_of_pairing(codec, optimizer)
@@ -155,7 +149,7 @@ def _connect(
                 transport.make,
                 carriers,
                 check_result=scaled,
-                postpones=not options.undoable,
+                postpones=any(not each.memory.undoable for each in options.assignment.codecs),
             )
         confirm = None
         if levels is None:

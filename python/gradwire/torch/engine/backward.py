@@ -14,7 +14,7 @@ from gradwire.torch.engine.config import GradScaler
 from gradwire.torch.engine.consensus import agree
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.engine.grad_tracker import GradSource
-from gradwire.torch.engine.optimizer_link import OptimizerLink, set_rates
+from gradwire.torch.engine.optimizer_link import OptimizerLink
 from gradwire.torch.engine.pipeline import ExchangePipeline, broken_by, unscaled
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.step import Step
@@ -170,18 +170,14 @@ class BackwardPasses:
         self._changed = self._link is None or not self._link.measured
 
     def forget(self) -> None:
-        """Compute all layouts anew, and make the last backward pass one that cannot be discarded.
-
-        Call it after any change of the parameters' codecs or states.
-        """
+        """Drop layouts and the last pass: call it after any change of codecs or states."""
         self._layouts.forget()
         self.last, self._changed = None, True
 
     def undo_unapplied(self) -> None:
-        """Undo the last pass if the optimizer has made no step since.
+        """Undo the last pass if the optimizer has made no step since, or raise an UndoError.
 
         Call it when the pipeline has settled and this process may end: no later pass could undo it.
-        Raises an UndoError if residuals in one buffer have taken it in.
         """
         link = self._link
         if link is not None and link.last is not None and not link.last.applied:
@@ -225,7 +221,10 @@ class BackwardPasses:
         self._unplaced.clear()
         broken, auto, self._paused = self._pipeline.broken, self.auto, self._pauses > 0
         self.refusal = None if broken is None else _stopped(broken)
-        self.stands_aside = broken is None and (self._paused or (not shadow and self._stale()))
+        self.stands_aside = broken is None and self._paused
+        if broken is None and not self._paused and not shadow and self._link is not None:
+            # Within join(), ranks without inputs could not know.
+            self.stands_aside = not self._joining() and self._link.stale()
         exchanges = broken is None and not self.stands_aside
         if auto is not None and exchanges:
             self.refusal = auto.begin(since)
@@ -263,7 +262,7 @@ class BackwardPasses:
         auto = None if self.stands_aside else self.auto
         if not self.stands_aside and (auto is None or auto.take(tensors, buffer, last=last)):
             layout = self._layouts.of(tensors, buffer)
-            return self._submit(layout, buffer, self._read_scale, last=last, placed=placed)
+            return self._submit(layout, buffer, last=last, placed=placed)
         if placed:
             self.averaged(tensors)
         else:
@@ -274,10 +273,9 @@ class BackwardPasses:
         return self.dense(buffer, half=half, ended=ended)
 
     def ending(self) -> Callable[[], BaseException | None] | None:
-        """Return what tells, once the pass is complete, which error it has to raise.
+        """Return what tells the error of the complete pass; None if it was only averaged.
 
-        None if nothing of it is exchanged or refused. It does not refer to this object: autograd
-        may keep its callbacks for a while.
+        It does not refer to this object: autograd may keep its callbacks for a while.
         """
         refusal = self.refusal
         if refusal is not None:
@@ -288,10 +286,7 @@ class BackwardPasses:
         return functools.partial(_verdict, self._pipeline, self._link, self.last)
 
     def end(self) -> BaseException | None:
-        """End a pass of which no bucket was the last; return the error it has to raise.
-
-        Its futures of exchanged buckets are resolved then.
-        """
+        """End a pass without a last bucket, resolve its futures, return what it has to raise."""
         if self.refusal is None and self.auto is not None and not self.stands_aside:
             self.auto.complete()
         ending = self.ending()
@@ -318,16 +313,10 @@ class BackwardPasses:
         if self._link is not None:
             self._link.tracker.arriving(parameters)
 
-    def _stale(self) -> bool:
-        """Tell whether a pass begins from gradients that the optimizer has applied already."""
-        # Within join(), ranks without inputs could not know.
-        return self._link is not None and not self._joining() and self._link.stale()
-
     def change(self, act: Callable[[], None]) -> BaseException | None:
-        """Change codecs where no pass is under way; return an error that has broken the exchange.
+        """Change codecs between passes, on all ranks at the same one; return what has broken it.
 
-        What the last pass has left and was thrown away is undone before. All ranks call it at the
-        same pass.
+        What the last pass has left and was thrown away is undone before.
         """
         try:
             self._pipeline.flush()
@@ -364,7 +353,8 @@ class BackwardPasses:
         def prepare() -> None:
             undo()
             link.take_over()
-            set_rates(rates)
+            for parameter, read in rates:
+                parameter.state.learning_rate = read()
 
         number = self.step
         # Where moments may change hands, and in fewer and fewer passes in between.
@@ -409,13 +399,7 @@ class BackwardPasses:
         return lambda: last.undo(parameters)
 
     def _submit(
-        self,
-        layout: BucketContents,
-        buffer: torch.Tensor,
-        read_scale: Callable[[], float],
-        *,
-        last: bool,
-        placed: bool,
+        self, layout: BucketContents, buffer: torch.Tensor, *, last: bool, placed: bool = True
     ) -> "torch.futures.Future[torch.Tensor]":
         """Enqueue a bucket; return the future of its average."""
         step = self.last
@@ -424,7 +408,8 @@ class BackwardPasses:
             self._mark(layout)
         self._submitted.append(layout)
         step.asked += layout.compressed
-        return self._pipeline.submit(step, layout, buffer, last=last, read_scale=read_scale)
+        scale = self._read_scale
+        return self._pipeline.submit(step, layout, buffer, last=last, read_scale=scale)
 
     def _mark(self, layout: BucketContents) -> None:
         """Record what is in the ``.grad`` of a bucket's parameters, or will be."""
@@ -447,20 +432,20 @@ class BackwardPasses:
     # What the optimizer calls -----------------------------------------------------------------
 
     def exchange(self, buckets: Sequence[tuple[Sequence[torch.Tensor], torch.Tensor]]) -> None:
-        """Exchange buckets outside of a backward pass, as a pass of their own.
+        """Exchange parameters with flat buffers of their gradients, as a pass of their own.
 
-        Each is the parameters and their gradients in one flat buffer, which receives the averages.
         Raises what a backward pass raises, a GradientError also with a loss scaler.
         """
         self.check_unbroken()
         self._submitted.clear()
+        self._read_scale = unscaled
         refusal = self._begin()
         if refusal is not None:
             raise refusal
         layouts = [self._layouts.of(tensors, buffer) for tensors, buffer in buckets]
         ending = None if self._pipeline.ends_apart else layouts[-1]
         futures = [
-            self._submit(layout, buffer, unscaled, last=layout is ending, placed=True)
+            self._submit(layout, buffer, last=layout is ending)
             for layout, (_, buffer) in zip(layouts, buckets, strict=True)
         ]
         step = self.last

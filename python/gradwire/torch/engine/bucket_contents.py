@@ -131,7 +131,6 @@ class BucketContentsCache:
         layout = BucketContents(parameters, dtype, self.counters, rows, sparse=sparse, cut=shares)
         numel = layout.numel if shares is None else sum(shares.numels)
         if numel != buffer.numel():
-            raise RuntimeError(
-                f"a bucket has {buffer.numel()} entries, its parameters have {numel}"
-            )
+            found = buffer.numel()
+            raise RuntimeError(f"a bucket has {found} entries, its parameters have {numel}")
         return layout

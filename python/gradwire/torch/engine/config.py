@@ -62,10 +62,7 @@ def check_frames(codec: Codec, call: str) -> None:
 
 
 def check_place(exchange: Exchange, tensors: Iterable[torch.Tensor], *, divides: bool) -> None:
-    """Raise a `ValueError` for an exchange that cannot be done where these tensors are.
-
-    Or that cannot be done because the ranks of a node divide every gradient.
-    """
+    """Raise a `ValueError` for an exchange that cannot be done there, or where nodes divide."""
     if exchange.divides and divides:
         raise ValueError(
             f"{exchange!r} divides every bucket among all ranks, and the ranks of a node divide it "
@@ -120,11 +117,15 @@ class Assignment:
                     check_codec(codec)
             self.given = dict(given)
             self._rules = list(self.given.items())
-        codecs = self.codecs
-        if not codecs:
+        self.codecs: list[Codec] = []  # each of them once
+        for _, codec in self._rules:
+            if codec is not None and codec not in self.codecs:
+                self.codecs.append(codec)
+        if not self.codecs:
             raise ValueError("there is no codec among the values: leave the model as it is instead")
-        first = codecs[0]
-        for each in codecs[1:]:
+        first = self.codecs[0]
+        self.exchange = first.exchange  # of all of them
+        for each in self.codecs[1:]:
             if each.exchange != first.exchange:
                 raise ValueError(
                     "all codecs of one attachment must have the same exchange, because a bucket "
@@ -135,20 +136,6 @@ class Assignment:
                     f"{first.memory!r} and {each.memory!r} do not go together: if one codec has "
                     "low_memory=True, all others need it, too"
                 )
-
-    @property
-    def codecs(self) -> list[Codec]:
-        """All codecs, each of them once."""
-        found: list[Codec] = []
-        for _, codec in self._rules:
-            if codec is not None and codec not in found:
-                found.append(codec)
-        return found
-
-    @property
-    def exchange(self) -> Exchange:
-        """The exchange of all codecs."""
-        return self.codecs[0].exchange
 
     def of(self, name: str) -> Codec | None:
         """Return the codec of a parameter."""
@@ -275,11 +262,6 @@ class Options:
             return ""
         uncoded = "without a codec" if self.assignment.of(parameter.name) is None else "sparse"
         return self._excludes(parameter.tensor) or uncoded
-
-    @property
-    def undoable(self) -> bool:
-        """Whether every codec's memory can go back."""
-        return all(codec.memory.undoable for codec in self.assignment.codecs)
 
     def facts(self, named: Mapping[str, torch.Tensor], sparse: set[int]) -> dict[str, Any]:
         """Return what all ranks must have in common."""

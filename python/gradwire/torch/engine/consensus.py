@@ -60,8 +60,7 @@ def checksum(value: object) -> int:
 
 
 _NBYTES = 64
-_LAST = timedelta(hours=1)
-"""How long a last act may take, of ranks that have all come to it."""
+_LAST = timedelta(hours=1)  # for a last act of ranks that have all come to it
 
 
 class ControlChannel:
@@ -75,17 +74,13 @@ class ControlChannel:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        self.size = channel.size
         self._lost: str | None = None
         self._kind: type[ExchangeError] = ExchangeError
         self._pid = os.getpid()
         # Kept until the channel is closed: see all_gather.py.
         self._mine = torch.zeros(_NBYTES, dtype=torch.uint8, device="cpu")
-        self._every = self._mine.new_zeros(_NBYTES * channel.size)
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return self._channel.size
+        self._every = self._mine.new_zeros(_NBYTES * self.size)
 
     @contextlib.contextmanager
     def act(self, name: str) -> Iterator[Channel]:
@@ -170,7 +165,7 @@ class ControlChannel:
                 f"else ({str(error).strip()})",
                 getattr(error, "rank", None),
             ) from error
-        rows = self._every.view(self._channel.size, _NBYTES).numpy()
+        rows = self._every.view(self.size, _NBYTES).numpy()
         every = []
         for rank, row in enumerate(rows):
             theirs, _, then = row.tobytes().decode(errors="replace").partition("\0")

@@ -10,11 +10,11 @@ from datetime import timedelta
 
 from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.pipeline import ExchangePipeline
+from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange.base import Exchange
 from gradwire.torch.transport import Channel, RankTopology, Transport
 
-_PATIENCE = 1.0
-"""Seconds that each thread has to end before the caller goes on."""
+_PATIENCE = 1.0  # seconds that each thread has to end before the caller goes on
 
 
 class Engine:
@@ -42,21 +42,12 @@ class Engine:
         self.exchange = exchange
         self.control = control
         self.place = place
+        self.rank, self.size = place.rank, place.size
         self.peers = peers
         self.divides = divides
         self.pipeline = ExchangePipeline(exchange, scaled=scaled, whole=whole, confirm=confirm)
         self._release = functools.partial(_release, self.pipeline, exchange, control, transport)
         self._finalizer = weakref.finalize(self, self._release)
-
-    @property
-    def rank(self) -> int:
-        """Place of this process among the ranks."""
-        return self.place.rank
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return self.place.size
 
     @property
     def alive(self) -> bool:
@@ -72,8 +63,9 @@ class Engine:
             return
         deadline = time.monotonic() + timeout.total_seconds()
         try:
-            if not self.pipeline.flush(timeout.total_seconds()):
-                self.pipeline.give_up()
+            done = self.pipeline.flush(timeout.total_seconds())
+            if not done and self.pipeline.broken is None:  # start no more collectives
+                self.pipeline.broken = ExchangeError("detached while buckets were being exchanged")
             if self.pipeline.broken is None:
                 left = max(deadline - time.monotonic(), 0.1)
                 self.control.leave("detach()", timedelta(seconds=left), last)
@@ -83,8 +75,7 @@ class Engine:
     def abandon(self) -> None:
         """Release everything without waiting for other ranks. Later calls do nothing.
 
-        A thread that waits for a collective ends only after the collective's timeout. The channels
-        are then closed after that, on a thread of its own.
+        Where a collective is waited for, channels are closed after its timeout, on another thread.
         """
         self._finalizer()
 

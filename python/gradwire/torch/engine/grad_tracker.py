@@ -16,16 +16,11 @@ from gradwire.torch.engine.sharding import as_gradient, local
 class GradSource(enum.IntEnum):
     """Where the value of a parameter's ``.grad`` comes from."""
 
-    UNKNOWN = 0
-    """No backward pass yet: what is there was put there by hand."""
-    LOCAL = 1
-    """Backward passes of this rank; it has not been exchanged."""
-    AVERAGED = 2
-    """A plain average over the ranks."""
-    SENT = 3
-    """The average of decoded frames."""
-    MIXED = 4
-    """The average of decoded frames, with gradients of a later pass added to it."""
+    UNKNOWN = 0  # no backward pass yet: what is there was put there by hand
+    LOCAL = 1  # backward passes of this rank; it has not been exchanged
+    AVERAGED = 2  # a plain average over the ranks
+    SENT = 3  # the average of decoded frames
+    MIXED = 4  # the average of decoded frames, with gradients of a later pass added to it
 
 
 @dataclass(slots=True)
@@ -50,19 +45,6 @@ class GradMark:
     added: `torch.autograd.grad` calls only the first. ``aside`` has updates that gradients of later
     passes were added to, which the optimizer is to apply.
     """
-
-    __slots__ = (
-        "_additions",
-        "_arrived",
-        "_before",
-        "_hooks",
-        "_next",
-        "_origin",
-        "_tensor",
-        "_unread",
-        "aside",
-        "parameter",
-    )
 
     def __init__(self, parameter: ParameterSlot, additions: Additions) -> None:
         tensor: Any = parameter.tensor
@@ -108,10 +90,7 @@ class GradMark:
         return None if tensor is None or tensor.grad is None else local(tensor.grad)
 
     def sent(self) -> torch.Tensor | None:
-        """Return whether what was decoded last is in ``.grad``, as a tensor; None if it is not.
-
-        Does not wait for a device.
-        """
+        """Return without a wait whether ``.grad`` has what was decoded last; None if it has not."""
         gradient = self._gradient
         if gradient is None or (self._origin < _SENT and self._unread is None):
             return None
@@ -181,11 +160,6 @@ class GradTracker:
         self._watched = sorted(some, key=lambda mark: local(mark.parameter.tensor).numel())
         self._seen: tuple[GradMark, tuple[object, ...]] | None = None
 
-    def remove(self) -> None:
-        """Follow no gradient any more."""
-        for mark in self.marks:
-            mark.remove()
-
     def exchanged(self, parameters: Iterable[ParameterSlot], origin: GradSource) -> None:
         """Record that a bucket with these parameters is exchanged."""
         for mark in self._marks_of(each.tensor for each in parameters):
@@ -231,10 +205,7 @@ class GradTracker:
         return found
 
     def kept(self, parameters: Iterable[ParameterSlot]) -> list[ParameterSlot]:
-        """Return those with what was decoded last still in ``.grad``, alone or mixed.
-
-        Waits for a device at most once.
-        """
+        """Return those whose ``.grad`` still has what was decoded last. Waits at most once."""
         asked = [(each, self._by_id[id(each.tensor)].sent()) for each in parameters]
         there = [(each, held) for each, held in asked if held is not None]
         found = _read([held for _, held in there])
@@ -261,11 +232,10 @@ class GradTracker:
         """Remember the state of one ``.grad`` that was just decoded."""
         self._seen = None
         for mark in self._watched:
-            if mark.origin is GradSource.SENT and mark.parameter.computed:
-                gradient = mark.parameter.tensor.grad
-                if gradient is not None:
-                    self._seen = (mark, _state(gradient))
-                    return
+            gradient = mark.parameter.tensor.grad
+            if mark.origin is GradSource.SENT and mark.parameter.computed and gradient is not None:
+                self._seen = (mark, _state(gradient))
+                return
 
     def changed(self) -> bool:
         """Tell whether the program has written to it since, as gradient clipping does."""

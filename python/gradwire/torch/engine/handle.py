@@ -21,6 +21,7 @@ from gradwire.torch.engine.optimizer_link import OptimizerLink
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.sharding import shard_of
+from gradwire.torch.errors import ExchangeError
 from gradwire.torch.transport import Transport
 
 _PATIENCE = timedelta(seconds=5)
@@ -45,10 +46,9 @@ class GradientSource(Protocol):
         """Give them gradients no longer."""
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
-        """Return what connects other ranks than before, and average over them where it averages.
+        """Return what connects the ranks that this stands for, and average over them from now on.
 
-        ``ranks`` stands for the ranks, as a process group of torch.distributed does. Raises a
-        ValueError if the model is not replicated on them.
+        Raises a ValueError if the model is not replicated on them.
         """
 
 
@@ -263,7 +263,11 @@ class Handle:
             With such a codec, if the last pass failed when a part of the residuals had taken it in.
         """
         self._pipeline.flush()
-        self._pipeline.check_states()
+        if self._pipeline.half_committed:
+            raise ExchangeError(
+                "the last pass failed on this rank when a part of its residuals had taken it in: "
+                "resume from an earlier checkpoint"
+            )
         self._passes.undo_unapplied()
         return checkpoint.save(
             self._compressed(),
@@ -567,7 +571,7 @@ class Handle:
         self._source = None
         last = None
         if self._link is not None:
-            self._link.release()
+            self._link.releaser()()
             last = self._link.give_all_back() if moments else None
         self._engine.leave(timeout, last)
 

@@ -86,7 +86,7 @@ def flat_buckets(parameters: Iterable[ParameterSlot]) -> list[FlatGradients]:
             buckets.append(by_dtype.pop(slot.tensor.dtype))
     buckets += by_dtype.values()
     return [
-        FlatGradients([slot.tensor for slot in bucket], [_strides(slot) for slot in bucket])
+        FlatGradients([slot.tensor for slot in bucket], list(map(_strides, bucket)))
         for bucket in buckets
     ]
 

@@ -29,6 +29,7 @@ class LowRankState:
         self.rows, self.columns = exchange.matrix(shape)
         self.numel = self.rows * self.columns
         self.step = 0
+        self.keeps = keeps
         self._exchange = exchange
         self._seed = zlib.crc32(name.encode())
         self._residual = torch.zeros(self.numel, **_HOST) if keeps else None
@@ -57,11 +58,6 @@ class LowRankState:
             return self._q
         random = torch.Generator("cpu").manual_seed(self._seed + self.step)
         return torch.randn(self.columns, self._exchange.rank, generator=random, **_HOST)
-
-    @property
-    def keeps(self) -> bool:
-        """Whether there is error feedback."""
-        return self._residual is not None
 
     def take(self, q: torch.Tensor) -> None:
         """End a step: keep what the matrix has left, which is what was not sent."""

@@ -14,28 +14,23 @@ from gradwire.report import BucketTimes, ParameterReport, Report
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.transport import RankTopology
 
-STEPS = 4
-"""How many steps are remembered."""
+STEPS = 4  # that are remembered
 
 _STAGES = ("encode", "exchange", "decode", "wait", "node")
 
 
 @dataclass(slots=True, eq=False)
 class BucketTimestamps:
-    """When each stage of a bucket began and ended, in seconds of `time.perf_counter`.
-
-    The gradients were ``ready``, the encode began, the collectives were started, all had completed,
-    the decode began and ended. It refers to no tensor, so remembering it keeps nothing alive.
-    """
+    """When each stage of a bucket began and ended, by `time.perf_counter`; without any tensor."""
 
     step: int
     parameters: int
-    ready: float
-    encoding: float
-    sent: float = 0.0
-    arrived: float = 0.0
-    decoding: float = 0.0
-    done: float = 0.0
+    ready: float  # the gradients were there
+    encoding: float  # the encode began
+    sent: float = 0.0  # the collectives were started
+    arrived: float = 0.0  # all had completed
+    decoding: float = 0.0  # the decode began
+    done: float = 0.0  # and ended
     dense_bytes: int = 0
     wire_bytes: float = 0.0
 
@@ -108,8 +103,7 @@ class ParameterCounts:
 class Counters:
     """Running sums of so many parameters, one row each.
 
-    Two threads write them, but never the same entry: the encoding thread adds a parameter's frames,
-    the decoding thread their decoding and dense values.
+    Two threads write them, never the same entry: one adds frames, one decoding and dense values.
     """
 
     __slots__ = ("_table",)
@@ -155,21 +149,17 @@ class Counters:
 
 @dataclass(slots=True)
 class StepTimes:
-    """Running sums over all buckets.
+    """Running sums over all buckets."""
 
-    ``steps`` counts all steps since the last reset, including those rolled back; ``steps_ever``
-    counts the steps that were not rolled back, across resets. ``recent`` has the marks of the last
-    steps that counted.
-    """
-
-    steps: int = 0
-    steps_ever: int = 0
+    steps: int = 0  # since the last reset, including those rolled back
+    steps_ever: int = 0  # that were not rolled back, across resets
     collectives: int = 0
     slot_bytes: int = 0
     wire_bytes: float = 0.0
     dense_bytes: int = 0
     node_bytes: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_STAGES, 0.0))
+    # Of the last steps that counted.
     recent: deque[list[BucketTimestamps]] = field(default_factory=lambda: deque(maxlen=STEPS))
 
     def clear(self) -> None:
@@ -194,10 +184,7 @@ class StepTimes:
 
 
 def figures(times: StepTimes, counters: Counters, ranks: int, step: int) -> dict[str, Any]:
-    """Return the figures over all parameters, by their names in `Report`; none read a residual.
-
-    ``ranks`` is the number of ranks between which frames go.
-    """
+    """Return the figures of `Report` that read no residual; frames go between so many ranks."""
     sums = counters.total()
     steps = max(times.steps, 1)
     wire = times.wire_bytes / steps

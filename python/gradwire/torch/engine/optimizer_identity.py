@@ -23,11 +23,8 @@ from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.sharding import local
 from gradwire.torch.errors import UpdateError
 
-_PATIENCE = 3
-"""Passes in a row that may be undone while somebody else changes the parameters."""
-
-_DEPTH = 4
-"""Attributes, containers and methods between an optimizer and the one that it wraps, at most."""
+_PATIENCE = 3  # passes in a row that may be undone while somebody else changes the parameters
+_DEPTH = 4  # attributes, containers and methods between an optimizer and one inside it, at most
 
 
 class OptimizerIdentity:
@@ -54,10 +51,7 @@ class OptimizerIdentity:
     # Steps ------------------------------------------------------------------------------------
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """Refuse a step of another optimizer, or with options that do not suit the codec.
-
-        By an UpdateError, as it would apply what was exchanged for this one; or a ValueError.
-        """
+        """Refuse another optimizer by an UpdateError, unsuited options by a ValueError."""
         if optimizer is not self._optimizer:
             self._check_other(optimizer)
             return
@@ -131,8 +125,7 @@ class OptimizerIdentity:
 
 def _before_step(claim: "weakref.ref[OptimizerIdentity]", optimizer: Optimizer, *_: object) -> None:
     """Ask the claim, if there still is one."""
-    found = claim()
-    if found is not None:
+    if (found := claim()) is not None:
         found.before_step(optimizer)
 
 

@@ -78,17 +78,14 @@ class OptimizerLink:
         """Exchange through this method of the handle, which is not kept alive by it."""
         self._exchange = weakref.WeakMethod(exchange)
 
-    def release(self) -> None:
-        """Leave the optimizer and the parameters alone. A second call has no effect."""
-        self.releaser()()
-
     def releaser(self) -> Callable[[], None]:
-        """Return `release` as a function that keeps neither this object nor the optimizer alive."""
+        """Return what leaves optimizer and parameters alone; it keeps neither nor this alive."""
         tracker, hooks = self.tracker, self._hooks
         optimizer, mine = weakref.ref(self._optimizer), weakref.ref(self)
 
         def release() -> None:
-            tracker.remove()
+            for mark in tracker.marks:
+                mark.remove()
             for hook in hooks:
                 hook.remove()
             kept, link = optimizer(), mine()
@@ -159,7 +156,7 @@ class OptimizerLink:
                 unsent = unsent or mark.origin is GradSource.AVERAGED
                 if mark.origin is GradSource.MIXED and mark.value is not None:
                     raise _mixed(mark.parameter.name)
-        if sent and self._undone:
+        if sent and self.last is not None and self.last.finished and not self.last.counted:
             raise UpdateError(
                 ".grad holds what a pass brought that has been rolled back since, by an error, "
                 "discard(), epoch() or state_dict(): call zero_grad() instead of step()"
@@ -179,11 +176,6 @@ class OptimizerLink:
     def late(self) -> dict[int, torch.Tensor]:
         """Return the updates that later passes were added to, to be applied as a step before."""
         return self.tracker.take_aside()
-
-    @property
-    def _undone(self) -> bool:
-        """Whether the last pass was rolled back."""
-        return self.last is not None and self.last.finished and not self.last.counted
 
     def _check_halves(self) -> None:
         """Warn if only one half of a checkpoint was loaded: the optimizer's or the handle's."""
@@ -301,9 +293,8 @@ class OptimizerLink:
     def dropped(self) -> tuple[Step, list[ParameterSlot], bool] | None:
         """Return the last pass if it was not applied, and its parameters that were cleared since.
 
-        Also whether all were cleared that were compressed, on this rank or on others.
-
-        Gradients that are still there, as the start of an accumulation, are applied later.
+        Also whether all were cleared that were compressed, on this rank or on others. Gradients
+        that are still there, as the start of an accumulation, are applied later.
         """
         if self.tracker.additions.begun:
             self.adds()
@@ -364,16 +355,16 @@ class OptimizerLink:
         return [each for each in parameters if each.codec.memory.updates and each.state.step > 0]
 
     def rates(self) -> list[tuple[ParameterSlot, Callable[[], float]]]:
-        """Return what reads the present learning rate of every parameter; 0 for those in no group.
-
-        A rate may be a tensor on a device, for which only the worker may wait.
-        """
+        """Return what reads each learning rate, 0 in no group: for the sender, as it may wait."""
         if not self._updates:
             return []
         known = (key for key, each in self._parameters.items() if each.codec.memory.updates)
         rates: dict[int, Callable[[], float]] = dict.fromkeys(known, float)
         for group in self._optimizer.param_groups:
-            read = _reader(group["lr"])
+            rate = group["lr"]
+            read: Callable[[], float] = functools.partial(float, rate)
+            if isinstance(rate, torch.Tensor):
+                read = backends.backend_for(rate).number(rate)
             for each in group["params"]:
                 if id(each) in rates:
                     rates[id(each)] = read
@@ -430,18 +421,6 @@ def _start(parameter: ParameterSlot, moments: Mapping[str, Any]) -> None:
         own = parameter.own(moments["momentum_buffer"])
         held = parameter.state.state_dict()
         parameter.state.load_state_dict(held | {"momentum": to_memory(factor * own, parameter)})
-
-
-def set_rates(rates: Sequence[tuple[ParameterSlot, Callable[[], float]]]) -> None:
-    """Set the learning rate of each parameter's next encode."""
-    for parameter, read in rates:
-        parameter.state.learning_rate = read()
-
-
-def _reader(rate: float | torch.Tensor) -> Callable[[], float]:
-    if isinstance(rate, torch.Tensor):
-        return backends.backend_for(rate).number(rate)
-    return functools.partial(float, rate)
 
 
 def _mixed(name: str) -> UpdateError:

@@ -181,19 +181,14 @@ def warn_of_pairing(codec: Codec, optimizer: Optimizer | None) -> None:
                 f"{memory!r} applies momentum, and {name_of(optimizer)} would apply it again: use "
                 f"{_SGD}(model.parameters(), lr=..., momentum=...)"
             )
-    elif codec.sparsify.selects and any(map(_has_first_moment, optimizer.param_groups)):
-        _warn_of_moment(optimizer, "a first moment", f"gradwire.adam(ratio=...) with {_ADAMW}")
     elif codec.sparsify.selects and has_momentum(optimizer):
-        _warn_of_moment(
-            optimizer, "momentum", "momentum=0, with a learning rate of up to lr / (1 - momentum)"
+        found, better = "momentum", "momentum=0, with a learning rate of up to lr / (1 - momentum)"
+        if any(map(_has_first_moment, optimizer.param_groups)):
+            found, better = "a first moment", f"gradwire.adam(ratio=...) with {_ADAMW}"
+        _warn(
+            f"{name_of(optimizer)} has {found}, and a sparse codec with a residual sends gradients "
+            f"late and as sums: together they can cost accuracy. Better: {better}"
         )
-
-
-def _warn_of_moment(optimizer: Optimizer, found: str, better: str) -> None:
-    _warn(
-        f"{name_of(optimizer)} has {found}, and a sparse codec with a residual sends gradients "
-        f"late and as sums: together they can cost accuracy. Better: {better}"
-    )
 
 
 def _has_first_moment(group: Mapping[str, Any]) -> bool:

@@ -17,11 +17,9 @@ from gradwire.torch.engine.sharding import Shard, laid_out, local
 
 T = TypeVar("T")
 
+# Arrays of a parameter's state with a value per entry, in memory order; None without them.
 BUFFERS = ("residual", "momentum", "second_moment")
-"""Arrays of a parameter's state with a value per entry, in memory order; None without them."""
-
-BUCKET_NBYTES = 25 << 20
-"""Capacity of buckets, in bytes: encoding one overlaps the exchange of the previous one."""
+BUCKET_NBYTES = 25 << 20  # capacity of a bucket: one is encoded while another is exchanged
 
 
 def plain_names(named: Mapping[str, T]) -> dict[str, T]:
@@ -33,9 +31,8 @@ def plain_names(named: Mapping[str, T]) -> dict[str, T]:
     return plain if len(plain) == len(named) else dict(named)
 
 
+# Lowest limit in bytes, unless the codec's bound is lower: a frame without entries must fit.
 FLOOR = 128
-"""Lowest limit in bytes, unless the codec's bound is lower: a frame without entries must fit."""
-
 _UNSEEN = -1
 
 
@@ -231,10 +228,8 @@ def observe(parameter: ParameterSlot) -> None:
     """
     if parameter.share is not None:  # its rows were divided by the order in which they were
         return
-    strides = laid_out(parameter.tensor)
-    if parameter.strides is not None and not _same(
-        parameter.tensor.shape, strides, parameter.strides
-    ):
+    shape, strides, before = parameter.tensor.shape, laid_out(parameter.tensor), parameter.strides
+    if before is not None and not _same(shape, strides, before):
         saved = parameter.state.state_dict()
         held = {
             each: to_logical(saved[each], parameter) for each in BUFFERS if saved[each] is not None
@@ -268,8 +263,7 @@ def make_slots(
     """Return the slots of all parameters, in their order.
 
     Those that are ``dense``, or have no codec, are always sent dense. The rank selects the random
-    numbers of the states; ``bucket_nbytes`` is the capacity of the buckets. ``share_of`` tells the
-    part of a parameter that this rank encodes; None for all of it.
+    numbers of the states. ``share_of`` tells what this rank encodes of one; None for all of it.
     """
     slots = []
     for name, tensor in named.items():

@@ -63,6 +63,7 @@ class ExchangePipeline:
         self._exchange = exchange
         self._scaled = scaled
         self._confirm = confirm
+        self.ends_apart = confirm is not None  # by `end`, and not with their last bucket
         self._resolves_together = scaled or exchange.postpones or confirm is not None
         self._whole = whole
         self._tasks: queue.Queue[BucketTask | Callable[[], None] | None] = queue.Queue()
@@ -89,11 +90,6 @@ class ExchangePipeline:
         """Whether this process was forked after `attach`: no threads here, locks may stay held."""
         return os.getpid() != self._pid
 
-    @property
-    def ends_apart(self) -> bool:
-        """Whether steps end by `end`, and not with their last bucket."""
-        return self._confirm is not None
-
     def submit(
         self,
         step: Step,
@@ -104,10 +100,7 @@ class ExchangePipeline:
         read_scale: Callable[[], float] = unscaled,
         unused: bool = True,
     ) -> "torch.futures.Future[torch.Tensor]":
-        """Enqueue a flat buffer and return the future of its average at once; see `BucketTask`.
-
-        The averages take the place of the gradients in it.
-        """
+        """Enqueue a flat buffer; return the future of its average, in place. See `BucketTask`."""
         if self.forked:
             raise ExchangeError("this process was forked after attach(): it is no rank")
         on_device = buffer.device.type in self._exchange.carriers
@@ -146,10 +139,7 @@ class ExchangePipeline:
         return all(_join(each, deadline) for each in (self._tasks, self._in_flight))
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Drain, and undo an incomplete step. Do not call it within a backward pass.
-
-        False if a bucket was still in progress after so many seconds; then nothing is undone.
-        """
+        """Drain, and then undo an incomplete step; False as `drain`. Not within a backward pass."""
         if not self.drain(timeout):
             return False
         self.run_in_sender(lambda: self._close(None))
@@ -172,14 +162,6 @@ class ExchangePipeline:
         step.counted = False
         self._exchange.times.steps_ever -= 1
 
-    def check_states(self) -> None:
-        """Raise an ExchangeError if some states have taken in a step that others have not."""
-        if self.half_committed:
-            raise ExchangeError(
-                "the last pass failed on this rank when a part of its residuals had taken it in: "
-                "resume from an earlier checkpoint"
-            )
-
     def restart(self) -> None:
         """Count buckets from zero again, on all ranks. Call it after `flush`."""
         self._sequence = 0
@@ -190,11 +172,6 @@ class ExchangePipeline:
             self.flush()  # its last bucket may never arrive: the step ends here
         skipped = self._scaled and isinstance(step.error, GradientError)  # the scaler handles it
         return None if step.error is None or skipped else fresh(step.error)
-
-    def give_up(self) -> None:
-        """Start no more collectives."""
-        if self.broken is None:
-            self.broken = ExchangeError("detached while buckets were being exchanged")
 
     def stop(self, timeout: float | None = None) -> bool:
         """End both threads once the queues are empty; return whether they ended in time."""
@@ -229,12 +206,9 @@ class ExchangePipeline:
                 self._in_flight.join()
                 self._close(task.step)
                 self._prepare(task)
-            if self.broken is not None:
-                raise self.broken
-            if self._unsent is not None:
-                raise self._unsent
-            if task.step.refused is not None:
-                raise task.step.refused
+            for reason in (self.broken, self._unsent, task.step.refused):
+                if reason is not None:
+                    raise reason
             return self._exchange.start(task, sequence)
         except BaseException as error:  # the collective could not even be started
             if task.step.refused is None:

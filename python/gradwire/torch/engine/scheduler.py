@@ -39,8 +39,7 @@ class ParameterPlan:
         return any(each is not None for each in self.ratios.values())
 
 
-EPOCH = 100
-"""Steps that count as an epoch where a program tells of none."""
+EPOCH = 100  # steps that count as one where a program tells of none
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,18 @@ class Scheduler:
             self._move(replace(self._at, epoch=counted.epoch_at(step)))
         if self._waits and not self._warned:
             self._warned = True
-            _warn_of_epochs(self.schedule, counts=counted is not None)
+            does = (
+                "so everything stays at low compression: it compares the gradients of whole epochs"
+                if counted is None
+                else f"so {EPOCH} steps count as an epoch until it is: or say how many do by "
+                f"gradwire.schedule.BySteps({self.schedule!r}, steps)"
+            )
+            warn(
+                f"{self.schedule!r} changes the compression from epoch to epoch, and "
+                f"handle.epoch(epoch) was not called in {EPOCH} steps, {does}. Call it on every "
+                "rank at the start of each epoch",
+                RuntimeWarning,
+            )
 
     @property
     def _waits(self) -> bool:
@@ -191,10 +201,11 @@ class Scheduler:
         """Return a position with the codecs of all parameters, and the sums that it needs."""
         codecs = {name: self._codec(name, position) for name in self._parameters}
         sums: dict[str, NDArray[np.float32]] = {}
+        schedule = self.schedule
         if (
-            isinstance(self.schedule, Accordion)
-            and self.schedule.is_measured(position.epoch)
-            and self.measures
+            self.measures
+            and isinstance(schedule, Accordion)
+            and schedule.is_measured(position.epoch)
         ):
             every = self._parameters.items()
             zeros = {name: np.zeros(each.numel, np.float32) for name, each in every}
@@ -279,27 +290,10 @@ class Scheduler:
         return self._computed(at)
 
 
-def _warn_of_epochs(schedule: Schedule, *, counts: bool) -> None:
-    """Warn of a schedule that nobody advances."""
-    does = (
-        f"so {EPOCH} steps count as an epoch until it is: or say how many do by "
-        f"gradwire.schedule.BySteps({schedule!r}, steps)"
-        if counts
-        else "so everything stays at low compression: it compares the gradients of whole epochs"
-    )
-    warn(
-        f"{schedule!r} changes the compression from epoch to epoch, and handle.epoch(epoch) was "
-        f"not called in {EPOCH} steps, {does}. Call it on every rank at the start of each epoch",
-        RuntimeWarning,
-    )
-
-
 class AutoScheduler(Scheduler):
     """A scheduler that is given a plan by whoever decides: all ranks at the same pass.
 
-    Its schedule is a warm-up of the codec, or none. It is over, as far as it is concerned, unless
-    `choose` is given a step.
-
+    Its schedule is a warm-up of the codec, or none; it is over unless `choose` is given a step.
     ``saved`` is what a checkpoint holds: `chosen`, without what is sent for a moment only.
     ``owners`` may take the place of the codecs' own exchange.
     """
@@ -385,11 +379,10 @@ class AutoScheduler(Scheduler):
         """
         found = super().prepare(saved, measured)
         given = saved.get("chosen")
+        chosen: dict[str, float | None]
         if given is None:
-            chosen: dict[str, float | None] = {
-                name: float(getattr(codec.sparsify, "ratio", 1.0))
-                for name, codec in self._codecs.items()
-            }
+            every = self._codecs.items()
+            chosen = {name: float(getattr(each.sparsify, "ratio", 1.0)) for name, each in every}
         elif not isinstance(given, Mapping) or given.keys() != self._codecs.keys():
             raise ValueError("the schedule has ratios of other parameters than the model")
         else:

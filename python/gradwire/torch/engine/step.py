@@ -178,8 +178,7 @@ class BufferPool:
             return sum(tensor.numel() for tensor, _ in self._free)
 
 
-_SUMS = 256
-"""Sums of entries with random signs, whose square is on average that of all entries."""
+_SUMS = 256  # of entries with random signs, whose square is on average that of all entries
 
 
 def measure(task: BucketTask, channel: Channel) -> None:
