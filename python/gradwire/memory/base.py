@@ -18,7 +18,7 @@ class Memory(Part):
     updates: ClassVar[bool]
     """What is decoded is an update, to be subtracted from the parameter as it is, and not a
     gradient: the optimizer's step was made here, at `gradwire.State.learning_rate`."""
-    _KEPT_AS: ClassVar[tuple[str, ...]] = ()  # options of how it is kept: training is the same
+    _KEPT_AS: ClassVar[tuple[str, ...]] = ()  # how it is kept, without effect on training
 
     @property
     def undoable(self) -> bool:

@@ -23,7 +23,7 @@ class Hooks:
         self.active = False
 
     def check(self) -> None:
-        """Remove others' hooks on these parameters, which average plainly; else a ValueError."""
+        """Remove others' hooks on these parameters; a ValueError if they exchange gradients."""
         if self._others():
             gc.collect()  # an optimizer that nobody has any more may not be gone yet
         for other in self._others():
