@@ -22,20 +22,8 @@ from gradwire.state import on_host
 T = TypeVar("T")
 P = TypeVar("P", bound=Part)
 
-_QUANTIZER, _INDEX_CODING = "quantizer", "index coding"
 
-
-def _selection_key(name: str | None, step: int) -> int:
-    """Return the seed for selecting: the same on every rank."""
-    return _hashed(f"{step} {name or ''}", b"")
-
-
-def _rounding_key(name: str | None, step: int, stream: int) -> int:
-    """Return the seed for rounding: different on every rank, whose states have other streams."""
-    return _hashed(f"{stream} {step} {name or ''}", b"rounding")
-
-
-def _hashed(text: str, person: bytes) -> int:
+def _seed(text: str, person: bytes) -> int:
     digest = hashlib.blake2b(text.encode(), digest_size=8, person=person).digest()
     return int.from_bytes(digest, "little")
 
@@ -79,9 +67,8 @@ class SelectingCodec:
         values = self._codec.preview(x, on_host(state), bfloat16)
         values.flags.writeable = False
         step, name = (0, None) if state is None else (state.step, state.name)
-        chosen = np.asarray(
-            self._sparsify.select(values, step=step, key=_selection_key(name, step))
-        )
+        key = _seed(f"{step} {name or ''}", b"")  # the same on every rank
+        chosen = np.asarray(self._sparsify.select(values, step=step, key=key))
         what = f"{type(self._sparsify).__name__}.select"
         if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
             raise TypeError(
@@ -143,7 +130,7 @@ class _Adapter(Generic[P]):
 class Values(_Adapter[Quantizer]):
     """A quantizer."""
 
-    what = _QUANTIZER
+    what = "quantizer"
 
     def max_len(self, count: int) -> int:
         """Return the bound of the part."""
@@ -154,7 +141,9 @@ class Values(_Adapter[Quantizer]):
     ) -> tuple[bytes, NDArray[np.float32]]:
         """Return the code of the values, and what a receiver makes of it."""
         values.flags.writeable = False
-        most, key = self.max_len(values.size), _rounding_key(name, step, stream)
+        most = self.max_len(values.size)
+        # Different on every rank, whose states have other streams.
+        key = _seed(f"{stream} {step} {name or ''}", b"rounding")
         data = self._run(
             "encode", lambda: self._bytes(self._part.encode(values, step=step, key=key), most)
         )
@@ -169,7 +158,7 @@ class Values(_Adapter[Quantizer]):
 class Positions(_Adapter[IndexCoding]):
     """An index coding."""
 
-    what = _INDEX_CODING
+    what = "index coding"
 
     def max_len(self, numel: int, count: int) -> int:
         """Return the bound of the part."""
@@ -191,15 +180,16 @@ class Positions(_Adapter[IndexCoding]):
 
 def read_values(kind: str, data: bytes, count: int) -> NDArray[np.float32]:
     """Return the values of a section that the quantizer of this kind has coded."""
-    return _read(kind, Quantizer, _QUANTIZER, lambda cls: _values(cls, data, count))
+    return _read(kind, Quantizer, Values.what, lambda cls: _values(cls, data, count))
 
 
 def read_positions(kind: str, data: bytes, numel: int, count: int) -> NDArray[np.uint32]:
     """Return the positions of a section that the index coding of this kind has coded."""
-    return _read(kind, IndexCoding, _INDEX_CODING, lambda cls: _positions(cls, data, numel, count))
+    return _read(kind, IndexCoding, Positions.what, lambda cls: _positions(cls, data, numel, count))
 
 
-def _find(kind: str, base: type[P], what: str) -> type[P]:
+def _read(kind: str, base: type[P], what: str, decode: Callable[[type[P]], T]) -> T:
+    """Decode bytes of any origin by the class of another package whose kind they name."""
     if kind not in base.KINDS:
         try:
             _plugins.search(kind, base.KINDS)
@@ -208,12 +198,6 @@ def _find(kind: str, base: type[P], what: str) -> type[P]:
     cls = base.KINDS.get(kind)
     if cls is None or not issubclass(cls, base):
         raise UnsupportedFrameError(what, kind)
-    return cls
-
-
-def _read(kind: str, base: type[P], what: str, decode: Callable[[type[P]], T]) -> T:
-    """Decode bytes of any origin by the class of another package whose kind they name."""
-    cls = _find(kind, base, what)
     try:
         return decode(cls)
     except MemoryError:

@@ -16,8 +16,7 @@ class Part:
     part could forget.
     """
 
-    kind: ClassVar[str]
-    """The name of the part in a configuration."""
+    kind: ClassVar[str]  #: the name of the part in a configuration
 
     KINDS: ClassVar[dict[str, type["Part"]]]
     """The registered classes of one kind of part; each base class has its own."""

@@ -5,8 +5,7 @@ import operator
 from collections.abc import Collection
 from numbers import Real
 
-MAX_NUMEL = 2**32 - 1
-"""Maximum number of entries of a tensor: positions have 32 bits."""
+MAX_NUMEL = 2**32 - 1  # maximum number of entries of a tensor: positions have 32 bits
 
 
 def real(name: str, value: object) -> float:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Codec"]
 
-IndexCoding = Literal["auto", "elias-fano", "rice", "bitmap"]
-"""The codings of positions of this package; "auto" uses the smallest one for each frame."""
+IndexCoding = Literal["auto", "elias-fano", "rice", "bitmap"]  # "auto": the smallest of each frame
 
 # Parts are immutable, so one instance of each can be the default of all codecs and presets.
 EXACT = Float32()
@@ -34,10 +33,8 @@ _PARTS: dict[str, type[Part]] = {
     "memory": Memory,
     "exchange": Exchange,
 }
-_FROM_OUTSIDE = ("sparsify", "quantize", "indices")
-"""Parts that other packages may define."""
-_LATER = {"exchange": GATHER.get_config()}
-"""Entries that old configurations do not have."""
+_FROM_OUTSIDE = ("sparsify", "quantize", "indices")  # parts that other packages may define
+_LATER = {"exchange": GATHER.get_config()}  # entries that old configurations do not have
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
@@ -89,7 +86,17 @@ class Codec(Part):
         self.exchange.check(self.sparsify, self.quantize)
         self.exchange.check_memory(self.memory)
         self.exchange.check_range(self.quantize, self.memory)
-        _check_parts(self.sparsify, self.quantize, self.memory)
+        self.quantize.check(self.sparsify)
+        if self.memory.keeps:
+            self.quantize.check_feedback()
+        elif self.quantize.needs_memory:
+            warnings.warn(
+                f"{type(self.quantize).__name__} sends little more than signs; without a memory "
+                "the rest is lost in every step, and training may not converge; use "
+                "memory=gradwire.memory.Residual()",
+                UserWarning,
+                stacklevel=_caller(),
+            )
         native = self._compiled()
         self._set("_codec", native)
         if isinstance(self.sparsify, extension.Sparsifier):
@@ -392,21 +399,6 @@ class Codec(Part):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).from_config, (self.get_config(),)
-
-
-def _check_parts(sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> None:
-    """Refuse parts that do not fit together; warn of a codec that may not converge."""
-    quantize.check(sparsify)
-    if memory.keeps:
-        quantize.check_feedback()
-    if quantize.needs_memory and not memory.keeps:
-        warnings.warn(
-            f"{type(quantize).__name__} sends little more than signs; without a memory the rest is "
-            "lost in every step, and training may not converge; use "
-            "memory=gradwire.memory.Residual()",
-            UserWarning,
-            stacklevel=_caller(),
-        )
 
 
 def _caller() -> int:

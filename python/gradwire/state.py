@@ -16,13 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["State", "on_host"]
 
-VERSION = 1
-"""Version of the dict that `State.state_dict` returns."""
+VERSION = 1  # version of the dict that `State.state_dict` returns
 
 _BUFFERS = ("residual", "momentum", "second_moment")
 _KEYS = {"version", "numel", "step", "config", "scalars", *_BUFFERS}
-_LATER = {"second_moment"}
-"""Keys that dicts of earlier releases lack; they had None of it."""
+_LATER = {"second_moment"}  # keys that dicts of earlier releases lack; they had None of it
 
 
 class StateBase:

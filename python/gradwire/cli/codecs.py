@@ -76,8 +76,7 @@ def _signature(preset: Preset) -> str:
     return f"{preset.build.__name__}{signature}"
 
 
-_COMMON = ("quantize", "memory", "exchange")
-"""Options that all presets share."""
+_COMMON = ("quantize", "memory", "exchange")  # options that all presets share
 
 
 def unfit(name: str) -> str | None:

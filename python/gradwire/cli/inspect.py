@@ -26,7 +26,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     options = parser.parse_args(argv)
     try:
-        # Memory use is proportional to the size of the file, whatever its header claims.
         report = _report(_read_frame(options.file))
     except OSError as error:
         return _fail(options, error, f"cannot read {options.file}: {error.strerror}")
@@ -73,9 +72,7 @@ def entropy_bound(numel: int, count: int) -> float:
 def _as_text(file: str, report: dict[str, Any]) -> str:
     numel, count, density = report["numel"], report["count"], report["density"]
     share = "" if density is None else f" ({100 * density:.4g} %)"
-    coding = str(report["coding"])
-    if coding in _CODING_NOTES:
-        coding = _CODING_NOTES[coding].format(parameter=report["parameter"])
+    coding = _CODING_NOTES.get(report["coding"], report["coding"])
     scale = f", scaled by 2**{report['exponent']}" if report["exponent"] else ""
     rows = [
         ("frame", f"version {report['version']}, {report['nbytes']:,} bytes"),
@@ -84,7 +81,7 @@ def _as_text(file: str, report: dict[str, Any]) -> str:
         ("entries", f"{count:,}{share}"),
         ("sparsifier", report["sparsifier"]),
         ("header", f"{report['header_nbytes']:,} bytes"),
-        ("indices", f"{report['index_nbytes']:,} bytes, {coding}"),
+        ("indices", f"{report['index_nbytes']:,} bytes, {coding.format(**report)}"),
         ("values", f"{report['value_nbytes']:,} bytes, {report['quantizer']}{scale}"),
     ]
     if count:

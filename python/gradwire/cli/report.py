@@ -9,8 +9,7 @@ from pathlib import Path
 from gradwire import _files
 from gradwire.report import Report, page, read
 
-_LARGEST = 1 << 28
-"""Bytes of a file: reports of thousands of ranks."""
+_LARGEST = 1 << 28  # bytes of a file: reports of thousands of ranks
 
 
 def main(argv: Sequence[str]) -> int:

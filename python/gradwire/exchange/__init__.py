@@ -27,7 +27,6 @@ from gradwire.exchange.owners import QuantizedAllReduce as QuantizedAllReduce
 from gradwire.exchange.low_rank import LowRank as LowRank
 # isort: on
 
-EXCHANGES: tuple[type[Exchange], ...] = own_parts(Exchange)
-"""All exchanges."""
+EXCHANGES: tuple[type[Exchange], ...] = own_parts(Exchange)  #: all exchanges
 
 __all__ = ["EXCHANGES", "Exchange", *(each.__name__ for each in EXCHANGES)]

@@ -12,7 +12,6 @@ from gradwire.memory.corrections import MomentumCorrection as MomentumCorrection
 from gradwire.memory.corrections import AdamCorrection as AdamCorrection
 # isort: on
 
-MEMORIES: tuple[type[Memory], ...] = own_parts(Memory)
-"""All memories."""
+MEMORIES: tuple[type[Memory], ...] = own_parts(Memory)  #: all memories
 
 __all__ = ["MEMORIES", "Memory", *(each.__name__ for each in MEMORIES)]

@@ -13,15 +13,12 @@ class Memory(Part):
     KINDS: ClassVar[dict[str, type[Part]]] = {}
     _STATED: ClassVar[tuple[str, ...]] = ("keeps", "corrects", "updates", "undoable")
 
-    keeps: ClassVar[bool]
-    """What is not sent is kept for later."""
-    corrects: ClassVar[bool]
-    """The optimizer's momentum is applied here, and must not be applied again."""
+    keeps: ClassVar[bool]  #: what is not sent is kept for later
+    corrects: ClassVar[bool]  #: the optimizer's momentum is applied here, and must not be again
     updates: ClassVar[bool]
     """What is decoded is an update, to be subtracted from the parameter as it is, and not a
     gradient: the optimizer's step was made here, at `gradwire.State.learning_rate`."""
-    _KEPT_AS: ClassVar[tuple[str, ...]] = ()
-    """Options that say how it is kept, and do not affect training."""
+    _KEPT_AS: ClassVar[tuple[str, ...]] = ()  # how it is kept, without effect on training
 
     @property
     def undoable(self) -> bool:

@@ -6,8 +6,7 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 from gradwire import _validate
 from gradwire.memory.base import Memory
 
-StorageDtype: TypeAlias = Literal["float32", "bfloat16"]
-"""Dtypes in which a residual may be kept."""
+StorageDtype: TypeAlias = Literal["float32", "bfloat16"]  # dtypes in which a residual may be kept
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -21,7 +21,6 @@ from gradwire.presets.quantized import *  # noqa: F403
 from gradwire.presets.hybrid import *  # noqa: F403
 # isort: on
 
-PRESETS: Mapping[str, Preset] = Registry(OWN)
-"""All presets by name, in display order; those of plugins come last."""
+PRESETS: Mapping[str, Preset] = Registry(OWN)  #: in display order; those of plugins come last
 
 __all__ = ["PRESETS", "Preset", *(each.name for each in OWN)]

@@ -19,16 +19,11 @@ Build = TypeVar("Build", bound=Callable[..., Codec])
 class Preset:
     """A preset, described for tools that list presets."""
 
-    name: str
-    """The name of the function in this package and in `gradwire`."""
-    build: Callable[..., Codec]
-    """The function."""
-    summary: str
-    """A description in one line."""
-    paper: str | None
-    """Authors, title, venue; None for a baseline."""
-    example: Mapping[str, Any]
-    """Arguments of an example codec, which tests and comparisons of all presets build."""
+    name: str  #: the name of the function in this package and in `gradwire`
+    build: Callable[..., Codec]  #: the function
+    summary: str  #: a description in one line
+    paper: str | None  #: authors, title, venue; None for a baseline
+    example: Mapping[str, Any]  #: arguments of an example codec, which tests and comparisons build
 
     def __repr__(self) -> str:
         return f"<preset {self.call}: {self.summary}>"
@@ -40,8 +35,7 @@ class Preset:
         return f"{self.name}({options})"
 
 
-OWN: list[Preset] = []
-"""The presets of this package, in the order in which they are imported."""
+OWN: list[Preset] = []  # the presets of this package, in the order in which they are imported
 
 
 def preset(
@@ -53,15 +47,10 @@ def preset(
         if build.__doc__ and paper:
             cited = "\n\n".join(map(_citation, paper.split("; ")))
             build.__doc__ = f"{inspect.cleandoc(build.__doc__)}\n\nReferences\n----------\n{cited}"
-        OWN.append(
-            Preset(
-                name=build.__name__,
-                build=build,
-                summary=summary,
-                paper=paper,
-                example=example or {},
-            )
+        found = Preset(
+            name=build.__name__, build=build, summary=summary, paper=paper, example=example or {}
         )
+        OWN.append(found)
         return build
 
     return register

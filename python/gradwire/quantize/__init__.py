@@ -21,7 +21,6 @@ from gradwire.quantize.signs import TwoMeans as TwoMeans
 from gradwire.quantize.signs import Ternary as Ternary
 # isort: on
 
-QUANTIZERS: tuple[type[Quantizer], ...] = own_parts(Quantizer)
-"""The quantizers of this package."""
+QUANTIZERS: tuple[type[Quantizer], ...] = own_parts(Quantizer)  #: the quantizers of this package
 
 __all__ = ["QUANTIZERS", "Quantizer", *(each.__name__ for each in QUANTIZERS)]

@@ -14,8 +14,7 @@ class Quantizer(Part):
     KINDS: ClassVar[dict[str, type[Part]]] = {}
     _STATED: ClassVar[tuple[str, ...]] = ("summed_as", "contracts", "needs_memory")
 
-    needs_memory: ClassVar[bool]
-    """So little is sent that training without a memory may not converge."""
+    needs_memory: ClassVar[bool]  #: so little is sent that training may not converge without one
 
     @property
     def summed_as(self) -> str | None:

@@ -9,8 +9,7 @@ from gradwire import _validate
 from gradwire.quantize.base import Quantizer
 from gradwire.sparsify.base import Sparsifier
 
-_OWN = ("mean", "rms")
-"""Scales that follow from the values; the sparsifier provides the others."""
+_OWN = ("mean", "rms")  # scales that follow from the values; the sparsifier provides the others
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

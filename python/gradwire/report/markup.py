@@ -119,19 +119,20 @@ def line_chart(points: Sequence[tuple[int, float]], write: Callable[[float], str
 
 
 def table(
-    columns: Mapping[str, Callable[[T], str]], rows: Sequence[T], bars: Mapping[str, str]
+    columns: Mapping[str, Callable[[T], str]], rows: Sequence[T], bars: Sequence[str] = ()
 ) -> Markup:
     """Return a table whose columns, by heading, make the text of a cell from a row.
 
-    In those of ``bars``, a bar behind the figure is as long as that attribute of the row.
+    In those of ``bars``, a bar behind the figure is as long as the row's attribute of that name.
     """
-    full = {name: max(getattr(row, name) or 0.0 for row in rows) for name in bars.values() if rows}
+    names = {heading: heading.replace(" ", "_") for heading in bars}
+    full = {bar: max(getattr(row, names[bar]) or 0.0 for row in rows) for bar in bars if rows}
     body = []
     for row in rows:
         cells = []
         for heading, cell in columns.items():
-            length = getattr(row, bars[heading]) if heading in bars else None
-            style = f"--part:{_percent(length, full[bars[heading]])}" if length else None
+            length = getattr(row, names[heading]) if heading in bars else None
+            style = f"--part:{_percent(length, full[heading])}" if length else None
             cells.append(element("td", cell(row), style=style))
         body.append(element("tr", *cells))
     head = element("tr", *(element("th", heading, scope="col") for heading in columns))

@@ -78,7 +78,7 @@ def _ranks(histories: Sequence[Sequence[Figures]]) -> Iterable[Markup]:
         "All ranks",
         "A rank that waits less than the others is the one that they wait for. One that encodes "
         "longer has less processor for it.",
-        table(_RANK_COLUMNS, last, {"wait ms": "wait_ms", "encode ms": "encode_ms"}),
+        table(_RANK_COLUMNS, last, ["wait ms", "encode ms"]),
     )
     yield element("h2", f"Rank {last[0].rank}")
     yield _rank(histories[0])
@@ -184,7 +184,8 @@ def _times(report: Figures) -> Markup:
         "they do not add up to the time that it waited.",
         chart([Row(name, milliseconds(ms), [(kind, 0.0, ms)]) for name, ms, kind in stages]),
     )
-    steps = _by_step(report.timeline)
+    ordered = sorted(report.timeline, key=lambda each: (each.step, each.bucket))
+    steps = [list(buckets) for _, buckets in groupby(ordered, key=lambda each: each.step)]
     if not steps:
         hint = "This report has no times of single buckets: there was no step since the last reset."
         return join(_charts(means), element("p", hint, class_="quiet"))
@@ -213,11 +214,6 @@ def _times(report: Figures) -> Markup:
             kind="wide",
         ),
     )
-
-
-def _by_step(timeline: Iterable[BucketTimes]) -> list[list[BucketTimes]]:
-    ordered = sorted(timeline, key=lambda each: (each.step, each.bucket))
-    return [list(buckets) for _, buckets in groupby(ordered, key=lambda each: each.step)]
 
 
 def _last_ready(buckets: Iterable[BucketTimes]) -> float:
@@ -294,8 +290,7 @@ def _bucket_table(buckets: Sequence[BucketTimes]) -> Markup:
         **{stage: partial(spent, stage) for stage in STAGES},
         "overlapped": overlapped,
     }
-    groups = [*([each] for each in buckets), buckets]
-    return table(columns, groups, {})
+    return table(columns, [*([each] for each in buckets), buckets])
 
 
 def _layers(report: Figures) -> Markup:
@@ -306,15 +301,7 @@ def _layers(report: Figures) -> Markup:
         "Compression is the bytes of the gradient divided by those of its frame. Achieved is what "
         "was sent divided by what was asked for: the target is 1. The residual is still to be "
         "sent: one that dwarfs the others needs more entries.",
-        table(
-            _PARAMETER_COLUMNS,
-            ordered,
-            {
-                "compression": "compression",
-                "achieved": "achieved",
-                "residual norm": "residual_norm",
-            },
-        ),
+        table(_PARAMETER_COLUMNS, ordered, ["compression", "achieved", "residual norm"]),
     )
 
 

@@ -8,15 +8,13 @@ from typing import Any, get_args
 
 from gradwire.report.figures import Figures
 
-MARK = "gradwire_report"
-"""The key of the format's version, which marks an object as a report."""
+MARK = "gradwire_report"  # the key of the format's version, which marks an object as a report
 VERSION = 1
 
 _LATER = {"node_wire_bytes": 0.0, "node_ms": 0.0, "decision": "", "schedule": ""}
 """Fields that the first reports of this version do not have."""
 
-_LARGEST = 2**63
-"""Upper bound of all figures; floats represent integers below it closely enough."""
+_LARGEST = 2**63  # upper bound of all figures; floats represent integers below it closely enough
 
 
 def objects(text: str) -> Iterator[Mapping[str, Any]]:

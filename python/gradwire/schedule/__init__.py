@@ -21,7 +21,6 @@ from gradwire.schedule.warm_up import BySteps as BySteps
 # isort: on
 from gradwire.schedule.warm_up import recommended as recommended
 
-SCHEDULES: tuple[type[Schedule], ...] = own_parts(Schedule)
-"""All schedules."""
+SCHEDULES: tuple[type[Schedule], ...] = own_parts(Schedule)  #: all schedules
 
 __all__ = ["SCHEDULES", "Schedule", "recommended", *(each.__name__ for each in SCHEDULES)]

@@ -32,8 +32,7 @@ class Schedule(Part):
     KINDS: ClassVar[dict[str, type[Part]]] = {}
     _STATED: ClassVar[tuple[str, ...]] = ("by_epoch_alone",)
 
-    by_epoch_alone: ClassVar[bool]
-    """The codec of an epoch depends on nothing else, so that `BySteps` can have it."""
+    by_epoch_alone: ClassVar[bool]  #: codecs depend on the epoch alone, as `BySteps` requires
 
     @property
     def last(self) -> int | None:

@@ -158,10 +158,8 @@ class BySteps(Schedule):
         return super().from_config(config | {"schedule": schedule})
 
 
-STEPS = 100
-"""Steps of the warm-up."""
-RATIO = 0.02
-"""Share of the entries that is sent in these steps."""
+STEPS = 100  # steps of the warm-up
+RATIO = 0.02  # share of the entries that is sent in these steps
 
 
 def recommended(codec: Codec) -> Schedule:

@@ -25,7 +25,6 @@ from gradwire.sparsify.thresholds import Gaussian as Gaussian
 from gradwire.sparsify.thresholds import Trimmed as Trimmed
 # isort: on
 
-SPARSIFIERS: tuple[type[Sparsifier], ...] = own_parts(Sparsifier)
-"""The sparsifiers of this package."""
+SPARSIFIERS: tuple[type[Sparsifier], ...] = own_parts(Sparsifier)  #: those of this package
 
 __all__ = ["SPARSIFIERS", "Sparsifier", *(each.__name__ for each in SPARSIFIERS)]

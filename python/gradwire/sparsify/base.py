@@ -13,10 +13,8 @@ class Sparsifier(Part):
     KINDS: ClassVar[dict[str, type[Part]]] = {}
     _STATED: ClassVar[tuple[str, ...]] = ("selects", "shared", "magnitude")
 
-    selects: ClassVar[bool]
-    """Only some of the entries are sent, with their positions."""
-    shared: ClassVar[bool]
-    """All ranks send the same entries; `count` says how many."""
+    selects: ClassVar[bool]  #: only some of the entries are sent, with their positions
+    shared: ClassVar[bool]  #: all ranks send the same entries; `count` says how many
     magnitude: ClassVar[str | None]
     """The ``scale`` of `gradwire.quantize.SignScale` whose magnitude it provides, if any."""
 

@@ -163,10 +163,7 @@ def computes(
     optimizer: torch.optim.Optimizer | None,
     max_ratio: float | None = None,
 ) -> list[Memory]:
-    """Return the memories of a codec, or of what ``"auto"`` chooses, that do not send gradients.
-
-    They send updates, or apply momentum.
-    """
+    """Return the memories, of the codec or of the choice of "auto", that do not send gradients."""
     chosen = codec_for(optimizer, max_ratio).codec if codec == AUTO else codec
     memories = [each.memory for each in Assignment(chosen).codecs]
     return [memory for memory in memories if memory.updates or memory.corrects]

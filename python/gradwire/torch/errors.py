@@ -120,9 +120,6 @@ class UndoError(GradwireError, RuntimeError):
     program raises it.
     """
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-
     def __str__(self) -> str:
         return (
             f"{self.args[0]}, but it cannot be undone: with low_memory=True a residual has one "

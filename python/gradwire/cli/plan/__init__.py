@@ -128,8 +128,7 @@ def _scenario(options: argparse.Namespace) -> Scenario:
     )
 
 
-_COLUMNS = 8
-"""Numbers of ranks in one row of a table."""
+_COLUMNS = 8  # numbers of ranks in one row of a table
 
 
 def _lines(plan: Plan) -> list[str]:

@@ -41,14 +41,11 @@ class Scenario:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One method: its predictions and break-even links, for each number of ranks.
-
-    ``pays_below`` are bits per second, 0 for never and infinite for always; None for dense ones.
-    """
+    """One method: its predictions and break-even links, for each number of ranks."""
 
     method: Method
     predictions: tuple[Prediction, ...]
-    pays_below: tuple[float, ...] | None
+    pays_below: tuple[float, ...] | None  # bits/s: 0 is never, infinite always; None if it is dense
 
 
 @dataclasses.dataclass(frozen=True)

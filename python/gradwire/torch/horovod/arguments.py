@@ -36,13 +36,12 @@ def check_optimizer_kind(optimizer: object) -> Optimizer:
 
 def check_compression(compression: object) -> None:
     """Raise a ValueError for what compresses besides the codec."""
-    if compression is None or compression is library.Compression.none:
-        return
-    raise ValueError(
-        f"compression={compression!r} is not supported, because codec= says how values are sent; "
-        "for Compression.fp16 pass codec=gradwire.Codec(sparsify=gradwire.sparsify.All(), "
-        "quantize=gradwire.quantize.Float16())"
-    )
+    if compression is not None and compression is not library.Compression.none:
+        raise ValueError(
+            f"compression={compression!r} is not supported, because codec= says how values are "
+            "sent; for Compression.fp16 pass codec=gradwire.Codec(sparsify=gradwire.sparsify.All()"
+            ", quantize=gradwire.quantize.Float16())"
+        )
 
 
 def check_op(op: object, predivide: object, *, updates: bool) -> None:

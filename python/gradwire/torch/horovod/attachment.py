@@ -180,4 +180,3 @@ def attach(optimizer: Distributed, settings: Settings) -> None:
         },
     )
     optimizer._entry = entry
-    optimizer._scaled = settings.options.scaled

@@ -7,8 +7,7 @@ import torch
 
 from gradwire.torch.errors import UpdateError
 
-BUCKET = 25 << 20
-"""Bytes of a bucket without ``groups=``: encoding one overlaps the exchange of the previous one."""
+BUCKET = 25 << 20  # bytes without ``groups=``: one is encoded while the one before is exchanged
 
 
 def form(named: Mapping[str, torch.Tensor], groups: object) -> list[list[torch.Tensor]]:

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-_placed: "weakref.WeakSet[Hooks]" = weakref.WeakSet()
-"""Those that are in place, in this process."""
+_placed: "weakref.WeakSet[Hooks]" = weakref.WeakSet()  # those that are in place, in this process
 
 
 class Hooks:
@@ -24,10 +23,7 @@ class Hooks:
         self.active = False
 
     def check(self) -> None:
-        """Remove the hooks of others that only average the same gradients plainly.
-
-        A ValueError if others exchange some of them.
-        """
+        """Remove others' hooks on these parameters; a ValueError if they exchange gradients."""
         if self._others():
             gc.collect()  # an optimizer that nobody has any more may not be gone yet
         for other in self._others():

@@ -15,19 +15,12 @@ from gradwire.torch.transport.horovod import library
 
 
 class Distributed:
-    """What every optimizer made by `DistributedOptimizer` has in common.
+    """What every optimizer made by `DistributedOptimizer` has in common."""
 
-    Attributes
-    ----------
-    handle : Handle or None
-        Controls the compression. None on a rank outside of the process set, and in a copy.
-    """
-
-    handle: Handle | None = None
+    handle: Handle | None = None  # None on a rank outside of the process set, and in a copy
     wrapped_class: type[Optimizer]
     _entry: HorovodSource | None = None
     _settings: Any = None
-    _scaled = False
     _skips = False
 
     @property
@@ -58,12 +51,8 @@ class Distributed:
         """Wait until ``.grad`` holds averages. A collective.
 
         Exchanges what the backward passes did not: a parameter without a gradient has zeros, as
-        with Horovod. For clipping, and before a loss scaler's ``unscale_()`` or ``step()``.
-
-        Raises
-        ------
-        GradientError, ExchangeError, UpdateError, UndoError
-            As described in `gradwire.torch.ddp`.
+        with Horovod. For clipping, and before a loss scaler's ``unscale_()`` or ``step()``. Raises
+        a GradientError, ExchangeError, UpdateError or UndoError, as in `gradwire.torch.ddp`.
         """
         if self._entry is None:
             self._check_included()
@@ -101,7 +90,7 @@ class Distributed:
                 )
             return closure
         if closure is None:
-            if self._scaled:
+            if self._settings.options.scaled:
                 self._check_for_scaler()
             self.synchronize()
             return None
@@ -146,12 +135,7 @@ class Distributed:
 def wrap(optimizer: Optimizer) -> Any:
     """Return an optimizer of a class of its own, which shares everything with the given one.
 
-    So schedulers of either change the same groups.
-
-    Raises
-    ------
-    ValueError
-        It is distributed already.
+    So schedulers of either change the same groups. A ValueError if it is distributed already.
     """
     kind: Any = _class_of(getattr(optimizer, "wrapped_class", type(optimizer)))
     wrapped = kind.__new__(kind)

@@ -37,11 +37,6 @@ class Settings:
     timeout: timedelta | None
     choices: Automatic | None
 
-    @property
-    def sums(self) -> bool:
-        """Whether gradients are summed, not averaged."""
-        return bool(self.op == library.Sum)
-
 
 @dataclass(slots=True)
 class _Exchanged:
@@ -70,6 +65,7 @@ class HorovodSource:
         self._settings = settings
         self._transport = transport
         self.passes_per_step = settings.passes_per_step
+        self._sums = bool(settings.op == library.Sum)
         self._channel: HorovodChannel  # from register() on, as are plain averages
         self._dense: HorovodAverages
         self._passes: BackwardPasses | None = None
@@ -89,9 +85,8 @@ class HorovodSource:
         """Make the channel for plain averages; a ValueError if others exchange these gradients."""
         self._hooks.check()
         self._channel = self._transport.make()
-        self._dense = HorovodAverages(
-            self._channel, sums=self._settings.sums, predivide=self._settings.predivide
-        )
+        predivide = self._settings.predivide
+        self._dense = HorovodAverages(self._channel, sums=self._sums, predivide=predivide)
 
     def open(self, passes: BackwardPasses, holder: object) -> None:
         """Exchange gradients from now on."""
@@ -246,7 +241,7 @@ class HorovodSource:
         else:
             average = self._passes.average(tensors, buffer, last=last)
         # What goes without the codec is a sum already.
-        sums = self._settings.sums and not isinstance(average, HorovodAverage)
+        sums = self._sums and not isinstance(average, HorovodAverage)
         factor = float(self._channel.size) if sums else 1.0
 
         def write(result: torch.Tensor) -> None:

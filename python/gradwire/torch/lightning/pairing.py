@@ -14,13 +14,6 @@ from gradwire.torch.auto import AUTO, codec_for
 from gradwire.torch.ddp import PairingWarning
 from gradwire.torch.engine.config import Assignment, Codecs
 
-__all__ = [
-    "Callback",
-    "LightningModule",
-    "Trainer",
-    "find",
-]
-
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
 
 
@@ -38,7 +31,9 @@ def _find() -> Any:
 
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch import Callback as Callback
+    from lightning.pytorch import LightningModule as LightningModule
+    from lightning.pytorch import Trainer as Trainer
 else:
     Callback = _find().Callback
     LightningModule = Trainer = Any  # only annotations need them

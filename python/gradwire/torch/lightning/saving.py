@@ -7,13 +7,10 @@ from typing import Any, Literal
 from gradwire.torch.checkpoint import files as rank_files
 from gradwire.torch.ddp import Handle
 
-KEY = "gradwire"
-"""The entry of a checkpoint."""
-
+KEY = "gradwire"  # the entry of a checkpoint
 _FOLDER = "folder"
 
-Policy = Literal["sum-and-split", "keep", "drop"]
-"""Those of `Handle.load_state_dict` that fit the states of all ranks."""
+Policy = Literal["sum-and-split", "keep", "drop"]  # those that fit the states of all ranks
 
 
 def written(handle: Handle, folder: Path, name: str) -> dict[str, Any]:
