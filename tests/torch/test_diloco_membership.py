@@ -520,7 +520,8 @@ def test_bytes_of_all_generations_count() -> None:
         return SimpleNamespace(exchange=SimpleNamespace(times=SimpleNamespace(wire_bytes=sent)))
 
     nobody: Any = None
-    flights = FragmentExchanges(nobody, engine(0.0))
+    replica: Any = SimpleNamespace(position={})
+    flights = FragmentExchanges(replica, engine(0.0))
     for sent, total in ((100.0, 100.0), (20.0, 120.0), (3.0, 123.0)):
         flights.connect(engine(sent), nobody, lambda: False)
         assert flights.figures()[0] == total

@@ -15,9 +15,7 @@ from gradwire.torch.diloco.replica import FragmentState, Position, Replica, Shar
 from gradwire.torch.engine.consensus import run_on_all
 from gradwire.torch.transport import RankTopology, messages
 
-VERSION = 2
-"""Of what is saved. Version 1 did not have a rank's own parameters as they were sent."""
-
+VERSION = 2  # version 1 did not have a rank's own parameters as they were sent
 _COMMON = ("shared", "velocity", "pending")
 _KINDS = (*_COMMON, "sent")
 
@@ -25,11 +23,10 @@ _KINDS = (*_COMMON, "sent")
 def _read(
     saved: object, fragments: Sequence[Sequence[FragmentState]], rank: int, world_size: int
 ) -> tuple[Shared, Position]:
-    """Read and check what is shared, and what this rank has sent.
+    """Read and check what is shared, and what this rank has sent: a ValueError or TypeError.
 
-    Of several ranks' checkpoints, that of this rank has the latter, if the number of ranks is the
-    same. A single one is taken for its own. Raises a ValueError or TypeError if it is no such
-    checkpoint, or of another model or other fragments.
+    The latter is in its own of several checkpoints, if the number of ranks is the same. A single
+    one is taken for its own.
     """
     found = {
         name: each

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 import torch
 
 from gradwire.torch.collective.calls import Call, Started, start
-from gradwire.torch.diloco.replica import Flats, FragmentState, Position, Replica
+from gradwire.torch.diloco.replica import Flats, FragmentState, Replica
 from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.errors import ExchangeError, GradientError, TensorError, fresh
 
-_MESSAGE = 64
-"""Bytes of the message before each exchange, and of that after it."""
-
+_MESSAGE = 64  # bytes of the message before each exchange, and of that after it
 _WANTED = "join"
 
 
@@ -25,6 +23,7 @@ class FragmentExchanges:
 
     def __init__(self, replica: Replica, engine: Engine) -> None:
         self._replica = replica
+        self._position = replica.position
         self._flying: deque[FragmentExchange] = deque()
         self._waited = 0.0
         self._exchanges = 0
@@ -35,18 +34,10 @@ class FragmentExchanges:
         self.engine = engine
 
     def connect(self, engine: Engine, confirm: ControlChannel, wanted: Callable[[], bool]) -> None:
-        """Exchange with other ranks from now on.
-
-        Nothing is applied before they have all met in `confirm`. `wanted` tells whether others want
-        to join.
-        """
+        """Exchange with other ranks, who all meet in `confirm` before anything is applied."""
         self._before += self._sent()  # by the engine so far: each one counts from 0
         self.engine, self._confirm, self._wanted = engine, confirm, wanted
         self._heard = None
-
-    @property
-    def _position(self) -> Position:
-        return self._replica.position
 
     @property
     def due(self) -> bool:
@@ -71,7 +62,8 @@ class FragmentExchanges:
         number = self._position["sent"]
         parts = self._fragment(number)
         own = _own(parts)
-        buckets = [(part.layout, part.change(each)) for part, each in own.items()]
+        # Pseudo-gradients: by what this rank has moved the parameters, negated.
+        buckets = [(part.layout, (part.shared - each).float()) for part, each in own.items()]
 
         def heard(every: list[str]) -> None:
             if _WANTED in every and self._heard is None:
@@ -108,10 +100,7 @@ class FragmentExchanges:
                 break
 
     def settled(self) -> Flats:
-        """Wait for all that is under way, and return the averages, which stay to be applied.
-
-        What has failed is sent again by a run that resumes from here.
-        """
+        """Wait for the averages, which stay to be applied; what has failed is to be sent again."""
         self.arrive()
         there = list(itertools.takewhile(lambda each: each.arrived, self._flying))
         means = {part: mean for flight in there for part, mean in flight.averages().items()}
@@ -125,8 +114,7 @@ class FragmentExchanges:
     def load(self, pending: dict[str, torch.Tensor], own: dict[str, torch.Tensor]) -> None:
         """Begin at the position of a checkpoint, with the averages to be applied.
 
-        Without a rank's own parameters as they were sent, what it has trained since cannot be told
-        from that: it then goes on from the shared ones.
+        Without its own parameters as they were sent, a rank goes on from the shared ones.
         """
         self._flying.clear()
         for number in range(self._position["applied"], self._position["sent"]):
@@ -174,10 +162,7 @@ class FragmentExchanges:
         return {each.number: each.failure is None for each in self._flying if each.arrived}
 
     def follow(self, applied: int, sent: int) -> TensorError | None:
-        """Apply what others have applied; what nobody will apply goes back into the residuals.
-
-        Returns what one of them has raised there.
-        """
+        """Apply and undo as others did, and return the error that one of them has raised there."""
         failure = None
         while self._position["applied"] < applied:
             try:
@@ -188,7 +173,7 @@ class FragmentExchanges:
         return failure
 
     def take_back(self, number: int) -> None:
-        """Undo what was sent from this number on."""
+        """Undo what was sent from this number on: it goes back into the residuals."""
         worker = self.engine.pipeline
         for flight in reversed(self._flying):
             if flight.number >= number and flight.started is not None:
@@ -206,12 +191,10 @@ class FragmentExchanges:
         """Have room for the averages of exchanges that others have received, if they are finite."""
         self._flying.clear()
         for number, fine in finite.items():
-            flight = FragmentExchange(number, self._fragment(number))
+            parts = self._fragment(number)
+            flight = FragmentExchange(number, parts)
             if fine:
-                flight.means = {
-                    part: torch.zeros_like(part.shared, dtype=torch.float32)
-                    for part in flight.parts
-                }
+                flight.means = {part: torch.zeros_like(part.shared).float() for part in parts}
             else:
                 flight.failure = TensorError(0, 0, None, 0)
             self._flying.append(flight)
@@ -239,17 +222,12 @@ def _own(parts: Iterable[FragmentState]) -> Flats:
 
 @dataclass(slots=True, eq=False)
 class FragmentExchange:
-    """One exchange: under way, or with what it has brought.
-
-    `started` is None if it was settled before this rank, or this run, began. `own` are this rank's
-    own parameters as they were when it was sent, if what it trains in the meantime is to be
-    carried. When it has arrived, there are averages in `means`, or a `failure` on all ranks alike.
-    """
+    """One exchange: under way, or arrived, with averages or a failure on all ranks alike."""
 
     number: int
     parts: Sequence[FragmentState]
-    started: Started | None = None
-    own: Flats = field(default_factory=dict)
+    started: Started | None = None  # None if it was settled before this rank, or this run, began
+    own: Flats = field(default_factory=dict)  # this rank's, as it was sent, to carry what follows
     means: Flats | None = None
     failure: TensorError | None = None
 

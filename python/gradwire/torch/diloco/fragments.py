@@ -17,9 +17,8 @@ from gradwire import _validate
 class Timetable:
     """When fragments are sent and applied, in inner steps counted from 1.
 
-    Exchange n is of fragment ``n % fragments``. Every fragment is sent once in ``inner_steps``
-    steps, all of them at equal distances, and applied ``delay`` steps later, before it is sent
-    again.
+    Exchange n is of fragment ``n % fragments``. All of them are sent at equal distances in
+    ``inner_steps`` steps, each applied ``delay`` steps later, before it is sent again.
     """
 
     inner_steps: int
@@ -66,7 +65,7 @@ def divide(
     if isinstance(fragments, str) or not isinstance(fragments, Sequence):
         raise TypeError(f"fragments must be a number or lists of names, got {fragments!r}")
     found = tuple(
-        tuple(name for name in named if any(_within(name, each) for each in group))
+        tuple(name for name in named if any(f"{name}.".startswith(f"{each}.") for each in group))
         for group in fragments
     )
     for name in named:
@@ -82,7 +81,3 @@ def _layer(name: str) -> str:
     """Return the layer of a parameter: up to the first number in its name, or its module."""
     numbered = re.match(r"(.*?\.)?\d+(?=\.|$)", name)
     return numbered[0] if numbered else name.rpartition(".")[0] or name
-
-
-def _within(name: str, prefix: str) -> bool:
-    return name == prefix or name.startswith(f"{prefix}.")

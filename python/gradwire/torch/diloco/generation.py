@@ -11,22 +11,16 @@ from gradwire.torch.transport import Gloo, Secret, Store, stores
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A generation that this rank is in.
-
-    With `trained`, one of the members, or of those before, had shared parameters: nobody makes up
-    new ones. `connect` connects to the store of these members alone, each time anew: a wait there
-    holds up nobody else. The members know each other by `secret`, if there is a token. `host` is
-    that of `Gloo`.
-    """
+    """A generation that this rank is in."""
 
     generation: int
     rank: int
     members: tuple[str, ...]
-    trained: bool
-    connect: Callable[[], Store]
+    trained: bool  # a member, also an earlier one, had shared parameters: nobody makes up new ones
+    connect: Callable[[], Store]  # to the members' store, each time anew: a wait holds up no other
     timeout: timedelta
-    secret: Secret | None = None
-    host: str | None = None
+    secret: Secret | None = None  # by which the members know each other, if there is a token
+    host: str | None = None  # that of `Gloo`
 
     def transport(self) -> Gloo:
         """Return what connects all members."""
@@ -34,10 +28,9 @@ class Generation:
         return Gloo(self.connect(), self.rank, size, self.timeout, self.secret, self.host)
 
     def reachable(self) -> tuple[str, ...]:
-        """Connect with each of the others by itself, at the same time, as all of them do.
+        """Return who was reached within the timeout, each by itself, at the same time as all do.
 
-        Returns the names of those that were reached within the timeout. Two that reach each other
-        both say so: each keeps the connection until the other has seen it.
+        Two that reach each other both say so: each stays connected until the other has seen it.
         """
         others = [other for other in range(len(self.members)) if other != self.rank]
         if not others:

@@ -10,9 +10,7 @@ from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import Secret, Store
 
 _ROSTER = "roster"
-
 _NUMBER = re.compile(rb"[0-9]{1,18}")
-
 _UNREADABLE = (
     "the {} of this run in the store cannot be read: {}. Ranks of another release, or with a token "
     "that this one does not have, or somebody else have written it: give all ranks the same "
@@ -33,20 +31,16 @@ class Heartbeat:
     """Reads the roster regularly, and counts beats: this rank's own and those of others.
 
     Beats are counted, not timed, so that clocks need not agree: a rank is silent as long as this
-    one, which looks at it, has seen no further beat. All times are in seconds. With a secret, what
-    is in the store is believed only if it is proven to be of a rank of the run.
-
-    What reads the store raises a MembershipError if that cannot be read, or if the roster is older
-    than what this rank has seen.
+    one, which looks at it, has seen no further beat. All times are in seconds. With a secret, only
+    what a rank of the run has proven to have written is believed. What cannot be read, and a roster
+    older than what this rank has seen, are a MembershipError.
     """
 
     def __init__(self, name: str, timeout: float, secret: Secret | None = None) -> None:
         self.name = name
         self.timeout = timeout
-        self.interval = min(timeout / 15, 5.0)
-        """Between looks."""
-        self.silence = timeout / 3
-        """After which a rank is given up."""
+        self.interval = min(timeout / 15, 5.0)  # between looks
+        self.silence = timeout / 3  # after which a rank is given up
         self._secret = secret
         self._beats = 0
         self._pulses: dict[str, _Pulse] = {}

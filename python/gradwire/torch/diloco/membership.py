@@ -22,21 +22,12 @@ from gradwire.torch.transport import Secret, Store, stores
 
 LOG = logging.getLogger("gradwire.diloco")
 
-_REFUSED = 2
-"""Times that a rank which reaches the store, but not the other ranks, is left out."""
-
-_LAST = 5.0
-"""Seconds to leave in, at the end of the program."""
-
-_CLOSING = 1.0
-"""Seconds to wait for the end of the link's thread."""
-
+_REFUSED = 2  # times that a rank which reaches the store, but not the other ranks, is left out
+_LAST = 5.0  # seconds to leave in, at the end of the program
+_CLOSING = 1.0  # seconds to wait for the end of the link's thread
+# A variable of the environment, which other users of a host do not see, as they see arguments.
 _TOKEN = "GRADWIRE_DILOCO_TOKEN"
-"""A variable of the environment, which other users of a host do not see, as they see arguments."""
-
-_LEAST = 16
-"""Characters of a token: who reads the store can try short ones."""
-
+_LEAST = 16  # characters of a token: who reads the store can try short ones
 _UNTOLD = "left without a word to the others: %s"
 
 
@@ -118,8 +109,7 @@ class Membership:
     def begin(self) -> int:
         """Connect to the store; return a number that no other rank of the run was given.
 
-        Raises a ValueError if it was used before, and a MembershipError if the store does not
-        answer, or has what is not of ranks with this token.
+        Raises a MembershipError if it does not answer, or has what is not of ranks with this token.
         """
         if self._begun:
             raise ValueError("a Membership is for one DiLoCo: make another one")
@@ -207,17 +197,15 @@ class Membership:
         return chosen if self.name in chosen and len(chosen) >= self.min_size else []
 
     def _formed(self, roster: Roster) -> Generation:
-        generation, members = roster.generation, roster.members
-        self._generation = generation
+        self._generation = generation = roster.generation
+        link, secret, members = self._open, self._secret, roster.members
         LOG.info("generation %d: %s", generation, ", ".join(members))
-        link, prefix = self._open, f"generation/{generation}"
-        secret = self._secret
         return Generation(
             generation,
             members.index(self.name),
             members,
             roster.trained,
-            connect=lambda: stores.PrefixStore(prefix, link.store()),
+            connect=lambda: stores.PrefixStore(f"generation/{generation}", link.store()),
             timeout=self.timeout,
             secret=None if secret is None else secret.of("generation", generation, *members),
             host=self._host,
@@ -228,8 +216,7 @@ class Membership:
     def outdated(self) -> bool:
         """Return whether there is, or is about to be, another generation than that of this rank.
 
-        It asks the store only if nothing was heard of it for the timeout, and raises a
-        MembershipError if that does not answer.
+        Asks the store if nothing was heard of it for the timeout: no answer is a MembershipError.
         """
         watch = self._watch
         if watch.age > watch.timeout:
@@ -306,17 +293,13 @@ def _last(link: StoreClient, watch: Heartbeat, process: int) -> None:
 
 @dataclass(slots=True)
 class WaitLog:
-    """Logs what is waited for: what is usual as information, and what is not as a warning.
-
-    `patience` is in seconds. With `trained`, this rank has shared parameters. It has waited since
-    `began`, of the monotonic clock.
-    """
+    """Logs what is waited for: what is usual as information, and what is not as a warning."""
 
     watch: Heartbeat
     min_size: int
-    patience: float
-    trained: bool
-    began: float
+    patience: float  # in seconds
+    trained: bool  # this rank has shared parameters
+    began: float  # to wait, by the monotonic clock
     _last: str = ""
 
     def waiting(self, roster: Roster) -> None:
@@ -346,8 +329,16 @@ class WaitLog:
             if any(watch.beats(each) for each in watch.alive(names)):
                 text = f"waiting until {others} take this rank in, after their next exchange"
                 return False, text, vain
+            then = (
+                f"After {2 * watch.timeout:g} seconds without, this rank goes on in their place, "
+                "from its checkpoint"
+                if self.trained
+                else "One that is only suspended still has what was trained, so that this rank "
+                "does not begin anew. If they have ended, begin with another name=, or give a "
+                f"checkpoint as state_dict=; it gives up after {seconds}"
+            )
             text = f"waiting for {others}, the members of this run, which show no sign of life in "
-            return True, f"{text}the store. {self._then()}", vain
+            return True, f"{text}the store. {then}", vain
         alive = watch.alive(roster.waiting)
         there, few = len(alive), f"fewer than min_size={size}"
         vain = f"there were {few} ranks for {seconds}: {', '.join(alive)}"
@@ -365,15 +356,3 @@ class WaitLog:
             )
             return True, text, vain
         return False, f"waiting for {others} to form the next generation", vain
-
-    def _then(self) -> str:
-        if self.trained:
-            return (
-                f"After {2 * self.watch.timeout:g} seconds without, this rank goes on in their "
-                "place, from its checkpoint"
-            )
-        return (
-            "One that is only suspended still has what was trained, so that this rank does not "
-            "begin anew. If they have ended, begin with another name=, or give a checkpoint as "
-            f"state_dict=; it gives up after {self.patience:g} seconds"
-        )

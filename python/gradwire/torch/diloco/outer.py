@@ -13,20 +13,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OuterOptimizer:
-    """The outer optimizer: SGD with momentum on averaged pseudo-gradients.
+    """SGD with momentum on averaged pseudo-gradients.
 
     Every operation is rounded by itself, as IEEE 754 says: sites with other processors get the same
-    bits.
-
-    `mixing` is the share of a rank's own parameters that remains when a fragment is applied. With
-    `carry`, what a rank has trained since a fragment was sent stays on top of the shared
+    bits. With `carry`, what a rank has trained since a fragment was sent stays on top of the shared
     parameters, and is sent the next time; then there is no mixing.
     """
 
     lr: float
     momentum: float
     nesterov: bool
-    mixing: float = 0.0
+    mixing: float = 0.0  # the share of a rank's own parameters that remains
     carry: bool = False
 
     @classmethod
@@ -53,10 +50,7 @@ class OuterOptimizer:
         shared.sub_(mean * self.lr)
 
     def place(self, own: torch.Tensor, shared: torch.Tensor, sent: torch.Tensor | None) -> None:
-        """Bring a rank's own parameters to where it goes on, after an outer step.
-
-        With them as they were when they were `sent`, it carries what it has trained since.
-        """
+        """Move a rank's own parameters to where it goes on, with what it trained since `sent`."""
         if sent is not None:
             own.copy_(shared + (own.to(shared.dtype) - sent.to(shared.dtype)))
         elif self.mixing:

@@ -25,21 +25,18 @@ from gradwire.torch.engine.engine import Engine
 from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
 from gradwire.torch.transport import Channel, Gloo, ProcessGroups, stores
 
-_ATTEMPTS = 10
-"""Generations in a row that may fail before all is ready: more are no accident."""
-
+_ATTEMPTS = 10  # generations in a row that may fail before all is ready: more are no accident
+# Generations of which ranks know what counted: one that was away for longer sends it again.
 _KEPT = 64
-"""Generations of which ranks know what counted: one that was away for longer sends it again."""
+_PIECE = 1 << 22  # bytes of one operation: each has the channel's limit of time, on slow links too
 
 
 class ElasticRanks:
     """Members of a store, who make a new engine whenever they change. Making one joins them.
 
-    `generation` is the last one in which this rank had what its members share, 0 if there was none,
-    and `members` are their names, in the order of ranks.
+    `generation` is the last in which this rank had what its `members` share, 0 if there was none.
 
-    Raises a TypeError or ValueError for a wrong membership, state or codec, and a MembershipError
-    if there is no generation that this rank can be in.
+    Raises a MembershipError if there is no generation that this rank can be in.
     """
 
     def __init__(
@@ -105,8 +102,7 @@ class ElasticRanks:
     def form(self) -> None:
         """Be in the next generation, whenever it is complete, with what its ranks share.
 
-        Raises a MembershipError if there is none that this rank can be in, and a TensorError for an
-        exchange that was not finite, which others have found before.
+        Raises a TensorError for an exchange that was not finite, which others have found before.
         """
         self.flights.land()
         engine, confirm = self._formed()
@@ -235,16 +231,11 @@ class StaticRanks:
         """Return: nobody waits for this rank."""
 
 
-_PIECE = 1 << 22
-"""Bytes of one operation: each has the channel's limit of time, also on a slow link."""
-
-
 @torch.no_grad()
 def broadcast(channel: Channel, tensors: Iterable[torch.Tensor], source: int) -> None:
-    """Replace tensors by those of one rank, bit for bit. A collective.
+    """Replace tensors, of any dtype and device, by those of one rank, bit for bit. A collective.
 
-    They are alike on all ranks, of any dtype and on any device. Nothing else may be in progress in
-    the channel.
+    They are alike on all ranks. Nothing else may be in progress in the channel.
     """
     for each in tensors:
         values = each.detach().cpu().contiguous().reshape(-1)

@@ -12,27 +12,20 @@ from gradwire.torch.errors import MembershipError
 class RankReport:
     """What one rank tells.
 
-    It had the shared parameters last in generation `held`, which had `size` ranks; both are 0 if it
-    has joined none. With `valid`, what it has for them may be taken, and was not received in part;
-    with `restored`, they are those of a checkpoint. Exchanges below `settled` were settled when the
-    generation began: they count. `arrived` are the exchanges that have arrived here, and whether
-    their averages are finite.
-
     `bits` is a checksum of the shared parameters and the outer momentum; of a rank that has joined
-    none, with the averages that are to be applied. `counted` has, for earlier generations, the
-    number below which exchanges counted. `steps` tells how often each parameter was encoded: with a
-    common seed, ranks draw numbers by that.
+    none, with the averages that are to be applied. `steps` tells how often each parameter was
+    encoded: with a common seed, ranks draw numbers by that.
     """
 
-    held: int
-    size: int
-    valid: bool
-    restored: bool
+    held: int  # the generation in which it had the shared parameters last; 0 if it has joined none
+    size: int  # ranks in that generation, or 0
+    valid: bool  # what it has for them may be taken, and was not received in part
+    restored: bool  # they are those of a checkpoint
     position: Position
-    settled: int
-    arrived: Mapping[int, bool]
+    settled: int  # exchanges below it were settled when the generation began: they count
+    arrived: Mapping[int, bool]  # exchanges that have arrived: whether their averages are finite
     bits: int
-    counted: Mapping[int, int] = field(default_factory=dict)
+    counted: Mapping[int, int] = field(default_factory=dict)  # generation: exchanges below counted
     steps: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -51,26 +44,19 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What all ranks of a generation begin with.
+    """What all ranks of a generation begin with."""
 
-    The shared parameters and position of rank `source` count. Those in `keep` have the same ones,
-    at the latest after they have applied what has arrived. All ranks are at `position` afterwards.
-    `finite` are the exchanges that count and are still to be applied, and whether their averages
-    are finite. `counted` is as in `RankReport`.
-    """
-
-    source: int
-    keep: frozenset[int]
-    position: Position
-    finite: Mapping[int, bool]
-    counted: Mapping[int, int]
+    source: int  # the rank whose shared parameters and position count
+    keep: frozenset[int]  # ranks that have the same once they have applied what has arrived
+    position: Position  # of all ranks afterwards
+    finite: Mapping[int, bool]  # exchanges to be applied: whether their averages are finite
+    counted: Mapping[int, int]  # as in `RankReport`
 
 
 def decide(every: Sequence[RankReport], *, trained: bool = False) -> RecoveryPlan:
     """Return what follows from what all ranks have told: the same on every rank.
 
-    With `trained` there have been shared parameters, so that there is nothing to begin. Raises a
-    MembershipError if no rank has any.
+    With `trained` there were shared parameters: a MembershipError if no rank has any.
     """
     valid = [rank for rank, each in enumerate(every) if each.valid]
     begun = any(every[rank].held or every[rank].restored for rank in valid)

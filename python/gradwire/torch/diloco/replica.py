@@ -24,18 +24,16 @@ Position = dict[str, int]
 """``inner_step``, ``sent`` and ``applied``: how far training is."""
 
 Shared = dict[str, dict[str, torch.Tensor]]
-"""Tensors by name: the shared parameters, the outer momentum, averages to be applied, and a rank's
-own parameters as they were sent, if it has trained since."""
+"""Tensors by name, of each kind of a checkpoint: shared, velocity, pending and sent."""
 
 
 class FragmentState:
-    """The parameters of a fragment on one device.
+    """The parameters of a fragment on one device; `layout` is that of the pseudo-gradient.
 
-    The `shared` ones are flat, in float32, or float64 if a parameter is, and so is the outer
-    momentum, `velocity`. The `layout` is that of the pseudo-gradient.
+    The `shared` ones and the outer momentum, `velocity`, are flat: float32, or float64 if one is.
     """
 
-    def __init__(self, layout: BucketContents, *, momentum: bool) -> None:
+    def __init__(self, layout: BucketContents, momentum: bool) -> None:
         self.layout = layout
         self.records: Sequence[ParameterSlot] = [
             piece.parameter
@@ -57,10 +55,6 @@ class FragmentState:
             return torch.float32
         return self.own_dtype if kind == "sent" else self.shared.dtype
 
-    def change(self, own: torch.Tensor) -> torch.Tensor:
-        """Return the pseudo-gradient: by what this rank has moved the parameters, negated."""
-        return (self.shared - own).float()
-
     @torch.no_grad()
     def step(self, outer: OuterOptimizer, mean: torch.Tensor, sent: torch.Tensor | None) -> None:
         """Make an outer step, and bring this rank's own parameters to where it goes on."""
@@ -71,7 +65,7 @@ class FragmentState:
 
     @torch.no_grad()
     def write(self, flat: torch.Tensor) -> None:
-        """Set this rank's own parameters, to the shared ones or those that it had."""
+        """Set this rank's own parameters."""
         for record, values in self.split(flat):
             record.tensor.copy_(values)
 
@@ -101,10 +95,9 @@ Flats = dict[FragmentState, torch.Tensor]
 
 
 class Replica:
-    """Parameters in fragments, each with its shared parameters and outer momentum.
+    """Parameters in fragments, which have a part for each device.
 
-    `compressed` are the records of what is sent as frames, `fragments` has a part for each device,
-    and `settings` has to be the same on all ranks.
+    `compressed` are the records of what is sent as frames. `settings` are alike on all ranks.
     """
 
     def __init__(
@@ -151,8 +144,7 @@ class Replica:
                 BucketContents([self.records[row] for row in each], torch.float32, counters, each)
                 for each in devices.values()
             ]
-            momentum = outer.momentum > 0
-            self.fragments.append([FragmentState(each, momentum=momentum) for each in layouts])
+            self.fragments.append([FragmentState(each, outer.momentum > 0) for each in layouts])
         shapes = [
             (each.name, tuple(each.tensor.shape), str(each.tensor.dtype)) for each in self.records
         ]

@@ -10,39 +10,21 @@ from gradwire.torch.diloco.replica import Replica
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """What one rank did since it was made.
+    """What one rank did since it was made."""
 
-    Attributes
-    ----------
-    rank, world_size : int
-    codec : str
-    inner_steps : int
-        Steps of the inner optimizer.
-    exchanges : int
-        Exchanges of a fragment that were sent, with those that failed.
-    wire_bytes : float
-        Bytes that this rank sends per inner step, as `gradwire.torch.ddp.Report` counts them, with
-        the messages by which the ranks meet.
-    dense_wire_bytes : float
-        Bytes that plain DDP sends per step: a ring all-reduce of all gradients in their own dtype.
-    compression : float
-        ``dense_wire_bytes / wire_bytes``.
-    wait_ms : float
-        Mean milliseconds that `DiLoCo.step` waited for an exchange.
-    residual_norm : float or None
-        Euclidean norm over all residuals.
-    """
-
-    rank: int
-    world_size: int
-    codec: str
-    inner_steps: int
-    exchanges: int
+    rank: int  #: Of this process.
+    world_size: int  #: Number of ranks.
+    codec: str  #: Of the pseudo-gradients, as its ``repr`` writes it.
+    inner_steps: int  #: Steps of the inner optimizer.
+    exchanges: int  #: Exchanges of a fragment that were sent, with those that failed.
+    #: Bytes that this rank sends per inner step, as `gradwire.torch.ddp.Report` counts them, with
+    #: the messages by which the ranks meet.
     wire_bytes: float
+    #: Bytes that plain DDP sends per step: a ring all-reduce of all gradients in their own dtype.
     dense_wire_bytes: float
-    compression: float
-    wait_ms: float
-    residual_norm: float | None
+    compression: float  #: ``dense_wire_bytes / wire_bytes``.
+    wait_ms: float  #: Mean milliseconds that `DiLoCo.step` waited for an exchange.
+    residual_norm: float | None  #: Euclidean norm over all residuals.
 
     @classmethod
     def of(cls, replica: Replica, flights: FragmentExchanges, steps: int) -> Self:

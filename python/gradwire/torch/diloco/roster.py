@@ -8,11 +8,8 @@ from typing import Any, Self, TypeVar
 from gradwire import _validate
 from gradwire.torch.transport import messages
 
-VERSION = 1
-"""Of what is in the store, which changes with what ranks of a generation do."""
-
-_LONGEST = 255
-"""Characters of a rank's name, at most: it is part of a key of the store."""
+VERSION = 1  # of what is in the store, which changes with what ranks of a generation do
+_LONGEST = 255  # characters of a rank's name, at most: it is part of a key of the store
 
 T = TypeVar("T")
 
@@ -32,18 +29,12 @@ def _name(found: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A rank that waits for the next generation.
+    """A rank that waits for the next generation."""
 
-    `held` is the generation whose shared parameters it has, 0 if it never had any; with `trained`
-    it has some, of a generation or of a checkpoint. `failed` is the generation in which it could
-    not reach the other ranks, 0 if it could, and `reached` are those of them that it reached when
-    it tried with each.
-    """
-
-    held: int = 0
-    failed: int = 0
-    trained: bool = False
-    reached: tuple[str, ...] = ()
+    held: int = 0  # the generation whose shared parameters it has, 0 if it never had any
+    failed: int = 0  # the generation in which it could not reach the other ranks, 0 if it could
+    trained: bool = False  # it has shared parameters, of a generation or of a checkpoint
+    reached: tuple[str, ...] = ()  # ranks of `failed` that it reached when it tried with each
 
     @classmethod
     def read(cls, found: Any) -> Self:
@@ -62,22 +53,16 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """What all ranks read and change in the store, each change by one comparison and exchange.
-
-    Members and waiting ranks are in their order: that of ranks, and that in which they came. With
-    `trained`, a member had shared parameters when a generation was formed. `ranks` counts all that
-    have come since the beginning of the run, and `changes` the changes of the roster. `by` has made
-    the last one: no two ranks make the same.
-    """
+    """What all ranks read and change in the store, each change by one comparison and exchange."""
 
     generation: int = 0
-    members: tuple[str, ...] = ()
-    waiting: Mapping[str, Waiting] = field(default_factory=dict)
+    members: tuple[str, ...] = ()  # in the order of ranks
+    waiting: Mapping[str, Waiting] = field(default_factory=dict)  # in the order in which they came
     settings: Mapping[str, str] = field(default_factory=dict)
-    trained: bool = False
-    ranks: int = 0
-    changes: int = 0
-    by: str = ""
+    trained: bool = False  # a member had shared parameters when a generation was formed
+    ranks: int = 0  # that have come since the beginning of the run
+    changes: int = 0  # of the roster
+    by: str = ""  # who has made the last change: no two ranks make the same
 
     @classmethod
     def read(cls, text: bytes) -> Self:

@@ -69,10 +69,9 @@ class Group:
 
 
 def groups_of(model: nn.Module) -> list[Group]:
-    """Return the groups of all FSDP modules of a model.
+    """Return the groups of all FSDP modules of a model: a TypeError if it is not one itself.
 
-    Raises a TypeError if the model is not an FSDP module, and a ValueError if this torch lays out
-    FSDP differently or a module has several groups.
+    Raises a ValueError if this torch lays out FSDP differently or a module has several groups.
     """
     if not isinstance(model, FSDPModule):
         raise TypeError(

@@ -26,15 +26,9 @@ _RESET = "_reset_iter_state"
 class _GroupAverage:
     """A group whose average is not there yet: of this rank's shards, one after another."""
 
-    members: list[torch.Tensor]
-    """Its sharded parameters."""
-
-    fresh: set[int]
-    """The ids of those whose ``.grad`` is to be replaced: there was none, or it is part of this."""
-
-    used: set[int]
-    """The ids of those that got a gradient in this pass."""
-
+    members: list[torch.Tensor]  # its sharded parameters
+    fresh: set[int]  # ids of those without a .grad, or with one that is part of this: replace it
+    used: set[int]  # ids of those that got a gradient in this pass
     average: Average
 
 
@@ -145,10 +139,7 @@ class FSDPHook:
     def _keep(
         self, passes: BackwardPasses, group: Group, seen: Sequence[Any], output: torch.Tensor
     ) -> None:
-        """Leave the mean of the node to ``.grad``, for the next pass that goes between nodes.
-
-        Or for the optimizer, whose step exchanges it.
-        """
+        """Leave the node's mean to ``.grad``: a later pass, or the optimizer, exchanges it."""
         if group.inner.gradient_divide_factor is not None:
             output.mul_(self._over.size())
         members = [each.sharded_param for each in seen]
@@ -260,10 +251,9 @@ def _forward(switch: "weakref.ref[FSDPHook]", *_: Any) -> None:
 
 
 class FSDPSource:
-    """The hooks of all FSDP modules of a model.
+    """The hooks of all FSDP modules of a model, whose parameters have the ids `known`.
 
-    `known` are the ids of the sharded parameters that are known by name, and the group `over` the
-    replicas of this rank's shards.
+    The group `over` are the replicas of this rank's shards.
     """
 
     def __init__(
