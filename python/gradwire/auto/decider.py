@@ -95,27 +95,14 @@ class Decider:
     time, which may cost 1 % of the time, and replace the plan in use only if clearly faster.
     Everything starts again if the durations of exchanges, or of the rest of a step, change twice in
     a row, or if the bandwidth of the link changes.
-
-    Attributes
-    ----------
-    plan : tuple of Setting
-        The plan in use.
-    due : int
-        Steps until the next look.
-    skips : int
-        How many of these, the first ones, are not measured.
-    keeps : bool
-        Whether the figures since the last look also count at the next one.
-    reason : str
-        Why this plan is in use, in a sentence.
     """
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.skips = 0
-        self.due = 1
-        self.keeps = False
-        self.reason = "It measures the first steps."
+        self.plan = plan  # in use
+        self.due = 1  # steps until the next look
+        self.skips = 0  # how many of these, the first ones, are not measured
+        self.keeps = False  # whether figures since the last look also count at the next one
+        self.reason = "It measures the first steps."  # why this plan is in use
         self._phase: Literal["measuring", "trying", "settled"] = "measuring"
         self._known = Measurements()
         self._model: Model | None = None
@@ -139,11 +126,7 @@ class Decider:
     def look(self, figures: Figures, evidence: Evidence) -> Plan:
         """Return the plan for the next steps, and set `due`, `skips`, `keeps` and `reason`.
 
-        Parameters
-        ----------
-        figures : Figures
-            Of the steps since the last look or change of plan.
-        evidence : Evidence
+        The figures are of the steps since the last look or change of plan.
         """
         self._steps += self.due
         passed, self.keeps, self.skips = self.due, False, 0

@@ -24,8 +24,7 @@ class StepTime:
     seconds: float
     error: float
     steps: int
-    at: int
-    """When it was measured, in steps since the beginning."""
+    at: int  # when it was measured, in steps since the beginning
 
     @property
     def lasted(self) -> float:

@@ -40,24 +40,10 @@ _MANY = 64
 class Model:
     """The cost model with the figures of one model on one link.
 
-    Parameters
-    ----------
-    figures : Figures
-    ranks : int
-    link : Link
-    calibration : Calibration
-        Of the codec, under the name `CODEC`.
-    ratios : sequence of float
-        Ratios that may be tried; empty if the codec has none.
-    owners : bool
-        Whether sums may also go through owners of ranges, with `OWNERS_FROM` ranks or more.
-    probing : float
-        Seconds spent on measuring the link, the same on all ranks; 0 if steps have shown its speed.
-
-    Attributes
-    ----------
-    numels : list of int
-        Entries of each bucket that a setting may leave out; 1 for a sparse bucket.
+    The calibration has the codec under the name `CODEC`; ``ratios`` may be tried, and are empty if
+    it has none. With ``owners``, sums may also go through owners of ranges, with `OWNERS_FROM`
+    ranks or more. ``probing`` is the seconds spent on measuring the link, the same on all ranks; 0
+    if steps have shown its speed.
     """
 
     def __init__(
@@ -85,6 +71,7 @@ class Model:
             )
             if not nbytes and not any(applies)
         }
+        # Entries of each bucket that a setting may leave out.
         self.numels = [1 if at in sparse else each for at, each in enumerate(figures.buckets)]
         work = Workload(
             sum(self.numels),

@@ -18,22 +18,14 @@ Exchange: TypeAlias = Literal["gather", "owners"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How a bucket is averaged.
+    """How a bucket is averaged."""
 
-    Attributes
-    ----------
-    kind : {"fp32", "bf16", "codec"}
-        A plain all-reduce in the bucket's own dtype, one in bfloat16, or the codec.
-    ratio : float or None
-        Share of the entries that the codec sends; None if it has none.
-    exchange : {"gather", "owners"}
-        How the ranks combine the codec's frames: `gradwire.exchange.AllGather`; or, of
-        `gradwire.exchange.ReduceScatter` and `gradwire.exchange.QuantizedAllReduce`, the one that
-        goes with the codec.
-    """
-
+    # A plain all-reduce in the bucket's own dtype, one in bfloat16, or the codec.
     kind: Literal["fp32", "bf16", "codec"]
-    ratio: float | None = None
+    ratio: float | None = None  # share of the entries that the codec sends; None if it has none
+    # How the ranks combine the codec's frames: `gradwire.exchange.AllGather`; or, of
+    # `gradwire.exchange.ReduceScatter` and `gradwire.exchange.QuantizedAllReduce`, the one that
+    # goes with the codec.
     exchange: Exchange = "gather"
 
     def __str__(self) -> str:

@@ -18,47 +18,24 @@ MATTERS = 0.03
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """Medians over a few steps with one plan, in seconds.
+    """Medians over a few steps with one plan, in seconds."""
 
-    Attributes
-    ----------
-    steps : int
-        Number of steps.
-    period : float
-        Time from one step to the next.
-    buckets : tuple of int
-        Entries of each bucket, in the order in which they become ready.
-    tensors : int
-        Number of tensors in them.
-    codable, halvable : tuple of bool
-        Whether the codec and bfloat16 apply to each bucket.
-    ready : tuple of float
-        When each bucket would be ready, counted from the first one, if nothing else took processor
-        time from the backward pass.
-    exchange : tuple of float
-        Duration of each bucket's exchange, from its start or from the end of the previous one,
-        whichever is later.
-    nbytes : tuple of float
-        Bytes that a rank sends for each bucket.
-    exposed : float
-        Time from the last bucket's gradients until all buckets are decoded.
-    spread : float
-        Standard deviation of the periods, without outliers.
-    held : float
-        Time by which exchanges, encodes or other programs delayed the backward pass.
-    """
-
-    steps: int
-    period: float
-    buckets: tuple[int, ...]
-    tensors: int
-    codable: tuple[bool, ...]
-    halvable: tuple[bool, ...]
+    steps: int  # number of steps
+    period: float  # time from one step to the next
+    buckets: tuple[int, ...]  # entries of each bucket, in the order in which they become ready
+    tensors: int  # number of tensors in them
+    codable: tuple[bool, ...]  # whether the codec applies to each bucket
+    halvable: tuple[bool, ...]  # whether bfloat16 applies to each bucket
+    # When each bucket would be ready, counted from the first one, if nothing else took processor
+    # time from the backward pass.
     ready: tuple[float, ...]
+    # Duration of each bucket's exchange, from its start or from the end of the previous one,
+    # whichever is later.
     exchange: tuple[float, ...]
-    nbytes: tuple[float, ...]
-    exposed: float
-    spread: float = 0.0
+    nbytes: tuple[float, ...]  # bytes that a rank sends for each bucket
+    exposed: float  # time from the last bucket's gradients until all buckets are decoded
+    spread: float = 0.0  # standard deviation of the periods, without outliers
+    # Time by which exchanges, encodes or other programs delayed the backward pass.
     held: float = 0.0
 
     def to_json(self) -> dict[str, Any]:

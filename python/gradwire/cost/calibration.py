@@ -20,20 +20,12 @@ _LARGEST = 1 << 24
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """Seconds of a tensor: ``frames * fixed + numel * per_numel + entries * per_entry``.
+    """Seconds of a tensor: ``frames * fixed + numel * per_numel + entries * per_entry``."""
 
-    Attributes
-    ----------
-    fixed, per_numel, per_entry : float
-        Seconds, none negative.
-    error : float
-        The largest relative error at the points that it was fitted to.
-    """
-
-    fixed: float
-    per_numel: float
-    per_entry: float
-    error: float = 0.0
+    fixed: float  #: Seconds of a frame, not negative.
+    per_numel: float  #: Seconds of an entry of the tensor, not negative.
+    per_entry: float  #: Seconds of an entry that is sent, not negative.
+    error: float = 0.0  #: The largest relative error at the points that it was fitted to.
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -47,31 +39,16 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class CodecCost:
-    """The cost of one codec.
+    """The cost of one codec."""
 
-    Attributes
-    ----------
-    codec : Codec
-        The measurements also hold for its other ratios.
-    encode, decode : Line
-        Seconds of an encode, and of adding a decoded frame to a tensor.
-    header : float
-        Bytes of a frame without entries.
-    entry_bits : float
-        Bits per entry, without the information bound of its position.
-    share : float
-        Share of the entries that is sent: the ratio, or without one that of the calibration data.
-    state_bytes : float
-        Bytes of state per entry of a tensor.
-    """
-
-    codec: Codec
-    encode: Line
-    decode: Line
-    header: float
-    entry_bits: float
+    codec: Codec  #: The measurements also hold for its other ratios.
+    encode: Line  #: Seconds of an encode.
+    decode: Line  #: Seconds of adding a decoded frame to a tensor.
+    header: float  #: Bytes of a frame without entries.
+    entry_bits: float  #: Bits per entry, without the information bound of its position.
+    #: Share of the entries that is sent: the ratio, or without one that of the calibration data.
     share: float
-    state_bytes: float
+    state_bytes: float  #: Bytes of state per entry of a tensor.
 
     def __post_init__(self) -> None:
         if not isinstance(self.codec, Codec):
@@ -97,26 +74,13 @@ class CodecCost:
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """The cost of codecs on one machine.
+    """The cost of codecs on one machine."""
 
-    Attributes
-    ----------
-    codecs : mapping of str to CodecCost
-        By name.
-    cast_seconds : float
-        Seconds per entry of the casts to bfloat16 and back.
-    clear_seconds : float
-        Seconds per entry of writing zeros.
-    threads : int
-        Threads of an encode.
-    machine : mapping of str to str
-        Description of the machine.
-    """
-
-    codecs: Mapping[str, CodecCost]
-    cast_seconds: float
-    clear_seconds: float
-    threads: int
+    codecs: Mapping[str, CodecCost]  #: By name.
+    cast_seconds: float  #: Seconds per entry of the casts to bfloat16 and back.
+    clear_seconds: float  #: Seconds per entry of writing zeros.
+    threads: int  #: Threads of an encode.
+    #: Description of the machine.
     machine: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -137,13 +101,7 @@ class Calibration:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
-        """Return the calibration that `to_json` describes.
-
-        Raises
-        ------
-        ValueError
-            It is not a calibration, or one of another version.
-        """
+        """Return what `to_json` describes; a ValueError if of another kind or version."""
         if not isinstance(plain, dict) or "version" not in plain:
             raise ValueError("not a calibration: gradwire.cost.Calibration.save writes them")
         if plain["version"] != VERSION:
@@ -165,15 +123,7 @@ class Calibration:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read the file that `save` wrote.
-
-        Raises
-        ------
-        OSError
-            The file cannot be read.
-        ValueError
-            It has no calibration.
-        """
+        """Read the file that `save` wrote; a ValueError if it has none, an OSError as of `open`."""
         try:
             return cls.from_json(_files.read_json(path, _LARGEST))
         except ValueError as error:

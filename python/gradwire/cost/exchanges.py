@@ -25,27 +25,13 @@ FRONT, RESULT = 32, 32
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """One collective.
+    """One collective."""
 
-    Attributes
-    ----------
-    name : str
-        For tables.
-    sent : float
-        Mean of the bytes that a participant sends.
-    serial : float
-        Bytes on the longest path.
-    rounds : float
-        Messages on the longest path that wait for one another.
-    messages : float
-        Messages that the busiest participant sends.
-    """
-
-    name: str
-    sent: float
-    serial: float
-    rounds: float
-    messages: float
+    name: str  #: For tables.
+    sent: float  #: Mean of the bytes that a participant sends.
+    serial: float  #: Bytes on the longest path.
+    rounds: float  #: Messages on the longest path that wait for one another.
+    messages: float  #: Messages that the busiest participant sends.
 
 
 def ring_all_reduce(nbytes: float, ranks: int, name: str = "all-reduce") -> Phase:
@@ -68,42 +54,20 @@ def exchange_all(nbytes: float, ranks: int, name: str) -> Phase:
 
 @dataclasses.dataclass(frozen=True)
 class Exchange(abc.ABC):
-    """The base class of exchanges.
+    """The base class of exchanges."""
 
-    Attributes
-    ----------
-    divides : bool
-        Each rank of a node exchanges its share of a tensor with other nodes. Otherwise all ranks of
-        all nodes form one ring.
-    before, after : int
-        Number of first phases for which the encoding thread waits, and of last phases for which the
-        decoding thread waits.
-    slots : bool
-        Frames are sent in slots, which are longer.
-    sums : bool
-        Values are summed on the wire, in the quantizer's dtype.
-    factors : bool
-        Two factors of each matrix are sent instead of entries.
-    """
-
+    #: Each rank of a node exchanges its share of a tensor with other nodes. Otherwise all ranks of
+    #: all nodes form one ring.
     divides: ClassVar[bool] = True
-    slots: ClassVar[bool] = False
-    sums: ClassVar[bool] = False
-    factors: ClassVar[bool] = False
-    before: ClassVar[int] = 0
-    after: ClassVar[int] = 0
+    slots: ClassVar[bool] = False  #: Frames are sent in slots, which are longer.
+    sums: ClassVar[bool] = False  #: Values are summed on the wire, in the quantizer's dtype.
+    factors: ClassVar[bool] = False  #: Two factors of each matrix are sent instead of entries.
+    before: ClassVar[int] = 0  #: Number of first phases for which the encoding thread waits.
+    after: ClassVar[int] = 0  #: Number of last phases for which the decoding thread waits.
 
     @abc.abstractmethod
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
-        """Return the collectives of one bucket.
-
-        Parameters
-        ----------
-        payload : Payload
-            Of one participant.
-        ranks : int
-            Number of participants, at least 1.
-        """
+        """Return the collectives of one bucket, where each of 1 or more ranks has this payload."""
 
     @abc.abstractmethod
     def buffers(self, payload: Payload, ranks: int) -> float:

@@ -35,28 +35,14 @@ SLOT_BYTES = 40.0
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A way to average gradients.
+    """A way to average gradients."""
 
-    Attributes
-    ----------
-    name : str
-        For tables.
-    exchange : Exchange
-        How the ranks combine their values.
-    value_bits : float
-        Of dense values, without a codec.
-    cost : CodecCost or None
-        Of the codec, if there is one.
-    cast_seconds, clear_seconds : float
-        Per entry: of casts around a dense exchange, and of clearing the tensor to decode into.
-    """
-
-    name: str
-    exchange: Exchange
-    value_bits: float = 32.0
-    cost: CodecCost | None = None
-    cast_seconds: float = 0.0
-    clear_seconds: float = 0.0
+    name: str  #: For tables.
+    exchange: Exchange  #: How the ranks combine their values.
+    value_bits: float = 32.0  #: Of dense values, without a codec.
+    cost: CodecCost | None = None  #: Of the codec, if there is one.
+    cast_seconds: float = 0.0  #: Per entry: of casts around a dense exchange.
+    clear_seconds: float = 0.0  #: Per entry: of clearing the tensor to decode into.
 
     @property
     def state_bytes(self) -> float:
@@ -127,10 +113,7 @@ def bf16(calibration: Calibration | None = None) -> Method:
 def compressed(name: str, calibration: Calibration, exchange: Exchange | None = None) -> Method:
     """Return the calibrated codec of this name, with its own exchange or another one.
 
-    Raises
-    ------
-    ValueError
-        The calibration has no such codec, or its exchange has no model.
+    A ValueError if the calibration has no such codec, or its exchange no model.
     """
     if name not in calibration.codecs:
         known = ", ".join(calibration.codecs) or "none"

@@ -102,10 +102,7 @@ class Payload:
 def information_bits(numel: float, entries: float) -> float:
     """Return the bits per entry that positions take at least: ``log2 C(numel, entries) / entries``.
 
-    Parameters
-    ----------
-    numel, entries : float
-        Entries of the tensor, and those that are sent, ``0 < entries <= numel``.
+    Of ``numel`` entries of the tensor, ``entries`` are sent: ``0 < entries <= numel``.
     """
     if not 0.0 < entries <= numel:
         raise ValueError(f"entries must be above 0 and at most {numel:g}, got {entries:g}")

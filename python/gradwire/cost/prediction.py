@@ -93,41 +93,20 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """A step of one method.
-
-    Attributes
-    ----------
-    method : Method
-    network : Network
-    step : float
-        Seconds of a step.
-    exposed : float
-        Seconds that the exchange adds to a step.
-    sent, sent_inside : float
-        Bytes that a rank sends to other nodes, and inside its own.
-    memory : float
-        Most bytes that a rank keeps: states, and buffers of all exchanges.
-    distinct : float
-        Positions that at least one rank has selected.
-    timeline : Timeline
-        The backward pass.
-    exchanged : tuple of Exchanged
-        The exchange of each bucket, in the order in which they become ready.
-    buckets : tuple of Bucket
-        The times of each bucket.
-    """
+    """A step of one method."""
 
     method: Method
     network: Network
-    step: float
-    exposed: float
-    sent: float
-    sent_inside: float
-    memory: float
-    distinct: float
-    timeline: Timeline
+    step: float  #: Seconds of a step.
+    exposed: float  #: Seconds that the exchange adds to a step.
+    sent: float  #: Bytes that a rank sends to other nodes.
+    sent_inside: float  #: Bytes that a rank sends inside its own node.
+    memory: float  #: Most bytes that a rank keeps: states, and buffers of all exchanges.
+    distinct: float  #: Positions that at least one rank has selected.
+    timeline: Timeline  #: The backward pass.
+    #: The exchange of each bucket, in the order in which they become ready.
     exchanged: tuple[Exchanged, ...]
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[Bucket, ...]  #: The times of each bucket.
 
 
 def predict(

@@ -38,19 +38,10 @@ class Support:
         _validate.real("exponent", self.exponent)
 
     def union(self, density: float, ranks: int) -> float:
-        """Return the share of positions that at least one rank has selected.
+        """Return the share of positions that at least one of 1 or more ranks has selected.
 
-        Parameters
-        ----------
-        density : float
-            Share that one rank selects, in (0, 1].
-        ranks : int
-            Number of ranks, at least 1.
-
-        Returns
-        -------
-        float
-            At least ``density``, at most ``ranks * density`` and 1.
+        One rank selects ``density``, in (0, 1]. The union is at least that, and at most 1 and
+        ``ranks * density``.
         """
         density = _validate.unit_interval("density", density)
         ranks = _validate.integer("ranks", ranks, low=1)
@@ -66,41 +57,20 @@ class Support:
 
 @dataclasses.dataclass(frozen=True)
 class Exchanged:
-    """The cost of an exchange.
+    """The cost of an exchange."""
 
-    Attributes
-    ----------
-    seconds : float
-        From the last rank's start to the last rank's end, without encoding and decoding.
-    sent : float
-        Bytes that a rank sends to other nodes; in a flat network, all that it sends.
-    sent_inside : float
-        Bytes that a rank sends inside its node.
-    buffers : float
-        Bytes of a rank's buffers.
-    distinct : float
-        Positions that at least one participant has selected.
-    phases : tuple of Phase
-        Collectives between nodes.
-    inside : tuple of Phase
-        Collectives inside a node.
-    before, after : float
-        The part of ``seconds`` for which the encoding and the decoding thread wait; see
-        `gradwire.cost.Exchange`.
-    processor : float
-        Processor time of a rank, a part of ``seconds``.
-    """
-
+    #: From the last rank's start to the last rank's end, without encoding and decoding.
     seconds: float
-    sent: float
-    sent_inside: float
-    buffers: float
-    distinct: float
-    phases: tuple[Phase, ...]
-    inside: tuple[Phase, ...] = ()
+    sent: float  #: Bytes that a rank sends to other nodes; in a flat network, all that it sends.
+    sent_inside: float  #: Bytes that a rank sends inside its node.
+    buffers: float  #: Bytes of a rank's buffers.
+    distinct: float  #: Positions that at least one participant has selected.
+    phases: tuple[Phase, ...]  #: Collectives between nodes.
+    inside: tuple[Phase, ...] = ()  #: Collectives inside a node.
+    #: The part of ``seconds`` for which the encoding thread waits; see `gradwire.cost.Exchange`.
     before: float = 0.0
-    after: float = 0.0
-    processor: float = 0.0
+    after: float = 0.0  #: The same of the decoding thread.
+    processor: float = 0.0  #: Processor time of a rank, a part of ``seconds``.
 
 
 def simulate(

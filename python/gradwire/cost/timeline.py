@@ -10,47 +10,24 @@ _MIB = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """The times of one bucket, in seconds.
+    """The times of one bucket, in seconds."""
 
-    Attributes
-    ----------
-    backward : float
-        Backward pass from the previous bucket's gradients to this one's.
-    encode, exchange, decode : float
-        The exchange is on the link, the others on a processor.
-    before, after : float
-        Collectives that the encoding thread waits for before the exchange, and the decoding thread
-        after it.
-    processor : float
-        Processor time of all of these collectives.
-    """
-
-    backward: float
-    encode: float
-    exchange: float
-    decode: float
-    before: float = 0.0
-    after: float = 0.0
-    processor: float = 0.0
+    backward: float  #: Backward pass from the previous bucket's gradients to this one's.
+    encode: float  #: On a processor.
+    exchange: float  #: On the link.
+    decode: float  #: On a processor.
+    before: float = 0.0  #: Collectives that the encoding thread waits for before the exchange.
+    after: float = 0.0  #: Collectives that the decoding thread waits for after it.
+    processor: float = 0.0  #: Processor time of all of these collectives.
 
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """The course of a backward pass, in seconds from its start.
+    """The course of a backward pass, in seconds from its start."""
 
-    Attributes
-    ----------
-    end : float
-        When the last bucket is decoded.
-    backward : float
-        Duration of the backward pass alone.
-    exchanged : tuple of (float, float)
-        Start and end of each bucket's exchange.
-    """
-
-    end: float
-    backward: float
-    exchanged: tuple[tuple[float, float], ...]
+    end: float  #: When the last bucket is decoded.
+    backward: float  #: Duration of the backward pass alone.
+    exchanged: tuple[tuple[float, float], ...]  #: Start and end of each bucket's exchange.
 
     @property
     def exposed(self) -> float:
@@ -63,16 +40,8 @@ def ddp_buckets(numel: int, *, bucket_mb: float | None = None, itemsize: int = 4
 
     From the second step on, the first bucket has 1 MiB and the others 25 MiB by default; with
     ``bucket_mb``, all have that size. DDP's buckets end with a parameter; here they are exactly
-    full.
-
-    Parameters
-    ----------
-    numel : int
-        Entries of the model, at least 1.
-    bucket_mb : float, optional
-        ``bucket_cap_mb`` of DDP, in MiB, if set.
-    itemsize : int
-        Bytes of an entry of a gradient.
+    full. ``numel`` is the entries of the model, at least 1; ``bucket_mb`` is DDP's
+    ``bucket_cap_mb``, in MiB; ``itemsize`` the bytes of an entry of a gradient.
     """
     left = _validate.integer("numel", numel, low=1)
     mib = 25.0 if bucket_mb is None else _validate.positive("bucket_mb", bucket_mb)
@@ -90,15 +59,9 @@ def overlapped(buckets: Sequence[Bucket], *, shared: bool = False) -> Timeline:
 
     A bucket's encode begins when its gradients are ready and the previous encode has ended, its
     exchange when it is encoded and the previous exchange has ended, its decode likewise: two
-    threads and a link, each in the order of the buckets.
-
-    Parameters
-    ----------
-    buckets : sequence of Bucket
-        In the order in which they become ready.
-    shared : bool
-        Encodes, decodes and collectives take processor time from the backward pass, which waits for
-        them. Otherwise it has a device, or cores, of its own.
+    threads and a link, each in the order of the buckets, which is that in which they become ready.
+    With ``shared``, encodes, decodes and collectives take processor time from the backward pass,
+    which waits for them. Otherwise it has a device, or cores, of its own.
     """
     return _on_one_core(buckets) if shared else _apart(buckets)
 

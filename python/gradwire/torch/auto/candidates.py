@@ -28,16 +28,13 @@ DEFAULT = 0.01
 class Automatic:
     """What decisions are bounded by."""
 
-    codec: "Codec"
-    """At the least ratio."""
+    codec: "Codec"  # at the least ratio
     ratios: tuple[float, ...]
     """That may be used, from the largest; empty for a codec without a ratio."""
     owners: "Owners | None" = None
     """The exchange that may be used in place of the codec's own, an all-gather."""
-    halves: bool = True
-    """Ranks can add up in bfloat16."""
-    meets_late: bool = False
-    """Where ranks meet, a pass begins only after the backward pass."""
+    halves: bool = True  # ranks can add up in bfloat16
+    meets_late: bool = False  # where ranks meet, a pass begins only after the backward pass
 
 
 def choices_of(

@@ -15,11 +15,9 @@ from gradwire.torch.engine.step import Step
 class BucketPlace:
     """A bucket of the model; the codec applies to what is codable, bfloat16 to what is halvable."""
 
-    key: tuple[int, ...]
-    """The ids of its parameters."""
+    key: tuple[int, ...]  # the ids of its parameters
     numel: int
-    itemsize: int
-    """Bytes of an entry."""
+    itemsize: int  # bytes of an entry
     codable: bool
     halvable: bool
 
@@ -58,12 +56,9 @@ class BucketTimes:
     """One bucket in one pass, by the clock of this process."""
 
     ready: float
-    nbytes: float = 0.0
-    """That this rank sends."""
-    done: float = 0.0
-    """0 as long as it is under way."""
-    coded: bool = False
-    """The rest is among the marks of the step."""
+    nbytes: float = 0.0  # that this rank sends
+    done: float = 0.0  # 0 as long as it is under way
+    coded: bool = False  # the rest is among the marks of the step
     worked: float | None = None
     """When it was ready by the processor time of the thread that runs the backward pass; None if
     that is not all that the pass takes, as with several threads, or on a device."""
@@ -75,16 +70,12 @@ class PassRecord:
 
     timed: bool = True
     """Its buckets are noted, too. Places are of every pass: they tell that buckets are others."""
-    codes: bool = False
-    """Some bucket so far went by the codec."""
+    codes: bool = False  # some bucket so far went by the codec
     places: list[BucketPlace] = field(default_factory=list)
     buckets: list[BucketTimes] = field(default_factory=list)
-    step: Step | None = None
-    """What coded buckets belong to."""
-    complete: bool = False
-    """Its last bucket was handed in."""
-    end: float = 0.0
-    """When the next pass had its first bucket; 0 until then."""
+    step: Step | None = None  # what coded buckets belong to
+    complete: bool = False  # its last bucket was handed in
+    end: float = 0.0  # when the next pass had its first bucket; 0 until then
 
     def own(self) -> list[float]:
         """Return when each bucket would have been ready if the thread had not been held up."""
