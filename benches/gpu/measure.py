@@ -27,7 +27,7 @@ from benches.compare.timing import Clock, Tick, interleave
 from benches.harness import results
 from gradwire.presets import PRESETS, Preset
 from gradwire.quantize import BFloat16
-from gradwire.torch.backends.cuda.kernels import ADD
+from gradwire.torch.backends.cuda.encoding import ADD
 from gradwire.torch.backends.cuda.operators import EncodePlan, operators, takes
 from gradwire.torch.backends.cuda.states import DeviceState
 from gradwire.torch.cuda import status

@@ -10,7 +10,7 @@ import gradwire
 import gradwire.torch
 from gradwire.torch import backends
 from gradwire.torch.backends import cpu, cuda
-from gradwire.torch.backends.cuda import kernels
+from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.cuda import status
 from tests.presets.examples import made, names, presets
 from tests.support import same_state
@@ -77,7 +77,7 @@ def test_kernels_write_a_bucket_of_all_presets_as_the_cpu_does(tensor):
     limits = [codec.max_encoded_len(n) for codec, n in zip(codecs, numels, strict=True)]
     out = torch.empty(sum(limits) + 16 * len(limits), dtype=torch.uint8, device="cuda")
     for _ in range(3):
-        rows = kernels.encode(codecs, there, ends, limits, flat.cuda(), 1.0, out)
+        rows = encoding.encode(codecs, there, ends, limits, flat.cuda(), 1.0, out)
         frames = [
             bytes(cpu.encode(codec, flat[begin:end], state, None))
             for codec, state, (begin, end) in zip(

@@ -131,7 +131,7 @@ def on_device(monkeypatch):
     monkeypatch.setattr(dispatch, "_STAGED", cuda)
     monkeypatch.setattr(operators, "_device", "late")
     library = operators.operators()
-    for module in (cuda.kernels, operators, cuda.states):
+    for module in (cuda.encoding, operators, cuda.states):
         monkeypatch.setattr(module, "operators", lambda: Operators(library))
     monkeypatch.setattr(Staging, "_asynchronous", lambda self, host: True)
     monkeypatch.setattr(Staging, "future", lambda self: Handed())
@@ -154,12 +154,12 @@ class Run:
         collectives = Collectives() if there else AtOnce()
         self.collectives = collectives
         self.put = Late if there else torch.clone
-        carriers = {"late": "nccl"} if there else {}
+        device_backends = {"late": "nccl"} if there else {}
         exchange = build(
             codec.exchange,
             collectives,
             lambda: None,
-            carriers,
+            device_backends,
             check_result=False,
             postpones=not codec.memory.undoable,
         )
@@ -237,7 +237,7 @@ def test_memory_is_kept_from_other_uses_until_the_receiving_thread_is_done(on_de
     found = Run(CODECS["gather"], there=True)
     found.step(0)
     found.end()
-    kept = [each for each, _ in (*found.exchange._slots._free, *found.exchange._gathers._free)]
+    kept = [each for each, _ in (*found.exchange._frames._free, *found.exchange._buffers._free)]
     assert kept
     assert all(each.device.type == "late" for each in kept)
     noted = {at for at, stream in late.records if stream is on_device._up}

@@ -53,12 +53,12 @@ def test_ranks_may_be_bound_to_devices(model, monkeypatch):
 def test_frames_stay_on_devices_of_a_kind_only_if_they_can_on_all(model, monkeypatch):
     monkeypatch.setattr(groups, "_BY_HOST", ())
     monkeypatch.setattr(
-        backends, "backend_for", lambda each: SimpleNamespace(carries=each.numel() == 1)
+        backends, "backend_for", lambda each: SimpleNamespace(can_stay_on_device=each.numel() == 1)
     )
     made = groups.ProcessGroups(torch.distributed.group.WORLD, None)
     one, other = torch.zeros(1), torch.zeros(2)
-    assert made.carriers([one, one]) == {"cpu": "gloo"}
-    assert made.carriers([one, other]) == made.carriers([other, one]) == {}
+    assert made.device_backends([one, one]) == {"cpu": "gloo"}
+    assert made.device_backends([one, other]) == made.device_backends([other, one]) == {}
 
 
 def test_ranks_are_connected_on_each_device_before_a_backward_pass_needs_them(model, monkeypatch):

@@ -106,7 +106,7 @@ class TestChoice:
         functions = {each for each in vars(dispatch.Backend) if not each.startswith("_")}
         assert {"encode", "decode_add", "init_state", "rollback", "bucket"} <= functions
         for each in (cpu, cuda, host):
-            assert {*functions, "name", "waits", "carries"} <= {*vars(each)}
+            assert {*functions, "name", "waits", "can_stay_on_device"} <= {*vars(each)}
             assert each.name == each.__name__.rpartition(".")[2]
             assert issubclass(type(each.bucket(torch.zeros(3))), Bucket)
 

@@ -122,14 +122,14 @@ def crossed(rank: int, world_size: int, device: str, exchange: str) -> dict[str,
 
 
 def split(rank: int, world_size: int) -> list[dict[str, str]]:
-    """Return the carriers of a part of the ranks and of all, then with ranks bound to devices."""
+    """Return the device backends of some ranks and of all, then with ranks bound to devices."""
     tensors = [torch.zeros(3)]
     world: Any = dist.group.WORLD
     part: Any = dist.new_group([rank], backend="carrier", use_local_synchronization=True)
     groups = [ProcessGroups(part, None), ProcessGroups(world, None)]
-    found = [each.carriers(tensors) for each in groups]
+    found = [each.device_backends(tensors) for each in groups]
     with patch.object(type(world), "bound_device_id", torch.device("cpu")):
-        return [*found, *(each.carriers(tensors) for each in groups)]
+        return [*found, *(each.device_backends(tensors) for each in groups)]
 
 
 def disagreeing(rank: int, world_size: int) -> str:

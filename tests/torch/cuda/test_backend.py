@@ -59,13 +59,13 @@ def emulated():
 def kernels(monkeypatch):
     """How often kernels have encoded."""
     calls = []
-    real = cuda.kernels.encode
+    real = cuda.encoding.encode
 
     def counted(codecs, *rest, **options):
         calls.append(len(codecs))
         return real(codecs, *rest, **options)
 
-    monkeypatch.setattr(cuda.kernels, "encode", counted)
+    monkeypatch.setattr(cuda.encoding, "encode", counted)
     return calls
 
 
@@ -510,7 +510,7 @@ class TestRoom:
             limits = [codec.max_encoded_len(numel) for numel in numels]
             room = torch.full((64 + sum(limits) + 64,), 9, dtype=torch.uint8)
             out, codecs = room[64 : 64 + sum(limits)], [codec] * len(states)
-            rows = cuda.kernels.encode(codecs, states, ends, limits, tensor(0), 1.0, out)
+            rows = cuda.encoding.encode(codecs, states, ends, limits, tensor(0), 1.0, out)
             expected = b"".join(
                 bytes(
                     cpu.encode(codec, tensor(0)[start:stop], codec.init_state(stop - start), None)
@@ -528,9 +528,9 @@ class TestRoom:
         room = torch.zeros(limit + 64, dtype=torch.uint8)
         for out, said in ((room[: limit - 1], f"{limit} bytes"), (room[8:], "multiple of 16")):
             with pytest.raises(RuntimeError, match=said):
-                cuda.kernels.encode([codec], [state], [0, N], [limit], tensor(0), 1.0, out)
+                cuda.encoding.encode([codec], [state], [0, N], [limit], tensor(0), 1.0, out)
         assert state.step == 0
-        rows = cuda.kernels.encode([codec], [state], [0, N], [limit], tensor(0), 1.0, room)
+        rows = cuda.encoding.encode([codec], [state], [0, N], [limit], tensor(0), 1.0, room)
         assert rows[0, 0] > 0
 
 

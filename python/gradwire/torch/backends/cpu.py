@@ -25,7 +25,7 @@ from gradwire.state import State
 
 name = "cpu"
 waits = False
-carries = False
+can_stay_on_device = False
 
 INPUTS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 OUTPUTS = (torch.float32,)
@@ -174,9 +174,9 @@ def rollback(states: Sequence[State]) -> None:
 # Buckets -----------------------------------------------------------------------------------------
 
 
-def bucket(buffer: torch.Tensor, carried: bool = False) -> "Bucket":
+def bucket(buffer: torch.Tensor, on_device: bool = False) -> "Bucket":
     """Return a bucket that is its buffer."""
-    del carried  # where the frames are, in any case
+    del on_device  # where the frames are, in any case
     return Bucket(buffer, torch.futures.Future())
 
 

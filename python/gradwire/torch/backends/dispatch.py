@@ -22,7 +22,9 @@ class Backend(Protocol):
 
     name: str
     waits: bool  # whether reading a number of a tensor makes a thread wait for the device
-    carries: bool  # whether frames can stay on the device, if collectives take them from there
+    can_stay_on_device: (
+        bool  # whether frames can stay on the device, if collectives take them from there
+    )
 
     def encode(
         self, codec: Codec, tensor: torch.Tensor, state: State | None, max_nbytes: int | None, /
@@ -60,10 +62,10 @@ class Backend(Protocol):
     def rollback(self, states: Sequence[State], /) -> None:
         """Undo the last encode of each state, as `gradwire.State.rollback`."""
 
-    def bucket(self, buffer: torch.Tensor, carried: bool = False, /) -> Bucket:
+    def bucket(self, buffer: torch.Tensor, on_device: bool = False, /) -> Bucket:
         """Return the bucket of a buffer of gradients. Does not wait for the device.
 
-        If its frames are `carried`, they stay on the device: only if the backend carries them.
+        Frames may be asked to stay `on_device` only if they can.
         """
 
 

@@ -26,7 +26,7 @@ from gradwire.torch.backends.cpu import BYTES, INPUTS, OUTPUTS, FrameBytes, chec
 
 name = "host"
 waits = True
-carries = False
+can_stay_on_device = False
 init_state, rollback = cpu.init_state, cpu.rollback
 
 _STREAMS = ("Event", "Stream", "current_stream", "device", "stream")
@@ -274,9 +274,9 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 # Buckets -----------------------------------------------------------------------------------------
 
 
-def bucket(buffer: torch.Tensor, carried: bool = False) -> "HostBucket":
+def bucket(buffer: torch.Tensor, on_device: bool = False) -> "HostBucket":
     """Return a bucket that will be copied once its gradients are there."""
-    del carried  # frames are where the core is
+    del on_device  # frames are where the core is
     return HostBucket(buffer)
 
 

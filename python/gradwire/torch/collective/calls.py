@@ -60,12 +60,12 @@ def connect(transport: Transport, like: Sequence[torch.Tensor]) -> Engine:
     Tensors to come are on the devices of those given. The transport is left if this fails.
     """
     with left_on_error(transport):
-        carriers = transport.carriers(like)
+        device_backends = transport.device_backends(like)
         messages = transport.make()
-        agree(messages, "connected", {"carriers of frames": carriers})
-        frames = transport.make(carriers)
-        transport.connect(frames, carriers, like)
-        exchange = ExchangeRouter(frames, transport.make(), carriers)
+        agree(messages, "connected", {"carriers of frames": device_backends})
+        frames = transport.make(device_backends)
+        transport.connect(frames, device_backends, like)
+        exchange = ExchangeRouter(frames, transport.make(), device_backends)
         place = RankTopology.alone(messages.rank, messages.size)
         return Engine(exchange, ControlChannel(messages), place, transport)
 

@@ -131,23 +131,23 @@ def _connect(
     """Connect the ranks, once they agree on options and parameters; if not, leave the transport."""
     scaled = options.scaled
     with left_on_error(transport):
-        carriers = transport.carriers(named.values())
+        device_backends = transport.device_backends(named.values())
         levels = transport if isinstance(transport, Hierarchy) else None
         messages = transport.make() if levels is None else levels.messages()
-        facts = {**options.facts(named, sparse), **more, "carriers of frames": carriers}
+        facts = {**options.facts(named, sparse), **more, "carriers of frames": device_backends}
         facts["hierarchy"] = None if levels is None else (levels.nodes, levels.shares)
         agree(messages, "attached", facts)
-        frames = transport.make(carriers)
-        transport.connect(frames, carriers, named.values())
+        frames = transport.make(device_backends)
+        transport.connect(frames, device_backends, named.values())
         exchange: Exchange
         if options.owners_of(frames.size) is not None:
-            exchange = AutoExchangeRouter(frames, transport.make(), carriers)
+            exchange = AutoExchangeRouter(frames, transport.make(), device_backends)
         else:
             exchange = build(
                 options.assignment.exchange,
                 frames,
                 transport.make,
-                carriers,
+                device_backends,
                 check_result=scaled,
                 postpones=any(not each.memory.undoable for each in options.assignment.codecs),
             )
@@ -155,15 +155,15 @@ def _connect(
         if levels is None:
             place = RankTopology.alone(messages.rank, messages.size)
         else:
-            inside = levels.local(carriers)
-            transport.connect(inside, carriers, named.values())
+            inside = levels.local(device_backends)
+            transport.connect(inside, device_backends, named.values())
             place = levels.place(messages, frames, inside)
             if share_of is not None:
                 starts = {name: share_of(name, tensor).start for name, tensor in named.items()}
                 confirm = Confirmation(inside, place, starts)
             else:
-                gather = levels.local(carriers)
-                transport.connect(gather, carriers, named.values())
+                gather = levels.local(device_backends)
+                transport.connect(gather, device_backends, named.values())
                 exchange = HierarchicalExchange(
                     exchange, inside, gather, place, check_result=scaled
                 )

@@ -15,7 +15,7 @@ from gradwire.torch.engine.backward import AutoControl, BackwardPasses
 from gradwire.torch.engine.bucket_contents import BucketContentsCache
 from gradwire.torch.engine.config import Codecs, Options
 from gradwire.torch.engine.engine import Engine
-from gradwire.torch.engine.local_gradients import flat_buckets, used_anywhere
+from gradwire.torch.engine.local_gradients import exchange_local
 from gradwire.torch.engine.metrics import build_report, figures
 from gradwire.torch.engine.optimizer_link import OptimizerLink
 from gradwire.torch.engine.parameter import ParameterSlot
@@ -523,7 +523,7 @@ class Handle:
                 self._place,
                 self._engine.exchange.times,
                 self._counters,
-                self._engine.exchange.carriers,
+                self._engine.exchange.device_backends,
                 self.step,
                 residuals=residuals,
                 decision=self._options.idle(slots, self._place) if auto is None else auto.reason,
@@ -594,13 +594,7 @@ class Handle:
             )
         self._passes.check_unbroken()
         self._pipeline.flush()
-        with self._engine.control.act("step()") as channel:
-            buckets = flat_buckets(used_anywhere(channel, list(self._parameters.values())))
-        for bucket in buckets:
-            bucket.read()
-        self._passes.exchange([(bucket.tensors, bucket.buffer) for bucket in buckets])
-        for bucket in buckets:  # none has changed if that has failed
-            bucket.write()
+        exchange_local(self._passes.exchange, self._engine.control, self._parameters.values())
 
     def _compressed(self) -> dict[str, ParameterSlot]:
         return {name: slot for name, slot in self._parameters.items() if slot.has_state}

@@ -1,12 +1,16 @@
-"""Gradients that are in ``.grad``: flat buffers of them are exchanged outside of a pass."""
+"""Gradients that are in ``.grad``, as after ``no_sync()``: exchanged outside of a backward pass."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import torch
 
+from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.parameter import BUCKET_NBYTES, ParameterSlot, strides_of
 from gradwire.torch.engine.sharding import as_gradient, laid_out, local
 from gradwire.torch.transport import Channel
+
+Flat: TypeAlias = tuple[Sequence[torch.Tensor], torch.Tensor]  # parameters, their flat gradients
 
 
 class FlatGradients:
@@ -56,7 +60,22 @@ class FlatGradients:
                 gradient.mul_(factor)
 
 
-def used_anywhere(channel: Channel, parameters: Sequence[ParameterSlot]) -> list[ParameterSlot]:
+def exchange_local(
+    average: Callable[[Sequence[Flat]], None],
+    control: ControlChannel,
+    parameters: Iterable[ParameterSlot],
+) -> None:
+    """Average the gradients that are in ``.grad`` on some rank. A collective."""
+    with control.act("step()") as channel:
+        buckets = _flat_buckets(_used_anywhere(channel, list(parameters)))
+    for bucket in buckets:
+        bucket.read()
+    average([(bucket.tensors, bucket.buffer) for bucket in buckets])
+    for bucket in buckets:  # none has changed if that has failed
+        bucket.write()
+
+
+def _used_anywhere(channel: Channel, parameters: Sequence[ParameterSlot]) -> list[ParameterSlot]:
     """Return the parameters that have a gradient on some rank, in their order. A collective.
 
     Raises a ValueError, on all ranks, if a gradient is sparse on some rank.
@@ -75,7 +94,7 @@ def used_anywhere(channel: Channel, parameters: Sequence[ParameterSlot]) -> list
     return used
 
 
-def flat_buckets(parameters: Iterable[ParameterSlot]) -> list[FlatGradients]:
+def _flat_buckets(parameters: Iterable[ParameterSlot]) -> list[FlatGradients]:
     """Return flat buffers for the gradients of these parameters, of one dtype each."""
     by_dtype: dict[torch.dtype, list[ParameterSlot]] = {}
     buckets = []

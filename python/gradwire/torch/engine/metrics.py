@@ -209,7 +209,7 @@ def build_report(
     place: RankTopology,
     times: StepTimes,
     counters: Counters,
-    carriers: Mapping[str, str],
+    device_backends: Mapping[str, str],
     step: int,
     *,
     residuals: bool,
@@ -218,9 +218,9 @@ def build_report(
 ) -> Report:
     """Return a report on these parameters, whose counters come in the same order.
 
-    The norms of residuals are computed if asked for, which reads each of them once. ``carriers``
-    are those of the exchange, ``codec`` is what was attached, and ``decision`` and ``schedule`` say
-    why buckets are averaged as they are, and where the schedule is.
+    The norms of residuals are computed if asked for, which reads each of them once. ``codec`` is
+    what was attached, and ``decision`` and ``schedule`` say why buckets are averaged as they are,
+    and where the schedule is.
     """
     parameters = list(parameters)
     norms = [
@@ -231,7 +231,7 @@ def build_report(
         rank=place.rank,
         world_size=place.size,
         codec=repr(codec),
-        carried_by=", ".join(sorted(set(carriers.values()))) or "gloo",
+        carried_by=", ".join(sorted(set(device_backends.values()))) or "gloo",
         **figures(times, counters, place.nodes, step),
         residual_norm=math.hypot(*known) if residuals else None,
         state_bytes=sum(each.nbytes for each in parameters),

@@ -103,7 +103,7 @@ class ExchangePipeline:
         """Enqueue a flat buffer; return the future of its average, in place. See `BucketTask`."""
         if self.forked:
             raise ExchangeError("this process was forked after attach(): it is no rank")
-        on_device = buffer.device.type in self._exchange.carriers
+        on_device = buffer.device.type in self._exchange.device_backends
         bucket = backends.backend_for(buffer).bucket(buffer, on_device)
         now = time.perf_counter()
         self._tasks.put(BucketTask(layout, bucket, step, last, read_scale, now, unused))

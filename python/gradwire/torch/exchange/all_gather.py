@@ -95,12 +95,12 @@ class AllGatherExchange(ExchangeBase):
     def __init__(
         self,
         channel: Channel,
-        carriers: Mapping[str, str],
+        device_backends: Mapping[str, str],
         *,
         check_result: bool,
         mean: Literal["ranks", "senders"],
     ) -> None:
-        super().__init__(channel, carriers, check_result=check_result)
+        super().__init__(channel, device_backends, check_result=check_result)
         self._mean = mean
 
     # The sending thread -----------------------------------------------------------------------

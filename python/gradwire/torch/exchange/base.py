@@ -39,7 +39,7 @@ class Exchange(Protocol):
         """Whether buckets keep their gradients, and states stay as they are, until `complete`."""
 
     @property
-    def carriers(self) -> Mapping[str, str]:
+    def device_backends(self) -> Mapping[str, str]:
         """The kinds of devices on which frames stay, with what moves them."""
 
     def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
@@ -79,13 +79,13 @@ class ExchangeBase(abc.ABC):
     def __init__(
         self,
         channel: Channel,
-        carriers: Mapping[str, str],
+        device_backends: Mapping[str, str],
         *,
         check_result: bool,
         second: Channel | None = None,
     ) -> None:
         self._channels: tuple[Channel, Channel | None] | None = channel, second
-        self.carriers = carriers
+        self.device_backends = device_backends
         self._check_result = check_result
         self.world_size = channel.size
         self.rank = channel.rank

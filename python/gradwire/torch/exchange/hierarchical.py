@@ -50,7 +50,7 @@ class HierarchicalExchange:
         self._between = between
         self.times = between.times  # which also count what goes inside the node
         self.postpones = between.postpones
-        self.carriers = between.carriers
+        self.device_backends = between.device_backends
         self._scatter: LocalChannel | None = scatter
         self._gather: Channel | None = gather
         self._place = place
@@ -110,7 +110,7 @@ class HierarchicalExchange:
             memory = share = torch.empty(0, dtype=dtype, device=bucket.buffer.device)
         for each in buffers:  # to this thread, which works in its own order
             self._sums.give(each)
-        own = backends.backend_for(share).bucket(share, share.device.type in self.carriers)
+        own = backends.backend_for(share).bucket(share, share.device.type in self.device_backends)
         return replace(task, bucket=own), memory, nbytes // place.shares * (place.shares - 1)
 
     # The receiving thread ---------------------------------------------------------------------

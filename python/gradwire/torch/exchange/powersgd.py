@@ -52,13 +52,13 @@ class PowerSGDExchange(ExchangeBase):
     def __init__(
         self,
         channel: Channel,
-        carriers: Mapping[str, str],
+        device_backends: Mapping[str, str],
         *,
         check_result: bool,
         second: Channel,
         rank: int,
     ) -> None:
-        super().__init__(channel, carriers, check_result=check_result, second=second)
+        super().__init__(channel, device_backends, check_result=check_result, second=second)
         self._columns = rank
 
     # The sending thread -----------------------------------------------------------------------

@@ -23,7 +23,7 @@ def build(
     part: Part,
     channel: Channel,
     another: Callable[[], Channel],
-    carriers: Mapping[str, str],
+    device_backends: Mapping[str, str],
     *,
     check_result: bool,
     postpones: bool,
@@ -36,10 +36,10 @@ def build(
     """
     if isinstance(part, AllGather):
         kind = DeferredAllGather if postpones else AllGatherExchange
-        return kind(channel, carriers, check_result=check_result, mean=part.mean)
+        return kind(channel, device_backends, check_result=check_result, mean=part.mean)
     if isinstance(part, LowRank):
         return PowerSGDExchange(
-            channel, carriers, check_result=check_result, second=another(), rank=part.rank
+            channel, device_backends, check_result=check_result, second=another(), rank=part.rank
         )
     if isinstance(part, Owners):
         if not hasattr(channel, "all_to_all"):
@@ -49,7 +49,7 @@ def build(
             )
         return OwnerExchange(channel, {}, check_result=check_result, second=another())
     summed = AllReduceExchange if isinstance(part, AllReduce) else LeaderExchange
-    return summed(channel, carriers, check_result=check_result, second=another())
+    return summed(channel, device_backends, check_result=check_result, second=another())
 
 
 class ExchangeRouter:
@@ -61,9 +61,11 @@ class ExchangeRouter:
 
     postpones: ClassVar[bool] = True
 
-    def __init__(self, channel: Channel, second: Channel, carriers: Mapping[str, str]) -> None:
+    def __init__(
+        self, channel: Channel, second: Channel, device_backends: Mapping[str, str]
+    ) -> None:
         self._channels: tuple[Channel, Channel] | None = channel, second
-        self.carriers = carriers
+        self.device_backends = device_backends
         self.times = StepTimes()
         self._exchanges: dict[tuple[Part, bool], ExchangeBase] = {}
 
@@ -98,7 +100,7 @@ class ExchangeRouter:
                 part,
                 channel,
                 lambda: second,
-                self.carriers,
+                self.device_backends,
                 check_result=False,
                 postpones=not undoable,
             )

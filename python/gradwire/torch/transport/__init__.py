@@ -4,14 +4,20 @@ The reducer asks a `Transport` for channels, and starts the same collectives in 
 every rank. It does not know which library moves the bytes.
 """
 
-from gradwire.torch.transport.channel import NO_CARRIERS, Channel, LocalChannel, Transport, Work
+from gradwire.torch.transport.channel import (
+    NO_DEVICE_BACKENDS,
+    Channel,
+    LocalChannel,
+    Transport,
+    Work,
+)
 from gradwire.torch.transport.process_group import ProcessGroupChannel, ProcessGroups
 from gradwire.torch.transport.secret import Secret
 from gradwire.torch.transport.store import Gloo, Store, stores
 from gradwire.torch.transport.topology import Hierarchy, Levels, RankTopology, parse_hierarchy
 
 __all__ = [
-    "NO_CARRIERS",
+    "NO_DEVICE_BACKENDS",
     "Channel",
     "Gloo",
     "Hierarchy",

@@ -12,7 +12,7 @@ import torch
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.transport import messages
 
-NO_CARRIERS: Mapping[str, str] = MappingProxyType({})  # frames are on the host
+NO_DEVICE_BACKENDS: Mapping[str, str] = MappingProxyType({})  # frames are on the host
 _PATIENCE = 5.0  # seconds to wait for collectives in progress when channels are closed
 
 
@@ -124,21 +124,21 @@ class LocalChannel(Channel):
 class Transport(Protocol):
     """Makes the channels of one attachment, and closes them."""
 
-    def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
+    def device_backends(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
         """Return what moves frames on the devices of these tensors, by kind of device.
 
         As ``{"cuda": "nccl"}``. What is not named has its frames on the host, as all by default.
         """
         return {}
 
-    def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> Channel:
+    def make(self, device_backends: Mapping[str, str] = NO_DEVICE_BACKENDS) -> Channel:
         """Make a channel, which takes tensors of these devices too. A collective.
 
         Raises an ExchangeError if the ranks could not be connected; so does `connect`.
         """
 
     def connect(
-        self, channel: Channel, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]
+        self, channel: Channel, device_backends: Mapping[str, str], tensors: Iterable[torch.Tensor]
     ) -> None:
         """Connect the ranks of a channel on the devices of these tensors. A collective.
 

@@ -11,7 +11,7 @@ import torch
 from typing_extensions import override
 
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.transport.channel import NO_CARRIERS, Channel, Transport, Work
+from gradwire.torch.transport.channel import NO_DEVICE_BACKENDS, Channel, Transport, Work
 
 try:
     import horovod.torch as hvd
@@ -279,12 +279,12 @@ class HorovodTransport(Transport):
         self._timeout = timeout
 
     @override
-    def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
+    def device_backends(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
         """Return what moves frames: Horovod, from the memory of the host."""
         return {"cpu": "horovod"}
 
     @override
-    def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> HorovodChannel:
+    def make(self, device_backends: Mapping[str, str] = NO_DEVICE_BACKENDS) -> HorovodChannel:
         """Make a channel. It costs nothing: a channel is a name."""
         return HorovodChannel(self._set, self._timeout)
 

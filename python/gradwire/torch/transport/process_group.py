@@ -12,7 +12,13 @@ from typing_extensions import override
 from gradwire.torch import backends
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.transport import p2p
-from gradwire.torch.transport.channel import NO_CARRIERS, Channel, LocalChannel, Work, close_in_time
+from gradwire.torch.transport.channel import (
+    NO_DEVICE_BACKENDS,
+    Channel,
+    LocalChannel,
+    Work,
+    close_in_time,
+)
 
 _ABSENT = re.compile(r"wait timeout(?: after \d+ ?ms, keys: \S*/(\d+))?$", re.IGNORECASE)
 """A wait for the address of a rank of a new group, which that rank has never written."""
@@ -160,7 +166,7 @@ class ProcessGroups:
         """Make no more groups, and forget the given one, which may then be collected."""
         self._given = None
 
-    def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
+    def device_backends(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
         """Return what moves frames on the device of these tensors, by kind of device.
 
         That is the backend of the given group for that device, as ``{"cuda": "nccl"}``, if frames
@@ -171,14 +177,16 @@ class ProcessGroups:
         world = dist.group.WORLD
         if not self._whole and getattr(world, "bound_device_id", None) is not None:
             return {}
-        found = [(each.device.type, backends.backend_for(each).carries) for each in tensors]
+        found = [
+            (each.device.type, backends.backend_for(each).can_stay_on_device) for each in tensors
+        ]
         # One device of a kind may not run the kernels.
-        there = {kind for kind, _ in found} - {kind for kind, carries in found if not carries}
+        there = {kind for kind, _ in found} - {kind for kind, stays in found if not stays}
         config = dist.BackendConfig(dist.get_backend_config(self._over))
         known = config.get_device_backend_map().items()
         return {kind: by for kind, by in known if kind in there and by not in _BY_HOST}
 
-    def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> ProcessGroupChannel:
+    def make(self, device_backends: Mapping[str, str] = NO_DEVICE_BACKENDS) -> ProcessGroupChannel:
         """Make another group, which takes tensors of these devices too. A collective.
 
         Returns once all ranks have the group: whoever left it before would end the connections
@@ -187,7 +195,7 @@ class ProcessGroups:
         timeout = self._timeout
         if timeout is None:
             timeout = _timeout(self._over)
-        kinds = {"cpu": "gloo", **carriers}
+        kinds = {"cpu": "gloo", **device_backends}
         bound = getattr(dist.group.WORLD, "bound_device_id", None)
         if bound is not None:  # torch asks every group what moves tensors of that device
             kinds.setdefault(bound.type, "gloo")
@@ -221,7 +229,7 @@ class ProcessGroups:
         return channel
 
     def connect(
-        self, channel: Channel, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]
+        self, channel: Channel, device_backends: Mapping[str, str], tensors: Iterable[torch.Tensor]
     ) -> None:
         """Connect the ranks of a channel on the devices of these tensors. A collective.
 
@@ -229,7 +237,7 @@ class ProcessGroups:
         for the device: not in the middle of a backward pass.
         """
         for device in dict.fromkeys(each.device for each in tensors):
-            by = carriers.get(device.type)
+            by = device_backends.get(device.type)
             if by is None:
                 continue
             one = torch.ones(1, device=device)

@@ -14,7 +14,13 @@ from typing_extensions import override
 
 from gradwire.torch.errors import ExchangeError, MembershipError
 from gradwire.torch.transport import p2p
-from gradwire.torch.transport.channel import NO_CARRIERS, Channel, Transport, Work, close_in_time
+from gradwire.torch.transport.channel import (
+    NO_DEVICE_BACKENDS,
+    Channel,
+    Transport,
+    Work,
+    close_in_time,
+)
 from gradwire.torch.transport.secret import Secret
 
 stores: Any = dist  # whose stores and bare backends are not among its exported types
@@ -98,7 +104,7 @@ class Gloo(Transport):
         self.connected = False  # whether this rank has reached all others at least once
 
     @override
-    def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> GlooChannel:
+    def make(self, device_backends: Mapping[str, str] = NO_DEVICE_BACKENDS) -> GlooChannel:
         """Make a channel. A collective.
 
         Raises an ExchangeError if Gloo could not connect the ranks, a MembershipError if somebody

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from gradwire.torch.transport.channel import NO_CARRIERS, Channel
+from gradwire.torch.transport.channel import NO_DEVICE_BACKENDS, Channel
 from gradwire.torch.transport.process_group import ProcessGroupChannel, ProcessGroups
 
 Levels: TypeAlias = int | str | DeviceMesh | tuple[dist.ProcessGroup, dist.ProcessGroup]
@@ -142,27 +142,27 @@ class Hierarchy:
         self._inside = ProcessGroups(over, timeout, inside)
         self._across = ProcessGroups(over, timeout, across)
 
-    def carriers(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
+    def device_backends(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
         """Return what moves frames on the device of these tensors, as `ProcessGroups` does."""
-        return self._across.carriers(tensors)
+        return self._across.device_backends(tensors)
 
     def messages(self) -> ProcessGroupChannel:
         """Make a channel over all ranks. A collective."""
         return self._everyone.make()
 
-    def local(self, carriers: Mapping[str, str] = NO_CARRIERS) -> ProcessGroupChannel:
+    def local(self, device_backends: Mapping[str, str] = NO_DEVICE_BACKENDS) -> ProcessGroupChannel:
         """Make a channel inside this node. A collective of its ranks."""
-        return self._inside.make(carriers)
+        return self._inside.make(device_backends)
 
-    def make(self, carriers: Mapping[str, str] = NO_CARRIERS) -> ProcessGroupChannel:
+    def make(self, device_backends: Mapping[str, str] = NO_DEVICE_BACKENDS) -> ProcessGroupChannel:
         """Make a channel between the nodes. A collective of the ranks with this share."""
-        return self._across.make(carriers)
+        return self._across.make(device_backends)
 
     def connect(
-        self, channel: Channel, carriers: Mapping[str, str], tensors: Iterable[torch.Tensor]
+        self, channel: Channel, device_backends: Mapping[str, str], tensors: Iterable[torch.Tensor]
     ) -> None:
         """Connect a channel on the devices of these tensors, as `ProcessGroups` does."""
-        self._across.connect(channel, carriers, tensors)
+        self._across.connect(channel, device_backends, tensors)
 
     def place(self, messages: Channel, across: Channel, inside: Channel) -> RankTopology:
         """Return this rank's place. A collective of all ranks.

@@ -25,7 +25,7 @@ from gradwire.torch.backends.cpu import (
     check,
     check_out,
 )
-from gradwire.torch.backends.cuda import kernels
+from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.backends.cuda.buckets import bucket
 from gradwire.torch.backends.cuda.operators import are_for, stateless, takes
 from gradwire.torch.backends.cuda.states import DeviceState, init_state, rollback
@@ -33,7 +33,7 @@ from gradwire.torch.backends.host import number, overlap
 
 __all__ = [
     "bucket",
-    "carries",
+    "can_stay_on_device",
     "decode",
     "decode_add",
     "encode",
@@ -47,7 +47,7 @@ __all__ = [
 
 name = "cuda"
 waits = True
-carries = True
+can_stay_on_device = True
 
 
 def encode(
@@ -101,7 +101,7 @@ def _encoded(
         limit = min(limit, _validate.integer("max_nbytes", max_nbytes, low=0))
     flat = tensor.detach().view(-1)
     frame = torch.empty(limit, dtype=torch.uint8, device=tensor.device)
-    rows = kernels.encode([codec], [state], [0, flat.numel()], [limit], flat, 1.0, frame)
+    rows = encoding.encode([codec], [state], [0, flat.numel()], [limit], flat, 1.0, frame)
     return frame[: int(rows[0, 0])] if len(rows) else None
 
 
@@ -123,10 +123,12 @@ def decode(frame: FrameBytes, out: torch.Tensor | None, max_numel: int | None) -
         # The host looks at the frame before so much memory is taken.
         numel = _native.Frame(frame.cpu().numpy(), max_numel).numel
         made = torch.empty(numel, dtype=torch.float32, device=frame.device)
-        return made if _decoded(frame, made, kernels.PLACE, 1.0) else host.decode(frame, made, None)
+        return (
+            made if _decoded(frame, made, encoding.PLACE, 1.0) else host.decode(frame, made, None)
+        )
     check_out(out, OUTPUTS)
     fits = max_numel is None or max_numel >= out.numel()
-    if fits and _decoded(frame, out, kernels.PLACE, 1.0):
+    if fits and _decoded(frame, out, encoding.PLACE, 1.0):
         return out
     return host.decode(frame, out, max_numel)
 
@@ -134,7 +136,7 @@ def decode(frame: FrameBytes, out: torch.Tensor | None, max_numel: int | None) -
 def decode_add(frame: FrameBytes, out: torch.Tensor, scale: float) -> None:
     """Decode and add on the device."""
     check_out(out, OUTPUTS)
-    if not np.isfinite(scale) or not _decoded(frame, out, kernels.ADD, float(np.float32(scale))):
+    if not np.isfinite(scale) or not _decoded(frame, out, encoding.ADD, float(np.float32(scale))):
         host.decode_add(frame, out, scale)
 
 
@@ -149,7 +151,7 @@ def _decoded(frame: FrameBytes, out: torch.Tensor, into: int, scale: float) -> b
     data = data.detach().view(-1).to(out.device)
     flat = out.detach().view(-1)
     with torch.no_grad():
-        done = kernels.decode(flat, data, [0, flat.numel()], [0], [data.numel()], 1, into, scale)
+        done = encoding.decode(flat, data, [0, flat.numel()], [0], [data.numel()], 1, into, scale)
     if done:
         bump_version(out)
     return done

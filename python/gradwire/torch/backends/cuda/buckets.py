@@ -19,16 +19,16 @@ from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch.backends import cpu, host
 from gradwire.torch.backends.cpu import LeaderEncoding, Table
-from gradwire.torch.backends.cuda import kernels
+from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.backends.cuda.operators import takes
 from gradwire.torch.backends.cuda.states import DeviceState
 
 _NONE = np.empty(0, np.uint32)
 
 
-def bucket(buffer: torch.Tensor, carried: bool = False) -> "CUDABucket":
+def bucket(buffer: torch.Tensor, on_device: bool = False) -> "CUDABucket":
     """Return a bucket that will be read once its gradients are there."""
-    return CUDABucket(buffer, carried)
+    return CUDABucket(buffer, on_device)
 
 
 class CUDABucket(host.HostBucket):
@@ -38,11 +38,11 @@ class CUDABucket(host.HostBucket):
     up, as for a bucket that is copied. What kernels do not encode, the core encodes from a copy.
     """
 
-    __slots__ = ("_carried",)
+    __slots__ = ("_on_device",)
 
-    def __init__(self, buffer: torch.Tensor, carried: bool) -> None:
+    def __init__(self, buffer: torch.Tensor, on_device: bool) -> None:
         super().__init__(buffer)
-        self._carried = carried
+        self._on_device = on_device
 
     @property
     @override
@@ -52,7 +52,7 @@ class CUDABucket(host.HostBucket):
     @property
     @override
     def frames_on(self) -> torch.device:
-        return self.buffer.device if self._carried else super().frames_on
+        return self.buffer.device if self._on_device else super().frames_on
 
     def _copied(self) -> cpu.Bucket:
         """Return a bucket on the host, of a copy that is made once."""
@@ -62,7 +62,7 @@ class CUDABucket(host.HostBucket):
 
     @override
     def used(self, *tensors: torch.Tensor) -> Any:
-        if not self._carried:
+        if not self._on_device:
             return None  # threads wait for what reads frames on the host
         for each in tensors:
             self._staging.keep(each)
@@ -95,23 +95,23 @@ class CUDABucket(host.HostBucket):
         own = [state for state in states if isinstance(state, DeviceState)]
         if len(own) < len(states) or not all(map(takes, codecs)):
             held, frames = [state.on_host() for state in states], out
-            if self._carried:
+            if self._on_device:
                 frames = self._staging.empty(torch.Size([sum(limits)]), torch.uint8)
             encoded = self._copied().encode(
                 codecs, held, ends, limits, positions, frames, scale, deferred=deferred
             )
-            if self._carried:
+            if self._on_device:
                 nbytes = int(encoded[0].reshape(-1, 6)[:, 0].sum())
                 self._staging.write(out[:nbytes], frames[:nbytes])
             return encoded
         start, frames = time.perf_counter(), out
-        if not self._carried:
+        if not self._on_device:
             frames = torch.empty(sum(limits), dtype=torch.uint8, device=self.buffer.device)
-        rows = kernels.encode(
+        rows = encoding.encode(
             codecs, own, ends, limits, self.buffer, scale, frames, positions, deferred=deferred
         )
         done, nbytes = len(rows), int(rows[:, 0].sum())
-        if not self._carried:
+        if not self._on_device:
             out[:nbytes].copy_(self._staging.read(frames[:nbytes]))
         table = np.column_stack([rows, _shares(start, ends[: 2 * done])])
         if done == len(codecs):
@@ -134,7 +134,7 @@ class CUDABucket(host.HostBucket):
             most = codec.max_encoded_len(stop - start)
             most = most if room is None else min(most, room)
             out = torch.empty(most, dtype=torch.uint8, device=self.buffer.device)
-            rows = kernels.encode([codec], [state], [start, stop], [most], self.buffer, scale, out)
+            rows = encoding.encode([codec], [state], [start, stop], [most], self.buffer, scale, out)
             if len(rows):
                 nbytes, *_, zero = rows[0].tolist()
                 frame = self._staging.read(out[:nbytes])
@@ -147,7 +147,7 @@ class CUDABucket(host.HostBucket):
             led = cpu.encode_until_fits(encode, cast(State, state), limit)
         else:
             led = self._copied().encode_leader(codec, state.on_host(), start, stop, limit, scale)
-        if led is None or not self._carried:
+        if led is None or not self._on_device:
             return led
         return replace(led, values=self._staging.upload(led.values))
 
@@ -157,7 +157,7 @@ class CUDABucket(host.HostBucket):
 
     @override
     def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
-        if not self._carried:
+        if not self._on_device:
             super().write_header(slot, front)
             return
         room = self._staging.empty(torch.Size([front.size]), torch.uint8)
@@ -168,14 +168,14 @@ class CUDABucket(host.HostBucket):
     def values_of(
         self, frames: torch.Tensor, sizes: Sequence[int], numels: Sequence[int], positions: bool
     ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
-        if not self._carried:
+        if not self._on_device:
             return super().values_of(frames, sizes, numels, positions)
         if numels and not positions:
             stops = list(itertools.accumulate(numels))
             ends = [end for pair in zip([0, *stops], stops, strict=False) for end in pair]
             starts = list(itertools.accumulate(sizes[:-1], initial=0))
             values = torch.empty(stops[-1], dtype=torch.float32, device=frames.device)
-            if kernels.decode(values, frames, ends, starts, sizes, 1, kernels.PLACE, 1.0):
+            if encoding.decode(values, frames, ends, starts, sizes, 1, encoding.PLACE, 1.0):
                 return values, _NONE
         there = self._staging.read(frames[: sum(sizes)])
         read, places = super().values_of(there, sizes, numels, positions)
@@ -184,7 +184,7 @@ class CUDABucket(host.HostBucket):
     @override
     def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
         parts = [self.buffer[start:stop] for start, stop in runs]
-        if self._carried:
+        if self._on_device:
             torch.cat(parts, out=out)
             return cpu.finite(out, self._holds)
         out.copy_(self._staging.read(torch.cat(parts)))
@@ -207,11 +207,11 @@ class CUDABucket(host.HostBucket):
     @override
     def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
         fronts = slots[:, :nbytes]
-        return (self._staging.read(fronts) if self._carried else fronts).numpy()
+        return (self._staging.read(fronts) if self._on_device else fronts).numpy()
 
     @override
     def scratch(self) -> "CUDABucket":
-        return CUDABucket(torch.empty_like(self.buffer), self._carried)
+        return CUDABucket(torch.empty_like(self.buffer), self._on_device)
 
     @override
     def commit(
@@ -228,10 +228,10 @@ class CUDABucket(host.HostBucket):
         own = [state for state in states if isinstance(state, DeviceState) and state.pending]
         if len(own) == len(states):
             there = self._there(written)
-            kernels.commit(own, ends[::2], self.buffer, there, offsets, sizes, scale)
+            encoding.commit(own, ends[::2], self.buffer, there, offsets, sizes, scale)
             return
         held = [state.on_host() for state in states]
-        there = self._staging.read(written) if self._carried else written
+        there = self._staging.read(written) if self._on_device else written
         self._copied().commit(held, ends, there, offsets, sizes, scale)
 
     @override
@@ -252,14 +252,14 @@ class CUDABucket(host.HostBucket):
         offsets = np.cumsum([[start, *own] for start, own in zip(starts, sizes, strict=True)], 1)
         kept = [i for i, each in enumerate(unused) if not each]
         used = [end for i in kept for end in (ends[2 * i], ends[2 * i + 1])]
-        done = not kept or kernels.decode(
+        done = not kept or encoding.decode(
             self.buffer,
             self._there(frames),
             used,
             [int(offset) for i in kept for offset in offsets[:, i]],
             [own[i] for i in kept for own in sizes],
             len(starts),
-            kernels.SENDERS if senders else kernels.RANKS,
+            encoding.SENDERS if senders else encoding.RANKS,
             scale,
         )
         if done:
@@ -267,14 +267,14 @@ class CUDABucket(host.HostBucket):
                 self.clear(ends[2 * i], ends[2 * i + 1])
             return _shares(began, ends)
         copied = self._copied()
-        on_host = self._staging.read(frames) if self._carried else frames
+        on_host = self._staging.read(frames) if self._on_device else frames
         spent = copied.average(on_host, starts, sizes, ends, unused, senders, scale)
         self.buffer.copy_(copied.values)
         return spent
 
     def _there(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return values that were exchanged on the device, if they are not there."""
-        return values if self._carried else self._staging.upload(values, dtype)
+        return values if self._on_device else self._staging.upload(values, dtype)
 
     @override
     def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:

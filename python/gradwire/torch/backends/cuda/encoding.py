@@ -1,4 +1,4 @@
-"""Kernels on parts of a flat tensor: what both single tensors and buckets are made of."""
+"""Encodes and decodes parts of a flat tensor by kernels: single tensors and buckets alike."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
