@@ -63,6 +63,6 @@ class TestCarried(DeviceSuite):
     def test_ranks_with_different_ways_for_frames_are_refused(self, there: Ranks) -> None:
         for text in there.run("devices.disagreeing"):
             assert text == (
-                "rank 1 and rank 0 attached with different device_backends of frames: {} and "
+                "rank 1 and rank 0 attached with different carriers of frames: {} and "
                 "{'cpu': 'carrier'}"
             )
