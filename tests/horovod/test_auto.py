@@ -62,6 +62,7 @@ def test_what_stays_dense_is_horovods_own_average(ranks: Ranks) -> None:
             assert found["detached"] <= limit, (name, found)
 
 
+@pytest.mark.full
 def test_replicas_stay_equal_whatever_gradients_are(two: Ranks) -> None:
     first, second = two.run("auto.kinds")
     assert first == second
