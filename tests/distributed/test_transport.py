@@ -17,6 +17,10 @@ def test_a_group_that_one_rank_leaves_at_once_is_there_on_all(ranks: Ranks) -> N
     assert ranks.run("transport.left_at_once") == list(range(ranks.world_size))
 
 
+def test_leaving_does_not_wait_for_what_another_rank_never_starts(two: Ranks) -> None:
+    assert max(two.run("transport.left_under_way")) < 30.0
+
+
 def test_messages_are_gathered_in_the_order_of_ranks(ranks: Ranks, tmp_path: Path) -> None:
     assert all(all(found) for found in ranks.run("transport.gathered", store=str(tmp_path / "s")))
 

@@ -52,6 +52,20 @@ def left_at_once(rank: int, world_size: int) -> int:
     return rank
 
 
+def left_under_way(rank: int, world_size: int) -> float:
+    """Leave while a collective waits for a rank that never starts it; return the seconds."""
+    groups = _groups(timedelta(seconds=60))
+    channel = groups.make()
+    began = time.monotonic()
+    if rank == 0:
+        channel.all_reduce(torch.zeros(1))
+        del channel
+        groups.leave()
+    took = time.monotonic() - began
+    dist.barrier()
+    return took
+
+
 def gathered(rank: int, world_size: int, store: str) -> list[bool]:
     """Gather long and short messages, by both kinds of channels of Gloo."""
     shared = gloo.stores.FileStore(store, world_size)

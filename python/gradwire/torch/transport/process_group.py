@@ -257,10 +257,9 @@ class ProcessGroups:
         its own. Groups that no longer exist, because torch.distributed was shut down (and perhaps
         initialized again) in between, are only dropped.
         """
-        made, self._made = self._made, []
-        close_in_time(
-            dist.destroy_process_group, [group for group in made if _is_registered(group)]
-        )
+        made, self._made = [group for group in self._made if _is_registered(group)], []
+        # Nobody else refers to a group then: whoever drops the last reference has to wait, too.
+        close_in_time(dist.destroy_process_group, made)
 
 
 def _timeout(group: dist.ProcessGroup) -> timedelta | None:
