@@ -225,7 +225,7 @@ class ProcessGroups:
             raise ValueError("this rank is not in the process group passed to attach()")
         self._made.append(group)
         channel = ProcessGroupChannel(group)
-        channel.all_reduce(torch.zeros(1)).wait()
+        channel.all_reduce(torch.zeros(1, device="cpu")).wait()  # whatever the default device is
         return channel
 
     def connect(
