@@ -15,7 +15,7 @@ import pytest
 
 import gradwire
 from gradwire import exchange, memory, quantize, sparsify
-from gradwire.codec import IndexCoding
+from gradwire._codec import IndexCoding
 from gradwire.exchange import Exchange
 from gradwire.memory import Memory, NoMemory
 from gradwire.quantize import Quantizer

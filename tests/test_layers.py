@@ -15,10 +15,10 @@ LAYERS = [
     {"_native"},
     {"_files", "_orthonormal", "_part", "_validate", "errors"},
     {"sparsify", "quantize", "memory", "exchange", "extension"},
-    {"_outside", "_plugins", "codec", "frame", "state"},
+    {"_outside", "_plugins", "_codec", "frame", "state"},
     {"presets", "report", "schedule"},
     {"cost"},
-    {"auto"},
+    {"_auto"},
     {""},  # the package itself
     {"torch"},
     {"cli"},
@@ -57,7 +57,7 @@ LAZY = {
 }
 """What a package offers and imports when it is asked for: PEP 562, for optional dependencies."""
 
-TYPES_ONLY = {("gradwire.state", "gradwire.codec")}
+TYPES_ONLY = {("gradwire.state", "gradwire._codec")}
 """A state knows the codec that made it. Each is in the other's signatures, and codec imports."""
 
 OPTIONAL = {"importlib", "importlib.metadata", "matplotlib", "torch"}
@@ -118,7 +118,7 @@ def arrows() -> dict[str, set[str]]:
 def test_the_package_is_read():
     found = arrows()
     assert len(found) > 100
-    assert "gradwire._native" in found["gradwire.codec"]
+    assert "gradwire._native" in found["gradwire._codec"]
     assert "gradwire.torch.engine.attach" in found["gradwire.torch.ddp.attachment"]
 
 

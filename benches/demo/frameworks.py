@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benches.harness.rank_process import form_group
 from benches.harness.tasks import half_hook
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.schedule import Constant
 from gradwire.torch import ddp
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import gradwire
 from benches.demo.frameworks import Framework, Prepared, dense_bytes
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.schedule import Constant
 from gradwire.torch.horovod import DistributedOptimizer
 

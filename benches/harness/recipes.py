@@ -18,7 +18,7 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from benches.harness.tasks import share_of_rate
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.memory import AdamCorrection, MomentumCorrection
 from gradwire.torch import optim
 

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from benches.harness.rank_process import form_group
 from benches.harness.tasks import half_hook
-from gradwire.auto import OWNERS_FROM
+from gradwire._auto import OWNERS_FROM
 from gradwire.cost import calibrate
 from gradwire.exchange import ReduceScatter
 from gradwire.presets import PRESETS
@@ -72,7 +72,7 @@ class Loop:
         layers: int = LAYERS,
         width: int = WIDTH,
         bucket_mb: float = BUCKET_MB,
-        max_ratio: float = RATIOS[-1],
+        min_ratio: float = RATIOS[-1],
     ) -> None:
         torch.manual_seed(0)
         parts = (nn.Linear(width, width, bias=False) for _ in range(layers))
@@ -93,7 +93,7 @@ class Loop:
         if method == "bf16":
             self.model.register_comm_hook(None, half_hook)
         elif method == "auto":
-            self.handle = ddp.attach(self.model, "auto", max_ratio=max_ratio, **options)
+            self.handle = ddp.attach(self.model, "auto", min_ratio=min_ratio, **options)
         elif isinstance(method, gradwire.Codec):
             self.handle = ddp.attach(self.model, method, **options)
 

@@ -24,9 +24,9 @@ from gradwire import (
     schedule,
     sparsify,
 )
+from gradwire._codec import Codec
 from gradwire._native import VERSION as __version__
 from gradwire._native import get_num_threads, set_num_threads, simd_level
-from gradwire.codec import Codec
 from gradwire.errors import *  # noqa: F403
 from gradwire.frame import Frame, decode, decode_add
 from gradwire.presets.hybrid import *  # noqa: F403

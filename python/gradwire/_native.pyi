@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer, disjoint_base
 
-import gradwire.codec
+import gradwire._codec
 
 __all__ = [
     "DEFAULT_MAX_NUMEL",
@@ -72,7 +72,7 @@ class State:
         cls, codec: Codec, numel: int, name: str | None = None, stream: int | None = None
     ) -> Self: ...
     @property
-    def codec(self) -> gradwire.codec.Codec: ...
+    def codec(self) -> gradwire._codec.Codec: ...
     @property
     def numel(self) -> int: ...
     @property

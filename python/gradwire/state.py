@@ -12,7 +12,7 @@ from gradwire import _native, _validate
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gradwire.codec import Codec
+    from gradwire._codec import Codec
 
 __all__ = ["State", "on_host"]
 

@@ -5,9 +5,9 @@ import statistics
 from dataclasses import dataclass, field
 from random import Random
 
-from gradwire.auto import FP32, Decider, Figures, Model, Plan
-from gradwire.auto.setting import compresses
-from gradwire.auto.step_stats import spread
+from gradwire._auto import FP32, Decider, Figures, Model, Plan
+from gradwire._auto.setting import compresses
+from gradwire._auto.step_stats import spread
 from gradwire.cost import Calibration, CodecCost, Line, Link
 from tests.auto.world import CODEC, RATIOS
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradwire.auto.measurements import PROBE_BITS, PROBE_SECONDS, SHARE, Budget
+from gradwire._auto.measurements import PROBE_BITS, PROBE_SECONDS, SHARE, Budget
 from tests.auto.world import World, fresh
 
 BANDWIDTH = 1e8

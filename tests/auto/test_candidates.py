@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from gradwire.auto import BF16, FP32, Setting
-from gradwire.auto.candidates import SEEN, UNSEEN, challenge, estimate, promising
-from gradwire.auto.measurements import Measurements
+from gradwire._auto import BF16, FP32, Setting
+from gradwire._auto.candidates import SEEN, UNSEEN, challenge, estimate, promising
+from gradwire._auto.measurements import Measurements
 from gradwire.cost import Link
 from tests.auto.test_exchanges import figures, model
 from tests.auto.test_models import with_a_sparse_one

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from gradwire.auto import BF16, FP32, Decider, Setting, combined, describe, ladder
+from gradwire._auto import BF16, FP32, Decider, Setting, combined, describe, ladder
 from tests.auto.world import World, fresh
 
 

@@ -6,8 +6,8 @@ import itertools
 import pytest
 
 import gradwire
-from gradwire.auto import FP32, Decider, Figures, Model, Setting, describe
-from gradwire.auto.setting import strength
+from gradwire._auto import FP32, Decider, Figures, Model, Setting, describe
+from gradwire._auto.setting import strength
 from gradwire.cost import (
     Calibration,
     CodecCost,

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from gradwire.auto import BF16, FP32, Figures, Model, Setting, combined
+from gradwire._auto import BF16, FP32, Figures, Model, Setting, combined
 from gradwire.cost import Link
 from gradwire.torch.auto.probes import link_of
 from tests.auto.test_exchanges import calibration, figures

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from gradwire.auto import BF16, FP32, Setting
-from gradwire.auto.setting import compresses
+from gradwire._auto import BF16, FP32, Setting
+from gradwire._auto.setting import compresses
 from tests.auto.lab import Lab, anywhere, fresh
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 import gradwire
-from gradwire.auto import FP32, Decider, Figures, Model, Plan
+from gradwire._auto import FP32, Decider, Figures, Model, Plan
 from gradwire.cost import Calibration, CodecCost, Line, Link
 
 BUCKETS = (1_000_000, 4_000_000, 4_000_000)

@@ -30,7 +30,7 @@ def test_it_compresses_on_a_slow_link_and_is_dense_on_a_fast_one_and_back():
             layers=1,
             width=256,
             bucket_mb=0.3,
-            max_ratio=0.1,
+            min_ratio=0.1,
         )
 
         def until(compressed: bool) -> str:

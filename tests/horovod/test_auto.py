@@ -158,9 +158,9 @@ def test_after_a_reset_of_an_elastic_run_decisions_begin_anew(two: Ranks) -> Non
 REFUSED = {
     "schedule": 'ValueError: "auto" does not go with schedule=',
     "scaler": 'ValueError: "auto" does not go with grad_scaler=',
-    "factor": "ValueError: max_ratio is the least share .* got 100: .* pass 0.01",
+    "factor": "ValueError: min_ratio is the least share .* got 100: .* pass 0.01",
     "sum of steps": "ValueError: op=hvd.Sum does not go with a codec that sends steps",
-    "a codec": 'ValueError: max_ratio= bounds what "auto" may choose',
+    "a codec": 'ValueError: min_ratio= bounds what "auto" may choose',
     "ranks differ": "ValueError: rank 1 and rank 0 attached with different codec",
     "some with a codec": "ValueError: rank 1 and rank 0 attached with different auto",
     "two of Adam": 'ValueError: "auto" takes one codec for all parameter groups',

@@ -83,7 +83,7 @@ class TestAccelerate:
 
     def test_mistakes_are_refused(self, two: Ranks) -> None:
         said = agreed(two.run("auto_hugging_face.refused"))
-        for text, part in zip(said, ("max_ratio", "schedule=", "grad_scaler="), strict=True):
+        for text, part in zip(said, ("min_ratio", "schedule=", "grad_scaler="), strict=True):
             assert part in text
 
 
@@ -112,5 +112,5 @@ class TestTransformers:
 
     def test_mistakes_are_refused(self, two: Ranks, tmp_path: Path) -> None:
         said = agreed(two.run("auto_hugging_face.mistakes", folder=str(tmp_path)))
-        for text, part in zip(said, ("max_ratio", "max_grad_norm=0.0", "hierarchy="), strict=True):
+        for text, part in zip(said, ("min_ratio", "max_grad_norm=0.0", "hierarchy="), strict=True):
             assert part in text

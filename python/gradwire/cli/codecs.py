@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.errors import PluginError
 from gradwire.presets import PRESETS, Preset
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from gradwire import _files, _validate
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 
 VERSION = 1
 """Version of the dict that `Calibration.to_json` returns."""

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire import _validate
+from gradwire._codec import Codec
 from gradwire._native import get_num_threads, simd_level
 from gradwire._orthonormal import orthonormalize
-from gradwire.codec import Codec
 from gradwire.cost.calibration import Calibration, CodecCost, line
 from gradwire.cost.payload import information_bits
 from gradwire.exchange import LowRank

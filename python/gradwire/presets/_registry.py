@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gradwire import _plugins
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.errors import PluginError
 
 if TYPE_CHECKING:

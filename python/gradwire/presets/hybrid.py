@@ -1,6 +1,6 @@
 """Presets that send a few entries in one or two bits each."""
 
-from gradwire.codec import GATHER, KEEP, Codec
+from gradwire._codec import GATHER, KEEP, Codec
 from gradwire.exchange import Exchange
 from gradwire.memory import Memory, Residual
 from gradwire.presets._registry import preset

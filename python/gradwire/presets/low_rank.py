@@ -1,6 +1,6 @@
 """Presets that send factors of low rank in place of matrices."""
 
-from gradwire.codec import KEEP, Codec
+from gradwire._codec import KEEP, Codec
 from gradwire.exchange import LowRank
 from gradwire.memory import NoMemory
 from gradwire.presets._registry import preset

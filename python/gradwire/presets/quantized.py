@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from gradwire.codec import EXACT, GATHER, KEEP, Codec
+from gradwire._codec import EXACT, GATHER, KEEP, Codec
 from gradwire.exchange import Exchange
 from gradwire.memory import AdamCorrection, Memory, NoMemory
 from gradwire.presets._registry import preset

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from gradwire import _validate
-from gradwire.codec import EXACT, KEEP, Codec
+from gradwire._codec import EXACT, KEEP, Codec
 from gradwire.exchange import AllReduce, Exchange, LeaderIndices
 from gradwire.memory import AdamCorrection, LowPass, Memory, MomentumCorrection, Residual
 from gradwire.presets._registry import preset

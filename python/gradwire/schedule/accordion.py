@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from gradwire import _validate
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.schedule.base import Schedule, with_ratio
 
 

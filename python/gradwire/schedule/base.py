@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any, ClassVar
 
+from gradwire._codec import Codec
 from gradwire._part import Part
-from gradwire.codec import Codec
 
 
 def ratio_of(codec: Codec) -> float:

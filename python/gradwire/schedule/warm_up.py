@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any, ClassVar, Self
 
 from gradwire import _validate
+from gradwire._codec import Codec
 from gradwire._part import part_from_config
-from gradwire.codec import Codec
 from gradwire.schedule.base import Constant, Schedule, ratio_of, with_ratio
 
 

@@ -70,7 +70,7 @@ def attach(
         `gradwire.torch.ddp.Handle.load_state_dict`.
     **options
         Further options of `gradwire.torch.ddp.attach`, such as ``schedule``, ``min_numel``, or
-        ``max_ratio`` for ``"auto"``.
+        ``min_ratio`` for ``"auto"``.
 
     Returns
     -------
@@ -161,10 +161,10 @@ def is_ddp(model: torch.nn.Module) -> bool:
 def computes(
     codec: Codecs | Literal["auto"],
     optimizer: torch.optim.Optimizer | None,
-    max_ratio: float | None = None,
+    min_ratio: float | None = None,
 ) -> list[Memory]:
     """Return the memories, of the codec or of the choice of "auto", that do not send gradients."""
-    chosen = codec_for(optimizer, max_ratio).codec if codec == AUTO else codec
+    chosen = codec_for(optimizer, min_ratio).codec if codec == AUTO else codec
     memories = [each.memory for each in Assignment(chosen).codecs]
     return [memory for memory in memories if memory.updates or memory.corrects]
 

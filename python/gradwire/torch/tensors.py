@@ -4,7 +4,7 @@ import torch
 from typing_extensions import Buffer
 
 from gradwire import _validate
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch import backends

@@ -95,7 +95,7 @@ class Compress(TrainerCallback):
         ``gradwire/compression`` and so on. They count from the beginning of this run.
     **options
         Further options of `gradwire.torch.ddp.attach`, such as ``schedule``, ``min_numel``, or
-        ``max_ratio`` for ``"auto"``.
+        ``min_ratio`` for ``"auto"``.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class Compress(TrainerCallback):
         # What "auto" chooses depends on the optimizer.
         self._computing: list[Memory] = [] if codec == AUTO else computes(codec, None)
         if codec == AUTO:
-            least_ratio(options.get("max_ratio"))
+            least_ratio(options.get("min_ratio"))
         self._policy = policy
         self._log = log
         self._options = options
@@ -247,7 +247,7 @@ class Compress(TrainerCallback):
         # What Accelerate has made holds the optimizer.
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
         if self._codec == AUTO:
-            self._computing = computes(self._codec, optimizer, self._options.get("max_ratio"))
+            self._computing = computes(self._codec, optimizer, self._options.get("min_ratio"))
         clips = bool(self._computing) and trainer.args.max_grad_norm > 0
         if is_ddp(trainer.model_wrapped):
             self._check(optimizer, trainer.accelerator.scaler, clips=clips)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gradwire
-from gradwire.codec import IndexCoding
+from gradwire._codec import IndexCoding
 from gradwire.memory import NoMemory
 from gradwire.quantize import SignScale
 from gradwire.sparsify import All, RandomK, TopK

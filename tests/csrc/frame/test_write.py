@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import gradwire
 from gradwire import memory, quantize, sparsify
-from gradwire.codec import IndexCoding
+from gradwire._codec import IndexCoding
 from gradwire.quantize import Quantizer
 from tests.csrc.emulated.kernels import Kernels
 from tests.csrc.frame.writing import CODINGS, Entries, Written, draws, key, write

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire import quantize
-from gradwire.codec import IndexCoding
+from gradwire._codec import IndexCoding
 from gradwire.quantize import Quantizer
 from tests.csrc.emulated.kernels import Kernels
 

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
-from gradwire.auto import BF16, FP32, Decider, Figures, Model, Plan, Setting
+from gradwire._auto import BF16, FP32, Decider, Figures, Model, Plan, Setting
 from gradwire.cost import Calibration, CodecCost, Line, Link
 from gradwire.schedule import Accordion, Constant, DenseWarmUp
 from gradwire.schedule.warm_up import STEPS
@@ -288,7 +288,7 @@ def real(rank: int, world_size: int, records: int) -> dict[str, Any]:
         mock.patch.object(pilot, "Decider", eager),
         mock.patch.object(pilot, "_RECORDS", records),
         mock.patch.object(pilot, "figures", counted),
-        mock.patch("gradwire.auto.decider.MATTERS", -1.0),  # so that it looks into everything
+        mock.patch("gradwire._auto.decider.MATTERS", -1.0),  # so that it looks into everything
         attached(module, "auto", options={"optimizer": optimizer}, bucket_cap_mb=SMALL_BUCKETS) as (
             model,
             handle,
@@ -316,7 +316,7 @@ def resuming(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         if start is not None:
             module.load_state_dict(start)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-        options = {"max_ratio": 0.05} if what == "auto" else {}
+        options = {"min_ratio": 0.05} if what == "auto" else {}
         with (
             scripted(*plans),
             attached(
@@ -517,16 +517,16 @@ def refused(rank: int, world_size: int) -> list[str]:
     cases: list[dict[str, Any]] = [
         {"optimizer": None},
         {"optimizer": torch.optim.SGD},
-        {"max_ratio": 100},
-        {"max_ratio": 0.0},
-        {"max_ratio": "0.1"},
+        {"min_ratio": 100},
+        {"min_ratio": 0.0},
+        {"min_ratio": "0.1"},
         {"schedule": Accordion(0.1, 0.01)},
         {"schedule": DenseWarmUp(2)},
         {"hierarchy": 2},
         {"grad_scaler": torch.amp.GradScaler("cpu")},
         {"grad_scaler": torch.amp.GradScaler},
-        {"max_ratio": 0.01 * (1 + rank)},
-        {"codec": gradwire.topk(ratio=0.1), "max_ratio": 0.1},
+        {"min_ratio": 0.01 * (1 + rank)},
+        {"codec": gradwire.topk(ratio=0.1), "min_ratio": 0.1},
         {"codec": "topk"},
     ]
     said = []

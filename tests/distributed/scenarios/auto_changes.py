@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import gradwire
-from gradwire.auto import FP32, Setting
+from gradwire._auto import FP32, Setting
 from gradwire.torch.auto import controller as pilot
 from gradwire.torch.ddp import ExchangeError, Handle
 from tests.distributed.scenarios.auto import (
@@ -37,10 +37,10 @@ from tests.distributed.scenarios.common import (
 )
 
 
-def saved_with(rank: int, ratio: float, *, max_ratio: float, steps: int = 8) -> dict[str, Any]:
+def saved_with(rank: int, ratio: float, *, min_ratio: float, steps: int = 8) -> dict[str, Any]:
     """The checkpoint of a run that has settled on this ratio."""
     module = network()
-    options = {"optimizer": sgd(module), "max_ratio": max_ratio}
+    options = {"optimizer": sgd(module), "min_ratio": min_ratio}
     with (
         scripted(every(Setting("codec", ratio))),
         attached(module, "auto", options=options, bucket_cap_mb=SMALL_BUCKETS) as (model, handle),
@@ -60,11 +60,11 @@ def off_the_ladder(rank: int, world_size: int) -> dict[str, Any]:
         (0.01, 0.01, 0.05),
         (0.05, 0.01, 0.001),
     ):
-        saved = saved_with(rank, ratio, max_ratio=before)
+        saved = saved_with(rank, ratio, min_ratio=before)
         bandwidth = [1e5]
         handles: list[Handle] = []
         module = network()
-        options = {"optimizer": sgd(module), "max_ratio": bound}
+        options = {"optimizer": sgd(module), "min_ratio": bound}
         evidence = type("Here", (Known,), {"bandwidth": bandwidth})
         with (
             mock.patch.object(pilot, "figures", other_figures(rank, bandwidth, handles)),
@@ -118,7 +118,7 @@ def each_its_own(rank: int, world_size: int) -> dict[str, Any]:
     steps = 6 + 4 * rank
     module = network()
     optimizer = sgd(module)
-    saved = saved_with(rank, 0.05, max_ratio=0.05)
+    saved = saved_with(rank, 0.05, min_ratio=0.05)
     (mine,) = saved.values()
     text = json.loads(mine["about"])
     text["step"] = steps

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import gradwire
-from gradwire.auto import FP32, Figures, Model, Plan, Setting
+from gradwire._auto import FP32, Figures, Model, Plan, Setting
 from gradwire.cost import Link
 from gradwire.torch.auto import controller as pilot
 from gradwire.torch.ddp import GradientError, Handle
@@ -221,7 +221,7 @@ def resuming(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         if start is not None:
             module.load_state_dict(start)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-        options = {"max_ratio": 0.05} if what == "auto" else {}
+        options = {"min_ratio": 0.05} if what == "auto" else {}
         with (
             scripted(*plans),
             attached(

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
-from gradwire.auto import FP32, Figures, Plan
+from gradwire._auto import FP32, Figures, Plan
 from gradwire.torch.auto import controller as pilot
 from gradwire.torch.ddp import GradientError, PairingWarning
 from tests.distributed.scenarios.auto import CODED, ratios

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 import gradwire
 import gradwire.torch.fsdp
 import gradwire.torch.optim
-from gradwire.auto import BF16, FP32, Decider, Plan
+from gradwire._auto import BF16, FP32, Decider, Plan
 from gradwire.schedule import Accordion, Constant
 from gradwire.torch.auto import controller as pilot
 from gradwire.torch.fsdp import GradientError, Handle
@@ -183,7 +183,7 @@ def real(rank: int, world_size: int) -> dict[str, Any]:
     plans = []
     with (
         mock.patch.object(pilot, "Decider", eager),
-        mock.patch("gradwire.auto.decider.MATTERS", -1.0),  # so that it looks into everything
+        mock.patch("gradwire._auto.decider.MATTERS", -1.0),  # so that it looks into everything
         automatic(model, optimizer) as handle,
     ):
         for step in range(120):
@@ -225,9 +225,9 @@ def refused(rank: int, world_size: int) -> list[str]:
             told.append(f"{type(error).__name__}: {error}")
 
     attempt(optimizer=False)
-    attempt(max_ratio=100)
+    attempt(min_ratio=100)
     attempt(schedule=Accordion(0.5, 0.05))
     attempt(grad_scaler=torch.amp.GradScaler("cpu"))
-    attempt(codec=gradwire.topk(0.1), max_ratio=0.1)
+    attempt(codec=gradwire.topk(0.1), min_ratio=0.1)
     attempt(schedule=Constant())
     return told

@@ -14,7 +14,7 @@ from torch import nn
 
 import gradwire
 import gradwire.torch.horovod as gh
-from gradwire.auto import FP32, Decider, Figures, Plan
+from gradwire._auto import FP32, Decider, Figures, Plan
 from gradwire.schedule import Accordion
 from gradwire.torch.auto import controller as pilot
 from gradwire.torch.auto import probes as evidence
@@ -259,7 +259,7 @@ def real(rank: int, world_size: int) -> dict[str, Any]:
 
     with (
         mock.patch.object(pilot, "Decider", eager),
-        mock.patch("gradwire.auto.decider.MATTERS", -1.0),  # so that it looks into everything
+        mock.patch("gradwire._auto.decider.MATTERS", -1.0),  # so that it looks into everything
         mock.patch("gradwire.torch.auto.probes.measure_by", measured),
     ):
         run = Auto(AdamW, lr=1e-3)
@@ -330,7 +330,7 @@ def resuming(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         what: Any, steps: range, *plans: Callable[[int], Plan], start: Any = None
     ) -> dict[str, Any]:
         with scripted(*plans):
-            wrap = {"max_ratio": 0.05} if what == "auto" else {}
+            wrap = {"min_ratio": 0.05} if what == "auto" else {}
             run = Run(what, wrap={"groups": 3, **wrap})
             if start is not None:
                 run.model.load_state_dict(start["weights"])
@@ -365,7 +365,7 @@ def resuming(rank: int, world_size: int, folder: str) -> dict[str, Any]:
 def alone(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     """Go on with what two ranks have saved, by itself."""
     states = [torch.load(f"{folder}/{each}.pt", weights_only=True) for each in range(2)]
-    run = Auto(wrap={"max_ratio": 0.05})
+    run = Auto(wrap={"min_ratio": 0.05})
     run.handle.load_state_dict(states)
     before = ratios(run.handle), max(each.any() for each in residuals(run.handle).values())
     run.train(rank, range(4))
@@ -413,10 +413,10 @@ def refused(rank: int, world_size: int) -> dict[str, str]:
     cases: dict[str, Any] = {
         "schedule": {"schedule": Accordion(0.1, 0.01)},
         "scaler": {"grad_scaler": torch.amp.GradScaler("cpu")},
-        "factor": {"max_ratio": 100},
+        "factor": {"min_ratio": 100},
         "sum of steps": {"op": library.Sum, "optimizer": AdamW(model.parameters())},
-        "a codec": {"codec": gradwire.topk(ratio=0.1), "max_ratio": 0.1},
-        "ranks differ": {"max_ratio": 0.01 * (1 + rank)},
+        "a codec": {"codec": gradwire.topk(ratio=0.1), "min_ratio": 0.1},
+        "ranks differ": {"min_ratio": 0.01 * (1 + rank)},
         "some with a codec": {"codec": gradwire.topk(ratio=0.01) if rank else "auto"},
         "two of Adam": {
             "optimizer": AdamW(

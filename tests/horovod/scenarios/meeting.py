@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gradwire.auto import FP32, Plan
+from gradwire._auto import FP32, Plan
 from gradwire.torch.transport.horovod import library
 from tests.distributed.scenarios.auto import CODED, every, ratios, scripted
 from tests.distributed.scenarios.common import SHAPES, Given, fingerprint, integers

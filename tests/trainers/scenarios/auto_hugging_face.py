@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from accelerate.utils import GradientAccumulationPlugin
 
-from gradwire.auto import BF16, FP32
+from gradwire._auto import BF16, FP32
 from gradwire.schedule import DenseWarmUp
 from gradwire.torch.ddp import PairingWarning
 from gradwire.torch.transformers import Compress
@@ -35,7 +35,7 @@ def resumed(rank: int, world_size: int, folder: str, **options: Any) -> dict[str
     """Come to the codec, save there, and go on from there."""
     found: dict[str, Any] = {}
     with scripted(every(CODED)):
-        run = Run(rank, world_size, "auto", attach={"max_ratio": 0.05}, **options)
+        run = Run(rank, world_size, "auto", attach={"min_ratio": 0.05}, **options)
         for _ in range(2):  # DDP makes its buckets anew, then looks begin
             run.train(0, UPDATES)
         run.accelerator.save_state(folder)
@@ -43,7 +43,7 @@ def resumed(rank: int, world_size: int, folder: str, **options: Any) -> dict[str
         found["decision"] = run.handle.report().decision
         run.end()
     with scripted():
-        run = Run(rank, world_size, "auto", seed=99, attach={"max_ratio": 0.05}, **options)
+        run = Run(rank, world_size, "auto", seed=99, attach={"min_ratio": 0.05}, **options)
         run.accelerator.load_state(folder)
         found["loaded"] = run.handle.step, ratios(run.handle)
         run.train(0, 1)
@@ -70,7 +70,7 @@ def refused(rank: int, world_size: int) -> list[str]:
     """Accelerate's mistakes."""
     said = []
     given: list[dict[str, Any]] = [
-        {"attach": {"max_ratio": 100.0}},
+        {"attach": {"min_ratio": 100.0}},
         {"attach": {"schedule": DenseWarmUp(2)}},
         {"scaler": True},
     ]
@@ -135,7 +135,7 @@ def mistakes(rank: int, world_size: int, folder: str) -> list[str]:
     become(rank, world_size)
     said = []
     for make in (
-        lambda: Compress("auto", max_ratio=100.0),
+        lambda: Compress("auto", min_ratio=100.0),
         lambda: trainer(folder, Compress("auto")).train(),  # it clips what adam sends
         lambda: trainer(folder, Compress("auto", hierarchy=2), adam=False).train(),
     ):

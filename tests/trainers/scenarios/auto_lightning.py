@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 import gradwire
-from gradwire.auto import FP32
+from gradwire._auto import FP32
 from gradwire.torch import optim
 from gradwire.torch.lightning import Compress
 from tests.distributed.scenarios.auto import CODED, every, ratios, scripted
@@ -34,7 +34,7 @@ def resumed(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     for name, checkpoint in (("whole", None), ("rest", f"{folder}/whole/epoch=0-step=10.ckpt")):
         module = Regression(optim.AdamW, lr=2e-3)
         writer = ModelCheckpoint(f"{folder}/{name}", every_n_train_steps=5, save_top_k=-1)
-        callback = Compress("auto", max_ratio=0.05)
+        callback = Compress("auto", min_ratio=0.05)
         with scripted(every(CODED)):
             made = trainer(rank, world_size, callback, writer, strategy=buckets(), max_epochs=2)
             made.fit(module, ckpt_path=checkpoint)
@@ -61,8 +61,8 @@ def mistakes(rank: int, world_size: int) -> list[str]:
         lambda: Compress("auto", exchange_in_step=True),
         lambda: Compress("auto", schedule=warm_up),
         lambda: Compress("auto", hierarchy=2),
-        lambda: Compress("auto", max_ratio=100),
-        lambda: Compress(gradwire.topk(ratio=0.01), max_ratio=0.01),
+        lambda: Compress("auto", min_ratio=100),
+        lambda: Compress(gradwire.topk(ratio=0.01), min_ratio=0.01),
         lambda: Compress("auto", min_numel=-1),
         lambda: trainer(rank, world_size, Compress("auto"), **unused).fit(Gan()),
         lambda: trainer(rank, world_size, Compress("auto"), gradient_clip_val=0.1).fit(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradwire import exchange as exchanges
+from gradwire._codec import Codec
 from gradwire.cli.codecs import build, unfit
-from gradwire.codec import Codec
 from gradwire.cost import (
     Calibration,
     Link,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from gradwire import _validate
-from gradwire.auto import ladder
+from gradwire._auto import ladder
 from gradwire.exchange import QuantizedAllReduce, ReduceScatter
 from gradwire.presets import adam, float8, topk
 from gradwire.schedule import Constant, Schedule
@@ -16,7 +16,7 @@ from gradwire.torch.engine.pairing import check_optimizer
 from gradwire.torch.optim import AdamW
 
 if TYPE_CHECKING:
-    from gradwire.codec import Codec
+    from gradwire._codec import Codec
     from gradwire.exchange.owners import Owners
 
 AUTO: Literal["auto"] = "auto"
@@ -40,7 +40,7 @@ class Automatic:
 def choices_of(
     codec: Any,
     optimizer: object,
-    max_ratio: float | None,
+    min_ratio: float | None,
     schedule: Schedule | None,
     hierarchy: object = None,
     *,
@@ -51,14 +51,14 @@ def choices_of(
     Raises a TypeError or a ValueError if other arguments do not go with it.
     """
     if isinstance(codec, str) and codec == AUTO:
-        choices = codec_for(optimizer, max_ratio, owners=owners)
+        choices = codec_for(optimizer, min_ratio, owners=owners)
         check_alone(schedule, hierarchy)
         return choices.codec, choices
-    check_unbounded(max_ratio)
+    check_unbounded(min_ratio)
     return codec, None
 
 
-def codec_for(optimizer: object, max_ratio: float | None, *, owners: bool = False) -> Automatic:
+def codec_for(optimizer: object, min_ratio: float | None, *, owners: bool = False) -> Automatic:
     """Return the codec that suits an optimizer, and the ratios and exchanges that may be tried.
 
     Sums may go through ``owners`` where ranks can send each other something else each. Raises a
@@ -71,7 +71,7 @@ def codec_for(optimizer: object, max_ratio: float | None, *, owners: bool = Fals
         )
     check_optimizer(optimizer)
     assert isinstance(optimizer, torch.optim.Optimizer)  # or it had raised
-    codec, ratios = _codec_for(optimizer, least_ratio(max_ratio))
+    codec, ratios = _codec_for(optimizer, least_ratio(min_ratio))
     return Automatic(codec, ratios, _owners_of(codec) if owners else None)
 
 
@@ -104,25 +104,25 @@ def _owners_of(codec: "Codec") -> "Owners | None":
     return part
 
 
-def least_ratio(max_ratio: object) -> float:
+def least_ratio(min_ratio: object) -> float:
     """Return the least share of the entries that may be sent.
 
     Raises a ValueError or a TypeError if the bound is no share of entries.
     """
-    if max_ratio is None:
+    if min_ratio is None:
         return DEFAULT
-    if isinstance(max_ratio, int | float) and not isinstance(max_ratio, bool) and max_ratio > 1:
+    if isinstance(min_ratio, int | float) and not isinstance(min_ratio, bool) and min_ratio > 1:
         raise ValueError(
-            "max_ratio is the least share of the entries that may be sent, in (0, 1], got "
-            f"{max_ratio}: for a compression of {max_ratio:g} times pass {1 / max_ratio:g}"
+            "min_ratio is the least share of the entries that may be sent, in (0, 1], got "
+            f"{min_ratio}: for a compression of {min_ratio:g} times pass {1 / min_ratio:g}"
         )
-    return _validate.unit_interval("max_ratio", max_ratio)
+    return _validate.unit_interval("min_ratio", min_ratio)
 
 
-def check_unbounded(max_ratio: object) -> None:
+def check_unbounded(min_ratio: object) -> None:
     """Raise a ValueError if a codec is given a bound, too."""
-    if max_ratio is not None:
-        raise ValueError('max_ratio= bounds what "auto" may choose; a codec has a ratio of its own')
+    if min_ratio is not None:
+        raise ValueError('min_ratio= bounds what "auto" may choose; a codec has a ratio of its own')
 
 
 def check_alone(schedule: Schedule | None, hierarchy: object) -> None:

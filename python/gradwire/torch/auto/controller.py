@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import torch
 
-from gradwire.auto import FP32, OWNERS_FROM, Decider, Figures, Plan, Setting, combined
-from gradwire.auto.decider import SETTLING
+from gradwire._auto import FP32, OWNERS_FROM, Decider, Figures, Plan, Setting, combined
+from gradwire._auto.decider import SETTLING
 from gradwire.cost import Calibration
 from gradwire.torch.auto.candidates import Automatic
 from gradwire.torch.auto.probes import Measured

@@ -5,8 +5,8 @@ import time
 
 import torch
 
-from gradwire.auto import FP32, Figures, Model, Plan
-from gradwire.auto.model import CODEC
+from gradwire._auto import FP32, Figures, Model, Plan
+from gradwire._auto.model import CODEC
 from gradwire.cost import Calibration, Link, calibrate
 from gradwire.torch.auto.candidates import Automatic
 from gradwire.torch.cost.link import measure_by

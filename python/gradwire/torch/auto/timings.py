@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gradwire.auto import Figures
-from gradwire.auto.step_stats import spread
+from gradwire._auto import Figures
+from gradwire._auto.step_stats import spread
 from gradwire.torch.engine.step import Step
 
 

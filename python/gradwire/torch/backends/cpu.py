@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 from gradwire import _native
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.frame import Frame
 from gradwire.state import State
 

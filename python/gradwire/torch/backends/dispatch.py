@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.errors import ExtensionError
 from gradwire.frame import Frame
 from gradwire.state import State

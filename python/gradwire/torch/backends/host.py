@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch.backends import cpu

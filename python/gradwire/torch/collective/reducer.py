@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeAlias, get_args, overload
 import torch
 import torch.distributed as dist
 
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.state import State
 from gradwire.torch.collective.calls import Call, Started, connect, group_of, start
 from gradwire.torch.engine.bucket_contents import BucketContents

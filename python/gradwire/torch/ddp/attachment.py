@@ -25,7 +25,7 @@ def attach(
     codec: Codecs | Literal["auto"],
     *,
     optimizer: torch.optim.Optimizer | None = None,
-    max_ratio: float | None = None,
+    min_ratio: float | None = None,
     schedule: Schedule | None = None,
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
@@ -61,7 +61,7 @@ def attach(
         codec has already applied momentum or a learning rate to, and exchange gradients that
         ``no_sync()`` has left on each rank. Required by `gradwire.memory.AdamCorrection`, and by
         ``"auto"``.
-    max_ratio : float, optional
+    min_ratio : float, optional
         With ``"auto"``, the strongest compression that accuracy allows, as a ratio in (0, 1]: the
         least share of the entries that may be sent, 0.01 by default. Of ratios that make a step
         equally short, the largest is used.
@@ -138,7 +138,7 @@ def attach(
     """
     ddp = _unwrap(model)
     whole = not getattr(ddp, "skip_all_reduce_unused_params", False)
-    given, choices = choices_of(codec, optimizer, max_ratio, schedule, hierarchy, owners=True)
+    given, choices = choices_of(codec, optimizer, min_ratio, schedule, hierarchy, owners=True)
     options = Options(
         codec=given,
         optimizer=optimizer,

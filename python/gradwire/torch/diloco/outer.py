@@ -8,7 +8,7 @@ import torch
 from gradwire import _validate
 
 if TYPE_CHECKING:
-    from gradwire.codec import Codec
+    from gradwire._codec import Codec
 
 
 @dataclass(frozen=True, slots=True)

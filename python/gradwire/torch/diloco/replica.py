@@ -18,7 +18,7 @@ from gradwire.torch.engine.parameter import ParameterSlot, make_slots, new_state
 from gradwire.torch.engine.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from gradwire.codec import Codec
+    from gradwire._codec import Codec
 
 Position = dict[str, int]
 """``inner_step``, ``sent`` and ``applied``: how far training is."""

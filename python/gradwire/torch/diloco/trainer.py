@@ -20,7 +20,7 @@ from gradwire.torch.diloco.report import Report
 from gradwire.torch.errors import ExchangeError
 
 if TYPE_CHECKING:
-    from gradwire.codec import Codec
+    from gradwire._codec import Codec
 
 _PATIENCE = timedelta(seconds=5)
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 import torch
 
 from gradwire import _validate
+from gradwire._auto import OWNERS_FROM
+from gradwire._codec import Codec
 from gradwire._part import Part, check_part
-from gradwire.auto import OWNERS_FROM
-from gradwire.codec import Codec
 from gradwire.exchange import Exchange
 from gradwire.exchange.owners import Owners
 from gradwire.extension import IndexCoding, Quantizer

@@ -10,7 +10,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.torch.engine.grad_tracker import GradTracker
 from gradwire.torch.engine.pairing import (
     check_pairing,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.errors import warn

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.exchange import LowRank
 from gradwire.state import State
 from gradwire.torch import backends

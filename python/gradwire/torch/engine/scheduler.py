@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire import _validate
-from gradwire.auto import ladder
-from gradwire.codec import Codec
+from gradwire._auto import ladder
+from gradwire._codec import Codec
 from gradwire.exchange.owners import Owners
 from gradwire.schedule import Accordion, BySteps, Constant, Schedule, recommended
 from gradwire.schedule.base import with_ratio

@@ -26,7 +26,7 @@ def attach(
     *,
     mesh: DeviceMesh | dist.ProcessGroup,
     optimizer: torch.optim.Optimizer | None = None,
-    max_ratio: float | None = None,
+    min_ratio: float | None = None,
     schedule: Schedule | None = None,
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
@@ -54,7 +54,7 @@ def attach(
         (replicas, shards), or a process group.
     optimizer : torch.optim.Optimizer, optional
         As in `gradwire.torch.ddp.attach`; made from the parameters after ``fully_shard``.
-    max_ratio, schedule, grad_scaler, min_numel, min_ndim, timeout
+    min_ratio, schedule, grad_scaler, min_numel, min_ndim, timeout
         As in `gradwire.torch.ddp.attach`. Sizes are those of the whole parameter.
 
     Returns
@@ -89,7 +89,7 @@ def attach(
     wire), one inside this node, and one over all ranks. Memory: a copy of this rank's shards of
     the gradients during the pass, beside what `gradwire.torch.ddp.attach` needs for as many.
     """
-    given, choices = choices_of(codec, optimizer, max_ratio, schedule)
+    given, choices = choices_of(codec, optimizer, min_ratio, schedule)
     groups = groups_of(model)
     options = Options(
         codec=given,

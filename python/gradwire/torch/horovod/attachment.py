@@ -37,7 +37,7 @@ def DistributedOptimizer(  # as Horovod's
     process_set: Any = None,
     *,
     codec: Codecs | Literal["auto"],
-    max_ratio: float | None = None,
+    min_ratio: float | None = None,
     schedule: Schedule | None = None,
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
@@ -80,7 +80,7 @@ def DistributedOptimizer(  # as Horovod's
     process_set : horovod.torch.ProcessSet, optional
         Average over these ranks only. On other ranks the result is a plain optimizer.
     codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
-        As in `gradwire.torch.ddp.attach`, as are ``max_ratio``, ``schedule``, ``grad_scaler``,
+        As in `gradwire.torch.ddp.attach`, as are ``min_ratio``, ``schedule``, ``grad_scaler``,
         ``min_numel`` and ``min_ndim``. ``"auto"`` decides between Horovod's all-reduce
         and the codec: Horovod does not add up in bfloat16. See ``docs/auto.md``.
     timeout : datetime.timedelta, optional
@@ -108,7 +108,7 @@ def DistributedOptimizer(  # as Horovod's
     """
     check_initialized()
     optimizer = arguments.check_optimizer_kind(optimizer)
-    given, choices = choices_of(codec, optimizer, max_ratio, schedule)
+    given, choices = choices_of(codec, optimizer, min_ratio, schedule)
     if choices is not None:
         # Horovod does not add up in bfloat16, and float16 would lose small gradients.
         choices = replace(choices, halves=False, meets_late=True)

@@ -38,7 +38,7 @@ class Compress(Callback):
     codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
         As in `gradwire.torch.ddp.attach`, with names as in the module's ``named_parameters()``.
         With ``"auto"``, `report` says what makes a step shortest, and why.
-    max_ratio : float, optional
+    min_ratio : float, optional
         With ``"auto"``, the least share of the entries that may be sent, in (0, 1]; 0.01 by
         default.
     schedule : gradwire.schedule.Schedule, optional
@@ -87,7 +87,7 @@ class Compress(Callback):
         self,
         codec: Codecs | Literal["auto"],
         *,
-        max_ratio: float | None = None,
+        min_ratio: float | None = None,
         schedule: Schedule | None = None,
         optimizer: Literal["auto"] | None = "auto",
         min_numel: int = 1024,
@@ -119,9 +119,9 @@ class Compress(Callback):
                 )
             check_alone(schedule, hierarchy)
             Options(codec=float8(), **options)  # whichever is chosen for the optimizer
-            options["max_ratio"] = least_ratio(max_ratio)
+            options["min_ratio"] = least_ratio(min_ratio)
         else:
-            check_unbounded(max_ratio)
+            check_unbounded(min_ratio)
             Options(codec=codec, **options)
         if optimizer not in ("auto", None):
             raise TypeError(
@@ -208,7 +208,7 @@ class Compress(Callback):
             self.codec,
             self._optimizer,
             in_step=self._in_step,
-            max_ratio=self._options.get("max_ratio"),
+            min_ratio=self._options.get("min_ratio"),
         )
         with warnings.catch_warnings():
             if found is None:  # either wanted, or said in other words

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch.optim import Optimizer
 
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.torch import optim
 from gradwire.torch.auto import AUTO, codec_for
 from gradwire.torch.ddp import PairingWarning
@@ -46,7 +46,7 @@ def find(
     wanted: Literal["auto"] | None,
     *,
     in_step: bool,
-    max_ratio: float | None,
+    min_ratio: float | None,
 ) -> tuple[Optimizer | None, Any]:
     """Return the optimizer to attach and the scaler of the precision plugin.
 
@@ -60,7 +60,7 @@ def find(
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     automatic = codec == AUTO
     if automatic and len(trainer.optimizers) == 1:
-        codec = codec_for(trainer.optimizers[0], max_ratio).codec
+        codec = codec_for(trainer.optimizers[0], min_ratio).codec
     elif automatic:
         raise ValueError(
             '"auto" chooses a codec by the optimizer, but configure_optimizers() returns '

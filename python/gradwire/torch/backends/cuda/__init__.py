@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gradwire import _native, _validate
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.frame import Frame
 from gradwire.state import State, on_host
 from gradwire.torch.backends import host

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.errors import InputChangedError
 from gradwire.torch.backends.cuda.operators import completed, operators
 from gradwire.torch.backends.cuda.states import DeviceState

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 from gradwire.extension import Quantizer, Sparsifier
 from gradwire.torch.backends.cuda import structs
 from gradwire.torch.backends.host import staging

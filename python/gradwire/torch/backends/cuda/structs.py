@@ -4,7 +4,7 @@ import ctypes as c
 from typing import Any
 
 from gradwire import memory, quantize, sparsify
-from gradwire.codec import Codec
+from gradwire._codec import Codec
 
 SPARSIFIERS = (
     *("all", "threshold", "topk", "sid", "sampled_topk", "chunk_topk", "bin_max", "two_sided"),

@@ -3,9 +3,9 @@
 import math
 from typing import NamedTuple
 
-from gradwire.auto.measurements import LESS, Measurements
-from gradwire.auto.model import Model
-from gradwire.auto.setting import Plan, compresses, leaves
+from gradwire._auto.measurements import LESS, Measurements
+from gradwire._auto.model import Model
+from gradwire._auto.setting import Plan, compresses, leaves
 
 GAIN = 0.03
 """Relative gain over the fastest measured plan that makes a plan worth a trial."""

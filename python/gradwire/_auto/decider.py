@@ -3,7 +3,7 @@
 import math
 from typing import Literal, Protocol
 
-from gradwire.auto.candidates import (
+from gradwire._auto.candidates import (
     FEW,
     SOME,
     challenge,
@@ -12,10 +12,10 @@ from gradwire.auto.candidates import (
     rematch,
     steps_to_compare,
 )
-from gradwire.auto.measurements import LESS, Budget, Measurements, StepTime
-from gradwire.auto.model import Model
-from gradwire.auto.setting import FP32, Plan, compresses, describe
-from gradwire.auto.step_stats import MATTERS, Drift, Figures, outdated
+from gradwire._auto.measurements import LESS, Budget, Measurements, StepTime
+from gradwire._auto.model import Model
+from gradwire._auto.setting import FP32, Plan, compresses, describe
+from gradwire._auto.step_stats import MATTERS, Drift, Figures, outdated
 
 
 def _settled(best: Plan, known: Measurements, model: Model | None, figures: Figures) -> str:

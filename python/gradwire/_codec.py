@@ -394,8 +394,8 @@ class Codec(Part):
         return cls(**{name: _part(name, config[name]) for name in expected})
 
     def __repr__(self) -> str:
-        # `gradwire.codec.Codec` is exported as `gradwire.Codec`.
-        return super().__repr__().replace("gradwire.codec.", "gradwire.", 1)
+        # `gradwire._codec.Codec` is exported as `gradwire.Codec`.
+        return super().__repr__().replace("gradwire._codec.", "gradwire.", 1)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).from_config, (self.get_config(),)

@@ -3,10 +3,10 @@
 `gradwire.torch.ddp.attach` with ``"auto"`` measures, and asks a `Decider`. See ``docs/auto.md``.
 """
 
-from gradwire.auto.decider import Decider, Evidence
-from gradwire.auto.model import Model
-from gradwire.auto.setting import BF16, FP32, OWNERS_FROM, Plan, Setting, describe, ladder
-from gradwire.auto.step_stats import Figures, combined
+from gradwire._auto.decider import Decider, Evidence
+from gradwire._auto.model import Model
+from gradwire._auto.setting import BF16, FP32, OWNERS_FROM, Plan, Setting, describe, ladder
+from gradwire._auto.step_stats import Figures, combined
 
 __all__ = [
     "BF16",

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from gradwire.auto.setting import Plan, compresses
-from gradwire.auto.step_stats import SURE, Figures
+from gradwire._auto.setting import Plan, compresses
+from gradwire._auto.step_stats import SURE, Figures
 
 LESS = 0.01
 """Relative gain from which a plan that sends less is preferred."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from gradwire.auto.setting import (
+from gradwire._auto.setting import (
     BF16,
     FP32,
     OWNERS_FROM,
@@ -13,7 +13,7 @@ from gradwire.auto.setting import (
     leaves,
     strength,
 )
-from gradwire.auto.step_stats import Figures
+from gradwire._auto.step_stats import Figures
 from gradwire.cost import (
     Bucket,
     Calibration,
