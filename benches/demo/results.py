@@ -51,7 +51,7 @@ class Run:
         return LABELS.get(self.method, self.method)
 
     @property
-    def ratio(self) -> float:
+    def compression(self) -> float:
         """Bytes of plain float32 divided by the bytes of the method."""
         return self.dense_bytes_per_step / self.bytes_per_step
 
@@ -146,7 +146,8 @@ class Results:
         """Return plain lists, dicts, strings and numbers, derived figures included."""
         plain = {"schema": 1, **asdict(self)}
         for saved, run in zip(plain["runs"], self.runs, strict=True):
-            saved |= {"ratio": run.ratio, "median_step_seconds": run.step, "seconds": run.seconds}
+            saved["compression"] = run.compression
+            saved |= {"median_step_seconds": run.step, "seconds": run.seconds}
         return plain
 
     def comparisons(self) -> list[Comparison]:

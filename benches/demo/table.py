@@ -88,7 +88,7 @@ def comparison_tables(comparison: Comparison, width: int) -> list[Table]:
         ("ms per\nstep", lambda run: f"{1e3 * run.step:.1f}"),
         ("compute\n%", lambda run: f"{100 * run.compute_share:.0f}"),
         ("sent per\nstep", lambda run: size(run.sent_per_step)),
-        ("ratio", lambda run: format_times(run.ratio)),
+        ("compres-\nsion", lambda run: format_times(run.compression)),
         ("speed\nvs none", lambda run: format_times(comparison.speed_up(run, PLAIN))),
         (f"speed\nvs {half}", lambda run: format_times(comparison.speed_up(run, half))),
     ]
@@ -130,7 +130,7 @@ def _key(results: Results) -> str:
     return (
         "ms per step: median. compute %: the duration of a step without any exchange, as a share "
         "of the step; the rest is coding, sending and waiting. sent per step: bytes that a rank "
-        f"sends, {counted}. ratio: bytes of plain float32 divided by those of the method, payload "
+        f"sends, {counted}. compression: bytes of plain float32 over those of the method, payload "
         "only. speed: relative to no compression and to 16 bits. loss, acc. (accuracy): on held-"
         "out data, after the same number of steps (st.) and after the same time, namely when the"
         " fastest method finishes; evaluation time is excluded. s to loss: seconds of training "

@@ -12,7 +12,8 @@ from benches.harness import pages, results
 from benches.harness.processes import Ranks, joined
 from gradwire import cost
 from gradwire.cli.plan.quantities import format_rate
-from gradwire.cost import Calibration, CodecCost, Line, Link, Method
+from gradwire.cost import Calibration, Link, Method
+from gradwire.cost.calibration import CodecCost, Line
 
 from .rank import DENSE, LAYERS, NUMEL, by_hand
 

@@ -2,8 +2,10 @@
 
 import math
 import operator
-from collections.abc import Collection
+import sys
+from collections.abc import Callable, Collection, Mapping
 from numbers import Real
+from typing import Any
 
 MAX_NUMEL = 2**32 - 1  # maximum number of entries of a tensor: positions have 32 bits
 
@@ -97,3 +99,26 @@ def choice(name: str, value: object, allowed: Collection[str]) -> str:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(sorted(allowed))}, got {value!r}")
     return value
+
+
+def former_names(
+    module: str, now: Mapping[str, str], otherwise: Callable[[str], Any] | None = None
+) -> Callable[[str], Any]:
+    """Return a module's ``__getattr__`` that says what became of names that it had.
+
+    ``now`` has words that follow "is now", such as the new name. Other names are those of
+    ``otherwise``, if given. Hide the function from type checkers, which would take every name.
+    """
+
+    def attribute(name: str) -> Any:
+        if name in now:
+            told = f"{module}.{name} is now {now[name]}"
+            # `from module import name` has no word for an AttributeError but that there is none.
+            if sys._getframe(1).f_code.co_name == "_handle_fromlist":
+                raise ImportError(told, name=module)
+            raise AttributeError(told, name=name, obj=sys.modules[module])
+        if otherwise is not None:
+            return otherwise(name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return attribute

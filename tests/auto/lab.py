@@ -8,7 +8,8 @@ from random import Random
 from gradwire._auto import FP32, Decider, Figures, Model, Plan
 from gradwire._auto.setting import compresses
 from gradwire._auto.step_stats import spread
-from gradwire.cost import Calibration, CodecCost, Line, Link
+from gradwire.cost import Calibration, Link
+from gradwire.cost.calibration import CodecCost, Line
 from tests.auto.world import CODEC, RATIOS
 
 RECORDS = 64

@@ -8,20 +8,9 @@ import pytest
 import gradwire
 from gradwire._auto import FP32, Decider, Figures, Model, Setting, describe
 from gradwire._auto.setting import strength
-from gradwire.cost import (
-    Calibration,
-    CodecCost,
-    GatheredFrames,
-    Line,
-    Link,
-    Network,
-    QuantizedAllReduce,
-    SparseReduceScatter,
-    Workload,
-    compressed,
-    predict,
-    simulate,
-)
+from gradwire.cost import Calibration, Link, Network, Workload, compressed, predict, simulate
+from gradwire.cost.calibration import CodecCost, Line
+from gradwire.cost.exchanges import DenseReduceScatter, GatheredFrames, SparseReduceScatter
 
 RATIOS = (0.1, 0.05, 0.02, 0.01)
 GATHERED = [Setting("codec", each) for each in RATIOS]
@@ -132,7 +121,7 @@ def test_a_codec_that_sends_every_entry_is_summed_by_a_quantized_all_reduce():
     assert exchanges(found.plans()) == {"gather", "owners"}
     of = figures(1_000_000, 4_000_000, 4_000_000)
     work = Workload(9_000_000, 0.1, 0.1, buckets=of.buckets, ready=of.ready, tensors=3, shared=True)
-    method = compressed("codec", known, QuantizedAllReduce())
+    method = compressed("codec", known, DenseReduceScatter())
     step = predict(work, method, Network(64, link)).step
     assert found.step((Setting("codec", None, "owners"),) * 3) == pytest.approx(step)
 

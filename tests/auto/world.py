@@ -6,7 +6,8 @@ from random import Random
 
 import gradwire
 from gradwire._auto import FP32, Decider, Figures, Model, Plan
-from gradwire.cost import Calibration, CodecCost, Line, Link
+from gradwire.cost import Calibration, Link
+from gradwire.cost.calibration import CodecCost, Line
 
 BUCKETS = (1_000_000, 4_000_000, 4_000_000)
 RATIOS = (0.1, 0.05, 0.02, 0.01)

@@ -9,7 +9,8 @@ pytest.importorskip("pandas", reason="the layer demo has pandas")
 import gradwire
 from benches.plan.predict import BY_GRADIENTS, link_of, method_of, middle, predictions
 from benches.plan.rank import DENSE, METHODS, codec
-from gradwire.cost import Calibration, CodecCost, Line
+from gradwire.cost import Calibration
+from gradwire.cost.calibration import CodecCost, Line
 
 WORKLOAD = {
     "numel": 8_000_000,

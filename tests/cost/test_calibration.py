@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import gradwire
-from gradwire.cost import Calibration, Line, calibrate, compressed
-from gradwire.cost.calibration import line
+from gradwire.cost import Calibration, calibrate, compressed
+from gradwire.cost.calibration import Line, line
 
 NUMELS = (1 << 12, 1 << 14)
 RATIO = 0.02

@@ -4,16 +4,17 @@ import random
 
 import pytest
 
-from gradwire.cost import (
+from gradwire.cost import Payload
+from gradwire.cost.exchanges import (
+    FRONT,
+    RESULT,
+    DenseReduceScatter,
     GatheredFrames,
     LowRankAllReduces,
-    Payload,
-    QuantizedAllReduce,
     RingAllReduce,
     SharedPositions,
     SparseReduceScatter,
 )
-from gradwire.cost.exchanges import FRONT, RESULT
 from gradwire.cost.methods import MODELS
 from gradwire.exchange import EXCHANGES
 from tests.cost import plain
@@ -105,7 +106,7 @@ def test_a_quantized_all_reduce(ranks):
     payload = Payload(NUMEL, NUMEL, value_bits=8, header=32)
     wire = plain.Wire(ranks)
     plain.personalized([[32 + NUMEL // ranks] * ranks] * ranks, wire)
-    _, scattered, _, gathered = QuantizedAllReduce().phases(payload, ranks)
+    _, scattered, _, gathered = DenseReduceScatter().phases(payload, ranks)
     agree(scattered, wire)
     agree(gathered, wire)
 
@@ -134,7 +135,7 @@ EVERY = [
     (SharedPositions(), Payload.sparse(NUMEL, 100)),
     (SparseReduceScatter(), Payload.sparse(NUMEL, 100)),
     (SparseReduceScatter(selects_again=False, distinct=1.0), Payload.sparse(NUMEL, 100)),
-    (QuantizedAllReduce(), Payload(NUMEL, NUMEL, value_bits=8, header=32)),
+    (DenseReduceScatter(), Payload(NUMEL, NUMEL, value_bits=8, header=32)),
     (LowRankAllReduces(), Payload(NUMEL, NUMEL, factors=(100, 50))),
 ]
 

@@ -8,11 +8,8 @@ import pytest
 import gradwire
 from gradwire.cost import (
     Calibration,
-    CodecCost,
-    Line,
     Link,
     Network,
-    SparseReduceScatter,
     Workload,
     bf16,
     break_even,
@@ -20,6 +17,8 @@ from gradwire.cost import (
     fp32,
     predict,
 )
+from gradwire.cost.calibration import CodecCost, Line
+from gradwire.cost.exchanges import SparseReduceScatter
 from gradwire.cost.prediction import FASTEST, pays_below
 
 ENCODE, DECODE = Line(0.0, 1e-9, 0.0), Line(0.0, 0.0, 1e-8)

@@ -5,18 +5,14 @@ from typing import Any
 
 import pytest
 
-from gradwire.cost import (
+from gradwire.cost import Link, Network, Payload, Support, simulate
+from gradwire.cost.exchanges import (
     GatheredFrames,
-    Link,
     LowRankAllReduces,
-    Network,
-    Payload,
     PlainRing,
     RingAllReduce,
     SharedPositions,
     SparseReduceScatter,
-    Support,
-    simulate,
 )
 from tests.cost.test_exchanges import EVERY
 
@@ -174,12 +170,12 @@ def wrong(value: object) -> Any:
         (lambda: Payload(-1, 0), ValueError, "numel must be at least 0"),
         (lambda: Payload(9, 9, factors=(-1.0, 1.0)), ValueError, "factors.0. must be finite and"),
         (lambda: Payload(9, 9, factors=wrong((1.0,))), TypeError, "factors must be a pair"),
-        (lambda: Support().union(0.0, 2), ValueError, "density must be greater than 0"),
+        (lambda: Support().union(0.0, 2), ValueError, "ratio must be greater than 0"),
         (lambda: Support(scale=0.0), ValueError, "scale must be above 0"),
         (
             lambda: simulate(wrong("ring"), Payload.dense(1), Network(2, LINK)),
             TypeError,
-            "exchange must be a gradwire.cost.Exchange, got 'ring'",
+            "exchange must be one of gradwire.exchange.{AllGather, .*}, got 'ring'",
         ),
         (
             lambda: simulate(RingAllReduce(), wrong(100), Network(2, LINK)),

@@ -5,22 +5,22 @@ import random
 
 import pytest
 
-from gradwire.cost import Bucket, ddp_buckets, overlapped
+from gradwire.cost.timeline import BucketCost, ddp_buckets, overlapped
 
 
 def test_without_an_exchange_a_step_is_its_backward_pass():
-    found = overlapped([Bucket(0.1, 0, 0, 0)] * 3)
+    found = overlapped([BucketCost(0.1, 0, 0, 0)] * 3)
     assert found.end == pytest.approx(0.3)
     assert found.exposed == pytest.approx(0.0, abs=1e-9)
 
 
 def test_the_exchange_of_the_last_bucket_is_exposed():
-    found = overlapped([Bucket(0.1, 0, 0.01, 0)] * 3)
+    found = overlapped([BucketCost(0.1, 0, 0.01, 0)] * 3)
     assert found.exposed == pytest.approx(0.01)
 
 
 def test_an_exchange_waits_for_its_bucket_and_for_the_one_before():
-    buckets = [Bucket(0.1, 0.02, 0.3, 0.01), Bucket(0.1, 0.02, 0.05, 0.01)]
+    buckets = [BucketCost(0.1, 0.02, 0.3, 0.01), BucketCost(0.1, 0.02, 0.05, 0.01)]
     found = overlapped(buckets)
     (first, second) = found.exchanged
     assert first == pytest.approx((0.12, 0.42))  # ready at 0.1, then encoded
@@ -29,20 +29,20 @@ def test_an_exchange_waits_for_its_bucket_and_for_the_one_before():
 
 
 def test_a_slow_link_takes_as_long_as_the_first_encode_and_all_exchanges():
-    buckets = [Bucket(0.01, 0.002, 1.0, 0.003)] * 5
+    buckets = [BucketCost(0.01, 0.002, 1.0, 0.003)] * 5
     assert overlapped(buckets).end == pytest.approx(0.01 + 0.002 + 5 + 0.003)
 
 
 def test_on_a_shared_processor_nothing_that_is_computed_overlaps():
     """Without a link to wait for, all work is done one after the other."""
-    buckets = [Bucket(0.1, 0.02, 0.0, 0.03)] * 4
+    buckets = [BucketCost(0.1, 0.02, 0.0, 0.03)] * 4
     assert overlapped(buckets, shared=True).end == pytest.approx(4 * 0.15)
     assert overlapped(buckets).end == pytest.approx(4 * 0.1 + 0.05)
 
 
 def test_sharing_a_processor_never_helps():
     for encode, exchange, decode in itertools.product((0.0, 0.01, 0.3), repeat=3):
-        buckets = [Bucket(0.1, encode, exchange, decode)] * 4
+        buckets = [BucketCost(0.1, encode, exchange, decode)] * 4
         alone, shared = overlapped(buckets), overlapped(buckets, shared=True)
         assert shared.end >= alone.end - 1e-9
         assert alone.end >= alone.backward
@@ -69,7 +69,7 @@ def test_an_explicit_bucket_size_holds_for_the_first_bucket_too():
 def test_queues_one_after_the_other_are_those_of_events():
     """Against a plain loop, of buckets that all differ."""
     draw = random.Random(0)
-    buckets = [Bucket(*(draw.expovariate(1.0) for _ in range(4))) for _ in range(200)]
+    buckets = [BucketCost(*(draw.expovariate(1.0) for _ in range(4))) for _ in range(200)]
     ready = encoded = arrived = decoded = 0.0
     spans = []
     for each in buckets:
@@ -93,7 +93,10 @@ def test_a_bucket_size_below_one_mebibyte_holds_for_the_first_bucket_too():
 
 def test_threads_wait_for_collectives_that_are_not_on_their_own():
     """What precedes an exchange delays the next encode; what follows it, the next decode."""
-    given = [Bucket(0.1, 0.02, 0.2, 0.01, before=0.15, after=0.3), Bucket(0.1, 0.02, 0.05, 0.01)]
+    given = [
+        BucketCost(0.1, 0.02, 0.2, 0.01, before=0.15, after=0.3),
+        BucketCost(0.1, 0.02, 0.05, 0.01),
+    ]
     for shared in (False, True):
         first, second = overlapped(given, shared=shared).exchanged
         assert first == pytest.approx((0.27, 0.47))
@@ -102,8 +105,8 @@ def test_threads_wait_for_collectives_that_are_not_on_their_own():
 
 
 def test_what_a_collective_takes_from_the_processor_delays_the_backward_pass():
-    alone = [Bucket(0.1, 0.0, 0.01, 0.0)] * 4
-    given = [Bucket(0.1, 0.0, 0.01, 0.0, processor=0.02)] * 4
+    alone = [BucketCost(0.1, 0.0, 0.01, 0.0)] * 4
+    given = [BucketCost(0.1, 0.0, 0.01, 0.0, processor=0.02)] * 4
     assert overlapped(given).end == pytest.approx(overlapped(alone).end)
     later = overlapped(given, shared=True).end - overlapped(alone, shared=True).end
     assert later == pytest.approx(3 * 0.02)  # when the last bucket is sent there is nothing else
@@ -114,7 +117,7 @@ def test_a_shared_processor_does_one_thing_at_a_time(seed):
     """Against a clock that ticks: decodes go first, then the encode, then the backward pass."""
     draw = random.Random(seed)
     lengths = ((5, 40), (0, 15), (0, 60), (0, 9), (0, 9), (0, 9), (0, 9))
-    buckets = [Bucket(*(draw.randint(*each) for each in lengths)) for _ in range(30)]
+    buckets = [BucketCost(*(draw.randint(*each) for each in lengths)) for _ in range(30)]
     found = overlapped(buckets, shared=True)
     for span, wanted in zip(found.exchanged, _ticked(buckets), strict=True):
         assert span == pytest.approx(wanted, abs=len(buckets))  # a tick at each

@@ -4,15 +4,8 @@ import math
 
 import pytest
 
-from gradwire.cost import (
-    Link,
-    Network,
-    Payload,
-    RingAllReduce,
-    calibrate,
-    compressed,
-    simulate,
-)
+from gradwire.cost import Link, Network, Payload, calibrate, compressed, simulate
+from gradwire.cost.exchanges import RingAllReduce
 from tests.distributed.ranks import Ranks
 from tests.distributed.scenarios.costs import LAYERS, SIDE, SLOW, codecs
 

@@ -197,7 +197,7 @@ def test_figures_of_several_steps_are_drawn_over_time():
         assert (x, y) == (across, pytest.approx(100 * (1 - value / most), abs=0.001))
     (title,) = figure(shown, "Residual norm over time").iter(f"{SVG}title")
     assert str(title.text).startswith("step 10: 1; step 20: 5; step 30: ")
-    (line,) = figure(shown, "Achieved ratio over time").iter(f"{SVG}polyline")
+    (line,) = figure(shown, "Achieved over time").iter(f"{SVG}polyline")
     assert len(str(line.get("points")).split()) == 2, "a report without the figure is left out"
 
 

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch", reason="these tests need the extra [torch]")
 
-from gradwire.torch.auto.timings import BucketPlace, BucketTimes, PassRecord, figures
+from gradwire.torch.auto.timings import BucketPlace, BucketRecord, PassRecord, figures
 
 PLACES = [BucketPlace((at,), 1000, 4, True, True) for at in range(3)]
 
@@ -13,7 +13,7 @@ def passed(ready, worked, end=1.0):
     """A pass that begins at 5, whose buckets are exchanged 0.01 s after they are ready."""
     record = PassRecord(complete=True, end=5.0 + end)
     for at, own in zip(ready, worked, strict=True):
-        bucket = BucketTimes(5.0 + at, worked=None if own is None else 70.0 + own)
+        bucket = BucketRecord(5.0 + at, worked=None if own is None else 70.0 + own)
         bucket.done = bucket.ready + 0.01
         record.buckets.append(bucket)
     return record

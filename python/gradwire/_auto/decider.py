@@ -62,7 +62,7 @@ LONG = 4.0
 MOST, WAITS = 48, 4
 """Largest number of measured steps, and of times that a measurement is prolonged."""
 GIVEN_UP, STRANGE = 1.3, 2.0
-"""At the first look: ratio to the fastest step from which a plan is given up, and ratio to the
+"""At the first look: factor over the fastest step from which a plan is given up, and over the
 expected step from which a step is not believed."""
 TRIALS, REMATCHES = 6, 3
 """Number of plans that are tried on one link, and that are measured again."""
@@ -71,7 +71,7 @@ SHORTEST, LONGEST, LATEST = 8, 256, 60.0
 MOST_ANEW, RENEWED = 6, 2
 """Most further looks before a restart, and number of times that predictions are renewed."""
 OTHER = 1.5
-"""Ratio of bandwidths from which a link counts as another one."""
+"""Factor between bandwidths from which a link counts as another one."""
 
 
 class Evidence(Protocol):

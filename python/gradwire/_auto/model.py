@@ -6,8 +6,8 @@ from gradwire._auto.setting import (
     BF16,
     FP32,
     OWNERS_FROM,
-    Exchange,
     Plan,
+    Route,
     Setting,
     compresses,
     leaves,
@@ -15,21 +15,19 @@ from gradwire._auto.setting import (
 )
 from gradwire._auto.step_stats import Figures
 from gradwire.cost import (
-    Bucket,
     Calibration,
-    GatheredFrames,
     Link,
     Method,
     Network,
-    QuantizedAllReduce,
-    SparseReduceScatter,
     Workload,
     bf16,
     compressed,
     fp32,
-    overlapped,
     predict,
 )
+from gradwire.cost.exchanges import GatheredFrames
+from gradwire.cost.timeline import BucketCost, overlapped
+from gradwire.exchange import QuantizedAllReduce, ReduceScatter
 
 CODEC = "codec"
 """The name of the codec in the calibration."""
@@ -83,21 +81,21 @@ class Model:
             shared=True,
         )
         network = Network(ranks, link)
-        exchanges: list[Exchange] = ["gather"]
+        exchanges: list[Route] = ["gather"]
         if owners and ranks >= OWNERS_FROM:
             exchanges.append("owners")
 
-        def predicted(method: Method) -> tuple[Bucket, ...]:
+        def predicted(method: Method) -> tuple[BucketCost, ...]:
             return tuple(
-                Bucket(each.backward, 0.0, figures.exchange[at], 0.0) if at in sparse else each
+                BucketCost(each.backward, 0.0, figures.exchange[at], 0.0) if at in sparse else each
                 for at, each in enumerate(predict(work, method, network).buckets)
             )
 
-        self._by: Mapping[Setting, tuple[Bucket, ...]] = {
+        self._by: Mapping[Setting, tuple[BucketCost, ...]] = {
             setting: predicted(method)
             for setting, method in _methods(calibration, ratios, exchanges).items()
         }
-        self._all: tuple[Bucket, ...] = ()  # sends the residual when a bucket leaves the codec
+        self._all: tuple[BucketCost, ...] = ()  # sends the residual when a bucket leaves the codec
         if ratios and CODEC in calibration.codecs:
             self._all = predicted(_of_share(calibration, 1.0, exchanges[-1]))
         # A dense bucket that ends a step of the codec goes with it: by an all-gather, unless
@@ -150,7 +148,7 @@ class Model:
         """Return how much a plan leaves out."""
         return strength(plan, self.figures.buckets)
 
-    def _buckets(self, plan: Plan) -> list[Bucket]:
+    def _buckets(self, plan: Plan) -> list[BucketCost]:
         buckets = [self._by[setting][at] for at, setting in enumerate(plan)]
         if compresses(plan) and plan[-1].kind != "codec":
             buckets[-1] = self._last
@@ -175,7 +173,7 @@ class Model:
 
 
 def _methods(
-    calibration: Calibration, ratios: Sequence[float], exchanges: Sequence[Exchange]
+    calibration: Calibration, ratios: Sequence[float], exchanges: Sequence[Route]
 ) -> dict[Setting, Method]:
     found = {FP32: fp32(), BF16: bf16(calibration)}
     if CODEC not in calibration.codecs:
@@ -186,13 +184,11 @@ def _methods(
     return found
 
 
-def _of_share(
-    calibration: Calibration, share: float | None, exchange: Exchange = "gather"
-) -> Method:
+def _of_share(calibration: Calibration, share: float | None, exchange: Route = "gather") -> Method:
     """Return the codec with this exchange and share of the entries."""
     method = compressed(CODEC, calibration)
     if exchange == "owners":
         selects = calibration.codecs[CODEC].codec.sparsify.selects
-        through = SparseReduceScatter() if selects else QuantizedAllReduce()
+        through = ReduceScatter() if selects else QuantizedAllReduce()
         method = compressed(CODEC, calibration, through)
     return method if share is None else method.with_share(share)

@@ -12,7 +12,7 @@ _AGAIN = 0.3
 OWNERS_FROM = 3
 """Least number of ranks for owners of ranges; two ranks send as many bytes by an all-gather."""
 
-Exchange: TypeAlias = Literal["gather", "owners"]
+Route: TypeAlias = Literal["gather", "owners"]
 """An all-gather of frames, or sums of ranges by their owners; see ``docs/exchanges.md``."""
 
 
@@ -26,7 +26,7 @@ class Setting:
     # How the ranks combine the codec's frames: `gradwire.exchange.AllGather`; or, of
     # `gradwire.exchange.ReduceScatter` and `gradwire.exchange.QuantizedAllReduce`, the one that
     # goes with the codec.
-    exchange: Exchange = "gather"
+    exchange: Route = "gather"
 
     def __str__(self) -> str:
         if self.kind != "codec":

@@ -53,7 +53,7 @@ def _report(frame: Frame) -> dict[str, Any]:
     index_bits = 8 * header["index_nbytes"] / count if count else None
     return header | {
         "nbytes": frame.nbytes,
-        "density": count / numel if numel else None,
+        "ratio": count / numel if numel else None,
         "bits_per_entry": 8 * frame.nbytes / count if count else None,
         "index_bits_per_entry": index_bits,
         "index_bits_bound": entropy_bound(numel, count) if count else None,
@@ -70,8 +70,8 @@ def entropy_bound(numel: int, count: int) -> float:
 
 
 def _as_text(file: str, report: dict[str, Any]) -> str:
-    numel, count, density = report["numel"], report["count"], report["density"]
-    share = "" if density is None else f" ({100 * density:.4g} %)"
+    numel, count, ratio = report["numel"], report["count"], report["ratio"]
+    share = "" if ratio is None else f" ({100 * ratio:.4g} %)"
     coding = _CODING_NOTES.get(report["coding"], report["coding"])
     scale = f", scaled by 2**{report['exponent']}" if report["exponent"] else ""
     rows = [

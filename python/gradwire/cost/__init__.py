@@ -2,62 +2,61 @@
 
 >>> network = gradwire.cost.Network(64, gradwire.cost.Link(bandwidth=1e9, latency=50e-6))
 >>> payload = gradwire.cost.Payload.sparse(25_000_000, entries=250_000)
->>> gradwire.cost.simulate(gradwire.cost.GatheredFrames(), payload, network).seconds
+>>> gradwire.cost.simulate(gradwire.exchange.AllGather(), payload, network).seconds
 
 Nothing here needs torch. docs/cost.md has the model, what it was checked against, and its errors.
 """
 
-from gradwire.cost.calibration import Calibration, CodecCost, Line
-from gradwire.cost.exchanges import (
-    Exchange,
-    GatheredFrames,
-    LowRankAllReduces,
-    Phase,
-    PlainRing,
-    QuantizedAllReduce,
-    RingAllReduce,
-    SharedPositions,
-    SparseReduceScatter,
-)
+from typing import TYPE_CHECKING
+
+from gradwire import _validate
+from gradwire.cost.calibration import Calibration
 from gradwire.cost.measuring import calibrate
 from gradwire.cost.methods import Method, bf16, compressed, fp32
 from gradwire.cost.network import Link, Network
-from gradwire.cost.payload import Payload, information_bits
+from gradwire.cost.payload import Payload
 from gradwire.cost.prediction import Prediction, Workload, break_even, predict
-from gradwire.cost.simulation import Exchanged, Support, simulate
-from gradwire.cost.timeline import Bucket, Timeline, ddp_buckets, overlapped
+from gradwire.cost.simulation import ExchangeCost, Support, simulate
 
 __all__ = [
-    "Bucket",
     "Calibration",
-    "CodecCost",
-    "Exchange",
-    "Exchanged",
-    "GatheredFrames",
-    "Line",
+    "ExchangeCost",
     "Link",
-    "LowRankAllReduces",
     "Method",
     "Network",
     "Payload",
-    "Phase",
-    "PlainRing",
     "Prediction",
-    "QuantizedAllReduce",
-    "RingAllReduce",
-    "SharedPositions",
-    "SparseReduceScatter",
     "Support",
-    "Timeline",
     "Workload",
     "bf16",
     "break_even",
     "calibrate",
     "compressed",
-    "ddp_buckets",
     "fp32",
-    "information_bits",
-    "overlapped",
     "predict",
     "simulate",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = _validate.former_names(
+        __name__,
+        {
+            "Exchange": "gradwire.exchange.Exchange",
+            "Exchanged": "gradwire.cost.ExchangeCost",
+            "GatheredFrames": "gradwire.exchange.AllGather",
+            "LowRankAllReduces": "gradwire.exchange.LowRank",
+            "PlainRing": "the exchange of gradwire.cost.fp32()",
+            "QuantizedAllReduce": "gradwire.exchange.QuantizedAllReduce",
+            "RingAllReduce": "gradwire.exchange.AllReduce",
+            "SharedPositions": "gradwire.exchange.LeaderIndices",
+            "SparseReduceScatter": "gradwire.exchange.ReduceScatter",
+            "Bucket": "internal: gradwire.cost.timeline.BucketCost",
+            "CodecCost": "internal: gradwire.cost.calibration.CodecCost",
+            "Line": "internal: gradwire.cost.calibration.Line",
+            "Phase": "internal: gradwire.cost.exchanges.Phase",
+            "Timeline": "internal: gradwire.cost.timeline.Timeline",
+            "ddp_buckets": "internal: gradwire.cost.timeline.ddp_buckets",
+            "information_bits": "internal: gradwire.cost.payload.information_bits",
+            "overlapped": "internal: gradwire.cost.timeline.overlapped",
+        },
+    )

@@ -55,7 +55,7 @@ class CodecCost:
             raise TypeError(f"codec must be a gradwire.Codec, got {self.codec!r}")
         for name in ("encode", "decode"):
             if not isinstance(line := getattr(self, name), Line):
-                raise TypeError(f"{name} must be a gradwire.cost.Line, got {line!r}")
+                raise TypeError(f"{name} must be a Line, got {line!r}")
         for name in ("header", "entry_bits", "state_bytes"):
             _validate.positive(name, getattr(self, name))
         _validate.unit_interval("share", self.share)

@@ -53,8 +53,8 @@ def exchange_all(nbytes: float, ranks: int, name: str) -> Phase:
 
 
 @dataclasses.dataclass(frozen=True)
-class Exchange(abc.ABC):
-    """The base class of exchanges."""
+class ExchangeModel(abc.ABC):
+    """What an exchange sends, and in which order."""
 
     #: Each rank of a node exchanges its share of a tensor with other nodes. Otherwise all ranks of
     #: all nodes form one ring.
@@ -87,7 +87,7 @@ class Exchange(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class RingAllReduce(Exchange):
+class RingAllReduce(ExchangeModel):
     """A dense all-reduce of values that can be added, such as float32 and bfloat16."""
 
     sums: ClassVar[bool] = True
@@ -110,7 +110,7 @@ class PlainRing(RingAllReduce):
 
 
 @dataclasses.dataclass(frozen=True)
-class GatheredFrames(Exchange):
+class GatheredFrames(ExchangeModel):
     """An all-gather of frames: `gradwire.exchange.AllGather`."""
 
     slots: ClassVar[bool] = True
@@ -125,7 +125,7 @@ class GatheredFrames(Exchange):
 
 
 @dataclasses.dataclass(frozen=True)
-class SharedPositions(Exchange):
+class SharedPositions(ExchangeModel):
     """One rank's positions, and the sum of all ranks' values: `gradwire.exchange.LeaderIndices`.
 
     The ranks lead for one tensor after the other, so each broadcasts the positions of some.
@@ -155,7 +155,7 @@ class SharedPositions(Exchange):
 
 
 @dataclasses.dataclass(frozen=True)
-class SparseReduceScatter(Exchange):
+class SparseReduceScatter(ExchangeModel):
     """Frames are cut by range, each rank sums one range, and the sums are gathered.
 
     Each frame is cut into N pieces without being decoded. The owner of a range adds up the pieces
@@ -212,7 +212,7 @@ class SparseReduceScatter(Exchange):
 
 
 @dataclasses.dataclass(frozen=True)
-class QuantizedAllReduce(SparseReduceScatter):
+class DenseReduceScatter(SparseReduceScatter):
     """Every entry is sent, to owners that quantize the sums again.
 
     `gradwire.exchange.QuantizedAllReduce`: a reduce-scatter and an all-gather of dense frames.
@@ -225,7 +225,7 @@ class QuantizedAllReduce(SparseReduceScatter):
 
 
 @dataclasses.dataclass(frozen=True)
-class LowRankAllReduces(Exchange):
+class LowRankAllReduces(ExchangeModel):
     """Two all-reduces, of one factor each: `gradwire.exchange.LowRank`.
 
     References

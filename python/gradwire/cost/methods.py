@@ -4,29 +4,43 @@ import dataclasses
 import math
 from typing import Self, cast
 
+from gradwire._part import check_part
 from gradwire.cost.calibration import Calibration, CodecCost
 from gradwire.cost.exchanges import (
-    Exchange,
+    DenseReduceScatter,
+    ExchangeModel,
     GatheredFrames,
     LowRankAllReduces,
     PlainRing,
-    QuantizedAllReduce,
     RingAllReduce,
     SharedPositions,
     SparseReduceScatter,
 )
 from gradwire.cost.payload import Payload, information_bits
-from gradwire.exchange import LowRank
+from gradwire.exchange import Exchange, LowRank
 
-MODELS: dict[str, Exchange] = {
+MODELS: dict[str, ExchangeModel] = {
     "all_gather": GatheredFrames(),
     "all_reduce": RingAllReduce(),
     "leader_indices": SharedPositions(),
     "low_rank": LowRankAllReduces(),
     "reduce_scatter": SparseReduceScatter(),
-    "quantized_all_reduce": QuantizedAllReduce(),
+    "quantized_all_reduce": DenseReduceScatter(),
 }
 """The model of every exchange of a codec, by its kind."""
+
+
+def model_of(exchange: Exchange | ExchangeModel) -> ExchangeModel:
+    """Return the model of an exchange; a TypeError for no exchange, a ValueError for no model."""
+    if isinstance(exchange, ExchangeModel):
+        return exchange
+    check_part("exchange", exchange, Exchange)
+    model = MODELS.get(exchange.kind)
+    if model is None:
+        known = ", ".join(MODELS)
+        raise ValueError(f"the exchange {exchange.kind!r} has no cost model; known are {known}")
+    return model
+
 
 SLOT_SHARE = 1.0 / 64.0
 SLOT_BYTES = 40.0
@@ -38,7 +52,7 @@ class Method:
     """A way to average gradients."""
 
     name: str  #: For tables.
-    exchange: Exchange  #: How the ranks combine their values.
+    exchange: ExchangeModel  #: How the ranks combine their values.
     value_bits: float = 32.0  #: Of dense values, without a codec.
     cost: CodecCost | None = None  #: Of the codec, if there is one.
     cast_seconds: float = 0.0  #: Per entry: of casts around a dense exchange.
@@ -110,7 +124,9 @@ def bf16(calibration: Calibration | None = None) -> Method:
     return Method("bf16", PlainRing(), 16.0, cast_seconds=cast)
 
 
-def compressed(name: str, calibration: Calibration, exchange: Exchange | None = None) -> Method:
+def compressed(
+    name: str, calibration: Calibration, exchange: Exchange | ExchangeModel | None = None
+) -> Method:
     """Return the calibrated codec of this name, with its own exchange or another one.
 
     A ValueError if the calibration has no such codec, or its exchange no model.
@@ -119,10 +135,5 @@ def compressed(name: str, calibration: Calibration, exchange: Exchange | None = 
         known = ", ".join(calibration.codecs) or "none"
         raise ValueError(f"the calibration has no codec {name!r}, but {known}: calibrate again")
     cost = calibration.codecs[name]
-    if exchange is None:
-        kind = cost.codec.exchange.kind
-        if kind not in MODELS:
-            known = ", ".join(MODELS)
-            raise ValueError(f"the exchange {kind!r} has no cost model; known are {known}")
-        exchange = MODELS[kind]
-    return Method(name, exchange, cost=cost, clear_seconds=calibration.clear_seconds)
+    model = model_of(cost.codec.exchange if exchange is None else exchange)
+    return Method(name, model, cost=cost, clear_seconds=calibration.clear_seconds)

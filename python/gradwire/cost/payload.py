@@ -65,7 +65,7 @@ class Payload:
         return cls(numel, entries, value_bits, bits, 48.0, frames)
 
     @property
-    def density(self) -> float:
+    def ratio(self) -> float:
         """Share of the entries that is sent."""
         return self.entries / self.numel if self.numel else 0.0
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from gradwire import _validate
 from gradwire.cost.methods import Method
 from gradwire.cost.network import Link, Network
-from gradwire.cost.simulation import Exchanged, Support, participants, simulate
-from gradwire.cost.timeline import Bucket, Timeline, ddp_buckets, overlapped
+from gradwire.cost.simulation import ExchangeCost, Support, participants, simulate
+from gradwire.cost.timeline import BucketCost, Timeline, ddp_buckets, overlapped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +105,8 @@ class Prediction:
     distinct: float  #: Positions that at least one rank has selected.
     timeline: Timeline  #: The backward pass.
     #: The exchange of each bucket, in the order in which they become ready.
-    exchanged: tuple[Exchanged, ...]
-    buckets: tuple[Bucket, ...]  #: The times of each bucket.
+    exchanged: tuple[ExchangeCost, ...]
+    buckets: tuple[BucketCost, ...]  #: The times of each bucket.
 
 
 def predict(
@@ -128,13 +128,15 @@ def predict(
     ranks, parts = participants(method.exchange, network)
 
     @functools.cache  # most buckets of a large model are alike
-    def cost(numel: int, backward: float, tensors: int) -> tuple[Exchanged, Bucket]:
+    def cost(numel: int, backward: float, tensors: int) -> tuple[ExchangeCost, BucketCost]:
         one = simulate(method.exchange, method.payload(numel, tensors), network, support)
         share = -(-numel // parts)
         encode = method.encode_seconds(share, ranks, tensors)
         decode = method.decode_seconds(share, ranks, tensors)
         alone = one.seconds - one.before - one.after
-        return one, Bucket(backward, encode, alone, decode, one.before, one.after, one.processor)
+        return one, BucketCost(
+            backward, encode, alone, decode, one.before, one.after, one.processor
+        )
 
     exchanged, buckets = zip(*(cost(*part) for part in workload.parts()), strict=True)
     timeline = overlapped(buckets, shared=workload.shared)

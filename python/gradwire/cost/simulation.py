@@ -4,9 +4,11 @@ import dataclasses
 import math
 
 from gradwire import _validate
-from gradwire.cost.exchanges import Exchange, Phase, exchange_all, ring_all_gather
+from gradwire.cost.exchanges import ExchangeModel, Phase, exchange_all, ring_all_gather
+from gradwire.cost.methods import model_of
 from gradwire.cost.network import Network
 from gradwire.cost.payload import Payload
+from gradwire.exchange import Exchange
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +17,7 @@ class Support:
 
     Ranks train the same model on different data, so they tend to select the same entries. An entry
     is selected by a rank with probability p, which is modelled as a Beta(a, b) variable whose mean
-    is the density d. With the concentration ``s = a + b``, the share of the entries that at least
+    is the ratio d. With the concentration ``s = a + b``, the share of the entries that at least
     one of N ranks has selected is::
 
         1 - Γ(b + N) Γ(s) / (Γ(b) Γ(s + N)),    b = (1 - d) s
@@ -37,26 +39,26 @@ class Support:
             raise ValueError(f"scale must be above 0, got {self.scale!r}")
         _validate.real("exponent", self.exponent)
 
-    def union(self, density: float, ranks: int) -> float:
+    def union(self, ratio: float, ranks: int) -> float:
         """Return the share of positions that at least one of 1 or more ranks has selected.
 
-        One rank selects ``density``, in (0, 1]. The union is at least that, and at most 1 and
-        ``ranks * density``.
+        One rank selects ``ratio``, in (0, 1]. The union is at least that, and at most 1 and
+        ``ranks * ratio``.
         """
-        density = _validate.unit_interval("density", density)
+        ratio = _validate.unit_interval("ratio", ratio)
         ranks = _validate.integer("ranks", ranks, low=1)
-        if density == 1.0 or ranks == 1:
-            return density
-        s = self.scale * density**self.exponent
-        b = (1.0 - density) * s
+        if ratio == 1.0 or ranks == 1:
+            return ratio
+        s = self.scale * ratio**self.exponent
+        b = (1.0 - ratio) * s
         if s > 1e7:  # lgamma would cancel; ranks are independent
-            return -math.expm1(ranks * math.log1p(-density))
+            return -math.expm1(ranks * math.log1p(-ratio))
         missed = math.lgamma(b + ranks) - math.lgamma(b) + math.lgamma(s) - math.lgamma(s + ranks)
-        return min(1.0, max(density, -math.expm1(missed)))
+        return min(1.0, max(ratio, -math.expm1(missed)))
 
 
 @dataclasses.dataclass(frozen=True)
-class Exchanged:
+class ExchangeCost:
     """The cost of an exchange."""
 
     #: From the last rank's start to the last rank's end, without encoding and decoding.
@@ -67,15 +69,18 @@ class Exchanged:
     distinct: float  #: Positions that at least one participant has selected.
     phases: tuple[Phase, ...]  #: Collectives between nodes.
     inside: tuple[Phase, ...] = ()  #: Collectives inside a node.
-    #: The part of ``seconds`` for which the encoding thread waits; see `gradwire.cost.Exchange`.
+    #: The part of ``seconds`` for which the encoding thread waits; see `ExchangeModel`.
     before: float = 0.0
     after: float = 0.0  #: The same of the decoding thread.
     processor: float = 0.0  #: Processor time of a rank, a part of ``seconds``.
 
 
 def simulate(
-    exchange: Exchange, payload: Payload, network: Network, support: Support | None = None
-) -> Exchanged:
+    exchange: Exchange | ExchangeModel,
+    payload: Payload,
+    network: Network,
+    support: Support | None = None,
+) -> ExchangeCost:
     """Return the cost of the exchange of a bucket.
 
     In a network of nodes, ranks sum dense inside a node, and each exchanges its share with its
@@ -85,8 +90,8 @@ def simulate(
 
     Parameters
     ----------
-    exchange : Exchange
-        How the ranks combine their values.
+    exchange : gradwire.exchange.Exchange
+        How the ranks combine their values; or the ``exchange`` of a `Method`.
     payload : Payload
         Of a rank, for the whole bucket.
     network : Network
@@ -96,29 +101,31 @@ def simulate(
 
     Returns
     -------
-    Exchanged
+    ExchangeCost
         All zero for a single rank.
 
     Raises
     ------
     TypeError
         An argument of another type.
+    ValueError
+        An exchange without a model.
 
     Examples
     --------
     >>> network = gradwire.cost.Network(8, gradwire.cost.Link(1e9, latency=50e-6))
     >>> dense = gradwire.cost.Payload.dense(25_000_000)
-    >>> gradwire.cost.simulate(gradwire.cost.RingAllReduce(), dense, network).seconds
+    >>> gradwire.cost.simulate(gradwire.exchange.AllReduce(), dense, network).seconds
     1.4007
     """
+    model = model_of(exchange)
     for name, value, kind in (
-        ("exchange", exchange, Exchange),
         ("payload", payload, Payload),
         ("network", network, Network),
     ):
         if not isinstance(value, kind):
             raise TypeError(f"{name} must be a gradwire.cost.{kind.__name__}, got {value!r}")
-    partners, parts = participants(exchange, network)
+    partners, parts = participants(model, network)
     mine = payload.share(parts)
     inside: tuple[Phase, ...] = ()
     if parts > 1:
@@ -127,8 +134,8 @@ def simulate(
             exchange_all(dense, parts, "all-to-all inside"),
             ring_all_gather(dense, parts, "all-gather inside"),
         )
-    phases = exchange.phases(mine, partners)
-    if exchange.divides:  # all ranks of a node use its link at the same time
+    phases = model.phases(mine, partners)
+    if model.divides:  # all ranks of a node use its link at the same time
         times = [
             network.link.seconds(parts * each.serial, each.rounds, each.messages) for each in phases
         ]
@@ -139,32 +146,32 @@ def simulate(
     processor = sum(near.processor_seconds(each.sent, each.messages) for each in phases) + sum(
         network.inside.processor_seconds(each.sent, each.messages) for each in inside
     )
-    union = (support or Support()).union(mine.density, partners) if mine.entries else 0.0
+    union = (support or Support()).union(mine.ratio, partners) if mine.entries else 0.0
     sent = sum(each.sent for each in phases)
     # One rank of a node sends to the next node where all form one ring.
     outside = sent
-    if not exchange.divides:
+    if not model.divides:
         outside = sent / network.node_size if network.nodes > 1 else 0.0
-    return Exchanged(
+    return ExchangeCost(
         sum(times) + here,
         outside,
         sent - outside + sum(each.sent for each in inside),
-        exchange.buffers(mine, partners) if network.ranks > 1 else 0.0,
+        model.buffers(mine, partners) if network.ranks > 1 else 0.0,
         union * mine.numel * parts,
         phases,
         inside,
-        sum(times[: exchange.before]),
-        sum(times[len(times) - exchange.after :]),
+        sum(times[: model.before]),
+        sum(times[len(times) - model.after :]),
         processor,
     )
 
 
-def participants(exchange: Exchange, network: Network) -> tuple[int, int]:
+def participants(model: ExchangeModel, network: Network) -> tuple[int, int]:
     """Return how many ranks exchange the same entries, and into how many parts a node cuts them.
 
     Each rank of a node exchanges one of these with its partners in the other nodes.
     """
-    if exchange.divides:
+    if model.divides:
         return network.nodes, network.node_size
     return network.ranks, 1
 

@@ -9,7 +9,7 @@ _MIB = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Bucket:
+class BucketCost:
     """The times of one bucket, in seconds."""
 
     backward: float  #: Backward pass from the previous bucket's gradients to this one's.
@@ -54,7 +54,7 @@ def ddp_buckets(numel: int, *, bucket_mb: float | None = None, itemsize: int = 4
     return buckets
 
 
-def overlapped(buckets: Sequence[Bucket], *, shared: bool = False) -> Timeline:
+def overlapped(buckets: Sequence[BucketCost], *, shared: bool = False) -> Timeline:
     """Simulate the buckets of one backward pass.
 
     A bucket's encode begins when its gradients are ready and the previous encode has ended, its
@@ -66,7 +66,7 @@ def overlapped(buckets: Sequence[Bucket], *, shared: bool = False) -> Timeline:
     return _on_one_core(buckets) if shared else _apart(buckets)
 
 
-def _apart(buckets: Sequence[Bucket]) -> Timeline:
+def _apart(buckets: Sequence[BucketCost]) -> Timeline:
     """Simulate buckets that take no time from the backward pass."""
     spans: list[tuple[float, float]] = []
     backward = sender = link = receiver = 0.0  # when each is free
@@ -80,7 +80,7 @@ def _apart(buckets: Sequence[Bucket]) -> Timeline:
     return Timeline(max(backward, receiver), backward, tuple(spans))
 
 
-def _on_one_core(buckets: Sequence[Bucket]) -> Timeline:
+def _on_one_core(buckets: Sequence[BucketCost]) -> Timeline:
     """Simulate buckets whose decodes interrupt encodes, which hold up the backward pass."""
     core = _Core()
     spans: list[tuple[float, float]] = []

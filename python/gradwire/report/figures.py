@@ -44,7 +44,7 @@ class BucketTimes:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Figures:
+class ReportFields:
     """The fields of a `Report`, which explains them."""
 
     rank: int

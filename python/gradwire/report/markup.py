@@ -51,7 +51,7 @@ def element(name: str, /, *children: str | None, **attributes: str | None) -> Ma
     return Markup(f"<{start}/>" if name in _VOID else f"<{start}>{join(*children)}</{name}>")
 
 
-class Row(NamedTuple):
+class Bar(NamedTuple):
     """A row of a chart: a label, a figure, and pieces of a bar (a CSS class, begin and end)."""
 
     label: str
@@ -63,7 +63,7 @@ def _percent(length: float, full: float) -> str:
     return f"{min(max(100 * length / full, 0.0), 100.0) if full > 0 else 0.0:.3f}%"
 
 
-def chart(rows: Sequence[Row]) -> Markup:
+def chart(rows: Sequence[Bar]) -> Markup:
     """Return a chart with a horizontal bar per row; the longest fills the width."""
     full = max((end for row in rows for _, _, end in row.pieces), default=0.0)
     items = []

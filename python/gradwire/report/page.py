@@ -6,9 +6,9 @@ from functools import partial
 from importlib.resources import files
 from itertools import groupby
 
-from gradwire.report.figures import BucketTimes, Figures, ParameterReport
-from gradwire.report.markup import Markup, Row, chart, element, join, legend, line_chart, table
-from gradwire.report.text import milliseconds, norm, ratio, size
+from gradwire.report.figures import BucketTimes, ParameterReport, ReportFields
+from gradwire.report.markup import Bar, Markup, chart, element, join, legend, line_chart, table
+from gradwire.report.text import milliseconds, norm, quotient, size
 
 STAGES = ("encode", "exchange", "decode")
 
@@ -18,7 +18,7 @@ _STEPS, _BUCKETS, _ROWS = 3, 48, 2000
 """The most that is drawn of steps, buckets of a step, and parameters."""
 
 
-def page(reports: Sequence[Figures]) -> str:
+def page(reports: Sequence[ReportFields]) -> str:
     """Return a page that shows these reports: one, or one per rank.
 
     Parameters
@@ -57,7 +57,7 @@ def page(reports: Sequence[Figures]) -> str:
     return f"<!DOCTYPE html>\n{element('html', head, element('body', main), lang='en')}\n"
 
 
-def _about(first: Figures, reports: Sequence[Figures]) -> Iterable[Markup]:
+def _about(first: ReportFields, reports: Sequence[ReportFields]) -> Iterable[Markup]:
     older = len(reports) - len({each.rank for each in reports})
     note = f" Of {len(reports)} reports, the last of each rank is shown." if older else ""
     yield element("p", element("code", first.codec), class_="quiet")
@@ -68,7 +68,7 @@ def _about(first: Figures, reports: Sequence[Figures]) -> Iterable[Markup]:
         yield element("p", element("code", first.schedule))
 
 
-def _ranks(histories: Sequence[Sequence[Figures]]) -> Iterable[Markup]:
+def _ranks(histories: Sequence[Sequence[ReportFields]]) -> Iterable[Markup]:
     if len(histories) == 1:
         yield _rank(histories[0])
         return
@@ -87,7 +87,7 @@ def _ranks(histories: Sequence[Sequence[Figures]]) -> Iterable[Markup]:
         yield element("details", name, _rank(history))
 
 
-def _rank(history: Sequence[Figures]) -> Markup:
+def _rank(history: Sequence[ReportFields]) -> Markup:
     report = history[-1]
     return join(
         _summary(report),
@@ -110,13 +110,13 @@ def _figure(title: str, note: str, *content: str | None, kind: str | None = None
     return element("figure", heading, caption, *content, class_=kind)
 
 
-def _summary(report: Figures) -> Markup:
+def _summary(report: ReportFields) -> Markup:
     tiles = (
         ("compression", f"{report.compression:.1f}×", "fewer bytes than plain DDP"),
         ("sent per step", size(report.wire_bytes), f"plain DDP {size(report.dense_wire_bytes)}"),
         ("backward waited", milliseconds(report.wait_ms), "per step, after the last gradient"),
         ("slots", f"{report.slot_use:.1%}", "of the room in slots was used"),
-        ("achieved ratio", ratio(report.achieved), "entries sent / entries asked for"),
+        ("achieved", quotient(report.achieved), "entries sent / entries asked for"),
         ("residual norm", norm(report.residual_norm), "judge its trend, not its value"),
         (
             "memory",
@@ -139,12 +139,12 @@ _TRENDS: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "Residual norm": ("residual_norm", "Levels off, or grows with what is never sent.", norm),
     "Backward waited": ("wait_ms", "Per step, after the last gradient.", milliseconds),
     "Sent per step": ("wire_bytes", "Bytes of this rank.", size),
-    "Achieved ratio": ("achieved", "Entries sent divided by entries asked for.", ratio),
+    "Achieved": ("achieved", "Entries sent divided by entries asked for.", quotient),
 }
 """Charts over time: title, field, caption and format."""
 
 
-def _over_time(history: Sequence[Figures]) -> Markup | None:
+def _over_time(history: Sequence[ReportFields]) -> Markup | None:
     """Return charts of a rank's reports, if they are of different steps."""
     if len({each.step for each in history}) < 2:
         return None
@@ -157,16 +157,16 @@ def _over_time(history: Sequence[Figures]) -> Markup | None:
     return join(element("h2", "Over time"), _charts(*figures))
 
 
-def _wire(report: Figures) -> Markup:
+def _wire(report: ReportFields) -> Markup:
     ring = 2 * (report.world_size - 1) / report.world_size
     numel, sent = sum(each.numel for each in report.parameters), report.wire_bytes
-    rows = [Row("this rank", size(sent), [("main", 0.0, sent)])]
+    rows = [Bar("this rank", size(sent), [("main", 0.0, sent)])]
     if inside := report.node_wire_bytes:
         figure = f"{size(inside)}, {milliseconds(report.node_ms)}"
-        rows.append(Row("inside the node, dense", figure, [("plain", 0.0, inside)]))
+        rows.append(Bar("inside the node, dense", figure, [("plain", 0.0, inside)]))
     for dtype, nbytes in (("bfloat16", 2 * ring * numel), ("float32", 4 * ring * numel)):
         times = f", {nbytes / sent:.1f}×" if sent else ""
-        rows.append(Row(f"dense, {dtype}", size(nbytes) + times, [("plain", 0.0, nbytes)]))
+        rows.append(Bar(f"dense, {dtype}", size(nbytes) + times, [("plain", 0.0, nbytes)]))
     return _figure(
         "Bytes on the wire",
         "Per step and rank. Dense is a ring all-reduce of every parameter, as plain DDP sends it "
@@ -175,14 +175,14 @@ def _wire(report: Figures) -> Markup:
     )
 
 
-def _times(report: Figures) -> Markup:
+def _times(report: ReportFields) -> Markup:
     stages = [(stage, getattr(report, f"{stage}_ms"), stage) for stage in STAGES]
     stages.append(("backward waited", report.wait_ms, "after"))
     means = _figure(
         "Time by stage",
         f"Means of {report.steps:,} steps. The stages overlap each other and the backward pass, so "
         "they do not add up to the time that it waited.",
-        chart([Row(name, milliseconds(ms), [(kind, 0.0, ms)]) for name, ms, kind in stages]),
+        chart([Bar(name, milliseconds(ms), [(kind, 0.0, ms)]) for name, ms, kind in stages]),
     )
     ordered = sorted(report.timeline, key=lambda each: (each.step, each.bucket))
     steps = [list(buckets) for _, buckets in groupby(ordered, key=lambda each: each.step)]
@@ -233,7 +233,7 @@ def _overlap(steps: Sequence[Sequence[BucketTimes]]) -> Markup:
         total = sum(_spent(each, stage) for each in steps) / len(steps)
         within = sum(_spent(each, stage, _last_ready(each)) for each in steps) / len(steps)
         figure = f"{within / total if total else 0.0:.0%} of {milliseconds(total)}"
-        rows.append(Row(stage, figure, [("within", 0.0, within), ("after", within, total)]))
+        rows.append(Bar(stage, figure, [("within", 0.0, within), ("after", within, total)]))
     return _figure(
         "What overlapped",
         f"Means of the last {len(steps)} steps, summed over buckets: how much of each stage lay "
@@ -250,7 +250,7 @@ def _timeline(buckets: Sequence[BucketTimes]) -> Markup:
     for each in buckets[:_BUCKETS]:
         spans = {stage: getattr(each, stage) for stage in STAGES}
         rows.append(
-            Row(
+            Bar(
                 f"bucket {each.bucket}: {size(each.dense_bytes)} → {size(each.wire_bytes)}",
                 ", ".join(f"{stage} {milliseconds(b - a)}" for stage, (a, b) in spans.items()),
                 [
@@ -293,7 +293,7 @@ def _bucket_table(buckets: Sequence[BucketTimes]) -> Markup:
     return table(columns, [*([each] for each in buckets), buckets])
 
 
-def _layers(report: Figures) -> Markup:
+def _layers(report: ReportFields) -> Markup:
     ordered = report.largest(_ROWS)
     left = len(report.parameters) - len(ordered)
     return _figure(
@@ -310,7 +310,7 @@ _PARAMETER_COLUMNS: dict[str, Callable[[ParameterReport], str]] = {
     "entries": lambda each: f"{each.numel:,}",
     "bytes/step": lambda each: f"{each.bytes_per_step:,.0f}",
     "compression": lambda each: "dense" if each.dense else f"{each.compression:.1f}",
-    "achieved": lambda each: ratio(each.achieved),
+    "achieved": lambda each: quotient(each.achieved),
     "trimmed": lambda each: f"{each.trimmed:,}",
     "encode ms": lambda each: f"{each.encode_ms:.3f}",
     "decode ms": lambda each: f"{each.decode_ms:.3f}",
@@ -318,13 +318,13 @@ _PARAMETER_COLUMNS: dict[str, Callable[[ParameterReport], str]] = {
     "memory": lambda each: size(each.state_bytes),
 }
 
-_RANK_COLUMNS: dict[str, Callable[[Figures], str]] = {
+_RANK_COLUMNS: dict[str, Callable[[ReportFields], str]] = {
     "rank": lambda each: str(each.rank),
     "steps": lambda each: f"{each.steps:,}",
     "sent/step": lambda each: size(each.wire_bytes),
     "compression": lambda each: f"{each.compression:.1f}",
     "slots full": lambda each: f"{each.slot_use:.0%}",
-    "achieved": lambda each: ratio(each.achieved),
+    "achieved": lambda each: quotient(each.achieved),
     "encode ms": lambda each: f"{each.encode_ms:.2f}",
     "exchange ms": lambda each: f"{each.exchange_ms:.2f}",
     "decode ms": lambda each: f"{each.decode_ms:.2f}",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
-from gradwire.report.figures import Figures
+from gradwire.report.figures import ReportFields
 
 MARK = "gradwire_report"  # the key of the format's version, which marks an object as a report
 VERSION = 1
@@ -55,7 +55,7 @@ def to_fields(found: Mapping[str, Any]) -> dict[str, Any]:
             f"a report in version {_short(version)}, and this gradwire reads version {VERSION}: "
             "use the gradwire that wrote it"
         )
-    checked = _object({name: found[name] for name in found if name != MARK}, Figures, "")
+    checked = _object({name: found[name] for name in found if name != MARK}, ReportFields, "")
     if checked["rank"] >= checked["world_size"]:
         raise ValueError(f"rank {checked['rank']} of {checked['world_size']} ranks")
     return checked
@@ -66,7 +66,7 @@ def _object(found: Any, kind: type[Any], where: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{where or 'the report'} is {_kind(found)}, not an object")
     types = {field.name: field.type for field in fields(kind)}
-    found = _LATER | found if kind is Figures else found
+    found = _LATER | found if kind is ReportFields else found
     missing, unknown = sorted(types.keys() - found.keys()), sorted(found.keys() - types.keys())
     if missing or unknown:
         what = f"lacks {missing[0]!r}" if missing else f"has an unknown {_short(unknown[0])}"

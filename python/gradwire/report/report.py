@@ -9,7 +9,7 @@ from typing import Protocol, SupportsFloat
 
 from gradwire import _files
 from gradwire.report import reading
-from gradwire.report.figures import Figures
+from gradwire.report.figures import ReportFields
 from gradwire.report.page import page
 from gradwire.report.text import as_text
 
@@ -25,7 +25,7 @@ class Writer(Protocol):
 
 def add_scalars(
     writer: Writer,
-    figures: Figures | Mapping[str, SupportsFloat],
+    figures: ReportFields | Mapping[str, SupportsFloat],
     step: int,
     *,
     prefix: str = "gradwire",
@@ -58,12 +58,12 @@ def add_scalars(
             f"writer has no add_scalar(tag, value, step): it is a {type(writer).__name__}; "
             "pass a torch.utils.tensorboard.SummaryWriter or the like"
         )
-    if not isinstance(figures, Figures | Mapping):
+    if not isinstance(figures, ReportFields | Mapping):
         raise TypeError(
             "figures must be a Report or the dict of handle.metrics(), "
             f"not a {type(figures).__name__}"
         )
-    if isinstance(figures, Figures):
+    if isinstance(figures, ReportFields):
         every = {field.name: getattr(figures, field.name) for field in dataclasses.fields(figures)}
         numbers: Mapping[str, SupportsFloat] = {
             name: value
@@ -83,7 +83,7 @@ def add_scalars(
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(Figures):
+class Report(ReportFields):
     """Figures of gradwire on this rank since `attach` or the last reset.
 
     Attributes

@@ -1,10 +1,10 @@
 """Figures with their units, and a report as text for a terminal."""
 
-from gradwire.report.figures import Figures, ParameterReport
+from gradwire.report.figures import ParameterReport, ReportFields
 
 _ROWS = 20
 _HEADINGS = (
-    f"{'parameter':<40} {'entries':>11} {'bytes/step':>11} {'ratio':>8} {'achieved':>10} "
+    f"{'parameter':<40} {'entries':>11} {'bytes/step':>11} {'compression':>11} {'achieved':>10} "
     f"{'enc ms':>8} {'dec ms':>8} {'residual':>10}"
 )
 
@@ -18,8 +18,8 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.4g} GB"
 
 
-def ratio(value: float | None) -> str:
-    """Return a ratio with three decimals, or a dash for none."""
+def quotient(value: float | None) -> str:
+    """Return a quotient with three decimals, or a dash for none."""
     return "-" if value is None else f"{value:.3f}"
 
 
@@ -33,7 +33,7 @@ def milliseconds(value: float) -> str:
     return f"{value:.3g} ms" if abs(value) < 1000 else f"{value:.0f} ms"
 
 
-def as_text(report: Figures) -> str:
+def as_text(report: ReportFields) -> str:
     """Return a summary and a table of the largest parameters."""
     wire, dense = size(report.wire_bytes), size(report.dense_wire_bytes)
     buckets = report.collectives / max(report.steps, 1)
@@ -50,7 +50,7 @@ def as_text(report: Figures) -> str:
         f"  bytes sent      {wire} per step, plain DDP {dense}: {report.compression:.1f}x less",
         *([f"  inside the node {inside}"] if report.node_wire_bytes else []),
         f"  collectives     {buckets:.1f} per step {carried}",
-        f"  achieved ratio  {ratio(report.achieved)}",
+        f"  achieved        {quotient(report.achieved)} (entries sent / asked for)",
         f"  ms per step     {each_ms}; backward waited {report.wait_ms:.2f}",
         f"  residual norm   {norm(report.residual_norm)}",
         f"  memory          {kept}",
@@ -67,6 +67,6 @@ def _row(each: ParameterReport) -> str:
     name = each.name if len(each.name) <= 40 else "..." + each.name[-37:]
     left = "dense" if each.dense else norm(each.residual_norm)
     return (
-        f"{name:<40} {each.numel:>11,} {each.bytes_per_step:>11,.0f} {each.compression:>8.1f} "
-        f"{ratio(each.achieved):>10} {each.encode_ms:>8.3f} {each.decode_ms:>8.3f} {left:>10}"
+        f"{name:<40} {each.numel:>11,} {each.bytes_per_step:>11,.0f} {each.compression:>11.1f} "
+        f"{quotient(each.achieved):>10} {each.encode_ms:>8.3f} {each.decode_ms:>8.3f} {left:>10}"
     )

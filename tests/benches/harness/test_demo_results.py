@@ -76,7 +76,7 @@ def test_figures_of_one_run():
     run = SLOW_LINK[3]
     assert run.step == 0.02
     assert run.seconds == pytest.approx(2.0)
-    assert run.ratio == 40
+    assert run.compression == 40
     assert run.sent_per_step == pytest.approx(52_500)
     assert SLOW_LINK[0].compute_share == pytest.approx(0.1)
     assert run.at_time(1.0, "loss") == pytest.approx(1.1)
@@ -100,7 +100,7 @@ def test_equal_time_is_the_fastest_run_and_equal_loss_what_all_reached():
 def test_results_are_saved_with_derived_figures():
     plain = json.loads(json.dumps(some_results(*SLOW_LINK, *FAST_LINK).to_json()))
     assert plain["runs"][3]["median_step_seconds"] == 0.02
-    assert plain["runs"][3]["ratio"] == 40
+    assert plain["runs"][3]["compression"] == 40
 
 
 def printed(results: Results, width: int) -> str:

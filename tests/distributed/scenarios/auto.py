@@ -12,7 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch.ddp
 from gradwire._auto import BF16, FP32, Decider, Figures, Model, Plan, Setting
-from gradwire.cost import Calibration, CodecCost, Line, Link
+from gradwire.cost import Calibration, Link
+from gradwire.cost.calibration import CodecCost, Line
 from gradwire.schedule import Accordion, Constant, DenseWarmUp
 from gradwire.schedule.warm_up import STEPS
 from gradwire.torch.auto import controller as pilot

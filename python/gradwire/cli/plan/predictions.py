@@ -14,8 +14,6 @@ from gradwire.cost import (
     Method,
     Network,
     Prediction,
-    QuantizedAllReduce,
-    SparseReduceScatter,
     Workload,
     bf16,
     compressed,
@@ -150,7 +148,7 @@ def plan(
         exchange = None
         if name != preset:
             selects = calibration.codecs[preset].codec.sparsify.selects
-            exchange = SparseReduceScatter() if selects else QuantizedAllReduce()
+            exchange = exchanges.ReduceScatter() if selects else exchanges.QuantizedAllReduce()
         method = dataclasses.replace(compressed(preset, calibration, exchange), name=name)
         rows.append(_row(scenario, method, networks, dense))
     return Plan(scenario, tuple(rows))

@@ -14,7 +14,7 @@ from gradwire._auto.decider import SETTLING
 from gradwire.cost import Calibration
 from gradwire.torch.auto.candidates import Automatic
 from gradwire.torch.auto.probes import Measured
-from gradwire.torch.auto.timings import BucketPlace, BucketTimes, PassRecord, Places, figures
+from gradwire.torch.auto.timings import BucketPlace, BucketRecord, PassRecord, Places, figures
 from gradwire.torch.engine.backward import BackwardPasses
 from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.optimizer_link import OptimizerLink
@@ -203,7 +203,7 @@ class AutoController:
             alone = buffer.device.type == "cpu" and torch.get_num_threads() == 1
             # A pass of shards waits for other ranks, too.
             worked = time.thread_time() if alone and self._between is None else None
-            record.buckets.append(BucketTimes(time.perf_counter(), coded=codes, worked=worked))
+            record.buckets.append(BucketRecord(time.perf_counter(), coded=codes, worked=worked))
             record.step = self._passes.last if codes else record.step
         if last:
             self.complete()

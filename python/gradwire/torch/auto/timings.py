@@ -52,7 +52,7 @@ class Places:
 
 
 @dataclass(slots=True, eq=False)
-class BucketTimes:
+class BucketRecord:
     """One bucket in one pass, by the clock of this process."""
 
     ready: float
@@ -72,7 +72,7 @@ class PassRecord:
     """Its buckets are noted, too. Places are of every pass: they tell that buckets are others."""
     codes: bool = False  # some bucket so far went by the codec
     places: list[BucketPlace] = field(default_factory=list)
-    buckets: list[BucketTimes] = field(default_factory=list)
+    buckets: list[BucketRecord] = field(default_factory=list)
     step: Step | None = None  # what coded buckets belong to
     complete: bool = False  # its last bucket was handed in
     end: float = 0.0  # when the next pass had its first bucket; 0 until then

@@ -9,7 +9,7 @@ from gradwire.torch.diloco.replica import Replica
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Report:
+class DiLoCoReport:
     """What one rank did since it was made."""
 
     rank: int  #: Of this process.

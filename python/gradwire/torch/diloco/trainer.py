@@ -16,7 +16,7 @@ from gradwire.torch.diloco.membership import Membership
 from gradwire.torch.diloco.outer import OuterOptimizer
 from gradwire.torch.diloco.ranks import ElasticRanks, StaticRanks
 from gradwire.torch.diloco.replica import Replica
-from gradwire.torch.diloco.report import Report
+from gradwire.torch.diloco.report import DiLoCoReport
 from gradwire.torch.errors import ExchangeError
 
 if TYPE_CHECKING:
@@ -282,9 +282,9 @@ class DiLoCo:
 
     # Its end ----------------------------------------------------------------------------------
 
-    def report(self) -> Report:
+    def report(self) -> DiLoCoReport:
         """Return what this rank has sent and waited for; it reads all residuals once."""
-        return Report.of(self._replica, self._flights, self._steps)
+        return DiLoCoReport.of(self._replica, self._flights, self._steps)
 
     def __enter__(self) -> Self:
         return self

@@ -24,8 +24,8 @@ from gradwire.torch.engine.sharding import Shard, shard_of
 from gradwire.torch.errors import warn
 from gradwire.torch.exchange import (
     AutoExchangeRouter,
+    BucketExchange,
     Confirmation,
-    Exchange,
     HierarchicalExchange,
     build,
 )
@@ -139,7 +139,7 @@ def _connect(
         agree(messages, "attached", facts)
         frames = transport.make(device_backends)
         transport.connect(frames, device_backends, named.values())
-        exchange: Exchange
+        exchange: BucketExchange
         if options.owners_of(frames.size) is not None:
             exchange = AutoExchangeRouter(frames, transport.make(), device_backends)
         else:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.exchange.base import Exchange
+from gradwire.torch.exchange.base import BucketExchange
 from gradwire.torch.transport import Channel, RankTopology, Transport
 
 _PATIENCE = 1.0  # seconds that each thread has to end before the caller goes on
@@ -28,7 +28,7 @@ class Engine:
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: BucketExchange,
         control: ControlChannel,
         place: RankTopology,
         transport: Transport,
@@ -92,7 +92,7 @@ def left_on_error(transport: Transport) -> Iterator[None]:
 
 def _release(
     pipeline: ExchangePipeline,
-    exchange: Exchange,
+    exchange: BucketExchange,
     control: ControlChannel,
     transport: Transport,
     patience: float | None = _PATIENCE,

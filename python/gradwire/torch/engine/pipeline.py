@@ -14,7 +14,7 @@ from gradwire.torch import backends
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.step import BucketTask, InFlightBucket, Step
 from gradwire.torch.errors import AgreementError, ExchangeError, GradientError, fresh
-from gradwire.torch.exchange.base import Exchange
+from gradwire.torch.exchange.base import BucketExchange
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class ExchangePipeline:
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: BucketExchange,
         *,
         scaled: bool,
         whole: bool,

@@ -185,7 +185,7 @@ def measure(task: BucketTask, channel: Channel) -> None:
     """Measure the spread of a bucket's gradients over the ranks. A collective, of a few sums each.
 
     Dense training squares averages of all ranks, a codec each rank's own gradients: second moments
-    go from the one to the other by the ratio of both. The square of the average is that of sums of
+    go from the one to the other by a factor. The square of the average is that of sums of
     the entries with random signs, the same on all ranks, of which only the sums are averaged
     (Alon, Matias, Szegedy, "The Space Complexity of Approximating the Frequency Moments", STOC
     1996). Its standard error is a tenth.

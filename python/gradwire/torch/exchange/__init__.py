@@ -1,20 +1,20 @@
 """Carries out the exchange of a bucket, from the hook's call to the average; one file each.
 
-`Exchange` is the interface to the pipeline, and `ExchangeBase` the base of what goes between ranks.
-It guarantees that each task makes the same collectives on every rank, whatever a gradient contains;
-that a failure on one rank is reported to all (`wire`); and that a step that does not count leaves
-no trace. `ValueSumExchange` is the base of the two exchanges that sum values.
+`BucketExchange` is the interface to the pipeline, `ExchangeBase` the base of what goes between
+ranks. It guarantees that each task makes the same collectives on every rank, whatever a gradient
+contains; that a failure on one rank is reported to all (`wire`); and that a step that does not
+count leaves no trace. `ValueSumExchange` is the base of the two exchanges that sum values.
 `HierarchicalExchange` does an exchange between nodes, of what it has summed inside each of them.
 """
 
-from gradwire.torch.exchange.base import Exchange, ExchangeBase
+from gradwire.torch.exchange.base import BucketExchange, ExchangeBase
 from gradwire.torch.exchange.hierarchical import Confirmation, HierarchicalExchange
 from gradwire.torch.exchange.router import AutoExchangeRouter, ExchangeRouter, build
 
 __all__ = [
     "AutoExchangeRouter",
+    "BucketExchange",
     "Confirmation",
-    "Exchange",
     "ExchangeBase",
     "ExchangeRouter",
     "HierarchicalExchange",

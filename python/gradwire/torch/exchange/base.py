@@ -24,7 +24,7 @@ from gradwire.torch.transport import Channel
 Positions: TypeAlias = Sequence[NDArray[np.uint32] | None]
 
 
-class Exchange(Protocol):
+class BucketExchange(Protocol):
     """Exchanges buckets: by frames between ranks, or inside nodes first.
 
     `start` runs in the sending thread, `receive` and `complete` in the receiving thread.
@@ -156,7 +156,7 @@ class ExchangeBase(abc.ABC):
 
     @final
     def receive(self, flight: InFlightBucket) -> None:
-        """Wait for a bucket and write the average into its buffer; see `Exchange.receive`."""
+        """Wait for a bucket and write the average into its buffer; see `BucketExchange.receive`."""
         if flight.error is not None:
             raise flight.error
         task, sparse = flight.task, flight.task.layout.sparse

@@ -12,7 +12,7 @@ from gradwire.torch import backends
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.exchange import wire
-from gradwire.torch.exchange.base import Exchange
+from gradwire.torch.exchange.base import BucketExchange
 from gradwire.torch.exchange.dense import divide, overflow_error, sum_dtype, take_buffers
 from gradwire.torch.transport import Channel, LocalChannel, RankTopology
 
@@ -40,7 +40,7 @@ class HierarchicalExchange:
 
     def __init__(
         self,
-        between: Exchange,
+        between: BucketExchange,
         scatter: LocalChannel,
         gather: Channel,
         place: RankTopology,
@@ -118,7 +118,7 @@ class HierarchicalExchange:
     def receive(self, flight: InFlightBucket) -> None:
         """Receive this rank's share, and gather the shares of the node.
 
-        Errors are as in `Exchange.receive`: of any share, and thus of any rank.
+        Errors are as in `BucketExchange.receive`: of any share, and thus of any rank.
         """
         if isinstance(flight.contents, _Share):
             self.times.node_bytes += flight.contents.nbytes

@@ -76,11 +76,11 @@ class ExchangeRouter:
             each.close()
 
     def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
-        """Start the exchange of a bucket; see `Exchange`."""
+        """Start the exchange of a bucket; see `BucketExchange`."""
         return self._exchange_of(task).start(task, sequence)
 
     def receive(self, flight: InFlightBucket) -> None:
-        """Wait for a bucket and write the average into its buffer; see `Exchange`."""
+        """Wait for a bucket and write the average into its buffer; see `BucketExchange`."""
         self._exchange_of(flight.task).receive(flight)
 
     def complete(self, flight: InFlightBucket) -> None:
