@@ -4,6 +4,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
 from numbers import Real
 from typing import Any
 
@@ -90,6 +91,19 @@ def boolean(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be a bool, got {value!r} ({type(value).__name__})")
     return value
+
+
+def timeout(value: object, *, optional: bool = True) -> None:
+    """Check a time to wait: positive, or None for the usual one; a number is an error."""
+    if value is None and optional:
+        return
+    if not isinstance(value, timedelta):
+        raise TypeError(
+            "timeout= takes a datetime.timedelta, such as timedelta(seconds=60)"
+            f"{', or None' * optional}, got {value!r} ({type(value).__name__})"
+        )
+    if optional and value <= timedelta():
+        raise ValueError(f"timeout= must be positive, got {value!r}")
 
 
 def choice(name: str, value: object, allowed: Collection[str]) -> str:

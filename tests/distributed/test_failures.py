@@ -102,6 +102,7 @@ def test_what_cannot_work_is_refused(two: Ranks) -> None:
     for found in two.run("failures.refusals"):
         assert "DistributedDataParallel, got Sequential" in found["not DDP"]
         assert "already has a communication hook" in found["other hook"]
+        assert "wrap model.module in a new DistributedDataParallel" in found["other hook"]
         assert "find_unused_parameters instead" in found["skipping"]
 
 

@@ -1,5 +1,8 @@
 """What `attach` says to those who hand it something else than a codec, and what it exports."""
 
+import copy
+import pickle
+from datetime import timedelta
 from types import SimpleNamespace
 
 import numpy as np
@@ -39,6 +42,44 @@ def test_not_a_codec_is_a_type_error_that_says_what_to_pass(model, given, advice
         ddp.attach(model, given)
     assert advice in str(caught.value)
     ddp.attach(model, gradwire.topk(0.01)).detach()  # nothing was left on the model
+
+
+@pytest.mark.parametrize(
+    "write", [pickle.dumps, copy.deepcopy, copy.copy], ids=lambda f: f.__name__
+)
+def test_a_handle_is_saved_by_its_state_dict(model, write):
+    with (
+        ddp.attach(model, gradwire.topk(0.01)) as handle,
+        pytest.raises(TypeError, match=r"cannot be saved or copied: save handle\.state_dict\(\)"),
+    ):
+        write(handle)
+
+
+@pytest.mark.parametrize("timeout", [60, 0.5, "60s"])
+def test_a_timeout_is_a_timedelta(model, timeout):
+    told = r"timeout= takes a datetime\.timedelta, such as timedelta\(seconds=60\)"
+    with pytest.raises(TypeError, match=told):
+        ddp.attach(model, gradwire.topk(0.01), timeout=timeout)
+    with pytest.raises(ValueError, match="timeout= must be positive"):
+        ddp.attach(model, gradwire.topk(0.01), timeout=timedelta(0))
+    with ddp.attach(model, gradwire.topk(0.01)) as handle:
+        with pytest.raises(TypeError, match=told):
+            handle.detach(timeout)
+        assert handle.attached
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_patterns_with_the_prefix_of_a_wrapper_are_told_without_it(model, prefix):
+    with pytest.raises(ValueError, match=r"wrapped or compiled, so write 'w\*'"):
+        ddp.attach(model, {f"{prefix}w*": gradwire.topk(0.01)})
+
+
+def test_the_optimizer_may_be_the_third_argument(model):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with ddp.attach(model, gradwire.topk(0.01), optimizer) as handle:
+        assert handle._options.optimizer is optimizer
+    with pytest.raises(TypeError, match=r"optimizer= takes a torch\.optim\.Optimizer.*float 0\.01"):
+        ddp.attach(model, gradwire.topk(0.01), 0.01)
 
 
 def test_ranks_may_be_bound_to_devices(model, monkeypatch):

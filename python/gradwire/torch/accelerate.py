@@ -45,8 +45,8 @@ def attach(
     accelerator: Accelerator,
     model: torch.nn.Module,
     codec: Codecs | Literal["auto"],
-    *,
     optimizer: torch.optim.Optimizer | None = None,
+    *,
     policy: Policy = "sum-and-split",
     **options: Any,
 ) -> ddp.Handle | None:

@@ -23,8 +23,8 @@ from gradwire.torch.transport import Hierarchy, Levels, ProcessGroups, Transport
 def attach(
     model: torch.nn.Module,
     codec: Codecs | Literal["auto"],
-    *,
     optimizer: torch.optim.Optimizer | None = None,
+    *,
     min_ratio: float | None = None,
     schedule: Schedule | None = None,
     grad_scaler: GradScaler | None = None,

@@ -17,6 +17,10 @@ from gradwire.torch.errors import ExchangeError, fresh
 from gradwire.torch.transport import ProcessGroups
 
 _SWITCH = "_gradwire_switch"
+_HOOKED = (
+    "the model already has a communication hook, and DDP takes only one, for good: wrap "
+    "model.module in a new DistributedDataParallel, and leave register_comm_hook() out"
+)
 
 
 class Switch:
@@ -110,7 +114,7 @@ class DDPSource:
         if switch is not None and switch.passes is not None:
             raise ValueError("this model already has an attached codec; detach() its handle first")
         if switch is None and any(hook is not gradwire_hook for hook, _ in _hooks(self._model())):
-            raise ValueError("the model already has a communication hook, and DDP takes only one")
+            raise ValueError(_HOOKED)
 
     def register(self) -> None:
         """Find the model's switch; register the hook the first time."""
@@ -123,7 +127,7 @@ class DDPSource:
             try:
                 model.register_comm_hook(switch, gradwire_hook)
             except RuntimeError as error:
-                raise ValueError(f"the model already has a communication hook ({error})") from error
+                raise ValueError(_HOOKED) from error
             setattr(model, _SWITCH, switch)
         self._switch = switch
 

@@ -151,6 +151,12 @@ class Assignment:
         names = list(names)
         for pattern, _ in self._rules:
             if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+                own = pattern.removeprefix("module.").replace("_orig_mod.", "")
+                if any(fnmatch.fnmatchcase(name, own) for name in names):
+                    raise ValueError(
+                        f"no parameter is called {pattern!r}: names are those of the model that "
+                        f"was wrapped or compiled, so write {own!r}"
+                    )
                 more = f" and {len(names) - 6} more" if len(names) > 6 else ""
                 shown = ", ".join(map(repr, names[:6]))
                 raise ValueError(f"no parameter is called {pattern!r}; there are {shown}{more}")

@@ -4,7 +4,7 @@ import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
 
 from gradwire import _validate
 from gradwire.report import Report
@@ -90,6 +90,13 @@ class Handle:
             link.connect(self._exchange_local)
             # An optimizer may have this handle, which nothing would release then.
             weakref.finalize(self, link.releaser()).atexit = False
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a handle belongs to its model and process, and cannot be saved or copied: save "
+            "handle.state_dict(), and give it to load_state_dict() of the handle that attach() "
+            "returns next time"
+        )
 
     def _begin(self, engine: Engine, source: GradientSource) -> None:
         """Exchange through this engine from now on."""
@@ -565,6 +572,7 @@ class Handle:
         ExchangeError
             A rank was lost while they did.
         """
+        _validate.timeout(timeout, optional=False)
         if self._source is None:
             return
         self._source.close()

@@ -185,10 +185,10 @@ def measure(task: BucketTask, channel: Channel) -> None:
     """Measure the spread of a bucket's gradients over the ranks. A collective, of a few sums each.
 
     Dense training squares averages of all ranks, a codec each rank's own gradients: second moments
-    go from the one to the other by a factor. The square of the average is that of sums of
-    the entries with random signs, the same on all ranks, of which only the sums are averaged
-    (Alon, Matias, Szegedy, "The Space Complexity of Approximating the Frequency Moments", STOC
-    1996). Its standard error is a tenth.
+    go from the one to the other by a factor. The square of the average is that of sums of the
+    entries with random signs, the same on all ranks, of which only the sums are averaged (Alon,
+    Matias, Szegedy, "The Space Complexity of Approximating the Frequency Moments", STOC 1996). Its
+    standard error is a tenth.
     """
     pieces = [each for each in task.layout.pieces if each.parameter.codec.memory.updates]
     if not pieces or channel.size == 1:

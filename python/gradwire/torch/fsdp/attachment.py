@@ -23,9 +23,9 @@ from gradwire.torch.transport import Hierarchy, ProcessGroups
 def attach(
     model: torch.nn.Module,
     codec: Codecs | Literal["auto"],
+    optimizer: torch.optim.Optimizer | None = None,
     *,
     mesh: DeviceMesh | dist.ProcessGroup,
-    optimizer: torch.optim.Optimizer | None = None,
     min_ratio: float | None = None,
     schedule: Schedule | None = None,
     grad_scaler: GradScaler | None = None,
@@ -49,11 +49,11 @@ def attach(
     codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
         As in `gradwire.torch.ddp.attach`. It sees a rank's shard of each parameter as a tensor.
         With ``"auto"``, what each FSDP module reduces is a bucket, and owners are not tried.
+    optimizer : torch.optim.Optimizer, optional
+        As in `gradwire.torch.ddp.attach`; made from the parameters after ``fully_shard``.
     mesh : DeviceMesh or torch.distributed.ProcessGroup
         The replicas of this rank's shards: a mesh with one dimension, one with the dimensions
         (replicas, shards), or a process group.
-    optimizer : torch.optim.Optimizer, optional
-        As in `gradwire.torch.ddp.attach`; made from the parameters after ``fully_shard``.
     min_ratio, schedule, grad_scaler, min_numel, min_ndim, timeout
         As in `gradwire.torch.ddp.attach`. Sizes are those of the whole parameter.
 

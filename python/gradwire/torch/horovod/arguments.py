@@ -1,7 +1,6 @@
 """Checks the arguments that Horovod's optimizer takes, too, and refuses some by name."""
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -61,19 +60,6 @@ def check_op(op: object, predivide: object, *, updates: bool) -> None:
     factor = _validate.positive("gradient_predivide_factor", predivide)
     if factor != 1.0 and op != library.Average:
         raise ValueError("gradient_predivide_factor is only for op=hvd.Average")
-
-
-def check_timeout(timeout: object) -> None:
-    """Raise a TypeError or ValueError unless it is a time to wait, or None."""
-    if timeout is None:
-        return
-    if not isinstance(timeout, timedelta):
-        raise TypeError(
-            "timeout= takes a datetime.timedelta, such as timedelta(seconds=60), or None, got "
-            f"{timeout!r} ({type(timeout).__name__})"
-        )
-    if timeout <= timedelta():
-        raise ValueError(f"timeout= must be positive, got {timeout!r}")
 
 
 def process_set_of(process_set: Any) -> Any:

@@ -114,7 +114,7 @@ def DistributedOptimizer(  # as Horovod's
         choices = replace(choices, halves=False, meets_late=True)
     arguments.check_compression(compression)
     passes = _validate.integer("backward_passes_per_step", backward_passes_per_step, low=1)
-    arguments.check_timeout(timeout)
+    _validate.timeout(timeout)
     if num_groups != 0:
         warnings.warn("num_groups= has been replaced by groups=", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups

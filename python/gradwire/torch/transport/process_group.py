@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from typing_extensions import override
 
+from gradwire import _validate
 from gradwire.torch import backends
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.transport import p2p
@@ -150,6 +151,7 @@ class ProcessGroups:
         timeout: timedelta | None,
         ranks: Sequence[int] | None = None,
     ) -> None:
+        _validate.timeout(timeout)
         self._given: dist.ProcessGroup | None = over
         self._timeout = timeout
         self._ranks = dist.get_process_group_ranks(over) if ranks is None else list(ranks)
