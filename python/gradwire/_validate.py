@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from numbers import Real
-from typing import Any
+from typing import NoReturn
 
 MAX_NUMEL = 2**32 - 1  # maximum number of entries of a tensor: positions have 32 bits
 
@@ -115,24 +115,23 @@ def choice(name: str, value: object, allowed: Collection[str]) -> str:
     return value
 
 
-def former_names(
-    module: str, now: Mapping[str, str], otherwise: Callable[[str], Any] | None = None
-) -> Callable[[str], Any]:
-    """Return a module's ``__getattr__`` that says what became of names that it had.
+def former_names(module: str, now: Mapping[str, str]) -> Callable[[str], NoReturn]:
+    """Return a ``__getattr__`` for a module, which says what became of names that it had.
 
-    ``now`` has words that follow "is now", such as the new name. Other names are those of
-    ``otherwise``, if given. Hide the function from type checkers, which would take every name.
+    ``now`` has the words after "is now" by old name. A module with a ``__getattr__`` of its own
+    calls it last. To be hidden from type checkers, which would take any name for one that exists.
     """
 
-    def attribute(name: str) -> Any:
-        if name in now:
-            told = f"{module}.{name} is now {now[name]}"
-            # `from module import name` has no word for an AttributeError but that there is none.
-            if sys._getframe(1).f_code.co_name == "_handle_fromlist":
-                raise ImportError(told, name=module)
-            raise AttributeError(told, name=name, obj=sys.modules[module])
-        if otherwise is not None:
-            return otherwise(name)
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    def absent(name: str) -> NoReturn:
+        if name not in now:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        told = f"{module}.{name} is now {now[name]}"
+        caller = sys._getframe(1)
+        while caller.f_code.co_name == "__getattr__" and caller.f_back is not None:
+            caller = caller.f_back
+        # `from package import name` turns an AttributeError into one of its own, without the words.
+        if caller.f_code.co_name == "_handle_fromlist":
+            raise ImportError(told, name=module)
+        raise AttributeError(told)
 
-    return attribute
+    return absent

@@ -29,4 +29,4 @@ from gradwire.exchange.low_rank import LowRank as LowRank
 
 EXCHANGES: tuple[type[Exchange], ...] = own_parts(Exchange)  #: all exchanges
 
-__all__ = ["EXCHANGES", "Exchange", *(each.__name__ for each in EXCHANGES)]
+__all__ = ["Exchange", *(each.__name__ for each in EXCHANGES)]

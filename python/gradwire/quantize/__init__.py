@@ -23,4 +23,4 @@ from gradwire.quantize.signs import Ternary as Ternary
 
 QUANTIZERS: tuple[type[Quantizer], ...] = own_parts(Quantizer)  #: the quantizers of this package
 
-__all__ = ["QUANTIZERS", "Quantizer", *(each.__name__ for each in QUANTIZERS)]
+__all__ = ["Quantizer", *(each.__name__ for each in QUANTIZERS)]

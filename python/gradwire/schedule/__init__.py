@@ -23,4 +23,4 @@ from gradwire.schedule.warm_up import recommended as recommended
 
 SCHEDULES: tuple[type[Schedule], ...] = own_parts(Schedule)  #: all schedules
 
-__all__ = ["SCHEDULES", "Schedule", "recommended", *(each.__name__ for each in SCHEDULES)]
+__all__ = ["Schedule", "recommended", *(each.__name__ for each in SCHEDULES)]

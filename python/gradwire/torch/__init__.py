@@ -27,7 +27,7 @@ except ImportError as error:
         "gradwire.torch needs PyTorch 2.4 or later: pip install 'torch>=2.4'"
     ) from error
 
-from gradwire.torch import cuda, ops
+from gradwire.torch import ops as ops  # registers the operators
 from gradwire.torch.backends import BackendInUse, backend
 from gradwire.torch.cuda import build_cuda
 from gradwire.torch.tensors import decode, decode_add, encode, encode_into, init_state
@@ -50,13 +50,11 @@ __all__ = [
     "BackendInUse",
     "backend",
     "build_cuda",
-    "cuda",
     "decode",
     "decode_add",
     "encode",
     "encode_into",
     "init_state",
-    "ops",
 ]
 
 
