@@ -1,9 +1,16 @@
 """Argument checks whose messages name the argument, the expected value and the given one."""
 
+import functools
+import inspect
 import math
 import operator
-from collections.abc import Collection
-from numbers import Real
+import reprlib
+from collections.abc import Callable, Collection
+from numbers import Integral, Real
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MAX_NUMEL = 2**32 - 1  # maximum number of entries of a tensor: positions have 32 bits
 
@@ -11,7 +18,9 @@ MAX_NUMEL = 2**32 - 1  # maximum number of entries of a tensor: positions have 3
 def real(name: str, value: object) -> float:
     """Return a real number as a float; numpy scalars are accepted, bool and str are not."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a real number, got {value!r} ({type(value).__name__})")
+        raise TypeError(
+            f"{name} must be a real number, got {reprlib.repr(value)} ({type(value).__name__})"
+        )
     try:
         return float(value)
     except OverflowError:
@@ -26,6 +35,22 @@ def unit_interval(name: str, value: object, *, below: float = math.inf) -> float
     if number >= below:
         raise ValueError(f"{name} must be less than {below}, got {value!r}")
     return number
+
+
+def ratio(name: str, value: object, *, k: bool = False) -> float:
+    """Return a share of the entries, in (0, 1]; an integer may be meant as their number, ``k``."""
+    number = real(name, value)
+    if isinstance(value, Integral) and number == 1.0:
+        one = "k=1 for one entry, or " if k else ""
+        raise ValueError(
+            f"{name}=1, an integer, may mean one entry or all: pass {one}{name}=1.0 for all"
+        )
+    if isinstance(value, Integral) and number > 1.0 and k:
+        raise ValueError(
+            f"{name} must be greater than 0 and at most 1, got {value}: pass k={value} for so many "
+            "entries"
+        )
+    return unit_interval(name, value)
 
 
 def positive(name: str, value: object, *, low: float = 0, below: float = math.inf) -> float:
@@ -74,7 +99,7 @@ def integer(name: str, value: object, *, low: int, high: int = 2**63 - 1) -> int
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(
-            f"{name} must be an integer, got {value!r} ({type(value).__name__})"
+            f"{name} must be an integer, got {reprlib.repr(value)} ({type(value).__name__})"
         ) from None
     if number < low:
         raise ValueError(f"{name} must be at least {low}, got {number}")
@@ -97,3 +122,63 @@ def choice(name: str, value: object, allowed: Collection[str]) -> str:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(sorted(allowed))}, got {value!r}")
     return value
+
+
+def keys(
+    name: str, value: dict[str, Any], expected: Collection[str], later: dict[str, Any]
+) -> dict[str, Any]:
+    """Return a dict of exactly the expected keys; what was there `later` only may be missing."""
+    found = later | value
+    differences = {"no": set(expected) - found.keys(), "also": found.keys() - set(expected)}
+    told = [
+        f"{how} {', '.join(sorted(map(str, each)))}" for how, each in differences.items() if each
+    ]
+    if told:
+        raise ValueError(
+            f"{name} must have exactly the keys {', '.join(sorted(expected))}, got "
+            + (", ".join(told) if value else "nothing")
+        )
+    return found
+
+
+def explain(**words: str | Callable[[Any], str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function whose calls are mistaken in ways that are known.
+
+    For a keyword of `words`, which the function does not have, the TypeError says what to write:
+    the words, formatted with the value or made of it. For any other that it does not have, and for
+    too many arguments by position, it lists the options that the function takes by name.
+    """
+
+    def options(names: list[str]) -> str:
+        return ", ".join(f"{each}=" for each in names if each != "self")
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+        parameters = inspect.signature(function).parameters.values()
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
+        placed = [each.name for each in parameters if each.kind <= each.POSITIONAL_OR_KEYWORD]
+        named = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if len(args) > len(placed):
+                shown = [each for each in placed if each != "self"]
+                count = len(args) - len(placed) + len(shown)
+                raise TypeError(
+                    f"{name}() takes {' and '.join(shown) or 'nothing'} by position, got {count} "
+                    f"arguments: pass the others by name ({options(named) or 'option=value'})"
+                )
+            for keyword, value in kwargs.items():
+                if keyword in words:
+                    text = words[keyword]
+                    text = text.format(value) if isinstance(text, str) else text(value)
+                elif takes_any or keyword in placed or keyword in named:
+                    continue
+                else:
+                    text = f"it has {options(placed + named) or 'none'}"
+                raise TypeError(f"{name}() has no option {keyword}=; {text}")
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
