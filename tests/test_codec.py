@@ -249,6 +249,34 @@ class TestComposition:
         with pytest.raises(error, match=message):
             gradwire.Codec.from_config(gradwire.topk(0.1).get_config() | change)
 
+    def test_a_configuration_that_lacks_something_is_refused(self):
+        with pytest.raises(ValueError, match=r"exactly the keys .*, got nothing$"):
+            gradwire.Codec.from_config({})
+        with pytest.raises(ValueError, match=r"got no indices, memory, quantize, also density$"):
+            gradwire.Codec.from_config({"sparsify": TopK(k=1).get_config(), "density": 0.1})
+
+    def test_parts_are_replaced(self):
+        codec = gradwire.topk(0.1)
+        assert codec.replace() == codec
+        assert codec.replace(quantize=BFloat16(), indices="rice") == gradwire.topk(
+            0.1, quantize=BFloat16(), indices="rice"
+        )
+        with pytest.raises(
+            TypeError, match="no part ratio=; its parts are sparsify=, quantize=, memory=, indices="
+        ):
+            codec.replace(ratio=0.5)
+        with pytest.raises(ValueError, match=r"use sparsify=gradwire\.sparsify\.All"):
+            codec.replace(exchange=gradwire.exchange.LowRank())
+        with pytest.warns(UserWarning, match="sends little more than signs") as seen:
+            gradwire.signsgd().replace(memory=NoMemory())
+        assert seen[0].filename == __file__
+
+    def test_an_array_may_stand_for_its_size(self):
+        codec, x = gradwire.topk(0.1), np.zeros((3, 5), np.float32)
+        assert codec.init_state(x).numel == 15
+        with pytest.raises(TypeError, match=r"must be an integer, got \[0, 0, .*\] \(list\)$"):
+            codec.init_state([0] * 10_000)
+
     def test_a_configuration_is_a_dict(self):
         with pytest.raises(TypeError, match="config must be a dict"):
             gradwire.Codec.from_config("topk")

@@ -54,7 +54,8 @@ def test_the_guides_file_is_a_preset_like_any_other(guide):
         assert "above_mean" in PRESETS and "topk" in PRESETS
         assert "gradwire_above_mean" not in sys.modules
         assert list(PRESETS)[-1] == "above_mean" and len(PRESETS) == len(list(PRESETS))
-        codec = PRESETS["above_mean"].build(**PRESETS["above_mean"].example)
+        codec = gradwire.codec("above_mean", factor=2.0)
+        assert codec == PRESETS["above_mean"].build(**PRESETS["above_mean"].example)
         assert gradwire.Codec.from_config(json.loads(json.dumps(codec.get_config()))) == codec
         assert pickle.loads(pickle.dumps(codec)) == codec
 

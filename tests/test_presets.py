@@ -1,14 +1,16 @@
 """Presets: what they are composed of, and how tools find them."""
 
-import dataclasses
 import importlib
 import inspect
+import pickle
 import pkgutil
+from typing import Any
 
 import numpy as np
 import pytest
 
 import gradwire
+from gradwire import _mistakes
 from gradwire.exchange import AllGather
 from gradwire.memory import LowPass, NoMemory, Residual
 from gradwire.presets import PRESETS
@@ -40,13 +42,44 @@ def test_scalecom_is_plain_error_feedback_unless_told_otherwise():
     assert gradwire.Codec.from_config(codec.get_config()) == codec
     filtered = gradwire.scalecom(0.02, beta=0.1)
     assert gradwire.Codec.from_config(filtered.get_config()).memory == LowPass(0.1)
-    plain = dataclasses.replace(codec, memory=Residual())
+    plain = codec.replace(memory=Residual())
     pairs = [(each, each.init_state(1000)) for each in (codec, plain)]
     for seed in range(4):
         x = np.random.default_rng(seed).standard_normal(1000).astype(np.float32)
         ours, theirs = (bytes(each.encode(x, state)) for each, state in pairs)
         assert ours == theirs
         assert pairs[0][1].residual.tobytes() == pairs[1][1].residual.tobytes()
+
+
+PARTS = ["quantize", "memory", "indices", "exchange"]
+DECIDED = {
+    "adam": {"memory"},
+    "adam_onebit": {"quantize", "memory"},
+    "dgc": {"memory"},
+    "scalecom": {"memory", "exchange"},
+    "powersgd": {"quantize", "memory", "exchange"},
+    "adacomp": {"quantize"},
+    "adaptive": {"quantize"},
+    "float8": {"quantize"},
+    "natural": {"quantize"},
+    "onebit": {"quantize"},
+    "qsgd": {"quantize"},
+    "signsgd": {"quantize"},
+    "strom": {"quantize"},
+    "terngrad": {"quantize"},
+}
+"""The parts that the method itself decides."""
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=lambda preset: preset.name)
+def test_a_preset_offers_all_parts_that_its_method_leaves_open(preset):
+    names = list(inspect.signature(preset.build).parameters)
+    decided = DECIDED.get(preset.name, set())
+    if not preset.build(**preset.example).sparsify.selects:
+        decided = decided | {"indices"}
+    expected = [name for name in PARTS if name not in decided]
+    assert names[len(names) - len(expected) :] == expected  # in one order, after its own options
+    assert not decided & set(names)
 
 
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=lambda preset: preset.name)
@@ -56,11 +89,127 @@ def test_every_preset_takes_the_parts_it_offers(preset):
     others = {
         "quantize": BFloat16(),
         "memory": NoMemory() if fixed else Residual(decay=0.5),
+        "indices": "rice",
         "exchange": AllGather(mean="senders"),
     }
     given = {name: part for name, part in others.items() if name in offered}
     codec = preset.build(**(preset.example | given))
     assert {name: getattr(codec, name) for name in given} == given
+
+
+TAKE_A_RATIO = [
+    each for each in PRESETS.values() if "ratio" in inspect.signature(each.build).parameters
+]
+
+
+@pytest.mark.parametrize("preset", TAKE_A_RATIO, ids=lambda preset: preset.name)
+def test_a_ratio_is_one_percent_by_default(preset):
+    assert preset.build() == preset.build(ratio=0.01)
+
+
+def test_a_codec_can_be_built_by_name():
+    assert gradwire.codec("adam", ratio=0.05) == gradwire.adam(ratio=0.05)
+    for preset in PRESETS.values():
+        assert gradwire.codec(preset.name, **preset.example) == preset.build(**preset.example)
+    codec = gradwire.topk(0.1)
+    assert gradwire.codec(codec) is codec
+    assert gradwire.presets.codec is gradwire.codec
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "error", "message"),
+    [
+        (
+            ("top-k",),
+            {},
+            ValueError,
+            r"unknown codec 'top-k'; choose from adam, .*, sparseloco; did you mean topk\?$",
+        ),
+        (("zip",), {}, ValueError, r"unknown codec 'zip'; .*, sparseloco$"),
+        (
+            ("strom",),
+            {},
+            TypeError,
+            r'^strom needs threshold: gradwire.codec\("strom", threshold=0.005\)$',
+        ),
+        (
+            (gradwire.topk,),
+            {},
+            TypeError,
+            r"such as gradwire.topk\(ratio=0.01\); got the function topk itself; call it$",
+        ),
+        ((TopK(k=1),), {}, TypeError, "got one part of a codec"),
+        ((0.01,), {}, TypeError, 'the name of a preset, such as "topk", or a'),
+        (
+            (gradwire.topk(),),
+            {"ratio": 0.1},
+            TypeError,
+            r"options are for a codec by name, got ratio beside .*: codec.replace\(\) makes a copy",
+        ),
+        (("adam", 0.05), {}, TypeError, r"takes codec by position, got 2 .*name"),
+    ],
+)
+def test_what_names_no_codec_says_what_to_pass(given, options, error, message):
+    with pytest.raises(error, match=message):
+        gradwire.codec(*given, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"density": 0.02}, "ratio=0.02"),
+        ({"sparsity": 0.99}, "ratio=0.01"),
+        ({"compression": 100}, "ratio=0.01"),
+        ({"compress_ratio": 0.001}, "ratio=0.001"),
+        ({"compress_ratio": 1000}, "ratio=0.001"),
+        ({"rate": "high"}, "ratio=0.01"),
+    ],
+)
+@pytest.mark.parametrize("build", [gradwire.topk, gradwire.adam], ids=lambda each: each.__name__)
+def test_other_words_for_the_ratio_are_translated(build, options, said):
+    (name,) = options
+    expected = rf"^{build.__name__}\(\) has no option {name}=; the share of the entries to send is "
+    with pytest.raises(TypeError, match=rf"{expected}{said}$"):
+        build(**options)
+
+
+def test_unknown_options_are_told_the_known_ones():
+    with pytest.raises(TypeError, match=r"^qsgd\(\) has no option ratio=; it has bits=, block=, "):
+        gradwire.codec("qsgd", ratio=0.01)
+    with pytest.raises(TypeError, match=r"^topk\(\) takes ratio by position, got 3 .*\(k=, quant"):
+        gradwire.topk(0.01, 5, BFloat16())
+
+
+@pytest.mark.parametrize("preset", TAKE_A_RATIO, ids=lambda preset: preset.name)
+def test_an_integer_is_no_ratio(preset):
+    with pytest.raises(ValueError, match=r"may mean one entry or all: pass .*ratio=1.0 for all$"):
+        preset.build(1)
+    assert preset.build(1.0)
+
+
+def test_an_integer_may_be_meant_as_a_number_of_entries():
+    with pytest.raises(ValueError, match=r"pass k=1 for one entry, or ratio=1\.0 for all$"):
+        gradwire.topk(1)
+    with pytest.raises(ValueError, match=r"at most 1, got 50: pass k=50 for so many entries$"):
+        gradwire.randomk(50)
+
+
+def test_a_decorated_function_looks_as_it_did() -> None:
+    class Attached:
+        @_mistakes.explain(max_ratio="the least share that may be sent is min_ratio={!r}")
+        def __init__(self, model: str, *, min_ratio: float = 0.01) -> None:
+            """Attach."""
+
+    attached: Any = Attached
+    assert str(inspect.signature(Attached)) == "(model: str, *, min_ratio: float = 0.01) -> None"
+    assert Attached.__init__.__doc__ == "Attach."
+    with pytest.raises(
+        TypeError, match=r"^Attached\(\) has no option max_ratio=; the .* min_ratio=0\.1$"
+    ):
+        attached("model", max_ratio=0.1)
+    with pytest.raises(TypeError, match=r"^Attached\(\) takes model by position, got 2 arguments"):
+        attached("model", 0.1)
+    assert pickle.loads(pickle.dumps(gradwire.topk)) is gradwire.topk
 
 
 def test_the_paper_is_one_call_away():

@@ -228,7 +228,7 @@ def stored(codec: gradwire.Codec) -> Iterator[str]:
             if options.keys() <= names:
                 memory = dataclasses.replace(codec.memory, **options)
                 codec.exchange.check_memory(memory)
-                stored = dataclasses.replace(codec, memory=memory).for_shape(SHAPE)
+                stored = codec.replace(memory=memory).for_shape(SHAPE)
                 cell = f"{stored.init_state(numel).nbytes / numel:g}"
         yield cell
 

@@ -1,12 +1,12 @@
 """Compression codecs for tensors that are sent over a network.
 
 >>> codec = gradwire.topk(ratio=0.01)
->>> state = codec.init_state(x.size)
+>>> state = codec.init_state(x)
 >>> frame = codec.encode(x, state)
 >>> y = gradwire.decode(frame)
 
-These functions take numpy arrays. `gradwire.torch` has the same functions for torch tensors; it is
-imported on first use.
+A codec encodes numpy arrays and torch tensors. `gradwire.torch`, which is imported on first use,
+decodes to tensors.
 """
 
 import warnings
@@ -29,6 +29,7 @@ from gradwire._native import VERSION as __version__
 from gradwire._native import get_num_threads, set_num_threads, simd_level
 from gradwire.errors import *  # noqa: F403
 from gradwire.frame import Frame, decode, decode_add
+from gradwire.presets import codec
 from gradwire.presets.hybrid import *  # noqa: F403
 from gradwire.presets.low_rank import *  # noqa: F403
 from gradwire.presets.quantized import *  # noqa: F403
@@ -43,6 +44,7 @@ __all__ = [
     "Frame",
     "State",
     "__version__",
+    "codec",
     "cost",
     "decode",
     "decode_add",

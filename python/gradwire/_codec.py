@@ -1,10 +1,13 @@
 """The codec: an immutable composition of a sparsifier, a quantizer, a memory and an exchange."""
 
 import dataclasses
+import importlib
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict, Unpack, get_args
+
+from numpy import ndarray
 
 from gradwire import _native, _outside, _plugins, _validate, extension
 from gradwire._part import Part, check_part, option_names, part_from_config
@@ -16,11 +19,14 @@ from gradwire.state import State, on_host
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from numpy.typing import NDArray
 
 __all__ = ["Codec"]
 
 IndexCoding = Literal["auto", "elias-fano", "rice", "bitmap"]  # "auto": the smallest of each frame
+
+Indices: TypeAlias = IndexCoding | extension.IndexCoding
 
 # Parts are immutable, so one instance of each can be the default of all codecs and presets.
 EXACT = Float32()
@@ -35,6 +41,14 @@ _PARTS: dict[str, type[Part]] = {
 }
 _FROM_OUTSIDE = ("sparsify", "quantize", "indices")  # parts that other packages may define
 _LATER = {"exchange": GATHER.get_config()}  # entries that old configurations do not have
+
+
+class _Parts(TypedDict, total=False):
+    sparsify: Sparsifier
+    quantize: Quantizer
+    memory: Memory
+    indices: Indices
+    exchange: Exchange
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
@@ -62,7 +76,7 @@ class Codec(Part):
     Examples
     --------
     >>> codec = gradwire.Codec(sparsify=gradwire.sparsify.TopK(ratio=0.01))
-    >>> state = codec.init_state(x.size)
+    >>> state = codec.init_state(x)
     >>> frame = codec.encode(x, state)
     >>> y = gradwire.decode(frame)
     """
@@ -70,7 +84,7 @@ class Codec(Part):
     sparsify: Sparsifier
     quantize: Quantizer = EXACT
     memory: Memory = KEEP
-    indices: IndexCoding | extension.IndexCoding = "auto"
+    indices: Indices = "auto"
     exchange: Exchange = GATHER
     _codec: _native.Codec = dataclasses.field(init=False, compare=False)
     _encoder: "_native.Codec | _outside.SelectingCodec" = dataclasses.field(
@@ -130,26 +144,68 @@ class Codec(Part):
         shaped = {name: part.for_shape(shape) for name, part in parts.items()}
         if all(shaped[name] is part for name, part in parts.items()):
             return self
-        return dataclasses.replace(self, **shaped)
+        return self.replace(**shaped)
 
-    def init_state(self, numel: int, *, name: str | None = None, stream: int = 0) -> State:
+    def replace(self, **parts: Unpack[_Parts]) -> Self:
+        """Return a codec with other parts in place of those given, and the rest of this one.
+
+        Parameters
+        ----------
+        sparsify, quantize, memory, indices, exchange
+            As for `Codec`.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As of `Codec`; also a TypeError for what is no part.
+
+        Examples
+        --------
+        >>> half = gradwire.topk(ratio=0.01).replace(quantize=gradwire.quantize.BFloat16())
+        """
+        names = option_names(type(self))
+        for name in parts:
+            if name not in names:
+                raise TypeError(
+                    f"a codec has no part {name}=; its parts are "
+                    f"{', '.join(f'{each}=' for each in names)}"
+                )
+        kept = {name: getattr(self, name) for name in names}
+        return type(self)(**kept | parts)  # type: ignore[arg-type]  # mypy joins all parts' types
+
+    def init_state(
+        self,
+        numel: "int | NDArray[Any] | torch.Tensor",
+        *,
+        name: str | None = None,
+        stream: int = 0,
+    ) -> State:
         """Create the state of one tensor: residual, controller and step count.
 
         Parameters
         ----------
-        numel : int
-            Number of entries of the tensor, at most 2**32 - 1.
+        numel : int, numpy.ndarray or torch.Tensor
+            Number of entries of the tensor, at most 2**32 - 1; or one as those to encode, of which
+            the size counts. For a tensor of torch this is `gradwire.torch.init_state`.
         name : str, optional
             Name of the tensor, for errors such as `NonFiniteError`. Random numbers depend on it.
         stream : int
             Stream of the random numbers for stochastic rounding. Pass the rank, so that the
             rounding errors of ranks are independent. Random *selection* does not depend on it.
         """
+        if (tensors := _tensors(numel)) is not None:
+            state: State = tensors.init_state(self, numel, name=name, stream=stream)
+            return state
         stream = _validate.integer("stream", stream, low=0)
-        return State(self, _numel(numel), name=name, stream=stream)
+        size = numel.size if isinstance(numel, ndarray) else numel
+        return State(self, _numel(size), name=name, stream=stream)
 
     def encode(
-        self, x: "NDArray[Any]", state: State | None = None, *, max_nbytes: int | None = None
+        self,
+        x: "NDArray[Any] | torch.Tensor",
+        state: State | None = None,
+        *,
+        max_nbytes: int | None = None,
     ) -> _native.Frame:
         """Encode one tensor.
 
@@ -169,9 +225,10 @@ class Codec(Part):
 
         Parameters
         ----------
-        x : numpy.ndarray
+        x : numpy.ndarray or torch.Tensor
             float32, float64 or float16 (or ``ml_dtypes.bfloat16``), any shape, C-contiguous;
-            float64 is rounded to float32 first. Encoded flat; not modified.
+            float64 is rounded to float32 first. Encoded flat; not modified. For a tensor of torch
+            this is `gradwire.torch.encode`.
         state : State, optional
             A state from `init_state` of this codec; updated. Only codecs without a memory and
             without random numbers may omit it.
@@ -202,13 +259,16 @@ class Codec(Part):
         MemoryError
             Not enough memory; the state is unchanged.
         """
+        if type(x) is not ndarray and (tensors := _tensors(x)) is not None:
+            frame: _native.Frame = tensors.encode(self, x, state, max_nbytes=max_nbytes)
+            return frame
         return self._encode(x, state, max_nbytes)
 
     def encode_into(
         self,
-        x: "NDArray[Any]",
+        x: "NDArray[Any] | torch.Tensor",
         state: State | None,
-        out: "bytearray | memoryview | NDArray[np.uint8]",
+        out: "bytearray | memoryview | NDArray[np.uint8] | torch.Tensor",
         *,
         max_nbytes: int | None = None,
     ) -> int:
@@ -219,17 +279,23 @@ class Codec(Part):
 
         Parameters
         ----------
-        out : numpy.ndarray
+        out : numpy.ndarray or torch.Tensor
             uint8, writable, C-contiguous, sharing no memory with ``x``: else a ValueError or
             TypeError. If the frame does not fit, its smallest entries are left out; they stay in
-            the residual.
+            the residual. A tensor of torch if ``x`` is one: this is `gradwire.torch.encode_into`.
         max_nbytes : int, optional
             A limit below the length of ``out``.
         """
+        if type(x) is not ndarray and (tensors := _tensors(x)) is not None:
+            nbytes: int = tensors.encode_into(self, x, state, out, max_nbytes=max_nbytes)
+            return nbytes
         return self._encode_into(x, state, out, max_nbytes)
 
     def encode_at(
-        self, x: "NDArray[Any]", state: State | None, positions: "NDArray[np.uint32]"
+        self,
+        x: "NDArray[Any] | torch.Tensor",
+        state: State | None,
+        positions: "NDArray[np.uint32] | torch.Tensor",
     ) -> _native.Frame:
         """Encode the entries at given positions instead of those that the codec would select.
 
@@ -239,7 +305,10 @@ class Codec(Part):
 
         Parameters
         ----------
-        positions : numpy.ndarray
+        x : numpy.ndarray or torch.Tensor
+            As in `encode`; a tensor of torch that is not on the CPU is copied to the host, where
+            the state is from then on.
+        positions : numpy.ndarray or torch.Tensor
             uint32, shape (count,), strictly ascending, each below ``x.size``.
 
         Raises
@@ -249,15 +318,10 @@ class Codec(Part):
             codec sends every entry, and a TypeError if they are no array of uint32. The state is
             unchanged.
         """
-        if self._open:
-            self._check_shape(x)
-        held = state if type(state) is State else on_host(state)
-        kept: list[Any] = [None]
-        try:
-            return self._codec.encode_at(x, held, positions, kept=kept)
-        except BaseException as error:
-            self._codec.retract(held, error, kept)
-            raise
+        if type(x) is not ndarray and (tensors := _tensors(x)) is not None:
+            frame: _native.Frame = tensors.encode_at(self, x, state, positions)
+            return frame
+        return self._encode_at(x, state, positions)
 
     def encode_at_into(
         self,
@@ -324,7 +388,7 @@ class Codec(Part):
 
     def _encode(
         self,
-        x: "NDArray[Any]",
+        x: Any,
         state: State | None,
         max_nbytes: int | None,
         bfloat16: bool = False,
@@ -344,9 +408,9 @@ class Codec(Part):
 
     def _encode_into(
         self,
-        x: "NDArray[Any]",
+        x: Any,
         state: State | None,
-        out: "bytearray | memoryview | NDArray[np.uint8]",
+        out: Any,
         max_nbytes: int | None,
         bfloat16: bool = False,
     ) -> int:
@@ -358,6 +422,19 @@ class Codec(Part):
         kept: list[Any] = [None]
         try:
             return self._encoder.encode_into(x, held, out, max_nbytes, bfloat16, kept)
+        except BaseException as error:
+            self._codec.retract(held, error, kept)
+            raise
+
+    def _encode_at(
+        self, x: Any, state: State | None, positions: Any, bfloat16: bool = False
+    ) -> _native.Frame:
+        if self._open:
+            self._check_shape(x)
+        held = state if type(state) is State else on_host(state)
+        kept: list[Any] = [None]
+        try:
+            return self._codec.encode_at(x, held, positions, bfloat16=bfloat16, kept=kept)
         except BaseException as error:
             self._codec.retract(held, error, kept)
             raise
@@ -385,12 +462,7 @@ class Codec(Part):
         expected = option_names(cls)
         if not isinstance(config, dict):
             raise TypeError(f"config must be a dict, got {config!r} ({type(config).__name__})")
-        config = _LATER | config
-        if config.keys() != set(expected):
-            raise ValueError(
-                f"config must have exactly the keys {', '.join(sorted(expected))}, "
-                f"got {', '.join(sorted(map(str, config)))}"
-            )
+        config = _validate.keys("config", config, expected, _LATER)
         return cls(**{name: _part(name, config[name]) for name in expected})
 
     def __repr__(self) -> str:
@@ -399,6 +471,14 @@ class Codec(Part):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).from_config, (self.get_config(),)
+
+
+def _tensors(x: object) -> Any:
+    """Return `gradwire.torch.tensors` for a tensor of torch; None for anything else."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(x, getattr(torch, "Tensor", ())):
+        return None
+    return importlib.import_module("gradwire.torch.tensors")
 
 
 def _caller() -> int:

@@ -2,11 +2,11 @@
 
 import math
 import operator
-import sys
-from collections.abc import Callable, Collection, Mapping
+import reprlib
+from collections.abc import Collection
 from datetime import timedelta
-from numbers import Real
-from typing import NoReturn
+from numbers import Integral, Real
+from typing import Any
 
 MAX_NUMEL = 2**32 - 1  # maximum number of entries of a tensor: positions have 32 bits
 
@@ -14,7 +14,9 @@ MAX_NUMEL = 2**32 - 1  # maximum number of entries of a tensor: positions have 3
 def real(name: str, value: object) -> float:
     """Return a real number as a float; numpy scalars are accepted, bool and str are not."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a real number, got {value!r} ({type(value).__name__})")
+        raise TypeError(
+            f"{name} must be a real number, got {reprlib.repr(value)} ({type(value).__name__})"
+        )
     try:
         return float(value)
     except OverflowError:
@@ -29,6 +31,22 @@ def unit_interval(name: str, value: object, *, below: float = math.inf) -> float
     if number >= below:
         raise ValueError(f"{name} must be less than {below}, got {value!r}")
     return number
+
+
+def ratio(name: str, value: object, *, k: bool = False) -> float:
+    """Return a share of the entries, in (0, 1]; an integer may be meant as their number, ``k``."""
+    number = real(name, value)
+    if isinstance(value, Integral) and number == 1.0:
+        one = "k=1 for one entry, or " if k else ""
+        raise ValueError(
+            f"{name}=1, an integer, may mean one entry or all: pass {one}{name}=1.0 for all"
+        )
+    if isinstance(value, Integral) and number > 1.0 and k:
+        raise ValueError(
+            f"{name} must be greater than 0 and at most 1, got {value}: pass k={value} for so many "
+            "entries"
+        )
+    return unit_interval(name, value)
 
 
 def positive(name: str, value: object, *, low: float = 0, below: float = math.inf) -> float:
@@ -77,7 +95,7 @@ def integer(name: str, value: object, *, low: int, high: int = 2**63 - 1) -> int
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(
-            f"{name} must be an integer, got {value!r} ({type(value).__name__})"
+            f"{name} must be an integer, got {reprlib.repr(value)} ({type(value).__name__})"
         ) from None
     if number < low:
         raise ValueError(f"{name} must be at least {low}, got {number}")
@@ -115,23 +133,18 @@ def choice(name: str, value: object, allowed: Collection[str]) -> str:
     return value
 
 
-def former_names(module: str, now: Mapping[str, str]) -> Callable[[str], NoReturn]:
-    """Return a ``__getattr__`` for a module, which says what became of names that it had.
-
-    ``now`` has the words after "is now" by old name. A module with a ``__getattr__`` of its own
-    calls it last. To be hidden from type checkers, which would take any name for one that exists.
-    """
-
-    def absent(name: str) -> NoReturn:
-        if name not in now:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        told = f"{module}.{name} is now {now[name]}"
-        caller = sys._getframe(1)
-        while caller.f_code.co_name == "__getattr__" and caller.f_back is not None:
-            caller = caller.f_back
-        # `from package import name` turns an AttributeError into one of its own, without the words.
-        if caller.f_code.co_name == "_handle_fromlist":
-            raise ImportError(told, name=module)
-        raise AttributeError(told)
-
-    return absent
+def keys(
+    name: str, value: dict[str, Any], expected: Collection[str], later: dict[str, Any]
+) -> dict[str, Any]:
+    """Return a dict of exactly the expected keys; what was there `later` only may be missing."""
+    found = later | value
+    differences = {"no": set(expected) - found.keys(), "also": found.keys() - set(expected)}
+    told = [
+        f"{how} {', '.join(sorted(map(str, each)))}" for how, each in differences.items() if each
+    ]
+    if told:
+        raise ValueError(
+            f"{name} must have exactly the keys {', '.join(sorted(expected))}, got "
+            + (", ".join(told) if value else "nothing")
+        )
+    return found

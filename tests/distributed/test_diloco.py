@@ -35,7 +35,7 @@ def test_a_run_resumes_bit_for_bit_and_with_other_ranks(
             assert found == {"same": True, "steps": 9}
     results = three.run("diloco.other_size", folder=str(tmp_path), old=2)
     for found in results:
-        assert "rank 0 cannot load its state_dict: ValueError: expected what" in found["refused"]
+        assert "rank 0 cannot load its state_dict: expected what" in found["refused"]
         assert found["shared"]
         assert found["residuals"]
     assert len({each["common"] for each in results}) == 1

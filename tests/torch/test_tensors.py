@@ -38,6 +38,29 @@ class TestEncode:
         if state.residual is not None:
             assert np.array_equal(state.residual, expected_state.residual)
 
+    @dtypes
+    def test_the_methods_of_a_codec_take_tensors(self, dtype, tensor):
+        x, codec = tensor.to(dtype).reshape(50, -1).requires_grad_(), gradwire.topk(0.1)
+        assert codec.init_state(x, name="w").numel == N
+        pairs = [(codec.init_state(x, name="w"), codec.init_state(N, name="w")) for _ in range(3)]
+        out = torch.zeros(codec.max_encoded_len(N), dtype=torch.uint8)
+        first, second = pairs[0]
+        frame = codec.encode(x, first)
+        assert frame == gradwire.torch.encode(codec, x, second)
+        assert frame.dtype == str(dtype).removeprefix("torch.")
+        first, second = pairs[1]
+        nbytes = codec.encode_into(x, first, out, max_nbytes=500)
+        assert out[:nbytes].numpy().tobytes() == bytes(codec.encode(x, second, max_nbytes=500))
+        first, second = pairs[2]
+        positions = frame.indices()
+        at = codec.encode_at(x, first, torch.from_numpy(positions))
+        values = x.detach().float().reshape(-1).numpy()
+        expected = codec.encode_at(values, second, positions)
+        assert at.dtype == frame.dtype
+        assert np.array_equal(at.indices(), positions)
+        assert np.array_equal(at.values(), expected.values())
+        assert same_state(first.state_dict(), second.state_dict())
+
     @pytest.mark.parametrize("into", [False, True], ids=["encode", "encode_into"])
     def test_asks_for_the_shape_where_the_codec_depends_on_it(self, into, tensor):
         # Without it, one column of all entries would be fitted: two values in place of 128.

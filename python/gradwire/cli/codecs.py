@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from gradwire._codec import Codec
 from gradwire.errors import PluginError
-from gradwire.presets import PRESETS, Preset
+from gradwire.presets import PRESETS, Preset, codec, required
 
 
 def main(argv: Sequence[str]) -> int:
@@ -76,21 +76,22 @@ def _signature(preset: Preset) -> str:
     return f"{preset.build.__name__}{signature}"
 
 
-_COMMON = ("quantize", "memory", "exchange")  # options that all presets share
+_COMMON = ("quantize", "memory", "indices", "exchange")  # options that all presets share
 
 
 def unfit(name: str) -> str | None:
     """Return why a preset cannot be built from name and ratio alone, or None if it can."""
-    if name not in PRESETS:
-        known = ", ".join(each for each in PRESETS if unfit(each) is None)
-        return f"unknown codec {name!r}; choose from {known}"
-    options = inspect.signature(PRESETS[name].build).parameters.values()
-    required = [each.name for each in options if each.default is inspect.Parameter.empty]
-    needed = [each for each in required if each != "ratio"]
-    return f"{name} needs {', '.join(needed)}, which has no option here" if needed else None
+    try:
+        build(name, 0.01)
+    except ValueError as error:
+        return str(error)
+    except TypeError:
+        needed = ", ".join(each for each in required(PRESETS[name]) if each != "ratio")
+        return f"{name} needs {needed}, which has no option here"
+    return None
 
 
 def build(name: str, ratio: float | None) -> Codec:
-    """Build a preset by name, with the ratio if it takes one."""
-    preset = PRESETS[name].build
-    return preset(ratio=ratio) if "ratio" in inspect.signature(preset).parameters else preset()
+    """Build a preset by name as `gradwire.codec`, with the ratio if it takes one."""
+    takes_ratio = name in PRESETS and "ratio" in inspect.signature(PRESETS[name].build).parameters
+    return codec(name, ratio=ratio) if takes_ratio else codec(name)

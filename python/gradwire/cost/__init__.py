@@ -9,7 +9,7 @@ Nothing here needs torch. docs/cost.md has the model, what it was checked agains
 
 from typing import TYPE_CHECKING
 
-from gradwire import _validate
+from gradwire import _mistakes
 from gradwire.cost.calibration import Calibration
 from gradwire.cost.measuring import calibrate
 from gradwire.cost.methods import Method, bf16, compressed, fp32
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = _validate.former_names(
+    __getattr__ = _mistakes.former_names(
         __name__,
         {
             "Exchange": "gradwire.exchange.Exchange",

@@ -1,14 +1,23 @@
 """Published methods and common baselines, each a composition of parts.
 
-The options ``quantize``, ``memory`` and ``exchange`` are the other parts of the `gradwire.Codec`:
-how values are coded, what happens to what is not sent, and how ranks combine their frames. With
-many ranks, pass ``exchange=gradwire.exchange.QuantizedAllReduce()`` to those that send every entry.
+The options ``quantize``, ``memory``, ``indices`` and ``exchange``, in this order after a preset's
+own, are the other parts of the `gradwire.Codec`: how values are coded, what happens to what is not
+sent, how positions are coded, and how ranks combine their frames. A preset has all of them but
+those that the method itself decides; those that send every entry have no ``indices``. With many
+ranks, pass ``exchange=gradwire.exchange.QuantizedAllReduce()`` to those that send every entry.
 
-`PRESETS` lists them by name for tools and command lines.
+``ratio`` is the share of the entries to send, 0.01 by default. `codec` builds a preset by name, and
+`PRESETS` lists them for tools and command lines.
 """
 
+import difflib
+import inspect
 from collections.abc import Mapping
+from typing import Any
 
+from gradwire import _mistakes
+from gradwire._codec import Codec
+from gradwire._part import Part
 from gradwire.presets._registry import OWN as OWN
 from gradwire.presets._registry import Preset as Preset
 from gradwire.presets._registry import Registry
@@ -23,4 +32,78 @@ from gradwire.presets.hybrid import *  # noqa: F403
 
 PRESETS: Mapping[str, Preset] = Registry(OWN)  #: in display order; those of plugins come last
 
-__all__ = ["PRESETS", "Preset", *(each.name for each in OWN)]
+__all__ = ["PRESETS", "Preset", "codec", *(each.name for each in OWN)]
+
+
+@_mistakes.explain()
+def codec(codec: str | Codec, /, **options: Any) -> Codec:
+    """Build a codec by the name of its preset; return a codec as it is.
+
+    Parameters
+    ----------
+    codec : str or gradwire.Codec
+        A name of `PRESETS`, those of other distributions included.
+    options
+        Those of the preset.
+
+    Raises
+    ------
+    ValueError
+        There is no such preset, or an option is out of range.
+    TypeError
+        Neither a name nor a codec; an option that the preset does not have, or lacks; an option of
+        the wrong type; options beside a codec.
+    PluginError
+        The preset of another distribution cannot be used.
+
+    Examples
+    --------
+    >>> codec = gradwire.codec("adam", ratio=0.05)
+    """
+    if isinstance(codec, Codec):
+        if options:
+            raise TypeError(
+                f"options are for a codec by name, got {', '.join(options)} beside {codec!r}: "
+                "codec.replace() makes a copy with other parts"
+            )
+        return codec
+    if not isinstance(codec, str):
+        raise TypeError(
+            f'gradwire.codec() takes the name of a preset, such as "topk", or a gradwire.Codec, '
+            f"{advice(codec)}"
+        )
+    if codec not in PRESETS:
+        near = difflib.get_close_matches(codec.lower(), PRESETS)
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise ValueError(f"unknown codec {codec!r}; choose from {', '.join(PRESETS)}{meant}")
+    preset = PRESETS[codec]
+    if needed := [name for name in required(preset) if name not in options]:
+        such = "".join(f", {name}={value!r}" for name, value in preset.example.items())
+        raise TypeError(f'{codec} needs {", ".join(needed)}: gradwire.codec("{codec}"{such})')
+    return preset.build(**options)
+
+
+def required(preset: Preset) -> list[str]:
+    """Return the names of the options that a preset cannot be built without."""
+    return [
+        name
+        for name, option in inspect.signature(preset.build).parameters.items()
+        if option.default is option.empty
+        and option.kind not in (option.VAR_POSITIONAL, option.VAR_KEYWORD)
+    ]
+
+
+def advice(value: object) -> str:
+    """Return the end of an error about what is no codec: what to pass, and what was given."""
+    named = value if isinstance(value, str) else getattr(value, "__name__", None)
+    given = f"the {type(value).__name__} {value!r}"
+    right = "gradwire.topk(ratio=0.01)"
+    if isinstance(named, str) and named in PRESETS:
+        preset = PRESETS[named]
+        right = f"gradwire.{preset.call}"
+        if value is preset.build:
+            given = f"the function {named} itself; call it"
+    elif isinstance(value, Part):
+        given = f"one part of a codec, {value!r}"
+        right = "gradwire.Codec(sparsify=..., quantize=..., memory=...)"
+    return f"such as {right}; got {given}"

@@ -3,16 +3,16 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec
 
-from gradwire import _plugins
+from gradwire import _mistakes, _plugins
 from gradwire._codec import Codec
 from gradwire.errors import PluginError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-Build = TypeVar("Build", bound=Callable[..., Codec])
+P = ParamSpec("P")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -40,13 +40,15 @@ OWN: list[Preset] = []  # the presets of this package, in the order in which the
 
 def preset(
     *, summary: str, paper: str | None, example: Mapping[str, Any] | None = None
-) -> Callable[[Build], Build]:
+) -> Callable[[Callable[P, Codec]], Callable[P, Codec]]:
     """Register the decorated function as a preset, and add the paper to its docstring."""
 
-    def register(build: Build) -> Build:
+    def register(build: Callable[P, Codec]) -> Callable[P, Codec]:
         if build.__doc__ and paper:
             cited = "\n\n".join(map(_citation, paper.split("; ")))
             build.__doc__ = f"{inspect.cleandoc(build.__doc__)}\n\nReferences\n----------\n{cited}"
+        takes_ratio = "ratio" in inspect.signature(build).parameters
+        build = _mistakes.explain(**_SHARE if takes_ratio else {})(build)
         found = Preset(
             name=build.__name__, build=build, summary=summary, paper=paper, example=example or {}
         )
@@ -54,6 +56,32 @@ def preset(
         return build
 
     return register
+
+
+def _share(number: Callable[[float], float]) -> Callable[[Any], str]:
+    """Return what to say of another measure of the same, given how a ratio is made of it."""
+
+    def words(value: Any) -> str:
+        try:
+            ratio = number(float(value))
+        except (TypeError, ValueError, ZeroDivisionError):
+            ratio = 0.0
+        if not 0.0 < ratio <= 1.0:
+            ratio = 0.01
+        return f"the share of the entries to send is ratio={ratio:.6g}"
+
+    return words
+
+
+_SHARE = {
+    "density": _share(lambda share: share),
+    "sparsity": _share(lambda left: 1.0 - left),
+    **dict.fromkeys(
+        ("compress_ratio", "compression", "rate"),
+        _share(lambda factor: 1.0 / factor if factor > 1.0 else factor),
+    ),
+}
+"""What other libraries call the ratio, or what it may be thought to be called."""
 
 
 def _citation(paper: str) -> str:

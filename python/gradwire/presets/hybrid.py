@@ -1,6 +1,6 @@
 """Presets that send a few entries in one or two bits each."""
 
-from gradwire._codec import GATHER, KEEP, Codec
+from gradwire._codec import GATHER, KEEP, Codec, Indices
 from gradwire.exchange import Exchange
 from gradwire.memory import Memory, Residual
 from gradwire.presets._registry import preset
@@ -18,7 +18,14 @@ _FADING = Residual(decay=0.95)
     paper="Chen, Choi, Brand, Agrawal, Zhang, Gopalakrishnan: AdaComp : Adaptive Residual Gradient "
     "Compression for Data-Parallel Distributed Training, AAAI 2018",
 )
-def adacomp(bin: int | None = None, *, soft: float = 2.0, memory: Memory = KEEP) -> Codec:
+def adacomp(
+    bin: int | None = None,
+    *,
+    soft: float = 2.0,
+    memory: Memory = KEEP,
+    indices: Indices = "auto",
+    exchange: Exchange = GATHER,
+) -> Codec:
     """Send the entries of each bin that pass AdaComp's soft threshold, as signs and one magnitude.
 
     How many are sent depends on the data: about 5 entries per bin of 50 and 6 per bin of 500 if
@@ -29,7 +36,11 @@ def adacomp(bin: int | None = None, *, soft: float = 2.0, memory: Memory = KEEP)
     needs `Codec.for_shape`.
     """
     return Codec(
-        sparsify=BinMax(bin, soft=soft), quantize=SignScale(scale="bin-max"), memory=memory
+        sparsify=BinMax(bin, soft=soft),
+        quantize=SignScale(scale="bin-max"),
+        memory=memory,
+        indices=indices,
+        exchange=exchange,
     )
 
 
@@ -45,6 +56,7 @@ def adaptive(
     seed: int = 0,
     column: int | None = None,
     memory: Memory = KEEP,
+    indices: Indices = "auto",
     exchange: Exchange = GATHER,
 ) -> Codec:
     """Send about one entry in ``proportion``, with one bit per entry and two means per column.
@@ -64,6 +76,7 @@ def adaptive(
         sparsify=TwoSided(proportion, sample=sample, seed=seed),
         quantize=TwoMeans(column),
         memory=memory,
+        indices=indices,
         exchange=exchange,
     )
 
@@ -74,7 +87,13 @@ def adaptive(
     "Interspeech 2015",
     example={"threshold": 0.005},
 )
-def strom(threshold: float, *, memory: Memory = KEEP) -> Codec:
+def strom(
+    threshold: float,
+    *,
+    memory: Memory = KEEP,
+    indices: Indices = "auto",
+    exchange: Exchange = GATHER,
+) -> Codec:
     """Send plus or minus the threshold for every entry beyond it, and keep the difference.
 
     Parameters
@@ -87,7 +106,11 @@ def strom(threshold: float, *, memory: Memory = KEEP) -> Codec:
             "threshold must be greater than 0, got 0: every entry would be sent as zero"
         )
     return Codec(
-        sparsify=Threshold(threshold), quantize=SignScale(scale="threshold"), memory=memory
+        sparsify=Threshold(threshold),
+        quantize=SignScale(scale="threshold"),
+        memory=memory,
+        indices=indices,
+        exchange=exchange,
     )
 
 
@@ -104,6 +127,7 @@ def sparseloco(
     tile: tuple[int, int] | None = (64, 64),
     quantize: Quantizer = _TWO_BITS,
     memory: Memory = _FADING,
+    indices: Indices = "auto",
     exchange: Exchange = GATHER,
 ) -> Codec:
     """Send the largest entries of each tile with 2-bit values and a decaying residual.
@@ -127,5 +151,6 @@ def sparseloco(
         sparsify=ChunkTopK(chunk, k, tile=tile),
         quantize=quantize,
         memory=memory,
+        indices=indices,
         exchange=exchange,
     )

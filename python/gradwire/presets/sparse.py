@@ -3,7 +3,7 @@
 from typing import Literal
 
 from gradwire import _validate
-from gradwire._codec import EXACT, KEEP, Codec
+from gradwire._codec import EXACT, GATHER, KEEP, Codec, Indices
 from gradwire.exchange import AllReduce, Exchange, LeaderIndices
 from gradwire.memory import AdamCorrection, LowPass, Memory, MomentumCorrection, Residual
 from gradwire.presets._registry import preset
@@ -47,6 +47,8 @@ def adam(
     beta2: float = 0.999,
     eps: float = 1e-8,
     quantize: Quantizer = _HALF,
+    indices: Indices = "auto",
+    exchange: Exchange = GATHER,
 ) -> Codec:
     """Send the largest entries of each rank's own Adam steps; keep the rest for later.
 
@@ -58,8 +60,13 @@ def adam(
     See `gradwire.sparsify.TopK` for ``ratio``, and `gradwire.memory.AdamCorrection` for ``beta2``
     and ``eps``.
     """
-    memory = AdamCorrection(beta2=beta2, eps=eps)
-    return Codec(sparsify=TopK(ratio=ratio), quantize=quantize, memory=memory)
+    return Codec(
+        sparsify=TopK(ratio=ratio),
+        quantize=quantize,
+        memory=AdamCorrection(beta2=beta2, eps=eps),
+        indices=indices,
+        exchange=exchange,
+    )
 
 
 @preset(
@@ -74,12 +81,20 @@ def topk(
     k: int | None = None,
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
+    indices: Indices = "auto",
+    exchange: Exchange = GATHER,
 ) -> Codec:
     """Send exactly the k largest entries; keep the rest for later.
 
-    Pass either ``ratio`` or ``k``; see `gradwire.sparsify.TopK`.
+    Pass either ``ratio``, 0.01 by default, or ``k``; see `gradwire.sparsify.TopK`.
     """
-    return Codec(sparsify=TopK(ratio=ratio, k=k), quantize=quantize, memory=memory)
+    return Codec(
+        sparsify=TopK(ratio=_ratio(ratio, k), k=k),
+        quantize=quantize,
+        memory=memory,
+        indices=indices,
+        exchange=exchange,
+    )
 
 
 @preset(
@@ -89,13 +104,15 @@ def topk(
     example={"ratio": 0.01},
 )
 def sidco(
-    ratio: float,
+    ratio: float = 0.01,
     *,
     distribution: Literal["pareto", "exponential", "gamma"] = "pareto",
     stages: Literal["adaptive", "paper", "tracking"] | int = "adaptive",
     band: tuple[float, float] | None = (0.8, 1.25),
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
+    indices: Indices = "auto",
+    exchange: Exchange = GATHER,
 ) -> Codec:
     """Send about ``ratio`` of the entries, above a threshold from a fitted distribution.
 
@@ -103,8 +120,13 @@ def sidco(
     within the band, even where the published controller gets stuck. See `gradwire.sparsify.SID` for
     the options.
     """
-    sparsify = SID(ratio, distribution=distribution, stages=stages, band=band)
-    return Codec(sparsify=sparsify, quantize=quantize, memory=memory)
+    return Codec(
+        sparsify=SID(ratio, distribution=distribution, stages=stages, band=band),
+        quantize=quantize,
+        memory=memory,
+        indices=indices,
+        exchange=exchange,
+    )
 
 
 @preset(
@@ -114,7 +136,7 @@ def sidco(
     example={"ratio": 0.01},
 )
 def dgc(
-    ratio: float,
+    ratio: float = 0.01,
     *,
     momentum: float = 0.9,
     nesterov: bool = False,
@@ -122,6 +144,8 @@ def dgc(
     clip: float | None = None,
     sample_ratio: float = 0.01,
     quantize: Quantizer = EXACT,
+    indices: Indices = "auto",
+    exchange: Exchange = GATHER,
 ) -> Codec:
     """Send the largest entries of the momentum-corrected gradient, found by sampling.
 
@@ -136,6 +160,8 @@ def dgc(
         sparsify=SampledTopK(ratio, sample_ratio=sample_ratio),
         quantize=quantize,
         memory=MomentumCorrection(momentum=momentum, nesterov=nesterov, masking=masking, clip=clip),
+        indices=indices,
+        exchange=exchange,
     )
 
 
@@ -152,6 +178,7 @@ def scalecom(
     chunk: int | None = None,
     beta: float = 1.0,
     quantize: Quantizer = EXACT,
+    indices: Indices = "auto",
 ) -> Codec:
     """Send the largest entry of each chunk, selected by one rank in turn for all ranks.
 
@@ -161,7 +188,7 @@ def scalecom(
     Parameters
     ----------
     ratio : float, optional
-        Fraction of entries to send: a chunk has ``round(1 / ratio)`` entries.
+        Fraction of entries to send, 0.01 by default: a chunk has ``round(1 / ratio)`` entries.
     chunk : int, optional
         Entries per chunk. Give either ``ratio`` or ``chunk``.
     beta : float
@@ -172,14 +199,16 @@ def scalecom(
     quantize
         How values are coded. They are summed as coded, so this must be a float type.
     """
+    ratio = _ratio(ratio, chunk)
     _validate.either("scalecom", ratio=ratio, chunk=chunk)
     if ratio is not None:
-        chunk = round(1 / _validate.unit_interval("ratio", ratio))
+        chunk = round(1 / _validate.ratio("ratio", ratio))
     assert chunk is not None
     return Codec(
         sparsify=ChunkTopK(chunk),
         quantize=quantize,
         memory=LowPass(beta),
+        indices=indices,
         exchange=LeaderIndices(),
     )
 
@@ -190,13 +219,26 @@ def scalecom(
     "Interspeech 2015",
     example={"threshold": 0.01},
 )
-def threshold(threshold: float, *, quantize: Quantizer = EXACT, memory: Memory = KEEP) -> Codec:
+def threshold(
+    threshold: float,
+    *,
+    quantize: Quantizer = EXACT,
+    memory: Memory = KEEP,
+    indices: Indices = "auto",
+    exchange: Exchange = GATHER,
+) -> Codec:
     """Send every entry whose magnitude, residual included, is above a fixed threshold.
 
     It is in the units of the tensor; see `gradwire.sparsify.Threshold`. The paper sends plus or
     minus the threshold (see `strom`); this sends values.
     """
-    return Codec(sparsify=Threshold(threshold), quantize=quantize, memory=memory)
+    return Codec(
+        sparsify=Threshold(threshold),
+        quantize=quantize,
+        memory=memory,
+        indices=indices,
+        exchange=exchange,
+    )
 
 
 @preset(
@@ -214,17 +256,25 @@ def randomk(
     seed: int = 0,
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
+    indices: Indices = "auto",
     exchange: Exchange = _REDUCE,
 ) -> Codec:
     """Send randomly drawn entries, at the same positions on all ranks; keep the rest for later.
+
+    Pass either ``ratio``, 0.01 by default, or ``k``.
 
     For the unbiased form without a memory, compose
     ``Codec(sparsify=RandomK(ratio=..., scaled=True), memory=NoMemory())``. See
     `gradwire.sparsify.RandomK` for the options. Values are summed in an all-reduce by default;
     quantizers whose codes cannot be summed need `gradwire.exchange.AllGather`.
     """
-    sparsify = RandomK(ratio=ratio, k=k, block=block, seed=seed)
-    return Codec(sparsify=sparsify, quantize=quantize, memory=memory, exchange=exchange)
+    return Codec(
+        sparsify=RandomK(ratio=_ratio(ratio, k), k=k, block=block, seed=seed),
+        quantize=quantize,
+        memory=memory,
+        indices=indices,
+        exchange=exchange,
+    )
 
 
 @preset(
@@ -234,12 +284,14 @@ def randomk(
     example={"ratio": 0.01},
 )
 def gaussiank(
-    ratio: float,
+    ratio: float = 0.01,
     *,
     rounds: int = 2,
     band: tuple[float, float] | None = None,
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
+    indices: Indices = "auto",
+    exchange: Exchange = GATHER,
 ) -> Codec:
     """Send about ``ratio`` of the entries, above a threshold from a normal distribution.
 
@@ -247,7 +299,11 @@ def gaussiank(
     paper's text: see `gradwire.sparsify.Gaussian`, also for the options.
     """
     return Codec(
-        sparsify=Gaussian(ratio, rounds=rounds, band=band), quantize=quantize, memory=memory
+        sparsify=Gaussian(ratio, rounds=rounds, band=band),
+        quantize=quantize,
+        memory=memory,
+        indices=indices,
+        exchange=exchange,
     )
 
 
@@ -258,11 +314,13 @@ def gaussiank(
     example={"ratio": 0.01},
 )
 def redsync(
-    ratio: float,
+    ratio: float = 0.01,
     *,
     method: Literal["trim", "search"] = "search",
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
+    indices: Indices = "auto",
+    exchange: Exchange = GATHER,
 ) -> Codec:
     """Send k to 2 k entries above a searched threshold, or exactly the k largest.
 
@@ -270,4 +328,15 @@ def redsync(
     on heavy tails it nearly always does. The paper trims small layers and searches in large ones.
     See `gradwire.sparsify.Trimmed` for the options.
     """
-    return Codec(sparsify=Trimmed(ratio, method=method), quantize=quantize, memory=memory)
+    return Codec(
+        sparsify=Trimmed(ratio, method=method),
+        quantize=quantize,
+        memory=memory,
+        indices=indices,
+        exchange=exchange,
+    )
+
+
+def _ratio(ratio: float | None, other: int | None) -> float | None:
+    """Return the ratio, or 0.01 where neither it nor what may stand in its place is given."""
+    return 0.01 if ratio is None and other is None else ratio

@@ -22,7 +22,7 @@ def with_ratio(codec: Codec, ratio: float) -> Codec:
     """Return the codec with another ratio."""
     ratio_of(codec)
     sparsify: Any = codec.sparsify
-    return dataclasses.replace(codec, sparsify=dataclasses.replace(sparsify, ratio=ratio))
+    return codec.replace(sparsify=dataclasses.replace(sparsify, ratio=ratio))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -57,7 +57,7 @@ class RandomK(Sparsifier):
 
     def __post_init__(self) -> None:
         _validate.either("RandomK", ratio=self.ratio, k=self.k)
-        self._check_given("ratio", _validate.unit_interval)
+        self._check_given("ratio", _validate.ratio, k=True)
         self._check_given("k", _validate.integer, low=1, high=_validate.MAX_NUMEL)
         _validate.boolean("block", self.block)
         self._check("seed", _validate.integer, low=0, high=2**64 - 1)

@@ -86,7 +86,7 @@ class SID(Sparsifier):
     magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        self._check("ratio", _validate.unit_interval)
+        self._check("ratio", _validate.ratio)
         _validate.choice("distribution", self.distribution, ("pareto", "exponential", "gamma"))
         if isinstance(self.stages, str):
             _validate.choice("stages", self.stages, ("adaptive", "paper", "tracking"))
@@ -227,7 +227,7 @@ class Gaussian(Sparsifier):
     magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        self._check("ratio", _validate.unit_interval)
+        self._check("ratio", _validate.ratio)
         self._check("rounds", _validate.integer, low=0, high=64)
         self._check_given("band", _validate.band)
 
@@ -270,6 +270,6 @@ class Trimmed(Sparsifier):
     magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        self._check("ratio", _validate.unit_interval)
+        self._check("ratio", _validate.ratio)
         _validate.choice("method", self.method, ("trim", "search"))
         self._check("step", _validate.unit_interval, below=1)

@@ -30,7 +30,7 @@ class TopK(Sparsifier):
 
     def __post_init__(self) -> None:
         _validate.either("TopK", ratio=self.ratio, k=self.k)
-        self._check_given("ratio", _validate.unit_interval)
+        self._check_given("ratio", _validate.ratio, k=True)
         self._check_given("k", _validate.integer, low=1, high=_validate.MAX_NUMEL)
 
 
@@ -83,7 +83,7 @@ class SampledTopK(Sparsifier):
     magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        self._check("ratio", _validate.unit_interval)
+        self._check("ratio", _validate.ratio)
         self._check("sample_ratio", _validate.unit_interval)
         _validate.boolean("strided", self.strided)
         _validate.boolean("resample", self.resample)

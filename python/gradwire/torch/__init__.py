@@ -2,8 +2,8 @@
 
 >>> import gradwire.torch
 >>> codec = gradwire.topk(ratio=0.01)
->>> state = gradwire.torch.init_state(codec, grad)
->>> frame = gradwire.torch.encode(codec, grad, state)
+>>> state = codec.init_state(grad)
+>>> frame = codec.encode(grad, state)
 >>> gradwire.torch.decode_add(frame, out, scale=0.5)
 
 Tensors on other devices are taken too; `backend` tells how.

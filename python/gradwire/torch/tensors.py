@@ -1,6 +1,8 @@
 """Encoding from torch tensors and decoding into them, by the backend of where they lie."""
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 from gradwire import _validate
@@ -82,6 +84,20 @@ def encode(
         The tensor has another dtype or layout, or no values, as on the device ``"meta"``.
     """
     return backends.backend_for(tensor).encode(codec, tensor, state, max_nbytes)
+
+
+def encode_at(
+    codec: Codec,
+    tensor: torch.Tensor,
+    state: State | None,
+    positions: NDArray[np.uint32] | torch.Tensor,
+) -> Frame:
+    """Encode the entries at given positions, on the host: see `gradwire.Codec.encode_at`."""
+    backends.cpu.check(tensor, "tensor", backends.cpu.INPUTS)
+    array, bfloat16 = backends.cpu.shared(tensor.cpu())
+    if isinstance(positions, torch.Tensor):
+        positions = positions.cpu().numpy()
+    return codec._encode_at(array, state, positions, bfloat16)
 
 
 def encode_into(

@@ -121,7 +121,7 @@ def _scatters(name: str, codec: Codec, node_size: int) -> None:
     try:
         selects = codec.sparsify.selects
         own = exchanges.ReduceScatter() if selects else exchanges.QuantizedAllReduce()
-        dataclasses.replace(codec, exchange=own)
+        codec.replace(exchange=own)
     except ValueError as error:
         raise ValueError(f"argument --codecs: {name}: {error}") from error
 

@@ -11,11 +11,11 @@ import torch
 from gradwire import _validate
 from gradwire._auto import OWNERS_FROM
 from gradwire._codec import Codec
-from gradwire._part import Part, check_part
+from gradwire._part import check_part
 from gradwire.exchange import Exchange
 from gradwire.exchange.owners import Owners
 from gradwire.extension import IndexCoding, Quantizer
-from gradwire.presets import PRESETS
+from gradwire.presets import advice
 from gradwire.schedule import Schedule, recommended
 from gradwire.torch import backends
 from gradwire.torch.engine.consensus import checksum
@@ -33,18 +33,7 @@ def check_codec(codec: object, call: str = "attach()") -> None:
     """Raise a `TypeError` that says what to pass, unless the argument is a codec."""
     if isinstance(codec, Codec):
         return
-    named = codec if isinstance(codec, str) else getattr(codec, "__name__", None)
-    given = f"the {type(codec).__name__} {codec!r}"
-    advice = "gradwire.topk(ratio=0.01)"
-    if isinstance(named, str) and named in PRESETS:
-        preset = PRESETS[named]
-        advice = f"gradwire.{preset.call}"
-        if codec is preset.build:
-            given = f"the function {named} itself; call it"
-    elif isinstance(codec, Part):
-        given = f"one part of a codec, {codec!r}"
-        advice = "gradwire.Codec(sparsify=..., quantize=..., memory=...)"
-    raise TypeError(f"{call} takes a gradwire.Codec, such as {advice}; got {given}")
+    raise TypeError(f"{call} takes a gradwire.Codec, {advice(codec)}")
 
 
 def check_frames(codec: Codec, call: str) -> None:

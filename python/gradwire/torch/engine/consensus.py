@@ -44,7 +44,8 @@ def run_on_all(channel: Channel, act: Callable[[], T], verb: str) -> list[T]:
         mine = (None, act())
     except BaseException as error:  # of any kind: the other ranks wait for the answer
         raised = error
-        mine = (f"{type(error).__name__}: {error}", None)
+        plain = type(error) in (ValueError, TypeError)  # what is raised is a ValueError, too
+        mine = (str(error) if plain else f"{type(error).__name__}: {error}", None)
     answers = channel.all_gather_object(mine)
     if raised is not None and not isinstance(raised, Exception):
         raise raised

@@ -38,8 +38,8 @@ def check_compression(compression: object) -> None:
     if compression is not None and compression is not library.Compression.none:
         raise ValueError(
             f"compression={compression!r} is not supported, because codec= says how values are "
-            "sent; for Compression.fp16 pass codec=gradwire.Codec(sparsify=gradwire.sparsify.All()"
-            ", quantize=gradwire.quantize.Float16())"
+            "sent; for Compression.fp16 pass "
+            "codec=gradwire.dense(quantize=gradwire.quantize.Float16())"
         )
 
 
