@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from numbers import Real
 
 MAX_NUMEL = 2**32 - 1  # maximum number of entries of a tensor: positions have 32 bits
@@ -46,6 +46,18 @@ def clip(name: str, value: object) -> float:
     if number == 0.0:
         raise ValueError(f"{name} must be greater than 0, got 0: pass None for no clipping")
     return number
+
+
+def progress(value: object) -> Callable[[str, float], object]:
+    """Return what to call with progress, as ``progress(what, done)``: nothing for None."""
+    if value is None:
+        return lambda what, done: None
+    if not callable(value):
+        raise TypeError(
+            "progress must be a function that takes what is going on and which share is done, from "
+            f"0 to 1, such as print; got {value!r}"
+        )
+    return value
 
 
 def either(what: str, **options: object) -> None:

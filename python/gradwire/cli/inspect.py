@@ -51,12 +51,16 @@ def _report(frame: Frame) -> dict[str, Any]:
     count, numel = frame.count, frame.numel
     magnitudes = np.abs(values)
     index_bits = 8 * header["index_nbytes"] / count if count else None
+    bound = entropy_bound(numel, count) if count else None
+    # Positions in clusters take less, as do codings that cannot represent every set of positions.
+    if bound is not None and index_bits is not None and index_bits < bound:
+        bound = None
     return header | {
         "nbytes": frame.nbytes,
         "density": count / numel if numel else None,
         "bits_per_entry": 8 * frame.nbytes / count if count else None,
         "index_bits_per_entry": index_bits,
-        "index_bits_bound": entropy_bound(numel, count) if count else None,
+        "index_bits_bound": bound,
         "compression": 4 * numel / frame.nbytes,
         "largest_magnitude": float(magnitudes.max()) if count else None,
         "smallest_magnitude": float(magnitudes.min()) if count else None,
@@ -87,10 +91,12 @@ def _as_text(file: str, report: dict[str, Any]) -> str:
     if count:
         low, high = report["smallest_magnitude"], report["largest_magnitude"]
         bits, bound = report["index_bits_per_entry"], report["index_bits_bound"]
-        compared = f" (entropy bound {bound:.2f}, {bits - bound:+.2f})"
+        compared = "" if bound is None else f" (entropy bound {bound:.2f}, {bits - bound:+.2f})"
         # These two codings cannot represent every set of positions, so the bound does not hold.
         if report["coding"] in ("chunk-local", "seeded"):
             compared = ""
+        elif bound is None:
+            compared = f" (random positions: at least {entropy_bound(numel, count):.2f})"
         rows += [
             ("magnitudes", f"{low:.6g} to {high:.6g}"),
             ("bits per entry", f"{report['bits_per_entry']:.2f}"),
