@@ -18,13 +18,7 @@ from gradwire.errors import CorruptFrameError, TruncatedFrameError
 
 def main(argv: Sequence[str]) -> int:
     """Print a frame; return 0, or 1 if it is corrupt or cannot be read."""
-    parser = argparse.ArgumentParser(
-        prog="gradwire inspect",
-        description="Print a frame's header and sections, or why it is corrupt (exit code 1).",
-    )
-    parser.add_argument("file", metavar="FILE", help="a file with one frame; - for standard input")
-    parser.add_argument("--json", action="store_true", help="print a JSON object")
-    options = parser.parse_args(argv)
+    options = make_parser().parse_args(argv)
     try:
         report = _report(_read_frame(options.file))
     except OSError as error:
@@ -33,6 +27,17 @@ def main(argv: Sequence[str]) -> int:
         return _fail(options, error, f"{options.file}: {error}")
     print(json.dumps(report, indent=2) if options.json else _as_text(options.file, report))
     return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="gradwire inspect",
+        description="Print a frame's header and sections, or why it is corrupt (exit code 1).",
+    )
+    parser.add_argument("file", metavar="FILE", help="a file with one frame; - for standard input")
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
+    return parser
 
 
 def _fail(options: argparse.Namespace, error: Exception, message: str) -> int:

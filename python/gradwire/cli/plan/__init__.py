@@ -30,7 +30,8 @@ measured on random numbers with heavy tails.
 _CODECS = "topk,scalecom,onebit,powersgd"
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire plan",
         description=_DESCRIPTION,
@@ -76,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Print a plan; return 0, 1 if a file cannot be read or written, 2 for an invalid command."""
-    parser = _parser()
+    parser = make_parser()
     options = parser.parse_args(argv)
     if options.svg is not None and importlib.util.find_spec("matplotlib") is None:
         print("gradwire plan: --svg needs matplotlib: pip install matplotlib", file=sys.stderr)
