@@ -92,8 +92,8 @@ def _bash(commands: Commands) -> Iterator[str]:
     for name, arguments in commands.items():
         for each in arguments:
             if each.takes:
-                options = [f"{name}:{flag}" for flag in each.flags]
-                values.setdefault(_bash_value(each), []).extend(options)
+                before = [f"{name}:{flag}" for flag in each.flags]
+                values.setdefault(_bash_value(each), []).extend(before)
     yield from (f"    {'|'.join(each)}) {act}; return ;;" for act, each in values.items() if each)
     yield "    esac"
     yield "    case ${COMP_WORDS[1]}:$cur in"

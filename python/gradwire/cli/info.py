@@ -178,7 +178,7 @@ def print_torch() -> None:
     """Print the facts about torch as JSON, in one line."""
     import torch
 
-    def version() -> str:
+    def release() -> str:
         hip = f", ROCm {torch.version.hip}" if torch.version.hip else ""
         cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
         return f"{torch.__version__}, {cuda}{hip}; {torch.get_num_threads()} threads"
@@ -215,13 +215,14 @@ def print_torch() -> None:
             "nccl": torch.distributed.is_nccl_available(),
             "mpi": torch.distributed.is_mpi_available(),
         }
-        shown = [name if there else f"no {name}" for name, there in have.items()]
-        if have["nccl"]:
-            shown.append(f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")
-        return ", ".join(shown)
+        shown = ", ".join(name if there else f"no {name}" for name, there in have.items())
+        if not have["nccl"]:
+            return shown
+        version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        return f"{shown}; NCCL {'.'.join(map(str, version))}"
 
     facts: Facts = {
-        "torch": version,
+        "torch": release,
         "gpus": gpus,
         "cuda extension": extension,
         "backends": backends,

@@ -183,12 +183,13 @@ def test_progress_counts_the_files_that_are_compiled(
     (tmp_path / "torch" / "lib").mkdir(parents=True)
     (tmp_path / "torch" / "lib" / "libtorch_cuda.so").write_bytes(b"")
     monkeypatch.setattr(build, "_run", compiled)
-    monkeypatch.setattr(build.torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
     monkeypatch.setattr(build, "find_toolkit", lambda: build.Toolkit(Path("nvcc")))
     monkeypatch.setattr(build.Toolkit, "version", lambda self: "any")
     told: list[tuple[str, float]] = []
-    options = {"architectures": ["90"], "folder": tmp_path / "cache"}
-    made = gradwire.torch.build_cuda(**options, progress=lambda *what: told.append(what))
+    made = gradwire.torch.build_cuda(
+        architectures=["90"], folder=tmp_path, progress=lambda *what: told.append(what)
+    )
     assert made.exists()
     sources = [each.name for each in build._files() if each.suffix in (".cu", ".cpp")]
     assert [what for what, _ in told] == [*sources, "done"]
