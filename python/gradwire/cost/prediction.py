@@ -232,18 +232,19 @@ def pays_within(own: Steps, best: Steps, bandwidth: float) -> tuple[float, float
     def wins(bandwidth: float) -> bool:
         return own(bandwidth) < best(bandwidth)
 
-    grid = sorted({*_GRID, bandwidth, math.inf})
-    here, won = grid.index(bandwidth), [wins(each) for each in grid]
+    grid = sorted({*_GRID, bandwidth})
+    here, end, won = grid.index(bandwidth), len(grid) - 1, [wins(each) for each in grid]
     if not any(won):
         return 0.0, 0.0
     first = last = min((at for at in range(len(grid)) if won[at]), key=lambda at: abs(at - here))
     while first > 0 and won[first - 1]:
         first -= 1
-    while last < len(grid) - 1 and won[last + 1]:
+    while last < end and won[last + 1]:
         last += 1
-    if last < len(grid) - 2:
-        grid[last] = _edge(wins, grid[last], grid[last + 1])
-    return _edge(wins, grid[first], grid[first - 1]) if first else 0.0, grid[last]
+    low = _edge(wins, grid[first], grid[first - 1]) if first else 0.0
+    if last < end:
+        return low, _edge(wins, grid[last], grid[last + 1])
+    return low, math.inf if wins(math.inf) else grid[end]
 
 
 def _edge(wins: Callable[[float], bool], won: float, lost: float) -> float:

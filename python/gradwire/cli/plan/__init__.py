@@ -109,9 +109,10 @@ def main(argv: Sequence[str]) -> int:
 
 def _disturbed(calibration: Calibration) -> str | None:
     """Return that other programs slowed the calibration down; None if they had room beside it."""
-    others, processors = (
-        float(calibration.machine.get(each, "nan")) for each in ("others", "processors")
-    )
+    try:
+        others, processors = (float(calibration.machine[each]) for each in ("others", "processors"))
+    except (KeyError, TypeError, ValueError):  # an older file, or no such figures on this system
+        return None
     if not others + calibration.threads > 1.1 * processors:
         return None
     return (
