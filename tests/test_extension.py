@@ -187,8 +187,10 @@ def test_it_trains_under_ddp(guide, tmp_path):
 
 def test_the_command_line_lists_it(guide):
     printed = run_python(
-        "import sys; from gradwire.cli.codecs import main; sys.exit(main([]))", PYTHONPATH=guide
+        "from gradwire.cli.codecs import main; assert main([]) == main(['--papers']) == 0",
+        PYTHONPATH=guide,
     )
+    assert printed.count("\nabove_mean ") == 1
     assert "gradwire_above_mean.above_mean(factor=2.0)" in printed
 
 

@@ -32,6 +32,38 @@ def test_torch_is_imported_when_it_is_asked_for():
     assert out.split() == ["gradwire.torch.tensors", "True"]
 
 
+def test_dir_lists_what_is_public_and_nothing_else():
+    assert sorted(dir(gradwire)) == sorted({*gradwire.__all__, "torch"})
+    modules = "accelerate collective cost ddp diloco fsdp horovod lightning optim transformers"
+    listed = {*gradwire.torch.__all__, *modules.split(), "Reducer", "all_reduce"}
+    assert sorted(dir(gradwire.torch)) == sorted(listed)
+
+
+def test_tab_lists_what_it_neither_imports_nor_needs():
+    out = run_python(
+        """
+        import rlcompleter, sys
+        sys.modules["horovod"] = None
+        import gradwire
+
+        def tab(text):
+            rlcompleter.Completer.complete(completer, text, 0)
+            return completer.matches
+
+        completer = rlcompleter.Completer({"gradwire": gradwire})
+        print(tab("gradwire.tor"), "torch" in sys.modules)
+        print(set(map("gradwire.torch.".__add__, dir(gradwire.torch)))
+            - {each.rstrip("()") for each in tab("gradwire.torch.")})
+        print(tab("gradwire.torch.hor"), "gradwire.torch.ddp" in sys.modules)
+        """
+    )
+    assert out.splitlines() == [
+        "['gradwire.torch'] False",
+        "set()",
+        "['gradwire.torch.horovod'] False",
+    ]
+
+
 def test_a_star_import_takes_no_torch():
     out = run_python("import sys; exec('from gradwire import *'); print('torch' in sys.modules)")
     assert out.strip() == "False"

@@ -13,6 +13,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from gradwire import (
+    _lazy,
     _native,
     cost,
     errors,
@@ -69,8 +70,12 @@ for _complaint in _native.environment_complaints():  # variables whose values ar
 
 def __getattr__(name: str) -> Any:
     # PEP 562: `gradwire.torch` without `import gradwire.torch`, and without torch until it is used.
-    if name == "torch":
+    if name == "torch" and not _lazy.tab_asks():
         import importlib
 
         return importlib.import_module("gradwire.torch")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "torch"]

@@ -3,7 +3,7 @@
 import math
 import operator
 import reprlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from numbers import Integral, Real
 from typing import Any
@@ -67,6 +67,18 @@ def clip(name: str, value: object) -> float:
     if number == 0.0:
         raise ValueError(f"{name} must be greater than 0, got 0: pass None for no clipping")
     return number
+
+
+def progress(value: object) -> Callable[[str, float], object]:
+    """Return what to call with progress, as ``progress(what, done)``: nothing for None."""
+    if value is None:
+        return lambda what, done: None
+    if not callable(value):
+        raise TypeError(
+            "progress must be a function that takes what is going on and which share is done, from "
+            f"0 to 1, such as print; got {value!r}"
+        )
+    return value
 
 
 def either(what: str, **options: object) -> None:

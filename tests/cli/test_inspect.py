@@ -48,6 +48,18 @@ def test_prints_header_and_sections(file, frame, capsys):
         assert text in out
 
 
+def test_positions_in_clusters_are_not_held_against_the_bound_of_random_ones(tmp_path, capsys):
+    block = np.r_[np.arange(1, 101, dtype=np.float32), np.zeros(9900, np.float32)]
+    path = tmp_path / "frame.gwf"
+    path.write_bytes(gradwire.topk(0.01, memory=NoMemory()).encode(block))
+    assert main(["inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "entropy bound" not in shown
+    assert "(random positions: at least 8.0" in shown
+    assert main(["inspect", "--json", str(path)]) == 0
+    assert json.loads(capsys.readouterr().out)["index_bits_bound"] is None
+
+
 def test_json_has_the_numbers(file, frame, capsys):
     assert main(["inspect", "--json", str(file)]) == 0
     report = json.loads(capsys.readouterr().out)

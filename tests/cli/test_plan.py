@@ -1,11 +1,15 @@
 """``gradwire plan``."""
 
 import json
+import math
 
 import pytest
 
+import gradwire
 from gradwire.cli import main
 from gradwire.cli.plan import quantities
+from gradwire.cost import Calibration
+from gradwire.cost.calibration import CodecCost, Line
 from tests.support import run_python
 
 MODEL = ["plan", "--model-size", "25M", "--link", "1gbit"]
@@ -76,6 +80,69 @@ def test_nodes_send_for_their_ranks_together(calibration, capsys):
     assert found["methods"][2]["sent_inside_bytes"][1] == 2 * 7 / 8 * 100e6
 
 
+@pytest.mark.parametrize("columns", [120, 80, 60])
+def test_no_line_is_wider_than_the_terminal(columns, calibration, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    capsys.readouterr()
+    given = ["--codecs", "topk,onebit/scatter,powersgd", "--calibration", str(calibration)]
+    assert main([*MODEL, "--ranks", "2..10000", "--latency", "5ms", *given]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    (head,) = [each for each in lines if each.startswith("step time")]
+    assert head.count("ranks") >= columns // 20
+    assert head.endswith("10,000 ranks")
+    assert f"{head.count('ranks')} of 14 numbers of ranks; --json has all" in lines
+
+
+@pytest.mark.parametrize(("link", "wins"), [("1mbit", False), ("1gbit", True)])
+def test_what_is_the_fastest_pays_on_the_link_that_it_is_planned_for(link, wins, tmp_path, capsys):
+    """With 1,024 ranks it loses on slow links, and wins by fewer messages: it "never" paid."""
+    cheap = Line(1e-6, 1e-12, 1e-12)
+    cost = CodecCost(gradwire.topk(ratio=0.01), cheap, cheap, 48.0, 32.3, 0.01, 8.0)
+    path = tmp_path / "calibration.json"
+    Calibration({"topk": cost}, 1e-12, 1e-12, 1).save(path)
+    given = ["--codecs", "topk", "--calibration", str(path), "--latency", "5ms"]
+    given = ["plan", "--model-size", "1M", "--link", link, "--ranks", "2,1024", *given]
+    assert main([*given, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["winners"] == ["topk", "topk" if wins else "bf16"]
+    topk = found["methods"][2]
+    # Two buckets: 48.5 MB more in the time of 2 * 1,023 messages fewer.
+    edge = 8 * 48.5e6 / (2 * 1023 * 5.005e-3)
+    assert topk["pays_above_bits_per_second"] == [0.0, pytest.approx(edge, rel=0.02)]
+    assert topk["pays_below_bits_per_second"][1] == "always"
+    assert main(given) == 0
+    assert "  > 3" in capsys.readouterr().out
+
+
+def test_progress_is_told_to_a_terminal_and_not_to_a_file(capsys, monkeypatch):
+    monkeypatch.setattr("gradwire.cost.measuring.EVICTED", 1 << 10)
+    given = [*MODEL, "--codecs", "topk", "--seconds", "0.001"]
+    assert main(given) == 0
+    assert "measuring" not in capsys.readouterr().err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main(given) == 0
+    *told, rest = capsys.readouterr().err.split("\r")
+    assert "gradwire plan: measuring codecs:  20% topk" in [each.rstrip() for each in told]
+    assert max(map(len, told)) < 80
+    assert told[-1].strip() == ""  # the line is empty again
+    assert "measuring codecs" not in rest
+
+
+@pytest.mark.parametrize(
+    ("others", "threads", "told"), [("1.52", 4, True), ("0.1", 4, False), ("1.52", 2, False)]
+)
+def test_a_busy_machine_is_a_warning(others, threads, told, calibration, tmp_path, capsys):
+    capsys.readouterr()
+    saved = json.loads(calibration.read_text("utf-8"))
+    saved["machine"] |= {"processors": "4", "others": others}
+    path = tmp_path / "calibration.json"
+    path.write_text(json.dumps(saved | {"threads": threads}), "utf-8")
+    assert main([*MODEL, "--codecs", "topk", "--calibration", str(path)]) == 0
+    warning = "gradwire plan: warning: other programs used 1.5 of 4 processors while codecs were"
+    assert capsys.readouterr().err.startswith(warning) == told
+
+
 def test_it_draws(calibration, tmp_path, capsys):
     path = tmp_path / "plan.svg"
     given = ["--codecs", "topk", "--calibration", str(calibration)]
@@ -104,6 +171,8 @@ def test_it_draws(calibration, tmp_path, capsys):
         (["--model-size", "2T"], "'2T' is more than 10**12"),
         (["--codecs", ","], "is not a list of names"),
         (["--seconds", "0s"], "argument --seconds: must be above 0"),
+        (["--seconds", "0"], "argument --seconds: must be above 0"),
+        (["--seconds", "1.5.2"], "'1.5.2' is not a time"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given, message, capsys):
@@ -158,6 +227,11 @@ def test_quantities_are_read_and_written():
     assert quantities.count("1.5b") == 1_500_000_000
     assert quantities.seconds("50us") == pytest.approx(50e-6)
     assert quantities.seconds("1.5 s") == 1.5
+    assert quantities.seconds("0") == quantities.seconds("0.0") == 0.0
+    assert quantities.bare_seconds("0.2") == quantities.bare_seconds("200ms") == 0.2
+    assert quantities.format_rates(0.0, 3e9) == "3 Gbit/s"
+    assert quantities.format_rates(2e7, 3e9) == "0.02..3 Gbit/s"
+    assert quantities.format_rates(2e7, math.inf) == "> 20 Mbit/s"
     assert quantities.duration(0.0501) == "50.1 ms"
     assert quantities.duration(2e-6) == "2 µs"
     assert quantities.size(1_272_000) == "1.27 MB"

@@ -54,6 +54,20 @@ def test_casts_take_time():
     assert calibrate({}, seconds=0.05, numels=(1 << 12, 1 << 20), cold=False).cast_seconds > 0
 
 
+def test_progress_goes_up_to_one_and_names_the_codecs():
+    told = []
+    codecs = {"topk": gradwire.topk(ratio=RATIO), "onebit": gradwire.onebit()}
+    options = {"seconds": 0.001, "numels": NUMELS, "cold": False}
+    found = calibrate(codecs, **options, progress=lambda *what: told.append(what))
+    assert list(dict.fromkeys(name for name, _ in told)) == ["bfloat16", "topk", "onebit", "done"]
+    shares = [share for _, share in told]
+    assert shares == sorted(set(shares))
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
+    assert float(found.machine["others"]) >= 0.0
+    with pytest.raises(TypeError, match=r"progress must be a function.* such as print; got True"):
+        calibrate({}, progress=True)
+
+
 @pytest.mark.parametrize("name", ["topk", "onebit", "randomk", "scalecom"])
 def test_sizes_are_those_of_frames(calibration, name):
     """Of another tensor and another size than those that were measured."""

@@ -19,7 +19,7 @@ from gradwire.cost import (
 )
 from gradwire.cost.calibration import CodecCost, Line
 from gradwire.cost.exchanges import SparseReduceScatter
-from gradwire.cost.prediction import FASTEST, pays_below
+from gradwire.cost.prediction import FASTEST, pays_below, pays_within
 
 ENCODE, DECODE = Line(0.0, 1e-9, 0.0), Line(0.0, 0.0, 1e-8)
 TOPK = CodecCost(gradwire.topk(ratio=0.01), ENCODE, DECODE, 48, 32.3, 0.01, 8.0)
@@ -134,6 +134,28 @@ def test_what_pays_again_on_fast_links_pays_below_the_first_that_it_loses_on():
         return 1.0 if bandwidth < 1e6 or bandwidth > 1e9 else 3.0
 
     assert pays_below(own, lambda bandwidth: 2.0) == pytest.approx(1e6, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("won", "bandwidth", "found"),
+    [
+        ([(0.0, 3e6)], 1e9, (0.0, 3e6)),
+        ([(3e6, math.inf)], 1e9, (3e6, math.inf)),
+        ([(0.0, 2e5), (3e6, 7e8)], 1e8, (3e6, 7e8)),  # the range that the link is in
+        ([(0.0, 2e5), (3e6, 7e8)], 9e8, (3e6, 7e8)),  # the nearest
+        ([(0.0, 2e5), (3e6, 7e8)], 3e4, (0.0, 2e5)),
+        ([(0.999e9, 1.001e9)], 1e9, (0.999e9, 1.001e9)),  # between two links that are tried anyway
+        ([(0.0, math.inf)], 1e9, (0.0, math.inf)),
+        ([], 1e9, (0.0, 0.0)),
+        ([(2 * FASTEST, math.inf)], 1e9, (0.0, 0.0)),
+        ([(0.0, 2 * FASTEST)], 1e9, (0.0, FASTEST)),
+    ],
+)
+def test_a_method_pays_within_a_range(won, bandwidth, found):
+    def own(speed):
+        return 0.0 if any(low <= speed <= high for low, high in won) else 2.0
+
+    assert pays_within(own, lambda speed: 1.0, bandwidth) == pytest.approx(found, rel=1e-3)
 
 
 def test_what_loses_only_on_an_infinite_link_pays_on_all_that_are_tried():

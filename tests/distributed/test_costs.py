@@ -53,6 +53,8 @@ def test_a_workload_has_the_buckets_that_a_hook_gets(two: Ranks) -> None:
     for each in (first, second):
         assert each["kept"]
         assert each["exchanged"] == 1
+        assert each["progress"][0] == ("step 1 of 4", 0.0)
+        assert each["progress"][-2:] == [("step 4 of 4", 0.75), ("done", 1.0)]
         assert each["told"] == [
             "model must be a torch.nn.parallel.DistributedDataParallel, got Sequential",
             "step made no forward pass: call the model that is measured",

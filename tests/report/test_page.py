@@ -136,6 +136,30 @@ def test_with_a_hierarchy_the_bytes_inside_the_node_are_shown():
     assert "inside the node" not in PAGES["one"]
 
 
+def test_a_notebook_shows_the_figures_in_its_own_colours():
+    report = saved()[0]
+    shown = report._repr_html_()
+    cells = [each.text for each in tree(shown).iter("td")]
+    assert f"{report.compression:.1f}×" in cells
+    assert report.largest(1)[0].name in cells
+    assert cells.count("dense") + sum(each.name in cells for each in report.parameters) >= 10
+    assert "The 10 largest of" in shown
+    assert not re.search(r"color|background|#[0-9a-f]{3}|@media|url\(", shown)
+    assert set(re.findall(r"^(\S+) .*{", str(tree(shown).findtext("style")), re.MULTILINE)) == {
+        ".gradwire-report"
+    }
+
+
+@pytest.mark.parametrize("report", [hostile(), empty()], ids=["hostile", "empty"])
+def test_a_cell_of_a_notebook_is_well_formed_and_runs_nothing(report):
+    shown = report._repr_html_()
+    assert tree(shown).tag == "div"
+    assert {"script", "link", "meta", "img"}.isdisjoint(Elements(shown).tags)
+    assert not [name for name, _ in Elements(shown).attributes if name.startswith("on")]
+    assert "\u202e" not in shown
+    shown.encode("utf-8")
+
+
 def test_pieces_of_a_timeline_lie_where_their_times_do():
     report = saved()[0]
     at = max(each.step for each in report.timeline)

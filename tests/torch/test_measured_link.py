@@ -51,6 +51,18 @@ def test_the_bandwidth_is_found_at_any_speed(monkeypatch, bandwidth, seconds):
     assert max(clocked.sizes) >= 1 << 18
 
 
+def test_progress_names_the_sizes_and_ends_at_one():
+    clocked, told = Clocked(1e10), []
+    measure_by(clocked, seconds=0.01, progress=lambda *what: told.append(what))
+    sizes = dict.fromkeys(f"{each:,} bytes" for each in clocked.sizes)
+    assert [what for what, _ in told] == [*sizes, "done"]
+    shares = [share for _, share in told]
+    assert shares == sorted(set(shares))
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
+    with pytest.raises(TypeError, match="progress must be a function"):
+        measure_by(clocked, seconds=0.01, progress=True)
+
+
 @pytest.mark.parametrize("bandwidth", [5e7, 1e8, 1e9, 1e10])
 def test_a_look_of_a_tenth_of_a_second_takes_half_of_one_at_most(monkeypatch, bandwidth):
     clocked, _ = measured(monkeypatch, bandwidth, 0.1)

@@ -1,7 +1,7 @@
 """The command line: ``gradwire COMMAND``.
 
-Each command is a module with ``main(argv) -> exit code``. It is imported only when called, so that
-``gradwire inspect`` does not load what ``gradwire plan`` computes with.
+Each command is a module with ``main(argv) -> exit code`` and ``make_parser()``. It is imported only
+when called, so that ``gradwire inspect`` does not load what ``gradwire plan`` computes with.
 """
 
 import argparse
@@ -14,11 +14,13 @@ import gradwire
 __all__ = ["main"]
 
 
-_COMMANDS = {
+COMMANDS = {
     "inspect": "print what is in a frame, or why it is corrupt",
     "codecs": "list the presets and their papers",
     "plan": "predict the step time of every codec, for many ranks and any link",
     "report": "show what was sent, when and what is left, as a page (HTML)",
+    "info": "print versions and devices, to paste into a report of a bug",
+    "completion": "print a script by which bash, zsh or fish complete command lines",
 }
 """What each command does: the module of its name."""
 
@@ -47,11 +49,11 @@ def _parser() -> argparse.ArgumentParser:
         prog="gradwire",
         description="Compress tensors for sending over a network.",
         epilog="commands:\n"
-        + "\n".join(f"  {name:<10}{summary}" for name, summary in _COMMANDS.items())
+        + "\n".join(f"  {name:<12}{summary}" for name, summary in COMMANDS.items())
         + "\n\nRun `gradwire COMMAND --help` for the options of a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"gradwire {gradwire.__version__}")
     # No subparsers: they would need the options, and so the import, of every command.
-    parser.add_argument("command", metavar="COMMAND", choices=_COMMANDS, help="see below")
+    parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="see below")
     return parser

@@ -1,37 +1,56 @@
 """Presets by name: ``gradwire codecs`` lists them and their papers, other commands build them."""
 
 import argparse
+import difflib
 import inspect
 import json
 import sys
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gradwire._codec import Codec
+from gradwire.cli.terminal import width, wrapped
 from gradwire.errors import PluginError
 from gradwire.presets import PRESETS, Preset, codec, required
 
 
 def main(argv: Sequence[str]) -> int:
     """List the presets; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="gradwire codecs", description="List the presets and the papers they implement."
-    )
-    parser.add_argument("--json", action="store_true", help="print a JSON array")
+    parser = make_parser()
     options = parser.parse_args(argv)
+    names = list(PRESETS) if options.name is None else [options.name]
+    if options.name not in (None, *PRESETS):
+        near = " or ".join(difflib.get_close_matches(options.name, PRESETS))
+        hint = f"did you mean {near}?" if near else "`gradwire codecs` lists them"
+        parser.error(f"there is no preset {options.name!r}: {hint}")
     presets, failed = [], []
-    for name in PRESETS:
+    for name in names:
         try:
             presets.append(PRESETS[name])
         except PluginError as error:
             failed.append(error)
+    columns = width()
     if options.json:
         print(json.dumps([_as_dict(preset) for preset in presets], indent=2))
+    elif options.papers or options.name is not None:
+        print(
+            "\n\n".join(_as_text(preset, columns, options.name is not None) for preset in presets)
+        )
     else:
-        print("\n\n".join(_as_text(preset) for preset in presets))
+        print("\n".join(_table(presets, columns)))
     for each in failed:
         print(f"gradwire codecs: {each}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="gradwire codecs", description="List the presets and the papers they implement."
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", help="show this one, with its parts")
+    parser.add_argument("--papers", action="store_true", help="print calls, options and papers")
+    parser.add_argument("--json", action="store_true", help="print a JSON array")
+    return parser
 
 
 def _as_dict(preset: Preset) -> dict[str, str | None]:
@@ -44,18 +63,29 @@ def _as_dict(preset: Preset) -> dict[str, str | None]:
     }
 
 
-def _as_text(preset: Preset) -> str:
-    lines = [_call(preset), _paragraph(preset.summary)]
+def _table(presets: Sequence[Preset], columns: int) -> Iterator[str]:
+    """Return lines of a table of names and summaries."""
+    names = max((len(preset.name) for preset in presets), default=0)
+    for preset in presets:
+        lines = wrapped(preset.summary, columns, " " * (names + 2)).splitlines()
+        yield preset.name.ljust(names + 2) + lines[0].lstrip()
+        yield from lines[1:]
+    yield ""
+    yield wrapped(
+        "`gradwire codecs NAME` shows the call, options, parts and paper of one, --papers of all.",
+        columns,
+    )
+
+
+def _as_text(preset: Preset, columns: int, parts: bool) -> str:
+    texts = [preset.summary]
     if options := _signature(preset).removeprefix(preset.build.__name__)[1:-1]:
-        lines.append(_paragraph(f"options: {options}"))
+        texts.append(f"options: {options}")
+    if parts:
+        texts.append(f"codec: {preset.build(**preset.example)!r}")
     if preset.paper is not None:
-        lines.append(_paragraph(preset.paper))
-    return "\n".join(lines)
-
-
-def _paragraph(text: str) -> str:
-    # No breaks at hyphens, so that a title can be found by searching for it.
-    return textwrap.indent(textwrap.fill(text, 76, break_on_hyphens=False), "    ")
+        texts.append(preset.paper)
+    return "\n".join([_call(preset), *(wrapped(each, columns, "    ") for each in texts)])
 
 
 def _call(preset: Preset) -> str:

@@ -18,13 +18,7 @@ from gradwire.errors import CorruptFrameError, TruncatedFrameError
 
 def main(argv: Sequence[str]) -> int:
     """Print a frame; return 0, or 1 if it is corrupt or cannot be read."""
-    parser = argparse.ArgumentParser(
-        prog="gradwire inspect",
-        description="Print a frame's header and sections, or why it is corrupt (exit code 1).",
-    )
-    parser.add_argument("file", metavar="FILE", help="a file with one frame; - for standard input")
-    parser.add_argument("--json", action="store_true", help="print a JSON object")
-    options = parser.parse_args(argv)
+    options = make_parser().parse_args(argv)
     try:
         report = _report(_read_frame(options.file))
     except OSError as error:
@@ -33,6 +27,17 @@ def main(argv: Sequence[str]) -> int:
         return _fail(options, error, f"{options.file}: {error}")
     print(json.dumps(report, indent=2) if options.json else _as_text(options.file, report))
     return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="gradwire inspect",
+        description="Print a frame's header and sections, or why it is corrupt (exit code 1).",
+    )
+    parser.add_argument("file", metavar="FILE", help="a file with one frame; - for standard input")
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
+    return parser
 
 
 def _fail(options: argparse.Namespace, error: Exception, message: str) -> int:
@@ -51,12 +56,16 @@ def _report(frame: Frame) -> dict[str, Any]:
     count, numel = frame.count, frame.numel
     magnitudes = np.abs(values)
     index_bits = 8 * header["index_nbytes"] / count if count else None
+    bound = entropy_bound(numel, count) if count else None
+    # Positions in clusters take less, as do codings that cannot represent every set of positions.
+    if bound is not None and index_bits is not None and index_bits < bound:
+        bound = None
     return header | {
         "nbytes": frame.nbytes,
         "ratio": count / numel if numel else None,
         "bits_per_entry": 8 * frame.nbytes / count if count else None,
         "index_bits_per_entry": index_bits,
-        "index_bits_bound": entropy_bound(numel, count) if count else None,
+        "index_bits_bound": bound,
         "compression": 4 * numel / frame.nbytes,
         "largest_magnitude": float(magnitudes.max()) if count else None,
         "smallest_magnitude": float(magnitudes.min()) if count else None,
@@ -87,10 +96,12 @@ def _as_text(file: str, report: dict[str, Any]) -> str:
     if count:
         low, high = report["smallest_magnitude"], report["largest_magnitude"]
         bits, bound = report["index_bits_per_entry"], report["index_bits_bound"]
-        compared = f" (entropy bound {bound:.2f}, {bits - bound:+.2f})"
+        compared = "" if bound is None else f" (entropy bound {bound:.2f}, {bits - bound:+.2f})"
         # These two codings cannot represent every set of positions, so the bound does not hold.
         if report["coding"] in ("chunk-local", "seeded"):
             compared = ""
+        elif bound is None:
+            compared = f" (random positions: at least {entropy_bound(numel, count):.2f})"
         rows += [
             ("magnitudes", f"{low:.6g} to {high:.6g}"),
             ("bits per entry", f"{report['bits_per_entry']:.2f}"),

@@ -14,18 +14,7 @@ _LARGEST = 1 << 28  # bytes of a file: reports of thousands of ranks
 
 def main(argv: Sequence[str]) -> int:
     """Write a page; return 0, or 1 if a file is no report or cannot be read or written."""
-    parser = argparse.ArgumentParser(
-        prog="gradwire report",
-        description="Write a page (HTML, in one file that opens offline) of what handle.report() "
-        "found: save handle.report().to_json() on one rank, or on several.",
-    )
-    parser.add_argument(
-        "files", metavar="FILE", nargs="+", help="JSON of one or more reports; - for standard input"
-    )
-    parser.add_argument(
-        "-o", "--output", metavar="PAGE", help="default: the first FILE, ending in .html; - prints"
-    )
-    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser = make_parser()
     options = parser.parse_args(argv)
     output = options.output or _beside(options.files[0])
     if output is None:
@@ -52,6 +41,23 @@ def main(argv: Sequence[str]) -> int:
     if options.open and not webbrowser.open(Path(output).resolve().as_uri()):
         return _fail("there is no browser to open it in")
     return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="gradwire report",
+        description="Write a page (HTML, in one file that opens offline) of what handle.report() "
+        "found: save handle.report().to_json() on one rank, or on several.",
+    )
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="JSON of one or more reports; - for standard input"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="PAGE", help="default: the first FILE, ending in .html; - prints"
+    )
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    return parser
 
 
 def _beside(file: str) -> str | None:

@@ -1,6 +1,8 @@
 """Timing codecs on this machine, each for a few seconds."""
 
 import dataclasses
+import math
+import os
 import platform
 import statistics
 import time
@@ -42,6 +44,7 @@ def calibrate(
     seconds: float = 2.0,
     numels: Sequence[int] = NUMELS,
     cold: bool = True,
+    progress: Callable[[str, float], object] | None = None,
 ) -> Calibration:
     """Measure the cost of codecs on this machine, with the current number of threads.
 
@@ -60,12 +63,22 @@ def calibrate(
     cold : bool
         Evict the processor's caches before each repetition, as other tensors do in training. The
         time for it is a part of ``seconds``.
+    progress : callable, optional
+        Called as ``progress(what, done)`` with the name of the codec that is measured and the share
+        of the whole that is done, from 0 to 1: `print`, or what moves a progress bar.
+
+    Returns
+    -------
+    Calibration
+        Its ``machine`` tells, as ``"others"``, how many of its ``"processors"`` other programs kept
+        busy at the same time, if the system says so: codecs then seem slower than they are.
 
     Raises
     ------
     TypeError, ValueError
         Not a codec, or a value out of range.
     """
+    tell = _validate.progress(progress)
     for name, codec in codecs.items():
         if not isinstance(codec, Codec):
             raise TypeError(f"codec {name!r} must be a gradwire.Codec, got {codec!r}")
@@ -77,16 +90,53 @@ def calibrate(
     draw = np.random.default_rng(0)
     given = {numel: [_gradient(draw, numel) for _ in range(2)] for numel in sizes}
     clock = _Clock(np.zeros(EVICTED if cold else 0, np.float32))
-    half = _measure(dense(quantize=BFloat16()), given, seconds / 4, clock)
+    whole, others = 0.25 + len(codecs), _Others()
+
+    def measured(at: float, name: str, codec: Codec, share: float = 1.0) -> CodecCost:
+        def part(done: float) -> None:
+            tell(name, (at + share * done) / whole)
+
+        return _measure(codec, given, share * seconds, clock, part)
+
+    half = measured(0.0, "bfloat16", dense(quantize=BFloat16()), 0.25)
     largest = given[max(sizes)][0].copy()
     cleared = clock.median(lambda turn: largest.fill(0.0), 0.05)
+    costs = {
+        name: measured(0.25 + at, name, codec) for at, (name, codec) in enumerate(codecs.items())
+    }
+    tell("done", 1.0)
+    machine = {"processor": platform.processor() or platform.machine(), "simd": str(simd_level())}
     return Calibration(
-        {name: _measure(codec, given, seconds, clock) for name, codec in codecs.items()},
+        costs,
         half.encode(1, 1, frames=0) + half.decode(1, 1, frames=0),
         cleared / largest.size,
         get_num_threads(),
-        {"processor": platform.processor() or platform.machine(), "simd": str(simd_level())},
+        machine | others.seen(),
     )
+
+
+class _Others:
+    """What other programs use of the processors, from now on."""
+
+    def __init__(self) -> None:
+        self._begin = self._now()
+
+    def seen(self) -> dict[str, str]:
+        """Return how many processors there are, and how many of them others kept busy."""
+        wall, busy = (now - then for now, then in zip(self._now(), self._begin, strict=True))
+        count = {"processors": str(os.cpu_count())}
+        return count if math.isnan(busy) else count | {"others": f"{max(busy / wall, 0.0):.2f}"}
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        """Return the time, and the processor time of all others; NaN if the system has none."""
+        try:
+            with open("/proc/stat", encoding="ascii") as file:
+                user, nice, system, _, _, *interrupts = map(int, file.readline().split()[1:9])
+            ticks = (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError):
+            ticks = math.nan
+        return time.perf_counter(), ticks - time.process_time()
 
 
 def _gradient(draw: np.random.Generator, numel: int) -> Array:
@@ -161,21 +211,25 @@ class _Point:
 
 
 def _measure(
-    codec: Codec, given: Mapping[int, list[Array]], seconds: float, clock: "_Clock"
+    codec: Codec,
+    given: Mapping[int, list[Array]],
+    seconds: float,
+    clock: "_Clock",
+    tell: Callable[[float], None],
 ) -> CodecCost:
     variants, numel = _at_ratios(codec), max(given)
     each = seconds / (2 * len(given) * len(variants))
     whole = codec.exchange.needs_whole_tensor
-    points = [
-        (
-            variant,
-            _Point.of_low_rank(cast(LowRank, codec.exchange).rank, tensors, each, clock)
-            if whole
-            else _Point.of(variant, tensors, each, clock),
-        )
-        for tensors in given.values()
-        for variant in variants
-    ]
+    points: list[tuple[Codec, _Point]] = []
+    for tensors in given.values():
+        for variant in variants:
+            tell(len(points) / (len(given) * len(variants)))
+            point = (
+                _Point.of_low_rank(cast(LowRank, codec.exchange).rank, tensors, each, clock)
+                if whole
+                else _Point.of(variant, tensors, each, clock)
+            )
+            points.append((variant, point))
     large = {variant: point for variant, point in points if point.numel == numel}
     header, bits = 0.0, 32.0
     if not whole:

@@ -158,6 +158,7 @@ def predict(
 
 SLOWEST, FASTEST = 1e4, 1e14
 """Bounds of a break-even bandwidth, in bits per second."""
+_GRID = [SLOWEST * math.exp(at / 40 * math.log(FASTEST / SLOWEST)) for at in range(41)]
 
 
 def break_even(
@@ -216,14 +217,41 @@ def pays_below(own: Steps, best: Steps) -> float:
     def wins(bandwidth: float) -> bool:
         return own(bandwidth) < best(bandwidth)
 
-    grid = [SLOWEST * math.exp(at / 40 * math.log(FASTEST / SLOWEST)) for at in range(41)]
-    lost = next((at for at in range(41) if not wins(grid[at])), None)
+    lost = next((at for at in range(len(_GRID)) if not wins(_GRID[at])), None)
     if lost is None:
         return math.inf if wins(math.inf) else FASTEST
-    if lost == 0:
-        return 0.0
-    low, high = grid[lost - 1], grid[lost]
-    while high > 1.001 * low:
-        middle = low * math.sqrt(high / low)
-        low, high = (middle, high) if wins(middle) else (low, middle)
-    return low
+    return _edge(wins, _GRID[lost - 1], _GRID[lost]) if lost else 0.0
+
+
+def pays_within(own: Steps, best: Steps, bandwidth: float) -> tuple[float, float]:
+    """Return the slowest and the fastest link on which a method is faster.
+
+    They are the ends of the range that this bandwidth is in, or of the nearest one: where latency
+    counts, a method may lose on slow links and win on fast ones. An end that no scanned link limits
+    is 0 or infinite. (0, 0) if the method is never faster.
+    """
+
+    def wins(bandwidth: float) -> bool:
+        return own(bandwidth) < best(bandwidth)
+
+    grid = sorted({*_GRID, bandwidth})
+    here, end, won = grid.index(bandwidth), len(grid) - 1, [wins(each) for each in grid]
+    if not any(won):
+        return 0.0, 0.0
+    first = last = min((at for at in range(len(grid)) if won[at]), key=lambda at: abs(at - here))
+    while first > 0 and won[first - 1]:
+        first -= 1
+    while last < end and won[last + 1]:
+        last += 1
+    low = _edge(wins, grid[first], grid[first - 1]) if first else 0.0
+    if last < end:
+        return low, _edge(wins, grid[last], grid[last + 1])
+    return low, math.inf if wins(math.inf) else grid[end]
+
+
+def _edge(wins: Callable[[float], bool], won: float, lost: float) -> float:
+    """Return the last bandwidth that wins on the way to one that does not, to 0.1 %."""
+    while max(won, lost) > 1.001 * min(won, lost):
+        middle = won * math.sqrt(lost / won)
+        won, lost = (middle, lost) if wins(middle) else (won, middle)
+    return won

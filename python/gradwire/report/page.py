@@ -57,6 +57,46 @@ def page(reports: Sequence[ReportFields]) -> str:
     return f"<!DOCTYPE html>\n{element('html', head, element('body', main), lang='en')}\n"
 
 
+_CELL_STYLE = """\
+.gradwire-report table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0; }
+.gradwire-report th, .gradwire-report td { padding: 0.15em 0.8em 0.15em 0; text-align: left; }
+.gradwire-report thead th { border-bottom: 1px solid; }
+.gradwire-report .scroll { overflow-x: auto; white-space: nowrap; }
+.gradwire-report .scroll :is(th, td):not(:first-child) { text-align: right; }
+.gradwire-report p { margin: 0.3em 0; overflow-wrap: anywhere; }
+.gradwire-report summary { cursor: pointer; margin: 0.5em 0; }
+"""
+"""Has no colours: those of the notebook's theme hold, whether it is light or dark."""
+_CELL_ROWS = 10
+
+
+def notebook_cell(report: ReportFields) -> str:
+    """Return a report as HTML that stands in another page: a summary, and the largest parameters.
+
+    It needs neither a script nor a style sheet of the page, and follows the page's colours.
+    """
+    title = f"gradwire, rank {report.rank} of {report.world_size}: {report.steps:,} steps"
+    rows = (
+        element("tr", element("th", name, scope="row"), element("td", value), element("td", note))
+        for name, value, note in _tiles(report)
+    )
+    largest, count = report.largest(_CELL_ROWS), len(report.parameters)
+    which = f"The {len(largest)} largest of {count:,}" if count > len(largest) else f"All {count:,}"
+    return element(
+        "div",
+        element("style", Markup(_CELL_STYLE)),
+        element("p", element("b", title)),
+        *_about(report, [report]),
+        element("table", element("tbody", *rows)),
+        element(
+            "details",
+            element("summary", f"{which} parameters"),
+            table(_PARAMETER_COLUMNS, largest),
+        ),
+        class_="gradwire-report",
+    )
+
+
 def _about(first: ReportFields, reports: Sequence[ReportFields]) -> Iterable[Markup]:
     older = len(reports) - len({each.rank for each in reports})
     note = f" Of {len(reports)} reports, the last of each rank is shown." if older else ""
@@ -110,8 +150,9 @@ def _figure(title: str, note: str, *content: str | None, kind: str | None = None
     return element("figure", heading, caption, *content, class_=kind)
 
 
-def _summary(report: ReportFields) -> Markup:
-    tiles = (
+def _tiles(report: ReportFields) -> Sequence[tuple[str, str, str]]:
+    """Return names of figures, the figures, and what they are."""
+    return (
         ("compression", f"{report.compression:.1f}×", "fewer bytes than plain DDP"),
         ("sent per step", size(report.wire_bytes), f"plain DDP {size(report.dense_wire_bytes)}"),
         ("backward waited", milliseconds(report.wait_ms), "per step, after the last gradient"),
@@ -125,11 +166,14 @@ def _summary(report: ReportFields) -> Markup:
         ),
         ("steps", f"{report.steps:,}", f"{report.step:,} that counted, ever"),
     )
+
+
+def _summary(report: ReportFields) -> Markup:
     return element(
         "dl",
         *(
             element("div", element("dt", name), element("dd", value, element("small", note)))
-            for name, value, note in tiles
+            for name, value, note in _tiles(report)
         ),
         class_="tiles",
     )

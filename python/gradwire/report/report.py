@@ -10,7 +10,7 @@ from typing import Protocol, SupportsFloat
 from gradwire import _files
 from gradwire.report import reading
 from gradwire.report.figures import ReportFields
-from gradwire.report.page import page
+from gradwire.report.page import notebook_cell, page
 from gradwire.report.text import as_text
 
 _OF_A_PARAMETER = ("bytes_per_step", "compression", "achieved", "trimmed", "residual_norm")
@@ -175,7 +175,10 @@ class Report(ReportFields):
         add_scalars(writer, self, at, prefix=prefix, parameters=parameters)
 
     def __repr__(self) -> str:
-        return str(self)  # what a notebook shows
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return notebook_cell(self)  # what a notebook shows
 
     def __str__(self) -> str:
         return as_text(self)

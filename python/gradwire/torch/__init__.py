@@ -27,6 +27,7 @@ except ImportError as error:
         "gradwire.torch needs PyTorch 2.4 or later: pip install 'torch>=2.4'"
     ) from error
 
+from gradwire import _lazy
 from gradwire.torch import ops as ops  # registers the operators
 from gradwire.torch.backends import BackendInUse, backend
 from gradwire.torch.cuda import build_cuda
@@ -70,12 +71,17 @@ _MODULES = (
     "optim",
     "transformers",
 )
+_FUNCTIONS = ("Reducer", "all_reduce")  # of `collective`
 
 
 def __getattr__(name: str) -> Any:
     # PEP 562: torch.distributed is large, and absent from some builds of torch; Horovod is rare.
-    if name in _MODULES:
-        return importlib.import_module(f"gradwire.torch.{name}")
-    if name in ("Reducer", "all_reduce"):
+    if name in (*_MODULES, *_FUNCTIONS) and not _lazy.tab_asks():
+        if name in _MODULES:
+            return importlib.import_module(f"gradwire.torch.{name}")
         return getattr(importlib.import_module("gradwire.torch.collective"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *_MODULES, *_FUNCTIONS]

@@ -57,8 +57,13 @@ def workload(rank: int, world_size: int) -> dict[str, Any]:
         model(x).sum().backward()
         before = gradients_of(model.module)
         steps = handle.step
+        progress: list[tuple[str, float]] = []
         found = cost.measure_workload(
-            model, lambda: model(x).sum().backward(), steps=3, optimizer=1.0
+            model,
+            lambda: model(x).sum().backward(),
+            steps=3,
+            optimizer=1.0,
+            progress=lambda *what: progress.append(what),
         )
         after = gradients_of(model.module)
         kept = all(np.array_equal(after[name], grad) for name, grad in before.items())
@@ -72,7 +77,14 @@ def workload(rank: int, world_size: int) -> dict[str, Any]:
                 cost.measure_workload(other, lambda: None)
             except (TypeError, ValueError) as error:
                 told.append(str(error))
-    return {"found": found, "seen": seen, "kept": kept, "exchanged": exchanged, "told": told}
+    return {
+        "found": found,
+        "seen": seen,
+        "kept": kept,
+        "exchanged": exchanged,
+        "told": told,
+        "progress": progress,
+    }
 
 
 def slow_in_turn(rank: int, world_size: int) -> gradwire.cost.Workload:

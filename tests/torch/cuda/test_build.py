@@ -174,6 +174,29 @@ def test_a_library_that_is_named_must_be_there(
         cuda.load()
 
 
+def test_progress_counts_the_files_that_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def compiled(command: list[str]) -> None:
+        Path(command[command.index("-o") + 1]).write_bytes(b"")
+
+    (tmp_path / "torch" / "lib").mkdir(parents=True)
+    (tmp_path / "torch" / "lib" / "libtorch_cuda.so").write_bytes(b"")
+    monkeypatch.setattr(build, "_run", compiled)
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
+    monkeypatch.setattr(build, "find_toolkit", lambda: build.Toolkit(Path("nvcc")))
+    monkeypatch.setattr(build.Toolkit, "version", lambda self: "any")
+    told: list[tuple[str, float]] = []
+    made = gradwire.torch.build_cuda(
+        architectures=["90"], folder=tmp_path, progress=lambda *what: told.append(what)
+    )
+    assert made.exists()
+    sources = [each.name for each in build._files() if each.suffix in (".cu", ".cpp")]
+    assert [what for what, _ in told] == [*sources, "done"]
+    assert [share for _, share in told] == sorted(share for _, share in told)
+    assert told[-2][1] < told[-1][1] == 1.0
+
+
 def test_without_a_compiler_the_error_says_which_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from gradwire.cli.plan import quantities
 from gradwire.cli.plan.predictions import Plan, Row, Scenario, build_codecs, plan
-from gradwire.cli.plan.quantities import duration, format_rate, size
+from gradwire.cli.plan.quantities import duration, format_rate, format_rates, size
+from gradwire.cli.terminal import ProgressLine, width, wrapped
 from gradwire.cli.theme import STYLE, save
 from gradwire.cost import Calibration, Link, Workload, calibrate
 
@@ -29,7 +30,8 @@ measured on random numbers with heavy tails.
 _CODECS = "topk,scalecom,onebit,powersgd"
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire plan",
         description=_DESCRIPTION,
@@ -64,8 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         f"codecs` lists them (default: {_CODECS})")  # fmt: skip
     add("--ratio", type=quantities.ratio, default=0.01,
         help="share of the entries to send (default: %(default)s)")  # fmt: skip
-    add("--seconds", type=quantities.seconds, default=1.0, metavar="TIME",
-        help="spent on measuring a codec, approximately (default: 1s)")  # fmt: skip
+    add("--seconds", type=quantities.bare_seconds, default=1.0, metavar="TIME",
+        help="spent on measuring a codec, about; such as 0.2 or 200ms (default: 1)")  # fmt: skip
     add("--calibration", type=Path, metavar="FILE", help="use what --save wrote; measure nothing")
     add("--save", type=Path, metavar="FILE", help="write what was measured")
     add("--svg", type=Path, metavar="FILE", help="draw step times over ranks (needs matplotlib)")
@@ -75,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Print a plan; return 0, 1 if a file cannot be read or written, 2 for an invalid command."""
-    parser = _parser()
+    parser = make_parser()
     options = parser.parse_args(argv)
     if options.svg is not None and importlib.util.find_spec("matplotlib") is None:
         print("gradwire plan: --svg needs matplotlib: pip install matplotlib", file=sys.stderr)
@@ -89,7 +91,8 @@ def main(argv: Sequence[str]) -> int:
         if options.calibration is not None:
             calibration = Calibration.load(options.calibration)
         else:
-            calibration = calibrate(codecs, seconds=options.seconds)
+            with ProgressLine("gradwire plan: measuring codecs") as progress:
+                calibration = calibrate(codecs, seconds=options.seconds, progress=progress)
         found = plan(scenario, options.codecs, codecs, calibration)
         if options.save is not None:
             calibration.save(options.save)
@@ -98,8 +101,24 @@ def main(argv: Sequence[str]) -> int:
     except (OSError, ValueError) as error:
         print(f"gradwire plan: {error}", file=sys.stderr)
         return 1
+    if complaint := _disturbed(calibration):
+        print(f"gradwire plan: warning: {complaint}", file=sys.stderr)
     print(json.dumps(found.to_json(), indent=1) if options.json else "\n".join(_lines(found)))
     return 0
+
+
+def _disturbed(calibration: Calibration) -> str | None:
+    """Return that other programs slowed the calibration down; None if they had room beside it."""
+    try:
+        others, processors = (float(calibration.machine[each]) for each in ("others", "processors"))
+    except (KeyError, TypeError, ValueError):  # an older file, or no such figures on this system
+        return None
+    if not others + calibration.threads > 1.1 * processors:
+        return None
+    return (
+        f"other programs used {others:.1f} of {processors:.0f} processors while codecs were "
+        "measured: their times may be too high"
+    )
 
 
 def _scenario(options: argparse.Namespace) -> Scenario:
@@ -128,17 +147,34 @@ def _scenario(options: argparse.Namespace) -> Scenario:
     )
 
 
-_COLUMNS = 8  # numbers of ranks in one row of a table
+_COLUMNS = 8  # numbers of ranks in one row of a table, at most
+_PIPED = 160  # columns of a file, which eight numbers of ranks fit into
 
 
 def _lines(plan: Plan) -> list[str]:
-    """Return the lines that ``gradwire plan`` prints."""
+    """Return the lines that ``gradwire plan`` prints, with as many ranks as fit into its width."""
+    columns = width(_PIPED)
+    for count in range(min(_COLUMNS, len(plan.scenario.ranks)), 0, -1):
+        lines = _tables(plan, _shown(len(plan.scenario.ranks), count), columns)
+        if max(map(len, lines)) <= columns:
+            break
+    return lines
+
+
+def _tables(plan: Plan, shown: Sequence[int], columns: int) -> list[str]:
+    """Return all tables, with a column for each of these numbers of ranks."""
     scenario = plan.scenario
+
+    def notes(text: str) -> list[str]:
+        return wrapped(text, columns).splitlines()
+
     nodes = f", nodes of {scenario.node_size}" if scenario.node_size > 1 else ""
     link, compute = scenario.link, duration(scenario.workload.compute)
     title = f"{scenario.workload.numel:,} parameters over {format_rate(link.bandwidth)}{nodes}"
-    lines = [f"{title}, latency {duration(link.latency)}; {compute} of computation", ""]
-    shown = _shown(scenario.ranks)
+    lines = notes(f"{title}, latency {duration(link.latency)}; {compute} of computation")
+    if len(shown) < len(scenario.ranks):
+        lines += notes(f"{len(shown)} of {len(scenario.ranks)} numbers of ranks; --json has all")
+    lines.append("")
     winners = plan.winners()
 
     def step(row: Row, at: int) -> str:
@@ -148,23 +184,24 @@ def _lines(plan: Plan) -> list[str]:
     lines += _table("step time", plan, shown, step)
     lines += ["* the fastest", ""]
     lines += _table("pays below", plan, shown, _pays)
+    if any(low for row in plan.rows for low, _ in row.pays or ()):
+        lines += notes("> on links that are faster, A..B on links between these speeds")
     lines.append("")
     lines += _table("sent", plan, shown, lambda row, at: size(row.predictions[at].sent))
-    lines += ["bytes of a rank and step, to other nodes", ""]
+    lines += [*notes("bytes of a rank and step, to other nodes"), ""]
     lines += _table("memory", plan, shown, lambda row, at: size(row.predictions[at].memory))
-    lines.append("bytes of a rank beside model and gradients: states, and what is exchanged")
+    lines += notes("bytes of a rank beside model and gradients: states, and what is exchanged")
     return lines
 
 
-def _shown(ranks: Sequence[int]) -> list[int]:
-    """Return which numbers of ranks have a column: all, or some that are spread evenly."""
-    if len(ranks) <= _COLUMNS:
-        return list(range(len(ranks)))
-    last = len(ranks) - 1
-    return sorted({round(last * at / (_COLUMNS - 1)) for at in range(_COLUMNS)})
+def _shown(ranks: int, count: int) -> list[int]:
+    """Return which of so many numbers of ranks have a column: some that are spread evenly."""
+    return sorted({round((ranks - 1) * at / max(count - 1, 1)) for at in range(count)})
 
 
-def _table(title: str, plan: Plan, shown: list[int], cell: Callable[[Row, int], str]) -> list[str]:
+def _table(
+    title: str, plan: Plan, shown: Sequence[int], cell: Callable[[Row, int], str]
+) -> list[str]:
     ranks = plan.scenario.ranks
     table = [[title, *(f"{ranks[at]:,} ranks" if ranks[at] > 1 else "1 rank" for at in shown)]]
     table += [[row.method.name, *(cell(row, at) for at in shown)] for row in plan.rows]
@@ -179,12 +216,12 @@ def _table(title: str, plan: Plan, shown: list[int], cell: Callable[[Row, int], 
 
 
 def _pays(row: Row, at: int) -> str:
-    if row.pays_below is None:
+    if row.pays is None:
         return "-"
-    speed = row.pays_below[at]
-    if speed == 0.0:
+    low, high = row.pays[at]
+    if high == 0.0:
         return "never"
-    return "always" if math.isinf(speed) else format_rate(speed)
+    return "always" if (low, high) == (0.0, math.inf) else format_rates(low, high)
 
 
 # Okabe and Ito's palette; markers carry the same information.

@@ -20,7 +20,7 @@ from gradwire.cost import (
     fp32,
     predict,
 )
-from gradwire.cost.prediction import Steps, fastest, pays_below
+from gradwire.cost.prediction import Steps, fastest, pays_within
 
 _SCATTER = "/scatter"
 
@@ -39,11 +39,11 @@ class Scenario:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One method: its predictions and break-even links, for each number of ranks."""
+    """One method: its predictions and the links on which it pays, for each number of ranks."""
 
     method: Method
     predictions: tuple[Prediction, ...]
-    pays_below: tuple[float, ...] | None  # bits/s: 0 is never, infinite always; None if it is dense
+    pays: tuple[tuple[float, float], ...] | None  # from and to, in bits/s; None if it is dense
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Plan:
 
 
 def _plain(row: Row) -> dict[str, Any]:
-    pays = row.pays_below
+    pays = row.pays
     return {
         "method": row.method.name,
         "exchange": type(row.method.exchange).__name__,
@@ -87,7 +87,8 @@ def _plain(row: Row) -> dict[str, Any]:
         "memory_bytes": [each.memory for each in row.predictions],
         "pays_below_bits_per_second": None
         if pays is None
-        else ["always" if math.isinf(each) else each for each in pays],
+        else ["always" if math.isinf(high) else high for _, high in pays],
+        "pays_above_bits_per_second": None if pays is None else [low for low, _ in pays],
     }
 
 
@@ -161,5 +162,6 @@ def _row(
     pays = None
     if dense is not None:
         own = [fastest(scenario.workload, [method], each) for each in networks]
-        pays = tuple(pays_below(*each) for each in zip(own, dense, strict=True))
+        bandwidth = scenario.link.bandwidth
+        pays = tuple(pays_within(*each, bandwidth) for each in zip(own, dense, strict=True))
     return Row(method, predictions, pays)

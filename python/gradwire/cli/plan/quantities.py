@@ -7,6 +7,7 @@ import re
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 _RATES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+_BITS = {"Tbit/s": 1e12, "Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3}
 _MOST = 10**12
 _MOST_RANKS = 1_000_000
 
@@ -27,11 +28,18 @@ def seconds(text: str) -> float:
     """Parse a time, such as ``50us`` or ``0.1s``."""
     match = re.fullmatch(r"([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*(ns|us|µs|ms|s)", text.strip().lower())
     time = float(match[1]) * _TIMES[match[2]] if match else math.nan
+    if re.fullmatch(r"0*\.?0+", text.strip()):
+        time = 0.0  # in any unit
     if not math.isfinite(time):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a time: give a number and us, ms or s, such as 100ms"
         )
     return time
+
+
+def bare_seconds(text: str) -> float:
+    """Parse the time of an option whose name says seconds: ``0.2`` is ``0.2s``."""
+    return seconds(f"{text}s" if re.fullmatch(r"[0-9]*\.?[0-9]+", text.strip()) else text)
 
 
 def rate(text: str) -> int:
@@ -102,8 +110,17 @@ def size(nbytes: float) -> str:
 
 def format_rate(speed: float) -> str:
     """Format a rate in bits per second: ``100 Mbit/s``."""
-    units = {"Tbit/s": 1e12, "Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3}
-    return _with_unit(speed, units) or f"{speed:.0f} bit/s"
+    return _with_unit(speed, _BITS) or f"{speed:.0f} bit/s"
+
+
+def format_rates(low: float, high: float) -> str:
+    """Format a range that may begin at 0 and have no end: ``> 20 Mbit/s``, ``0.02..3 Gbit/s``."""
+    if low == 0.0:
+        return format_rate(high)
+    if math.isinf(high):
+        return f"> {format_rate(low)}"
+    unit = format_rate(high).split()[-1]
+    return f"{low / _BITS.get(unit, 1.0):.3g}..{format_rate(high)}"
 
 
 def _with_unit(value: float, units: dict[str, float]) -> str | None:

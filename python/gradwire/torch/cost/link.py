@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -15,6 +16,8 @@ _SMALL = 64
 _FIRST = 1 << 14
 _GROWTH = 4
 _LARGEST = 1 << 26
+_MOST = 8
+"""Sizes from the smallest to the largest."""
 _REPEATS = (5, 25)
 _LEAST = 5
 """Sizes that are measured at least, up to 1 MiB."""
@@ -62,6 +65,7 @@ def measure_link(
     *,
     seconds: float = 1.0,
     device: torch.device | str = "cpu",
+    progress: Callable[[str, float], object] | None = None,
 ) -> Link:
     """Measure latency, bandwidth and processor time by all-reduces of growing size.
 
@@ -82,6 +86,10 @@ def measure_link(
         then.
     device : torch.device or str
         Where the tensors lie: "cuda" for NCCL.
+    progress : callable, optional
+        Called as ``progress(what, done)`` with the size that is measured and the share of all sizes
+        that is done, from 0 to 1, on the ranks that are given one. It must not raise: other ranks
+        would wait.
 
     Returns
     -------
@@ -94,13 +102,18 @@ def measure_link(
     ValueError
         The group has one rank, or no time is given.
     """
-    return measure_by(_Group(group), seconds=seconds, device=device)
+    return measure_by(_Group(group), seconds=seconds, device=device, progress=progress)
 
 
 def measure_by(
-    collectives: Collectives, *, seconds: float, device: torch.device | str = "cpu"
+    collectives: Collectives,
+    *,
+    seconds: float,
+    device: torch.device | str = "cpu",
+    progress: Callable[[str, float], object] | None = None,
 ) -> Link:
     """Measure a link as `measure_link` does, by these collectives."""
+    tell = _validate.progress(progress)
     if not _validate.positive("seconds", seconds) > 0.0:
         raise ValueError("seconds must be above 0, got 0")
     ranks = collectives.size
@@ -115,11 +128,13 @@ def measure_by(
         or (len(points) < _LEAST and last < _SLOW * seconds)
         or (nbytes <= _LARGEST and last < seconds / (_GROWTH * least))
     ):
+        tell(f"{nbytes:,} bytes", len(points) / _MOST)
         fitting = most if last == 0.0 else int(seconds / (2 * _GROWTH * last))
         found = _all_reduce(vector[: nbytes // 4], collectives, min(max(least, fitting), most))
         points.append((float(nbytes), *found))
         last = found[0]
         nbytes = max(_FIRST, nbytes * _GROWTH)
+    tell("done", 1.0)
     fixed = min(points[0][1], last)
     # All sizes may take one time where the link is fast and the processor busy.
     per_byte = max(last - fixed, 1e-3 * last) / points[-1][0]

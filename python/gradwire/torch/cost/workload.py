@@ -23,6 +23,7 @@ def measure_workload(
     optimizer: float = 0.0,
     steps: int = 10,
     shared: bool | None = None,
+    progress: Callable[[str, float], object] | None = None,
 ) -> Workload:
     """Measure the backward pass of a model, and when each of its buckets is ready.
 
@@ -43,6 +44,10 @@ def measure_workload(
         may at best. Each takes as long as on its slowest rank, for which the others wait.
     shared : bool, optional
         Encodes take processor time from the backward pass. By default, if the model is on the CPU.
+    progress : callable, optional
+        Called as ``progress(what, done)`` with the number of the step and the share of all steps
+        that is done, from 0 to 1, on the ranks that are given one. It must not raise: other ranks
+        would wait.
 
     Returns
     -------
@@ -63,11 +68,16 @@ def measure_workload(
         )
     steps = _validate.integer("steps", steps, low=1)
     optimizer = _validate.positive("optimizer", optimizer)
+    tell = _validate.progress(progress)
     parameters = [each for each in model.parameters() if each.requires_grad]
     watch = _Watch(model, parameters)
     kept = [each.grad for each in parameters]
+    found = []
     try:
-        found = [watch.time(step) for _ in range(1 + steps)]
+        for at in range(1 + steps):
+            tell(f"step {at + 1} of {1 + steps}", at / (1 + steps))
+            found.append(watch.time(step))
+        tell("done", 1.0)
     finally:
         watch.close()
         for each, grad in zip(parameters, kept, strict=True):

@@ -10,13 +10,14 @@ import string
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from gradwire import _validate
 from gradwire.errors import ExtensionError
 
 Capability = tuple[int, int]  # as torch calls it: (9, 0) is that of architecture 90
@@ -174,7 +175,10 @@ def find_toolkit() -> Toolkit:
 
 
 def build_cuda(
-    *, architectures: Sequence[str] | None = None, folder: str | os.PathLike[str] | None = None
+    *,
+    architectures: Sequence[str] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    progress: Callable[[str, float], object] | None = None,
 ) -> Path:
     """Compile the CUDA extension, unless that was done before, and return the library.
 
@@ -187,6 +191,9 @@ def build_cuda(
         or of all current ones if it has none.
     folder : path, optional
         Where builds are kept. Default: ``$GRADWIRE_CACHE`` or the user's cache folder.
+    progress : callable, optional
+        Called as ``progress(what, done)`` with the last file that was compiled and the share of all
+        that is done, from 0 to 1: `print`, or what moves a progress bar.
 
     Returns
     -------
@@ -200,6 +207,7 @@ def build_cuda(
         If there is no CUDA compiler, torch was built without CUDA, or the compiler fails; with its
         words.
     """
+    tell = _validate.progress(progress)
     toolkit = find_toolkit()
     chosen = tuple(architectures or names(capabilities()) or ARCHITECTURES)
     root = Path(folder) if folder is not None else cache_folder()
@@ -213,15 +221,20 @@ def build_cuda(
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root) as scratch:
-        made = _compile(toolkit, chosen, libraries, Path(scratch))
+        made = _compile(toolkit, chosen, libraries, Path(scratch), tell)
         # At once: another process may be building too.
         shutil.move(made, target.with_suffix(f".{os.getpid()}"))
         target.with_suffix(f".{os.getpid()}").replace(target)
+    tell("done", 1.0)
     return target
 
 
 def _compile(
-    toolkit: Toolkit, architectures: Sequence[str], libraries: Path, scratch: Path
+    toolkit: Toolkit,
+    architectures: Sequence[str],
+    libraries: Path,
+    scratch: Path,
+    tell: Callable[[str, float], object],
 ) -> Path:
     include = (SOURCES, *toolkit.include, libraries.parent / "include")
     folders = [f"-I{path}" for path in include[:-1]] + [f"-isystem={include[-1]}"]
@@ -235,12 +248,15 @@ def _compile(
 
     sources = [path for path in _files() if path.suffix in (".cu", ".cpp")]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(pool.map(compiled, sources))
-    made = scratch / NAME
+        objects = []
+        for source, made in zip(sources, pool.map(compiled, sources), strict=True):
+            objects.append(made)
+            tell(source.name, len(objects) / (len(sources) + 1))
+    library = scratch / NAME
     search = [f"-L{path}" for path in (*toolkit.libraries, libraries)]
     needed = ["-ltorch", "-ltorch_cpu", "-ltorch_cuda"]
-    _run([str(toolkit.nvcc), *_LINK, *common, *objects, *search, *needed, "-o", str(made)])
-    return made
+    _run([str(toolkit.nvcc), *_LINK, *common, *objects, *search, *needed, "-o", str(library)])
+    return library
 
 
 def _run(command: list[str]) -> None:

@@ -1,0 +1,67 @@
+"""The terminal: how wide it is, and a line of it that says how far a long command has come."""
+
+import os
+import shutil
+import sys
+import textwrap
+from types import TracebackType
+from typing import Self
+
+
+def width(piped: int = 80) -> int:
+    """Return the columns of the terminal, or ``$COLUMNS``; of a pipe or a file, this many."""
+    return max(shutil.get_terminal_size((piped, 24)).columns, 20)
+
+
+def wrapped(text: str, columns: int, indent: str = "") -> str:
+    """Return a paragraph in lines of at most these columns.
+
+    No line breaks at a hyphen, so that a title can be found by searching for it.
+    """
+    return textwrap.fill(
+        text,
+        columns,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+class ProgressLine:
+    """Says on stderr what goes on and how far it is, in a line that is rewritten, and then removed.
+
+    If stderr is no terminal, it says nothing.
+    """
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self._length = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._write("")  # spaces over the line
+        self._write("")  # and back to where it began
+
+    def __call__(self, what: str, done: float) -> None:
+        """Show one line: what goes on, and which share is done."""
+        self._write(f"{self._command}: {done:4.0%} {what}")
+
+    def _write(self, line: str) -> None:
+        if sys.stderr is None or not sys.stderr.isatty():
+            return
+        try:
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+        except OSError:
+            columns = 80
+        line = line[: max(columns, 20) - 1]  # a full line would wrap, and not be rewritten
+        sys.stderr.write(f"\r{line.ljust(self._length)}")
+        sys.stderr.flush()
+        self._length = len(line)
