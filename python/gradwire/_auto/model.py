@@ -30,6 +30,7 @@ from gradwire.cost import (
     overlapped,
     predict,
 )
+from gradwire.cost import Exchange as CostExchange
 
 CODEC = "codec"
 """The name of the codec in the calibration."""
@@ -190,9 +191,9 @@ def _of_share(
     calibration: Calibration, share: float | None, exchange: Exchange = "gather"
 ) -> Method:
     """Return the codec with this exchange and share of the entries."""
-    method = compressed(CODEC, calibration)
+    through: CostExchange = GatheredFrames()
     if exchange == "owners":
         selects = calibration.codecs[CODEC].codec.sparsify.selects
         through = SparseReduceScatter() if selects else QuantizedAllReduce()
-        method = compressed(CODEC, calibration, through)
+    method = compressed(CODEC, calibration, through)
     return method if share is None else method.with_share(share)

@@ -15,10 +15,12 @@ from gradwire.cost.exchanges import (
     SharedPositions,
     SparseReduceScatter,
 )
+from gradwire.cost.network import Network
 from gradwire.cost.payload import Payload, information_bits
 from gradwire.exchange import LowRank
 
 MODELS: dict[str, Exchange] = {
+    "by_ranks": GatheredFrames(),
     "all_gather": GatheredFrames(),
     "all_reduce": RingAllReduce(),
     "leader_indices": SharedPositions(),
@@ -26,7 +28,7 @@ MODELS: dict[str, Exchange] = {
     "reduce_scatter": SparseReduceScatter(),
     "quantized_all_reduce": QuantizedAllReduce(),
 }
-"""The model of every exchange of a codec, by its kind."""
+"""The model of every exchange of a codec, by its kind; of `ByRanks`, among few ranks."""
 
 SLOT_SHARE = 1.0 / 64.0
 SLOT_BYTES = 40.0
@@ -43,6 +45,7 @@ class Method:
     cost: CodecCost | None = None  #: Of the codec, if there is one.
     cast_seconds: float = 0.0  #: Per entry: of casts around a dense exchange.
     clear_seconds: float = 0.0  #: Per entry: of clearing the tensor to decode into.
+    own: bool = False  #: The exchange is the codec's own, which may depend on the number of ranks.
 
     @property
     def state_bytes(self) -> float:
@@ -54,6 +57,15 @@ class Method:
         if self.cost is None:
             raise ValueError(f"{self.name} has no codec: it sends all entries")
         return dataclasses.replace(self, cost=dataclasses.replace(self.cost, share=share))
+
+    def on(self, network: Network) -> Self:
+        """Return the method with the exchange that `attach` takes on this network."""
+        if self.cost is None or not self.own or network.node_size > 1:
+            return self
+        codec = self.cost.codec
+        parts = codec.sparsify, codec.quantize, codec.memory
+        part = codec.exchange.for_ranks(network.ranks, *parts)
+        return dataclasses.replace(self, exchange=MODELS[part.kind])
 
     def payload(self, numel: int, frames: int = 1) -> Payload:
         """Return the payload of one rank for a bucket of ``numel`` entries."""
@@ -113,16 +125,20 @@ def bf16(calibration: Calibration | None = None) -> Method:
 def compressed(name: str, calibration: Calibration, exchange: Exchange | None = None) -> Method:
     """Return the calibrated codec of this name, with its own exchange or another one.
 
+    Its own one may follow from the number of ranks, as with `gradwire.exchange.ByRanks`: `predict`
+    takes what `attach` would.
+
     A ValueError if the calibration has no such codec, or its exchange no model.
     """
     if name not in calibration.codecs:
         known = ", ".join(calibration.codecs) or "none"
         raise ValueError(f"the calibration has no codec {name!r}, but {known}: calibrate again")
     cost = calibration.codecs[name]
+    own = exchange is None
     if exchange is None:
         kind = cost.codec.exchange.kind
         if kind not in MODELS:
             known = ", ".join(MODELS)
             raise ValueError(f"the exchange {kind!r} has no cost model; known are {known}")
         exchange = MODELS[kind]
-    return Method(name, exchange, cost=cost, clear_seconds=calibration.clear_seconds)
+    return Method(name, exchange, cost=cost, clear_seconds=calibration.clear_seconds, own=own)

@@ -1,8 +1,8 @@
 """Published methods and common baselines, each a composition of parts.
 
 The options ``quantize``, ``memory`` and ``exchange`` are the other parts of the `gradwire.Codec`:
-how values are coded, what happens to what is not sent, and how ranks combine their frames. With
-many ranks, pass ``exchange=gradwire.exchange.QuantizedAllReduce()`` to those that send every entry.
+how values are coded, what happens to what is not sent, and how ranks combine their frames, which
+follows from the number of ranks unless it is given.
 
 `PRESETS` lists them by name for tools and command lines.
 """

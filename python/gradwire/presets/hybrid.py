@@ -1,6 +1,6 @@
 """Presets that send a few entries in one or two bits each."""
 
-from gradwire._codec import GATHER, KEEP, Codec
+from gradwire._codec import BY_RANKS, KEEP, Codec
 from gradwire.exchange import Exchange
 from gradwire.memory import Memory, Residual
 from gradwire.presets._registry import preset
@@ -45,7 +45,7 @@ def adaptive(
     seed: int = 0,
     column: int | None = None,
     memory: Memory = KEEP,
-    exchange: Exchange = GATHER,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send about one entry in ``proportion``, with one bit per entry and two means per column.
 
@@ -104,7 +104,7 @@ def sparseloco(
     tile: tuple[int, int] | None = (64, 64),
     quantize: Quantizer = _TWO_BITS,
     memory: Memory = _FADING,
-    exchange: Exchange = GATHER,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send the largest entries of each tile with 2-bit values and a decaying residual.
 

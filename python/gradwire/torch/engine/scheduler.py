@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gradwire import _validate
 from gradwire._auto import ladder
 from gradwire._codec import Codec
+from gradwire.exchange import AllGather
 from gradwire.exchange.owners import Owners
 from gradwire.schedule import Accordion, BySteps, Constant, Schedule, recommended
 from gradwire.schedule.base import with_ratio
@@ -354,8 +355,8 @@ class AutoScheduler(Scheduler):
         ratio, codec = position.chosen.ratios[name], self._codecs[name]
         if ratio is None:
             return None
-        if name in position.chosen.owned and self._owners is not None:
-            codec = replace(codec, exchange=self._owners)
+        owners = self._owners if name in position.chosen.owned else None
+        codec = replace(codec, exchange=owners or AllGather())
         if hasattr(codec.sparsify, "ratio"):
             codec = with_ratio(codec, ratio)
         return self._schedules[name].codec_at(codec, position.epoch)
