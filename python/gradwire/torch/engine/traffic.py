@@ -43,7 +43,7 @@ def excess(
         remedies.append("a smaller ratio")
     if exchange.gathers_frames:
         remedies += ["hierarchy=, if ranks share a machine"] if alone else []
-        remedies.append("a codec whose values are summed, as gradwire.scalecom(ratio=0.01)")
+        remedies.append("a codec whose values are summed, such as gradwire.scalecom(ratio=0.01)")
     return (
         f"With {ranks} ranks, each receives {size(received)} of frames per step, and a dense "
         f"all-reduce would bring it {size(dense)}. What helps: "
