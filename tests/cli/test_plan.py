@@ -66,6 +66,20 @@ def test_json_has_every_figure(calibration, capsys):
         assert steps[winner][at] == min(each[at] for each in steps.values())
 
 
+def test_what_was_measured_when_the_default_was_an_all_gather_is_used(
+    calibration, tmp_path, capsys
+):
+    path, text = tmp_path / "before.json", json.loads(calibration.read_text())
+    assert text["codecs"]["topk"]["codec"]["exchange"] == {"kind": "by_ranks"}
+    text["codecs"]["topk"]["codec"]["exchange"] = {"kind": "all_gather", "mean": "ranks"}
+    path.write_text(json.dumps(text))
+    capsys.readouterr()
+    given = ["--codecs", "topk", "--calibration", str(path), "--json"]
+    assert main([*MODEL, "--ranks", "2,16", *given]) == 0
+    topk = json.loads(capsys.readouterr().out)["methods"][-1]
+    assert topk["exchanges"] == ["GatheredFrames", "SparseReduceScatter"]
+
+
 def test_nodes_send_for_their_ranks_together(calibration, capsys):
     capsys.readouterr()
     given = ["--codecs", "topk", "--calibration", str(calibration), "--json"]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from gradwire import _validate
-from gradwire._codec import Codec
+from gradwire._codec import BY_RANKS, Codec
 from gradwire.schedule.base import Schedule, with_ratio
 
 
@@ -86,6 +86,8 @@ class Accordion(Schedule):
         if not isinstance(setting, Codec):
             return with_ratio(codec, setting)
         setting = setting if shape is None else setting.for_shape(shape)
+        if setting.exchange == BY_RANKS != codec.exchange:  # it says nothing of its own
+            setting = dataclasses.replace(setting, exchange=codec.exchange)
         if not codec._codec.same_kind(setting._codec) or setting.exchange != codec.exchange:
             raise ValueError(
                 "the settings of Accordion may differ from the attached codec only in how much "

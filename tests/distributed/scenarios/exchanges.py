@@ -332,13 +332,32 @@ def by_ranks(rank: int, world_size: int) -> dict[str, Any]:
             found["replica"] = fingerprint(model)
     # Codecs of both kinds share a bucket.
     first = []
-    for each in (selects, sends_all, {"a": selects, "*": sends_all}):
+    codecs: list[Any] = [selects, sends_all, {"a": selects, "*": sends_all}]
+    for each in codecs:
         with attached(Given(), each) as (model, handle):
             model(integers(3, rank, 0)).backward()
             first.append(gradients_of(model.module))
             found["both"] = handle.report().exchange
     expected = {**first[1], "a": first[0]["a"]}
     found["same"].append(all(np.array_equal(expected[name], first[2][name]) for name in expected))
+    return found
+
+
+def where(rank: int, world_size: int) -> dict[str, str]:
+    """Which exchange the default is if four ranks are many: as they are, and with what else."""
+    calls: dict[str, tuple[Any, dict[str, Any]]] = {
+        "ranks": (gradwire.topk(0.05), {}),
+        "nodes": (gradwire.topk(0.05), {"hierarchy": 2}),
+        "one buffer": (gradwire.topk(0.05, memory=Residual(low_memory=True)), {}),
+        "one of two": ({"0.*": gradwire.topk(0.05), "*": gradwire.float8(block=None)}, {}),
+        "told": (gradwire.onebit(exchange=AllGather()), {}),
+    }
+    found = {}
+    with mock.patch.object(ByRanks, "MANY", world_size):
+        for name, (codec, options) in calls.items():
+            with attached(network(), codec, options=options) as (model, handle):
+                train(model, rank, range(1))
+                found[name] = handle.report().exchange
     return found
 
 

@@ -285,10 +285,18 @@ class Scheduler:
         config = saved["config"]
         counted = isinstance(config, Mapping) and config.get("kind") == BySteps.kind
         told = _validate.boolean("told", saved.get("told", epoch > 0 and not counted))
-        if config != json.loads(json.dumps(self.schedule.get_config())):
+        own = json.loads(json.dumps(self.schedule.get_config()))
+        if _without_exchanges(config) != _without_exchanges(own):
             return self._computed(replace(self._at, epoch=epoch, lr=lr, told=told))
         at = Position(epoch, lr, critical, norms, told, self._at.chosen, measured=measured)
         return self._computed(at)
+
+
+def _without_exchanges(config: Any) -> Any:
+    """Return a schedule's configuration without the exchanges of its codecs."""
+    if not isinstance(config, Mapping):
+        return config
+    return {key: _without_exchanges(each) for key, each in config.items() if key != "exchange"}
 
 
 class AutoScheduler(Scheduler):
