@@ -66,6 +66,8 @@ def test_what_helps_depends_on_the_codec_and_on_where_it_is():
     assert "exchange=gradwire.exchange.QuantizedAllReduce()" in quantized
     assert "ratio; or" not in quantized
     assert "exchange=gradwire.exchange.AllReduce()" in said(gradwire.dense(), 3)
+    assert "exchange=" not in said(gradwire.dense(memory=Residual(low_memory=True)), 3)
+    assert "ratio; or" not in said(gradwire.topk(k=500_000), 64, AllGather())
     everything = said(gradwire.topk(1.0, quantize=gradwire.quantize.Float32()), 8)
     assert everything == ""  # through owners: as much as dense, but for positions
     assert said(gradwire.dense(), 3, AllReduce()) == ""

@@ -22,9 +22,9 @@ class ByRanks(Exchange):
     GPU whose gradients kernels encode. Everything but `attach`, such as
     `gradwire.torch.all_reduce`, always gathers.
 
-    Why eight: from there on the cost model finds owners no slower on any link from 0.1 to 10
-    Gbit/s, and they send a fifth to a quarter of the bytes; with fewer ranks that gains too little
-    for a second selection or rounding, which cost 0.02 to 0.03 in loss (docs/exchanges.md).
+    Why eight: from there on the cost model finds owners of 25 million parameters no slower on any
+    link from 0.1 to 10 Gbit/s, with a quarter of the bytes or less; with fewer ranks they gain too
+    little for a second selection or rounding, which cost 0.02 to 0.03 in loss (docs/exchanges.md).
 
     States and frames are the same, so a checkpoint of one goes on with the other.
     """

@@ -39,7 +39,7 @@ def excess(
     remedies = []
     if exchange.gathers_frames and 2 * share * frames <= _MARGIN * dense:
         remedies += _other_exchanges(codecs, divisible)
-    if any(hasattr(codec.sparsify, "ratio") for codec in codecs):
+    if any(getattr(codec.sparsify, "ratio", None) is not None for codec in codecs):
         remedies.append("a smaller ratio")
     if exchange.gathers_frames:
         remedies += ["hierarchy=, if ranks share a machine"] if alone else []
@@ -71,9 +71,10 @@ def _other_exchanges(codecs: Sequence[Codec], divisible: bool) -> list[str]:
     found: set[Exchange | None] = set()
     for codec in codecs:
         parts = codec.sparsify, codec.quantize
+        other: Exchange | None = AllReduce() if codec.memory.undoable else None
         try:
             AllReduce().check(*parts)
-            found.add(AllReduce())
         except ValueError:
-            found.add(owners_for(*parts, codec.memory) if divisible else None)
+            other = owners_for(*parts, codec.memory) if divisible else None
+        found.add(other)
     return [f"exchange={each!r}" for each in found if each is not None] if len(found) == 1 else []
