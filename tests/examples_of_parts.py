@@ -68,6 +68,7 @@ EXAMPLES: tuple[Part, ...] = (
     memory.AdamCorrection(beta2=0.9, eps=1e-3),
     memory.AdamCorrection(beta2=0.95, low_memory=True),
     # Exchanges
+    exchange.ByRanks(),
     exchange.AllGather(),
     exchange.AllGather(mean="senders"),
     exchange.AllReduce(),

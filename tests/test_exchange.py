@@ -10,6 +10,7 @@ import gradwire
 from gradwire.exchange import (
     AllGather,
     AllReduce,
+    ByRanks,
     LeaderIndices,
     LowRank,
     QuantizedAllReduce,
@@ -22,8 +23,44 @@ from gradwire.sparsify import SID, All, Threshold, TopK
 SUMS = [AllReduce(), LeaderIndices()]
 
 
-def test_a_codec_gathers_unless_told_otherwise():
-    assert gradwire.topk(0.1).exchange == gradwire.dense().exchange == AllGather(mean="ranks")
+def among(codec, ranks):
+    """What the exchange of a codec is among so many ranks."""
+    return codec.exchange.for_ranks(ranks, codec.sparsify, codec.quantize, codec.memory)
+
+
+def test_a_codec_follows_the_number_of_ranks_unless_told_otherwise():
+    assert gradwire.topk(0.1).exchange == gradwire.dense().exchange == ByRanks()
+    for codec, owners in (
+        (gradwire.topk(0.1), ReduceScatter()),
+        (gradwire.adam(0.01), ReduceScatter()),
+        (gradwire.adaptive(), ReduceScatter()),
+        (gradwire.onebit(), QuantizedAllReduce()),
+        (gradwire.qsgd(), QuantizedAllReduce()),
+    ):
+        found = [among(codec, ranks) for ranks in (1, 2, 7, 8, 10_000)]
+        assert found == [AllGather()] * 3 + [owners] * 2
+        told = dataclasses.replace(codec, exchange=AllGather())
+        assert among(told, 10_000) == AllGather()
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        gradwire.topk(0.1, memory=NoMemory()),
+        gradwire.topk(0.1, memory=Residual(low_memory=True)),
+        gradwire.onebit(memory=Residual(low_memory=True)),
+        gradwire.float8(block=None),
+        gradwire.dense(quantize=Float16(scaled=False)),
+    ],
+    ids=repr,
+)
+def test_what_owners_refuse_is_gathered_among_any_number_of_ranks(codec):
+    assert among(codec, 10_000) == AllGather()
+
+
+def test_other_exchanges_do_not_depend_on_the_number_of_ranks():
+    for codec in (gradwire.scalecom(0.01), gradwire.randomk(0.01), gradwire.powersgd()):
+        assert among(codec, 2) == among(codec, 10_000) == codec.exchange
 
 
 @pytest.mark.parametrize("sparsify", [TopK(ratio=0.1), SID(0.1), Threshold(0.1)])
@@ -105,6 +142,7 @@ def test_a_configuration_from_before_exchanges_is_read():
     config = codec.get_config()
     del config["exchange"]
     assert gradwire.Codec.from_config(config) == codec
+    assert codec.exchange == ByRanks()
     state = codec.init_state(10)
     state.load_state_dict(state.state_dict() | {"config": config})
     assert state.codec == codec

@@ -206,6 +206,7 @@ def test_14_what_a_rank_keeps_of_its_own_slice_is_counted_once():
 def test_15_mean_over_ranks_or_over_senders_is_for_the_user_to_say():
     """DeMo and Templar divide by those that sent an entry, DGC and SIDCo by all ranks."""
     exchange = gradwire.exchange
-    assert gradwire.topk(0.01).exchange == exchange.AllGather(mean="ranks")
+    assert not gradwire.topk(0.01).exchange.means_senders
+    assert exchange.AllGather() == exchange.AllGather(mean="ranks")
     assert exchange.AllGather(mean="senders") != exchange.AllGather()
     # What either comes to in training is in tests/distributed/test_exchanges.py.

@@ -107,6 +107,11 @@ class TestAccordion:
         assert schedule.codec_for(gradwire.topk(0.1), critical=True) is low
         assert schedule.codec_for(gradwire.topk(0.1), critical=False) is high
 
+    def test_settings_without_an_exchange_have_that_of_the_codec(self):
+        told = gradwire.onebit(exchange=gradwire.exchange.AllGather())
+        schedule = Accordion(gradwire.onebit(), gradwire.onebit())
+        assert schedule.codec_for(told, critical=True) == told
+
     def test_settings_may_differ_in_bits_and_go_by_shape(self):
         low, high = gradwire.qsgd(bits=8), gradwire.qsgd(bits=3)
         schedule = Accordion(low, high)

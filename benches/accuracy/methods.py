@@ -1,7 +1,7 @@
 """The methods under comparison: a codec and the optimizer that it is used with."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gradwire
@@ -31,7 +31,7 @@ class Method:
 
     def config(self) -> dict[str, Any]:
         """Return what determines the method, as plain data."""
-        codec = None if self.codec is None else self.codec.get_config()
+        codec = None if self.codec is None else config_of(self.codec)
         options = {
             name: list(each) if isinstance(each, tuple) else each
             for name, each in self.options.items()
@@ -40,6 +40,12 @@ class Method:
         if self.schedule is not None:
             found["schedule"] = self.schedule.get_config()
         return {**found, "wire": "bfloat16"} if self.half else found
+
+
+def config_of(codec: Codec) -> dict[str, Any]:
+    """Return what determines a codec here: simulated ranks gather, however many there are."""
+    exchange = codec.exchange.for_ranks(1, codec.sparsify, codec.quantize, codec.memory)
+    return replace(codec, exchange=exchange).get_config()
 
 
 METHODS: dict[str, Method] = {

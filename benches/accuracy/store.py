@@ -11,7 +11,7 @@ from benches.harness.machine import machine
 from benches.harness.results import Record
 from gradwire import Codec
 
-from .methods import METHODS
+from .methods import METHODS, config_of
 from .plan import SECTIONS, Plan, Run, Scores
 
 SCHEMA = 1
@@ -46,7 +46,7 @@ def current(saved: Mapping[str, Any]) -> dict[str, Any]:
     if config["codec"] is not None:
         # Of a codec that is none any more, the record stays as it is.
         with contextlib.suppress(TypeError, ValueError):
-            config = {**config, "codec": Codec.from_config(config["codec"]).get_config()}
+            config = {**config, "codec": config_of(Codec.from_config(config["codec"]))}
     return {**saved, "config": config}
 
 

@@ -11,7 +11,7 @@ from numpy import ndarray
 
 from gradwire import _native, _outside, _plugins, _validate, extension
 from gradwire._part import Part, check_part, option_names, part_from_config
-from gradwire.exchange import AllGather, Exchange
+from gradwire.exchange import ByRanks, Exchange
 from gradwire.memory import Memory, Residual
 from gradwire.quantize import Float32, Quantizer
 from gradwire.sparsify import Sparsifier
@@ -31,7 +31,7 @@ Indices: TypeAlias = IndexCoding | extension.IndexCoding
 # Parts are immutable, so one instance of each can be the default of all codecs and presets.
 EXACT = Float32()
 KEEP = Residual()
-GATHER = AllGather()
+BY_RANKS = ByRanks()
 
 _PARTS: dict[str, type[Part]] = {
     "sparsify": Sparsifier,
@@ -40,7 +40,7 @@ _PARTS: dict[str, type[Part]] = {
     "exchange": Exchange,
 }
 _FROM_OUTSIDE = ("sparsify", "quantize", "indices")  # parts that other packages may define
-_LATER = {"exchange": GATHER.get_config()}  # entries that old configurations do not have
+_LATER = {"exchange": BY_RANKS.get_config()}  # entries that old configurations do not have
 
 
 class _Parts(TypedDict, total=False):
@@ -66,7 +66,8 @@ class Codec(Part):
     indices : {"auto", "elias-fano", "rice", "bitmap"} or gradwire.extension.IndexCoding
         Coding of the positions: the smallest for each frame ("auto"), or always the same.
     exchange : gradwire.exchange.Exchange
-        How ranks combine their frames. An all-gather by default.
+        How ranks combine their frames. By default, an all-gather among few ranks, and owners of
+        ranges among many: `gradwire.exchange.ByRanks`.
 
     Raises
     ------
@@ -85,7 +86,7 @@ class Codec(Part):
     quantize: Quantizer = EXACT
     memory: Memory = KEEP
     indices: Indices = "auto"
-    exchange: Exchange = GATHER
+    exchange: Exchange = BY_RANKS
     _codec: _native.Codec = dataclasses.field(init=False, compare=False)
     _encoder: "_native.Codec | _outside.SelectingCodec" = dataclasses.field(
         init=False, compare=False

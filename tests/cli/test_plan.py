@@ -61,11 +61,27 @@ def test_json_has_every_figure(calibration, capsys):
         0.05 + 0.1 * 6_815_744 / 25e6 + 0.8 - 2**20 * 8e-9
     )
     assert topk["pays_below_bits_per_second"][0] == 0.0
-    assert topk["sent_bytes"][2] == pytest.approx(15 * topk["sent_bytes"][1])
+    # Two ranks gather frames; of 16, each sends a frame but for its own range, and as much of sums.
+    assert topk["exchanges"] == ["GatheredFrames", "GatheredFrames", "SparseReduceScatter"]
+    assert topk["sent_bytes"][2] == pytest.approx(2 * 15 / 16 * topk["sent_bytes"][1], rel=0.02)
     assert topk["memory_bytes"][2] > topk["memory_bytes"][1] > 200e6
     steps = {each["method"]: each["step_seconds"] for each in found["methods"]}
     for at, winner in enumerate(found["winners"]):
         assert steps[winner][at] == min(each[at] for each in steps.values())
+
+
+def test_what_was_measured_when_the_default_was_an_all_gather_is_used(
+    calibration, tmp_path, capsys
+):
+    path, text = tmp_path / "before.json", json.loads(calibration.read_text())
+    assert text["codecs"]["topk"]["codec"]["exchange"] == {"kind": "by_ranks"}
+    text["codecs"]["topk"]["codec"]["exchange"] = {"kind": "all_gather", "mean": "ranks"}
+    path.write_text(json.dumps(text))
+    capsys.readouterr()
+    given = ["--codecs", "topk", "--calibration", str(path), "--json"]
+    assert main([*MODEL, "--ranks", "2,16", *given]) == 0
+    topk = json.loads(capsys.readouterr().out)["methods"][-1]
+    assert topk["exchanges"] == ["GatheredFrames", "SparseReduceScatter"]
 
 
 def test_nodes_send_for_their_ranks_together(calibration, capsys):
@@ -95,8 +111,11 @@ def test_no_line_is_wider_than_the_terminal(columns, calibration, capsys, monkey
 
 
 @pytest.mark.parametrize(("link", "wins"), [("1mbit", False), ("1gbit", True)])
-def test_what_is_the_fastest_pays_on_the_link_that_it_is_planned_for(link, wins, tmp_path, capsys):
-    """With 1,024 ranks it loses on slow links, and wins by fewer messages: it "never" paid."""
+def test_what_is_the_fastest_pays_on_the_link_that_it_is_planned_for(
+    link, wins, tmp_path, capsys, monkeypatch
+):
+    """Gathered by 1,024 ranks, it loses on slow links and wins by fewer messages elsewhere."""
+    monkeypatch.setattr(gradwire.exchange.ByRanks, "MANY", 10_000)
     cheap = Line(1e-6, 1e-12, 1e-12)
     cost = CodecCost(gradwire.topk(ratio=0.01), cheap, cheap, 48.0, 32.3, 0.01, 8.0)
     path = tmp_path / "calibration.json"

@@ -18,8 +18,9 @@ from gradwire.cost import (
     predict,
 )
 from gradwire.cost.calibration import CodecCost, Line
-from gradwire.cost.exchanges import SparseReduceScatter
+from gradwire.cost.exchanges import DenseReduceScatter, GatheredFrames, SparseReduceScatter
 from gradwire.cost.prediction import FASTEST, pays_below, pays_within
+from gradwire.exchange import AllGather
 
 ENCODE, DECODE = Line(0.0, 1e-9, 0.0), Line(0.0, 0.0, 1e-8)
 TOPK = CodecCost(gradwire.topk(ratio=0.01), ENCODE, DECODE, 48, 32.3, 0.01, 8.0)
@@ -71,21 +72,42 @@ def test_decoding_an_all_gather_grows_with_ranks():
         return sum(each.decode for each in predict(MODEL, method, Network(ranks, GIGABIT)).buckets)
 
     gathered, scattered = (
-        compressed("topk", GIVEN, exchange) for exchange in (None, SparseReduceScatter())
+        compressed("topk", GIVEN, exchange)
+        for exchange in (GatheredFrames(), SparseReduceScatter())
     )
     clear = 25_000_000 * 1e-10
     assert decode(gathered, 64) == pytest.approx(clear + 64 * 250_000 * 1e-8)
     assert decode(scattered, 64) == pytest.approx(clear + 2 * 250_000 * 1e-8)
 
 
+@pytest.mark.parametrize(
+    ("name", "owners"), [("topk", SparseReduceScatter()), ("onebit", DenseReduceScatter())]
+)
+def test_a_codec_without_an_exchange_of_its_own_goes_as_attach_sends_it(name, owners):
+    """Gathered among few ranks and between nodes, by owners among many ranks without nodes."""
+    method = compressed(name, GIVEN)
+    for network, exchange in (
+        (Network(7, GIGABIT), GatheredFrames()),
+        (Network(8, GIGABIT), owners),
+        (Network(64, GIGABIT), owners),
+        (Network(64, GIGABIT, node_size=8), GatheredFrames()),
+    ):
+        found = predict(MODEL, method, network)
+        assert found.method.exchange == exchange
+        other = predict(MODEL, compressed(name, GIVEN, exchange), network)
+        assert (found.step, found.sent, found.memory) == (other.step, other.sent, other.memory)
+    told = dataclasses.replace(GIVEN.codecs[name].codec, exchange=AllGather())
+    costs = {name: dataclasses.replace(GIVEN.codecs[name], codec=told)}
+    method = compressed(name, dataclasses.replace(GIVEN, codecs=costs))
+    assert predict(MODEL, method, Network(64, GIGABIT)).method.exchange == GatheredFrames()
+
+
 def test_memory_is_states_and_what_is_exchanged():
-    found = predict(MODEL, compressed("topk", GIVEN), Network(8, GIGABIT))
-    frames = sum(
-        compressed("topk", GIVEN).payload(numel, tensors).nbytes
-        for numel, _, tensors in MODEL.parts()
-    )
+    method = compressed("topk", GIVEN, GatheredFrames())
+    found = predict(MODEL, method, Network(8, GIGABIT))
+    frames = sum(method.payload(numel, tensors).nbytes for numel, _, tensors in MODEL.parts())
     assert found.memory == pytest.approx(8 * 25_000_000 + 9 * frames)
-    nodes = predict(MODEL, compressed("topk", GIVEN), Network(8, GIGABIT, node_size=4))
+    nodes = predict(MODEL, method, Network(8, GIGABIT, node_size=4))
     assert nodes.memory < found.memory / 3
 
 
@@ -110,14 +132,15 @@ def test_at_the_break_even_link_both_take_as_long():
 
 
 def test_what_sends_more_than_dense_never_pays():
-    method = compressed("topk", GIVEN)
+    method = compressed("topk", GIVEN, GatheredFrames())
     assert break_even(MODEL, method, Network(10_000, GIGABIT), [fp32()]) == 0.0
 
 
 def test_what_is_slower_on_slow_links_does_not_pay_below_a_fast_one():
     """4096 ranks: fewer rounds than dense rings, but 4095 frames of each bucket arrive."""
     topk = dataclasses.replace(TOPK, decode=Line(0.0, 0.0, 0.0), share=0.001)
-    method = compressed("topk", Calibration({"topk": topk}, 1e-9, 1e-10, 1))
+    known = Calibration({"topk": topk}, 1e-9, 1e-10, 1)
+    method = compressed("topk", known, GatheredFrames())
     network = Network(4096, GIGABIT)
 
     def wins(bandwidth):

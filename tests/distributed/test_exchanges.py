@@ -1,5 +1,6 @@
 """Sums on the wire, leaders, and means over senders, over real processes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -236,3 +237,42 @@ def test_random_k_goes_on_with_more_ranks(two: Ranks, three: Ranks, tmp_path: An
     two.run("exchanges.drawn_after_growth", folder=str(tmp_path), save=True)
     for steps in three.run("exchanges.drawn_after_growth", folder=str(tmp_path), save=False):
         assert steps == ["4", "4", "4"]
+
+
+GATHER = "gradwire.exchange.AllGather()"
+SCATTER, QUANTIZED = "gradwire.exchange.ReduceScatter()", "gradwire.exchange.QuantizedAllReduce()"
+
+
+@pytest.mark.parametrize(
+    ("size", "owners"), [(2, [GATHER, GATHER]), (8, [SCATTER, QUANTIZED])], ids=["two", "eight"]
+)
+def test_the_default_gathers_among_two_ranks_and_has_owners_among_eight(
+    size: int, owners: list[str], kept: Callable[[int, str], Ranks], nursery: Nursery
+) -> None:
+    ranks = kept(size, "cpu") if size < 8 else Ranks(nursery, size)
+    results = ranks.run("exchanges.by_ranks")
+    if size == 8:
+        ranks.stop()
+    for found in results:
+        assert all(found["same"]), found["same"]
+        assert found["exchanges"] == [each for one in owners for each in (one, one, GATHER)]
+        assert found["both"] == ", ".join(dict.fromkeys(owners))
+        assert found["replica"] == results[0]["replica"]
+
+
+def test_the_default_gathers_where_owners_cannot_be(four: Ranks, backend: str) -> None:
+    """Kernels keep residuals where owners cannot merge them."""
+    expected = dict.fromkeys(("ranks", "nodes", "one buffer", "one of two", "told"), GATHER)
+    if backend != "carried":
+        expected["ranks"] = SCATTER
+    assert four.run("exchanges.where") == [expected] * 4
+
+
+def test_frames_that_exceed_a_dense_all_reduce_are_told(two: Ranks, three: Ranks) -> None:
+    assert two.run("exchanges.warned") == [[[]] * 4] * 2
+    for *fine, (text,) in three.run("exchanges.warned"):
+        assert fine == [[]] * 3
+        # Of 10 240 entries in three parameters, twice 4 bytes and a header each, or 4/3 of 4 bytes.
+        assert "With 3 ranks, each receives 82.21 kB of frames per step" in text
+        assert "a dense all-reduce would bring it 54.61 kB" in text
+        assert "exchange=gradwire.exchange.AllReduce()" in text

@@ -33,7 +33,7 @@ def test_those_of_nodes_load_and_are_saved_again_as_they_were(four: Ranks) -> No
 
 @pytest.mark.parametrize("case", ["topk", "topk_bfloat16", "dgc", "adam"])
 def test_they_load_on_another_number_of_ranks(three: Ranks, case: str) -> None:
-    for result in three.run("golden_checkpoints.load", case=case):
+    for result in three.run("golden_checkpoints.load", case=case, gathers=False):
         for kind, one in result["kinds"].items():
             parts = 3 if kind == "residual" else 2  # moments are averaged over those that had them
             for name, values in one.items():
@@ -47,7 +47,7 @@ def test_they_load_on_another_number_of_ranks(three: Ranks, case: str) -> None:
 def test_those_of_nodes_load_without_nodes(two: Ranks) -> None:
     """Residuals of a node are of its mean gradient: they count once for each of its ranks."""
     saved = torch.load(FOLDER / "nodes.pt", weights_only=True)
-    for result in two.run("golden_checkpoints.load", case="nodes"):
+    for result in two.run("golden_checkpoints.load", case="nodes", gathers=False):
         for name, values in result["kinds"]["residual"].items():
             nodes = [
                 torch.cat([saved[f"rank{2 * node + share}"]["residual"][name] for share in (0, 1)])

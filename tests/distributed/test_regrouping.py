@@ -12,7 +12,7 @@ def mortal(nursery: Nursery) -> Callable[[], Ranks]:
     return lambda: Ranks(nursery, 3, timeout=8.0)
 
 
-@pytest.mark.parametrize("exchange", ["senders", "leader", "scattered"])
+@pytest.mark.parametrize("exchange", ["senders", "leader", "scattered", "default"])
 def test_the_others_go_on_when_a_rank_dies(mortal: Callable[[], Ranks], exchange: str) -> None:
     ranks = mortal()
     try:
@@ -30,6 +30,13 @@ def test_the_others_go_on_when_a_rank_dies(mortal: Callable[[], Ranks], exchange
     assert first["left"] == (2, 0, 3, "None")
     assert third["left"] == (2, 1, 3, "None")
     assert first["two"] == third["two"]
+    three, two = first["exchanges"]
+    assert (three == two) == (exchange != "default")
+    if exchange == "default":  # if three ranks were many
+        assert (three, two) == (
+            "gradwire.exchange.ReduceScatter()",
+            "gradwire.exchange.AllGather()",
+        )
 
 
 def test_what_cannot_be_regrouped_goes_on_as_before(two: Ranks) -> None:

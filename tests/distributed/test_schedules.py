@@ -53,6 +53,12 @@ def test_accordion_follows_the_rule_of_section_6_1(two: Ranks) -> None:
         assert all(all(each["kept"].values()) for each in found[:-1])
 
 
+def test_accordion_goes_on_with_codecs_saved_when_the_default_was_an_all_gather(two: Ranks) -> None:
+    for saved, loaded in two.run("schedules.accordion_of_before"):
+        assert saved == loaded
+        assert saved["b"] > saved["a"] > 0.0
+
+
 def test_without_a_lower_learning_rate_only_the_norms_count(two: Ranks) -> None:
     for found in two.run("schedules.accordion", lowered=False):
         assert found[3]["before"] == found[4]["before"] == {"a": 0.05, "b": 0.5, "c": 0.5}

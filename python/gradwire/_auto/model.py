@@ -27,7 +27,7 @@ from gradwire.cost import (
 )
 from gradwire.cost.exchanges import GatheredFrames
 from gradwire.cost.timeline import BucketCost, overlapped
-from gradwire.exchange import QuantizedAllReduce, ReduceScatter
+from gradwire.exchange import AllGather, Exchange, QuantizedAllReduce, ReduceScatter
 
 CODEC = "codec"
 """The name of the codec in the calibration."""
@@ -186,9 +186,9 @@ def _methods(
 
 def _of_share(calibration: Calibration, share: float | None, exchange: Route = "gather") -> Method:
     """Return the codec with this exchange and share of the entries."""
-    method = compressed(CODEC, calibration)
+    through: Exchange = AllGather()
     if exchange == "owners":
         selects = calibration.codecs[CODEC].codec.sparsify.selects
         through = ReduceScatter() if selects else QuantizedAllReduce()
-        method = compressed(CODEC, calibration, through)
+    method = compressed(CODEC, calibration, through)
     return method if share is None else method.with_share(share)

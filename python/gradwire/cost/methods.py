@@ -16,10 +16,12 @@ from gradwire.cost.exchanges import (
     SharedPositions,
     SparseReduceScatter,
 )
+from gradwire.cost.network import Network
 from gradwire.cost.payload import Payload, information_bits
 from gradwire.exchange import Exchange, LowRank
 
 MODELS: dict[str, ExchangeModel] = {
+    "by_ranks": GatheredFrames(),
     "all_gather": GatheredFrames(),
     "all_reduce": RingAllReduce(),
     "leader_indices": SharedPositions(),
@@ -27,7 +29,7 @@ MODELS: dict[str, ExchangeModel] = {
     "reduce_scatter": SparseReduceScatter(),
     "quantized_all_reduce": DenseReduceScatter(),
 }
-"""The model of every exchange of a codec, by its kind."""
+"""The model of every exchange of a codec, by its kind; of `ByRanks`, among few ranks."""
 
 
 def model_of(exchange: Exchange | ExchangeModel) -> ExchangeModel:
@@ -57,6 +59,7 @@ class Method:
     cost: CodecCost | None = None  #: Of the codec, if there is one.
     cast_seconds: float = 0.0  #: Per entry: of casts around a dense exchange.
     clear_seconds: float = 0.0  #: Per entry: of clearing the tensor to decode into.
+    own: bool = False  #: The exchange is the codec's own, which may depend on the number of ranks.
 
     @property
     def state_bytes(self) -> float:
@@ -68,6 +71,15 @@ class Method:
         if self.cost is None:
             raise ValueError(f"{self.name} has no codec: it sends all entries")
         return dataclasses.replace(self, cost=dataclasses.replace(self.cost, share=share))
+
+    def on(self, network: Network) -> Self:
+        """Return the method with the exchange that `attach` takes on this network."""
+        if self.cost is None or not self.own or network.node_size > 1:
+            return self
+        codec = self.cost.codec
+        parts = codec.sparsify, codec.quantize, codec.memory
+        part = codec.exchange.for_ranks(network.ranks, *parts)
+        return dataclasses.replace(self, exchange=MODELS[part.kind])
 
     def payload(self, numel: int, frames: int = 1) -> Payload:
         """Return the payload of one rank for a bucket of ``numel`` entries."""
@@ -129,11 +141,15 @@ def compressed(
 ) -> Method:
     """Return the calibrated codec of this name, with its own exchange or another one.
 
+    Its own one may follow from the number of ranks, as with `gradwire.exchange.ByRanks`: `predict`
+    takes what `attach` would.
+
     A ValueError if the calibration has no such codec, or its exchange no model.
     """
     if name not in calibration.codecs:
         known = ", ".join(calibration.codecs) or "none"
         raise ValueError(f"the calibration has no codec {name!r}, but {known}: calibrate again")
     cost = calibration.codecs[name]
+    own = exchange is None
     model = model_of(cost.codec.exchange if exchange is None else exchange)
-    return Method(name, model, cost=cost, clear_seconds=calibration.clear_seconds)
+    return Method(name, model, cost=cost, clear_seconds=calibration.clear_seconds, own=own)

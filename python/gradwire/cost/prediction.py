@@ -95,7 +95,7 @@ class Workload:
 class Prediction:
     """A step of one method."""
 
-    method: Method
+    method: Method  #: With the exchange that it has on this network.
     network: Network
     step: float  #: Seconds of a step.
     exposed: float  #: Seconds that the exchange adds to a step.
@@ -125,6 +125,7 @@ def predict(
     support : Support, optional
         Overlap of the ranks' selections; the fitted one by default.
     """
+    method = method.on(network)
     ranks, parts = participants(method.exchange, network)
 
     @functools.cache  # most buckets of a large model are alike

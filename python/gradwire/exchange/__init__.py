@@ -4,6 +4,7 @@ The exchange is part of the codec, and `gradwire.torch.ddp` carries it out; enco
 one machine do not use it. Data that each rank sends per step, with N ranks that select k entries:
 
 ====================  ==============================================================================
+`ByRanks`             the default: as `AllGather` among few ranks, as the two of owners among many
 `AllGather`           its own frame, N - 1 times: any codec, but the volume grows with N
 `AllReduce`           values only, 2 (N - 1) / N times: all ranks must select the same entries
 `LeaderIndices`       one rank's positions, and values 2 (N - 1) / N times: any selection, any N
@@ -25,6 +26,7 @@ from gradwire.exchange.all_reduce import LeaderIndices as LeaderIndices
 from gradwire.exchange.owners import ReduceScatter as ReduceScatter
 from gradwire.exchange.owners import QuantizedAllReduce as QuantizedAllReduce
 from gradwire.exchange.low_rank import LowRank as LowRank
+from gradwire.exchange.by_ranks import ByRanks as ByRanks
 # isort: on
 
 EXCHANGES: tuple[type[Exchange], ...] = own_parts(Exchange)  #: all exchanges

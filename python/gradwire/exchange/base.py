@@ -47,6 +47,12 @@ class Exchange(Part):
     def check_range(self, quantize: Quantizer, memory: Memory) -> None:
         """Raise a ValueError if sums may exceed the quantizer's range, and no residual keeps it."""
 
+    def for_ranks(
+        self, ranks: int, sparsify: Sparsifier, quantize: Quantizer, memory: Memory
+    ) -> "Exchange":
+        """Return what it is among so many ranks, for a codec with these parts: mostly itself."""
+        return self
+
     def suits(self, shape: Sequence[int]) -> bool:
         """Tell whether a tensor of this shape is exchanged like this, and not dense."""
         return True

@@ -138,3 +138,15 @@ class QuantizedAllReduce(Owners):
             "quantizer that scales (Float16(), or Float8 with block=256), "
             "memory=gradwire.memory.Residual(), or exchange=gradwire.exchange.AllGather()"
         )
+
+
+def owners_for(sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> Owners | None:
+    """Return the exchange through owners that goes with these parts of a codec, if there is one."""
+    part = ReduceScatter() if sparsify.selects else QuantizedAllReduce()
+    try:
+        part.check(sparsify, quantize)
+        part.check_memory(memory)
+        part.check_range(quantize, memory)
+    except ValueError:
+        return None
+    return part

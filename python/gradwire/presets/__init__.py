@@ -2,9 +2,9 @@
 
 The options ``quantize``, ``memory``, ``indices`` and ``exchange``, in this order after a preset's
 own, are the other parts of the `gradwire.Codec`: how values are coded, what happens to what is not
-sent, how positions are coded, and how ranks combine their frames. A preset has all of them but
-those that the method itself decides; those that send every entry have no ``indices``. With many
-ranks, pass ``exchange=gradwire.exchange.QuantizedAllReduce()`` to those that send every entry.
+sent, how positions are coded, and how ranks combine their frames, which follows from the number of
+ranks unless it is given. A preset has all of them but those that the method itself decides; those
+that send every entry have no ``indices``.
 
 ``ratio`` is the share of the entries to send, 0.01 by default. `codec` builds a preset by name, and
 `PRESETS` lists them for tools and command lines.

@@ -1,6 +1,6 @@
 """Presets that send a few entries in one or two bits each."""
 
-from gradwire._codec import GATHER, KEEP, Codec, Indices
+from gradwire._codec import BY_RANKS, KEEP, Codec, Indices
 from gradwire.exchange import Exchange
 from gradwire.memory import Memory, Residual
 from gradwire.presets._registry import preset
@@ -24,7 +24,7 @@ def adacomp(
     soft: float = 2.0,
     memory: Memory = KEEP,
     indices: Indices = "auto",
-    exchange: Exchange = GATHER,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send the entries of each bin that pass AdaComp's soft threshold, as signs and one magnitude.
 
@@ -57,7 +57,7 @@ def adaptive(
     column: int | None = None,
     memory: Memory = KEEP,
     indices: Indices = "auto",
-    exchange: Exchange = GATHER,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send about one entry in ``proportion``, with one bit per entry and two means per column.
 
@@ -92,7 +92,7 @@ def strom(
     *,
     memory: Memory = KEEP,
     indices: Indices = "auto",
-    exchange: Exchange = GATHER,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send plus or minus the threshold for every entry beyond it, and keep the difference.
 
@@ -128,7 +128,7 @@ def sparseloco(
     quantize: Quantizer = _TWO_BITS,
     memory: Memory = _FADING,
     indices: Indices = "auto",
-    exchange: Exchange = GATHER,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send the largest entries of each tile with 2-bit values and a decaying residual.
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from gradwire._codec import EXACT, GATHER, KEEP, Codec
+from gradwire._codec import BY_RANKS, EXACT, KEEP, Codec
 from gradwire.exchange import Exchange
 from gradwire.memory import AdamCorrection, Memory, NoMemory
 from gradwire.presets._registry import preset
@@ -24,7 +24,7 @@ def adam_onebit(
     scale: Literal["mean", "rms"] = "mean",
     beta2: float = 0.999,
     eps: float = 1e-8,
-    exchange: Exchange = GATHER,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send one bit per entry of each rank's own Adam steps: its sign, and one magnitude for all.
 
@@ -45,7 +45,7 @@ def adam_onebit(
     paper=None,
 )
 def dense(
-    *, quantize: Quantizer = EXACT, memory: Memory = _DROP, exchange: Exchange = GATHER
+    *, quantize: Quantizer = EXACT, memory: Memory = _DROP, exchange: Exchange = BY_RANKS
 ) -> Codec:
     """Send every entry: the baseline, or a cast to 16 bits with a 16-bit quantizer.
 
@@ -61,7 +61,7 @@ def dense(
     paper="Horváth, Ho, Horváth, Sahu, Canini, Richtárik: Natural Compression for Distributed Deep "
     "Learning, MSML 2022",
 )
-def natural(*, seed: int = 0, memory: Memory = _DROP, exchange: Exchange = GATHER) -> Codec:
+def natural(*, seed: int = 0, memory: Memory = _DROP, exchange: Exchange = BY_RANKS) -> Codec:
     """Send every entry as a sign and a stochastically rounded power of two: a quarter of the bytes.
 
     The rounding is unbiased, so no memory is needed. Its random numbers have the ``seed`` of
@@ -83,7 +83,7 @@ def float8(
     block: int | None = 256,
     seed: int = 0,
     memory: Memory = _DROP,
-    exchange: Exchange = GATHER,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send every entry as an 8-bit float: a quarter of the bytes.
 
@@ -102,7 +102,7 @@ def float8(
     example={"column": 128},
 )
 def onebit(
-    *, column: int | None = None, memory: Memory = KEEP, exchange: Exchange = GATHER
+    *, column: int | None = None, memory: Memory = KEEP, exchange: Exchange = BY_RANKS
 ) -> Codec:
     """Send one bit per entry, which decodes to the mean of its sign and column.
 
@@ -118,7 +118,7 @@ def onebit(
     "Compression Schemes, ICML 2019",
 )
 def signsgd(
-    *, scale: Literal["mean", "rms"] = "mean", memory: Memory = KEEP, exchange: Exchange = GATHER
+    *, scale: Literal["mean", "rms"] = "mean", memory: Memory = KEEP, exchange: Exchange = BY_RANKS
 ) -> Codec:
     """Send the sign of every entry, one bit each, and one magnitude for the whole tensor.
 
@@ -133,7 +133,11 @@ def signsgd(
     "in Distributed Deep Learning, NeurIPS 2017",
 )
 def terngrad(
-    *, clip: float | None = 2.5, seed: int = 0, memory: Memory = _DROP, exchange: Exchange = GATHER
+    *,
+    clip: float | None = 2.5,
+    seed: int = 0,
+    memory: Memory = _DROP,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send two bits per entry: zero or plus or minus one magnitude, stochastically rounded.
 
@@ -158,7 +162,7 @@ def qsgd(
     norm: Literal["l2", "max"] = "l2",
     seed: int = 0,
     memory: Memory = _DROP,
-    exchange: Exchange = GATHER,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send a sign and a stochastically rounded level per entry.
 

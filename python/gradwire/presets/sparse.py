@@ -3,7 +3,7 @@
 from typing import Literal
 
 from gradwire import _validate
-from gradwire._codec import EXACT, GATHER, KEEP, Codec, Indices
+from gradwire._codec import BY_RANKS, EXACT, KEEP, Codec, Indices
 from gradwire.exchange import AllReduce, Exchange, LeaderIndices
 from gradwire.memory import AdamCorrection, LowPass, Memory, MomentumCorrection, Residual
 from gradwire.presets._registry import preset
@@ -48,7 +48,7 @@ def adam(
     eps: float = 1e-8,
     quantize: Quantizer = _HALF,
     indices: Indices = "auto",
-    exchange: Exchange = GATHER,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send the largest entries of each rank's own Adam steps; keep the rest for later.
 
@@ -82,7 +82,7 @@ def topk(
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
     indices: Indices = "auto",
-    exchange: Exchange = GATHER,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send exactly the k largest entries; keep the rest for later.
 
@@ -112,7 +112,7 @@ def sidco(
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
     indices: Indices = "auto",
-    exchange: Exchange = GATHER,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send about ``ratio`` of the entries, above a threshold from a fitted distribution.
 
@@ -145,7 +145,7 @@ def dgc(
     sample_ratio: float = 0.01,
     quantize: Quantizer = EXACT,
     indices: Indices = "auto",
-    exchange: Exchange = GATHER,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send the largest entries of the momentum-corrected gradient, found by sampling.
 
@@ -225,7 +225,7 @@ def threshold(
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
     indices: Indices = "auto",
-    exchange: Exchange = GATHER,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send every entry whose magnitude, residual included, is above a fixed threshold.
 
@@ -291,7 +291,7 @@ def gaussiank(
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
     indices: Indices = "auto",
-    exchange: Exchange = GATHER,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send about ``ratio`` of the entries, above a threshold from a normal distribution.
 
@@ -320,7 +320,7 @@ def redsync(
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
     indices: Indices = "auto",
-    exchange: Exchange = GATHER,
+    exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send k to 2 k entries above a searched threshold, or exactly the k largest.
 

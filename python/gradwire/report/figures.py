@@ -69,6 +69,7 @@ class ReportFields:
     timeline: tuple[BucketTimes, ...] = ()
     node_wire_bytes: float = 0.0
     node_ms: float = 0.0
+    exchange: str = ""
     decision: str = ""
     schedule: str = ""
 

@@ -102,6 +102,8 @@ def _about(first: ReportFields, reports: Sequence[ReportFields]) -> Iterable[Mar
     note = f" Of {len(reports)} reports, the last of each rank is shown." if older else ""
     yield element("p", element("code", first.codec), class_="quiet")
     yield element("p", f"Frames are carried by {first.carried_by}.{note}", class_="quiet")
+    if first.exchange:
+        yield element("p", element("code", first.exchange), class_="quiet")
     if first.decision:
         yield element("p", first.decision)
     if first.schedule:

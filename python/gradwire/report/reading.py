@@ -11,7 +11,13 @@ from gradwire.report.figures import ReportFields
 MARK = "gradwire_report"  # the key of the format's version, which marks an object as a report
 VERSION = 1
 
-_LATER = {"node_wire_bytes": 0.0, "node_ms": 0.0, "decision": "", "schedule": ""}
+_LATER = {
+    "node_wire_bytes": 0.0,
+    "node_ms": 0.0,
+    "exchange": "",
+    "decision": "",
+    "schedule": "",
+}
 """Fields that the first reports of this version do not have."""
 
 _LARGEST = 2**63  # upper bound of all figures; floats represent integers below it closely enough

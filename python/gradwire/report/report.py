@@ -129,6 +129,9 @@ class Report(ReportFields):
     node_wire_bytes, node_ms : float
         Bytes that this rank sends per step to other ranks of its node, dense, and mean milliseconds
         of that; 0 without a hierarchy. The other bytes are of what it sends to other nodes.
+    exchange : str
+        How the ranks combine frames: the codec's exchange, or what `gradwire.exchange.ByRanks` has
+        taken for their number. Empty with ``"auto"``, which decides it for each bucket.
     decision : str
         With ``attach(model, "auto")``, why buckets are averaged as they are, in a sentence. With
         a codec, why nothing is compressed, if nothing is; else empty.

@@ -45,6 +45,7 @@ def as_text(report: ReportFields) -> str:
     lines = [
         f"gradwire, rank {report.rank} of {report.world_size}: {report.steps} steps",
         f"  codec           {report.codec}",
+        *([f"  exchange        {report.exchange}"] if report.exchange else []),
         *([f"  decision        {report.decision}"] if report.decision else []),
         *([f"  schedule        {report.schedule}"] if report.schedule else []),
         f"  bytes sent      {wire} per step, plain DDP {dense}: {report.compression:.1f}x less",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from gradwire import _validate
-from gradwire._codec import Codec
+from gradwire._codec import BY_RANKS, Codec
 from gradwire.schedule.base import Schedule, with_ratio
 
 
@@ -86,12 +86,15 @@ class Accordion(Schedule):
         if not isinstance(setting, Codec):
             return with_ratio(codec, setting)
         setting = setting if shape is None else setting.for_shape(shape)
-        if not codec._codec.same_kind(setting._codec) or setting.exchange != codec.exchange:
+        told = setting.exchange not in (BY_RANKS, codec.exchange)
+        if told or not codec._codec.same_kind(setting._codec):
             raise ValueError(
                 "the settings of Accordion may differ from the attached codec only in how much "
                 f"they send, got {setting!r} for {codec!r}"
             )
-        return setting
+        if setting.exchange == codec.exchange:
+            return setting
+        return dataclasses.replace(setting, exchange=codec.exchange)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:

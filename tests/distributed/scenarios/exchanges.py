@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+import warnings
 from pathlib import Path
 from typing import Any, cast
 from unittest import mock
@@ -11,7 +12,14 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.exchange import AllGather, AllReduce, LeaderIndices, QuantizedAllReduce, ReduceScatter
+from gradwire.exchange import (
+    AllGather,
+    AllReduce,
+    ByRanks,
+    LeaderIndices,
+    QuantizedAllReduce,
+    ReduceScatter,
+)
 from gradwire.memory import Residual
 from gradwire.torch.ddp import ExchangeError, GradientError
 from gradwire.torch.engine.step import BufferPool
@@ -20,9 +28,12 @@ from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,
     attached,
+    fingerprint,
     gradients_of,
     integers,
+    network,
     residuals,
+    train,
 )
 
 
@@ -32,6 +43,8 @@ def exchanged(name: str, quantize: str = "Float32", ratio: float = 0.05) -> Any:
         return gradwire.onebit(exchange=QuantizedAllReduce())
     if name == "all_reduce":
         codec = gradwire.dense(memory=gradwire.memory.Residual(), exchange=AllReduce())
+    elif name == "default":
+        codec = gradwire.topk(ratio=ratio)
     elif name == "senders":
         codec = gradwire.Codec(
             sparsify=gradwire.sparsify.TopK(ratio=ratio), exchange=AllGather(mean="senders")
@@ -288,3 +301,73 @@ def drawn_after_growth(rank: int, world_size: int, folder: str, save: bool) -> l
         if save:
             torch.save(handle.state_dict(), path)
         return [str(each.state.step) for each in handle._parameters.values() if each.state]
+
+
+def by_ranks(rank: int, world_size: int) -> dict[str, Any]:
+    """Codecs that leave the exchange to the number of ranks, beside those that say it."""
+    selects, sends_all = gradwire.topk(ratio=0.05), gradwire.onebit()
+    found: dict[str, Any] = {"same": [], "exchanges": []}
+    saved = {}
+    for codec in (selects, sends_all):
+        of = codec.sparsify, codec.quantize, codec.memory
+        told = dataclasses.replace(codec, exchange=ByRanks().for_ranks(world_size, *of))
+        runs = []
+        for each in (codec, told, dataclasses.replace(codec, exchange=AllGather())):
+            with attached(network(), each, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+                train(model, rank, range(4))
+                report = handle.report()
+                runs.append((fingerprint(model), report.collectives, report.wire_bytes))
+                found["exchanges"].append(report.exchange)
+                saved[each.exchange] = handle.state_dict(), residuals(handle)
+        found["same"].append(runs[0] == runs[1])
+    # A checkpoint of either goes on with the other.
+    for one, other in ((ByRanks(), AllGather()), (AllGather(), ByRanks())):
+        state, held = saved[one]
+        codec = dataclasses.replace(sends_all, exchange=other)
+        with attached(network(), codec, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
+            handle.load_state_dict(state)
+            left = residuals(handle)
+            found["same"].append(all(np.array_equal(held[name], left[name]) for name in held))
+            train(model, rank, range(4, 6))
+            found["replica"] = fingerprint(model)
+    # Codecs of both kinds share a bucket.
+    first = []
+    codecs: list[Any] = [selects, sends_all, {"a": selects, "*": sends_all}]
+    for each in codecs:
+        with attached(Given(), each) as (model, handle):
+            model(integers(3, rank, 0)).backward()
+            first.append(gradients_of(model.module))
+            found["both"] = handle.report().exchange
+    expected = {**first[1], "a": first[0]["a"]}
+    found["same"].append(all(np.array_equal(expected[name], first[2][name]) for name in expected))
+    return found
+
+
+def where(rank: int, world_size: int) -> dict[str, str]:
+    """Which exchange the default is if four ranks are many: as they are, and with what else."""
+    calls: dict[str, tuple[Any, dict[str, Any]]] = {
+        "ranks": (gradwire.topk(0.05), {}),
+        "nodes": (gradwire.topk(0.05), {"hierarchy": 2}),
+        "one buffer": (gradwire.topk(0.05, memory=Residual(low_memory=True)), {}),
+        "one of two": ({"0.*": gradwire.topk(0.05), "*": gradwire.float8(block=None)}, {}),
+        "told": (gradwire.onebit(exchange=AllGather()), {}),
+    }
+    found = {}
+    with mock.patch.object(ByRanks, "MANY", world_size):
+        for name, (codec, options) in calls.items():
+            with attached(network(), codec, options=options) as (model, handle):
+                train(model, rank, range(1))
+                found[name] = handle.report().exchange
+    return found
+
+
+def warned(rank: int, world_size: int) -> list[list[str]]:
+    """What `attach` warns of: codecs that suit few ranks, and one that suits none."""
+    found = []
+    for codec in (gradwire.topk(0.01), gradwire.onebit(), gradwire.float8(), gradwire.dense()):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with attached(network(), codec):
+                pass
+        found.append([str(each.message) for each in caught if each.category is RuntimeWarning])
+    return found

@@ -1,6 +1,7 @@
 """Checkpoints of an earlier release: made once, by `make`, and loaded by every later one."""
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import nn
 import gradwire
 import gradwire.torch.optim
 from gradwire import Codec
+from gradwire.exchange import AllGather
 from gradwire.torch.ddp import Handle
 from tests.distributed.scenarios.common import attached, plain
 
@@ -35,13 +37,19 @@ def network() -> nn.Sequential:
 
 @contextlib.contextmanager
 def trained(
-    case: str, hierarchy: int | None, rank: int
+    case: str, hierarchy: int | None, rank: int, *, gathers: bool = True
 ) -> Iterator[tuple[Handle, Callable[[range], None]]]:
-    """An attached model, and what trains it."""
+    """An attached model, and what trains it.
+
+    The files are of codecs with an all-gather, which was the default; or take what is the default.
+    """
+    codec = CODECS[case]
+    if gathers and codec.exchange.gathers_frames:
+        codec = dataclasses.replace(codec, exchange=AllGather())
     model = network()
     optimizer = gradwire.torch.optim.AdamW(model.parameters()) if case == "adam" else None
     options = {"min_numel": 16, "hierarchy": hierarchy, "optimizer": optimizer}
-    with attached(model, CODECS[case], options=options) as (parallel, handle):
+    with attached(model, codec, options=options) as (parallel, handle):
 
         def train(steps: range) -> None:
             for step in steps:
@@ -73,10 +81,12 @@ def without_optimizer(saved: dict[str, Any]) -> list[Any]:
     return plain(made)
 
 
-def load(rank: int, world_size: int, case: str, hierarchy: int | None = None) -> dict[str, Any]:
+def load(
+    rank: int, world_size: int, case: str, hierarchy: int | None = None, gathers: bool = True
+) -> dict[str, Any]:
     """Load the file, save at once, and train on."""
     saved = torch.load(FOLDER / f"{case}.pt", weights_only=True)
-    with trained(case, hierarchy, rank) as (handle, train):
+    with trained(case, hierarchy, rank, gathers=gathers) as (handle, train):
         handle.load_state_dict(saved)
         again = handle.gathered_state_dict(None)
         step = handle.step

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch.distributed as dist
@@ -10,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
+from gradwire.exchange import ByRanks
 from gradwire.torch.ddp import ExchangeError
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
@@ -32,8 +34,10 @@ def a_rank_dies(rank: int, world_size: int, exchange: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     module = Troubled()
     model = DistributedDataParallel(module, bucket_cap_mb=SMALL_BUCKETS)
-    handle = gradwire.torch.ddp.attach(model, exchanged(exchange))
+    with mock.patch.object(ByRanks, "MANY", 3):
+        handle = gradwire.torch.ddp.attach(model, exchanged(exchange))
     train(model, rank, range(3))
+    exchanges = [handle.report().exchange]
     found["three"] = fingerprint(module)
     before = residuals(handle)
     if rank == 1:
@@ -45,7 +49,9 @@ def a_rank_dies(rank: int, world_size: int, exchange: str) -> dict[str, Any]:
     found["undone"] = all(np.array_equal(before[name], after[name]) for name in before)
     left = group_of([0, 2])
     model._update_process_group(left)
-    handle.regroup(left)
+    with mock.patch.object(ByRanks, "MANY", 3):
+        handle.regroup(left)
+    found["exchanges"] = [*exchanges, handle.report().exchange]
     kept = residuals(handle)
     found["kept"] = all(np.array_equal(before[name], kept[name]) for name in before)
     found["left"] = handle.world_size, handle.rank, handle.step, repr(handle.error)

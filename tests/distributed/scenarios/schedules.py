@@ -125,6 +125,26 @@ def accordion(rank: int, world_size: int, lowered: bool = True) -> list[dict[str
     return found
 
 
+def accordion_of_before(rank: int, world_size: int) -> list[dict[str, Any]]:
+    """Save codecs of the default exchange as when it was an all-gather; norms before and after."""
+    before, now = '{"kind": "all_gather", "mean": "ranks"}', '{"kind": "by_ranks"}'
+    options = {"schedule": Accordion(gradwire.topk(0.5), gradwire.topk(0.05), interval=1)}
+    found = []
+    with attached(Given(), gradwire.topk(0.1), options=options) as (model, handle):
+        handle.epoch(0)
+        Sizes(model, rank).step(a=1.0, b=2.0)
+        handle.epoch(1)
+        saved = handle.state_dict()
+        found.append(about(saved)["schedule"]["norms"])
+    text = saved[f"rank{rank}"]["about"]
+    assert now in text
+    saved[f"rank{rank}"]["about"] = text.replace(now, before)
+    with attached(Given(), gradwire.topk(0.1), options=options) as (model, handle):
+        handle.load_state_dict(saved)
+        found.append(about(handle.state_dict())["schedule"]["norms"])
+    return found
+
+
 def resume(rank: int, world_size: int, folder: str, kind: str) -> dict[str, Any]:
     """Train 9 steps of 2 an epoch; or 5, save in the middle of an epoch, and go on from there."""
     topk = gradwire.topk(ratio=0.02)

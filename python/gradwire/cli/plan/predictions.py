@@ -79,7 +79,7 @@ def _plain(row: Row) -> dict[str, Any]:
     pays = row.pays
     return {
         "method": row.method.name,
-        "exchange": type(row.method.exchange).__name__,
+        "exchanges": [type(each.method.exchange).__name__ for each in row.predictions],
         "step_seconds": [each.step for each in row.predictions],
         "exposed_seconds": [each.exposed for each in row.predictions],
         "sent_bytes": [each.sent for each in row.predictions],
@@ -131,13 +131,17 @@ def plan(
     scenario: Scenario, names: Sequence[str], codecs: dict[str, Codec], calibration: Calibration
 ) -> Plan:
     """Predict plain DDP and these codecs; a ValueError if the calibration has not all of them."""
+    costs = dict(calibration.codecs)
     for name, codec in codecs.items():
-        known = calibration.codecs.get(name)
-        if known is not None and known.codec != codec:
+        if (known := costs.get(name)) is None:
+            continue
+        if _measured(known.codec) != _measured(codec):
             raise ValueError(
                 f"the calibration has {known.codec!r} as {name!r}, not {codec!r}: give the --ratio "
                 "it was made with, or leave out --calibration"
             )
+        costs[name] = dataclasses.replace(known, codec=codec)
+    calibration = dataclasses.replace(calibration, codecs=costs)
     networks = [
         Network(each, scenario.link, scenario.node_size, scenario.inside) for each in scenario.ranks
     ]
@@ -153,6 +157,12 @@ def plan(
         method = dataclasses.replace(compressed(preset, calibration, exchange), name=name)
         rows.append(_row(scenario, method, networks, dense))
     return Plan(scenario, tuple(rows))
+
+
+def _measured(codec: Codec) -> dict[str, Any]:
+    """Return what a calibration depends on: all but how ranks combine frames."""
+    config = codec.get_config()
+    return config if codec.exchange.needs_whole_tensor else config | {"exchange": None}
 
 
 def _row(

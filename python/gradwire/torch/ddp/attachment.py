@@ -37,9 +37,10 @@ def attach(
     """Compress the gradients of a DDP model. A collective: call it on every rank.
 
     From the next backward pass on, each bucket is exchanged compressed, overlapping the backward
-    pass: as one all-gather of frames instead of an all-reduce, or as the codec's exchange
-    specifies. All ranks decode the same bytes in the same order, so replicas stay bit-identical.
-    What is not sent stays in a residual, one per parameter and rank, and is sent later.
+    pass: as one all-gather of frames instead of an all-reduce, from eight ranks on through owners
+    of ranges, or as the codec's exchange specifies. All ranks decode the same bytes in the same
+    order, so replicas stay bit-identical. What is not sent stays in a residual, one per parameter
+    and rank, and is sent later.
 
     Parameters
     ----------
@@ -117,18 +118,19 @@ def attach(
         The optimizer costs accuracy with this codec, lacks parameters that are to be trained, or
         there is none to be checked.
     RuntimeWarning
-        Nothing is compressed: there is one rank, or no parameter to which a codec applies. Later,
-        if the schedule waits for `Handle.epoch`, which is not called.
+        Nothing is compressed: there is one rank, or no parameter to which a codec applies. Or
+        frames bring each rank more than a dense all-reduce would: what helps is said. Later, if
+        the schedule waits for `Handle.epoch`, which is not called.
 
     Notes
     -----
     `attach` makes two process groups, one for buckets and one for messages between steps, and a
-    third one for exchanges that sum on the wire, as from three ranks on with ``"auto"``. Messages
-    go over Gloo. Frames do too, unless CUDA kernels encode and the given group moves tensors of the
-    GPU, as NCCL does: then they go over the same backend, from GPU to GPU. If the model spans only
-    some of the ranks, the other ranks must make the same number of groups at the same time, for
-    example with ``new_group([rank], use_local_synchronization=True)``, because torch names groups
-    by a counter.
+    third one for exchanges that sum: by default from eight ranks on
+    (`gradwire.exchange.ByRanks`), with ``"auto"`` from three. Messages go over Gloo. Frames do too,
+    unless CUDA kernels encode and the given group moves tensors of the GPU, as NCCL does: then they
+    go over the same backend, from GPU to GPU. If the model spans only some of the ranks, the other
+    ranks must make the same number of groups at the same time, for example with
+    ``new_group([rank], use_local_synchronization=True)``, because torch names groups by a counter.
 
     Memory: two float32 buffers per compressed parameter, four with momentum or a second moment, and
     slots of compressed size. A memory with ``low_memory=True`` has half of that. It is written, and

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import torch
 
 from gradwire.torch.engine.backward import AutoControl
-from gradwire.torch.engine.config import Options, check_place
+from gradwire.torch.engine.config import Options, check_place, devices_of_kernels
 from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.engine import Engine, left_on_error
 from gradwire.torch.engine.handle import GradientSource, Handle
@@ -21,6 +21,7 @@ from gradwire.torch.engine.pairing import (
 from gradwire.torch.engine.parameter import make_slots
 from gradwire.torch.engine.scheduler import AutoScheduler, Scheduler
 from gradwire.torch.engine.sharding import Shard, shard_of
+from gradwire.torch.engine.traffic import excess
 from gradwire.torch.errors import warn
 from gradwire.torch.exchange import (
     AutoExchangeRouter,
@@ -29,7 +30,7 @@ from gradwire.torch.exchange import (
     HierarchicalExchange,
     build,
 )
-from gradwire.torch.transport import Hierarchy, RankTopology, Transport
+from gradwire.torch.transport import Hierarchy, ProcessGroups, RankTopology, Transport
 
 ShareOf = Callable[[str, torch.Tensor], Shard]
 """Returns what a rank is given of a parameter's gradient, which is summed inside its node."""
@@ -97,8 +98,14 @@ def attach_engine(
             warn_of_pairing(codec, optimizer)
             if optimizer is None:
                 break  # which is said once
-        if not options.adaptive and (idle := options.idle(parameters, place)):
-            warn(idle, RuntimeWarning)
+        if not options.adaptive:
+            sent = [(slot.codec, slot.numel) for slot in compressed.values()]
+            alone = isinstance(transport, ProcessGroups)  # nodes are still to be made
+            why = options.idle(parameters, place) or excess(
+                sent, engine.parts[0], place.nodes, divisible=engine.divisible, alone=alone
+            )
+            if why:
+                warn(why, RuntimeWarning)
         source.register()
     except BaseException:
         engine.abandon()  # a refused call must not leak threads or sockets
@@ -136,6 +143,15 @@ def _connect(
         messages = transport.make() if levels is None else levels.messages()
         facts = {**options.facts(named, sparse), **more, "carriers of frames": device_backends}
         facts["hierarchy"] = None if levels is None else (levels.nodes, levels.shares)
+        divisible = (
+            levels is None
+            and share_of is None
+            and hasattr(messages, "all_to_all")
+            and not devices_of_kernels(named.values())
+        )
+        owned = divisible and not options.adaptive
+        parts = options.assignment.for_ranks(messages.size if owned else 1)
+        facts["exchange among these ranks"] = ", ".join(map(repr, parts))
         agree(messages, "attached", facts)
         frames = transport.make(device_backends)
         transport.connect(frames, device_backends, named.values())
@@ -144,7 +160,7 @@ def _connect(
             exchange = AutoExchangeRouter(frames, transport.make(), device_backends)
         else:
             exchange = build(
-                options.assignment.exchange,
+                parts[0],
                 frames,
                 transport.make,
                 device_backends,
@@ -177,4 +193,6 @@ def _connect(
             confirm=confirm,
             peers=None if levels is None else frames,
             divides=levels is not None and share_of is None,
+            parts=[] if options.adaptive else parts,
+            divisible=divisible,
         )

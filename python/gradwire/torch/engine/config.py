@@ -57,12 +57,19 @@ def check_place(exchange: Exchange, tensors: Iterable[torch.Tensor], *, divides:
             f"{exchange!r} divides every bucket among all ranks, and the ranks of a node divide it "
             "already: use exchange=gradwire.exchange.AllGather(), or leave the hierarchy out"
         )
-    on = sorted({str(each.device) for each in tensors if backends.backend_for(each).name == "cuda"})
+    on = devices_of_kernels(tensors)
     if on and not exchange.on_device:
         raise ValueError(
             f"{exchange!r} merges on the host, and residuals of parameters on {', '.join(on)} are "
             "on the device: use exchange=gradwire.exchange.AllGather(), or LeaderIndices()"
         )
+
+
+def devices_of_kernels(tensors: Iterable[torch.Tensor]) -> list[str]:
+    """Return the devices whose kernels encode some of these tensors, and keep their residuals."""
+    return sorted(
+        {str(each.device) for each in tensors if backends.backend_for(each).name == "cuda"}
+    )
 
 
 def check_memory(codec: Codec, *, whole: bool = True) -> None:
@@ -132,6 +139,17 @@ class Assignment:
             if fnmatch.fnmatchcase(name, pattern):
                 return codec
         return None
+
+    def for_ranks(self, ranks: int) -> list[Exchange]:
+        """Return what the exchange is among so many ranks: several only where owners do both."""
+        found = list(
+            dict.fromkeys(
+                each.exchange.for_ranks(ranks, each.sparsify, each.quantize, each.memory)
+                for each in self.codecs
+            )
+        )
+        together = len(found) == 1 or all(each.divides for each in found)
+        return found if together else self.for_ranks(1)
 
     def check(self, names: Iterable[str]) -> None:
         """Raise a ValueError if a pattern matches no parameter: it is mistyped."""

@@ -5,9 +5,10 @@ import functools
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
+from gradwire.exchange import Exchange as Part
 from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.errors import ExchangeError
@@ -23,7 +24,9 @@ class Engine:
     Nothing that these threads refer to may refer to the engine, which would never be collected.
 
     ``peers`` is a channel of the ranks with this rank's share, which is free between steps; None if
-    every rank is a node. ``divides`` tells that the exchange divides every bucket in a node.
+    every rank is a node. ``divides`` tells that the exchange divides every bucket in a node, and
+    ``parts`` what it is of codecs among these ranks; empty where that changes. ``divisible`` tells
+    that buckets can be divided among all ranks.
     """
 
     def __init__(
@@ -38,6 +41,8 @@ class Engine:
         confirm: Callable[[BaseException | None], None] | None = None,
         peers: Channel | None = None,
         divides: bool = False,
+        parts: Sequence[Part] = (),
+        divisible: bool = False,
     ) -> None:
         self.exchange = exchange
         self.control = control
@@ -45,6 +50,7 @@ class Engine:
         self.rank, self.size = place.rank, place.size
         self.peers = peers
         self.divides = divides
+        self.parts, self.divisible = parts, divisible
         self.pipeline = ExchangePipeline(exchange, scaled=scaled, whole=whole, confirm=confirm)
         self._release = functools.partial(_release, self.pipeline, exchange, control, transport)
         self._finalizer = weakref.finalize(self, self._release)

@@ -532,6 +532,7 @@ class Handle:
                 self._counters,
                 self._engine.exchange.device_backends,
                 self.step,
+                exchange=", ".join(map(repr, self._engine.parts)),
                 residuals=residuals,
                 decision=self._options.idle(slots, self._place) if auto is None else auto.reason,
                 schedule=self._scheduler.place,

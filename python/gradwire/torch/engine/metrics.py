@@ -212,6 +212,7 @@ def build_report(
     device_backends: Mapping[str, str],
     step: int,
     *,
+    exchange: str,
     residuals: bool,
     decision: str,
     schedule: str,
@@ -219,8 +220,8 @@ def build_report(
     """Return a report on these parameters, whose counters come in the same order.
 
     The norms of residuals are computed if asked for, which reads each of them once. ``codec`` is
-    what was attached, and ``decision`` and ``schedule`` say why buckets are averaged as they are,
-    and where the schedule is.
+    what was attached, ``exchange`` how its frames go among these ranks, and ``decision`` and
+    ``schedule`` say why buckets are averaged as they are, and where the schedule is.
     """
     parameters = list(parameters)
     norms = [
@@ -237,6 +238,7 @@ def build_report(
         state_bytes=sum(each.nbytes for each in parameters),
         parameters=tuple(map(_describe, parameters, counters.all(), norms)),
         timeline=timeline(times.recent),
+        exchange=exchange,
         decision=decision,
         schedule=schedule,
     )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gradwire import _validate
 from gradwire._auto import ladder
 from gradwire._codec import Codec
+from gradwire.exchange import AllGather
 from gradwire.exchange.owners import Owners
 from gradwire.schedule import Accordion, BySteps, Constant, Schedule, recommended
 from gradwire.schedule.base import with_ratio
@@ -284,10 +285,18 @@ class Scheduler:
         config = saved["config"]
         counted = isinstance(config, Mapping) and config.get("kind") == BySteps.kind
         told = _validate.boolean("told", saved.get("told", epoch > 0 and not counted))
-        if config != json.loads(json.dumps(self.schedule.get_config())):
+        own = json.loads(json.dumps(self.schedule.get_config()))
+        if _without_exchanges(config) != _without_exchanges(own):
             return self._computed(replace(self._at, epoch=epoch, lr=lr, told=told))
         at = Position(epoch, lr, critical, norms, told, self._at.chosen, measured=measured)
         return self._computed(at)
+
+
+def _without_exchanges(config: Any) -> Any:
+    """Return a schedule's configuration without the exchanges of its codecs."""
+    if not isinstance(config, Mapping):
+        return config
+    return {key: _without_exchanges(each) for key, each in config.items() if key != "exchange"}
 
 
 class AutoScheduler(Scheduler):
@@ -354,8 +363,8 @@ class AutoScheduler(Scheduler):
         ratio, codec = position.chosen.ratios[name], self._codecs[name]
         if ratio is None:
             return None
-        if name in position.chosen.owned and self._owners is not None:
-            codec = replace(codec, exchange=self._owners)
+        owners = self._owners if name in position.chosen.owned else None
+        codec = replace(codec, exchange=owners or AllGather())
         if hasattr(codec.sparsify, "ratio"):
             codec = with_ratio(codec, ratio)
         return self._schedules[name].codec_at(codec, position.epoch)

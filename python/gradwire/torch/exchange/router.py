@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from gradwire.exchange import AllGather, AllReduce, LowRank
+from gradwire.exchange import AllGather, AllReduce, ByRanks, LowRank
 from gradwire.exchange import Exchange as Part
 from gradwire.exchange.owners import Owners
 from gradwire.torch.engine.metrics import StepTimes
@@ -31,9 +31,11 @@ def build(
     """Return the object that carries out an exchange; see `ExchangeBase`.
 
     The channel takes tensors of the CPU and where frames are. What ``another`` makes, as a
-    collective, takes those of the CPU. Only an `AllGather` postpones. Raises a ValueError if the
-    channel cannot do what the exchange needs.
+    collective, takes those of the CPU. Only an `AllGather` postpones, which a `ByRanks` is here.
+    Raises a ValueError if the channel cannot do what the exchange needs.
     """
+    if isinstance(part, ByRanks):
+        part = AllGather()
     if isinstance(part, AllGather):
         kind = DeferredAllGather if postpones else AllGatherExchange
         return kind(channel, device_backends, check_result=check_result, mean=part.mean)
