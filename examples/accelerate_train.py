@@ -9,11 +9,10 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from torch import nn
+from torch.optim import AdamW
 from torch.utils.data import DataLoader, TensorDataset
 
-import gradwire
 from gradwire.torch.accelerate import attach
-from gradwire.torch.optim import AdamW
 
 folder, epochs = Path(sys.argv[1]), int(sys.argv[2])
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, mixed_precision="bf16")
@@ -23,7 +22,7 @@ loader = DataLoader(TensorDataset(inputs, inputs[:, :10].argmax(1)), batch_size=
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
 optimizer = AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-handle = attach(accelerator, model, gradwire.adam(ratio=0.01), optimizer=optimizer)
+handle = attach(accelerator, model, optimizer=optimizer)
 
 saved = sorted(each.parent for each in folder.glob("epoch-*/custom_checkpoint_0.pkl"))  # whole
 if saved:

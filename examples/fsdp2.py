@@ -7,12 +7,12 @@ import sys
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import nn, optim
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import gradwire
-from gradwire.torch import fsdp, optim
+from gradwire.torch import fsdp
 
 dist.init_process_group("gloo")
 ranks_per_node = int(sys.argv[1])

@@ -8,11 +8,11 @@ import sys
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import nn, optim
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.torch import ddp, optim
+from gradwire.torch import ddp
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()

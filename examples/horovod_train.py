@@ -5,10 +5,9 @@ horovodrun -np 2 --gloo python examples/horovod_train.py
 
 import horovod.torch as hvd
 import torch
-from torch import nn
+from torch import nn, optim
 
-import gradwire
-from gradwire.torch import horovod, optim
+from gradwire.torch import horovod
 
 hvd.init()
 torch.manual_seed(hvd.rank())
@@ -18,9 +17,7 @@ model = nn.Sequential(
 optimizer = optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
 
 # This is all that compression needs: with Horovod's own, it is hvd.DistributedOptimizer(...).
-optimizer = horovod.DistributedOptimizer(
-    optimizer, model.named_parameters(), codec=gradwire.adam(ratio=0.01)
-)
+optimizer = horovod.DistributedOptimizer(optimizer, model.named_parameters())
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
 centres = torch.randn(10, 64, generator=torch.Generator().manual_seed(1))

@@ -2,10 +2,8 @@
 
 import lightning.pytorch as pl
 import torch
-from torch import nn
+from torch import nn, optim
 
-import gradwire
-from gradwire.torch import optim
 from gradwire.torch.lightning import Compress
 
 
@@ -21,7 +19,7 @@ class Classifier(pl.LightningModule):
         return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return the optimizer that the codec takes."""
+        """Return the optimizer, by which Compress chooses its codec."""
         return optim.AdamW(self.parameters(), lr=2e-3)
 
 
@@ -30,7 +28,7 @@ if __name__ == "__main__":
     targets = torch.randint(10, (2048,))
     inputs = torch.randn(10, 64)[targets] + torch.randn(2048, 64)
     rows = torch.utils.data.TensorDataset(inputs, targets)
-    compress = Compress(gradwire.adam(ratio=0.01))
+    compress = Compress()
     trainer = pl.Trainer(
         accelerator="cpu", strategy="ddp", devices=2, max_epochs=2, callbacks=[compress]
     )

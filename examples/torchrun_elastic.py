@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import nn, optim
 from torch.distributed.checkpoint import load, save, state_dict
 
 import gradwire
-from gradwire.torch import ddp, optim
+from gradwire.torch import ddp
 
 folder, steps, first = Path(sys.argv[1]), int(sys.argv[2]), 0
 dist.init_process_group("gloo")

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import nn, optim
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.torch import ddp, optim
+from gradwire.torch import ddp
 
 
 def main() -> None:

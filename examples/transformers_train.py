@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
-import gradwire
-from gradwire.torch.transformers import Compress, adamw
+from gradwire.torch.transformers import Compress
 
 folder, steps = Path(sys.argv[1]), int(sys.argv[2])
 config = LlamaConfig(
@@ -25,12 +24,11 @@ texts = (starts + torch.arange(32)) % 256
 arguments = TrainingArguments(
     str(folder), max_steps=steps, save_steps=20, logging_steps=10, learning_rate=2e-3, use_cpu=True
 )
-compress = Compress(gradwire.adam(ratio=0.01))
+compress = Compress()
 trainer = Trainer(
     LlamaForCausalLM(config),
     arguments,
     train_dataset=[{"input_ids": text, "labels": text} for text in texts],
-    optimizer_cls_and_kwargs=adamw(arguments),
     callbacks=[compress],
 )
 trainer.train(resume_from_checkpoint=any(folder.glob("checkpoint-*")))

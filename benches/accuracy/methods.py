@@ -1,7 +1,7 @@
 """The methods under comparison: a codec and the optimizer that it is used with."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import gradwire
@@ -18,9 +18,8 @@ WARM_UP = recommended(gradwire.adam(0.01))
 class Method:
     """A codec, or None to send everything, and an optimizer: "adamw" or "sgd".
 
-    The optimizer is of `gradwire.torch.optim` if the codec computes steps, else of torch. A tenth
-    of the run is an epoch of the schedule, unless it counts steps. Without a codec, ``half`` sends
-    everything in bfloat16, as torch's hook does.
+    A tenth of the run is an epoch of the schedule, unless it counts steps. Without a codec,
+    ``half`` sends everything in bfloat16, as torch's hook does.
     """
 
     codec: Codec | None = None
@@ -45,7 +44,8 @@ class Method:
 def config_of(codec: Codec) -> dict[str, Any]:
     """Return what determines a codec here: simulated ranks gather, however many there are."""
     exchange = codec.exchange.for_ranks(1, codec.sparsify, codec.quantize, codec.memory)
-    return replace(codec, exchange=exchange).get_config()
+    memory = codec.memory.for_optimizer({})  # the options of all optimizers here
+    return codec.replace(exchange=exchange, memory=memory).get_config()
 
 
 METHODS: dict[str, Method] = {

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from benches.harness.tasks import share_of_rate
 from gradwire import Codec, NonFiniteError
 from gradwire.schedule import BySteps
-from gradwire.torch.optim import SGD, AdamW
+from gradwire.torch.optim import adapt
 
 from .averages import Dense, Exchanged
 from .flat import Flat
@@ -41,7 +41,7 @@ class Task(Protocol):
 class Stepper:
     """Average gradients, dense or with a codec, and give them to an optimizer.
 
-    A codec that corrects momentum or sends updates gets the optimizer of `gradwire.torch.optim`,
+    A codec that corrects momentum or sends updates gets an optimizer that `adapt` has told of it,
     and the learning rate before each step, as from `gradwire.torch.ddp.attach`. Its schedule
     changes it with the epochs of the run.
     """
@@ -115,8 +115,8 @@ def _optimizer(method: Method, flat: Flat, average: Tensor) -> torch.optim.Optim
         {"params": [dense]},
     ]
     if method.optimizer == "sgd":
-        return SGD(divided, lr=0.0, **options)
-    return AdamW(divided, lr=0.0, fused=True, **options)
+        return adapt(torch.optim.SGD(divided, lr=0.0, **options))
+    return adapt(torch.optim.AdamW(divided, lr=0.0, fused=True, **options))
 
 
 @dataclass

@@ -20,39 +20,27 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from benches.harness.tasks import share_of_rate
 from gradwire._codec import Codec
 from gradwire.memory import AdamCorrection, MomentumCorrection
-from gradwire.torch import optim
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """An optimizer and its options, but for the learning rate: "adamw" or "sgd".
-
-    ``own``: of `gradwire.torch.optim` rather than of torch.
-    """
+    """An optimizer and its options, but for the learning rate: "adamw" or "sgd"."""
 
     kind: str
-    own: bool
     options: Mapping[str, Any]
 
     def optimizer(
         self, parameters: Iterable[torch.nn.Parameter], learning_rate: float
     ) -> torch.optim.Optimizer:
-        made: Any
-        options = dict(self.options)
         if self.kind == "sgd":
-            made = optim.SGD if self.own else torch.optim.SGD
-        else:
-            made = optim.AdamW if self.own else torch.optim.AdamW
-            options["fused"] = True  # nobody who looks at the time of a step does without
-        optimizer: torch.optim.Optimizer = made(parameters, lr=learning_rate, **options)
-        return optimizer
+            return torch.optim.SGD(parameters, lr=learning_rate, **self.options)
+        # Nobody who looks at the time of a step does without the fused kernel.
+        return torch.optim.AdamW(parameters, lr=learning_rate, fused=True, **self.options)
 
     def __str__(self) -> str:
-        own = "gradwire " if self.own else ""
         if self.kind == "sgd":
-            return f"{own}SGD({self.options['momentum']:g})"
-        # With gradwire's, parameters that are sent dense alone have a first moment.
-        return f"{own}AdamW({', '.join(f'{beta:g}' for beta in self.options['betas'])})"
+            return f"SGD({self.options['momentum']:g})"
+        return f"AdamW({', '.join(f'{beta:g}' for beta in self.options['betas'])})"
 
 
 def scheduled(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
@@ -67,19 +55,20 @@ def recipe_for(usual: str, codec: Codec | None) -> Recipe:
     """
     memory = None if codec is None else codec.memory
     if isinstance(memory, AdamCorrection):
-        return Recipe("adamw", True, {"betas": (0.9, memory.beta2), "eps": memory.eps})
+        usual_memory = memory.for_optimizer({})
+        return Recipe("adamw", {"betas": (0.9, usual_memory.beta2), "eps": usual_memory.eps})
     if isinstance(memory, MomentumCorrection):
-        options = {"momentum": memory.momentum, "nesterov": memory.nesterov}
-        return Recipe("sgd", True, options)
+        of_sgd = memory.for_optimizer({})
+        return Recipe("sgd", {"momentum": of_sgd.momentum, "nesterov": of_sgd.nesterov})
     # Error feedback sends gradients late and as sums, which acts as momentum. A moment of the
     # optimizer would average these sums once more.
     feedback = memory is not None and memory.keeps
     if usual == "sgd":
         late = feedback and codec is not None and codec.sparsify.selects
-        return Recipe("sgd", False, {"momentum": 0.0 if late else 0.9})
+        return Recipe("sgd", {"momentum": 0.0 if late else 0.9})
     # A first moment costs one bit per entry as much as a sparse codec: 2.32 instead of 2.16 on the
     # text after 300 steps, with `onebit` at a rate of 0.002.
-    return Recipe("adamw", False, {"betas": (0.0 if feedback else 0.9, 0.999)})
+    return Recipe("adamw", {"betas": (0.0 if feedback else 0.9, 0.999)})
 
 
 FILE = Path(__file__).with_name("rates.json")

@@ -20,7 +20,8 @@ from gradwire.cost import calibrate
 from gradwire.exchange import ReduceScatter
 from gradwire.presets import PRESETS
 from gradwire.schedule import Constant
-from gradwire.torch import cost, ddp, optim
+from gradwire.torch import cost, ddp
+from gradwire.torch.optim import adapt
 
 LAYERS, WIDTH, BATCH, BUCKET_MB = 8, 1024, 64, 8.0
 NUMEL = LAYERS * WIDTH**2
@@ -61,7 +62,7 @@ def by_hand(ranks: int) -> dict[str, gradwire.Codec]:
 class Loop:
     """A model that trains with a codec, or with one of `DENSE`, "auto", or "": no exchange.
 
-    The optimizer is SGD, or gradwire's AdamW where the codec needs it or ``adam`` asks for it.
+    The optimizer is SGD, or AdamW where the codec needs it or ``adam`` asks for it.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Loop:
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(parameters, lr=1e-3)
         options: dict[str, Any] = {}
         if adam or updates:  # steps are sent, which no other optimizer applies
-            self.optimizer = optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
             options = {"optimizer": self.optimizer, "schedule": Constant()}
         if method == "bf16":
             self.model.register_comm_hook(None, half_hook)
@@ -170,7 +171,7 @@ class Commands:
             self.plain = Loop("")
         loop = self.plain
         group = {"params": list(loop.model.parameters()), "corrected": True}
-        applier = optim.AdamW([group], lr=1e-3)
+        applier = adapt(torch.optim.AdamW([group], lr=1e-3))
         rest, applied = list[float](), list[float]()
         for _ in range(PROFILED):
             for optimizer, taken in ((loop.optimizer, rest), (applier, applied)):

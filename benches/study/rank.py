@@ -21,7 +21,7 @@ from benches.compare.contestants import POWER, power_state
 from benches.harness.rank_process import form_group
 from benches.harness.tasks import half_hook
 from gradwire.schedule import Constant
-from gradwire.torch import ddp, optim
+from gradwire.torch import ddp
 
 from . import plan
 
@@ -98,9 +98,9 @@ class Loop:
             module, bucket_cap_mb=whole, gradient_as_bucket_view=True
         )
         codec = plan.CODECS.get(method)
-        updates = codec is not None and codec.memory.updates
-        kind: Any = optim.AdamW if updates else torch.optim.AdamW
-        self.optimizer = kind(self.model.parameters(), lr=RATE, fused=True, **ADAMW)
+        self.updates = codec is not None and codec.memory.updates
+        options: dict[str, Any] = {"lr": RATE, "fused": True, **ADAMW}
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), **options)
         self.handle: Any = None
         if method == plan.NONE:
             self.model.register_comm_hook(None, debugging_hooks.noop_hook)
@@ -146,7 +146,7 @@ class Commands:
             loop = Loop(self._task.model(0), method, bucket)
             for _ in range(WARM):
                 loop.step(self._task, self._batches[0])
-            if section == plan.LARGE and type(loop.optimizer) is torch.optim.AdamW:
+            if section == plan.LARGE and not loop.updates:
                 _share(loop.optimizer, states)
             self._loops[name] = loop
 

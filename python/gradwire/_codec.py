@@ -124,6 +124,7 @@ class Codec(Part):
     def _compiled(self) -> _native.Codec:
         """Return the compiled codec, which calls the parts that are written in Python."""
         config = self.get_config()
+        config["memory"] = self.memory.for_optimizer({}).get_config()
         values, indices = None, None
         if isinstance(self.sparsify, extension.Sparsifier):
             config["sparsify"] = {"kind": "custom", "name": self.sparsify.kind}

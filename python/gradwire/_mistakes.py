@@ -1,5 +1,6 @@
 """Words for calls and names that are mistaken in ways that are known."""
 
+import dis
 import functools
 import inspect
 import sys
@@ -67,8 +68,8 @@ def former_names(module: str, now: Mapping[str, str]) -> Callable[[str], NoRetur
         caller = sys._getframe(1)
         while caller.f_code.co_name == "__getattr__" and caller.f_back is not None:
             caller = caller.f_back
-        # `from package import name` turns an AttributeError into one of its own, without the words.
-        if caller.f_code.co_name == "_handle_fromlist":
+        # `from module import name` turns an AttributeError into one of its own, without the words.
+        if caller.f_code.co_code[caller.f_lasti] == dis.opmap["IMPORT_FROM"]:
             raise ImportError(told, name=module)
         raise AttributeError(told)
 

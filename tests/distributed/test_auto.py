@@ -184,7 +184,7 @@ def test_what_does_not_go_with_it_is_refused_by_name(two: Ranks):
         "TypeError: grad_scaler= takes a torch.amp.GradScaler or None",
         "ValueError: rank 1 and rank 0 attached with different codec",
         'ValueError: min_ratio= bounds what "auto" may choose',
-        "TypeError: attach.. takes a gradwire.Codec",
+        "ValueError: unknown codec .automatic.; choose from",
         "ValueError: .* does not go with skip_all_reduce_unused_params, which hides",
         "ValueError: regroup.. does not go with",
     ]

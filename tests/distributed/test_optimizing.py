@@ -165,7 +165,7 @@ def test_another_optimizer_than_the_attached_one_is_refused_at_its_first_step(
 ) -> None:
     first, second = two.run("claims.another", kind=kind)
     assert first == second
-    own = {"momentum": "gradwire.torch.optim.SGD", "adam": "gradwire.torch.optim.AdamW"}
+    own = {"momentum": "torch.optim.SGD", "adam": "torch.optim.AdamW"}
     for what, name in (
         ("anew", own.get(kind, "torch.optim.SGD")),
         ("of torch", "torch.optim.Adam"),

@@ -52,7 +52,7 @@ def surroundings() -> dict[str, Any]:
     """Return what a guide may use without saying where it comes from."""
     torch.manual_seed(0)
     model = DistributedDataParallel(network())
-    optimizer = gradwire.torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     codec = gradwire.adam(ratio=0.1)
     return {
         "torch": torch,
@@ -78,7 +78,7 @@ def of_a_gan() -> dict[str, Any]:
     """Return a generator, a discriminator that is attached, and batches for them."""
     generator = DistributedDataParallel(nn.Linear(8, 64))
     discriminator = DistributedDataParallel(network())
-    optimizer = gradwire.torch.optim.AdamW(discriminator.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(discriminator.parameters(), lr=1e-3)
     return {
         "generator": generator,
         "discriminator": discriminator,

@@ -16,10 +16,6 @@ import torch
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
 
-import gradwire.torch.ddp
-import gradwire.torch.diloco
-import gradwire.torch.fsdp
-import gradwire.torch.optim  # noqa: F401
 from tests.torchrun import launch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

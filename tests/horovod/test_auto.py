@@ -163,7 +163,6 @@ REFUSED = {
     "a codec": 'ValueError: min_ratio= bounds what "auto" may choose',
     "ranks differ": "ValueError: rank 1 and rank 0 attached with different codec",
     "some with a codec": "ValueError: rank 1 and rank 0 attached with different auto",
-    "two of Adam": 'ValueError: "auto" takes one codec for all parameter groups',
 }
 
 

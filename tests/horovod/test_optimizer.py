@@ -64,7 +64,7 @@ REFUSED = {
     "name missing": "ValueError: named_parameters= lacks 1 parameters",
     "name twice": "ValueError: names of parameters must be unique",
     "no names": "TypeError: named_parameters= takes pairs",
-    "no AdamW": "ValueError: .*use gradwire.torch.optim.AdamW",
+    "no AdamW": "ValueError: .*use torch.optim.AdamW",
     "a model": "TypeError: named_parameters= takes pairs.*got a Linear in place of a pair",
     "groups of one": "TypeError: groups= must consist of lists.*got a Parameter",
     "seconds": r"TypeError: timeout= takes a datetime.timedelta.*got 30 \(int\)",

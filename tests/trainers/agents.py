@@ -19,8 +19,6 @@ import torch.distributed.checkpoint
 import torch.distributed.checkpoint.state_dict
 import torch.nn.modules.module as modules
 
-import gradwire.torch.ddp
-import gradwire.torch.optim  # noqa: F401
 from tests.torchrun import launch
 from tests.trainers import nodes
 from tests.trainers.example import run_example

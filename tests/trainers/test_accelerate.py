@@ -12,13 +12,9 @@ from tests.distributed.ranks import Ranks
 pytest.importorskip("accelerate", reason="these tests need Accelerate")
 
 CASES: dict[str, dict[str, Any]] = {
-    "adam": {"codec": "gradwire.adam(ratio=0.02)"},
-    "adam, accumulated, bf16": {
-        "codec": "gradwire.adam(ratio=0.02)",
-        "accumulate": 2,
-        "precision": "bf16",
-    },
-    "adam, clipped": {"codec": "gradwire.adam(ratio=0.02)", "accumulate": 2, "clip": 0.05},
+    "AdamW": {},
+    "AdamW, accumulated, bf16": {"accumulate": 2, "precision": "bf16"},
+    "AdamW, clipped": {"accumulate": 2, "clip": 0.05},
     "topk, scaler": {"codec": "gradwire.topk(ratio=0.02)", "scaler": True, "sgd": True},
 }
 
@@ -44,6 +40,15 @@ def test_a_codec_that_sends_everything_trains_as_without(
 ) -> None:
     for plain, compressed in hugging_face(2).run("accelerate.dense", **options):
         assert plain == compressed
+
+
+def test_with_a_loss_scaler_updates_are_those_without(
+    hugging_face: Callable[[int], Ranks],
+) -> None:
+    first, second = hugging_face(2).run("accelerate.scaled")
+    assert first == second
+    plain, scaled = first
+    assert plain == scaled
 
 
 def test_a_step_with_an_infinite_gradient_on_one_rank_is_skipped_on_all(
@@ -96,7 +101,9 @@ def test_mistakes_are_told(hugging_face: Callable[[int], Ranks], tmp_path: Path)
             "TypeError: attach() takes the model that accelerator.prepare()" in said["not prepared"]
         )
         assert "2 ranks cannot be divided into nodes of 3" in said["nodes"]
-        assert "use gradwire.torch.optim.AdamW(" in said["other optimizer"]
+        assert "TypeError: attach(model) needs optimizer=" in said["no optimizer"]
+        assert "use torch.optim.AdamW(" in said["other optimizer"]
+        assert "has none of the 8 parameters of the model" in said["other model"]
         assert "pass the optimizer inside it, .optimizer" in said["plain attach"]
         assert "ValueError: sync_each_batch=True exchanges every pass" in said["every pass"]
         assert said["one process"].startswith("None RuntimeWarning: there is one process")

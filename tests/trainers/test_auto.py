@@ -51,7 +51,8 @@ class TestLightning:
             'bounds what "auto" may choose',
             "min_numel",
             "configure_optimizers() returns 2",
-            "gradient_clip_val=0.1 would clip",
+            'leave optimizer="auto"',
+            'bounds what "auto" may choose',
         ]
         for text, part in zip(said, expected, strict=True):
             assert text.startswith("ValueError"), text
@@ -112,5 +113,5 @@ class TestTransformers:
 
     def test_mistakes_are_refused(self, two: Ranks, tmp_path: Path) -> None:
         said = agreed(two.run("auto_hugging_face.mistakes", folder=str(tmp_path)))
-        for text, part in zip(said, ("min_ratio", "max_grad_norm=0.0", "hierarchy="), strict=True):
+        for text, part in zip(said, ("min_ratio", "hierarchy="), strict=True):
             assert part in text

@@ -73,6 +73,16 @@ def test_a_run_resumes_bit_for_bit_also_with_other_ranks(
             assert found[f"{policy}, trained"] == results[0][f"{policy}, trained"]
 
 
+def test_dense_checkpoints_go_in_and_out(two: Ranks, tmp_path: Path) -> None:
+    first, second = two.run("lightning.crossed", folder=str(tmp_path))
+    assert first == second
+    (text,) = first["coded", "said"]
+    assert "dense.ckpt has no residuals" in text
+    assert first["steps"] == {24}  # of second moments: half of them dense
+    assert first["back", "said"] == []
+    assert first["back", "held"] == ({24}, 8)
+
+
 def test_figures_are_logged_and_each_fit_has_a_handle(two: Ranks, tmp_path: Path) -> None:
     for rank, found in enumerate(two.run("lightning.logged", folder=str(tmp_path))):
         # A metric that never falls below that of the first epoch ends the fit after the second.
@@ -88,11 +98,11 @@ def test_figures_are_logged_and_each_fit_has_a_handle(two: Ranks, tmp_path: Path
     assert all(float(row["gradwire/compression"]) > 5.0 for row in rows)
 
 
-def test_gradients_are_clipped_before_they_are_exchanged(two: Ranks) -> None:
-    first, second = two.run("lightning.clipped")
+def test_one_line_trains_as_a_loop_that_clips_or_scales_by_itself(two: Ranks) -> None:
+    first, second = two.run("lightning.one_line")
     assert first == second
-    trained, looped = first
-    assert trained == looped
+    for name, (trained, looped) in first.items():
+        assert trained == looped, name
 
 
 def test_what_cannot_work_is_refused_on_every_rank(two: Ranks, tmp_path: Path) -> None:
@@ -100,10 +110,11 @@ def test_what_cannot_work_is_refused_on_every_rank(two: Ranks, tmp_path: Path) -
     assert first == second
     assert "leave out ddp_comm_hook" in first["two hooks"]
     assert "2 optimizers: use one with several parameter groups" in first["two optimizers"]
-    assert "the optimizer is torch.optim.adamw.AdamW" in first["torch's AdamW"]
+    assert "configure_optimizers() returns 2: return one" in first["two optimizers, no codec"]
+    assert "the optimizer is torch.optim.RMSprop" in first["another optimizer"]
     assert "the precision plugin has a loss scaler" in first["a scaler"]
     assert "automatic_optimization = False" in first["by hand"]
-    assert "use gradwire.torch.optim.AdamW" in first["no pair"]
+    assert "use torch.optim.AdamW" in first["no pair"]
     assert "residuals of the checkpoint do not fit" in first["another codec"]
     assert "Compress(..., checkpoints=False)" in first["another codec"]
     assert "on rank 1 has" in first["not finite"]
@@ -122,6 +133,11 @@ def test_what_is_not_compressed_or_checked_is_warned_of(two: Ranks) -> None:
         assert "returns 2 optimizers, so Compress attaches none of them" in text
         assert found["two optimizers, known"] == []
         assert "Compress(codec, exchange_in_step=True)" in found["clipping"][0]
+        assert found["clipping first"] == []
+        (text,) = found["another optimizer"]
+        assert "torch.optim.RMSprop is not torch.optim.AdamW" in text
+        (text,) = found["a scaler"]
+        assert "loss scaler; that of bf16-mixed has none, so gradients are sent as" in text
         assert found["nothing"] == []
 
 

@@ -41,8 +41,33 @@ def test_training_resumes_bit_for_bit(
 def test_a_codec_that_sends_everything_trains_as_without(
     hugging_face: Callable[[int], Ranks], tmp_path: Path
 ) -> None:
-    for plain, compressed in hugging_face(2).run("transformers.dense", folder=str(tmp_path)):
-        assert plain == compressed
+    for found in hugging_face(2).run("transformers.dense", folder=str(tmp_path)):
+        assert found["plain"] == found["all sent"]
+
+
+@pytest.mark.full
+def test_with_a_trainers_defaults_it_trains_as_well_as_without(
+    hugging_face: Callable[[int], Ranks], tmp_path: Path
+) -> None:
+    first, second = hugging_face(2).run("transformers.suited", folder=str(tmp_path))
+    assert first == second
+    assert first["compressed"] < 1.1 * first["plain"] < 0.02  # losses, 4.2 in the first step
+    assert first["compression"] > 10
+
+
+def test_dense_checkpoints_go_in_and_out(
+    hugging_face: Callable[[int], Ranks], tmp_path: Path
+) -> None:
+    first, second = hugging_face(2).run("transformers.crossed", folder=str(tmp_path))
+    assert first == second
+    (text,) = first["coded", "said"]
+    assert "checkpoint-3 has no residuals" in text
+    assert first["steps"] == {6}  # of second moments: three of them dense
+    assert first["back", "said"] == []
+    assert first["back", "held"] == ({6}, first["parameters"])
+    dense, back = first["dense", "losses"], first["back", "losses"]
+    assert back[3] == dense[3]
+    assert back[-1] < back[3] - 0.2
 
 
 def test_training_again_goes_on_with_residuals_and_epochs(
@@ -84,17 +109,21 @@ def test_three_processes_continue_with_the_residuals_of_two(
 @pytest.mark.full
 def test_mistakes_are_told(hugging_face: Callable[[int], Ranks], tmp_path: Path) -> None:
     for said in hugging_face(2).run("transformers.mistakes", folder=str(tmp_path)):
-        assert "TypeError: attach() takes a gradwire.Codec" in said["no codec"]
-        assert "only gradwire.torch.optim.AdamW applies" in said["callback alone"]
-        assert (
-            "optimizer_cls_and_kwargs=gradwire.torch.transformers.adamw(args)"
-            in (said["callback alone"])
+        assert said["old name"] == (
+            "ImportError: gradwire.torch.transformers.adamw is now Trainer's own optimizer: leave "
+            "optimizer_cls_and_kwargs out"
         )
+        assert "TypeError: attach() takes a gradwire.Codec" in said["no codec"]
+        assert "only torch.optim.AdamW applies" in said["steps"]
+        assert 'Adafactor: set optim="adamw_torch"' in said["steps"]
+        assert said["other optimizer"].startswith(" PairingWarning: transformers.optimization.Ada")
+        assert "so gradients are sent as gradwire.float8()" in said["other optimizer"]
         assert said["topk"].startswith(" PairingWarning: torch.optim.AdamW has a first moment")
         assert "2 ranks cannot be divided into nodes of 3" in said["nodes"]
         assert "gradients are clipped before they are exchanged" in said["not exchanged"]
-        assert "gradwire.torch.optim.SGD, {...}" in said["not exchanged"]
+        assert 'set optim="adamw_torch" or "sgd"' in said["not exchanged"]
         assert "ValueError: with gradwire.memory.AdamCorrection()" in said["scaler"]
+        assert said["scaler, no codec"].startswith(" RuntimeWarning: fp16=True and max_grad_norm")
         assert said["not finite"].startswith("GradientError: the gradient of 'model.embed_tokens")
         assert said["after it"] == ""
         assert "ValueError: rank 1 cannot read its residuals" in said["a file is missing"]

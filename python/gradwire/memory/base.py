@@ -1,7 +1,8 @@
 """The base class of memories, and the memory that keeps nothing."""
 
 import dataclasses
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 from gradwire._part import Part
 
@@ -19,11 +20,24 @@ class Memory(Part):
     """What is decoded is an update, to be subtracted from the parameter as it is, and not a
     gradient: the optimizer's step was made here, at `gradwire.State.learning_rate`."""
     _KEPT_AS: ClassVar[tuple[str, ...]] = ()  # how it is kept, without effect on training
+    _OPTIMIZER_DEFAULTS: ClassVar[Mapping[str, Any]] = {}  # options of an optimizer, None here
 
     @property
     def undoable(self) -> bool:
         """Whether `gradwire.State.rollback` works."""
         raise NotImplementedError
+
+    def for_optimizer(self, options: Mapping[str, Any]) -> Self:
+        """Return the memory with the options that are None taken from those of an optimizer.
+
+        What the optimizer does not have, either, gets its usual value.
+        """
+        found = {
+            name: options.get(name, usual)
+            for name, usual in self._OPTIMIZER_DEFAULTS.items()
+            if getattr(self, name) is None
+        }
+        return dataclasses.replace(self, **found) if found else self
 
     def kept_as(self, other: "Memory") -> "Memory":
         """Return the same memory, kept in as many buffers and in the same dtype as another."""

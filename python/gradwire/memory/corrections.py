@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,8 +19,8 @@ class MomentumCorrection(Memory):
     ``v = v + u``, or with Nesterov's ``u = momentum * (u + g)`` and ``v = v + u + g``. Entries of
     ``v`` are sent and subtracted from it as the receiver decodes them.
 
-    The optimizer must not apply momentum again: what it receives is already a step. Use
-    `gradwire.torch.optim.SGD` with the same momentum, or an optimizer without.
+    The optimizer must not apply momentum again: what it receives is already a step. Attached, a
+    `torch.optim.SGD` does not; see `gradwire.torch.optim.adapt`.
 
     The state holds four float32 buffers of n elements, two pairs that swap on success. Every encode
     reads the tensor, ``u`` and ``v`` and writes ``u`` and ``v``; with ``clip`` it reads the tensor
@@ -27,10 +28,10 @@ class MomentumCorrection(Memory):
 
     Parameters
     ----------
-    momentum : float
-        0 <= momentum < 1.
-    nesterov : bool
-        Nesterov's momentum.
+    momentum : float, optional
+        0 <= momentum < 1. None is that of the optimizer that is attached, or else 0.9.
+    nesterov : bool, optional
+        Nesterov's momentum. None is as the attached optimizer has it, or else False.
     masking : bool
         Also set ``u`` to zero where entries were sent, so that stale momentum does not keep pushing
         (momentum factor masking).
@@ -45,8 +46,8 @@ class MomentumCorrection(Memory):
     Distributed Training", ICLR 2018, sections 3.2 (correction, clipping) and 3.3 (masking).
     """
 
-    momentum: float = 0.9
-    nesterov: bool = False
+    momentum: float | None = None
+    nesterov: bool | None = None
     masking: bool = True
     clip: float | None = None
     kind: ClassVar[str] = "momentum_correction"
@@ -54,10 +55,11 @@ class MomentumCorrection(Memory):
     corrects: ClassVar[bool] = True
     updates: ClassVar[bool] = False
     undoable: ClassVar[bool] = True
+    _OPTIMIZER_DEFAULTS: ClassVar[Mapping[str, Any]] = {"momentum": 0.9, "nesterov": False}
 
     def __post_init__(self) -> None:
-        self._check("momentum", _validate.positive, below=1)
-        _validate.boolean("nesterov", self.nesterov)
+        self._check_given("momentum", _validate.positive, below=1)
+        self._check_given("nesterov", _validate.boolean)
         _validate.boolean("masking", self.masking)
         self._check_given("clip", _validate.clip)
 
@@ -71,11 +73,11 @@ class AdamCorrection(Memory):
     and ``r = r + lr * g / (sqrt(v / (1 - beta2**t)) + eps)``. Entries of ``r`` are sent and
     subtracted from it as the receiver decodes them.
 
-    What is decoded is an update: subtract it from the parameter, without another learning rate.
-    `gradwire.torch.optim.AdamW` does, with decoupled weight decay. There is no first moment
-    (beta1 is 0): an entry that waits in ``r`` gathers steps as a momentum would. Selection compares
-    steps, so that every layer gets its share whatever the scale of its gradients, and ``v`` never
-    sees the spikes that sparse gradients arrive in.
+    What is decoded is an update: subtract it from the parameter, without another learning rate. An
+    attached `torch.optim.AdamW` or ``Adam`` does, with decoupled weight decay. There is no first
+    moment (beta1 is 0): an entry that waits in ``r`` gathers steps as a momentum would. Selection
+    compares steps, so that every layer gets its share whatever the scale of its gradients, and
+    ``v`` never sees the spikes that sparse gradients arrive in.
 
     The arithmetic is in float32, each operation rounded by itself. A second moment beyond float32
     stays the largest number there is, and one below the smallest normal number is 0. Neither makes
@@ -88,11 +90,12 @@ class AdamCorrection(Memory):
 
     Parameters
     ----------
-    beta2 : float
-        Decay of the second moment, 0 <= beta2 < 1.
-    eps : float
+    beta2 : float, optional
+        Decay of the second moment, 0 <= beta2 < 1. None is that of the optimizer that is attached,
+        or else 0.999.
+    eps : float, optional
         Added to the square root of the second moment; above 0 and a normal float32 (1.2e-38 at
-        least).
+        least). None is that of the attached optimizer, or else 1e-8.
     low_memory : bool
         Keep one buffer each of ``v`` and ``r`` instead of two, for the same frames and the same
         state, as `Residual` does. Every encode reads all three once more.
@@ -106,19 +109,20 @@ class AdamCorrection(Memory):
     with error feedback.
     """
 
-    beta2: float = 0.999
-    eps: float = 1e-8
+    beta2: float | None = None
+    eps: float | None = None
     low_memory: bool = False
     kind: ClassVar[str] = "adam_correction"
     keeps: ClassVar[bool] = True
     corrects: ClassVar[bool] = False
     updates: ClassVar[bool] = True
     _KEPT_AS: ClassVar[tuple[str, ...]] = ("low_memory",)
+    _OPTIMIZER_DEFAULTS: ClassVar[Mapping[str, Any]] = {"beta2": 0.999, "eps": 1e-8}
 
     def __post_init__(self) -> None:
-        self._check("beta2", _validate.positive, below=1)
-        self._check("eps", _validate.real)
-        if not float(np.finfo(np.float32).tiny) <= self.eps < math.inf:
+        self._check_given("beta2", _validate.positive, below=1)
+        self._check_given("eps", _validate.real)
+        if self.eps is not None and not float(np.finfo(np.float32).tiny) <= self.eps < math.inf:
             raise ValueError(f"eps must be above 0 and a normal float32, got {self.eps!r}")
         _validate.boolean("low_memory", self.low_memory)
 

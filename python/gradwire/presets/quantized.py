@@ -22,16 +22,16 @@ _DROP = NoMemory()
 def adam_onebit(
     *,
     scale: Literal["mean", "rms"] = "mean",
-    beta2: float = 0.999,
-    eps: float = 1e-8,
+    beta2: float | None = None,
+    eps: float | None = None,
     exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send one bit per entry of each rank's own Adam steps: its sign, and one magnitude for all.
 
-    What is decoded is an update and not a gradient: train with `gradwire.torch.optim.AdamW`, which
-    subtracts it. In the paper all ranks share the second moment of a dense warm-up, and send a
-    momentum. Here each rank keeps its own second moment up to date from the start, and sends the
-    step.
+    What is decoded is an update and not a gradient; attached, `torch.optim.AdamW` subtracts it, and
+    ``beta2`` and ``eps`` are the optimizer's unless they are given. In the paper all ranks share
+    the second moment of a dense warm-up, and send a momentum. Here each rank keeps its own second
+    moment up to date from the start, and sends the step.
 
     See `gradwire.quantize.SignScale` for ``scale``, the mean magnitude or the root mean square, and
     `gradwire.memory.AdamCorrection` for ``beta2`` and ``eps``.

@@ -44,18 +44,18 @@ _REDUCE = AllReduce()
 def adam(
     ratio: float = 0.01,
     *,
-    beta2: float = 0.999,
-    eps: float = 1e-8,
+    beta2: float | None = None,
+    eps: float | None = None,
     quantize: Quantizer = _HALF,
     indices: Indices = "auto",
     exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send the largest entries of each rank's own Adam steps; keep the rest for later.
 
-    What is decoded is an update and not a gradient: train with `gradwire.torch.optim.AdamW`, which
-    subtracts it. Attached without a schedule, it sends more in the first steps: see
-    `gradwire.schedule.recommended`. What rounding takes away stays in the residual. The composition
-    with exact top-k is this library's.
+    What is decoded is an update and not a gradient; attached, `torch.optim.AdamW` subtracts it, and
+    ``beta2`` and ``eps`` are the optimizer's unless they are given. Attached without a schedule, it
+    sends more in the first steps: see `gradwire.schedule.recommended`. What rounding takes away
+    stays in the residual. The composition with exact top-k is this library's.
 
     See `gradwire.sparsify.TopK` for ``ratio``, and `gradwire.memory.AdamCorrection` for ``beta2``
     and ``eps``.
@@ -138,8 +138,8 @@ def sidco(
 def dgc(
     ratio: float = 0.01,
     *,
-    momentum: float = 0.9,
-    nesterov: bool = False,
+    momentum: float | None = None,
+    nesterov: bool | None = None,
     masking: bool = True,
     clip: float | None = None,
     sample_ratio: float = 0.01,
@@ -149,8 +149,8 @@ def dgc(
 ) -> Codec:
     """Send the largest entries of the momentum-corrected gradient, found by sampling.
 
-    The codec applies the momentum: give `gradwire.torch.optim.SGD` the same ``momentum=``, which it
-    does not apply again. Warm up the ratio with `gradwire.schedule.WarmUp`.
+    The codec applies the momentum, by default that of the attached `torch.optim.SGD`, which then
+    does not apply it again. Warm up the ratio with `gradwire.schedule.WarmUp`.
 
     See `gradwire.sparsify.SampledTopK` for ``ratio`` and ``sample_ratio``, and
     `gradwire.memory.MomentumCorrection` for the options of momentum. ``clip`` applies to the norm

@@ -1,22 +1,21 @@
 """Gradient compression for programs that use Accelerate.
 
 >>> model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
->>> codec = gradwire.adam(ratio=0.01)
->>> handle = gradwire.torch.accelerate.attach(accelerator, model, codec, optimizer=optimizer)
+>>> handle = gradwire.torch.accelerate.attach(accelerator, model, optimizer=optimizer)
 
 The training loop does not change. See `attach` and ``docs/accelerate.md``.
 """
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, cast
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.memory import Memory
 from gradwire.torch import ddp
-from gradwire.torch.auto import AUTO, codec_for
+from gradwire.torch.auto import AUTO, Automatic, default_codec
 from gradwire.torch.checkpoint import files as rank_files
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.engine.config import Assignment, Codecs
@@ -44,7 +43,7 @@ _NOT_DDP = (
 def attach(
     accelerator: Accelerator,
     model: torch.nn.Module,
-    codec: Codecs | Literal["auto"],
+    codec: Codecs | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     *,
     policy: Policy = "sum-and-split",
@@ -61,7 +60,7 @@ def attach(
     accelerator : accelerate.Accelerator
     model : torch.nn.Module
         What ``accelerator.prepare`` returned.
-    codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
+    codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
         As in `gradwire.torch.ddp.attach`.
     optimizer : torch.optim.Optimizer, optional
         The optimizer of the model, prepared or not; as in `gradwire.torch.ddp.attach`.
@@ -116,7 +115,7 @@ def attach(
 def attach_prepared(
     accelerator: Accelerator,
     model: torch.nn.Module,
-    codec: Codecs | Literal["auto"],
+    codec: Codecs | Automatic | None,
     optimizer: torch.optim.Optimizer | None,
     *,
     stacklevel: int = 2,
@@ -143,13 +142,16 @@ def attach_prepared(
         return None
     while isinstance(optimizer, AcceleratedOptimizer):
         optimizer = optimizer.optimizer
+    if codec is None:
+        codec = default_codec(optimizer)
     # "auto" sees such passes, and does without a codec that sends updates.
-    computing = [] if codec == AUTO else computes(codec, optimizer)
+    computing = [] if codec == AUTO or isinstance(codec, Automatic) else computes(codec)
     if computing and accelerator.gradient_state.plugin_kwargs.get("sync_each_batch"):
         raise ValueError(
             "sync_each_batch=True exchanges every pass and adds the results up, but a gradient "
             f"cannot be added to what {computing[0]!r} sends: leave sync_each_batch out"
         )
+    codec = cast(Codecs, codec)
     return ddp.attach(model, codec, optimizer=optimizer, grad_scaler=accelerator.scaler, **options)
 
 
@@ -158,14 +160,9 @@ def is_ddp(model: torch.nn.Module) -> bool:
     return isinstance(getattr(model, "_orig_mod", model), DistributedDataParallel)
 
 
-def computes(
-    codec: Codecs | Literal["auto"],
-    optimizer: torch.optim.Optimizer | None,
-    min_ratio: float | None = None,
-) -> list[Memory]:
-    """Return the memories, of the codec or of the choice of "auto", that do not send gradients."""
-    chosen = codec_for(optimizer, min_ratio).codec if codec == AUTO else codec
-    memories = [each.memory for each in Assignment(chosen).codecs]
+def computes(codec: Codecs) -> list[Memory]:
+    """Return the memories that do not send gradients."""
+    memories = [each.memory for each in Assignment(codec).codecs]
     return [memory for memory in memories if memory.updates or memory.corrects]
 
 

@@ -1,13 +1,7 @@
 """Gradient compression for the Trainer of Transformers.
 
->>> from gradwire.torch.transformers import Compress, adamw
->>> trainer = Trainer(
-...     model,
-...     arguments,
-...     train_dataset=dataset,
-...     optimizer_cls_and_kwargs=adamw(arguments),
-...     callbacks=[Compress(gradwire.adam(ratio=0.01))],
-... )
+>>> from gradwire.torch.transformers import Compress
+>>> trainer = Trainer(model, arguments, train_dataset=dataset, callbacks=[Compress()])
 
 See `Compress` and ``docs/transformers.md``.
 """
@@ -18,18 +12,19 @@ import json
 import warnings
 import weakref
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from gradwire.memory import Memory
+from gradwire import _mistakes
+from gradwire.presets import float8
 from gradwire.schedule import BySteps, Constant
-from gradwire.torch import ddp, optim
+from gradwire.torch import ddp
 from gradwire.torch.accelerate import attach_prepared, computes, is_ddp
-from gradwire.torch.auto import AUTO, least_ratio
+from gradwire.torch.auto import AUTO, Automatic, codec_for, default_codec, least_ratio
 from gradwire.torch.checkpoint import files as rank_files
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.engine.config import Codecs
+from gradwire.torch.engine.pairing import name_of
+from gradwire.torch.optim import family_of
 
 try:
     from transformers import (
@@ -46,30 +41,13 @@ except ImportError as error:
         "pip install 'transformers>=5.18' 'accelerate>=1.3'"
     ) from error
 
-__all__ = ["Compress", "adamw"]
+__all__ = ["Compress"]
 
-
-def adamw(args: TrainingArguments) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-    """Return what `Trainer` takes as ``optimizer_cls_and_kwargs``, for `gradwire.adam` or "auto".
-
-    Parameters
-    ----------
-    args : transformers.TrainingArguments
-        Learning rate, betas, epsilon and whether steps are fused are taken from here. Trainer
-        itself adds weight decay.
-
-    Returns
-    -------
-    tuple of type and dict
-        `gradwire.torch.optim.AdamW` and its arguments.
-    """
-    kwargs = {
-        "lr": args.learning_rate,
-        "betas": (args.adam_beta1, args.adam_beta2),
-        "eps": args.adam_epsilon,
-        "fused": args.optim == "adamw_torch_fused" or None,
-    }
-    return optim.AdamW, kwargs
+if not TYPE_CHECKING:
+    __getattr__ = _mistakes.former_names(
+        __name__,
+        {"adamw": "Trainer's own optimizer: leave optimizer_cls_and_kwargs out"},
+    )
 
 
 class Compress(TrainerCallback):
@@ -85,8 +63,10 @@ class Compress(TrainerCallback):
 
     Parameters
     ----------
-    codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
-        As in `gradwire.torch.ddp.attach`.
+    codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
+        As in `gradwire.torch.ddp.attach`. Where Trainer's loss scaler (``fp16=True``) keeps it from
+        clipping gradients before they are exchanged, the default is `gradwire.float8`, and
+        ``"auto"`` then chooses among codecs that send gradients whenever Trainer clips.
     policy : {"sum-and-split", "keep", "drop"}
         What to do with residuals if training resumes with another number of processes; as in
         `gradwire.torch.ddp.Handle.load_state_dict`.
@@ -122,7 +102,7 @@ class Compress(TrainerCallback):
 
     def __init__(
         self,
-        codec: Codecs | Literal["auto"],
+        codec: Codecs | None = None,
         *,
         policy: Policy = "sum-and-split",
         log: bool = True,
@@ -130,16 +110,17 @@ class Compress(TrainerCallback):
     ) -> None:
         self.handle: ddp.Handle | None = None
         self._codec = codec
-        # What "auto" chooses depends on the optimizer.
-        self._computing: list[Memory] = [] if codec == AUTO else computes(codec, None)
         if codec == AUTO:
             least_ratio(options.get("min_ratio"))
+        elif codec is not None:
+            computes(codec)  # which raises what is wrong with it
         self._policy = policy
         self._log = log
         self._options = options
         self._trainer: Any = None  # weak references
         self._attached_to: tuple[Any, ...] = ()
         self._first_epoch = self._next_epoch = 0
+        self._attached: Any = None  # the codec, or what "auto" may choose
         self._clips = False
         self._until_step = contextlib.ExitStack()
 
@@ -244,61 +225,72 @@ class Compress(TrainerCallback):
 
     def _attach(self, trainer: Trainer) -> bool:
         """Attach, unless attached; return whether the handle of an earlier run is used further."""
-        # What Accelerate has made holds the optimizer.
-        optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-        if self._codec == AUTO:
-            self._computing = computes(self._codec, optimizer, self._options.get("min_ratio"))
-        clips = bool(self._computing) and trainer.args.max_grad_norm > 0
-        if is_ddp(trainer.model_wrapped):
-            self._check(optimizer, trainer.accelerator.scaler, clips=clips)
-        to = (weakref.ref(trainer.model_wrapped), weakref.ref(trainer.optimizer))
+        clips = trainer.args.max_grad_norm > 0
+        # By whether Trainer clips, "auto" has another choice.
+        parts = trainer.model_wrapped, trainer.optimizer
+        to = (*map(weakref.ref, parts), clips and self._codec == AUTO)
         kept = self.handle is not None and self._attached_to == to
-        if self.handle is not None and not kept:
-            self.handle.detach()
-            self.handle = None
+        options = dict(self._options)
         if not kept:
+            self._attached = self._choose(trainer, options, clips=clips)
+        computing = self._check(trainer, clips=clips)
+        if not kept:
+            if self.handle is not None:
+                self.handle.detach()
+                self.handle = None
             self.handle = attach_prepared(
                 trainer.accelerator,
                 trainer.model_wrapped,
-                self._codec,
+                self._attached,
                 trainer.optimizer,
-                **self._options,
+                **options,
             )
         self._trainer, self._attached_to = weakref.ref(trainer), to
-        self._clips = clips and self.handle is not None
+        self._clips = clips and computing and self.handle is not None
         return kept
 
-    def _check(self, optimizer: Any, scaler: Any, *, clips: bool) -> None:
-        """Raise a ValueError that says what to give Trainer."""
-        kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-        if clips and self._codec == AUTO:
-            raise ValueError(
-                f'"auto" measures backward passes that exchange gradients, but with max_grad_norm '
-                f"and {self._computing[0]!r}, the codec for gradwire.torch.optim.AdamW, gradients "
-                "are clipped first and exchanged in the optimizer's step: set max_grad_norm=0.0, "
-                'or leave optimizer_cls_and_kwargs out, so that "auto" chooses among codecs that '
-                "send gradients"
+    def _choose(self, trainer: Trainer, options: dict[str, Any], *, clips: bool) -> Any:
+        """Return what to attach: the codec, or what suits the optimizer and how Trainer clips."""
+        optimizer = _optimizer_of(trainer)
+        if not is_ddp(trainer.model_wrapped) or self._codec not in (None, AUTO):
+            return self._codec
+        if self._codec == AUTO:
+            return codec_for(optimizer, options.pop("min_ratio", None), clips=clips)
+        if clips and trainer.accelerator.scaler is not None:
+            _warn(
+                "fp16=True and max_grad_norm keep gradients from being clipped before they are "
+                "exchanged, so they are sent as gradwire.float8(), in a quarter of the bytes: use "
+                "bf16=True, or max_grad_norm=0.0"
             )
-        for memory in self._computing:
-            if memory.updates and not isinstance(optimizer, optim.AdamW):
+            return float8()
+        return default_codec(optimizer)
+
+    def _check(self, trainer: Trainer, *, clips: bool) -> bool:
+        """Tell whether what is sent are no gradients; a ValueError says what to give Trainer."""
+        if not is_ddp(trainer.model_wrapped) or isinstance(self._attached, Automatic):
+            return False
+        optimizer = _optimizer_of(trainer)
+        family, name = family_of(optimizer), name_of(optimizer)
+        computing = computes(self._attached)
+        for memory in computing:
+            if memory.updates and family != "adam":
                 raise ValueError(
-                    f"{memory!r} sends steps, which only gradwire.torch.optim.AdamW applies, and "
-                    f"this Trainer has {kind}: Trainer(..., "
-                    "optimizer_cls_and_kwargs=gradwire.torch.transformers.adamw(args))"
+                    f"{memory!r} sends steps, which only torch.optim.AdamW applies, and this "
+                    f'Trainer has {name}: set optim="adamw_torch", or leave the codec out'
                 )
-        if clips and not isinstance(optimizer, optim.AdamW | optim.SGD):
+        if computing and clips and family is None:
             raise ValueError(
-                f"with {self._computing[0]!r} and max_grad_norm, gradients are clipped before they "
-                "are exchanged, in the step of gradwire.torch.optim.SGD or AdamW, and this Trainer "
-                f"has {kind}: Trainer(..., optimizer_cls_and_kwargs="
-                "(gradwire.torch.optim.SGD, {...})), or max_grad_norm=0.0"
+                f"with {computing[0]!r} and max_grad_norm, gradients are clipped before they are "
+                "exchanged, in the step of torch.optim.SGD or AdamW, and this Trainer has "
+                f'{name}: set optim="adamw_torch" or "sgd", or max_grad_norm=0.0'
             )
-        if clips and scaler is not None:
+        if computing and clips and trainer.accelerator.scaler is not None:
             raise ValueError(
-                f"with {self._computing[0]!r}, gradients are clipped before they are exchanged, "
-                "which does not work with the loss scaler of fp16=True: use bf16=True, or "
+                f"with {computing[0]!r}, gradients are clipped before they are exchanged, which "
+                "does not work with the loss scaler of fp16=True: use bf16=True, or "
                 "max_grad_norm=0.0"
             )
+        return bool(computing)
 
     def _count_epochs(self, state: TrainerState, *, restored: bool, kept: bool) -> None:
         """Find the number of Trainer's first epoch: those of an earlier run go before it."""
@@ -321,6 +313,11 @@ def _caller() -> tuple[Trainer, str | None]:
             return trainer, frame.f_locals["resume_from_checkpoint"]
         frame = frame.f_back
     raise RuntimeError("Compress is a callback of Trainer: Trainer(..., callbacks=[Compress(...)])")
+
+
+def _optimizer_of(trainer: Trainer) -> Any:
+    """Return the optimizer of a trainer; what Accelerate has made of it holds it."""
+    return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
 
 
 def _warn(text: str) -> None:

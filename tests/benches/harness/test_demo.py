@@ -67,10 +67,10 @@ def test_over_a_shaped_link_it_trains_counts_bytes_and_prints_a_table(tmp_path):
     assert [run["optimizer"] for run in figures["runs"]] == [
         *["SGD(0.9)"] * 2,
         *["SGD(0)"] * 2,
-        "gradwire AdamW(0.9, 0.999)",
+        "AdamW(0.9, 0.999)",
     ]
     assert "digits: trained with" in done.stdout
-    assert "gradwire AdamW(0.9, 0.999)" in done.stdout
+    assert "AdamW(0.9, 0.999)" in done.stdout
     assert "best of one grid for all methods" in " ".join(done.stdout.split())
     for run in figures["runs"]:
         # Payload, headers, and the barriers around evaluations; nothing else travels here.
@@ -98,7 +98,7 @@ def test_over_loopback_it_says_so_and_prints_json(tmp_path):
     assert {run["learning_rate"] for run in runs.values()} == {0.003}
     assert runs["none"]["optimizer"] == runs["bf16"]["optimizer"] == "AdamW(0.9, 0.999)"
     assert runs["topk"]["optimizer"] == "AdamW(0, 0.999)"
-    assert runs["adam"]["optimizer"] == "gradwire AdamW(0.9, 0.999)"
+    assert runs["adam"]["optimizer"] == "AdamW(0.9, 0.999)"
 
 
 def children_of(pid: int) -> set[int]:

@@ -32,10 +32,10 @@ CODEC = gradwire.Codec
         (SPARSE, "AdamW(0, 0.999)", "SGD(0)"),
         (gradwire.scalecom(ratio=0.02), "AdamW(0, 0.999)", "SGD(0)"),
         (CODEC(sparsify=TopK(ratio=0.1), memory=NoMemory()), "AdamW(0.9, 0.999)", "SGD(0.9)"),
-        (gradwire.dgc(ratio=0.01), "gradwire SGD(0.9)", "gradwire SGD(0.9)"),
-        (gradwire.dgc(ratio=0.01, momentum=0.5), "gradwire SGD(0.5)", "gradwire SGD(0.5)"),
-        (gradwire.adam(), "gradwire AdamW(0.9, 0.999)", "gradwire AdamW(0.9, 0.999)"),
-        (gradwire.adam(beta2=0.95), "gradwire AdamW(0.9, 0.95)", "gradwire AdamW(0.9, 0.95)"),
+        (gradwire.dgc(ratio=0.01), "SGD(0.9)", "SGD(0.9)"),
+        (gradwire.dgc(ratio=0.01, momentum=0.5), "SGD(0.5)", "SGD(0.5)"),
+        (gradwire.adam(), "AdamW(0.9, 0.999)", "AdamW(0.9, 0.999)"),
+        (gradwire.adam(beta2=0.95), "AdamW(0.9, 0.95)", "AdamW(0.9, 0.95)"),
     ],
 )
 def test_the_optimizer_follows_from_the_codec(codec, text, digits):
@@ -73,7 +73,7 @@ def entry(call, codec, optimizer, rate):
 def measured(monkeypatch):
     """A table of a few methods, one of them not measured yet."""
     usual, without = "AdamW(0.9, 0.999)", "AdamW(0, 0.999)"
-    own = "gradwire AdamW(0.9, 0.999)"
+    own = "AdamW(0.9, 0.999)"
     text = [
         entry("none", None, usual, 0.001),
         entry("topk(ratio=0.01)", gradwire.topk(ratio=0.01), without, 0.002),

@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
 
 import gradwire
 import gradwire.torch.ddp
@@ -24,7 +25,6 @@ from gradwire.schedule import Accordion, DenseWarmUp, WarmUp
 from gradwire.sparsify import TopK
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.ddp import GradientError
-from gradwire.torch.optim import AdamW
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,
@@ -292,11 +292,12 @@ def odd_parameters(rank: int, world_size: int) -> dict[str, Any]:
     go(range(2, 4))
     found["waits"] = before == kept()
     found["not trained"] = torch.equal(late, weight("late.weight"))
+    optimizer.add_param_group({"params": module.late.parameters(), "lr": 0.02, "eps": 1e-3})
     try:
-        optimizer.add_param_group({"params": module.late.parameters(), "eps": 1e-3})
+        go(range(4, 5), branch=True)
     except ValueError as error:
         found["other eps"] = str(error)
-    optimizer.add_param_group({"params": module.late.parameters(), "lr": 0.02})
+    optimizer.param_groups[-1]["eps"] = 1e-8
     optimizer.add_param_group({"params": nn.Parameter(torch.zeros(2000)), "eps": 1e-3})
     module.one.weight.requires_grad_(False)
     frozen = weight("one.weight")

@@ -151,7 +151,7 @@ def plainly(rank: int, world_size: int) -> dict[str, Any]:
     found = {}
     for kind in ("auto", "ddp"):
         module = network()
-        optimizer = gradwire.torch.optim.AdamW(module.parameters(), lr=1e-2)
+        optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
         with contextlib.ExitStack() as stack:
             model = DistributedDataParallel(module, bucket_cap_mb=SMALL_BUCKETS)
             if kind == "auto":
@@ -167,7 +167,7 @@ def adam(rank: int, world_size: int) -> dict[str, Any]:
     """AdamW through all changes: replicas stay equal, and moments go to where they are needed."""
     del world_size
     module = network()
-    optimizer = gradwire.torch.optim.AdamW(module.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
     found: dict[str, Any] = {"prints": [], "moments": [], "ratios": [], "losses": []}
     weight: Any = module[0].weight
     with (
@@ -277,7 +277,7 @@ def real(rank: int, world_size: int, records: int) -> dict[str, Any]:
         return figures(places, tensors, every)
 
     module = network()
-    optimizer = gradwire.torch.optim.AdamW(module.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
     made: list[Decider] = []
 
     def eager(plan: Plan) -> Decider:
@@ -429,7 +429,7 @@ def warming_up(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     saved: dict[str, Any] = {}
     for kind in ("tried", "in use", "resumed", "constant"):
         module = network()
-        optimizer = gradwire.torch.optim.AdamW(module.parameters(), lr=1e-2)
+        optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
         options: dict[str, Any] = {"optimizer": optimizer}
         if kind == "constant":
             options["schedule"] = Constant()
@@ -468,7 +468,7 @@ def held_back(rank: int, world_size: int) -> list[str]:
     """Gradients that no pass has exchanged are exchanged by the optimizer, dense or not."""
     del world_size
     module = network()
-    optimizer = gradwire.torch.optim.AdamW(module.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
     found = []
     with (
         scripted(every(CODED)),
@@ -491,7 +491,7 @@ def without_feedback(rank: int, world_size: int) -> dict[str, Any]:
     """Send every entry in fewer bits, in front of an optimizer of torch."""
     del world_size
     module = network()
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    optimizer = torch.optim.NAdam(module.parameters(), lr=1e-2)
     found: dict[str, Any] = {"prints": [], "coded": []}
     with (
         scripted(every(Setting("codec")), every(FP32), every(Setting("codec"))),
@@ -528,7 +528,7 @@ def refused(rank: int, world_size: int) -> list[str]:
         {"grad_scaler": torch.amp.GradScaler},
         {"min_ratio": 0.01 * (1 + rank)},
         {"codec": gradwire.topk(ratio=0.1), "min_ratio": 0.1},
-        {"codec": "topk"},
+        {"codec": "automatic"},
     ]
     said = []
     for case in cases:

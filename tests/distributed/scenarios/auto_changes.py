@@ -144,9 +144,7 @@ def pair(rank: int, world_size: int, folder: str) -> None:
     for kind in ("sgd", "adamw"):
         module = network()
         optimizer: Any = (
-            sgd(module)
-            if kind == "sgd"
-            else gradwire.torch.optim.AdamW(module.parameters(), lr=1e-2)
+            sgd(module) if kind == "sgd" else torch.optim.AdamW(module.parameters(), lr=1e-2)
         )
         with (
             scripted(every(CODED)),
@@ -168,9 +166,7 @@ def alone(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         module = network()
         module.load_state_dict(saved[0]["module"])
         optimizer: Any = (
-            sgd(module)
-            if kind == "sgd"
-            else gradwire.torch.optim.AdamW(module.parameters(), lr=1e-2)
+            sgd(module) if kind == "sgd" else torch.optim.AdamW(module.parameters(), lr=1e-2)
         )
         optimizer.load_state_dict(saved[0]["optimizer"])
         with attached(

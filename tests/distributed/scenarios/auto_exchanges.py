@@ -178,7 +178,7 @@ def moments(rank: int, world_size: int) -> dict[str, Any]:
     for kind, plans in kinds.items():
         module = Given()
         weight = module.get_parameter("a")
-        optimizer = gradwire.torch.optim.AdamW(module.parameters(), lr=1e-2)
+        optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
         steps: list[dict[str, Any]] = []
         with (
             scripted(*map(every, plans)),

@@ -173,7 +173,7 @@ class Program:
 @contextlib.contextmanager
 def _program(rank: int, *, auto: bool) -> Iterator[tuple[Program, Any]]:
     module = network()
-    optimizer = gradwire.torch.optim.AdamW(module.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
     model = DistributedDataParallel(
         module, bucket_cap_mb=SMALL_BUCKETS, find_unused_parameters=True
     )
@@ -218,7 +218,7 @@ def spoiled(rank: int, world_size: int) -> list[str]:
     """Apply gradients that are not finite, with the codec in use."""
     del world_size
     said = []
-    for kind in (gradwire.torch.optim.AdamW, torch.optim.SGD):
+    for kind in (torch.optim.AdamW, torch.optim.SGD):
         module = network()
         optimizer = kind(module.parameters(), lr=1e-2)
         model = DistributedDataParallel(module, bucket_cap_mb=SMALL_BUCKETS)

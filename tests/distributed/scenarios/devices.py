@@ -11,11 +11,11 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import nn, optim
 
 import gradwire
 import gradwire.torch
-from gradwire.torch import backends, optim
+from gradwire.torch import backends
 from gradwire.torch.backends import cpu, dispatch
 from gradwire.torch.backends.host import Staging
 from gradwire.torch.ddp import GradientError

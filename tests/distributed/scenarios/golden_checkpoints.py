@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import gradwire
-import gradwire.torch.optim
+import gradwire.torch
 from gradwire import Codec
 from gradwire.exchange import AllGather
 from gradwire.torch.ddp import Handle
@@ -47,7 +47,7 @@ def trained(
     if gathers and codec.exchange.gathers_frames:
         codec = dataclasses.replace(codec, exchange=AllGather())
     model = network()
-    optimizer = gradwire.torch.optim.AdamW(model.parameters()) if case == "adam" else None
+    optimizer = torch.optim.AdamW(model.parameters()) if case == "adam" else None
     options = {"min_numel": 16, "hierarchy": hierarchy, "optimizer": optimizer}
     with attached(model, codec, options=options) as (parallel, handle):
 

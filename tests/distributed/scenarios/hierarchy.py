@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+import gradwire.torch
 import gradwire.torch.ddp
-import gradwire.torch.optim
 from gradwire.torch.backends import Bucket
 from gradwire.torch.engine.step import BufferPool
 from gradwire.torch.exchange import hierarchical
@@ -302,7 +302,7 @@ def resume(rank: int, world_size: int, folder: str) -> dict[str, Any]:
 
     def make(seed: int = 0, options: Any = NODES) -> Any:
         module = network(seed)
-        optimizer = gradwire.torch.optim.AdamW(module.parameters(), lr=0.01)
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
         given = {"min_numel": 64, "optimizer": optimizer, **options}
         return attached(module, gradwire.adam(ratio=0.05), options=given), optimizer
 

@@ -11,8 +11,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+import gradwire.torch
 import gradwire.torch.ddp
-import gradwire.torch.optim
 from gradwire.schedule import Accordion
 from tests.distributed.scenarios.common import SMALL_BUCKETS, attached, fingerprint, network, train
 from tests.distributed.scenarios.hierarchy import SHAPES, Odd, integers, joined
@@ -153,7 +153,7 @@ def merged(rank: int, world_size: int) -> dict[str, Any]:
 
     def make(hierarchy: int) -> Any:
         module = network()
-        optimizer = gradwire.torch.optim.AdamW(module.parameters(), lr=0.01)
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
         options = {"hierarchy": hierarchy, "min_numel": 64, "optimizer": optimizer}
         return attached(module, gradwire.adam(ratio=0.05), options=options), optimizer
 

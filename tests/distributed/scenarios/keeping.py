@@ -12,13 +12,13 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
 
 import gradwire
 import gradwire.torch.ddp
 from gradwire.schedule import Accordion, WarmUp
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.ddp import Handle
-from gradwire.torch.optim import AdamW
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
 
 import gradwire
 import gradwire.torch.ddp
-from gradwire.torch.optim import AdamW
 from tests.distributed.scenarios.common import SHAPES, Given
 
 BETA2 = 0.9

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
 
 import gradwire
 import gradwire.torch.ddp
 from gradwire.exchange import AllReduce
 from gradwire.memory import Residual
 from gradwire.schedule import BySteps, DenseWarmUp, WarmUp
-from gradwire.torch.optim import AdamW
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, AdamW
 
 import gradwire
 import gradwire.torch.ddp
 from gradwire.memory import MomentumCorrection
 from gradwire.sparsify import TopK
 from gradwire.torch.ddp import ExchangeError, GradientError, Handle, UpdateError
-from gradwire.torch.optim import SGD, AdamW
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     batch,
@@ -314,7 +314,7 @@ def letting_go(rank: int, world_size: int) -> dict[str, Any]:
         return not any(thread.is_alive() for thread in threads)
 
     alive = 0 if reaches(ended) else sum(thread.is_alive() for thread in threads)
-    links = len(optimizer._links)
+    links = len(optimizer._optimizer_step_pre_hooks)
     del optimizer
     gc.collect()
     return {

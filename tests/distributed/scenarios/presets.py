@@ -5,6 +5,7 @@ import io
 from typing import Any
 
 import torch
+from torch.optim import SGD, AdamW
 
 import gradwire
 from gradwire.exchange import AllGather, AllReduce, LeaderIndices
@@ -12,7 +13,6 @@ from gradwire.memory import LowPass
 from gradwire.presets import PRESETS
 from gradwire.sparsify import RandomK, TopK
 from gradwire.torch.ddp import GradientError
-from gradwire.torch.optim import SGD, AdamW
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     attached,

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
 
 import gradwire
 import gradwire.torch.ddp
@@ -19,7 +20,6 @@ from gradwire.schedule.warm_up import RATIO, STEPS
 from gradwire.torch.ddp import Handle
 from gradwire.torch.engine.scheduler import EPOCH
 from gradwire.torch.engine.step import BufferPool
-from gradwire.torch.optim import AdamW
 from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,

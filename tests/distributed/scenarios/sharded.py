@@ -18,9 +18,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 import gradwire
+import gradwire.torch
 import gradwire.torch.ddp
 import gradwire.torch.fsdp
-import gradwire.torch.optim
 from gradwire.schedule import Accordion
 from gradwire.torch.fsdp import GradientError, Handle
 from tests.distributed.scenarios.common import about, batch, network, plain
@@ -252,7 +252,7 @@ def resume(rank: int, world_size: int, folder: str) -> dict[str, Any]:
 
     def make(seed: int = 0) -> Any:
         model = sharded(both["shard"], seed)
-        optimizer = gradwire.torch.optim.AdamW(model.parameters(), lr=0.01)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         handle = attached(model, gradwire.adam(ratio=0.01), both, optimizer=optimizer)
         return model, optimizer, handle
 
@@ -294,7 +294,7 @@ def resume(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     module = nn.Sequential(
         nn.Linear(32, 97), nn.LayerNorm(97), nn.GELU(), nn.Linear(97, 64), nn.Linear(64, 16)
     )
-    optimizer = gradwire.torch.optim.AdamW(module.parameters(), lr=0.01)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
     other = gradwire.torch.ddp.attach(
         nn.parallel.DistributedDataParallel(module),
         gradwire.adam(ratio=0.01),

@@ -11,8 +11,8 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 import gradwire
+import gradwire.torch
 import gradwire.torch.fsdp
-import gradwire.torch.optim
 from gradwire._auto import BF16, FP32, Decider, Plan
 from gradwire.schedule import Accordion, Constant
 from gradwire.torch.auto import controller as pilot
@@ -127,7 +127,7 @@ def plainly(rank: int, world_size: int) -> dict[str, Any]:
     for kind in ("plain", "accumulated", "kept"):
         models = sharded(mesh()), sharded(mesh()["shard"])
         for at, model in enumerate(models):
-            optimizer = gradwire.torch.optim.AdamW(model.parameters(), lr=1e-2)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
             with contextlib.ExitStack() as stack:
                 if at:
                     stack.enter_context(scripted())
@@ -151,7 +151,7 @@ def plainly(rank: int, world_size: int) -> dict[str, Any]:
 def adam(rank: int, world_size: int) -> dict[str, Any]:
     """AdamW through all changes: replicas stay equal, and moments go to where they are needed."""
     model = sharded(mesh()["shard"])
-    optimizer = gradwire.torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     found: dict[str, Any] = {"alike": [], "moments": [], "ratios": []}
     weight = model[0].weight
     with (
@@ -173,7 +173,7 @@ def adam(rank: int, world_size: int) -> dict[str, Any]:
 def real(rank: int, world_size: int) -> dict[str, Any]:
     """Nothing replaced: whatever it measures here, all ranks decide the same."""
     model = sharded(mesh()["shard"])
-    optimizer = gradwire.torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     made: list[Decider] = []
 
     def eager(plan: Plan) -> Decider:
@@ -198,7 +198,7 @@ def real(rank: int, world_size: int) -> dict[str, Any]:
 def added(rank: int, world_size: int) -> dict[str, Any]:
     """A program that exchanges every pass of a step: the codec is left out for good."""
     model = sharded(mesh()["shard"])
-    optimizer = gradwire.torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     plans = []
     with scripted(every(CODED), every(FP32)), automatic(model, optimizer) as handle:
         for step in range(12):

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.optim import SGD, AdamW
 
 import gradwire
 import gradwire.torch.fsdp
-from gradwire.torch.optim import SGD, AdamW
 from tests.distributed.scenarios.common import batch
 from tests.distributed.scenarios.sharded import alike, attached, distance, mesh, sharded
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, AdamW
 
 import gradwire
 from benches.accuracy.run import EPOCHS
 from benches.harness.tasks import share_of_rate
 from gradwire.schedule import Constant, WarmUp
 from gradwire.torch import ddp
-from gradwire.torch.optim import SGD, AdamW
 from tests.benches.accuracy.toy import Toy
 
 RATE = 0.01

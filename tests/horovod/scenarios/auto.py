@@ -11,6 +11,7 @@ import horovod.common.exceptions as hvd_errors
 import numpy as np
 import torch
 from torch import nn
+from torch.optim import AdamW
 
 import gradwire
 import gradwire.torch.horovod as gh
@@ -20,7 +21,6 @@ from gradwire.torch.auto import controller as pilot
 from gradwire.torch.auto import probes as evidence
 from gradwire.torch.auto import timings as records
 from gradwire.torch.cost.link import measure_by
-from gradwire.torch.optim import AdamW
 from gradwire.torch.transport.horovod import HorovodTransport, library
 from tests.distributed.scenarios.auto import (
     CODED,
@@ -418,14 +418,6 @@ def refused(rank: int, world_size: int) -> dict[str, str]:
         "a codec": {"codec": gradwire.topk(ratio=0.1), "min_ratio": 0.1},
         "ranks differ": {"min_ratio": 0.01 * (1 + rank)},
         "some with a codec": {"codec": gradwire.topk(ratio=0.01) if rank else "auto"},
-        "two of Adam": {
-            "optimizer": AdamW(
-                [
-                    {"params": [each], "betas": (0.9, 0.9 + at / 100)}
-                    for at, (_, each) in enumerate(named)
-                ]
-            )
-        },
     }
     found = {}
     for name, arguments in cases.items():

@@ -14,6 +14,7 @@ import horovod.common.exceptions as hvd_errors
 import horovod.torch as hvd
 import torch
 from torch import nn
+from torch.optim import SGD, AdamW
 
 import gradwire
 import gradwire.torch.horovod as gh
@@ -21,7 +22,6 @@ from gradwire.schedule import WarmUp
 from gradwire.schedule.warm_up import STEPS
 from gradwire.torch.engine.scheduler import EPOCH
 from gradwire.torch.horovod.optimizer import Distributed
-from gradwire.torch.optim import SGD, AdamW
 from tests.distributed.scenarios.common import (
     Given,
     batch,
@@ -308,7 +308,7 @@ def refused(rank: int, world_size: int) -> dict[str, str]:
         "no optimizer": {"optimizer": model},
         "lbfgs": {"optimizer": torch.optim.LBFGS(model.parameters())},
         "horovod's": {"optimizer": hvd.DistributedOptimizer(sgd(network()))},
-        "no codec": {"codec": "topk"},
+        "no codec": {"codec": 0.01},
         "name missing": {"named_parameters": named[1:]},
         "name twice": {"named_parameters": [(named[0][0], each) for _, each in named]},
         "no names": {"named_parameters": [each for _, each in named]},

@@ -12,12 +12,12 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import GradientAccumulationPlugin, ProjectConfiguration
 from torch import nn
+from torch.optim import AdamW
 from torch.utils.data import DataLoader, TensorDataset
 
 import gradwire
 import gradwire.torch.accelerate
 from gradwire.torch.ddp import PairingWarning
-from gradwire.torch.optim import AdamW
 from tests.distributed.scenarios.common import fingerprint, network, residuals
 from tests.trainers.scenarios.programs import become
 
@@ -31,7 +31,7 @@ def dataset(batches: int) -> TensorDataset:
 
 
 class Run:
-    """What one process of a program has: prepared, and attached if there is a codec."""
+    """What one process of a program has: prepared, and attached unless the codec is False."""
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class Run:
         precision: str = "no",
         scaler: bool = False,
         sgd: bool = False,
+        fused: bool | None = None,
         attach: Any = None,
         **options: Any,
     ) -> None:
@@ -57,7 +58,7 @@ class Run:
         optimizer: Any = (
             torch.optim.SGD(model.parameters(), lr=0.05)
             if sgd
-            else AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+            else AdamW(model.parameters(), lr=0.01, weight_decay=0.1, fused=fused)
         )
         schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 4 * UPDATES)
         loader: Any = DataLoader(dataset(UPDATES * (accumulate or 1) * world_size), batch_size=8)
@@ -66,7 +67,7 @@ class Run:
         )
         self.handle: Any = None
         warnings.simplefilter("error", PairingWarning)
-        if codec is not None:
+        if codec is not False:
             self.handle = gradwire.torch.accelerate.attach(
                 self.accelerator, self.model, codec, optimizer=self.optimizer, **attach or {}
             )
@@ -105,7 +106,9 @@ class Run:
         return print_, {name: each.tobytes() for name, each in left.items()}
 
 
-def resume(rank: int, world_size: int, folder: str, codec: str, **options: Any) -> dict[str, Any]:
+def resume(
+    rank: int, world_size: int, folder: str, codec: str = "None", **options: Any
+) -> dict[str, Any]:
     """Train 6 updates; or 3, save, start again with another seed, and 3."""
     clip = options.pop("clip", None)
     made = eval(codec, {"gradwire": gradwire})
@@ -135,8 +138,18 @@ def resume(rank: int, world_size: int, folder: str, codec: str, **options: Any) 
 def dense(rank: int, world_size: int, **options: Any) -> tuple[str, str]:
     """Train without a codec, and with one that sends everything."""
     found = []
-    for codec in (None, gradwire.topk(ratio=1.0)):
+    for codec in (False, gradwire.topk(ratio=1.0)):
         run = Run(rank, world_size, codec, sgd=True, **options)
+        run.train(0, UPDATES)
+        found.append(run.end()[0])
+    return found[0], found[1]
+
+
+def scaled(rank: int, world_size: int) -> tuple[str, str]:
+    """Train without a loss scaler, and with one whose scale is a power of two."""
+    found = []
+    for scaler in (False, True):
+        run = Run(rank, world_size, None, scaler=scaler, fused=True)
         run.train(0, UPDATES)
         found.append(run.end()[0])
     return found[0], found[1]
@@ -215,18 +228,21 @@ def refused(rank: int, world_size: int, folder: str) -> dict[str, str]:
     run.train(0, 2)
     run.accelerator.save_state(f"{folder}/two")
     run.end()
-    run = Run(rank, world_size, None)
-    inner, other = network(), torch.optim.AdamW(network().parameters())
+    run = Run(rank, world_size, False)
+    inner, foreign = network(), AdamW(network().parameters())
+    other = torch.optim.RMSprop(run.model.parameters())
     tried("order", lambda: attach(run.model, run.accelerator, adam))
     tried("not prepared", lambda: attach(run.accelerator, inner, adam, optimizer=run.optimizer))
+    tried("no optimizer", lambda: attach(run.accelerator, run.model))
     tried("other optimizer", lambda: attach(run.accelerator, run.model, adam, optimizer=other))
+    tried("other model", lambda: attach(run.accelerator, run.model, optimizer=foreign))
     tried("nodes", lambda: attach(run.accelerator, run.model, adam, hierarchy=3))
     tried(
         "plain attach", lambda: gradwire.torch.ddp.attach(run.model, adam, optimizer=run.optimizer)
     )
     every = GradientAccumulationPlugin(num_steps=2, sync_each_batch=True)
-    run = Run(rank, world_size, None, gradient_accumulation_plugin=every, accumulate=None)
-    tried("every pass", lambda: attach(run.accelerator, run.model, adam, optimizer=run.optimizer))
+    run = Run(rank, world_size, False, gradient_accumulation_plugin=every, accumulate=None)
+    tried("every pass", lambda: attach(run.accelerator, run.model, optimizer=run.optimizer))
     saved = dict(os.environ)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         del os.environ[name]

@@ -21,11 +21,11 @@ from tests.trainers.scenarios.transformers import trainer
 def dense(rank: int, world_size: int, **options: Any) -> tuple[str, str]:
     """Accelerate's loop as without gradwire, and with what decides on fp32."""
     found = []
-    for codec in (None, "auto"):
+    for codec in (False, "auto"):
         with scripted(every(FP32)):
             run = Run(rank, world_size, codec, **options)
             run.train(0, UPDATES)
-            if codec is not None:
+            if codec:
                 assert run.handle.report().decision == "It was told so."
             found.append(run.end()[0])
     return found[0], found[1]
@@ -85,14 +85,14 @@ def refused(rank: int, world_size: int) -> list[str]:
 
 
 def trained(rank: int, world_size: int, folder: str) -> dict[str, Any]:
-    """Trainer with torch's AdamW, whose codec has no ratio, and its clipping; then resumed."""
+    """Trainer that clips, for which a codec sends gradients and has no ratio; then resumed."""
     found: dict[str, Any] = {}
     for name, checkpoint in (("whole", None), ("rest", str(Path(folder) / "checkpoint-9"))):
         become(rank, world_size)
         compress: Any = Compress("auto")
         script = (every(BF16), every(FP32)) if checkpoint is None else ()  # over by step 9
         with scripted(*script):
-            one = trainer(folder, compress, adam=False, max_steps=12)
+            one = trainer(folder, compress, max_steps=12)
             one.train(resume_from_checkpoint=checkpoint)
         found[name] = fingerprint(one.model)
         found["logs"] = [each["loss"] for each in one.state.log_history if "loss" in each]
@@ -120,7 +120,7 @@ def plain(rank: int, world_size: int, folder: str) -> tuple[str, str]:
     for callback in (None, Compress("auto")):
         become(rank, world_size)
         with scripted(every(FP32)):
-            one = trainer(folder, callback, adam=False)
+            one = trainer(folder, callback)
             one.train()
         found.append(fingerprint(one.model))
         if callback is not None:
@@ -136,8 +136,7 @@ def mistakes(rank: int, world_size: int, folder: str) -> list[str]:
     said = []
     for make in (
         lambda: Compress("auto", min_ratio=100.0),
-        lambda: trainer(folder, Compress("auto")).train(),  # it clips what adam sends
-        lambda: trainer(folder, Compress("auto", hierarchy=2), adam=False).train(),
+        lambda: trainer(folder, Compress("auto", hierarchy=2)).train(),
     ):
         try:
             make()

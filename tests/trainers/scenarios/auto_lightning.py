@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import optim
 
 import gradwire
 from gradwire._auto import FP32
-from gradwire.torch import optim
 from gradwire.torch.lightning import Compress
 from tests.distributed.scenarios.auto import CODED, every, ratios, scripted
 from tests.distributed.scenarios.common import fingerprint
@@ -46,9 +46,10 @@ def resumed(rank: int, world_size: int, folder: str) -> dict[str, Any]:
 
 
 def decided(rank: int, world_size: int) -> tuple[str, str]:
-    """Train without a script for more steps than any plan is measured for: it says so."""
+    """Clip, without a script, for more steps than any plan is measured for: it says so."""
     module, callback = Regression(optim.AdamW, lr=2e-3), Compress("auto")
-    trainer(rank, world_size, callback, max_epochs=8).fit(module)
+    made = trainer(rank, world_size, callback, max_epochs=8, gradient_clip_val=0.1)
+    made.fit(module)
     return fingerprint(module), callback.report().decision
 
 
@@ -65,9 +66,8 @@ def mistakes(rank: int, world_size: int) -> list[str]:
         lambda: Compress(gradwire.topk(ratio=0.01), min_ratio=0.01),
         lambda: Compress("auto", min_numel=-1),
         lambda: trainer(rank, world_size, Compress("auto"), **unused).fit(Gan()),
-        lambda: trainer(rank, world_size, Compress("auto"), gradient_clip_val=0.1).fit(
-            Regression(optim.AdamW)
-        ),
+        lambda: Compress(None, optimizer=None),
+        lambda: Compress(min_ratio=0.01),
     ]
     found = []
     for call in calls:

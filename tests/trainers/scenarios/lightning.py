@@ -1,5 +1,6 @@
 """Real Trainers on every rank, in one process group, with gloo between them."""
 
+import contextlib
 import os
 import pickle
 import runpy
@@ -13,14 +14,21 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, OnExcept
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
-from torch import nn
+from torch import nn, optim
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.torch import ddp, optim
+from gradwire.torch import ddp
 from gradwire.torch.lightning import Compress
-from tests.distributed.scenarios.common import SMALL_BUCKETS, batch, fingerprint, network, plain
+from tests.distributed.scenarios.common import (
+    SMALL_BUCKETS,
+    about,
+    batch,
+    fingerprint,
+    network,
+    plain,
+)
 from tests.trainers.scenarios.started import as_started_by_torchrun
 
 ADAM = gradwire.adam(ratio=0.05)
@@ -64,6 +72,20 @@ class Regression(pl.LightningModule):
         return torch.utils.data.DataLoader(range(2), batch_size=1)  # type: ignore[arg-type]
 
     test_dataloader = val_dataloader
+
+
+def scheduled(module: nn.Module) -> tuple[Any, Any]:
+    """Return torch's AdamW, and a schedule of its learning rate by steps."""
+    optimizer = optim.AdamW(module.parameters(), lr=2e-3, weight_decay=0.1)
+    return optimizer, optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=60)
+
+
+class Scheduled(Regression):
+    """With both."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer, schedule = scheduled(self)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
 class Gan(Regression):
@@ -185,7 +207,7 @@ def resumed(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     def run(
         name: str, checkpoint: str | None = None, epochs: int = 2, checkpoints: Any = True
     ) -> pl.Trainer:
-        module = Regression(optim.AdamW, lr=2e-3)
+        module = Scheduled()
         writer = ModelCheckpoint(f"{folder}/{name}", every_n_train_steps=5, save_top_k=-1)
         warm_up = gradwire.schedule.WarmUp((0.25, 0.05))
         callback = Compress({"*": ADAM}, schedule=warm_up, checkpoints=checkpoints)
@@ -216,7 +238,7 @@ def elsewhere(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     """Resume what two ranks saved with another number of them."""
     found: dict[str, Any] = {}
     for policy in ("sum-and-split", "drop"):
-        module = Regression(optim.AdamW, lr=2e-3)
+        module = Scheduled()
         callback = Compress(
             {"*": ADAM}, policy=policy, schedule=gradwire.schedule.WarmUp((0.25, 0.05))
         )
@@ -229,6 +251,36 @@ def elsewhere(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         }
         found[policy] = {name: value.numpy() for name, value in sums.items()}
         found[f"{policy}, trained"] = fingerprint(module)
+    return found
+
+
+def crossed(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """Resume what was trained dense with a codec, and dense again what that has saved."""
+    found: dict[Any, Any] = {}
+
+    class Look(pl.Callback):
+        """Keeps what the optimizer has loaded."""
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            state = trainer.optimizers[0].state.values()
+            found[name, "held"] = {int(each["step"]) for each in state}, len(state)
+
+    checkpoint = None
+    for epochs, name in enumerate(("dense", "coded", "back"), 1):
+        module = Scheduled()
+        callbacks: list[Any] = [Compress()] if name == "coded" else []
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            made = trainer(rank, world_size, *callbacks, Look(), max_epochs=epochs)
+            made.fit(module, ckpt_path=checkpoint)
+        found[name, "said"] = [str(each.message) for each in said if "residuals" in str(each)]
+        found[name, "print"] = fingerprint(module)
+        if callbacks:
+            parameters = about(callbacks[0].handle.state_dict())["parameters"].values()
+            states = [each["state"]["scalars"] for each in parameters]
+            found["steps"] = {each["second_moment_steps"] for each in states}
+        checkpoint = f"{folder}/{name}.ckpt"
+        made.save_checkpoint(checkpoint)
     return found
 
 
@@ -260,27 +312,44 @@ def logged(rank: int, world_size: int, folder: str) -> Any:
     }
 
 
-def clipped(rank: int, world_size: int) -> Any:
-    """Clip before the exchange: by the callback, and as docs/ddp.md does it in a loop."""
-    module = Regression(optim.AdamW, lr=2e-3)
-    callback = Compress(ADAM, exchange_in_step=True)
-    options = {"gradient_clip_val": 0.2, "accumulate_grad_batches": 2}
-    trainer(rank, world_size, callback, **options).fit(module)
+def one_line(rank: int, world_size: int) -> Any:
+    """Train with no more than ``Compress()``, and in a loop as the guides show it."""
+    found = {}
+    modes: dict[str, dict[str, Any]] = {
+        "clipped": {"gradient_clip_val": 0.2, "accumulate_grad_batches": 2},
+        "bfloat16": {"precision": "bf16-mixed"},
+        "float16": {"plugins": half()},
+    }
+    for name, options in modes.items():
+        module = Scheduled()
+        trainer(rank, world_size, Compress(), **options).fit(module)
+        found[name] = fingerprint(module.net), _looped(rank, name)
+    return found
 
+
+def _looped(rank: int, name: str) -> str:
     looped = network()
     model = DistributedDataParallel(looped)
-    optimizer = optim.AdamW(model.parameters(), lr=2e-3)
-    handle = ddp.attach(model, ADAM, optimizer=optimizer)
+    optimizer, schedule = scheduled(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, enabled=name == "float16")
+    handle = ddp.attach(model, optimizer=optimizer, grad_scaler=scaler)
+    passes = 2 if name == "clipped" else 1
+    dtype = torch.float16 if name == "float16" else torch.bfloat16
     for step in range(12):
-        with model.no_sync():
-            inputs, targets = batch(rank, step)
-            (nn.functional.mse_loss(model(inputs), targets) / 2).backward()
-        if step % 2 == 1:
-            nn.utils.clip_grad_norm_(model.parameters(), 0.2)
-            optimizer.step()
+        inputs, targets = batch(rank, step)
+        with model.no_sync() if name == "clipped" else contextlib.nullcontext():
+            with torch.autocast("cpu", dtype, enabled=name != "clipped"):
+                loss = nn.functional.mse_loss(model(inputs), targets) / passes
+            scaler.scale(loss).backward()
+        if (step + 1) % passes == 0:
+            if name == "clipped":
+                nn.utils.clip_grad_norm_(model.parameters(), 0.2)
+            scaler.step(optimizer)
+            scaler.update()
+            schedule.step()
             optimizer.zero_grad()
     handle.detach()
-    return fingerprint(module.net), fingerprint(looped)
+    return fingerprint(looped)
 
 
 def refused(rank: int, world_size: int, folder: str) -> dict[str, str]:
@@ -307,12 +376,13 @@ def refused(rank: int, world_size: int, folder: str) -> dict[str, str]:
     return {
         "two hooks": steps(Regression(), Compress(EVERYTHING), **hook),
         "two optimizers": steps(Gan(), Compress(ADAM), **unused),
-        "torch's AdamW": steps(Regression(torch.optim.AdamW), in_step),
+        "two optimizers, no codec": steps(Gan(), Compress(), **unused),
+        "another optimizer": steps(Regression(torch.optim.RMSprop), in_step),
         "a scaler": steps(Regression(optim.AdamW), in_step, plugins=half()),
         "by hand": steps(by_hand, in_step),
         "another codec": steps(Regression(optim.AdamW), Compress(EVERYTHING), **other),
         "not finite": steps(Regression(bad=(1, 5)), Compress(EVERYTHING)),
-        "no pair": steps(Regression(torch.optim.AdamW), Compress(ADAM)),
+        "no pair": steps(Regression(torch.optim.RMSprop), Compress(ADAM)),
     }
 
 
@@ -368,7 +438,12 @@ def warned(rank: int, world_size: int) -> dict[str, list[str]]:
     run("two optimizers", Gan(), Compress(EVERYTHING), **unused)
     run("two optimizers, known", Gan(), Compress(EVERYTHING, optimizer=None), **unused)
     adamw = Regression(optim.AdamW, lr=1e-3)
-    run("clipping", adamw, Compress(ADAM), gradient_clip_val=1.0)
+    late = Compress(ADAM, exchange_in_step=False)
+    run("clipping", adamw, late, gradient_clip_val=1.0)
+    run("clipping first", adamw, Compress(), gradient_clip_val=1.0)
+    rms = Regression(torch.optim.RMSprop)
+    run("another optimizer", rms, Compress(), gradient_clip_val=1.0)
+    run("a scaler", adamw, Compress(), gradient_clip_val=1.0, plugins=half())
     run("nothing", Regression(), Compress(EVERYTHING), gradient_clip_val=1.0)
     return found
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import OnExceptionCheckpoint
-from torch import nn
+from torch import nn, optim
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.torch import ddp, optim
+from gradwire.torch import ddp
 from gradwire.torch.lightning import Compress
 from tests.distributed.scenarios.common import batch, fingerprint, network
 from tests.trainers.scenarios.lightning import ADAM, Looking, Regression, trainer

@@ -44,7 +44,7 @@ def page(rank: int, world_size: int, name: str, folder: str) -> int:
     if name == "accelerate":
         names["accelerator"] = Accelerator(cpu=True, gradient_accumulation_steps=2)
         names["model"] = given
-        names["optimizer"] = gradwire.torch.optim.AdamW(given.parameters())
+        names["optimizer"] = torch.optim.AdamW(given.parameters())
         pairs = TensorDataset(inputs, inputs[:, :10].argmax(1))
         names["loader"] = names["accelerator"].prepare(DataLoader(pairs, batch_size=4))
     else:

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 import gradwire
 import gradwire.torch.transformers
 from gradwire.torch.ddp import GradientError, PairingWarning
-from gradwire.torch.transformers import Compress, adamw
+from gradwire.torch.transformers import Compress
 from tests.distributed.scenarios.common import about, fingerprint, residuals
 from tests.trainers.scenarios.programs import become
 
@@ -56,14 +56,12 @@ def arguments(folder: str, **options: Any) -> TrainingArguments:
     return TrainingArguments(folder, use_cpu=True, ddp_backend="gloo", **defaults | options)
 
 
-def trainer(folder: str, compress: Any, *, adam: bool = True, **options: Any) -> Any:
-    given = arguments(folder, **options)
+def trainer(folder: str, compress: Any, **options: Any) -> Any:
     return Trainer(
         language_model(),
-        given,
+        arguments(folder, **options),
         train_dataset=texts(64),
         eval_dataset=texts(8, seed=4),
-        optimizer_cls_and_kwargs=adamw(given) if adam else None,
         callbacks=[] if compress is None else [compress],
     )
 
@@ -75,7 +73,7 @@ def state_of(compress: Any) -> dict[str, bytes]:
 def resume(rank: int, world_size: int, folder: str, **options: Any) -> dict[str, Any]:
     """Train 6 steps; then resume from the checkpoint of step 3."""
     become(rank, world_size)
-    whole: Any = Compress(gradwire.adam(ratio=0.01))
+    whole: Any = Compress()
     first = trainer(folder, whole, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PairingWarning)
@@ -83,7 +81,7 @@ def resume(rank: int, world_size: int, folder: str, **options: Any) -> dict[str,
     expected = fingerprint(first.model), state_of(whole)
     whole.handle.detach()
 
-    rest: Any = Compress(gradwire.adam(ratio=0.01))
+    rest: Any = Compress()
     second = trainer(folder, rest, **options)
     second.train(resume_from_checkpoint=str(Path(folder) / "checkpoint-3"))
     found = fingerprint(second.model), state_of(rest)
@@ -96,24 +94,83 @@ def resume(rank: int, world_size: int, folder: str, **options: Any) -> dict[str,
         "step": step,
         "schedule": schedule,
         "fingerprint": found[0],
-        "losses": [each["loss"] for each in first.state.log_history if "loss" in each],
+        "losses": losses(first),
         "logs": first.state.log_history[0],
         "norms": [each["grad_norm"] for each in first.state.log_history if "loss" in each],
     }
 
 
-def dense(rank: int, world_size: int, folder: str) -> tuple[str, str]:
+def losses(one: Any) -> list[float]:
+    return [each["loss"] for each in one.state.log_history if "loss" in each]
+
+
+def dense(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     """Train as users do without a codec, and with one that sends everything."""
-    found = []
+    found: dict[str, Any] = {}
     codec = Compress(gradwire.topk(ratio=1.0), min_numel=1)
-    for callback in (None, codec):
+    for name, callback in (("plain", None), ("all sent", codec)):
         become(rank, world_size)
-        one = trainer(folder, callback, adam=False, gradient_accumulation_steps=2)
+        one = trainer(f"{folder}/{name}", callback, gradient_accumulation_steps=2)
         one.train()
-        found.append(fingerprint(one.model))
+        found[name] = fingerprint(one.model), losses(one)
     assert codec.handle is not None
     codec.handle.detach()
-    return found[0], found[1]
+    return found
+
+
+def suited(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """Train with a Trainer's defaults until little is left to learn, without a codec and with."""
+    found: dict[str, Any] = {}
+    for name, compress in (("plain", None), ("compressed", Compress())):
+        become(rank, world_size)
+        one = trainer(folder, compress, max_steps=160, save_strategy="no", logging_steps=20)
+        one.train()
+        found[name] = losses(one)[-1]
+        if compress is not None:
+            assert compress.handle is not None
+            found["print"] = fingerprint(one.model)
+            found["compression"] = compress.handle.metrics()["compression"]
+            compress.handle.detach()
+    return found
+
+
+def crossed(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    """Resume what was trained dense with a codec, and dense again what that has saved."""
+    found: dict[Any, Any] = {}
+
+    class Look(TrainerCallback):
+        """Keeps what the optimizer has loaded, and stops after three steps."""
+
+        def on_train_begin(self, *args: Any, **given: Any) -> None:
+            state = given["optimizer"].state
+            found[name, "held"] = {int(state[each]["step"]) for each in state}, len(state)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            if name != "dense" and state.global_step % 3 == 0:
+                control.should_training_stop = True
+
+    checkpoint: str | None = None
+    runs: tuple[tuple[str, Any], ...] = (("dense", None), ("coded", Compress()), ("back", None))
+    for name, compress in runs:
+        become(rank, world_size)
+        one = trainer(f"{folder}/{name}", compress, max_steps=12)
+        one.add_callback(Look())
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            one.train(resume_from_checkpoint=checkpoint)
+        told = [each for each in said if each.category in (RuntimeWarning, PairingWarning)]
+        found[name, "said"] = [str(each.message) for each in told]
+        found[name, "losses"] = losses(one)
+        found[name, "print"] = fingerprint(one.model)
+        if compress is not None:
+            parameters = about(compress.handle.state_dict())["parameters"].values()
+            found["steps"] = {
+                each["state"]["scalars"]["second_moment_steps"] for each in parameters
+            }
+            compress.handle.detach()
+        checkpoint = f"{folder}/{name}/checkpoint-{3 if name == 'dense' else 6}"
+    found["parameters"] = len(list(one.model.parameters()))
+    return found
 
 
 def again(rank: int, world_size: int, folder: str) -> dict[str, Any]:
@@ -212,29 +269,37 @@ def mistakes(rank: int, world_size: int, folder: str) -> dict[str, str]:
             try:
                 call()
                 said[name] = ""
-            except (TypeError, ValueError, GradientError) as error:
+            except (ImportError, TypeError, ValueError, GradientError) as error:
                 said[name] = f"{type(error).__name__}: {error}"
         told = [each for each in warned if each.category in (RuntimeWarning, PairingWarning)]
         said[name] += "".join(f" {each.category.__name__}: {each.message}" for each in told)
 
+    tried("old name", lambda: exec("from gradwire.torch.transformers import adamw"))
     adam = gradwire.adam(ratio=0.02)
-    tried("no codec", lambda: Compress("adam"))  # type: ignore[arg-type]
-    tried("callback alone", lambda: trainer(folder, Compress(adam), adam=False).train())
-    topk: Any = Compress(gradwire.topk(ratio=0.02))
-    tried("topk", lambda: trainer(folder, topk, adam=False, max_steps=1).train())
-    topk.handle.detach()
+    other: dict[str, Any] = {"optim": "adafactor", "max_steps": 1}
+    tried("no codec", lambda: Compress(gradwire.adam))  # type: ignore[arg-type]
+    tried("steps", lambda: trainer(folder, Compress(adam), **other).train())
+    for name, codec, options in (
+        ("topk", gradwire.topk(ratio=0.02), {"max_steps": 1}),
+        ("other optimizer", None, other),
+    ):
+        compress: Any = Compress(codec)
+        tried(name, trainer(folder, compress, **options).train)
+        compress.handle.detach()
 
     tried("nodes", lambda: trainer(folder, Compress(adam, hierarchy=3)).train())
 
     dgc = Compress(gradwire.dgc(ratio=0.02))
-    tried("not exchanged", lambda: trainer(folder, dgc, adam=False).train())
+    tried("not exchanged", lambda: trainer(folder, dgc, **other).train())
 
-    scaled = trainer(folder, Compress(adam))
-    scaled.accelerator.scaler = torch.amp.GradScaler("cpu")  # on a CPU, fp16=True makes none
-    tried("scaler", scaled.train)
+    for name, compress in (("scaler", Compress(adam)), ("scaler, no codec", Compress())):
+        scaled = trainer(folder, compress, max_steps=1)
+        scaled.accelerator.scaler = torch.amp.GradScaler("cpu")  # on a CPU, fp16=True makes none
+        tried(name, scaled.train)
+    compress.handle.detach()
 
     # A gradient that is not finite on one rank stops all of them; they may train on.
-    compress: Any = Compress(adam)
+    compress = Compress(adam)
     one = trainer(folder, compress, max_steps=3)
     usual = one.compute_loss
     one.compute_loss = lambda *args, **kwargs: usual(*args, **kwargs) * (torch.nan if rank else 1)

@@ -5,9 +5,9 @@ from gradwire.torch.auto.candidates import (
     Automatic,
     check_alone,
     check_measurable,
-    check_unbounded,
     choices_of,
     codec_for,
+    default_codec,
     least_ratio,
 )
 from gradwire.torch.auto.controller import AutoController
@@ -18,8 +18,8 @@ __all__ = [
     "Automatic",
     "check_alone",
     "check_measurable",
-    "check_unbounded",
     "choices_of",
     "codec_for",
+    "default_codec",
     "least_ratio",
 ]

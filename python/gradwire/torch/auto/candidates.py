@@ -9,11 +9,17 @@ import torch
 from gradwire import _validate
 from gradwire._auto import ladder
 from gradwire.exchange import QuantizedAllReduce, ReduceScatter
-from gradwire.presets import adam, float8, topk
+from gradwire.presets import adam, dgc, float8, topk
 from gradwire.schedule import Constant, Schedule
 from gradwire.schedule.warm_up import RATIO
-from gradwire.torch.engine.pairing import check_optimizer
-from gradwire.torch.optim import AdamW
+from gradwire.torch.engine.pairing import (
+    PairingWarning,
+    check_optimizer,
+    has_momentum,
+    why_unsuited,
+)
+from gradwire.torch.errors import warn
+from gradwire.torch.optim import family_of
 
 if TYPE_CHECKING:
     from gradwire._codec import Codec
@@ -43,55 +49,75 @@ def choices_of(
     min_ratio: float | None,
     schedule: Schedule | None,
     hierarchy: object = None,
+    low_memory: bool | None = None,
     *,
     owners: bool = False,
 ) -> tuple[Any, Automatic | None]:
     """Return the codec that an attachment begins with, and for ``"auto"`` what may be chosen.
 
-    Raises a TypeError or a ValueError if other arguments do not go with it.
+    None is the codec that suits the optimizer. Raises a TypeError or a ValueError if other
+    arguments do not go with it.
     """
     if isinstance(codec, str) and codec == AUTO:
-        choices = codec_for(optimizer, min_ratio, owners=owners)
-        check_alone(schedule, hierarchy)
-        return choices.codec, choices
-    check_unbounded(min_ratio)
-    return codec, None
+        codec = codec_for(optimizer, min_ratio)
+    elif min_ratio is not None:
+        raise ValueError('min_ratio= bounds what "auto" may choose; a codec has a ratio of its own')
+    if codec is None:
+        return default_codec(optimizer), None
+    if not isinstance(codec, Automatic):
+        return codec, None
+    check_alone(schedule, hierarchy, low_memory)
+    return codec.codec, replace(codec, owners=_owners_of(codec.codec) if owners else None)
 
 
-def codec_for(optimizer: object, min_ratio: float | None, *, owners: bool = False) -> Automatic:
-    """Return the codec that suits an optimizer, and the ratios and exchanges that may be tried.
+def default_codec(optimizer: object) -> "Codec":
+    """Return the codec that suits an optimizer, at a ratio of 0.01.
 
-    Sums may go through ``owners`` where ranks can send each other something else each. Raises a
+    Adam's steps for Adam and AdamW, momentum for SGD with momentum, top-k for plain SGD. Anything
+    else gets 8 bits for each entry, and a `PairingWarning` why: error feedback in front of a first
+    moment costs accuracy. Raises a TypeError if there is no optimizer, or none of torch.
+    """
+    optimizer = _optimizer(optimizer, "attach(model)", "codec that suits it")
+    unsuited = why_unsuited(optimizer)
+    if unsuited:
+        warn(
+            f"{unsuited}, so gradients are sent as gradwire.float8(), in a quarter of the bytes. "
+            "Another codec: attach(model, codec, optimizer=optimizer)",
+            PairingWarning,
+        )
+        return float8()
+    if family_of(optimizer) == "adam":
+        return adam(DEFAULT)
+    return dgc(DEFAULT) if has_momentum(optimizer) else topk(DEFAULT)
+
+
+def codec_for(
+    optimizer: object, min_ratio: float | None = None, *, clips: bool = False
+) -> Automatic:
+    """Return what ``"auto"`` may choose for an optimizer.
+
+    With ``clips``, the program clips what was exchanged, which then has to be gradients. Raises a
     TypeError if the optimizer is missing or none of torch, and as `least_ratio` does.
     """
+    optimizer = _optimizer(optimizer, 'attach(model, "auto")', "codec that keeps the accuracy")
+    least = least_ratio(min_ratio)
+    if family_of(optimizer) == "adam" and not (clips or why_unsuited(optimizer)):
+        # More than that can ruin training at rates that are right for dense gradients.
+        return Automatic(adam(ratio=least), ladder(least, most=RATIO))
+    if any("betas" in group for group in optimizer.param_groups):
+        return Automatic(float8(), ())  # error feedback in front of a first moment costs accuracy
+    return Automatic(topk(ratio=least), ladder(least))
+
+
+def _optimizer(optimizer: object, call: str, codec: str) -> torch.optim.Optimizer:
     if optimizer is None:
         raise TypeError(
-            'attach(model, "auto") needs optimizer=: the codec that keeps the accuracy depends on '
-            'it. attach(model, "auto", optimizer=optimizer)'
+            f"{call} needs optimizer=, because the {codec} depends on it: pass the "
+            "optimizer of the model, or a codec, such as gradwire.topk(ratio=0.01)"
         )
     check_optimizer(optimizer)
     assert isinstance(optimizer, torch.optim.Optimizer)  # or it had raised
-    codec, ratios = _codec_for(optimizer, least_ratio(min_ratio))
-    return Automatic(codec, ratios, _owners_of(codec) if owners else None)
-
-
-def _codec_for(optimizer: torch.optim.Optimizer, least: float) -> "tuple[Codec, tuple[float, ...]]":
-    """Return a codec at the least ratio, and all its ratios."""
-    if isinstance(optimizer, AdamW):
-        beta2 = {float(group["betas"][1]) for group in optimizer.param_groups}
-        eps = {float(group["eps"]) for group in optimizer.param_groups}
-        if len(beta2) > 1 or len(eps) > 1:
-            raise ValueError(
-                f'"auto" takes one codec for all parameter groups, got beta2 {sorted(beta2)} and '
-                f"eps {sorted(eps)}: give all groups the same, or attach codecs by name"
-            )
-        (second,), (small,) = beta2, eps
-        # More than that can ruin training at rates that are right for dense gradients.
-        ratios = ladder(least, most=RATIO)
-        return adam(ratio=least, beta2=second, eps=small), ratios
-    if any("betas" in group for group in optimizer.param_groups):
-        return float8(), ()  # error feedback in front of a first moment costs accuracy
-    return topk(ratio=least), ladder(least)
+    return optimizer
 
 
 def _owners_of(codec: "Codec") -> "Owners | None":
@@ -119,18 +145,15 @@ def least_ratio(min_ratio: object) -> float:
     return _validate.unit_interval("min_ratio", min_ratio)
 
 
-def check_unbounded(min_ratio: object) -> None:
-    """Raise a ValueError if a codec is given a bound, too."""
-    if min_ratio is not None:
-        raise ValueError('min_ratio= bounds what "auto" may choose; a codec has a ratio of its own')
-
-
-def check_alone(schedule: Schedule | None, hierarchy: object) -> None:
+def check_alone(
+    schedule: Schedule | None, hierarchy: object = None, low_memory: bool | None = None
+) -> None:
     """Raise a ValueError for options that have decisions of their own."""
     decides = schedule not in (None, Constant())
     reasons = {
         "schedule=": (decides, "a schedule decides on the ratio too"),
         "hierarchy=": (hierarchy is not None, "the level inside a node is not measured"),
+        "low_memory=": (bool(low_memory), "a change of the exchange takes a step back"),
     }
     for name, (given, why) in reasons.items():
         if given:

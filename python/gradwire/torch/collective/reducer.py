@@ -14,7 +14,7 @@ from gradwire._codec import Codec
 from gradwire.state import State
 from gradwire.torch.collective.calls import Call, Started, connect, group_of, start
 from gradwire.torch.engine.bucket_contents import BucketContents
-from gradwire.torch.engine.config import check_codec, check_frames, check_memory
+from gradwire.torch.engine.config import as_codec, check_frames, check_memory
 from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.parameter import ParameterSlot, set_codec
 from gradwire.torch.errors import GradientError, TensorError
@@ -320,7 +320,7 @@ def all_reduce(
 
 def _pairs(tensor: Tensors, codec: Codec, state: States) -> list[tuple[torch.Tensor, State]]:
     """Return each tensor with its state, or raise a TypeError or ValueError."""
-    check_codec(codec, "all_reduce()")
+    codec = as_codec(codec, "all_reduce()")
     check_frames(codec, "all_reduce()")
     check_memory(codec)
     alone = isinstance(tensor, torch.Tensor)

@@ -4,25 +4,27 @@ import functools
 import weakref
 from collections.abc import Callable, Collection
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire import _mistakes
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import AutoController, check_measurable, choices_of
 from gradwire.torch.ddp.source import DDPSource, check_ranks
 from gradwire.torch.engine.attach import attach_engine
-from gradwire.torch.engine.config import Codecs, GradScaler, Options
+from gradwire.torch.engine.config import OTHER_KEYWORDS, Codecs, GradScaler, Options
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.parameter import plain_names
 from gradwire.torch.transport import Hierarchy, Levels, ProcessGroups, Transport, parse_hierarchy
 
 
+@_mistakes.explain(**OTHER_KEYWORDS)
 def attach(
     model: torch.nn.Module,
-    codec: Codecs | Literal["auto"],
+    codec: Codecs | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     *,
     min_ratio: float | None = None,
@@ -30,6 +32,7 @@ def attach(
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
     min_ndim: int = 1,
+    low_memory: bool | None = None,
     process_group: dist.ProcessGroup | None = None,
     timeout: timedelta | None = None,
     hierarchy: Levels | None = None,
@@ -47,21 +50,27 @@ def attach(
     model : torch.nn.parallel.DistributedDataParallel
         A model on any device, or the result of `torch.compile` on one. It must not have another
         communication hook.
-    codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
-        Codec of all compressed parameters; or codecs by name, as ``{"embed*": None, "*.weight":
-        gradwire.adam(0.01)}``. Keys are names as in ``model.module.named_parameters()``, or
-        patterns with ``*``, ``?`` and ``[abc]``; the first that matches counts. Parameters with
-        None, or that no key matches, are sent dense. All codecs must have the same exchange.
+    codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
+        Codec of all compressed parameters, or the name of a preset, as `gradwire.codec` takes it;
+        or codecs by name, as ``{"embed*": None, "*.weight": gradwire.adam(0.01)}``. Keys are names
+        as in ``model.module.named_parameters()``, or patterns with ``*``, ``?`` and ``[abc]``; the
+        first that matches counts. Parameters with None, or that no key matches, are sent dense. All
+        codecs must have the same exchange.
+        By default the codec that suits the optimizer, at a ratio of 0.01: `gradwire.adam` for
+        ``torch.optim.AdamW`` and ``Adam``, `gradwire.dgc` for ``SGD`` with momentum,
+        `gradwire.topk` for ``SGD`` without, and `gradwire.float8` for anything else. Options of a
+        codec that are the optimizer's too, such as ``beta2`` and ``momentum``, are those of the
+        parameter's group unless they are given.
         With ``"auto"``, each bucket is measured and then averaged in float32, in bfloat16 or by the
         codec that suits the optimizer, at a ratio and with an exchange of its own: whatever makes a
         step shortest. See ``docs/auto.md``.
     optimizer : torch.optim.Optimizer, optional
         The optimizer of the model. `attach` then checks that it suits the codec, and a pass whose
         gradients are cleared before the optimizer's ``step()`` is undone by itself, as by
-        `Handle.discard`. The optimizers of `gradwire.torch.optim` are told which parameters the
-        codec has already applied momentum or a learning rate to, and exchange gradients that
-        ``no_sync()`` has left on each rank. Required by `gradwire.memory.AdamCorrection`, and by
-        ``"auto"``.
+        `Handle.discard`. An AdamW, Adam or SGD of torch then applies what the codec has applied
+        momentum or a learning rate to as it is, and exchanges gradients that ``no_sync()`` has left
+        on each rank (`gradwire.torch.optim.adapt`). Required without a codec, by
+        `gradwire.memory.AdamCorrection`, and by ``"auto"``.
     min_ratio : float, optional
         With ``"auto"``, the strongest compression that accuracy allows, as a ratio in (0, 1]: the
         least share of the entries that may be sent, 0.01 by default. Of ratios that make a step
@@ -80,6 +89,10 @@ def attach(
         Parameters with fewer entries are sent dense, in their own dtype, in the same collective.
     min_ndim : int
         Parameters with fewer dimensions are also sent dense: with 2, all biases and norms.
+    low_memory : bool, optional
+        Keep residuals and second moments in one buffer instead of two: half of the memory, and a
+        pass that counted cannot be undone; see `gradwire.memory.Residual`. By default as the codec
+        says.
     process_group : torch.distributed.ProcessGroup, optional
         Group to use instead of the model's own; it must consist of the same ranks.
     timeout : datetime.timedelta, optional
@@ -140,7 +153,9 @@ def attach(
     """
     ddp = _unwrap(model)
     whole = not getattr(ddp, "skip_all_reduce_unused_params", False)
-    given, choices = choices_of(codec, optimizer, min_ratio, schedule, hierarchy, owners=True)
+    given, choices = choices_of(
+        codec, optimizer, min_ratio, schedule, hierarchy, low_memory, owners=True
+    )
     options = Options(
         codec=given,
         optimizer=optimizer,
@@ -148,6 +163,7 @@ def attach(
         grad_scaler=grad_scaler,
         min_numel=min_numel,
         min_ndim=min_ndim,
+        low_memory=low_memory,
         adaptive=choices is not None,
         owners=None if choices is None else choices.owners,
     )

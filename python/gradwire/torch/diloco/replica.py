@@ -11,7 +11,7 @@ from gradwire.schedule import Constant
 from gradwire.torch.diloco.fragments import Timetable
 from gradwire.torch.diloco.outer import OuterOptimizer
 from gradwire.torch.engine.bucket_contents import BucketContents
-from gradwire.torch.engine.config import Options, check_codec, check_frames, check_memory
+from gradwire.torch.engine.config import Options, as_codec, check_frames, check_memory
 from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.metrics import Counters
 from gradwire.torch.engine.parameter import ParameterSlot, make_slots, new_state
@@ -112,7 +112,7 @@ class Replica:
         min_numel: int,
         min_ndim: int,
     ) -> None:
-        check_codec(codec, "DiLoCo()")
+        codec = as_codec(codec, "DiLoCo()")
         check_frames(codec, "DiLoCo()")
         check_memory(codec)
         if codec.memory.updates:

@@ -62,6 +62,7 @@ def attach_engine(
     Raises a ValueError if the ranks disagree or options do not go together, and an ExchangeError if
     the ranks could not be connected. The transport is left then.
     """
+    options = options.for_parameters(named)
     assignment, optimizer = options.assignment, options.optimizer
     join = functools.partial(_connect, options, named, sparse, facts, share_of, whole)
     engine = join(transport)

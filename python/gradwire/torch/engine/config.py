@@ -1,10 +1,11 @@
 """What every `attach` takes, how it is checked, and what all ranks must have in common."""
 
+import dataclasses
 import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol, Self, TypeGuard, runtime_checkable
 
 import torch
 
@@ -16,23 +17,38 @@ from gradwire.exchange import Exchange
 from gradwire.exchange.owners import Owners
 from gradwire.extension import IndexCoding, Quantizer
 from gradwire.presets import advice
+from gradwire.presets import codec as build_codec
 from gradwire.schedule import Schedule, recommended
 from gradwire.torch import backends
 from gradwire.torch.engine.consensus import checksum
-from gradwire.torch.engine.pairing import check_optimizer, facts_of
+from gradwire.torch.engine.pairing import check_optimizer, facts_of, options_of
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.transport import RankTopology
 
-Codecs = Codec | Mapping[str, Codec | None]
-"""One codec for all parameters, or one for each pattern of names; None sends them dense."""
+Codecs = Codec | str | Mapping[str, Codec | str | None]
+"""A codec or preset for all parameters, or for each pattern of names; None sends them dense."""
+
+OTHER_KEYWORDS = {
+    "max_ratio": 'the least share of the entries that "auto" may send is min_ratio={!r}',
+    **dict.fromkeys(
+        ("ratio", "density", "k"),
+        'options of a codec are its own: attach(model, gradwire.codec("adam", ratio={!r}), ...)',
+    ),
+}
+"""What to write in place of a keyword that an attachment does not have."""
 
 _COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-def check_codec(codec: object, call: str = "attach()") -> None:
-    """Raise a `TypeError` that says what to pass, unless the argument is a codec."""
-    if isinstance(codec, Codec):
-        return
+def as_codec(codec: object, call: str = "attach()") -> Codec:
+    """Return a codec, or that of a preset's name; or raise an error that says what to pass."""
+    if isinstance(codec, Codec | str):
+        return build_codec(codec)
+    if isinstance(codec, torch.optim.Optimizer):
+        raise TypeError(
+            f"{call} takes a codec before the optimizer: pass optimizer={type(codec).__name__}(...)"
+            " by its name, without a codec or after one"
+        )
     raise TypeError(f"{call} takes a gradwire.Codec, {advice(codec)}")
 
 
@@ -94,34 +110,31 @@ class Assignment:
     """A codec, or none, for each parameter: by its name, or the first pattern that matches it.
 
     Patterns have ``*``, ``?`` and ``[abc]``, and are matched with case. A parameter that none
-    matches is sent dense. Raises a TypeError for what is neither a codec nor a mapping of patterns
-    to codecs or None; and a ValueError if there is no codec, or codecs of several exchanges, or
-    memories in one buffer beside others.
+    matches is sent dense. With ``low_memory``, memories are kept in one buffer, or in two. Raises a
+    TypeError for what is neither a codec nor a mapping of patterns to codecs or None; and a
+    ValueError if there is no codec, or codecs of several exchanges, or memories in one buffer
+    beside others.
     """
 
-    def __init__(self, given: object) -> None:
+    def __init__(self, given: object, low_memory: bool | None = None) -> None:
+        self.given: Codec | dict[str, Codec | None]
+        self._own: dict[str, Codec] = {}  # by name of the parameter: with its optimizer's options
         if not isinstance(given, Mapping):
-            check_codec(given)
-            assert isinstance(given, Codec)  # or check_codec had raised
-            self.given: Codecs = given
-            self._rules: list[tuple[str, Codec | None]] = [("*", given)]
+            self.given = _keep(as_codec(given), low_memory)
+            self._rules: list[tuple[str, Codec | None]] = [("*", self.given)]
         else:
+            self.given = {}
             for pattern, codec in given.items():
                 if not isinstance(pattern, str):
                     raise TypeError(f"the keys are names of parameters, got {pattern!r}")
-                if codec is not None:
-                    check_codec(codec)
-            self.given = dict(given)
+                self.given[pattern] = None if codec is None else _keep(as_codec(codec), low_memory)
             self._rules = list(self.given.items())
-        self.codecs: list[Codec] = []  # each of them once
-        for _, codec in self._rules:
-            if codec is not None and codec not in self.codecs:
-                self.codecs.append(codec)
-        if not self.codecs:
+        codecs = self.codecs
+        if not codecs:
             raise ValueError("there is no codec among the values: leave the model as it is instead")
-        first = self.codecs[0]
+        first = codecs[0]
         self.exchange = first.exchange  # of all of them
-        for each in self.codecs[1:]:
+        for each in codecs[1:]:
             if each.exchange != first.exchange:
                 raise ValueError(
                     "all codecs of one attachment must have the same exchange, because a bucket "
@@ -133,12 +146,35 @@ class Assignment:
                     "low_memory=True, all others need it, too"
                 )
 
+    @property
+    def codecs(self) -> list[Codec]:
+        """The codecs, each of them once."""
+        found = [codec for _, codec in self._rules if codec is not None]
+        return list(dict.fromkeys([*self._own.values()] or found))
+
     def of(self, name: str) -> Codec | None:
         """Return the codec of a parameter."""
+        if name in self._own:
+            return self._own[name]
         for pattern, codec in self._rules:
             if fnmatch.fnmatchcase(name, pattern):
                 return codec
         return None
+
+    def for_optimizer(
+        self, optimizer: torch.optim.Optimizer | None, named: Mapping[str, torch.Tensor]
+    ) -> "Assignment":
+        """Return the same, with options that are None taken from each parameter's group."""
+        usual = {} if optimizer is None else optimizer.defaults
+        every = [] if optimizer is None else optimizer.param_groups
+        groups = {id(each): group for group in every for each in group["params"]}
+        found = Assignment(self.given)
+        for name, tensor in named.items():
+            codec = self.of(name)
+            if codec is not None:
+                options = options_of(groups.get(id(tensor), usual))
+                found._own[name] = codec.replace(memory=codec.memory.for_optimizer(options))
+        return found
 
     def for_ranks(self, ranks: int) -> list[Exchange]:
         """Return what the exchange is among so many ranks: several only where owners do both."""
@@ -171,11 +207,25 @@ class Assignment:
     def get_config(self) -> Any:
         """Return the codec's config, or a list of the patterns with their configs."""
         if isinstance(self.given, Codec):
-            return self.given.get_config()
+            (codec,) = self.codecs if len(self.codecs) == 1 else (self.given,)
+            return codec.get_config()
         return [
             [pattern, None if codec is None else codec.get_config()]
             for pattern, codec in self._rules
         ]
+
+
+def _keep(codec: Codec, low_memory: bool | None) -> Codec:
+    """Return a codec with its memory in one buffer or in two; None leaves it as it is."""
+    memory: Any = codec.memory
+    if low_memory is None or not memory.keeps or memory.undoable is not low_memory:
+        return codec
+    if not hasattr(memory, "low_memory"):
+        raise ValueError(
+            f"low_memory=True is for gradwire.memory.Residual and AdamCorrection, and {memory!r} "
+            "needs its second buffer: leave it out, or attach another codec"
+        )
+    return codec.replace(memory=dataclasses.replace(memory, low_memory=low_memory))
 
 
 @runtime_checkable
@@ -208,12 +258,15 @@ class Options:
     grad_scaler: GradScaler | None = None
     min_numel: int = 1024
     min_ndim: int = 1
+    low_memory: bool | None = None  # then as each codec says
     adaptive: bool = False  # ratios are decided on while the model trains
     owners: Owners | None = None  # then also an exchange that may take the place of the codec's
     assignment: Assignment = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "assignment", Assignment(self.codec))
+        if self.low_memory is not None:
+            _validate.boolean("low_memory", self.low_memory)
+        object.__setattr__(self, "assignment", Assignment(self.codec, self.low_memory))
         if self.schedule is not None:
             check_part("schedule", self.schedule, Schedule)
         check_optimizer(self.optimizer)
@@ -225,6 +278,13 @@ class Options:
                 f"grad_scaler= takes a torch.amp.GradScaler or None, got {scaler!r} "
                 f"({type(scaler).__name__})"
             )
+
+    def for_parameters(self, named: Mapping[str, torch.Tensor]) -> Self:
+        """Return the same, with codecs that follow the options of the optimizer's groups."""
+        found = dataclasses.replace(self)
+        assignment = self.assignment.for_optimizer(self.optimizer, named)
+        object.__setattr__(found, "assignment", assignment)
+        return found
 
     def owners_of(self, ranks: int) -> Owners | None:
         """Return the exchange that may take the place of the codec's, among so many ranks."""

@@ -11,12 +11,12 @@ from torch.optim import Optimizer
 from gradwire.torch import backends
 from gradwire.torch.engine.grad_tracker import Additions, GradSource, GradTracker
 from gradwire.torch.engine.optimizer_identity import OptimizerIdentity
-from gradwire.torch.engine.pairing import PairingWarning, check_group
+from gradwire.torch.engine.pairing import PairingWarning
 from gradwire.torch.engine.parameter import ParameterSlot, to_logical, to_memory, with_second_moment
 from gradwire.torch.engine.sharding import local
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import GradientError, UpdateError, fresh, warn
-from gradwire.torch.optim.attachable import Attachable
+from gradwire.torch.optim import OptimizerAdapter, family_of
 from gradwire.torch.transport import Channel
 
 _CHANGED = (
@@ -71,8 +71,10 @@ class OptimizerLink:
         self.defers = False
         self.claim = OptimizerIdentity(optimizer, self._parameters, self.tracker)
         self._hooks = [optimizer.register_step_post_hook(self._stepped), self.claim.hook]
-        if isinstance(optimizer, Attachable):
-            optimizer._attach(self)
+        self._adapter: OptimizerAdapter | None = None
+        if family_of(optimizer) is not None:
+            self._adapter = OptimizerAdapter.of(optimizer)
+            self._adapter.attach(optimizer, self)
 
     def connect(self, exchange: Callable[[], None]) -> None:
         """Exchange through this method of the handle, which is not kept alive by it."""
@@ -82,6 +84,7 @@ class OptimizerLink:
         """Return what leaves optimizer and parameters alone; it keeps neither nor this alive."""
         tracker, hooks = self.tracker, self._hooks
         optimizer, mine = weakref.ref(self._optimizer), weakref.ref(self)
+        adapter = None if self._adapter is None else weakref.ref(self._adapter)
 
         def release() -> None:
             for mark in tracker.marks:
@@ -89,8 +92,9 @@ class OptimizerLink:
             for hook in hooks:
                 hook.remove()
             kept, link = optimizer(), mine()
-            if isinstance(kept, Attachable) and link is not None:
-                kept._detach(link)
+            adapts = None if adapter is None else adapter()
+            if adapts is not None and kept is not None and link is not None:
+                adapts.detach(kept, link)
 
         return release
 
@@ -179,10 +183,10 @@ class OptimizerLink:
 
     def _check_halves(self) -> None:
         """Warn if only one half of a checkpoint was loaded: the optimizer's or the handle's."""
-        assert isinstance(self._optimizer, Attachable)
+        assert self._adapter is not None  # which asks
         resumed, self._resumed = self._resumed, False
         took_over, self._took_over = self._took_over, False
-        loaded = self._optimizer._take_loaded()
+        loaded = self._adapter.take_loaded()
         if not resumed and not loaded:
             return
         if resumed and loaded:
@@ -225,12 +229,6 @@ class OptimizerLink:
         every = (mark for mark in self.tracker.marks if mark.parameter.compressed)
         computed = (mark for mark in every if mark.parameter.computed)
         return {id(mark.parameter.tensor) for mark in computed if mark.origin is GradSource.UNKNOWN}
-
-    def check_group(self, group: dict[str, Any]) -> None:
-        """Raise a ValueError if the options of a group do not suit the codec of its parameters."""
-        found = (self._parameters.get(id(each)) for each in group["params"])
-        for codec in {each.codec for each in found if each is not None}:
-            check_group(codec, group)
 
     # What the passes ask ----------------------------------------------------------------------
 
@@ -277,7 +275,7 @@ class OptimizerLink:
         last = self.last
         if self.adds() or not self._computed or last is None or not last.applied:
             return False
-        return isinstance(self._optimizer, Attachable) and self.tracker.mixed() is not None
+        return self._adapter is not None and self.tracker.mixed() is not None
 
     def discarded(self, step: Step) -> None:
         """Record that a pass was undone, on all ranks."""
@@ -296,6 +294,8 @@ class OptimizerLink:
         Also whether all were cleared that were compressed, on this rank or on others. Gradients
         that are still there, as the start of an accumulation, are applied later.
         """
+        if self._adapter is not None:
+            self._adapter.forget()
         if self.tracker.additions.begun:
             self.adds()
         last = self.last

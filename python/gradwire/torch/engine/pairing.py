@@ -11,10 +11,10 @@ from gradwire._codec import Codec
 from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.errors import warn
-from gradwire.torch.optim import SGD, AdamW
+from gradwire.torch.optim import decays_gradients, family_of
 
-_ADAMW = "gradwire.torch.optim.AdamW"
-_SGD = "gradwire.torch.optim.SGD"
+_ADAMW = "torch.optim.AdamW"
+_SGD = "torch.optim.SGD"
 
 _UNSUITED = ("dampening", "amsgrad", "capturable", "differentiable")
 """Options that an optimizer has from torch, and that no codec follows."""
@@ -70,23 +70,30 @@ def check_pairing(
     """Raise a ValueError if the optimizer would not apply what the codec sends of parameters."""
     if codec.memory.updates:
         _check_updates(codec, optimizer)
-    elif codec.memory.corrects and isinstance(optimizer, AdamW):
+    elif codec.memory.corrects and optimizer is not None and family_of(optimizer) == "adam":
         raise ValueError(
-            f"{codec.memory!r} sends gradients with momentum, which {_ADAMW} would subtract as "
-            f"they are; use {_SGD}(model.parameters(), lr=..., momentum=...)"
+            f"{codec.memory!r} sends gradients with momentum, which {name_of(optimizer)} would "
+            f"subtract as they are; use {_SGD}(model.parameters(), lr=..., momentum=...)"
         )
-    if isinstance(optimizer, SGD | AdamW):
-        ids = {id(each.tensor) for each in compressed}
-        for group in optimizer.param_groups:
-            if any(id(each) in ids for each in group["params"]):
-                check_group(codec, group)
+    if optimizer is None or family_of(optimizer) is None:
+        return
+    ids = {id(each.tensor) for each in compressed}
+    for group in optimizer.param_groups:
+        if any(id(each) in ids for each in group["params"]):
+            _check_group(codec, optimizer, group)
 
 
-def check_group(codec: Codec, group: Mapping[str, Any]) -> None:
+def _check_group(codec: Codec, optimizer: Optimizer, group: Mapping[str, Any]) -> None:
     """Raise a ValueError if the options of a group differ from those of the codec's memory."""
     memory = codec.memory
     if not (memory.updates or memory.corrects):
         return
+    if memory.updates and decays_gradients(optimizer, group):
+        raise ValueError(
+            f"{name_of(optimizer)} with weight_decay={group['weight_decay']!r} adds the decay to "
+            f"gradients, which {memory!r} does not see: use {_ADAMW}, which decays weights, or "
+            "attach a codec that sends gradients, such as gradwire.float8()"
+        )
     for option in _UNSUITED:
         if group.get(option):
             raise ValueError(
@@ -96,15 +103,29 @@ def check_group(codec: Codec, group: Mapping[str, Any]) -> None:
             )
     if memory.updates:
         _check_equal(codec, options_of(group), {"beta2": "betas[1]", "eps": "eps"})
-    elif "momentum" in group:
+    elif group.get("momentum"):
         _check_equal(codec, group, {"momentum": "momentum", "nesterov": "nesterov"})
+
+
+def why_unsuited(optimizer: Optimizer) -> str:
+    """Return why no codec does a part of the optimizer's work; empty if one can."""
+    family, name = family_of(optimizer), name_of(optimizer)
+    if family is None:
+        return f"{name} is not torch.optim.AdamW, Adam or SGD"
+    for group in optimizer.param_groups:
+        for option in _UNSUITED:
+            if group.get(option):
+                return f"{name} has {option}={group[option]!r}, which no codec follows"
+        if family == "adam" and decays_gradients(optimizer, group):
+            return f"{name} has weight_decay={group['weight_decay']!r}, which is added to gradients"
+    return ""
 
 
 def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a group that have to suit a codec: few, and cheap to compare."""
     names = ("momentum", "nesterov", "eps", *_UNSUITED)
     found = {name: group[name] for name in names if name in group}
-    return {**found, "beta2": group["betas"][1]} if "betas" in group else found
+    return {**found, "beta2": float(group["betas"][1])} if "betas" in group else found
 
 
 def _check_updates(codec: Codec, optimizer: Optimizer | None) -> None:
@@ -114,21 +135,23 @@ def _check_updates(codec: Codec, optimizer: Optimizer | None) -> None:
             f"applies: optimizer = {_ADAMW}(model.parameters(), lr=...), then "
             "attach(model, codec, optimizer=optimizer)"
         )
-    if not isinstance(optimizer, AdamW):
+    if family_of(optimizer) != "adam":
         raise ValueError(
             f"{codec.memory!r} sends steps, to which {name_of(optimizer)} would apply its own "
-            f"rule; use {_ADAMW}(model.parameters(), lr=...)"
+            f"rule; use {_ADAMW}(model.parameters(), lr=...), or attach a codec that sends "
+            "gradients, such as gradwire.float8()"
         )
 
 
 def _check_equal(codec: Codec, group: Mapping[str, Any], options: Mapping[str, str]) -> None:
     for option, called in options.items():
         wanted, found = getattr(codec.memory, option), group[option]
-        if wanted != found:
+        if wanted not in (None, found):
             cycles = "; OneCycleLR and CyclicLR need cycle_momentum=False"
             raise ValueError(
                 f"the codec's {option} is {wanted!r}, the optimizer's {called} is {found!r}: they "
-                f"must be the same{cycles if option == 'momentum' and found != 0.0 else ''}"
+                f"must be the same. Leave {option}= out, and the codec takes the optimizer's"
+                f"{cycles if option == 'momentum' and found != 0.0 else ''}"
             )
 
 
@@ -176,7 +199,7 @@ def warn_of_pairing(codec: Codec, optimizer: Optimizer | None) -> None:
     if memory.updates:
         return
     if memory.corrects:
-        if has_momentum(optimizer) and not isinstance(optimizer, SGD):
+        if has_momentum(optimizer) and family_of(optimizer) != "sgd":
             _warn(
                 f"{memory!r} applies momentum, and {name_of(optimizer)} would apply it again: use "
                 f"{_SGD}(model.parameters(), lr=..., momentum=...)"
@@ -207,8 +230,6 @@ def name_of(optimizer: Optimizer) -> str:
     """Return what a program calls the class of an optimizer."""
     kind = getattr(optimizer, "wrapped_class", type(optimizer))
     module = "torch.optim" if kind.__module__.startswith("torch.optim") else kind.__module__
-    if isinstance(optimizer, SGD | AdamW):
-        module = "gradwire.torch.optim"
     return f"{module}.{kind.__qualname__}"
 
 

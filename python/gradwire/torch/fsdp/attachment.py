@@ -3,16 +3,17 @@
 import functools
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from gradwire import _mistakes
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import AutoController, check_measurable, choices_of
 from gradwire.torch.engine.attach import attach_engine
-from gradwire.torch.engine.config import Codecs, GradScaler, Options
+from gradwire.torch.engine.config import OTHER_KEYWORDS, Codecs, GradScaler, Options
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.sharding import local_shard_of
 from gradwire.torch.fsdp.model import Group, groups_of, names_of
@@ -20,9 +21,10 @@ from gradwire.torch.fsdp.source import FSDPSource
 from gradwire.torch.transport import Hierarchy, ProcessGroups
 
 
+@_mistakes.explain(**OTHER_KEYWORDS)
 def attach(
     model: torch.nn.Module,
-    codec: Codecs | Literal["auto"],
+    codec: Codecs | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     *,
     mesh: DeviceMesh | dist.ProcessGroup,
@@ -31,6 +33,7 @@ def attach(
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
     min_ndim: int = 1,
+    low_memory: bool | None = None,
     timeout: timedelta | None = None,
 ) -> Handle:
     """Average the gradients of an FSDP2 model between nodes, compressed. A collective.
@@ -46,7 +49,7 @@ def attach(
         A model on which ``fully_shard`` was called, with all its modules, over the ranks of this
         node alone. Call ``attach`` on all ranks of all nodes. All nodes must start with the same
         parameters.
-    codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
+    codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
         As in `gradwire.torch.ddp.attach`. It sees a rank's shard of each parameter as a tensor.
         With ``"auto"``, what each FSDP module reduces is a bucket, and owners are not tried.
     optimizer : torch.optim.Optimizer, optional
@@ -54,7 +57,7 @@ def attach(
     mesh : DeviceMesh or torch.distributed.ProcessGroup
         The replicas of this rank's shards: a mesh with one dimension, one with the dimensions
         (replicas, shards), or a process group.
-    min_ratio, schedule, grad_scaler, min_numel, min_ndim, timeout
+    min_ratio, schedule, grad_scaler, min_numel, min_ndim, low_memory, timeout
         As in `gradwire.torch.ddp.attach`. Sizes are those of the whole parameter.
 
     Returns
@@ -89,7 +92,7 @@ def attach(
     wire), one inside this node, and one over all ranks. Memory: a copy of this rank's shards of
     the gradients during the pass, beside what `gradwire.torch.ddp.attach` needs for as many.
     """
-    given, choices = choices_of(codec, optimizer, min_ratio, schedule)
+    given, choices = choices_of(codec, optimizer, min_ratio, schedule, low_memory=low_memory)
     groups = groups_of(model)
     options = Options(
         codec=given,
@@ -98,6 +101,7 @@ def attach(
         grad_scaler=grad_scaler,
         min_numel=min_numel,
         min_ndim=min_ndim,
+        low_memory=low_memory,
         adaptive=choices is not None,
     )
     inside = _check_groups(groups)

@@ -6,16 +6,16 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
-from gradwire import _validate
+from gradwire import _mistakes, _validate
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import AutoController, check_measurable, choices_of
 from gradwire.torch.engine.attach import attach_engine
-from gradwire.torch.engine.config import Codecs, GradScaler, Options, is_scaling
+from gradwire.torch.engine.config import OTHER_KEYWORDS, Codecs, GradScaler, Options, is_scaling
 from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.horovod import arguments
 from gradwire.torch.horovod.buckets import BUCKET, form
@@ -24,6 +24,7 @@ from gradwire.torch.horovod.source import HorovodSource, Settings
 from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
 
 
+@_mistakes.explain(**OTHER_KEYWORDS)
 def DistributedOptimizer(  # as Horovod's
     optimizer: Optimizer,
     named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
@@ -36,22 +37,22 @@ def DistributedOptimizer(  # as Horovod's
     sparse_as_dense: bool = False,
     process_set: Any = None,
     *,
-    codec: Codecs | Literal["auto"],
+    codec: Codecs | None = None,
     min_ratio: float | None = None,
     schedule: Schedule | None = None,
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
     min_ndim: int = 1,
+    low_memory: bool | None = None,
     timeout: timedelta | None = None,
 ) -> Any:
     """Average the gradients of an optimizer over all ranks of Horovod, compressed by a codec.
 
-    Takes the place of ``hvd.DistributedOptimizer``: its arguments are in the same order, and
-    ``codec=`` is required. Gradients are exchanged in buckets while the backward pass goes on, each
-    by one all-gather of frames, in an order that all ranks share; ``step()`` waits for them. What
-    is not sent stays in residuals, which ``optimizer.handle`` saves and restores. A collective:
-    call it on every rank of the process set. In an elastic run it is none, and the codec is
-    attached by `ElasticState`.
+    Takes the place of ``hvd.DistributedOptimizer``: its arguments are in the same order. Gradients
+    are exchanged in buckets while the backward pass goes on, each by one all-gather of frames, in
+    an order that all ranks share; ``step()`` waits for them. What is not sent stays in residuals,
+    which ``optimizer.handle`` saves and restores. A collective: call it on every rank of the
+    process set. In an elastic run it is none, and the codec is attached by `ElasticState`.
 
     Parameters
     ----------
@@ -79,10 +80,10 @@ def DistributedOptimizer(  # as Horovod's
         exchanged as they are.
     process_set : horovod.torch.ProcessSet, optional
         Average over these ranks only. On other ranks the result is a plain optimizer.
-    codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
+    codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
         As in `gradwire.torch.ddp.attach`, as are ``min_ratio``, ``schedule``, ``grad_scaler``,
-        ``min_numel`` and ``min_ndim``. ``"auto"`` decides between Horovod's all-reduce
-        and the codec: Horovod does not add up in bfloat16. See ``docs/auto.md``.
+        ``min_numel``, ``min_ndim`` and ``low_memory``. ``"auto"`` decides between Horovod's
+        all-reduce and the codec: Horovod does not add up in bfloat16. See ``docs/auto.md``.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks. By default for ever, as Horovod does, which notices ranks
         that have died.
@@ -108,7 +109,7 @@ def DistributedOptimizer(  # as Horovod's
     """
     check_initialized()
     optimizer = arguments.check_optimizer_kind(optimizer)
-    given, choices = choices_of(codec, optimizer, min_ratio, schedule)
+    given, choices = choices_of(codec, optimizer, min_ratio, schedule, low_memory=low_memory)
     if choices is not None:
         # Horovod does not add up in bfloat16, and float16 would lose small gradients.
         choices = replace(choices, halves=False, meets_late=True)
@@ -116,7 +117,7 @@ def DistributedOptimizer(  # as Horovod's
     passes = _validate.integer("backward_passes_per_step", backward_passes_per_step, low=1)
     _validate.timeout(timeout)
     if num_groups != 0:
-        warnings.warn("num_groups= has been replaced by groups=", DeprecationWarning, stacklevel=2)
+        warnings.warn("num_groups= has been replaced by groups=", DeprecationWarning, stacklevel=3)
         groups = num_groups if groups is None else groups
     members = arguments.process_set_of(process_set)
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
@@ -133,6 +134,7 @@ def DistributedOptimizer(  # as Horovod's
         grad_scaler=grad_scaler,
         min_numel=min_numel,
         min_ndim=min_ndim,
+        low_memory=low_memory,
         adaptive=choices is not None,
     )
     updates = any(each.memory.updates for each in options.assignment.codecs)

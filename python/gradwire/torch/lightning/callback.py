@@ -10,12 +10,13 @@ from typing import Any, Literal, get_args
 
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire import _mistakes
 from gradwire.presets import float8
 from gradwire.schedule import Schedule
 from gradwire.torch import ddp
-from gradwire.torch.auto import AUTO, check_alone, check_unbounded, least_ratio
+from gradwire.torch.auto import AUTO, check_alone, least_ratio
 from gradwire.torch.checkpoint import files as rank_files
-from gradwire.torch.engine.config import Codecs, Options
+from gradwire.torch.engine.config import OTHER_KEYWORDS, Codecs, Options
 from gradwire.torch.lightning import pairing, saving
 from gradwire.torch.lightning.pairing import Callback, LightningModule, Trainer
 from gradwire.torch.lightning.saving import Policy
@@ -35,8 +36,9 @@ class Compress(Callback):
 
     Parameters
     ----------
-    codec : gradwire.Codec, mapping of str to (gradwire.Codec or None), or "auto"
+    codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
         As in `gradwire.torch.ddp.attach`, with names as in the module's ``named_parameters()``.
+        Where the Trainer clips what was exchanged, the default is `gradwire.float8`.
         With ``"auto"``, `report` says what makes a step shortest, and why.
     min_ratio : float, optional
         With ``"auto"``, the least share of the entries that may be sent, in (0, 1]; 0.01 by
@@ -53,10 +55,13 @@ class Compress(Callback):
     hierarchy : int or "node", optional
         Compress between nodes only: the number of ranks per node, or ``"node"`` for the devices
         that the Trainer has on each.
-    exchange_in_step : bool
+    exchange_in_step : bool, optional
         Exchange gradients in the optimizer's ``step()`` instead of the backward pass. The Trainer's
         ``gradient_clip_val`` then clips each rank's own gradients, before they are compressed. It
-        takes an optimizer of `gradwire.torch.optim`, automatic optimization and no scaler.
+        takes an AdamW, Adam or SGD of torch, automatic optimization and no scaler. By default it is
+        so if the Trainer clips, all of these are there, and the codec sends other than gradients.
+    low_memory : bool, optional
+        As in `gradwire.torch.ddp.attach`.
     policy : {"sum-and-split", "keep", "drop"}
         What to do with the residuals of a checkpoint of another number of ranks, as in
         `gradwire.torch.ddp.Handle.load_state_dict`.
@@ -83,9 +88,10 @@ class Compress(Callback):
         `gradwire.torch.ddp.attach` raises.
     """
 
+    @_mistakes.explain(**OTHER_KEYWORDS)
     def __init__(
         self,
-        codec: Codecs | Literal["auto"],
+        codec: Codecs | None = None,
         *,
         min_ratio: float | None = None,
         schedule: Schedule | None = None,
@@ -94,7 +100,8 @@ class Compress(Callback):
         min_ndim: int = 1,
         timeout: timedelta | None = None,
         hierarchy: int | Literal["node"] | None = None,
-        exchange_in_step: bool = False,
+        exchange_in_step: bool | None = None,
+        low_memory: bool | None = None,
         policy: Policy = "sum-and-split",
         checkpoints: bool | str | os.PathLike[str] = True,
         rate: bool = False,
@@ -105,24 +112,25 @@ class Compress(Callback):
             "schedule": schedule,
             "min_numel": min_numel,
             "min_ndim": min_ndim,
+            "low_memory": low_memory,
         }
+        if codec in (None, AUTO) and optimizer is None:
+            raise ValueError(
+                f"Compress({'' if codec is None else repr(codec)}) chooses the codec that suits "
+                'the optimizer: leave optimizer="auto"'
+            )
         if codec == AUTO:
-            if optimizer is None:
-                raise ValueError(
-                    'Compress("auto") chooses the codec that suits the optimizer: leave '
-                    'optimizer="auto"'
-                )
             if exchange_in_step:
                 raise ValueError(
                     '"auto" measures backward passes that exchange gradients: leave '
                     "exchange_in_step out, or give a codec"
                 )
-            check_alone(schedule, hierarchy)
-            Options(codec=float8(), **options)  # whichever is chosen for the optimizer
-            options["min_ratio"] = least_ratio(min_ratio)
-        else:
-            check_unbounded(min_ratio)
-            Options(codec=codec, **options)
+            check_alone(schedule, hierarchy, low_memory)
+            least_ratio(min_ratio)
+        elif min_ratio is not None:
+            raise ValueError('min_ratio= bounds what "auto" may choose: leave it out')
+        # Whichever is chosen for the optimizer.
+        Options(codec=float8() if codec in (None, AUTO) else codec, **options)
         if optimizer not in ("auto", None):
             raise TypeError(
                 'optimizer= takes "auto", for what configure_optimizers() returns, or None, got '
@@ -146,7 +154,8 @@ class Compress(Callback):
         self._options: dict[str, Any] = {**options, "timeout": timeout}
         self._hierarchy = hierarchy
         self._optimizer = optimizer
-        self._in_step = exchange_in_step
+        self._exchange_in_step, self._in_step = exchange_in_step, False
+        self._min_ratio = min_ratio
         self._policy: Policy = policy
         self._checkpoints = checkpoints is not False
         self._folder = None if isinstance(checkpoints, bool) else Path(checkpoints).absolute()
@@ -202,22 +211,23 @@ class Compress(Callback):
                 'compressed. Use Trainer(strategy="ddp", devices=...) to compress'
             )
             return
-        found, scaler = pairing.find(
+        found = pairing.find(
             trainer,
             pl_module,
             self.codec,
             self._optimizer,
-            in_step=self._in_step,
-            min_ratio=self._options.get("min_ratio"),
+            in_step=self._exchange_in_step,
+            min_ratio=self._min_ratio,
         )
+        self._in_step = found.in_step
         with warnings.catch_warnings():
-            if found is None:  # either wanted, or said in other words
+            if found.optimizer is None:  # either wanted, or said in other words
                 warnings.filterwarnings("ignore", "attach.. was given no", ddp.PairingWarning)
             self.handle = ddp.attach(
                 model,
-                self.codec,
-                optimizer=found,
-                grad_scaler=scaler,
+                found.codec,
+                optimizer=found.optimizer,
+                grad_scaler=found.scaler,
                 hierarchy=self._ranks_per_node(trainer),
                 **self._options,
             )

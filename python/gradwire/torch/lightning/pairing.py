@@ -4,15 +4,17 @@ import importlib
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch.optim import Optimizer
 
 from gradwire._codec import Codec
-from gradwire.torch import optim
-from gradwire.torch.auto import AUTO, codec_for
+from gradwire.presets import float8
+from gradwire.torch.auto import AUTO, codec_for, default_codec
 from gradwire.torch.ddp import PairingWarning
 from gradwire.torch.engine.config import Assignment, Codecs
+from gradwire.torch.engine.pairing import name_of
+from gradwire.torch.optim import family_of
 
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -39,18 +41,27 @@ else:
     LightningModule = Trainer = Any  # only annotations need them
 
 
+class Pairing(NamedTuple):
+    """What is attached."""
+
+    codec: Any
+    optimizer: Optimizer | None
+    scaler: Any
+    in_step: bool  # gradients are exchanged in the optimizer's step
+
+
 def find(
     trainer: Trainer,
     pl_module: LightningModule,
-    codec: Codecs | Literal["auto"],
+    codec: Codecs | None,
     wanted: Literal["auto"] | None,
     *,
-    in_step: bool,
+    in_step: bool | None,
     min_ratio: float | None,
-) -> tuple[Optimizer | None, Any]:
-    """Return the optimizer to attach and the scaler of the precision plugin.
+) -> Pairing:
+    """Return what to attach, with the scaler of the precision plugin.
 
-    A ValueError if they do not go with the codec, or not with an exchange in the optimizer's step.
+    A ValueError if they do not go together, or not with an exchange in the optimizer's step.
     """
     if getattr(trainer.strategy, "_ddp_comm_hook", None) is not None:
         raise ValueError(
@@ -58,34 +69,53 @@ def find(
             "of which a model takes only one: leave out ddp_comm_hook"
         )
     scaler = getattr(trainer.precision_plugin, "scaler", None)
-    automatic = codec == AUTO
-    if automatic and len(trainer.optimizers) == 1:
-        codec = codec_for(trainer.optimizers[0], min_ratio).codec
-    elif automatic:
-        raise ValueError(
-            '"auto" chooses a codec by the optimizer, but configure_optimizers() returns '
-            f"{len(trainer.optimizers)}: return one with several parameter groups, or give a codec"
-        )
-    codecs = Assignment(codec).codecs
-    optimizer = _choose(trainer, codecs, in_step) if wanted == "auto" else None
-    if in_step:
-        _check_in_step(pl_module, optimizer, scaler)
-    elif trainer.gradient_clip_val and any(
-        each.memory.updates or each.memory.corrects for each in codecs
-    ):
-        if automatic:
+    clips = bool(trainer.gradient_clip_val)
+    if codec is None or codec == AUTO:
+        if len(trainer.optimizers) != 1:
             raise ValueError(
-                f"gradient_clip_val={trainer.gradient_clip_val} would clip gradients while they "
-                'are dense, and updates once "auto" has come to the codec for '
-                "gradwire.torch.optim.AdamW: leave it out, take torch.optim.AdamW, or give a codec "
-                "and exchange_in_step=True"
+                f"Compress({'' if codec is None else repr(codec)}) chooses a codec by the "
+                f"optimizer, but configure_optimizers() returns {len(trainer.optimizers)}: return "
+                "one with several parameter groups, or give a codec"
             )
+        (only,) = trainer.optimizers
+        if codec is not None:
+            choices = codec_for(only, min_ratio, clips=clips)
+            return Pairing(choices, only, scaler, in_step=False)
+        codec = _suited(trainer, only, _why_not_in_step(pl_module, only, scaler), in_step=in_step)
+    codecs = Assignment(codec).codecs
+    computes = any(each.memory.updates or each.memory.corrects for each in codecs)
+    optimizer = _choose(trainer, codecs, bool(in_step)) if wanted == "auto" else None
+    problem = _why_not_in_step(pl_module, optimizer, scaler)
+    if in_step is None:
+        in_step = clips and computes and problem is None
+    if in_step and problem is not None:
+        raise ValueError(
+            "exchange_in_step=True needs torch.optim.AdamW, Adam or SGD, automatic optimization "
+            f"and no loss scaler, but {problem}"
+        )
+    if clips and computes and not in_step:
         _warn(
             f"gradient_clip_val={trainer.gradient_clip_val} clips what the codec has sent, which "
             "is updates or momentum, not gradients. To clip gradients before they are compressed: "
-            "Compress(codec, exchange_in_step=True)"
+            "Compress(codec, exchange_in_step=True)" + (f"; but {problem}" if problem else "")
         )
-    return optimizer, scaler
+    return Pairing(codec, optimizer, scaler, in_step)
+
+
+def _suited(
+    trainer: Trainer, optimizer: Optimizer, problem: str | None, *, in_step: bool | None
+) -> Codec:
+    """Return the codec for an optimizer; one of gradients, if Lightning clips what it sends."""
+    if in_step or not trainer.gradient_clip_val or family_of(optimizer) is None:
+        return default_codec(optimizer)
+    if problem is None and in_step is None:
+        return default_codec(optimizer)
+    _warn(
+        f"gradient_clip_val={trainer.gradient_clip_val} clips what was exchanged, because "
+        f"{problem or 'exchange_in_step=False'}, so gradients are sent as gradwire.float8(), in a "
+        "quarter of the bytes"
+    )
+    return float8()
 
 
 def _choose(trainer: Trainer, codecs: Sequence[Codec], in_step: bool) -> Optimizer | None:
@@ -96,7 +126,7 @@ def _choose(trainer: Trainer, codecs: Sequence[Codec], in_step: bool) -> Optimiz
     updating = [each.memory for each in codecs if each.memory.updates]
     if updating:
         raise ValueError(
-            f"{updating[0]!r} sends steps of one gradwire.torch.optim.AdamW, but {found}: use one "
+            f"{updating[0]!r} sends steps of one torch.optim.AdamW, but {found}: use one "
             "with several parameter groups, or another codec, such as gradwire.topk(ratio=0.01)"
         )
     if any(each.memory.keeps for each in codecs) and not in_step:
@@ -109,22 +139,19 @@ def _choose(trainer: Trainer, codecs: Sequence[Codec], in_step: bool) -> Optimiz
     return None
 
 
-def _check_in_step(pl_module: LightningModule, optimizer: Optimizer | None, scaler: object) -> None:
-    problem = None
+def _why_not_in_step(
+    pl_module: LightningModule, optimizer: Optimizer | None, scaler: object
+) -> str | None:
+    """Return why gradients cannot be exchanged in the optimizer's step."""
     if not pl_module.automatic_optimization:
-        problem = "the module has automatic_optimization = False"
-    elif optimizer is None:
-        problem = "there is not exactly one optimizer"
-    elif not isinstance(optimizer, optim.AdamW | optim.SGD):
-        kind = type(optimizer)
-        problem = f"the optimizer is {kind.__module__}.{kind.__qualname__}"
-    elif scaler is not None:
-        problem = "the precision plugin has a loss scaler; that of bf16-mixed has none"
-    if problem is not None:
-        raise ValueError(
-            "exchange_in_step=True needs gradwire.torch.optim.AdamW or SGD, automatic optimization "
-            f"and no loss scaler, but {problem}"
-        )
+        return "the module has automatic_optimization = False"
+    if optimizer is None:
+        return "there is not exactly one optimizer"
+    if family_of(optimizer) is None:
+        return f"the optimizer is {name_of(optimizer)}"
+    if scaler is not None:
+        return "the precision plugin has a loss scaler; that of bf16-mixed has none"
+    return None
 
 
 def _warn(text: str) -> None:

@@ -257,7 +257,7 @@ def sparsify_of(part: sparsify.Sparsifier) -> Sparsify:
 def memory_of(part: memory.Memory) -> Memory:
     """Return the options of a memory."""
     out = Memory(kind=MEMORIES.index(part.kind))
-    for name, value in part.get_config().items():
+    for name, value in part.for_optimizer({}).get_config().items():
         if name == "clip":
             out.clips, out.clip = value is not None, value or 0.0
         elif name == "dtype":

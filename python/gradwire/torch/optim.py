@@ -1,0 +1,329 @@
+"""Lets torch's own AdamW, Adam and SGD apply what codecs have computed already.
+
+`gradwire.torch.ddp.attach` does it by itself; a loop that encodes and decodes by itself calls
+`adapt`:
+
+>>> optimizer = gradwire.torch.optim.adapt(torch.optim.AdamW(groups, lr=1e-3))
+"""
+
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import torch
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from gradwire import _mistakes
+
+__all__ = ["adapt"]
+
+if not TYPE_CHECKING:
+    __getattr__ = _mistakes.former_names(
+        __name__,
+        {name: f"torch.optim.{name}, which attach takes as it is" for name in ("AdamW", "SGD")},
+    )
+
+Family = Literal["adam", "sgd"]
+"""The rule by which an optimizer makes its steps."""
+
+
+class OptimizerHooks(Protocol):
+    """What an adapted optimizer asks of the attachment of one model."""
+
+    def prepare(self) -> None:
+        """Exchange gradients that are still this rank's own; raise if any cannot be applied."""
+
+    def steps(self) -> set[int]:
+        """Return the ids of the parameters whose ``.grad`` the codec has turned into a step."""
+
+    def idle(self) -> set[int]:
+        """Return the ids of the parameters that are not to be updated, whatever they hold."""
+
+    def moments(self) -> "Mapping[torch.Tensor, dict[str, Any]]":
+        """Return what dense training would go on with, of parameters whose moments codecs have."""
+
+    def late(self) -> "Mapping[int, torch.Tensor]":
+        """Return, once, what is to be applied before ``.grad``, by the ids of the parameters."""
+
+
+def adapt(optimizer: Optimizer) -> Optimizer:
+    """Have an optimizer of torch apply what codecs have computed, and return it.
+
+    Its class, its options and its checkpoints stay as they are. What it applies is ``.grad`` of the
+    groups that have ``corrected=True``, and of the parameters that an attached codec has computed
+    steps for:
+
+    - With Adam and AdamW, the average of all ranks' steps, which include the learning rate
+      (`gradwire.memory.AdamCorrection`), with decoupled weight decay:
+      ``parameter = parameter * (1 - lr * weight_decay) - grad``. `attach` refuses an Adam that adds
+      weight decay to gradients, because the codec does not see it.
+    - With SGD, the average of gradients with momentum (`gradwire.memory.MomentumCorrection`). What
+      is left to the optimizer is the momentum of weight decay, which no rank sends: it updates by
+      ``grad + momentum(weight_decay * parameter)``.
+
+    All other parameters are updated by torch, bit for bit as without this.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.AdamW, torch.optim.Adam or torch.optim.SGD
+        Also of a class derived from one of them that has the same ``step``. An optimizer that was
+        adapted before stays as it is.
+
+    Returns
+    -------
+    torch.optim.Optimizer
+        The same object.
+
+    Raises
+    ------
+    TypeError
+        The optimizer is none of these.
+
+    References
+    ----------
+    Loshchilov, Hutter, "Decoupled Weight Decay Regularization", ICLR 2019.
+
+    Chen, Shen, Liu, Luo, "Efficient-Adam: Communication-Efficient Distributed Adam", 2022: moments
+    of each rank's own, and error feedback on their steps.
+
+    Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth for
+    Distributed Training", ICLR 2018, section 3.2; weight decay as in the authors' code.
+    """
+    OptimizerAdapter.of(optimizer)._stays = True
+    return optimizer
+
+
+def family_of(optimizer: object) -> Family | None:
+    """Return the rule of an optimizer; None if torch's AdamW, Adam or SGD have another ``step``."""
+    kind = getattr(optimizer, "wrapped_class", type(optimizer))
+    for each in kind.__mro__:
+        if each in (torch.optim.AdamW, torch.optim.Adam):
+            return "adam"
+        if each is torch.optim.SGD:
+            return "sgd"
+        if "step" in vars(each):
+            return None
+    return None
+
+
+def decays_gradients(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
+    """Tell whether weight decay is added to gradients before the moments: Adam's, not AdamW's."""
+    kind = getattr(optimizer, "wrapped_class", type(optimizer))
+    decoupled = group.get("decoupled_weight_decay", issubclass(kind, torch.optim.AdamW))
+    return bool(group["weight_decay"] != 0.0 and not decoupled)
+
+
+_ATTRIBUTE = "_gradwire_adapter"
+_AMP = "_step_supports_amp_scaling"
+_ADAPTED: "weakref.WeakSet[Optimizer]" = weakref.WeakSet()
+
+
+class OptimizerAdapter:
+    """Has the steps of one optimizer apply what codecs have computed, through torch's hooks.
+
+    So it works whoever calls the step, and by whatever bound method: schedulers and loss scalers
+    keep one. The hooks take ``.grad`` of the computed parameters out of torch's sight, and update
+    them afterwards. If torch's step raises in between, the next step puts them back, unless a
+    backward pass has begun.
+    """
+
+    def __init__(self, family: Family) -> None:
+        self._update = _update_adam if family == "adam" else _update_sgd
+        self._links: tuple[OptimizerHooks, ...] = ()
+        self._handles: tuple[RemovableHandle, ...] = ()
+        self._stays = False  # after the last attachment
+        self._loaded = False
+        self._hidden: list[tuple[torch.Tensor, torch.Tensor]] = []  # parameters, gradients
+        self._computed: set[int] = set()  # ids of those of them that are to be updated
+        self._scales = False  # torch's loss scaler leaves it to the optimizer to unscale
+
+    @classmethod
+    def of(cls, optimizer: Optimizer) -> "OptimizerAdapter":
+        """Return the adapter of an optimizer, a new one if it has none; or raise a TypeError."""
+        found: OptimizerAdapter | None = optimizer.__dict__.get(_ATTRIBUTE)
+        if found is not None:
+            return found
+        family = family_of(optimizer)
+        if family is None:
+            raise TypeError(
+                "only torch.optim.AdamW, Adam and SGD apply what codecs compute, and classes "
+                f"derived from them without a step() of their own; got {type(optimizer).__name__}"
+            )
+        adapter = cls(family)
+        after = optimizer.register_step_post_hook(adapter._after_step)
+        # Hooks of users are to see gradients where they were.
+        optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
+        adapter._handles = (
+            after,
+            optimizer.register_step_pre_hook(adapter._before_step),
+            optimizer.register_state_dict_post_hook(adapter._add_moments),
+            optimizer.register_load_state_dict_post_hook(adapter._note_load),
+        )
+        # What it has a state of already was loaded, unless an attachment has left it there.
+        adapter._loaded = bool(optimizer.state) and optimizer not in _ADAPTED
+        _ADAPTED.add(optimizer)
+        adapter._scales = bool(getattr(optimizer, _AMP, False))
+        adapter._let_scale(optimizer)
+        optimizer.__dict__[_ATTRIBUTE] = adapter
+        return adapter
+
+    def _applies(self, optimizer: Optimizer) -> bool:
+        """Tell whether ``.grad`` may hold what a codec has computed."""
+        return bool(self._links) or any(each.get("corrected") for each in optimizer.param_groups)
+
+    def _let_scale(self, optimizer: Optimizer) -> None:
+        """Leave unscaling to fused kernels, as torch does, unless steps of a codec pass them by."""
+        if self._scales:
+            optimizer.__dict__[_AMP] = not self._applies(optimizer)
+
+    # What an attachment calls -----------------------------------------------------------------
+
+    def attach(self, optimizer: Optimizer, link: OptimizerHooks) -> None:
+        """Ask this attachment, too, from now on."""
+        self._links = (*self._links, link)
+        self._let_scale(optimizer)
+
+    def detach(self, optimizer: Optimizer, link: OptimizerHooks) -> None:
+        """Ask this attachment no more."""
+        self._links = tuple(each for each in self._links if each is not link)
+        self._let_scale(optimizer)
+        if self._links or self._stays:
+            return
+        for handle in self._handles:
+            handle.remove()
+        optimizer.__dict__.pop(_ATTRIBUTE, None)
+
+    def take_loaded(self) -> bool:
+        """Tell, once, whether a state was loaded."""
+        loaded, self._loaded = self._loaded, False
+        return loaded
+
+    def forget(self) -> None:
+        """Drop the gradients of a step that raised: a backward pass begins."""
+        self._hidden.clear()
+
+    # What torch calls -------------------------------------------------------------------------
+
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Have the step begin with what there is to do after its closure and the hooks of users."""
+        if not self._applies(optimizer):
+            return None
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+
+        def begin() -> Any:
+            loss = None if closure is None else closure()
+            self._hide(optimizer)
+            return loss
+
+        return (args[0], begin), {name: each for name, each in kwargs.items() if name != "closure"}
+
+    def _hide(self, optimizer: Optimizer) -> None:
+        for parameter, gradient in self._hidden:  # of a step that raised
+            if parameter.grad is None:
+                parameter.grad = gradient
+        self._hidden.clear()
+        for link in self._links:
+            link.prepare()
+        self._apply_late(optimizer)
+        self._computed = set().union(*[link.steps() for link in self._links])
+        hidden = self._computed.union(*[link.idle() for link in self._links])
+        for group in optimizer.param_groups:
+            for each in group["params"]:
+                if each.grad is not None and (group.get("corrected") or id(each) in hidden):
+                    self._hidden.append((each, each.grad))
+                    each.grad = None
+
+    @torch.no_grad()
+    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
+        hidden = {id(parameter): gradient for parameter, gradient in self._hidden}
+        for parameter, gradient in self._hidden:
+            parameter.grad = gradient
+        self._hidden.clear()
+        for group in optimizer.param_groups if hidden else ():
+            found = [
+                (each, hidden[id(each)])
+                for each in group["params"]
+                if id(each) in hidden and (group.get("corrected") or id(each) in self._computed)
+            ]
+            if found:
+                parameters, steps = map(list, zip(*found, strict=True))
+                self._update(optimizer, parameters, steps, group)
+
+    @torch.no_grad()
+    def _apply_late(self, optimizer: Optimizer) -> None:
+        """Apply what gradients of a later pass would have been added to."""
+        late = {key: each for link in self._links for key, each in link.late().items()}
+        for group in optimizer.param_groups if late else ():
+            found = [each for each in group["params"] if id(each) in late]
+            if found:
+                self._update(optimizer, found, [late[id(each)] for each in found], group)
+
+    def _add_moments(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        """Add what dense training would go on with, where codecs have the moments.
+
+        The second moments that codecs keep are those of this rank, divided by what makes them ones
+        of averages; first moments are zero. Not a collective: one rank may save for all.
+        """
+        moments = {id(each): one for link in self._links for each, one in link.moments().items()}
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        for each, key in zip(parameters, _keys(state_dict), strict=True):
+            if id(each) in moments:
+                state_dict["state"].setdefault(key, moments[id(each)])
+
+    def _note_load(self, optimizer: Optimizer) -> None:
+        del optimizer
+        self._loaded = True
+
+
+def _keys(state_dict: Mapping[str, Any]) -> list[Any]:
+    """Return what stands for each parameter in a state, in the order of the groups."""
+    return [key for group in state_dict["param_groups"] for key in group["params"]]
+
+
+def _update_adam(
+    optimizer: Optimizer,
+    parameters: list[torch.Tensor],
+    steps: list[torch.Tensor],
+    group: dict[str, Any],
+) -> None:
+    del optimizer
+    keep = 1.0 - float(group["lr"]) * group["weight_decay"]
+    sign = 1.0 if group["maximize"] else -1.0
+    if group["foreach"] is False:
+        for parameter, step in zip(parameters, steps, strict=True):
+            parameter.mul_(keep).add_(step, alpha=sign)
+        return
+    torch._foreach_mul_(parameters, keep)
+    torch._foreach_add_(parameters, steps, alpha=sign)
+
+
+def _update_sgd(
+    optimizer: Optimizer,
+    parameters: list[torch.Tensor],
+    steps: list[torch.Tensor],
+    group: dict[str, Any],
+) -> None:
+    rate, decay = float(group["lr"]), group["weight_decay"]
+    # Weight decay pulls towards zero, whether the rest ascends or descends.
+    sign = -1.0 if group["maximize"] else 1.0
+    for parameter, step in zip(parameters, steps, strict=True):
+        if decay != 0.0:
+            moved = _with_momentum(optimizer.state[parameter], decay * parameter, group)
+            parameter.sub_(sign * step + moved, alpha=rate)
+        else:
+            parameter.sub_(step, alpha=sign * rate)
+
+
+def _with_momentum(
+    state: dict[str, Any], step: torch.Tensor, group: Mapping[str, Any]
+) -> torch.Tensor:
+    momentum = group["momentum"]
+    if momentum == 0.0:
+        return step
+    if state.get("momentum_buffer") is None:
+        state["momentum_buffer"] = torch.zeros_like(step)
+    buffer: torch.Tensor = state["momentum_buffer"].mul_(momentum).add_(step)
+    return step.add(buffer, alpha=momentum) if group["nesterov"] else buffer
