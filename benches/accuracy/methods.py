@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gradwire
+from benches.harness.recipes import config_of
 from gradwire import Codec
 from gradwire.schedule import Schedule, WarmUp, recommended
 
-ADAMW = {"betas": (0.9, 0.999), "weight_decay": 0.01}
+ADAMW: dict[str, Any] = {"betas": (0.9, 0.999), "weight_decay": 0.01}
 SGD = {"momentum": 0.9}
 WARM_UP = recommended(gradwire.adam(0.01))
 """As `gradwire.torch.ddp.attach` begins with `gradwire.adam`."""
@@ -39,13 +40,6 @@ class Method:
         if self.schedule is not None:
             found["schedule"] = self.schedule.get_config()
         return {**found, "wire": "bfloat16"} if self.half else found
-
-
-def config_of(codec: Codec) -> dict[str, Any]:
-    """Return what determines a codec here: simulated ranks gather, however many there are."""
-    exchange = codec.exchange.for_ranks(1, codec.sparsify, codec.quantize, codec.memory)
-    memory = codec.memory.for_optimizer({})  # the options of all optimizers here
-    return codec.replace(exchange=exchange, memory=memory).get_config()
 
 
 METHODS: dict[str, Method] = {

@@ -41,9 +41,8 @@ class Task(Protocol):
 class Stepper:
     """Average gradients, dense or with a codec, and give them to an optimizer.
 
-    A codec that corrects momentum or sends updates gets an optimizer that `adapt` has told of it,
-    and the learning rate before each step, as from `gradwire.torch.ddp.attach`. Its schedule
-    changes it with the epochs of the run.
+    A codec that sends updates gets the learning rate before each step, as from
+    `gradwire.torch.ddp.attach`. Its schedule changes it with the epochs of the run.
     """
 
     def __init__(self, flat: Flat, ranks: int, method: Method, steps: int) -> None:
@@ -98,25 +97,16 @@ def _optimizer(method: Method, flat: Flat, average: Tensor) -> torch.optim.Optim
 
     Where the codec has computed steps, it applies them to the first.
     """
-    groups: list[nn.Parameter] = []
+    memory = None if method.codec is None else method.codec.memory
+    computed = memory is not None and (memory.corrects or memory.updates)
+    groups: list[dict[str, Any]] = []
     for begin, end in ((0, flat.cut), (flat.cut, flat.parameters.numel())):
         part = nn.Parameter(flat.parameters[begin:end])
         part.grad = average[begin:end]
-        groups.append(part)
-    memory = None if method.codec is None else method.codec.memory
-    options = dict(method.options)
-    if memory is None or not (memory.corrects or memory.updates):
-        if method.optimizer == "sgd":
-            return torch.optim.SGD(groups, lr=0.0, **options)
-        return torch.optim.AdamW(groups, lr=0.0, fused=True, **options)
-    compressed, dense = groups
-    divided: list[dict[str, Any]] = [
-        {"params": [compressed], "corrected": True},
-        {"params": [dense]},
-    ]
+        groups.append({"params": [part], "corrected": computed and begin == 0})
     if method.optimizer == "sgd":
-        return adapt(torch.optim.SGD(divided, lr=0.0, **options))
-    return adapt(torch.optim.AdamW(divided, lr=0.0, fused=True, **options))
+        return adapt(torch.optim.SGD(groups, lr=0.0, **method.options))
+    return adapt(torch.optim.AdamW(groups, lr=0.0, fused=True, **method.options))
 
 
 @dataclass

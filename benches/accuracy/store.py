@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benches.harness import results
+from benches.harness import recipes, results
 from benches.harness.machine import machine
 from benches.harness.results import Record
-from gradwire import Codec
 
-from .methods import METHODS, config_of
+from .methods import METHODS
 from .plan import SECTIONS, Plan, Run, Scores
 
 SCHEMA = 1
@@ -43,10 +42,9 @@ def key(run: Run, steps: int) -> dict[str, Any]:
 def current(saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return a key as it would be recorded now: options newer than the record have defaults."""
     config = saved["config"]
-    if config["codec"] is not None:
-        # Of a codec that is none any more, the record stays as it is.
-        with contextlib.suppress(TypeError, ValueError):
-            config = {**config, "codec": config_of(Codec.from_config(config["codec"]))}
+    # Of a codec that is none any more, the record stays as it is.
+    with contextlib.suppress(TypeError, ValueError):
+        config = {**config, "codec": recipes.current(config["codec"])}
     return {**saved, "config": config}
 
 

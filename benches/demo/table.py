@@ -69,8 +69,8 @@ def about() -> str:
         f"{' and '.join(map(str, seeds))} on {task}" for task, seeds in settings["seeds"].items()
     )
     return (
-        "Every method has the optimizer that is recommended for it, with the betas of AdamW and "
-        "the momentum of SGD in brackets. The learning rate "
+        "Every method has the optimizer that is recommended for it, AdamW(beta1, beta2) or "
+        "SGD(momentum) of torch. The learning rate "
         f"is the best of one grid for all methods, {settings['grid']}, by held-out loss after "
         f"{settings['steps']} steps (seeds {seeds}), unless a remark says otherwise; "
         "--learning-rate sets another."

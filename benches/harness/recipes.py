@@ -24,7 +24,7 @@ from gradwire.memory import AdamCorrection, MomentumCorrection
 
 @dataclass(frozen=True)
 class Recipe:
-    """An optimizer and its options, but for the learning rate: "adamw" or "sgd"."""
+    """An optimizer of torch and its options, but for the learning rate: "adamw" or "sgd"."""
 
     kind: str
     options: Mapping[str, Any]
@@ -53,13 +53,11 @@ def recipe_for(usual: str, codec: Codec | None) -> Recipe:
 
     ``usual`` is what the task is trained with if nothing is compressed.
     """
-    memory = None if codec is None else codec.memory
+    memory = None if codec is None else codec.memory.for_optimizer({})
     if isinstance(memory, AdamCorrection):
-        usual_memory = memory.for_optimizer({})
-        return Recipe("adamw", {"betas": (0.9, usual_memory.beta2), "eps": usual_memory.eps})
+        return Recipe("adamw", {"betas": (0.9, memory.beta2), "eps": memory.eps})
     if isinstance(memory, MomentumCorrection):
-        of_sgd = memory.for_optimizer({})
-        return Recipe("sgd", {"momentum": of_sgd.momentum, "nesterov": of_sgd.nesterov})
+        return Recipe("sgd", {"momentum": memory.momentum, "nesterov": memory.nesterov})
     # Error feedback sends gradients late and as sums, which acts as momentum. A moment of the
     # optimizer would average these sums once more.
     feedback = memory is not None and memory.keeps
@@ -96,9 +94,15 @@ def measured_rates() -> dict[str, Any]:
     return dict(json.loads(FILE.read_text("utf-8")))
 
 
-def codec_of(entry: dict[str, Any]) -> Codec | None:
-    """Return the codec of an entry. Options that are newer than the entry have their defaults."""
-    return None if entry["codec"] is None else Codec.from_config(entry["codec"])
+def config_of(codec: Codec) -> dict[str, Any]:
+    """Return what determines a codec: in the runs recorded here ranks gather, at usual options."""
+    exchange = codec.exchange.for_ranks(1, codec.sparsify, codec.quantize, codec.memory)
+    return codec.replace(exchange=exchange, memory=codec.memory.for_optimizer({})).get_config()
+
+
+def current(config: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the config of a record as of now: options that are newer have their defaults."""
+    return None if config is None else config_of(Codec.from_config(config))
 
 
 def rate_for(task: str, method: str, codec: Codec | None, optimizer: str) -> Rate:
@@ -106,7 +110,7 @@ def rate_for(task: str, method: str, codec: Codec | None, optimizer: str) -> Rat
 
     Rates of another family of optimizers mean nothing.
     """
-    config = None if codec is None else codec.get_config()
+    config = None if codec is None else config_of(codec)
     known = [
         each
         for each in measured_rates()["tasks"].get(task, [])
@@ -118,15 +122,21 @@ def rate_for(task: str, method: str, codec: Codec | None, optimizer: str) -> Rat
     def unlike(entry: dict[str, Any]) -> tuple[Any, ...]:
         other = entry["codec"]
         return (
-            entry["optimizer"] != optimizer,
+            _optimizer_of(entry) != optimizer,
             _kind(other) != _kind(config),
             entry["method"] != method,
             _distance(other, config),
         )
 
     best = min(known, key=unlike)
-    own = (best["method"], codec_of(best), best["optimizer"]) == (method, codec, optimizer)
+    found = best["method"], current(best["codec"]), _optimizer_of(best)
+    own = found == (method, config, optimizer)
     return Rate(best["learning_rate"], "" if own else f"that of {best['call']}")
+
+
+def _optimizer_of(entry: dict[str, Any]) -> str:
+    """Return the optimizer of an entry. Those that applied what codecs compute were gradwire's."""
+    return str(entry["optimizer"]).removeprefix("gradwire ")
 
 
 def _kind(config: dict[str, Any] | None) -> tuple[str, str]:

@@ -20,8 +20,7 @@ from gradwire.cost import calibrate
 from gradwire.exchange import ReduceScatter
 from gradwire.presets import PRESETS
 from gradwire.schedule import Constant
-from gradwire.torch import cost, ddp
-from gradwire.torch.optim import adapt
+from gradwire.torch import cost, ddp, optim
 
 LAYERS, WIDTH, BATCH, BUCKET_MB = 8, 1024, 64, 8.0
 NUMEL = LAYERS * WIDTH**2
@@ -171,7 +170,7 @@ class Commands:
             self.plain = Loop("")
         loop = self.plain
         group = {"params": list(loop.model.parameters()), "corrected": True}
-        applier = adapt(torch.optim.AdamW([group], lr=1e-3))
+        applier = optim.adapt(torch.optim.AdamW([group], lr=1e-3))
         rest, applied = list[float](), list[float]()
         for _ in range(PROFILED):
             for optimizer, taken in ((loop.optimizer, rest), (applier, applied)):

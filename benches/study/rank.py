@@ -98,9 +98,8 @@ class Loop:
             module, bucket_cap_mb=whole, gradient_as_bucket_view=True
         )
         codec = plan.CODECS.get(method)
-        self.updates = codec is not None and codec.memory.updates
-        options: dict[str, Any] = {"lr": RATE, "fused": True, **ADAMW}
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), **options)
+        self.moments = codec is None or not codec.memory.updates  # are the optimizer's
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE, fused=True, **ADAMW)
         self.handle: Any = None
         if method == plan.NONE:
             self.model.register_comm_hook(None, debugging_hooks.noop_hook)
@@ -146,7 +145,7 @@ class Commands:
             loop = Loop(self._task.model(0), method, bucket)
             for _ in range(WARM):
                 loop.step(self._task, self._batches[0])
-            if section == plan.LARGE and not loop.updates:
+            if section == plan.LARGE and loop.moments:
                 _share(loop.optimizer, states)
             self._loops[name] = loop
 

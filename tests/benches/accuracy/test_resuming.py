@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from benches.accuracy import store
+from benches.accuracy.methods import METHODS
 from benches.accuracy.plan import Plan, Run
 from benches.accuracy.pool import Pool, WorkerError
 from benches.accuracy.store import Planned
@@ -53,6 +55,15 @@ def test_published_runs_are_not_made_again(tmp_path):
     for record in published:
         record["key"]["edition"] = 0
     assert after.records() == {}
+
+
+def test_what_was_published_was_made_by_the_methods_as_they_are_now():
+    records = json.loads(store.PUBLISHED.read_text("utf-8"))["runs"]
+    keys = [store.current(each["key"]) for each in records]
+    found = [key for key in keys if key["method"] in METHODS]
+    assert len(found) > 300
+    for key in found:
+        assert key["config"] == METHODS[key["method"]].config()
 
 
 def test_a_line_that_was_cut_off_costs_only_its_run(tmp_path):

@@ -16,6 +16,7 @@ from gradwire.presets import PRESETS
 from gradwire.quantize import TwoMeans
 from gradwire.sparsify import All, TopK
 from gradwire.torch.ddp import PairingWarning
+from gradwire.torch.engine.config import Assignment
 from gradwire.torch.engine.pairing import check_pairing, warn_of_pairing
 from gradwire.torch.engine.parameter import ParameterSlot
 
@@ -49,6 +50,7 @@ def test_attach_accepts_what_is_recommended_for_every_preset(name, usual):
     codec = PRESETS[name].build(**PRESETS[name].example)
     tensor = torch.nn.Parameter(torch.zeros(2048))
     optimizer = recipe_for(usual, codec).optimizer([tensor], 0.5)
+    (codec,) = Assignment(codec).for_optimizer(optimizer, {"weight": tensor}).codecs
     compressed = [ParameterSlot("weight", tensor)]
     check_pairing(codec, optimizer, compressed)
     with warnings.catch_warnings():
@@ -73,7 +75,7 @@ def entry(call, codec, optimizer, rate):
 def measured(monkeypatch):
     """A table of a few methods, one of them not measured yet."""
     usual, without = "AdamW(0.9, 0.999)", "AdamW(0, 0.999)"
-    own = "AdamW(0.9, 0.999)"
+    own = "gradwire AdamW(0.9, 0.999)"
     text = [
         entry("none", None, usual, 0.001),
         entry("topk(ratio=0.01)", gradwire.topk(ratio=0.01), without, 0.002),
@@ -114,3 +116,9 @@ def measured(monkeypatch):
 @pytest.mark.usefixtures("measured")
 def test_a_rate_is_the_measured_one_or_that_of_the_most_similar_codec(method, codec, rate):
     assert rate_for("text", method, codec, str(recipe_for("adamw", codec))) == rate
+
+
+@pytest.mark.parametrize("codec", [gradwire.topk(ratio=0.01), gradwire.adam(ratio=0.01)])
+def test_rates_that_were_measured_are_those_of_presets_as_they_are_now(codec):
+    method = "adam" if codec.memory.updates else "topk"
+    assert not rate_for("text", method, codec, str(recipe_for("adamw", codec))).source
