@@ -7,11 +7,10 @@ import sys
 
 import torch
 import torch.distributed as dist
-from torch import nn, optim
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-import gradwire
 from gradwire.torch import fsdp
 
 dist.init_process_group("gloo")
@@ -23,8 +22,8 @@ torch.manual_seed(0)  # the same model on every node
 model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.Linear(512, 10))
 for layer in (model[0], model[2], model):
     fully_shard(layer, mesh=mesh["shard"])  # not mesh: FSDP would average between nodes itself
-optimizer = optim.AdamW(model.parameters(), lr=2e-3)
-handle = fsdp.attach(model, gradwire.adam(ratio=0.01), mesh=mesh["replicate"], optimizer=optimizer)
+optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+handle = fsdp.attach(model, optimizer=optimizer, mesh=mesh["replicate"])
 
 random = torch.Generator().manual_seed(dist.get_rank())  # other inputs on every rank
 for _ in range(30):

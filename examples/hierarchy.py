@@ -8,10 +8,9 @@ import sys
 
 import torch
 import torch.distributed as dist
-from torch import nn, optim
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import gradwire
 from gradwire.torch import ddp
 
 dist.init_process_group("gloo")
@@ -20,9 +19,9 @@ torch.manual_seed(0)  # the same model on every rank
 model = DistributedDataParallel(
     nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
 )
-optimizer = optim.AdamW(model.parameters(), lr=2e-3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 hierarchy = int(sys.argv[1]) if len(sys.argv) > 1 else "node"  # ranks per node, or as torchrun says
-handle = ddp.attach(model, gradwire.adam(ratio=0.01), optimizer=optimizer, hierarchy=hierarchy)
+handle = ddp.attach(model, optimizer=optimizer, hierarchy=hierarchy)
 
 random = torch.Generator().manual_seed(rank)  # other inputs on every rank
 for _ in range(30):

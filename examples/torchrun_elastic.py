@@ -8,10 +8,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn, optim
+from torch import nn
 from torch.distributed.checkpoint import load, save, state_dict
 
-import gradwire
 from gradwire.torch import ddp
 
 folder, steps, first = Path(sys.argv[1]), int(sys.argv[2]), 0
@@ -19,8 +18,8 @@ dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 layers = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
 model = nn.parallel.DistributedDataParallel(layers)
-optimizer = optim.AdamW(model.parameters(), lr=2e-3)
-handle = ddp.attach(model, gradwire.adam(ratio=0.01), optimizer=optimizer)
+optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+handle = ddp.attach(model, optimizer=optimizer)
 if found := sorted(folder.glob("*/.metadata")):  # written last: the checkpoint is complete
     first, old_size = map(int, found[-1].parent.name.split("-of-"))
     moments = state_dict.get_optimizer_state_dict(model, optimizer)

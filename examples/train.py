@@ -1,7 +1,7 @@
 """Train a small model with DistributedDataParallel and compressed gradients.
 
     torchrun --nproc-per-node=2 examples/train.py
-    torchrun --nproc-per-node=2 examples/train.py --ratio 1   # the same without compression
+    torchrun --nproc-per-node=2 examples/train.py --dense   # the same without compression
 
 On two machines, run this on each, with its own --node-rank and the address of the first machine:
 
@@ -18,10 +18,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn, optim
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import gradwire
 from gradwire.torch import ddp
 
 
@@ -33,13 +32,10 @@ def main() -> None:
     torch.manual_seed(0)  # the same model on every rank
     layers = (nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
     model = DistributedDataParallel(nn.Sequential(*layers))
-    optimizer = optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01, fused=True)
 
-    # This is all that compression needs, beside the import of the optimizer. With ratio 1 this is
-    # plain DDP with torch's AdamW, for comparison.
-    handle = None
-    if options.ratio < 1:
-        handle = ddp.attach(model, gradwire.adam(ratio=options.ratio), optimizer=optimizer)
+    # This is all that compression needs. With --dense this is plain DDP, for comparison.
+    handle = None if options.dense else ddp.attach(model, optimizer=optimizer)
 
     first = load(options.checkpoint, model, optimizer, handle) if options.checkpoint else 0
     for step in range(first, options.steps):
@@ -106,7 +102,7 @@ def load(
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     made = argparse.ArgumentParser(description=__doc__)
-    made.add_argument("--ratio", type=float, default=0.01, help="share of the entries to send")
+    made.add_argument("--dense", action="store_true", help="do not compress")
     made.add_argument("--steps", type=int, default=200)
     made.add_argument(
         "--checkpoint", type=Path, metavar="DIR", help="folder to resume from and save to"

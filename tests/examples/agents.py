@@ -21,7 +21,7 @@ from tests.torchrun import launch
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUNS = {
     "resumed": (2, "train.py --steps 100 --checkpoint saved"),
-    "dense": (2, "train.py --steps 50 --ratio 1"),
+    "dense": (2, "train.py --steps 50 --dense"),
     "hierarchy": (4, "hierarchy.py 2"),
     "fsdp2": (4, "fsdp2.py 2"),
     "diloco": (2, "diloco.py"),

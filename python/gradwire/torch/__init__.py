@@ -11,10 +11,10 @@ Tensors on other devices are taken too; `backend` tells how.
 `gradwire.torch.ddp` compresses the gradients of DistributedDataParallel, `gradwire.torch.fsdp`
 those of FSDP2 between nodes, and `gradwire.torch.horovod` those of Horovod;
 `gradwire.torch.lightning` and `gradwire.torch.transformers` have callbacks for Trainers,
-`gradwire.torch.accelerate` an `attach` for Accelerate, and `gradwire.torch.optim` optimizers for
-codecs that do a part of their work; `gradwire.torch.cost` measures links and models. `all_reduce`
-averages any tensors over the ranks of a process group. The operators ``torch.ops.gradwire.*``
-decode inside compiled or exported graphs.
+`gradwire.torch.accelerate` an `attach` for Accelerate, and `gradwire.torch.optim` has torch's own
+optimizers apply what codecs have computed; `gradwire.torch.cost` measures links and models.
+`all_reduce` averages any tensors over the ranks of a process group. The operators
+``torch.ops.gradwire.*`` decode inside compiled or exported graphs.
 """
 
 import importlib
