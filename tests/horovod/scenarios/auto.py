@@ -430,6 +430,13 @@ def refused(rank: int, world_size: int) -> dict[str, str]:
             found[name] = f"{type(error).__name__}: {error}"
         if name in ("schedule", "scaler", "factor"):
             assert (dict(base.__dict__), type(base)) == kept
+    betas = {name: 0.9 + at / 100 for at, (name, _) in enumerate(named)}
+    groups = [{"params": [each], "betas": (0.9, betas[name])} for name, each in named]
+    several = gh.DistributedOptimizer(AdamW(groups), named, codec="auto")
+    coded = [each for each in several.handle._parameters.values() if each.has_state]
+    assert len(coded) > 1
+    assert all(each.codec.memory.beta2 == betas[each.name] for each in coded)
+    several.handle.detach()
     return found
 
 

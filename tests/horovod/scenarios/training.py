@@ -37,6 +37,8 @@ from tests.distributed.scenarios.common import (
 
 DENSE = gradwire.topk(ratio=1.0)
 SPARSE = gradwire.topk(ratio=0.05)
+SUITED = "suited"
+"""No codec: that which suits the optimizer. None stands for Horovod's own optimizer."""
 
 
 def sgd(model: nn.Module, **options: Any) -> torch.optim.SGD:
@@ -61,7 +63,9 @@ class Run:
         named = list(self.model.named_parameters())
         made: Any = hvd.DistributedOptimizer
         arguments = wrap or {}
-        if codec is not None:
+        if codec == SUITED:
+            made = gh.DistributedOptimizer
+        elif codec is not None:
             made, arguments = gh.DistributedOptimizer, {"codec": codec, **arguments}
         self.optimizer = made(given, named, **arguments)
         self.handle: Any = getattr(self.optimizer, "handle", None)
@@ -471,9 +475,11 @@ def surroundings(rank: int, world_size: int) -> dict[str, Any]:
         other.optimizer.load_state_dict(saved)
     hvd.broadcast_parameters(other.model.state_dict(), 0)
     gh.broadcast_optimizer_state(other.optimizer, 0)
-    fresh = Run(SPARSE, momentum=0.9)
-    hvd.broadcast_optimizer_state(fresh.optimizer, 0)
-    fresh.end()
+    for fresh in (Run(SPARSE, momentum=0.9), Run(SUITED, AdamW)):
+        hvd.broadcast_optimizer_state(fresh.optimizer, 0)
+        gh.broadcast_optimizer_state(fresh.optimizer, 0)
+        fresh.train(rank, range(2))
+        found[type(fresh.optimizer).__name__] = fresh.end()
     (first, *_) = other.optimizer.state.values()
     found["momentum"] = bits(first["momentum_buffer"])
     other.train(rank, range(2))
@@ -490,7 +496,7 @@ def habits(rank: int, world_size: int) -> dict[str, Any]:
         model = network()
         base = AdamW(model.parameters(), lr=1e-2)
         scheduler = torch.optim.lr_scheduler.OneCycleLR(base, max_lr=1e-2, total_steps=20)
-        return Run(gradwire.adam(0.05), lambda _, **__: base, model=model), scheduler
+        return Run(SUITED, lambda _, **__: base, model=model), scheduler
 
     def train(run: Run, scheduler: Any, steps: range) -> None:
         for step in steps:
@@ -646,7 +652,7 @@ def killed(rank: int, world_size: int, *, folder: str) -> dict[str, Any]:
 
 def elastic_state(rank: int, world_size: int) -> dict[str, Any]:
     """Commit, go on, return to the commit and meet again, as after an error of Horovod."""
-    run = Run(SPARSE).train(rank, range(3))
+    run = Run(SUITED, AdamW).train(rank, range(3))
     state = gh.ElasticState(model=run.model, optimizer=run.optimizer, at=3)
     state.commit()
     before, prints = residuals(run.handle), fingerprint(run.model)
