@@ -190,6 +190,7 @@ class OptimizerAdapter:
         self._let_scale(optimizer)
         if self._links or self._stays:
             return
+        self._restore()
         for handle in self._handles:
             handle.remove()
         optimizer.__dict__.pop(_ATTRIBUTE, None)
@@ -221,10 +222,7 @@ class OptimizerAdapter:
         return (args[0], begin), {name: each for name, each in kwargs.items() if name != "closure"}
 
     def _hide(self, optimizer: Optimizer) -> None:
-        for parameter, gradient in self._hidden:  # of a step that raised
-            if parameter.grad is None:
-                parameter.grad = gradient
-        self._hidden.clear()
+        self._restore()  # after a step that raised
         for link in self._links:
             link.prepare()
         self._apply_late(optimizer)
@@ -236,12 +234,17 @@ class OptimizerAdapter:
                     self._hidden.append((each, each.grad))
                     each.grad = None
 
+    def _restore(self) -> None:
+        """Put gradients back that were hidden, where there are no others."""
+        for parameter, gradient in self._hidden:
+            if parameter.grad is None:
+                parameter.grad = gradient
+        self._hidden.clear()
+
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         hidden = {id(parameter): gradient for parameter, gradient in self._hidden}
-        for parameter, gradient in self._hidden:
-            parameter.grad = gradient
-        self._hidden.clear()
+        self._restore()
         for group in optimizer.param_groups if hidden else ():
             found = [
                 (each, hidden[id(each)])
