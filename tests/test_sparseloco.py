@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import gradwire
-from gradwire.exchange import AllGather
 from gradwire.memory import Residual
 from gradwire.quantize import Codebook, Float32
 from gradwire.sparsify import ChunkTopK
@@ -24,7 +23,6 @@ def test_composition():
         sparsify=ChunkTopK(4096, 64, tile=(64, 64)),
         quantize=Codebook(2),
         memory=Residual(decay=0.95),
-        exchange=AllGather(),
     )
 
 
