@@ -324,7 +324,7 @@ def in_eight_bits(rank: int, world_size: int) -> dict[str, Any]:
     """Send every entry, gathered and through owners, in front of an optimizer of torch."""
     del world_size
     module = network()
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    optimizer = torch.optim.NAdam(module.parameters(), lr=1e-2)
     gathered, owned = Setting("codec"), Setting("codec", None, "owners")
     found: dict[str, Any] = {"prints": [], "exchanges": []}
     with (
