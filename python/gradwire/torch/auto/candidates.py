@@ -8,7 +8,7 @@ import torch
 
 from gradwire import _validate
 from gradwire._auto import ladder
-from gradwire.exchange import QuantizedAllReduce, ReduceScatter
+from gradwire.exchange.owners import owners_for
 from gradwire.presets import adam, dgc, float8, topk
 from gradwire.schedule import Constant, Schedule
 from gradwire.schedule.warm_up import RATIO
@@ -67,7 +67,9 @@ def choices_of(
     if not isinstance(codec, Automatic):
         return codec, None
     check_alone(schedule, hierarchy, low_memory)
-    return codec.codec, replace(codec, owners=_owners_of(codec.codec) if owners else None)
+    chosen = codec.codec
+    parts = chosen.sparsify, chosen.quantize, chosen.memory
+    return chosen, replace(codec, owners=owners_for(*parts) if owners else None)
 
 
 def default_codec(optimizer: object) -> "Codec":
@@ -118,16 +120,6 @@ def _optimizer(optimizer: object, call: str, codec: str) -> torch.optim.Optimize
     check_optimizer(optimizer)
     assert isinstance(optimizer, torch.optim.Optimizer)  # or it had raised
     return optimizer
-
-
-def _owners_of(codec: "Codec") -> "Owners | None":
-    """Return the exchange through owners that goes with a codec, if there is one."""
-    part = ReduceScatter() if codec.sparsify.selects else QuantizedAllReduce()
-    try:
-        replace(codec, exchange=part)
-    except ValueError:
-        return None
-    return part
 
 
 def least_ratio(min_ratio: object) -> float:

@@ -16,6 +16,7 @@ from gradwire._part import check_part
 from gradwire.exchange import Exchange
 from gradwire.exchange.owners import Owners
 from gradwire.extension import IndexCoding, Quantizer
+from gradwire.memory import Memory
 from gradwire.presets import advice
 from gradwire.presets import codec as build_codec
 from gradwire.schedule import Schedule, recommended
@@ -169,11 +170,14 @@ class Assignment:
         every = [] if optimizer is None else optimizer.param_groups
         groups = {id(each): group for group in every for each in group["params"]}
         found = Assignment(self.given)
+        made: dict[tuple[Codec, Memory], Codec] = {}  # one object for all parameters alike
         for name, tensor in named.items():
             codec = self.of(name)
             if codec is not None:
-                options = options_of(groups.get(id(tensor), usual))
-                found._own[name] = codec.replace(memory=codec.memory.for_optimizer(options))
+                memory = codec.memory.for_optimizer(options_of(groups.get(id(tensor), usual)))
+                if memory != codec.memory and (codec, memory) not in made:
+                    made[codec, memory] = codec.replace(memory=memory)
+                found._own[name] = made.get((codec, memory), codec)
         return found
 
     def for_ranks(self, ranks: int) -> list[Exchange]:
