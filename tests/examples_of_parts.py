@@ -51,6 +51,10 @@ EXAMPLES: tuple[Part, ...] = (
     quantize.Codebook(4),
     quantize.Exponent(),
     quantize.Exponent(seed=2),
+    quantize.Affine(),
+    quantize.Affine(8, None, fit="sawb"),
+    quantize.Affine(3, 100, fit="zero", rounding="stochastic", seed=4),
+    quantize.Affine(1, 7, fit="range"),
     # Memories
     memory.NoMemory(),
     memory.Residual(),

@@ -5,17 +5,17 @@
 //! their group: groups that the cache holds are summed up just before they are coded, many short ones
 //! at once; longer ones are summed up in a read of their own, ahead of everything.
 
-use super::totals::{Totals, summarize};
+use super::totals::summarize;
 use super::{Codec, Encoded, Order, State, Workspace, limit_too_small, non_finite};
 use crate::frame::{self, Destination};
 use crate::pack::Pattern;
 use crate::quantize::{
     Basis, Coder, LONGEST, LONGEST_FIT, Place, Quantizer, Scratch, SectionMut, store,
 };
-use crate::scan::{Block, CHUNK, STEP, Share, Split, Tensor, Update, is_streamed, steps};
+use crate::scan::{Block, CHUNK, STEP, Share, Split, Tensor, Update, Worker, is_streamed, steps};
 use crate::simd::LANES;
 use crate::simd::peak::NON_FINITE;
-use crate::{Input, Result};
+use crate::{Input, Result, allocate};
 
 impl Codec {
     pub(super) fn encode_dense(
@@ -53,7 +53,7 @@ impl Codec {
                 group: coding.grouping().dense_len(numel),
                 streams: is_streamed(numel),
             };
-            let scales = job.scales(scales, &workspace.totals);
+            let scales = job.scales(scales, workspace, &self.tensor(input, state, scale));
             let update = if later {
                 self.tensor(input, state, scale).into()
             } else {
@@ -90,16 +90,22 @@ impl Codec {
         workspace: &mut Workspace,
     ) -> Result<u32> {
         let numel = input.len();
-        let group = self.quantizer.coding(numel as u64, 0.0).grouping().dense_len(numel);
-        let Some(group) = group.filter(|&len| len > CHUNK) else {
-            if nothing_may_fail || self.quantizer.needs_peak() {
+        let (basis, group) = (self.quantizer.basis(), self.quantizer.coding(numel as u64, 0.0));
+        let group = group.grouping().dense_len(numel).filter(|&len| len > basis.longest());
+        if let (Some(len), Basis::Values) = (group, basis) {
+            if self.tensor(input, state, scale).as_slice().is_none() {
+                allocate::reserve(&mut workspace.scanner.first().local.floats, len)?;
+            }
+        }
+        let Some(group) = group.filter(|_| basis != Basis::Values) else {
+            if nothing_may_fail || self.quantizer.needs_peak() || group.is_some() {
                 return self.read_ahead(input, state, scale, &mut workspace.scanner);
             }
             return Ok(0);
         };
         let tensor = self.tensor(input, state, scale);
         let Workspace { scanner, totals, .. } = workspace;
-        totals.gather(tensor, group, self.quantizer.basis(), scanner)?;
+        totals.gather(tensor, group, basis, scanner)?;
         match totals.peak() {
             NON_FINITE.. => Err(non_finite(&tensor, scanner.kernels)),
             peak => Ok(peak),
@@ -139,13 +145,38 @@ enum Table<'a> {
 
 impl Job {
     /// The scales of the frame, filled in where they are known ahead.
-    fn scales<'a>(self, scales: &'a mut [[u8; 4]], totals: &Totals) -> Table<'a> {
-        match self.group {
-            None => Table::Known(&[]),
-            Some(len) if len <= CHUNK => Table::Open(scales),
-            Some(_) => {
-                let (each, told) = (self.coder.coding.scales(), self.coder.hints.magnitude);
-                for (scales, total) in scales.chunks_mut(each).zip(totals.of_groups()) {
+    fn scales<'a>(
+        self,
+        scales: &'a mut [[u8; 4]],
+        workspace: &mut Workspace,
+        tensor: &Tensor<'_>,
+    ) -> Table<'a> {
+        let (each, told) = (self.coder.coding.scales(), self.coder.hints.magnitude);
+        match (self.group, self.quantizer.basis()) {
+            (None, _) => Table::Known(&[]),
+            (Some(len), basis) if len <= basis.longest() => Table::Open(scales),
+            (Some(len), Basis::Values) => {
+                let (kernels, exponent) = (self.coder.kernels, self.coder.coding.exponent());
+                let Worker { local, scratch, .. } = workspace.scanner.first();
+                let groups = steps(0..tensor.len(), len).zip(scales.chunks_mut(each));
+                for (range, scales) in groups {
+                    let values = match tensor.as_slice() {
+                        Some(values) => &values[range],
+                        None => {
+                            // There is room for it since the tensor was read ahead.
+                            local.floats.resize(range.len(), 0.0);
+                            tensor.copy(kernels, range.start, &mut local.floats, scratch);
+                            &local.floats
+                        }
+                    };
+                    let (groups, scales) = ((values, len), (scales, each));
+                    self.quantizer.fit_groups(kernels, exponent, groups, told, scales);
+                }
+                Table::Known(scales)
+            }
+            _ => {
+                let totals = workspace.totals.of_groups();
+                for (scales, total) in scales.chunks_mut(each).zip(totals) {
                     store(&self.quantizer.scales(&total, told)[..each], scales);
                 }
                 Table::Known(scales)
@@ -252,23 +283,24 @@ impl Job {
         scales: &mut [[u8; 4]],
     ) -> u32 {
         let (kernels, told) = (block.kernels, self.coder.hints.magnitude);
+        let exponent = self.coder.coding.exponent();
         let (at, len, each) = (block.range.start, block.range.len(), self.coder.coding.scales());
         if group <= STEP {
             let groups = (tensor.sums(block), group);
-            return self.quantizer.fit_groups(kernels, groups, told, (scales, each));
+            return self.quantizer.fit_groups(kernels, exponent, groups, told, (scales, each));
         }
-        let (fit, peak) = match self.quantizer.basis() {
+        match self.quantizer.basis() {
             Basis::Values => {
                 let values = &mut [0.0; LONGEST_FIT][..len];
                 tensor.copy(kernels, at, values, block.scratch);
-                (self.quantizer.fit(kernels, values, told), kernels.peak(values))
+                let groups = (&*values, group);
+                self.quantizer.fit_groups(kernels, exponent, groups, told, (scales, each))
             }
             basis => {
                 let summary = summarize(tensor, basis, block);
-                (self.quantizer.scales(&summary, told), summary.peak)
+                store(&self.quantizer.scales(&summary, told)[..each], scales);
+                summary.peak
             }
-        };
-        store(&fit[..each], scales);
-        peak
+        }
     }
 }

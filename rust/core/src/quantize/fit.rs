@@ -20,12 +20,16 @@ pub(crate) enum Fit<Q> {
     Squares(Rule<Q>),
     /// From all of a [`Summary`].
     Sums(Rule<Q>),
-    /// From nothing less than the values; groups are short enough for a cache.
-    Values(fn(Q, &[f32]) -> Scales),
+    /// From nothing less than the values.
+    Groups(FitGroups<Q>),
 }
 
 /// The scales of a group, from what is known of it, and from the magnitude that the sparsifier tells.
 pub(crate) type Rule<Q> = fn(Q, &Summary, Option<f32>) -> Scales;
+
+/// Fits groups of so many values in a row, the last of which may be shorter, of a frame with this
+/// exponent; gives the bits of the largest magnitude.
+pub(crate) type FitGroups<Q> = fn(Q, &Kernels, i16, (&[f32], usize), &mut [[u8; 4]]) -> u32;
 
 /// What has to be gathered for the scales of a group, as [`Fit`] says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +48,15 @@ pub(crate) enum Basis {
     Values,
 }
 
-/// The longest group whose scales follow from [`Basis::Values`].
+impl Basis {
+    /// The longest group that is read twice in a row: to find its scales, and then to be coded. What is
+    /// longer than a cache, or than a buffer of values, is read ahead of all else.
+    pub fn longest(self) -> usize {
+        if self == Self::Values { LONGEST_FIT } else { CHUNK }
+    }
+}
+
+/// The longest group whose values are put in a row on the stack.
 pub(crate) const LONGEST_FIT: usize = codebook::BLOCK as usize;
 
 /// Groups that are summed up before their scales are found.
@@ -64,14 +76,14 @@ impl Quantizer {
             Fit::Sides(_) => Basis::Sides,
             Fit::Squares(_) => Basis::Squares,
             Fit::Sums(_) => Basis::Sums,
-            Fit::Values(_) => Basis::Values,
+            Fit::Groups(_) => Basis::Values,
         })
     }
 
     /// The scales of a group of which this is known.
     pub(crate) fn scales(self, summary: &Summary, told: Option<f32>) -> Scales {
         each_quantizer!(self, quantizer => match quantizer.fit() {
-            Fit::None | Fit::Values(_) => Scales::default(),
+            Fit::None | Fit::Groups(_) => Scales::default(),
             Fit::Peak(rule) => one(rule(quantizer, summary.peak())),
             Fit::Sides(rule) | Fit::Squares(rule) | Fit::Sums(rule) => {
                 rule(quantizer, summary, told)
@@ -79,28 +91,31 @@ impl Quantizer {
         })
     }
 
-    /// Fits the scales of a group to its values.
-    pub(crate) fn fit(self, kernels: &Kernels, values: &[f32], told: Option<f32>) -> Scales {
+    /// Fits the scales of a group to its values, where sums are enough.
+    fn fit(self, kernels: &Kernels, values: &[f32], told: Option<f32>) -> Scales {
         each_quantizer!(self, quantizer => fit(quantizer, kernels, values, told))
     }
 
-    /// Fits the scales of each group of `len` values in a row, [`CHUNK`] at most, the last of which
-    /// may be shorter, and writes them down, `each` for a group. Gives the bits of the largest
-    /// magnitude.
+    /// Fits the scales of each group of `len` values in a row, the last of which may be shorter, and
+    /// writes them down, `each` for a group, of a frame with this exponent. Groups are at most as long
+    /// as a [`CHUNK`] where sums are enough. Gives the bits of the largest magnitude.
     pub(crate) fn fit_groups(
         self,
         kernels: &Kernels,
+        exponent: i16,
         groups: (&[f32], usize),
         told: Option<f32>,
         scales: (&mut [[u8; 4]], usize),
     ) -> u32 {
-        each_quantizer!(self, quantizer => fit_groups(quantizer, kernels, groups, told, scales))
+        each_quantizer!(self, quantizer => {
+            fit_groups(quantizer, (kernels, exponent), groups, told, scales)
+        })
     }
 
     /// Fits the scales of all groups of a list.
     pub(super) fn fit_list(
         self,
-        kernels: &Kernels,
+        (kernels, exponent): (&Kernels, i16),
         (grouping, positions): (Grouping, Option<&[u32]>),
         values: &[f32],
         told: Option<f32>,
@@ -108,8 +123,8 @@ impl Quantizer {
     ) {
         match grouping {
             _ if each == 0 => {}
-            Grouping::Ranks(len) if len as usize <= CHUNK => {
-                self.fit_groups(kernels, (values, len as usize), told, (scales, each));
+            Grouping::Ranks(len) if len as usize <= CHUNK || self.basis() == Basis::Values => {
+                self.fit_groups(kernels, exponent, (values, len as usize), told, (scales, each));
             }
             grouping => {
                 // Columns without entries have scales, too.
@@ -125,8 +140,7 @@ impl Quantizer {
 
 fn fit<Q: Quantize>(quantizer: Q, kernels: &Kernels, values: &[f32], told: Option<f32>) -> Scales {
     match quantizer.fit() {
-        Fit::None => Scales::default(),
-        Fit::Values(rule) => rule(quantizer, values),
+        Fit::None | Fit::Groups(_) => Scales::default(),
         Fit::Peak(rule) => one(rule(quantizer, Summary::of(kernels, values).peak())),
         Fit::Sides(rule) | Fit::Squares(rule) | Fit::Sums(rule) => {
             rule(quantizer, &Summary::of(kernels, values), told)
@@ -139,7 +153,7 @@ type Summarize = fn(&Kernels, &[f32], usize, &mut [Summary]);
 
 fn fit_groups<Q: Quantize>(
     quantizer: Q,
-    kernels: &Kernels,
+    (kernels, exponent): (&Kernels, i16),
     (values, len): (&[f32], usize),
     told: Option<f32>,
     (scales, each): (&mut [[u8; 4]], usize),
@@ -149,12 +163,7 @@ fn fit_groups<Q: Quantize>(
         Fit::Peak(rule) => {
             return fit_peaks(kernels, (values, len), scales, |peak| rule(quantizer, peak));
         }
-        Fit::Values(rule) => {
-            for (values, out) in values.chunks(len).zip(scales.chunks_mut(each)) {
-                store(&rule(quantizer, values)[..each], out);
-            }
-            return kernels.peak(values);
-        }
+        Fit::Groups(fit) => return fit(quantizer, kernels, exponent, (values, len), scales),
         Fit::Sides(rule) => (Kernels::group_sides, rule),
         Fit::Squares(rule) => (Kernels::group_squares, rule),
         Fit::Sums(rule) => (Kernels::group_summaries, rule),

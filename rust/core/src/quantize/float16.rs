@@ -123,7 +123,7 @@ impl Code for Coding {
 /// The largest one that keeps the largest magnitude, `peak`, at or below 65504, but not below -112:
 /// there the codes already reach the largest float32, and what is above saturates. Zero if all
 /// values are zero.
-fn scale_exponent(peak: f32) -> i16 {
+pub(super) fn scale_exponent(peak: f32) -> i16 {
     let bits = peak.to_bits();
     if bits == 0 {
         return 0;

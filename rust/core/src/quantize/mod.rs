@@ -7,6 +7,7 @@
 //! ([`Code`]). Codings that work alike share how: [`scaled`] those whose codes are values times a
 //! factor of their group, [`signs`] those of one bit.
 
+mod affine;
 mod bfloat16;
 mod chance;
 mod code;
@@ -36,6 +37,7 @@ pub(crate) use code::{Coder, Place, Scratch, encode, store};
 pub(crate) use coding::{Code, Section, SectionMut};
 pub(crate) use decode::Decoder;
 pub(crate) use fit::{Basis, Fit, LONGEST_FIT, Scales};
+pub use affine::AffineFit;
 pub use float8::{Format, Rounding};
 pub use float16::SCALE_EXPONENTS;
 pub(crate) use groups::Grouping;
@@ -59,6 +61,7 @@ registry::quantizers! { $
     Ternary (Ternary) in ternary = 9 "ternary";
     Codebook (Codebook) in codebook = 10 "codebook";
     Exponent (Exponent) in exponent = 11 "exponent";
+    Affine (Affine) in affine = 12 "affine";
 }
 
 /// What a quantizer says about itself, besides its options.

@@ -89,6 +89,11 @@ impl Scanner {
         &mut self.workers[0].candidates
     }
 
+    /// The worker of a read that is not shared.
+    pub fn first(&mut self) -> &mut Worker {
+        &mut self.workers[0]
+    }
+
     /// Begins an encode: what the last one failed for may be there again.
     pub fn begin(&mut self) {
         self.workers.iter_mut().for_each(|worker| worker.candidates.forgive());

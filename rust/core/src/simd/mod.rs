@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`adam`] | moves a second moment by a gradient, and makes a step of that |
 //! | [`add`] | `out = gradient + decay * residual`, `out += scale * values` |
+//! | [`cells`] | float32 to codes of an affine grid, to the nearest or randomly, and back |
 //! | [`dither`] | float32 to bfloat16, randomly |
 //! | [`draws`] | random positions below a number |
 //! | [`exponent`] | float32 to powers of two, randomly, in 8 bits, and back |
@@ -54,6 +55,7 @@ pub mod above;
 pub mod adam;
 pub mod add;
 pub mod bins;
+pub mod cells;
 pub mod dither;
 pub mod draws;
 pub mod exponent;

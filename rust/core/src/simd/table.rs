@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use super::level::{Level, preferred};
 use super::{
-    Pair, Scaling, above, adam, add, bins, dither, draws, exponent, fetch, fields, float8, grid,
+    Pair, Scaling, above, adam, add, bins, cells, dither, draws, exponent, fetch, fields, float8, grid,
     kth,
 };
 use super::{
@@ -80,6 +80,16 @@ kernels! {
     pub fn bins(gradient: &[f32], sums: &[f32], ahead: f32, bin: usize, peaks: &mut [u32], picked: &mut [f32]) = bins;
     /// Picks what AdaComp sends of one bin: see [`bins::pick`].
     pub fn pick(gradient: &[f32], sums: &[f32], ahead: f32, least: f32, picked: &mut [f32]) = bins::pick;
+    /// Values to the nearest codes of an affine grid: see [`cells`].
+    pub fn to_cells(x: &[f32], cells: cells::Cells, grids: Pair<'_>, codes: &mut [u8]) = cells::to_cells;
+    /// The same, randomly: see [`cells`].
+    pub fn to_random_cells(x: &[f32], cells: cells::Cells, grids: Pair<'_>, key: Key, first: u32, codes: &mut [u8]) = cells::to_random_cells;
+    /// Codes of an affine grid back to values: see [`cells`].
+    pub fn from_cells(codes: &[u8], grids: Pair<'_>, out: &mut [f32]) = cells::from_cells;
+    /// The squared error of the nearest codes: see [`cells`].
+    pub fn cells_error(x: &[f32], cells: cells::Cells, grid: cells::Grid) -> f32 = cells::squares;
+    /// The least and the largest value of each group: see [`cells`].
+    pub fn group_extremes(x: &[f32], len: usize, out: &mut [[f32; 2]]) = cells::extremes;
     /// Random positions below a number: see [`draws`].
     pub fn draws(key: Key, at: u32, numel: u32, out: &mut [u32]) = draws;
     /// Values to powers of two, randomly: see [`exponent`].

@@ -15,7 +15,7 @@ use super::coding::{Head, is_magnitude};
 use super::decode::{self, unpack};
 use super::prologue::Prologue;
 use super::spread::LONGEST;
-use super::{Code, Facts, Fit, Grouping, Quantize, Scales};
+use super::{Code, Facts, Fit, Grouping, Quantize, Scales, store};
 use crate::part::{Options, Part};
 use crate::{Error, Result};
 
@@ -70,7 +70,13 @@ impl Quantize for Codebook {
     }
 
     fn fit(self) -> Fit<Self> {
-        Fit::Values(|quantizer, values| scales(quantizer.bits, values))
+        Fit::Groups(|quantizer, kernels, _, (values, len), out| {
+            let each = magnitudes(quantizer.bits);
+            for (values, out) in values.chunks(len).zip(out.chunks_mut(each)) {
+                store(&fit::fit(values, each)[..each], out);
+            }
+            kernels.peak(values)
+        })
     }
 }
 
@@ -158,11 +164,6 @@ impl Code for Coding {
 /// How many magnitudes codes of so many bits tell apart.
 const fn magnitudes(bits: u8) -> usize {
     1 << (bits - 1)
-}
-
-/// The magnitudes for these values, ascending.
-fn scales(bits: u8, values: &[f32]) -> Scales {
-    fit::fit(values, magnitudes(bits))
 }
 
 /// Which magnitude is nearest in the lower bits (the lower of two), the sign in the highest.

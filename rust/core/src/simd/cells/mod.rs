@@ -1,0 +1,203 @@
+//! Values to codes of an affine grid, and back: `base + step * code`.
+//!
+//! A code is one byte. Grids of values that are multiplied by a power of two, which keeps all numbers
+//! normal: `code = clamp(round((x * power - base) * inverse))`, ties to even, or randomly as in
+//! [`grid`](super::grid). Bases and inverses of steps are given for each entry, so that blocks of any
+//! size run through the same loop; they are numbers of float16 and their inverses, so that no product
+//! is infinite.
+
+use super::stamp::stamp;
+use super::{LANES, Pair};
+use crate::rng::Key;
+
+/// What the codes of all blocks have in common.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cells {
+    /// The highest code.
+    most: f32,
+    /// What values are multiplied by.
+    pub power: f32,
+}
+
+/// Step and base of a block.
+pub type Grid = [f32; 2];
+
+/// Adding this rounds a number from 0 to 255 to a whole one, ties to even, into the lowest bits.
+const WHOLE: f32 = 8_388_608.0;
+
+impl Cells {
+    /// Codes of so many bits, 1 to 8, of values times a power of two.
+    pub fn new(bits: u8, power: f32) -> Self {
+        Self { most: ((1_u32 << bits.clamp(1, 8)) - 1) as f32, power }
+    }
+
+    /// Where a value lies on the grid, from 0 to the highest code, whatever value and grid are.
+    #[inline(always)]
+    fn place(self, x: f32, inverse: f32, base: f32) -> f32 {
+        let place = (x * self.power - base) * inverse;
+        // Of a NaN zero.
+        let place = if place > 0.0 { place } else { 0.0 };
+        if place < self.most { place } else { self.most }
+    }
+}
+
+/// The whole number next to a place, in the lowest bits.
+#[inline(always)]
+fn nearest(place: f32) -> u32 {
+    (place + WHOLE).to_bits()
+}
+
+#[inline(always)]
+fn round(x: &[f32], cells: Cells, [inverses, bases]: Pair<'_>, codes: &mut [u8]) {
+    let grids = inverses.iter().zip(bases);
+    for ((code, &x), (&inverse, &base)) in codes.iter_mut().zip(x).zip(grids) {
+        *code = nearest(cells.place(x, inverse, base)) as u8;
+    }
+}
+
+#[inline(always)]
+fn round_randomly(
+    x: &[f32],
+    cells: Cells,
+    [inverses, bases]: Pair<'_>,
+    key: Key,
+    first: u32,
+    codes: &mut [u8],
+) {
+    let mut open = 0;
+    let entries = codes.iter_mut().zip(x).zip(inverses.iter().zip(bases));
+    for (i, ((code, &x), (&inverse, &base))) in entries.enumerate() {
+        let (whole, part) = split(cells.place(x, inverse, base));
+        let unit = key.unit(first.wrapping_add(i as u32));
+        open |= u32::from(Key::is_open(unit, part));
+        *code = (whole + i32::from(unit < part)) as u8;
+    }
+    if open != 0 {
+        settle(x, cells, [inverses, bases], key, first, codes);
+    }
+}
+
+/// Rounds a block in which a draw has left open what to do: one in thousands.
+#[cold]
+#[inline(never)]
+fn settle(
+    x: &[f32],
+    cells: Cells,
+    [inverses, bases]: Pair<'_>,
+    key: Key,
+    first: u32,
+    codes: &mut [u8],
+) {
+    let entries = codes.iter_mut().zip(x).zip(inverses.iter().zip(bases));
+    for (i, ((code, &x), (&inverse, &base))) in entries.enumerate() {
+        let (whole, part) = split(cells.place(x, inverse, base));
+        *code = (whole + i32::from(key.chance(first.wrapping_add(i as u32), part))) as u8;
+    }
+}
+
+/// The code below a place, and how far it is from there.
+#[inline(always)]
+fn split(place: f32) -> (i32, f32) {
+    // SAFETY: from 0 to 255.
+    let whole: i32 = unsafe { place.to_int_unchecked() };
+    (whole, place - whole as f32)
+}
+
+#[inline(always)]
+fn restore(codes: &[u8], [steps, bases]: Pair<'_>, out: &mut [f32]) {
+    for ((out, &code), (&step, &base)) in out.iter_mut().zip(codes).zip(steps.iter().zip(bases)) {
+        *out = base + step * f32::from(code);
+    }
+}
+
+/// Over sixteen lanes in float32: for comparisons.
+#[inline(always)]
+fn error(x: &[f32], cells: Cells, [step, base]: Grid) -> f32 {
+    let inverse = if step > 0.0 { 1.0 / step } else { 0.0 };
+    let mut sums = [0.0; LANES];
+    let add = |x: &[f32], sums: &mut [f32]| {
+        for (sum, &x) in sums.iter_mut().zip(x) {
+            let code = nearest(cells.place(x, inverse, base)) & 0xFF;
+            let error = x * cells.power - (base + step * code as f32);
+            *sum += error * error;
+        }
+    };
+    let (whole, rest) = x.as_chunks::<LANES>();
+    for x in whole {
+        add(x, &mut sums);
+    }
+    add(rest, &mut sums);
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            sums[i] += sums[i + width];
+        }
+        width /= 2;
+    }
+    sums[0]
+}
+
+/// Of each group of `len` values in a row, the last of which may be shorter.
+#[inline(always)]
+fn extremes_of_groups(x: &[f32], len: usize, out: &mut [[f32; 2]]) {
+    let less = |a: f32, b: f32| if b < a { b } else { a };
+    let more = |a: f32, b: f32| if b > a { b } else { a };
+    for (out, group) in out.iter_mut().zip(x.chunks(len)) {
+        let first = group[0];
+        let (mut least, mut largest) = ([first; LANES], [first; LANES]);
+        let (whole, rest) = group.as_chunks::<LANES>();
+        for x in whole {
+            for i in 0..LANES {
+                least[i] = less(least[i], x[i]);
+                largest[i] = more(largest[i], x[i]);
+            }
+        }
+        for (i, &x) in rest.iter().enumerate() {
+            least[i] = less(least[i], x);
+            largest[i] = more(largest[i], x);
+        }
+        *out = [least.into_iter().fold(first, less), largest.into_iter().fold(first, more)];
+    }
+}
+
+/// Values to the nearest codes.
+pub(in crate::simd) mod to_cells {
+    use super::{Cells, Pair, round, stamp};
+    stamp!(fn(x: &[f32], cells: Cells, grids: Pair<'_>, codes: &mut [u8]) => round);
+}
+
+/// Values to one of the two codes around them, randomly.
+pub(in crate::simd) mod to_random_cells {
+    use super::{Cells, Key, Pair, round_randomly, stamp};
+    stamp!(
+        fn(
+            x: &[f32],
+            cells: Cells,
+            grids: Pair<'_>,
+            key: Key,
+            first: u32,
+            codes: &mut [u8],
+        ) => round_randomly
+    );
+}
+
+/// Codes to values.
+pub(in crate::simd) mod from_cells {
+    use super::{Pair, restore, stamp};
+    stamp!(fn(codes: &[u8], grids: Pair<'_>, out: &mut [f32]) => restore);
+}
+
+/// The squared error of the nearest codes, of values times the power.
+pub(in crate::simd) mod squares {
+    use super::{Cells, Grid, error, stamp};
+    stamp!(fn(x: &[f32], cells: Cells, grid: Grid) -> f32 => error);
+}
+
+/// The least and the largest value of each group.
+pub(in crate::simd) mod extremes {
+    use super::{extremes_of_groups, stamp};
+    stamp!(fn(x: &[f32], len: usize, out: &mut [[f32; 2]]) => extremes_of_groups);
+}
+
+#[cfg(test)]
+mod tests;
