@@ -20,7 +20,13 @@ pub(crate) fn encode(
 ) {
     let SectionMut { scales, codes } = coding.begin(numel, values.len() as u64, section);
     let (groups, each) = ((coding.grouping(), positions), coding.scales());
-    quantizer.fit_list((kernels, coding.exponent()), groups, values, hints.magnitude, (scales, each));
+    quantizer.fit_list(
+        (kernels, coding.exponent()),
+        groups,
+        values,
+        hints.magnitude,
+        (scales, each),
+    );
     let place = Place { first: 0, drawn: 0, positions, scales };
     let coder = Coder { kernels, coding, hints: *hints };
     coder.code(values, place, codes, &mut Scratch::default(), None);

@@ -7,8 +7,8 @@ use half::{bf16, f16};
 
 use super::level::{Level, preferred};
 use super::{
-    Pair, Scaling, above, adam, add, bins, cells, dither, draws, exponent, fetch, fields, float8, grid,
-    kth,
+    Pair, Scaling, above, adam, add, bins, cells, dither, draws, exponent, fetch, fields, float8,
+    grid, kth,
 };
 use super::{
     leaders, log_sum, maxima, moments, momentum, narrow, peak, refine, sign_bits, spread, stream,
@@ -86,8 +86,8 @@ kernels! {
     pub fn to_random_cells(x: &[f32], cells: cells::Cells, grids: Pair<'_>, key: Key, first: u32, codes: &mut [u8]) = cells::to_random_cells;
     /// Codes of an affine grid back to values: see [`cells`].
     pub fn from_cells(codes: &[u8], grids: Pair<'_>, out: &mut [f32]) = cells::from_cells;
-    /// The squared error of the nearest codes: see [`cells`].
-    pub fn cells_error(x: &[f32], cells: cells::Cells, grid: cells::Grid) -> f32 = cells::squares;
+    /// Adds up the squared errors of the nearest codes on many grids: see [`cells`].
+    pub fn cell_errors(x: &[f32], cells: cells::Cells, grids: &cells::Grids, errors: &mut [f64; cells::GRIDS]) = cells::errors;
     /// The least and the largest value of each group: see [`cells`].
     pub fn group_extremes(x: &[f32], len: usize, out: &mut [[f32; 2]]) = cells::extremes;
     /// Random positions below a number: see [`draws`].

@@ -5,19 +5,21 @@
 //! then are codes chosen, or errors compared.
 
 use super::{Affine, AffineFit, Rounding};
-use crate::quantize::{Summary, power};
-use crate::simd::Kernels;
-use crate::simd::cells::{Cells, Grid};
+use crate::quantize::{Summary, peak, power};
+use crate::simd::cells::{Cells, GRIDS, Grids};
+use crate::simd::{BLOCK, Kernels};
 
 /// Blocks whose grids are found at a time.
 const MANY: usize = 32;
 
-/// How often [`AffineFit::Squares`] shrinks a range, each time by [`SHRINKAGE`] of it.
-const SHRUNK: usize = 25;
+/// By how much of it [`AffineFit::Squares`] shrinks a range, each time: 24 times as long as 14 % of it.
 const SHRINKAGE: f32 = 0.0375;
 
 /// The largest magnitude that the exponent of a frame leaves, but where that is the least one.
 const MOST: f32 = 32752.0;
+
+/// Step and base.
+type Grid = [f32; 2];
 
 /// Fits the blocks of `len` values in a row, the last of which may be shorter, and writes down their
 /// words. Gives the bits of the largest magnitude.
@@ -29,75 +31,108 @@ pub(super) fn groups(
     out: &mut [[u8; 4]],
 ) -> u32 {
     let cells = Cells::new(affine.bits, power::of(i32::from(exponent), 127));
-    let mut peak = 0;
+    let codes = Codes::new(affine.bits);
+    let mut most = 0;
     for (values, out) in values.chunks(MANY.saturating_mul(len)).zip(out.chunks_mut(MANY)) {
-        let (mut ends, mut grids) = ([[0.0; 2]; MANY], [[0.0; 2]; MANY]);
-        let (ends, grids) = (&mut ends[..out.len()], &mut grids[..out.len()]);
-        kernels.group_extremes(values, len, ends);
-        for (grid, ends) in grids.iter_mut().zip(&*ends) {
-            let magnitude = (ends[0].to_bits() & 0x7FFF_FFFF).max(ends[1].to_bits() & 0x7FFF_FFFF);
-            peak = peak.max(magnitude);
-            let ends = ends.map(|end| (end * cells.power).clamp(-MOST, MOST));
-            *grid = match affine.fit {
-                AffineFit::Zero => zero(affine.bits, ends),
-                _ if affine.rounding == Rounding::Stochastic => over(affine.bits, ends),
-                _ => cut(affine.bits, ends),
-            };
+        let mut grids = [[0.0; 2]; MANY];
+        let grids = &mut grids[..out.len()];
+        kernels.group_extremes(values, len, grids);
+        most = most.max(peak(grids.as_flattened()).to_bits());
+        for end in grids.as_flattened_mut() {
+            *end = (*end * cells.power).clamp(-MOST, MOST);
         }
-        match affine.fit {
-            AffineFit::Range | AffineFit::Zero => {}
-            AffineFit::Sawb => {
-                for (grid, values) in grids.iter_mut().zip(values.chunks(len)) {
-                    *grid = sawb(kernels, cells, affine.bits, values);
-                }
+        let blocks = values.chunks(len);
+        match (affine.fit, affine.rounding) {
+            (AffineFit::Range, Rounding::Nearest) => {
+                grids.iter_mut().for_each(|g| *g = codes.cut(*g))
             }
-            AffineFit::Squares => {
-                for ((grid, ends), values) in grids.iter_mut().zip(ends).zip(values.chunks(len)) {
-                    let ends = ends.map(|end| (end * cells.power).clamp(-MOST, MOST));
-                    *grid = squares(kernels, cells, affine.bits, ends, values);
-                }
+            (AffineFit::Range, Rounding::Stochastic) => {
+                grids.iter_mut().for_each(|g| *g = codes.over(*g));
+            }
+            (AffineFit::Zero, _) => grids.iter_mut().for_each(|g| *g = codes.zero(*g)),
+            (AffineFit::Sawb, _) => {
+                let blocks = grids.iter_mut().zip(blocks);
+                blocks.for_each(|(grid, x)| *grid = sawb(kernels, (cells, codes), *grid, x));
+            }
+            (AffineFit::Squares, _) => {
+                let blocks = grids.iter_mut().zip(blocks);
+                blocks.for_each(|(grid, x)| *grid = squares(kernels, (cells, codes), *grid, x));
             }
         }
         kernels.narrow_f16(grids.as_flattened(), 1.0, out.as_flattened_mut().as_chunks_mut().0);
     }
-    peak
+    most
 }
 
-/// The highest code.
-fn highest(bits: u8) -> f32 {
-    ((1_u32 << bits) - 1) as f32
+/// What is known of codes of so many bits.
+#[derive(Debug, Clone, Copy)]
+struct Codes {
+    bits: u8,
+    /// The highest.
+    most: f32,
+    /// One over what the factors of a step below are.
+    per_cell: f32,
+    per_cell_but_half: f32,
+    per_step: f32,
+    below_zero: f32,
+    per_step_below: f32,
+    per_step_above: f32,
 }
 
-/// Equal cells between two ends, read at their centres. The base is rounded down, and the step then
-/// reaches to the upper end: so a block far from zero is covered, too.
-fn cut(bits: u8, [least, largest]: Grid) -> Grid {
-    let half = 0.5 * (largest - least) / (highest(bits) + 1.0);
-    let base = down(least + half);
-    [((largest - base) / (highest(bits) + 0.5)).max(0.0), base]
-}
+impl Codes {
+    fn new(bits: u8) -> Self {
+        let most = ((1_u32 << bits) - 1) as f32;
+        let below_zero = (1_u32 << (bits - 1)) as f32;
+        Self {
+            bits,
+            most,
+            per_cell: 1.0 / (most + 1.0),
+            per_cell_but_half: 1.0 / (most + 0.5),
+            per_step: 1.0 / most,
+            below_zero,
+            per_step_below: 1.0 / below_zero,
+            per_step_above: 1.0 / (below_zero - 1.0).max(1.0),
+        }
+    }
 
-/// Codes from one end to the other.
-fn over(bits: u8, [least, largest]: Grid) -> Grid {
-    let base = down(least);
-    [up(((largest - base) / highest(bits)).max(0.0)), base]
-}
+    /// Equal cells between two ends, read at their centres. The base is rounded down, and the step then
+    /// reaches to the upper end: so a block far from zero is covered, too.
+    #[inline(always)]
+    fn cut(self, [least, largest]: [f32; 2]) -> Grid {
+        let base = down(least + 0.5 * (largest - least) * self.per_cell);
+        [near(((largest - base) * self.per_cell_but_half).max(0.0)), base]
+    }
 
-/// Symmetric, with zero the code in the middle.
-fn zero(bits: u8, [least, largest]: Grid) -> Grid {
-    let below = (1_u32 << (bits - 1)) as f32;
-    let step = up((-least / below).max(largest / (below - 1.0)).max(0.0));
-    [step, -below * step]
-}
+    /// Codes from one end to the other, and not less.
+    #[inline(always)]
+    fn over(self, [least, largest]: [f32; 2]) -> Grid {
+        let base = down(least);
+        [up((largest - base) * self.per_step), base]
+    }
 
-/// Symmetric, up to a clip.
-fn even(bits: u8, clip: f32) -> Grid {
-    let step = near(2.0 * clip / highest(bits));
-    [step, near(-0.5 * highest(bits) * step)]
+    /// Symmetric, with zero the code in the middle.
+    #[inline(always)]
+    fn zero(self, [least, largest]: [f32; 2]) -> Grid {
+        let step = (-least * self.per_step_below).max(largest * self.per_step_above);
+        let step = up(step.max(0.0));
+        [step, -self.below_zero * step]
+    }
+
+    /// Symmetric, up to a clip.
+    fn even(self, clip: f32) -> Grid {
+        let step = near(2.0 * clip * self.per_step);
+        [step, near(-0.5 * self.most * step)]
+    }
 }
 
 /// Choi et al., MLSys 2019: `clip = c1 * sqrt(E[w^2]) - c2 * E[|w|]`; from 5 bits on where that is
 /// better than the largest magnitude.
-fn sawb(kernels: &Kernels, cells: Cells, bits: u8, values: &[f32]) -> Grid {
+fn sawb(
+    kernels: &Kernels,
+    (cells, codes): (Cells, Codes),
+    [least, largest]: [f32; 2],
+    values: &[f32],
+) -> Grid {
     // 2 to 5 and 8 bits are published; of one bit the mean magnitude is best, and 6 and 7 were fitted
     // to the best clips of six distributions, as the published ones were.
     const PAIRS: [[f64; 2]; 8] = [
@@ -111,43 +146,46 @@ fn sawb(kernels: &Kernels, cells: Cells, bits: u8, values: &[f32]) -> Grid {
         [31.76, 35.04],
     ];
     let summary = Summary::of(kernels, values);
-    let [first, second] = PAIRS[usize::from(bits - 1)];
+    let [first, second] = PAIRS[usize::from(codes.bits - 1)];
     let clip = first * libm::sqrt(summary.mean_square()) - second * summary.mean_magnitude();
-    let (clip, most) = ((clip * f64::from(cells.power)) as f32, summary.peak() * cells.power);
-    let most = most.min(MOST);
+    let (clip, most) = ((clip * f64::from(cells.power)) as f32, largest.max(-least));
+    let whole = codes.even(most);
     if !(clip > 0.0 && clip < most) {
-        return even(bits, most);
+        return whole;
     }
-    let (clipped, whole) = (even(bits, clip), even(bits, most));
-    if bits < 5 || error(kernels, cells, values, clipped) < error(kernels, cells, values, whole) {
-        clipped
-    } else {
-        whole
+    let clipped = codes.even(clip);
+    if codes.bits < 5 {
+        return clipped;
     }
+    let mut grids = Grids { steps: [whole[0]; GRIDS], bases: [whole[1]; GRIDS] };
+    [grids.steps[0], grids.bases[0]] = clipped;
+    best(kernels, cells, &grids, values)
 }
 
 /// The best of ranges that shrink to both sides of their centre.
-fn squares(kernels: &Kernels, cells: Cells, bits: u8, ends: Grid, values: &[f32]) -> Grid {
-    let [least, largest] = ends;
-    let mut best = (f64::INFINITY, [0.0; 2]);
-    for i in 0..SHRUNK {
+fn squares(
+    kernels: &Kernels,
+    (cells, codes): (Cells, Codes),
+    [least, largest]: [f32; 2],
+    values: &[f32],
+) -> Grid {
+    let mut grids = Grids { steps: [0.0; GRIDS], bases: [0.0; GRIDS] };
+    for i in 0..GRIDS {
         let less = 0.5 * SHRINKAGE * i as f32 * (largest - least);
-        let [step, base] = cut(bits, [least + less, largest - less]);
-        let grid = [near(step), base];
-        let error = error(kernels, cells, values, grid);
-        if error < best.0 {
-            best = (error, grid);
-        }
+        [grids.steps[i], grids.bases[i]] = codes.cut([least + less, largest - less]);
     }
-    best.1
+    best(kernels, cells, &grids, values)
 }
 
-/// The squared error of a block on a grid.
-fn error(kernels: &Kernels, cells: Cells, values: &[f32], grid: Grid) -> f64 {
-    values
-        .chunks(crate::simd::BLOCK)
-        .map(|values| f64::from(kernels.cells_error(values, cells, grid)))
-        .sum()
+/// The first of the grids with the least squared error.
+fn best(kernels: &Kernels, cells: Cells, grids: &Grids, values: &[f32]) -> Grid {
+    let mut errors = [0.0; GRIDS];
+    for values in values.chunks(BLOCK) {
+        kernels.cell_errors(values, cells, grids, &mut errors);
+    }
+    let least = errors.iter().fold(f64::INFINITY, |least, &e| if e < least { e } else { least });
+    let best = errors.iter().position(|&error| error == least).unwrap_or(0);
+    [grids.steps[best], grids.bases[best]]
 }
 
 /// Bits of float32 that float16 lacks.

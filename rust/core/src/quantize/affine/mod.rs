@@ -218,10 +218,12 @@ impl Code for Coding {
         let cells = Cells::new(self.bits, self.power());
         code::in_blocks(self.bits(), values, codes, place, |values, out, place| {
             let groups = (self.grouping(), self.scales());
-            let [inverses, bases] = factors.over(kernels, groups, place, values.len(), |w, i, b| {
-                words(kernels, w, 1.0, i, b);
-                i.iter_mut().for_each(|step| *step = if *step > 0.0 { 1.0 / *step } else { 0.0 });
-            });
+            let [inverses, bases] =
+                factors.over(kernels, groups, place, values.len(), |w, i, b| {
+                    words(kernels, w, 1.0, i, b);
+                    i.iter_mut()
+                        .for_each(|step| *step = if *step > 0.0 { 1.0 / *step } else { 0.0 });
+                });
             code::pack(kernels, (self.bits(), values.len()), bytes, out, |codes| match key {
                 None => kernels.to_cells(values, cells, [inverses, bases], codes),
                 Some(_) => {
@@ -254,13 +256,7 @@ impl Code for Coding {
 }
 
 /// Steps and bases of blocks, times a factor.
-fn words(
-    kernels: &Kernels,
-    words: &[[u8; 4]],
-    factor: f32,
-    steps: &mut [f32],
-    bases: &mut [f32],
-) {
+fn words(kernels: &Kernels, words: &[[u8; 4]], factor: f32, steps: &mut [f32], bases: &mut [f32]) {
     const MANY: usize = 32;
     let blocks = steps.chunks_mut(MANY).zip(bases.chunks_mut(MANY));
     for (words, (steps, bases)) in words.chunks(MANY).zip(blocks) {

@@ -73,7 +73,7 @@ impl Quantize for Codebook {
         Fit::Groups(|quantizer, kernels, _, (values, len), out| {
             let each = magnitudes(quantizer.bits);
             for (values, out) in values.chunks(len).zip(out.chunks_mut(each)) {
-                store(&fit::fit(values, each)[..each], out);
+                store(&scales(quantizer.bits, values)[..each], out);
             }
             kernels.peak(values)
         })
@@ -164,6 +164,11 @@ impl Code for Coding {
 /// How many magnitudes codes of so many bits tell apart.
 const fn magnitudes(bits: u8) -> usize {
     1 << (bits - 1)
+}
+
+/// The magnitudes for these values, ascending.
+fn scales(bits: u8, values: &[f32]) -> Scales {
+    fit::fit(values, magnitudes(bits))
 }
 
 /// Which magnitude is nearest in the lower bits (the lower of two), the sign in the highest.

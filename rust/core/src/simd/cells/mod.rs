@@ -19,8 +19,17 @@ pub struct Cells {
     pub power: f32,
 }
 
-/// Step and base of a block.
-pub type Grid = [f32; 2];
+/// How many grids errors are compared on.
+pub const GRIDS: usize = 24;
+
+/// Grids for the same values.
+#[derive(Debug, Clone, Copy)]
+pub struct Grids {
+    /// The distance of two codes.
+    pub steps: [f32; GRIDS],
+    /// The value of code 0.
+    pub bases: [f32; GRIDS],
+}
 
 /// Adding this rounds a number from 0 to 255 to a whole one, ties to even, into the lowest bits.
 const WHOLE: f32 = 8_388_608.0;
@@ -110,41 +119,35 @@ fn restore(codes: &[u8], [steps, bases]: Pair<'_>, out: &mut [f32]) {
     }
 }
 
-/// Over sixteen lanes in float32: for comparisons.
+/// Adds up the squared errors of the nearest codes on each of many grids, in float32 within a block of
+/// values, one after the other.
 #[inline(always)]
-fn error(x: &[f32], cells: Cells, [step, base]: Grid) -> f32 {
-    let inverse = if step > 0.0 { 1.0 / step } else { 0.0 };
-    let mut sums = [0.0; LANES];
-    let add = |x: &[f32], sums: &mut [f32]| {
-        for (sum, &x) in sums.iter_mut().zip(x) {
-            let code = nearest(cells.place(x, inverse, base)) & 0xFF;
-            let error = x * cells.power - (base + step * code as f32);
-            *sum += error * error;
+fn add_errors(x: &[f32], cells: Cells, Grids { steps, bases }: &Grids, errors: &mut [f64; GRIDS]) {
+    let inverses = steps.map(|step| if step > 0.0 { 1.0 / step } else { 0.0 });
+    let mut sums = [0.0; GRIDS];
+    for &x in x {
+        let x = x * cells.power;
+        for i in 0..GRIDS {
+            let place = (x - bases[i]) * inverses[i];
+            let inside = if place > 0.0 { place } else { 0.0 };
+            let inside = if inside < cells.most { inside } else { cells.most };
+            let error = place - ((inside + WHOLE) - WHOLE);
+            sums[i] += error * error;
         }
-    };
-    let (whole, rest) = x.as_chunks::<LANES>();
-    for x in whole {
-        add(x, &mut sums);
     }
-    add(rest, &mut sums);
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            sums[i] += sums[i + width];
-        }
-        width /= 2;
+    for i in 0..GRIDS {
+        let step = f64::from(steps[i]);
+        errors[i] += f64::from(sums[i]) * (step * step);
     }
-    sums[0]
 }
 
 /// Of each group of `len` values in a row, the last of which may be shorter.
 #[inline(always)]
-fn extremes_of_groups(x: &[f32], len: usize, out: &mut [[f32; 2]]) {
+pub(in crate::simd) fn extremes_of_groups(x: &[f32], len: usize, out: &mut [[f32; 2]]) {
     let less = |a: f32, b: f32| if b < a { b } else { a };
     let more = |a: f32, b: f32| if b > a { b } else { a };
     for (out, group) in out.iter_mut().zip(x.chunks(len)) {
-        let first = group[0];
-        let (mut least, mut largest) = ([first; LANES], [first; LANES]);
+        let (mut least, mut largest) = ([group[0]; LANES], [group[0]; LANES]);
         let (whole, rest) = group.as_chunks::<LANES>();
         for x in whole {
             for i in 0..LANES {
@@ -156,7 +159,15 @@ fn extremes_of_groups(x: &[f32], len: usize, out: &mut [[f32; 2]]) {
             least[i] = less(least[i], x);
             largest[i] = more(largest[i], x);
         }
-        *out = [least.into_iter().fold(first, less), largest.into_iter().fold(first, more)];
+        let mut width = LANES / 2;
+        while width > 0 {
+            for i in 0..width {
+                least[i] = less(least[i], least[i + width]);
+                largest[i] = more(largest[i], largest[i + width]);
+            }
+            width /= 2;
+        }
+        *out = [least[0], largest[0]];
     }
 }
 
@@ -187,16 +198,27 @@ pub(in crate::simd) mod from_cells {
     stamp!(fn(codes: &[u8], grids: Pair<'_>, out: &mut [f32]) => restore);
 }
 
-/// The squared error of the nearest codes, of values times the power.
-pub(in crate::simd) mod squares {
-    use super::{Cells, Grid, error, stamp};
-    stamp!(fn(x: &[f32], cells: Cells, grid: Grid) -> f32 => error);
+/// The squared errors of the nearest codes on many grids.
+pub(in crate::simd) mod errors {
+    use super::{Cells, GRIDS, Grids, add_errors, stamp};
+    stamp!(fn(x: &[f32], cells: Cells, grids: &Grids, errors: &mut [f64; GRIDS]) => add_errors);
 }
 
 /// The least and the largest value of each group.
 pub(in crate::simd) mod extremes {
-    use super::{extremes_of_groups, stamp};
-    stamp!(fn(x: &[f32], len: usize, out: &mut [[f32; 2]]) => extremes_of_groups);
+    pub(in crate::simd) use super::extremes_of_groups as scalar;
+    #[cfg(target_arch = "aarch64")]
+    pub(in crate::simd) use super::extremes_of_groups as neon;
+
+    /// The compiler makes twice as long a loop of wider vectors.
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::simd) use avx2 as avx512;
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    pub(in crate::simd) fn avx2(x: &[f32], len: usize, out: &mut [[f32; 2]]) {
+        super::extremes_of_groups(x, len, out);
+    }
 }
 
 #[cfg(test)]
