@@ -92,10 +92,10 @@ impl Codec {
         let numel = input.len();
         let (basis, group) = (self.quantizer.basis(), self.quantizer.coding(numel as u64, 0.0));
         let group = group.grouping().dense_len(numel).filter(|&len| len > basis.longest());
-        if let (Some(len), Basis::Values) = (group, basis) {
-            if self.tensor(input, state, scale).as_slice().is_none() {
-                allocate::reserve(&mut workspace.scanner.first().local.floats, len)?;
-            }
+        if let (Some(len), Basis::Values) = (group, basis)
+            && self.tensor(input, state, scale).as_slice().is_none()
+        {
+            allocate::reserve(&mut workspace.scanner.first().local.floats, len)?;
         }
         let Some(group) = group.filter(|_| basis != Basis::Values) else {
             if nothing_may_fail || self.quantizer.needs_peak() || group.is_some() {
@@ -160,14 +160,13 @@ impl Job {
                 let Worker { local, scratch, .. } = workspace.scanner.first();
                 let groups = steps(0..tensor.len(), len).zip(scales.chunks_mut(each));
                 for (range, scales) in groups {
-                    let values = match tensor.as_slice() {
-                        Some(values) => &values[range],
-                        None => {
-                            // There is room for it since the tensor was read ahead.
-                            local.floats.resize(range.len(), 0.0);
-                            tensor.copy(kernels, range.start, &mut local.floats, scratch);
-                            &local.floats
-                        }
+                    let values = if let Some(values) = tensor.as_slice() {
+                        &values[range]
+                    } else {
+                        // There is room for it since the tensor was read ahead.
+                        local.floats.resize(range.len(), 0.0);
+                        tensor.copy(kernels, range.start, &mut local.floats, scratch);
+                        &local.floats
                     };
                     let (groups, scales) = ((values, len), (scales, each));
                     self.quantizer.fit_groups(kernels, exponent, groups, told, scales);

@@ -41,22 +41,32 @@ pub(super) fn groups(
         for end in grids.as_flattened_mut() {
             *end = (*end * cells.power).clamp(-MOST, MOST);
         }
-        let blocks = values.chunks(len);
+        let (blocks, how) = (grids.iter_mut().zip(values.chunks(len)), (cells, codes));
         match (affine.fit, affine.rounding) {
             (AffineFit::Range, Rounding::Nearest) => {
-                grids.iter_mut().for_each(|g| *g = codes.cut(*g))
+                for (grid, _) in blocks {
+                    *grid = codes.cut(*grid);
+                }
             }
             (AffineFit::Range, Rounding::Stochastic) => {
-                grids.iter_mut().for_each(|g| *g = codes.over(*g));
+                for (grid, _) in blocks {
+                    *grid = codes.over(*grid);
+                }
             }
-            (AffineFit::Zero, _) => grids.iter_mut().for_each(|g| *g = codes.zero(*g)),
+            (AffineFit::Zero, _) => {
+                for (grid, _) in blocks {
+                    *grid = codes.zero(*grid);
+                }
+            }
             (AffineFit::Sawb, _) => {
-                let blocks = grids.iter_mut().zip(blocks);
-                blocks.for_each(|(grid, x)| *grid = sawb(kernels, (cells, codes), *grid, x));
+                for (grid, values) in blocks {
+                    *grid = sawb(kernels, how, *grid, values);
+                }
             }
             (AffineFit::Squares, _) => {
-                let blocks = grids.iter_mut().zip(blocks);
-                blocks.for_each(|(grid, x)| *grid = squares(kernels, (cells, codes), *grid, x));
+                for (grid, values) in blocks {
+                    *grid = squares(kernels, how, *grid, values);
+                }
             }
         }
         kernels.narrow_f16(grids.as_flattened(), 1.0, out.as_flattened_mut().as_chunks_mut().0);
