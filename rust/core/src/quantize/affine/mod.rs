@@ -218,17 +218,18 @@ impl Code for Coding {
         let cells = Cells::new(self.bits, self.power());
         code::in_blocks(self.bits(), values, codes, place, |values, out, place| {
             let groups = (self.grouping(), self.scales());
-            let [inverses, bases] =
-                factors.over(kernels, groups, place, values.len(), |w, i, b| {
-                    words(kernels, w, 1.0, i, b);
-                    i.iter_mut()
-                        .for_each(|step| *step = if *step > 0.0 { 1.0 / *step } else { 0.0 });
-                });
-            code::pack(kernels, (self.bits(), values.len()), bytes, out, |codes| match key {
-                None => kernels.to_cells(values, cells, [inverses, bases], codes),
-                Some(_) => {
-                    let Draw { key, first, .. } = Draw::of(key, place.drawn as u32);
-                    kernels.to_random_cells(values, cells, [inverses, bases], key, first, codes);
+            let grids = factors.over(kernels, groups, place, values.len(), |w, inverses, bases| {
+                words(kernels, w, 1.0, inverses, bases);
+                for step in inverses {
+                    *step = if *step > 0.0 { 1.0 / *step } else { 0.0 };
+                }
+            });
+            let draw = Draw::of(key, place.drawn as u32);
+            code::pack(kernels, (self.bits(), values.len()), bytes, out, |codes| {
+                if draw.by_chance {
+                    kernels.to_random_cells(values, cells, grids, draw.key, draw.first, codes);
+                } else {
+                    kernels.to_cells(values, cells, grids, codes);
                 }
             });
         });
