@@ -24,6 +24,9 @@ __all__ = [
     "get_num_threads",
     "merge_bucket",
     "pack_positions",
+    "packed_linear",
+    "packed_rows",
+    "packed_take",
     "read_bucket",
     "set_num_threads",
     "settle_bucket",
@@ -218,6 +221,27 @@ def merge_bucket(
     ends: Sequence[int],
     unused: Sequence[bool],
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], Exception | None]: ...
+def packed_linear(
+    frame: _BytesLike,
+    rows: int,
+    cols: int,
+    x: NDArray[np.float32],
+    out: NDArray[np.float32],
+    activations: str,
+) -> None: ...
+def packed_rows(
+    frame: _BytesLike,
+    cols: int,
+    start: int,
+    count: int,
+    out: NDArray[np.float32] | NDArray[np.uint16],
+) -> None: ...
+def packed_take(
+    frame: _BytesLike,
+    cols: int,
+    indices: NDArray[np.int64],
+    out: NDArray[np.float32] | NDArray[np.uint16],
+) -> None: ...
 def read_bucket(
     data: NDArray[np.uint8], sizes: Sequence[int], positions: bool
 ) -> tuple[NDArray[np.float32], NDArray[np.uint32]]: ...

@@ -79,6 +79,14 @@ pub enum Error {
     /// The encode was cancelled before it overwrote anything. The state does not change.
     #[error("the encode was cancelled")]
     CalledOff,
+    /// A row is asked for that a matrix does not have. Nothing is written.
+    #[error("index {index} is not that of one of {rows} rows")]
+    NoRow {
+        /// The number of the row.
+        index: i64,
+        /// Rows that there are.
+        rows: u64,
+    },
     /// An argument is invalid.
     #[error("{reason}")]
     Argument {

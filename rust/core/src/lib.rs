@@ -33,6 +33,7 @@ pub mod frame;
 pub mod memory;
 mod outside;
 pub mod pack;
+pub mod packed;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod pages;
 pub mod part;

@@ -2,7 +2,7 @@
 
 use gradwire_core::Error;
 use pyo3::call::PyCallArgs;
-use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::interrupt;
@@ -20,6 +20,7 @@ pub(crate) fn to_py(py: Python<'_>, error: Error, name: Option<&str>) -> PyErr {
         Error::CalledOff => interrupt::raised(),
         Error::NonFinite { count, first } => raise(py, "NonFiniteError", (count, first, name)),
         Error::Changed => raise(py, "InputChangedError", (name,)),
+        Error::NoRow { .. } => PyIndexError::new_err(error.to_string()),
         Error::Argument { reason } => PyValueError::new_err(reason),
         Error::LimitTooSmall { .. } => PyValueError::new_err(error.to_string()),
         Error::OutOfMemory { .. } => PyMemoryError::new_err(error.to_string()),

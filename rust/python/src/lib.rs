@@ -12,6 +12,7 @@
 //! | `scratch` | scratch memory that each thread keeps |
 //! | `interrupt` | signals that come during an encode |
 //! | `outside` | sections coded by parts of other packages |
+//! | `packed` | packed weights, decoded or multiplied |
 //! | `number` | numbers, with errors that name the argument |
 //!
 //! Every call that processes a whole tensor lets other Python threads run.
@@ -28,6 +29,7 @@ mod frame;
 mod interrupt;
 mod number;
 mod outside;
+mod packed;
 mod ranges;
 mod scratch;
 mod state;
@@ -49,6 +51,8 @@ mod _native {
     use crate::codec::Codec;
     #[pymodule_export]
     use crate::frame::{Frame, decode, decode_add, pack_positions, unpack_positions};
+    #[pymodule_export]
+    use crate::packed::{packed_linear, packed_rows, packed_take};
     #[pymodule_export]
     use crate::ranges::{merge_bucket, split_bucket};
     #[pymodule_export]

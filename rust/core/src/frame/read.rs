@@ -241,7 +241,7 @@ impl<'a> Frame<'a> {
         ))
     }
 
-    pub(super) fn section(&self) -> Section<'_> {
+    pub(crate) fn section(&self) -> Section<'a> {
         self.coding.section(self.header.numel, self.header.count, self.values)
     }
 

@@ -6,6 +6,7 @@ mod draw;
 mod estimated;
 mod largest;
 mod memory;
+mod product;
 mod quantize;
 pub mod sidco;
 
@@ -15,4 +16,5 @@ pub use draw::subset;
 pub use estimated::{gaussian, redsync, sampled, two_sided};
 pub use largest::{above, largest};
 pub use memory::{AdamCorrection, LowPass, MomentumCorrection, kept};
+pub use product::{product, rounded_product};
 pub use quantize::{neighbours, sign_mean, sign_rms, ternary_scale, two_means};

@@ -6,6 +6,7 @@
 //! | [`add`] | `out = gradient + decay * residual`, `out += scale * values` |
 //! | [`cells`] | float32 to codes of an affine grid, to the nearest or randomly, and back |
 //! | [`dither`] | float32 to bfloat16, randomly |
+//! | [`dot`] | rows of packed codes times vectors, and the values of packed codes |
 //! | [`draws`] | random positions below a number |
 //! | [`exponent`] | float32 to powers of two, randomly, in 8 bits, and back |
 //! | [`fetch`] | has a block brought to the caches ahead of its use |
@@ -43,7 +44,7 @@
 //! Every level gives the same bits: sums run over sixteen fixed lanes in float64, position `i` of a
 //! block always goes to lane `i % 16`, and nothing is contracted to a fused multiply-add. Most
 //! kernels are one plain body that [`stamp`] compiles for each level and LLVM vectorises; only
-//! `above`, `fetch`, `fields`, `narrow`, `refine`, `sign_bits`, `stream`, `sweep`, `window` and `widen`
+//! `above`, `dot`, `fetch`, `fields`, `narrow`, `refine`, `sign_bits`, `stream`, `sweep`, `window` and `widen`
 //! from float16 are written by hand: compaction, stores past the caches and some instructions are
 //! beyond a compiler.
 
@@ -57,6 +58,7 @@ pub mod add;
 pub mod bins;
 pub mod cells;
 pub mod dither;
+pub mod dot;
 pub mod draws;
 pub mod exponent;
 pub mod fetch;
@@ -85,6 +87,8 @@ mod table;
 pub mod total;
 pub mod widen;
 pub mod window;
+
+use std::ops::AddAssign;
 
 pub use float_mode::in_standard_mode;
 pub use level::{Level, available_levels};
@@ -120,7 +124,7 @@ fn padded(rest: &[f32]) -> [f32; LANES] {
 
 /// Adds sixteen lanes in one fixed order, the same on every level.
 #[inline(always)]
-pub fn reduce(lanes: &[f64; LANES]) -> f64 {
+pub fn reduce<T: Copy + AddAssign>(lanes: &[T; LANES]) -> T {
     let mut width = LANES / 2;
     let mut sums = *lanes;
     while width > 0 {

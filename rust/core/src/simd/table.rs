@@ -7,8 +7,8 @@ use half::{bf16, f16};
 
 use super::level::{Level, preferred};
 use super::{
-    Pair, Scaling, above, adam, add, bins, cells, dither, draws, exponent, fetch, fields, float8,
-    grid, kth,
+    LANES, Pair, Scaling, above, adam, add, bins, cells, dither, dot, draws, exponent, fetch,
+    fields, float8, grid, kth,
 };
 use super::{
     leaders, log_sum, maxima, moments, momentum, narrow, peak, refine, sign_bits, spread, stream,
@@ -90,6 +90,20 @@ kernels! {
     pub fn cell_errors(x: &[f32], cells: cells::Cells, grids: &cells::Grids, errors: &mut [f64; cells::GRIDS]) = cells::errors;
     /// The least and the largest value of each group: see [`cells`].
     pub fn group_extremes(x: &[f32], len: usize, out: &mut [[f32; 2]]) = cells::extremes;
+    /// Codes of a row to values, from `skip` entries behind the first block's beginning on: see [`dot`].
+    pub fn decode_codes(row: dot::Rows<'_>, skip: usize, out: &mut [f32]) = dot::decode;
+    /// A vector in the order in which codes of a width are taken: see [`dot`].
+    pub fn arrange(x: &[f32], width: u32, out: &mut [f32]) = dot::arrange;
+    /// Adds rows times vectors to the lanes of each pair: see [`dot`].
+    pub fn dot(rows: dot::Rows<'_>, vectors: dot::Vectors<'_>, lanes: &mut [[f32; LANES]]) = dot::dot;
+    /// Exact sums of runs of codes times int8: see [`dot`].
+    pub fn dot_sums(codes: &[u8], width: u32, x: dot::Rounded<'_>, run: usize, sums: &mut [i32]) = dot::sums;
+    /// A vector to int8: see [`dot`].
+    pub fn round_runs(x: &[f32], block: usize, run: usize, out: &mut [i8], scales: [&mut [f32]; 2]) -> bool = dot::round;
+    /// Adds exact sums times their scales to the lanes of a product: see [`dot`].
+    pub fn dot_runs(sums: &[i32], row: Pair<'_>, x: Pair<'_>, lanes: &mut [f32; LANES]) = dot::runs;
+    /// Steps and bases of scales: see [`dot`].
+    pub fn part_scales(scales: &[[f32; 2]], steps: &mut [f32], bases: &mut [f32]) = dot::part;
     /// Random positions below a number: see [`draws`].
     pub fn draws(key: Key, at: u32, numel: u32, out: &mut [u32]) = draws;
     /// Values to powers of two, randomly: see [`exponent`].

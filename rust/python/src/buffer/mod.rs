@@ -23,7 +23,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 pub(crate) use export::{ReadOnlyBuffer, empty, to_numpy};
-pub(crate) use read::{Bytes, Positions, Tensor};
+pub(crate) use read::{Bytes, Indices, Positions, Tensor};
 pub(crate) use write::{Writable, WritableTensor, disjoint};
 
 /// The buffer of an object; of an array without dimensions, that of the same memory with one.

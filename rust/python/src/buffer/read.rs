@@ -1,5 +1,6 @@
 //! What is read of a caller's memory.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use bytemuck::Pod;
@@ -108,26 +109,53 @@ impl Bytes {
     }
 }
 
-/// Positions to read.
-pub(crate) struct Positions(PyUntypedBuffer);
+/// Whole numbers to read.
+pub(crate) struct Integers<T> {
+    buffer: PyUntypedBuffer,
+    element: PhantomData<T>,
+}
 
+/// Positions in a frame.
+pub(crate) type Positions = Integers<u32>;
+
+/// Indices as Python has them.
+pub(crate) type Indices = Integers<i64>;
+
+// Which of the C types has how many bits depends on the platform.
 impl Positions {
     /// Borrow an array of uint32.
     pub(crate) fn get(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let wrong = || wrong_type(name, object, "a numpy array of uint32");
+        Self::of(name, object, &[b"I", b"L"], "a numpy array of uint32")
+    }
+}
+
+impl Indices {
+    /// Borrow an array of int64.
+    pub(crate) fn get(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::of(name, object, &[b"l", b"q"], "a numpy array of int64")
+    }
+}
+
+impl<T: Pod> Integers<T> {
+    fn of(
+        name: &str,
+        object: &Bound<'_, PyAny>,
+        codes: &[&[u8]],
+        expected: &str,
+    ) -> PyResult<Self> {
+        let wrong = || wrong_type(name, object, expected);
         let Ok(buffer) = exported(object) else { return Err(wrong()) };
-        // Which of the two C types has 32 bits depends on the platform.
-        if !matches!(format(&buffer), b"I" | b"L") || buffer.item_size() != size_of::<u32>() {
+        if !codes.contains(&format(&buffer)) || buffer.item_size() != size_of::<T>() {
             return Err(wrong());
         }
         contiguous(name, &buffer)?;
         aligned(name, &buffer)?;
-        Ok(Self(buffer))
+        Ok(Self { buffer, element: PhantomData })
     }
 
-    pub(crate) fn as_slice(&self) -> &[u32] {
-        // SAFETY: `get` checked contiguity, alignment, and that items are unsigned and of 32 bits.
-        unsafe { slice(&self.0) }
+    pub(crate) fn as_slice(&self) -> &[T] {
+        // SAFETY: `of` checked contiguity, alignment, and that items are whole numbers of T's size.
+        unsafe { slice(&self.buffer) }
     }
 }
 
@@ -149,9 +177,9 @@ impl Readable for Bytes {
     }
 }
 
-impl Readable for Positions {
+impl<T> Readable for Integers<T> {
     fn span(&self) -> Range<usize> {
-        span(&self.0)
+        span(&self.buffer)
     }
 }
 

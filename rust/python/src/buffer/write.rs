@@ -25,6 +25,18 @@ impl Writable<f32> {
     }
 }
 
+impl Writable<bf16> {
+    /// Borrow a uint16 array to write bfloat16 to; none if it is of other elements.
+    pub(crate) fn brains(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        match exported(object) {
+            Ok(buffer) if format(&buffer) == b"H" => {
+                Self::get(name, object, b"H", "a numpy array of uint16").map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
 impl Writable<u8> {
     /// Borrow a uint8 array, a bytearray or the like to write to.
     pub(crate) fn bytes(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Self> {

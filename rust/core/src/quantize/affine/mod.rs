@@ -159,6 +159,11 @@ pub struct Coding {
 }
 
 impl Coding {
+    /// Bits of a code, entries of a block, and what steps and bases are multiplied by.
+    pub(crate) fn grid(self) -> (u8, u32, f32) {
+        (self.bits, self.block, self.unit())
+    }
+
     /// Two to the power of the exponent.
     fn power(self) -> f32 {
         power::of(i32::from(self.exponent), 127)
