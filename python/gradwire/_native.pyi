@@ -24,6 +24,8 @@ __all__ = [
     "get_num_threads",
     "merge_bucket",
     "pack_positions",
+    "packed_further",
+    "packed_join",
     "packed_linear",
     "packed_rows",
     "packed_take",
@@ -221,6 +223,8 @@ def merge_bucket(
     ends: Sequence[int],
     unused: Sequence[bool],
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], Exception | None]: ...
+def packed_further(frame: _BytesLike, values: NDArray[np.float32], more: int) -> bytes: ...
+def packed_join(frame: _BytesLike, further: _BytesLike, more: int) -> bytes: ...
 def packed_linear(
     frame: _BytesLike,
     rows: int,

@@ -7,6 +7,7 @@ attributes.
 """
 
 __all__ = [
+    "CorruptFileError",
     "CorruptFrameError",
     "ExtensionError",
     "FrameTooLargeError",
@@ -39,6 +40,27 @@ class CorruptFrameError(GradwireError, ValueError):
 
     def __str__(self) -> str:
         return f"corrupt frame: {self.reason}"
+
+
+class CorruptFileError(GradwireError, ValueError):
+    """A file of weights is not valid: its header, what it says of packed tensors, or one of those.
+
+    Attributes
+    ----------
+    reason : str
+        What violates the format.
+    name : str or None
+        The tensor that it is about.
+    """
+
+    def __init__(self, reason: str, name: str | None = None) -> None:
+        super().__init__(reason, name)
+        self.reason = reason
+        self.name = name
+
+    def __str__(self) -> str:
+        about = "" if self.name is None else f"tensor {self.name!r}: "
+        return f"corrupt file: {about}{self.reason}"
 
 
 class TruncatedFrameError(CorruptFrameError):

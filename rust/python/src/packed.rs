@@ -4,6 +4,7 @@ use gradwire_core::frame;
 use gradwire_core::packed::{Activations, Output, Packed};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::buffer::{Bytes, Indices, Tensor, Writable, disjoint};
 use crate::errors::to_py;
@@ -126,6 +127,73 @@ pub(crate) fn packed_take(
     let cols: usize = number("cols", cols)?;
     let indices = Indices::get("indices", indices)?;
     write(frame, cols, out, |packed, out| packed.take(indices.as_slice(), out))
+}
+
+/// Return the further codes of a tensor, after their CRC-32C, as bytes.
+///
+/// Parameters
+/// ----------
+/// frame
+///     As in `packed_linear`: that of the tensor.
+/// values : numpy.ndarray
+///     float32, C-contiguous: the tensor.
+/// more : int
+///     Bits per further code: at most 8 with those of the frame.
+///
+/// Raises
+/// ------
+/// ValueError
+///     The frame holds no packed weights, or other numbers of values or bits.
+#[pyfunction]
+pub(crate) fn packed_further<'py>(
+    frame: &Bound<'py, PyAny>,
+    values: &Bound<'_, PyAny>,
+    more: &Bound<'_, PyAny>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let values = Tensor::get("values", values, false)?;
+    let (floats, more): (_, u32) = (values.floats()?, number("more", more)?);
+    nested(frame, |packed| packed.further(floats, more))
+}
+
+/// Return the frame of all bits, those of a frame and further ones, as bytes.
+///
+/// Parameters
+/// ----------
+/// frame
+///     As in `packed_linear`.
+/// further : bytes-like
+///     What `packed_further` returned.
+/// more : int
+///     Bits per further code.
+///
+/// Raises
+/// ------
+/// CorruptFrameError
+///     Further codes of another length or checksum.
+/// ValueError
+///     As in `packed_further`.
+#[pyfunction]
+pub(crate) fn packed_join<'py>(
+    frame: &Bound<'py, PyAny>,
+    further: &Bound<'_, PyAny>,
+    more: &Bound<'_, PyAny>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let (further, more): (_, u32) = (Bytes::get("further", further)?, number("more", more)?);
+    nested(frame, |packed| packed.join(further.as_slice(), more))
+}
+
+/// What is made of a frame, with other threads running.
+fn nested<'py>(
+    frame: &Bound<'py, PyAny>,
+    work: impl FnOnce(&Packed<'_>) -> gradwire_core::Result<Vec<u8>> + Send,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let (py, data) = (frame.py(), Bytes::get("frame", frame)?);
+    let made = py.detach(|| {
+        let frame = frame::Frame::parse_again(data.as_slice(), None)?;
+        let numel = frame.header().numel as usize;
+        work(&Packed::new(frame, 1, numel)?)
+    });
+    Ok(PyBytes::new(py, &made.map_err(|error| to_py(py, error, None))?))
 }
 
 /// Has values written to `out`, with other threads running.

@@ -7,6 +7,7 @@
 //! the frame's decoder does.
 
 mod linear;
+mod nested;
 mod rounded;
 #[cfg(test)]
 mod tests;

@@ -164,6 +164,11 @@ impl Coding {
         (self.bits, self.block, self.unit())
     }
 
+    /// The same with codes of so many bits.
+    pub(crate) fn with_bits(self, bits: u32) -> Self {
+        Self { bits: bits as u8, ..self }
+    }
+
     /// Two to the power of the exponent.
     fn power(self) -> f32 {
         power::of(i32::from(self.exponent), 127)
