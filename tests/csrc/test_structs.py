@@ -25,6 +25,7 @@ ENUMS: dict[str, tuple[str, ...]] = {
     "PatternKind": ("any", "chunks", "subset", "run"),
     "Quantizer": structs.QUANTIZERS,
     "Magnitude": ("mean", "root_mean_square", "told"),
+    "AffineFit": structs.FITS,
     "Norm": ("l2", "largest"),
     "Status": structs.STATUS,
 }

@@ -24,6 +24,10 @@ EXTRA = [
     quantize.Codebook(bits=3),
     quantize.TwoMeans(column=1500),
     quantize.Float8(format="e5m2", rounding="stochastic", block=None),
+    quantize.Affine(2, 7, fit="range", rounding="stochastic"),
+    quantize.Affine(6, 64, fit="sawb"),
+    quantize.Affine(4, 129),
+    quantize.Affine(3, 4096, fit="squares"),
 ]
 QUANTIZERS: list[Quantizer] = [
     each
@@ -167,6 +171,9 @@ LONG = [
     quantize.TwoMeans(),
     quantize.TwoMeans(column=66_000),
     quantize.Ternary(clip=1.5),
+    quantize.Affine(2, None, fit="range", rounding="stochastic"),
+    quantize.Affine(3, None),
+    quantize.Affine(5, 66_000, fit="sawb"),
 ]
 
 

@@ -56,7 +56,7 @@ class Given(ctypes.Structure):
         *((name, ctypes.c_uint64) for name in ("numel", "count", "most", "dtype", "sparsifier")),
         *((name, ctypes.c_uint64) for name in ("indices", "pattern", "size", "k")),
         *((name, ctypes.c_uint64) for name in ("quantizer", "bits", "magnitude", "norm")),
-        *((name, ctypes.c_uint64) for name in ("stochastic", "block")),
+        *((name, ctypes.c_uint64) for name in ("stochastic", "fit", "block")),
         *((name, ctypes.c_uint64) for name in ("rounding_key", "selection_key", "limit")),
         *((name, ctypes.c_uint64) for name in ("entries", "frame")),
         ("clip", ctypes.c_float),
@@ -122,6 +122,10 @@ class Entries:
                 out.quantizer, out.bits = 10, quantizer.bits
             case quantize.Exponent():
                 out.quantizer = 11
+            case quantize.Affine():
+                out.quantizer, out.bits, out.block = 12, quantizer.bits, quantizer.block or 0
+                out.fit = ("range", "zero", "sawb", "squares").index(quantizer.fit)
+                out.stochastic = quantizer.rounding == "stochastic"
         return out
 
 

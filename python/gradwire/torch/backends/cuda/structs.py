@@ -16,8 +16,9 @@ MEMORIES = ("none", "residual", "low_pass", "momentum_correction", "adam_correct
 INDICES = ("auto", "elias-fano", "rice", "bitmap")
 QUANTIZERS = (
     *("float32", "bfloat16", "float16", "float16_scaled", "float8_e5m2", "float8_e4m3", "uniform"),
-    *("sign_scale", "two_means", "ternary", "codebook", "exponent"),
+    *("sign_scale", "two_means", "ternary", "codebook", "exponent", "affine"),
 )
+FITS = ("range", "zero", "sawb", "squares")
 CHUNKS = 1  # a pattern of positions: so many of each chunk, whoever selects them
 STATUS = ("ok", "non_finite", "limit", "unsupported", "skipped", "positions")
 
@@ -95,6 +96,7 @@ class Quantize(c.Structure):
         magnitude=c.c_uint8,
         norm=c.c_uint8,
         stochastic=c.c_bool,
+        fit=c.c_uint8,
         block=c.c_uint32,
         clip=c.c_float,
         seed=c.c_uint64,
@@ -275,6 +277,8 @@ def quantize_of(part: quantize.Quantizer) -> Quantize:
     out.stochastic = options.get("rounding") == "stochastic"
     out.block = options.get("block") or options.get("column") or 0
     out.clip = options.get("clip") or 0.0
+    if isinstance(part, quantize.Affine):
+        out.fit = FITS.index(part.fit)
     out.norm = options.get("norm") == "max"
     out.magnitude = {"mean": 0, "rms": 1}.get(options.get("scale", "mean"), 2)
     return out

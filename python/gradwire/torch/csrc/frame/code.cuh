@@ -2,6 +2,7 @@
 #pragma once
 
 #include "frame/writing.cuh"
+#include "quantize/affine_fit.cuh"
 #include "quantize/codebook_fit.cuh"
 #include "quantize/fit.cuh"
 
@@ -18,8 +19,8 @@ struct CodeShared {
     codebook::Room codebook;
 };
 
-// Fits the scales of the groups of a tile, whose values are in `fields`.
-__device__ inline void fit_tile(const Piece& piece, const Selection& selection, Groups groups, unsigned n,
+// Fits the scales of the groups of a tile, whose values are in `fields`. `exponent` is that of the frame.
+__device__ inline void fit_tile(const Piece& piece, const Selection& selection, Groups groups, unsigned n, int exponent,
                                 CodeShared& shared) {
     const unsigned number = static_cast<unsigned>(pieces(n, groups.size));
     const auto value = [&](unsigned i) { return __uint_as_float(shared.fields[i]); };
@@ -31,6 +32,17 @@ __device__ inline void fit_tile(const Piece& piece, const Selection& selection, 
                 shared.codebook, len, groups.each, [&](unsigned i) { return value(begin + i); },
                 shared.scales + group * groups.each);
         }
+        return;
+    }
+    if (piece.quantize.kind == Quantizer::affine) {
+        // A warp for each group.
+        const float power = power::of(exponent, 127);
+        for (unsigned group = warp(); group < number; group += write_threads / warp_threads) {
+            const unsigned begin = group * groups.size, len = min(n - begin, groups.size);
+            const float scale = affine::fit(piece.quantize, power, len, [&](unsigned i) { return value(begin + i); });
+            if (lane() == 0) shared.scales[group] = scale;
+        }
+        __syncthreads();
         return;
     }
     // A half of a warp for each group.
@@ -124,7 +136,7 @@ __global__ void __launch_bounds__(write_threads, code_blocks)
         write_fields<write_threads, 32>(piece.frame, values_at * 8, prologue.len / 4, 32, edges,
                                         [&](unsigned i) { return prologue.words[i]; });
     const float* const far_scales = writing.scales + shape.scales;
-    if (shape.chunks > 0) {
+    if (!shape.held) {
         // The scales of groups that no tile holds are shared out to all tiles.
         const std::uint64_t all = groups.each * number_of(groups, numel, count);
         const std::uint64_t begin = all * tile.number / shape.tiles, end = all * (tile.number + 1) / shape.tiles;
@@ -146,9 +158,9 @@ __global__ void __launch_bounds__(write_threads, code_blocks)
     if (dense && lane() == 0) atomicMax(&selection.peak, peak);
     if (dense && peak >= not_finite_bits) count_not_finite(tile, shared, selection);
     __syncthreads();
-    const bool near = shape.chunks == 0 && groups.each > 0;
+    const bool near = shape.held;
     if (near) {
-        fit_tile(piece, selection, groups, tile.n, shared);
+        fit_tile(piece, selection, groups, tile.n, state.exponent, shared);
         const std::uint64_t first = tile.begin / groups.size * groups.each;
         const auto fitted = static_cast<unsigned>(pieces(tile.n, groups.size) * groups.each);
         write_fields<write_threads, 32>(piece.frame, (scales_at + 4 * first) * 8, fitted, 32, edges,

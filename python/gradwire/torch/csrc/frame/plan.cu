@@ -2,6 +2,7 @@
 
 #include "frame/checksum.cuh"
 #include "frame/writing.cuh"
+#include "quantize/affine_fit.cuh"
 #include "quantize/fit.cuh"
 
 namespace gradwire {
@@ -50,6 +51,7 @@ char* divide_scratch(const WritePlan& plan, char* at, Writing& writing) {
     writing.tile_states = take<TileState>(at, plan.tiles.back());
     writing.summaries = take<Summary>(at, plan.fits.back());
     writing.scales = take<float>(at, plan.scales);
+    writing.errors = take<float>(at, plan.errors);
     return at;
 }
 
@@ -69,14 +71,21 @@ WritePlan plan_write(const Piece* all, const std::uint64_t* most_entries, unsign
         shape.tile = static_cast<std::uint32_t>(held > 0 ? held : most_tile);
         shape.tiles = static_cast<std::uint32_t>(most > 0 ? pieces(most, shape.tile) : 1);
         shape.scales = plan.scales;
+        shape.held = held > 0;
         std::uint64_t fits = 0;
-        if (held == 0 && basis != Basis::none) {
-            const bool parts = groups.by == Grouping::ranks || groups.by == Grouping::positions;
-            const std::uint64_t size = parts && groups.size < most ? groups.size : most;
-            const std::uint64_t number = groups.by == Grouping::none ? 1 : number_of(groups, piece.numel, most);
+        const Groups summed = summed_by(piece.quantize, groups, shape.held);
+        if (basis != Basis::none && (held == 0 || summed.by == Grouping::none)) {
+            const bool parts = summed.by == Grouping::ranks || summed.by == Grouping::positions;
+            const std::uint64_t size = parts && summed.size < most ? summed.size : most;
+            const std::uint64_t number = summed.by == Grouping::none ? 1 : number_of(summed, piece.numel, most);
             shape.chunks = static_cast<std::uint32_t>(size > 0 ? pieces(size, chunk_values) : 1);
             fits = number * shape.chunks;
-            plan.scales += number * groups.each;
+            plan.scales += number * summed.each;
+            if (is_placed(piece.quantize, shape.held)) {
+                plan.places = true;
+                shape.errors = plan.errors;
+                plan.errors += fits * affine::error_parts(summed.size) * affine::grids;
+            }
         }
         std::uint64_t longest = longest_frame(piece, most);
         plan.longest.push_back(longest);

@@ -23,7 +23,7 @@ __device__ inline Range entries_of(const Piece& piece, const Selection& selectio
     return {from < count ? from : count, to < count ? to : count};
 }
 
-// Where summaries of a frame are kept by groups: scaled float16 has one of all its values.
+// Where summaries of a frame are kept by groups: one of all its values where the exponent follows from that.
 __device__ inline std::uint64_t summed_groups(const Piece& piece, Groups groups, std::uint64_t count) {
     return groups.by == Grouping::none ? 1 : number_of(groups, piece.numel, count);
 }
@@ -43,6 +43,7 @@ __device__ Summary sum_entries(Entries& entries, Basis basis, Range range, FitSh
     constexpr unsigned at_once = 8;
     double sum = 0.0;
     std::uint32_t negatives = 0, peak = 0;
+    Ends ends{__uint_as_float(0x7f800000), __uint_as_float(0xff800000)};
     for (std::uint64_t base = range.begin; base < range.end; base += fit_values) {
         const auto here = static_cast<unsigned>(min(range.end - base, static_cast<std::uint64_t>(fit_values)));
         for (unsigned first = threadIdx.x; first < here; first += at_once * fit_threads) {
@@ -51,7 +52,10 @@ __device__ Summary sum_entries(Entries& entries, Basis basis, Range range, FitSh
 #pragma unroll
             for (unsigned j = 0; j < at_once; ++j) {
                 // What is not there is zero, which counts for nothing.
-                if (first + j * fit_threads < here) shared.values[first + j * fit_threads] = values[j];
+                if (first + j * fit_threads < here) {
+                    shared.values[first + j * fit_threads] = values[j];
+                    ends.add({values[j], values[j]});
+                }
                 negatives += values[j] < 0.0f;
                 peak = max(peak, __float_as_uint(values[j]) & magnitude_bits);
             }
@@ -69,22 +73,41 @@ __device__ Summary sum_entries(Entries& entries, Basis basis, Range range, FitSh
     if (role < 3) shared.lanes[role][threadIdx.x % sum_lanes] = sum;
     negatives = block_reduce<fit_threads>(negatives, Sum{});
     peak = block_reduce<fit_threads>(peak, Greatest{});
+    if (has_ends(basis))
+        ends = {block_reduce<fit_threads>(ends.least, Least{}), block_reduce<fit_threads>(ends.largest, Greatest{})};
     if (threadIdx.x != 0) return {};
     for (auto& lanes : shared.lanes)
         for (unsigned width = sum_lanes / 2; width > 0; width /= 2)
             for (unsigned i = 0; i < width; ++i) lanes[i] = __dadd_rn(lanes[i], lanes[i + width]);
-    return {shared.lanes[0][0], shared.lanes[1][0], shared.lanes[2][0], range.end - range.begin, negatives, peak};
+    return {shared.lanes[0][0], shared.lanes[1][0], shared.lanes[2][0], range.end - range.begin, negatives, peak, ends};
 }
 
 // Puts down the scales of a group of which this is known.
 __device__ inline void keep_scales(const Writing& writing, unsigned frame, Groups groups, std::uint64_t group,
                                    const Summary& sums) {
     if (groups.each == 0) {
-        writing.states[frame].exponent = half::exponent_for(__uint_as_float(sums.peak));
+        const bool cells = writing.pieces[frame].quantize.kind == Quantizer::affine;
+        const float peak = __uint_as_float(sums.peak);
+        writing.states[frame].exponent = cells ? affine::exponent_for(peak) : half::exponent_for(peak);
         return;
     }
     float* const scales = writing.scales + writing.shapes[frame].scales + group * groups.each;
     fit_scales(writing.pieces[frame].quantize, sums, writing.selections[frame].magnitude, scales);
+}
+
+// The sums of chunks in order, in thread 0. All threads of a block call; `shared` has room for a chunk each.
+__device__ inline Summary sum_chunks(const Summary* chunks, std::uint32_t count, Summary* shared) {
+    Summary sums{};
+    sums.ends = chunks[0].ends;
+    for (std::uint32_t base = 0; base < count; base += fit_threads) {
+        const unsigned here = min(count - base, fit_threads);
+        if (threadIdx.x < here) shared[threadIdx.x] = chunks[base + threadIdx.x];
+        __syncthreads();
+        if (threadIdx.x == 0)
+            for (unsigned i = 0; i < here; ++i) sums.add(shared[i]);
+        __syncthreads();
+    }
+    return sums;
 }
 
 // Block `block` of those that sum up.
@@ -96,15 +119,18 @@ __device__ void fit_chunk(const Writing& writing, const typename Entries::Bucket
     Selection& selection = writing.selections[frame];
     const std::uint32_t chunks = writing.shapes[frame].chunks;
     const std::uint64_t number = block - writing.fits[frame], group = number / chunks;
-    const Groups groups = groups_of(piece.quantize, static_cast<std::uint32_t>(piece.numel));
+    const Groups groups = summed_by(
+        piece.quantize, groups_of(piece.quantize, static_cast<std::uint32_t>(piece.numel)), writing.shapes[frame].held);
     const std::uint64_t all_groups = summed_groups(piece, groups, selection.count);
     if (writing.states[frame].nbytes == 0 || group >= all_groups) return;
     const Range all = entries_of(piece, selection, groups, group);
     const std::uint64_t begin = min(all.begin + number % chunks * chunk_values, all.end);
     Entries entries(bucket, frame, piece, selection);
     const Range range{begin, min(begin + chunk_values, all.end)};
-    const Summary chunk = sum_entries(entries, basis_of(piece.quantize), range, shared);
-    if (chunks == 1) {
+    const bool placed = is_placed(piece.quantize, writing.shapes[frame].held);
+    const Basis basis = groups.by == Grouping::none ? Basis::peak : basis_of(piece.quantize);
+    const Summary chunk = sum_entries(entries, basis, range, shared);
+    if (chunks == 1 && !placed) {
         if (threadIdx.x == 0) keep_scales(writing, frame, groups, group, chunk);
         return;
     }
@@ -118,16 +144,16 @@ __device__ void fit_chunk(const Writing& writing, const typename Entries::Bucket
     }
     __syncthreads();
     if (!shared.last) return;
+    if (placed) {
+        // Grids follow from the exponent of all groups: see place.cuh.
+        std::uint32_t peak = 0;
+        for (std::uint64_t i = threadIdx.x; i < all_groups * chunks; i += fit_threads) peak = max(peak, summaries[i].peak);
+        peak = block_reduce<fit_threads>(peak, Greatest{});
+        if (threadIdx.x == 0) writing.states[frame].exponent = affine::exponent_for(__uint_as_float(peak));
+        return;
+    }
     for (std::uint64_t each = 0; each < all_groups; ++each) {
-        Summary sums{};
-        for (std::uint32_t base = 0; base < chunks; base += fit_threads) {
-            const unsigned here = min(chunks - base, fit_threads);
-            if (threadIdx.x < here) shared.chunks[threadIdx.x] = summaries[each * chunks + base + threadIdx.x];
-            __syncthreads();
-            if (threadIdx.x == 0)
-                for (unsigned i = 0; i < here; ++i) sums.add(shared.chunks[i]);
-            __syncthreads();
-        }
+        const Summary sums = sum_chunks(summaries + each * chunks, chunks, shared.chunks);
         if (threadIdx.x == 0) keep_scales(writing, frame, groups, each, sums);
     }
 }

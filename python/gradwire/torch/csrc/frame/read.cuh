@@ -122,7 +122,7 @@ __device__ inline Verdict read_rest(Frame& frame, std::uint64_t room) {
     constexpr std::uint32_t dtypes = 4;
     const std::uint32_t quantizer = bytes.byte(7);
     const bool outside = quantizer == outside_id;
-    if (bytes.byte(5) >= dtypes || (quantizer > static_cast<std::uint32_t>(Quantizer::exponent) && !outside))
+    if (bytes.byte(5) >= dtypes || (quantizer > static_cast<std::uint32_t>(Quantizer::affine) && !outside))
         return Verdict::unsupported;
     const Verdict coding = read_coding(frame, bytes.byte(8), bytes.byte(9));
     if (coding != Verdict::good && coding != Verdict::outside) return coding;

@@ -1,10 +1,11 @@
-// Writes the frames of a bucket: five launches at most, whatever the number of tensors.
+// Writes the frames of a bucket: six launches at most, whatever the number of tensors.
 //
 // | launch | a block | what it does |
 // |---|---|---|
 // | measure | a tile of entries | what the choice of a coding depends on |
 // | plan | a frame | chooses the coding; length of the frame |
 // | prepare | a chunk of a group, a tile | scales of groups that no tile holds; zeros |
+// | place | a chunk of a group | grids of affine, of groups that no tile holds |
 // | code | a tile | positions, scales of the groups that it holds, codes, header |
 // | seal | a part of the bytes | the checksum |
 //
@@ -12,7 +13,7 @@
 #pragma once
 
 #include "frame/code.cuh"
-#include "frame/prepare.cuh"
+#include "frame/place.cuh"
 
 namespace gradwire {
 
@@ -28,6 +29,7 @@ cudaError_t launch_write(const WritePlan& plan, const Piece* pieces, Selection* 
     GRADWIRE_TRY(launch_plan(plan, writing, stream));
     const std::uint64_t fits = plan.fits.back(), clears = plan.sparse ? plan.tiles.back() : 0;
     GRADWIRE_TRY(launch(prepare_frames<Entries>, {fits + clears}, fit_threads, stream, writing, bucket, fits));
+    if (plan.places) GRADWIRE_TRY(launch(place_grids<Entries>, {fits}, fit_threads, stream, writing, bucket));
     GRADWIRE_TRY(launch(code_tiles<Entries>, {plan.tiles.back()}, write_threads, stream, writing, bucket));
     return launch_seal(plan, writing, stream);
 }

@@ -16,6 +16,7 @@ struct FrameState {
     std::uint64_t nbytes;  // 0: it is not written
     int exponent;
     std::uint32_t fitted;  // chunks that are summed up
+    std::uint32_t placed;  // chunks whose errors are
     std::uint32_t checksum, sealed;
 };
 
@@ -34,7 +35,7 @@ struct Writing {
     FrameState* states;
     TileState* tile_states;
     Summary* summaries;
-    float* scales;
+    float *scales, *errors;
 };
 
 // The tile that a block works on.

@@ -37,6 +37,7 @@ __host__ __device__ inline Groups groups_of(const Quantize& quantize, std::uint3
         }
         case Quantizer::codebook: return {Grouping::ranks, codebook_block, 1u << (quantize.bits - 1)};
         case Quantizer::exponent: return {Grouping::ranks, exponent_block, 1};
+        case Quantizer::affine: return {Grouping::ranks, quantize.block > 0 ? quantize.block : 0xffffffff, 1};
         default: return {Grouping::none, 0, 0};
     }
 }
@@ -59,7 +60,8 @@ __host__ __device__ inline unsigned code_bits(const Quantize& quantize) {
         case Quantizer::float16:
         case Quantizer::float16_scaled: return 16;
         case Quantizer::uniform:
-        case Quantizer::codebook: return quantize.bits;
+        case Quantizer::codebook:
+        case Quantizer::affine: return quantize.bits;
         case Quantizer::sign_scale:
         case Quantizer::two_means: return 1;
         case Quantizer::ternary: return 2;
@@ -81,7 +83,8 @@ __host__ __device__ inline Prologue prologue_of(const Quantize& quantize, std::u
         case Quantizer::two_means:
         case Quantizer::exponent: return {{groups.size, 0}, 4};
         case Quantizer::uniform:
-        case Quantizer::codebook: return {{quantize.bits, groups.size}, 8};
+        case Quantizer::codebook:
+        case Quantizer::affine: return {{quantize.bits, groups.size}, 8};
         default: return {{0, 0}, 0};
     }
 }

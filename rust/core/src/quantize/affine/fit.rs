@@ -39,7 +39,8 @@ pub(super) fn groups(
         kernels.group_extremes(values, len, grids);
         most = most.max(peak(grids.as_flattened()).to_bits());
         for end in grids.as_flattened_mut() {
-            *end = (*end * cells.power).clamp(-MOST, MOST);
+            // Zeros become positive: of two that differ in sign, any could be the larger one.
+            *end = (*end * cells.power).clamp(-MOST, MOST) + 0.0;
         }
         let (blocks, how) = (grids.iter_mut().zip(values.chunks(len)), (cells, codes));
         match (affine.fit, affine.rounding) {
@@ -124,7 +125,7 @@ impl Codes {
     #[inline(always)]
     fn zero(self, [least, largest]: [f32; 2]) -> Grid {
         let step = (-least * self.per_step_below).max(largest * self.per_step_above);
-        let step = up(step.max(0.0));
+        let step = up(step.max(0.0) + 0.0);
         [step, -self.below_zero * step]
     }
 
@@ -158,7 +159,7 @@ fn sawb(
     let summary = Summary::of(kernels, values);
     let [first, second] = PAIRS[usize::from(codes.bits - 1)];
     let clip = first * libm::sqrt(summary.mean_square()) - second * summary.mean_magnitude();
-    let (clip, most) = ((clip * f64::from(cells.power)) as f32, largest.max(-least));
+    let (clip, most) = ((clip * f64::from(cells.power)) as f32, largest.max(-least) + 0.0);
     let whole = codes.even(most);
     if !(clip > 0.0 && clip < most) {
         return whole;

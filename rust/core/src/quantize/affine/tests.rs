@@ -230,3 +230,19 @@ fn hostile_input_gives_codes_and_never_a_panic() {
         encode(affine(3, 9, fit), &values, None);
     }
 }
+
+/// Which of two zeros is the larger one depends on how a loop is compiled.
+#[test]
+fn zeros_of_either_sign_have_one_grid_that_a_reader_takes() {
+    for fit in FITS {
+        let zeros = |first: f32, second: f32| -> Vec<f32> {
+            [first, second].into_iter().cycle().take(100).collect()
+        };
+        let expected = encode(affine(5, 64, fit), &zeros(0.0, 0.0), None).1;
+        for (first, second) in [(-0.0, -0.0), (0.0, -0.0), (-0.0, 0.0)] {
+            let (coding, words, _) = encode(affine(5, 64, fit), &zeros(first, second), None);
+            assert_eq!(words, expected, "{fit:?}");
+            assert!(words.iter().all(|&word| coding.takes_scale(f32::from_le_bytes(word))));
+        }
+    }
+}
