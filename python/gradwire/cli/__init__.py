@@ -15,10 +15,12 @@ __all__ = ["main"]
 
 
 COMMANDS = {
-    "inspect": "print what is in a frame, or why it is corrupt",
+    "inspect": "print what is in a frame or a file of weights, or why it is corrupt",
     "codecs": "list the presets and their papers",
     "plan": "predict the step time of every codec, for many ranks and any link",
     "report": "show what was sent, when and what is left, as a page (HTML)",
+    "pack": "write the weights of a safetensors file in a few bits each",
+    "unpack": "write packed weights as floats again",
     "info": "print versions and devices, to paste into a report of a bug",
     "completion": "print a script by which bash, zsh or fish complete command lines",
 }

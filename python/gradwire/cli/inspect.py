@@ -1,4 +1,4 @@
-"""``gradwire inspect FILE``: print the contents of a frame, or why it is corrupt."""
+"""``gradwire inspect FILE``: print a frame or a file of weights, or why it is corrupt."""
 
 import argparse
 import contextlib
@@ -17,13 +17,20 @@ from gradwire.errors import CorruptFrameError, TruncatedFrameError
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a frame; return 0, or 1 if it is corrupt or cannot be read."""
+    """Print a frame or a file; return 0, or 1 if it is corrupt or cannot be read."""
     options = make_parser().parse_args(argv)
     try:
+        if options.file.endswith(".safetensors"):
+            # Here, because a frame takes neither the module nor what it needs.
+            from gradwire.cli.pack import described, listed
+
+            tensors = described(options.file)
+            print(json.dumps(tensors, indent=2) if options.json else listed(options.file, tensors))
+            return 0
         report = _report(_read_frame(options.file))
     except OSError as error:
         return _fail(options, error, f"cannot read {options.file}: {error.strerror}")
-    except (ValueError, GradwireError) as error:
+    except (ValueError, ImportError, GradwireError) as error:
         return _fail(options, error, f"{options.file}: {error}")
     print(json.dumps(report, indent=2) if options.json else _as_text(options.file, report))
     return 0
@@ -33,9 +40,14 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire inspect",
-        description="Print a frame's header and sections, or why it is corrupt (exit code 1).",
+        description="Print a frame's header and sections, or the tensors of a file of weights with "
+        "their bits, bytes and errors; or why it is corrupt (exit code 1).",
     )
-    parser.add_argument("file", metavar="FILE", help="a file with one frame; - for standard input")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a file with one frame, - for standard input; or a .safetensors file",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     return parser
 

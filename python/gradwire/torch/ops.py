@@ -49,7 +49,8 @@ def _fake_in_place(*_: object) -> None:
     return None
 
 
-def _register(schema: str, run: Callable[..., object], fake: Callable[..., object]) -> None:
+def register(schema: str, run: Callable[..., object], fake: Callable[..., object]) -> None:
+    """Register an operator for every device, and its implementation for fake tensors."""
     name = schema.partition("(")[0]
     # torch's own functions have no types.
     LIBRARY.define(schema, tags=_TAGS)  # type: ignore[no-untyped-call]
@@ -58,8 +59,8 @@ def _register(schema: str, run: Callable[..., object], fake: Callable[..., objec
     torch.library.register_fake(f"gradwire::{name}", fake, lib=LIBRARY)
 
 
-_register("decode(Tensor frame, int numel) -> Tensor", _decode, _fake_decode)
-_register("decode_(Tensor(a!) out, Tensor frame) -> ()", _decode_out, _fake_in_place)
-_register(
+register("decode(Tensor frame, int numel) -> Tensor", _decode, _fake_decode)
+register("decode_(Tensor(a!) out, Tensor frame) -> ()", _decode_out, _fake_in_place)
+register(
     "decode_add_(Tensor(a!) out, Tensor frame, float scale) -> ()", _decode_add, _fake_in_place
 )

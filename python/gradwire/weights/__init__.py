@@ -1,9 +1,16 @@
 """Packed weights: tensors in a few bits an entry, and files of them, without torch.
 
-A packed tensor is one frame of `gradwire.quantize.Affine` codes and what a frame does not say: shape,
-dtype, and codes of further bits. A file is a safetensors file, which every tool opens; its format is
-in ``docs/packed-files.md``. `gradwire.torch.weights` computes with both.
+A packed tensor is one frame of `gradwire.quantize.Affine` codes and what a frame does not say:
+shape, dtype, and codes of further bits. A file is a safetensors file, which every tool opens; its
+format is in ``docs/packed-files.md``. `gradwire.torch.weights` computes with both.
 """
+
+try:
+    import ml_dtypes as _  # noqa: F401
+except ImportError:
+    raise ImportError(
+        "gradwire.weights needs ml_dtypes, for bfloat16: pip install 'gradwire[weights]'"
+    ) from None
 
 from gradwire.weights.file import File, open, save
 from gradwire.weights.packed import Packed, pack

@@ -54,8 +54,8 @@ def save(
 ) -> None:
     """Write a safetensors file of packed and other tensors.
 
-    It is written beside the target, and takes its place when it is complete and on the disk. Tensors
-    are taken from the mapping one at a time.
+    It is written beside the target, and takes its place when it is complete and on the disk.
+    Tensors are taken from the mapping one at a time.
 
     Parameters
     ----------
@@ -139,9 +139,9 @@ def _parts(tensor: Tensor) -> Iterator[Any]:
 class File(Mapping[str, Tensor]):
     """The tensors of a safetensors file, by name; what `open` returns.
 
-    Packed tensors are `Packed`, others arrays, both in the memory of the file: nothing is copied, and
-    pages that nobody uses are not read. A packed tensor is checked when it is first asked for: its
-    lengths, shape and checksum (further codes, when they are used). Other tensors have no checksum.
+    Packed tensors are `Packed`, others arrays, both in the memory of the file: nothing is copied,
+    and pages that nobody uses are not read. A packed tensor is checked when it is first asked for:
+    its lengths, shape and checksum (further codes, when they are used). Other tensors have none.
     They stay valid after `close`, as long as nobody cuts the file.
 
     Attributes
@@ -243,7 +243,7 @@ class File(Mapping[str, Tensor]):
         self._file.close()
 
 
-def open(path: str | os.PathLike[str]) -> File:  # noqa: A001
+def open(path: str | os.PathLike[str]) -> File:
     """Open a safetensors file and read its header.
 
     Parameters

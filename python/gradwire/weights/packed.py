@@ -32,8 +32,8 @@ class Packed:
     Parameters
     ----------
     frame : bytes-like
-        One dense frame of `gradwire.quantize.Affine`. Only its lengths are checked here, as it may lie
-        in a file of which no page was read: `gradwire.Frame(frame)` checks all of it.
+        One dense frame of `gradwire.quantize.Affine`. Only its header is looked at here, as it may
+        lie in a file of which no page was read: `gradwire.Frame(frame)` checks all of it.
     shape : tuple of int
         Of the tensor.
     dtype : {"float32", "float16", "bfloat16"}
@@ -69,6 +69,16 @@ class Packed:
     def __repr__(self) -> str:
         """Shape, dtype and bits."""
         return f"Packed({self.shape}, {self.dtype}, {self.bits_per_weight:.2f} bits a weight)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what `pickle` needs: a copy of the bytes, wherever they lie."""
+        further = None if self.further is None else bytes(self.further)
+        own = (bytes(self.frame), self.shape, self.dtype, further, self.more, self.measured)
+        return Packed, own
+
+    def __deepcopy__(self, memo: object) -> "Packed":
+        """Return the tensor itself: nothing changes it."""
+        return self
 
     @property
     def first_bits(self) -> int:
@@ -174,19 +184,20 @@ def relative_error(values: NDArray[np.float32], decoded: NDArray[np.float32]) ->
 def pack(array: NDArray[Any], quantize: Affine, more: Sequence[int] = (), name: str = "") -> Packed:
     """Pack a tensor.
 
-    Blocks do not cross rows, which are all that a first dimension tells apart: where `quantize.block`
-    does not divide a row, the largest divisor of it takes its place that is at least 16, a multiple of
-    8 if there is one.
+    Blocks do not cross rows, which are what a first dimension tells apart: where
+    `quantize.block` does not divide a row, the largest divisor of it takes its place that is at
+    least 16, a multiple of 8 if there is one. A tensor of one dimension may end in a short block.
 
     Parameters
     ----------
     array : numpy.ndarray
-        float32, float16, bfloat16, or float64, which is rounded to float32 with a warning; any shape and
-        strides, at least one entry.
+        float32, float16, bfloat16, or float64, which is rounded to float32 with a warning; any
+        shape and strides, at least one entry.
     quantize : gradwire.quantize.Affine
         Bits, block and fit.
     more : sequence of int
-        Further bits: none, or one number, at most 8 with ``quantize.bits``. They need ``fit="range"``.
+        Further bits: none, or one number, at most 8 with ``quantize.bits``. They need
+        ``fit="range"``.
     name : str
         Of the tensor, for errors.
 
@@ -243,7 +254,7 @@ def check_more(quantize: Affine, more: Sequence[int]) -> int:
         raise ValueError(f"{quantize.bits} bits and {bits!r} further ones must be 2 to 8")
     if quantize.fit != "range" or quantize.rounding != "nearest":
         raise ValueError(
-            f"further bits lie within the cells of a whole range: they need fit=\"range\" and "
+            f'further bits lie within the cells of a whole range: they need fit="range" and '
             f'rounding="nearest", got {quantize!r}'
         )
     return bits

@@ -1,7 +1,6 @@
 """What every `attach` takes, how it is checked, and what all ranks must have in common."""
 
 import dataclasses
-import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from typing import Any, Protocol, Self, TypeGuard, runtime_checkable
 
 import torch
 
-from gradwire import _validate
+from gradwire import _rules, _validate
 from gradwire._auto import OWNERS_FROM
 from gradwire._codec import Codec
 from gradwire._part import check_part
@@ -122,14 +121,14 @@ class Assignment:
         self._own: dict[str, Codec] = {}  # by name of the parameter: with its optimizer's options
         if not isinstance(given, Mapping):
             self.given = _keep(as_codec(given), low_memory)
-            self._rules: list[tuple[str, Codec | None]] = [("*", self.given)]
+            self._rules: dict[str, Codec | None] = {"*": self.given}
         else:
             self.given = {}
             for pattern, codec in given.items():
                 if not isinstance(pattern, str):
                     raise TypeError(f"the keys are names of parameters, got {pattern!r}")
                 self.given[pattern] = None if codec is None else _keep(as_codec(codec), low_memory)
-            self._rules = list(self.given.items())
+            self._rules = self.given
         codecs = self.codecs
         if not codecs:
             raise ValueError("there is no codec among the values: leave the model as it is instead")
@@ -150,17 +149,12 @@ class Assignment:
     @property
     def codecs(self) -> list[Codec]:
         """The codecs, each of them once."""
-        found = [codec for _, codec in self._rules if codec is not None]
+        found = [codec for codec in self._rules.values() if codec is not None]
         return list(dict.fromkeys([*self._own.values()] or found))
 
     def of(self, name: str) -> Codec | None:
         """Return the codec of a parameter."""
-        if name in self._own:
-            return self._own[name]
-        for pattern, codec in self._rules:
-            if fnmatch.fnmatchcase(name, pattern):
-                return codec
-        return None
+        return self._own.get(name) or _rules.first(self._rules, name)
 
     def for_optimizer(
         self, optimizer: torch.optim.Optimizer | None, named: Mapping[str, torch.Tensor]
@@ -193,20 +187,8 @@ class Assignment:
 
     def check(self, names: Iterable[str]) -> None:
         """Raise a ValueError if a pattern matches no parameter: it is mistyped."""
-        if not isinstance(self.given, Mapping):
-            return
-        names = list(names)
-        for pattern, _ in self._rules:
-            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-                own = pattern.removeprefix("module.").replace("_orig_mod.", "")
-                if any(fnmatch.fnmatchcase(name, own) for name in names):
-                    raise ValueError(
-                        f"no parameter is called {pattern!r}: names are those of the model that "
-                        f"was wrapped or compiled, so write {own!r}"
-                    )
-                more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-                shown = ", ".join(map(repr, names[:6]))
-                raise ValueError(f"no parameter is called {pattern!r}; there are {shown}{more}")
+        if isinstance(self.given, Mapping):
+            _rules.check(self.given, names)
 
     def get_config(self) -> Any:
         """Return the codec's config, or a list of the patterns with their configs."""
@@ -215,7 +197,7 @@ class Assignment:
             return codec.get_config()
         return [
             [pattern, None if codec is None else codec.get_config()]
-            for pattern, codec in self._rules
+            for pattern, codec in self._rules.items()
         ]
 
 

@@ -1,0 +1,170 @@
+"""``gradwire pack IN OUT``: write the weights of a file in a few bits each."""
+
+import argparse
+import fnmatch
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from gradwire import weights
+from gradwire.cli.terminal import ProgressLine
+from gradwire.errors import GradwireError
+from gradwire.quantize import Affine
+
+LEAST = 4096  # entries of a tensor that is packed without a rule of its own
+
+Rules = Sequence[tuple[str, Affine | None]]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Pack a file; return 0, or 1 if a file is corrupt, cannot be read or cannot be written."""
+    parser = make_parser()
+    options = parser.parse_args(argv)
+    try:
+        more = [] if options.more is None else [options.more]
+        rules = _rules(options)
+        weights.packed.check_more(rules[-1][1] or Affine(), more)
+    except (ValueError, TypeError) as error:
+        parser.error(str(error))
+    try:
+        with weights.open(options.source) as file, ProgressLine("gradwire pack") as progress:
+            unused = [p for p, _ in rules[:-1] if not fnmatch.filter(file, p)]
+            if unused:
+                raise ValueError(f"no tensor is named {' or '.join(map(repr, unused))}")
+            tensors: dict[str, weights.file.Tensor] = {}
+            for i, (name, tensor) in enumerate(file.items()):
+                progress(name, i / len(file))
+                quantize = _chosen(name, tensor, rules)
+                if quantize is not None:
+                    tensor = weights.pack(tensor, quantize, more, name=name)
+                tensors[name] = tensor
+            progress("writing", 1.0)
+            weights.save(options.target, tensors, file.metadata)
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}")
+    except (ValueError, TypeError, GradwireError) as error:
+        return _fail(f"{options.source}: {error}")
+    print(summary(tensors))
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="gradwire pack",
+        description="Write the weights of a safetensors file in a few bits each: float tensors of "
+        f"two and more dimensions and at least {LEAST} entries, and others that a rule names in "
+        "full. All else is copied.",
+    )
+    parser.add_argument("source", metavar="IN", help="a safetensors file")
+    parser.add_argument("target", metavar="OUT", help="the file to write; it may be IN")
+    parser.add_argument("--bits", type=int, default=4, help="per weight, 1 to 8 (default: 4)")
+    parser.add_argument(
+        "--block", type=int, default=64, help="weights that share a grid (default: 64)"
+    )
+    parser.add_argument(
+        "--fit",
+        choices=("squares", "range", "zero", "sawb"),
+        help="where the grid of a block lies (default: squares; range with --more)",
+    )
+    parser.add_argument(
+        "--more", type=int, metavar="BITS", help="further bits, which a reader may leave out"
+    )
+    parser.add_argument(
+        "--rules",
+        default="",
+        metavar="NAME=BITS,...",
+        help="bits of tensors by name, with * and ?; NAME=no copies them; the first match counts",
+    )
+    return parser
+
+
+def _rules(options: argparse.Namespace) -> Rules:
+    fit = options.fit or ("squares" if options.more is None else "range")
+    rules: list[tuple[str, Affine | None]] = []
+    for rule in filter(None, options.rules.split(",")):
+        pattern, _, bits = rule.rpartition("=")
+        if not pattern or not (bits == "no" or bits.isdecimal()):
+            raise ValueError(f"--rules are NAME=BITS or NAME=no, got {rule!r}")
+        quantize = None if bits == "no" else Affine(int(bits), options.block, fit=fit)
+        rules.append((pattern, quantize))
+    return [*rules, ("*", Affine(options.bits, options.block, fit=fit))]
+
+
+def _chosen(name: str, tensor: weights.file.Tensor, rules: Rules) -> Affine | None:
+    if isinstance(tensor, weights.Packed):
+        raise ValueError(f"{name!r} is packed already; unpack the file first")
+    pattern, quantize = next(rule for rule in rules if fnmatch.fnmatchcase(name, rule[0]))
+    if quantize is None or tensor.dtype.name not in ("float64", *weights.packed.DTYPES):
+        return None
+    if pattern != name and (tensor.ndim < 2 or tensor.size < LEAST):
+        return None
+    fits = quantize.block is None or weights.packed.fitting_block(tensor.shape, quantize.block)
+    return quantize if tensor.size and fits else None
+
+
+def summary(tensors: dict[str, Any]) -> str:
+    """Return one line on what was packed: tensors, bytes, bits a weight and errors."""
+    packed = {name: t for name, t in tensors.items() if isinstance(t, weights.Packed)}
+    if not packed:
+        return f"packed 0 of {len(tensors)} tensors"
+    sizes = {name: math.prod(t.shape) for name, t in packed.items()}
+    after = sum(t.nbytes for t in tensors.values())
+    copied = sum(t.nbytes for name, t in tensors.items() if name not in packed)
+    before = copied + sum(
+        sizes[name] * (4 if t.dtype == "float32" else 2) for name, t in packed.items()
+    )
+    bits = 8 * sum(t.nbytes for t in packed.values()) / sum(sizes.values())
+    errors = {name: t.error() or 0.0 for name, t in packed.items()}
+    mean = sum(errors[name] * sizes[name] for name in packed) / sum(sizes.values())
+    worst = max(errors, key=lambda name: errors[name])
+    return (
+        f"packed {len(packed)} of {len(tensors)} tensors: {before / 1e6:.2f} MB -> "
+        f"{after / 1e6:.2f} MB, {bits:.2f} bits a weight; mean error {mean:.1%}, worst {worst}"
+    )
+
+
+def described(path: str) -> list[dict[str, Any]]:
+    """Return what is in a file, tensor by tensor; each packed one is checked."""
+    with weights.open(path) as file:
+        return [_row(name, file[name]) for name in file]
+
+
+def _row(name: str, tensor: weights.file.Tensor) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": name, "shape": list(tensor.shape), "dtype": str(tensor.dtype)}
+    if isinstance(tensor, weights.Packed):
+        tensor.joined()  # checks further codes
+        row |= {"bits": tensor.bits, "block": tensor.block, "error": tensor.error()}
+    return row | {"nbytes": tensor.nbytes}
+
+
+def listed(path: str, rows: Sequence[dict[str, Any]]) -> str:
+    """Return a table of what `described` returned."""
+    table = [("tensor", "shape", "dtype", "bits", "block", "bytes", "error")]
+    for row in rows:
+        error = row.get("error")
+        table.append(
+            (
+                row["name"],
+                " x ".join(map(str, row["shape"])) or "-",
+                row["dtype"],
+                str(row.get("bits", "")),
+                str(row.get("block", "")),
+                f"{row['nbytes']:,}",
+                "" if error is None else f"{error:.2%}",
+            )
+        )
+    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
+    lines = [
+        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) for line in table
+    ]
+    total = sum(row["nbytes"] for row in rows)
+    packed = sum("bits" in row for row in rows)
+    head = f"{path}: {len(rows)} tensors, {packed} packed, {total:,} bytes"
+    return "\n".join([head, *(f"  {line.rstrip()}" for line in lines)])
+
+
+def _fail(message: str) -> int:
+    print(f"gradwire pack: {message}", file=sys.stderr)
+    return 1

@@ -1,0 +1,69 @@
+"""``gradwire unpack IN OUT``: write packed weights as floats again."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+import ml_dtypes
+import numpy as np
+
+from gradwire import weights
+from gradwire.errors import GradwireError
+from gradwire.weights.file import Tensor
+
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Unpack a file; return 0, or 1 if a file is corrupt, cannot be read or cannot be written."""
+    options = make_parser().parse_args(argv)
+    try:
+        with weights.open(options.source) as file:
+            floats = Floats(file, options.dtype, options.bits)
+            weights.save(options.target, floats, file.metadata)
+    except OSError as error:
+        print(f"gradwire unpack: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
+    except (ValueError, GradwireError) as error:
+        print(f"gradwire unpack: {options.source}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="gradwire unpack",
+        description="Write the packed weights of a file as floats. Other tensors are copied.",
+    )
+    parser.add_argument("source", metavar="IN", help="a file that gradwire pack wrote")
+    parser.add_argument("target", metavar="OUT", help="the safetensors file to write")
+    parser.add_argument("--dtype", choices=DTYPES, help="of packed weights (default: as they were)")
+    parser.add_argument("--bits", type=int, help="of weights with further bits, how many to use")
+    return parser
+
+
+class Floats(Mapping[str, Tensor]):
+    """A file whose packed tensors are decoded when they are asked for, one at a time."""
+
+    def __init__(self, file: weights.File, dtype: str | None, bits: int | None) -> None:
+        self._file, self._dtype, self._bits = file, dtype, bits
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file)
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return a tensor as floats."""
+        tensor = self._file[name]
+        if not isinstance(tensor, weights.Packed):
+            return tensor
+        # Only of tensors that have further bits is there a choice.
+        bits = self._bits if tensor.more else None
+        try:
+            values = tensor.unpack(bits=bits)
+        except (ValueError, GradwireError) as error:
+            raise ValueError(f"{name!r}: {error}") from None
+        return values.astype(DTYPES[self._dtype or tensor.dtype], copy=False)

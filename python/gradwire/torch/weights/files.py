@@ -1,0 +1,189 @@
+"""Models in files: written from packed bytes, loaded all or not at all."""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ml_dtypes
+import torch
+from torch import nn
+
+from gradwire import weights
+from gradwire.torch.weights.modules import Activations
+from gradwire.torch.weights.slots import Slot, put, slots_of
+from gradwire.torch.weights.weight import Packed, PackedWeight, name_of
+
+_SHOWN = 20
+"""Differences that an error lists."""
+
+
+def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write a model to a safetensors file: packed weights as they are, all else as it is.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Its parameters and persistent buffers are written, tied ones once, by their first names.
+        A parameter that was decoded from packed bytes is written as those if it still has their
+        values, and else dense.
+    path : path-like
+        Written beside it first, then renamed.
+
+    Raises
+    ------
+    TypeError
+        A tensor is sparse or of a class of its own, or a module has extra state, which is no
+        tensor.
+    ValueError
+        A tensor is on meta, and has no values.
+    OSError
+        The file cannot be written; what was there is as before.
+    """
+    inner = getattr(model, "_orig_mod", model)  # what torch.compile returns
+    for name, module in inner.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            raise TypeError(f"module {name!r} has extra state, which a file of tensors cannot hold")
+    weights.save(path, {slot.name: _saved(slot) for slot in slots_of(inner)})
+
+
+def _saved(slot: Slot) -> Any:
+    value = slot.value
+    if isinstance(value, PackedWeight):
+        return dataclasses.replace(value.packed, dtype=name_of(slot.dtype))
+    if type(value) not in (nn.Parameter, torch.Tensor, nn.Buffer):
+        raise TypeError(
+            f"{slot.name!r} is a {type(value).__name__}: save a model of plain tensors, whole ones"
+        )
+    if value.layout is not torch.strided:
+        raise TypeError(f"{slot.name!r} must be dense, got layout {value.layout}")
+    if value.is_meta:
+        raise ValueError(f"{slot.name!r} is on meta: it has no values")
+    if (packed := slot.kept()) is not None:
+        return dataclasses.replace(packed, dtype=name_of(slot.dtype))
+    host = value.detach().cpu().contiguous()
+    if host.dtype is torch.bfloat16:
+        return host.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+    return host.numpy()
+
+
+def load(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    bits: int | None = None,
+    activations: Activations = "float32",
+) -> nn.Module:
+    """Load a file into a model, which is changed in place: all of it, or nothing.
+
+    Packed weights of linear layers and embeddings stay packed, and are read from the file's pages
+    as they are used: the modules become `PackedLinear` and `PackedEmbedding`, as by `pack`. All
+    else that is packed is decoded. A file without packed tensors is loaded as it is.
+
+    Parameters
+    ----------
+    path : path-like
+        From `save`, `gradwire.weights.save`, or any safetensors file.
+    model : torch.nn.Module
+        With the names, shapes and dtypes of the file; its tensors may be on any device. Those on
+        meta come to the CPU, so that ``with torch.device("meta"): model = Model()`` saves making
+        weights that are replaced. It may be packed already.
+    bits : int, optional
+        How many bits to read of tensors that hold further ones, as 4 of 4 + 4: the others are not
+        touched. By default all.
+    activations : {"float32", "int8"}
+        Of `PackedLinear`.
+
+    Returns
+    -------
+    torch.nn.Module
+        ``model``.
+
+    Raises
+    ------
+    GradwireError
+        A packed tensor is corrupt; the message names it.
+    ValueError
+        The file and the model differ, in names, shapes or dtypes: all differences are listed. No
+        tensor holds so many bits.
+    OSError
+        The file cannot be read.
+    """
+    inner = getattr(model, "_orig_mod", model)
+    slots = slots_of(inner)
+    with weights.open(path) as file:
+        found = {slot: [name for name in slot.names if name in file] for slot in slots}
+        differences = [
+            *_lost(inner),
+            *_unknown(file, slots),
+            *(text for slot, names in found.items() for text in _differences(slot, names, file)),
+        ]
+        if differences:
+            raise ValueError(_listed(path, differences))
+        values = {slot: file[names[0]] for slot, names in found.items()}
+    packed = {slot: each for slot, each in values.items() if isinstance(each, Packed)}
+    if bits is not None:
+        packed = _kept(packed, bits)
+    dense = {slot: _tensor(each) for slot, each in values.items() if slot not in packed}
+    put(packed, activations)
+    for slot, value in dense.items():
+        slot.fill(value)
+    return model
+
+
+def _kept(packed: Mapping[Slot, Packed], bits: int) -> dict[Slot, Packed]:
+    return {slot: each.keep(bits) if each.more else each for slot, each in packed.items()}
+
+
+def _unknown(file: Mapping[str, Any], slots: list[Slot]) -> Iterator[str]:
+    known = {name for slot in slots for name in slot.names}
+    yield from (f"{name!r} is in the file only" for name in file if name not in known)
+
+
+def _lost(model: nn.Module) -> Iterator[str]:
+    for prefix, module in model.named_modules():
+        for name in module._non_persistent_buffers_set:
+            buffer = module._buffers.get(name)
+            if buffer is not None and buffer.is_meta:
+                full = f"{prefix}.{name}" if prefix else name
+                yield (
+                    f"{full!r} is on meta and never saved: make the model on the CPU, or this "
+                    "buffer again"
+                )
+
+
+def _differences(slot: Slot, names: list[str], file: Mapping[str, Any]) -> Iterator[str]:
+    if not names:
+        yield f"{slot.name!r} is in the model only"
+        return
+    value = file[names[0]]
+    if isinstance(slot.value, PackedWeight) and not isinstance(value, Packed):
+        yield f"{slot.name!r} is packed in the model, and dense in the file"
+    shape, dtype = tuple(value.shape), name_of(slot.dtype)
+    if shape != slot.shape:
+        yield f"{slot.name!r} has shape {slot.shape} in the model, and {shape} in the file"
+    if str(value.dtype) != dtype:
+        yield f"{slot.name!r} is {dtype} in the model, and {value.dtype} in the file"
+    for other in names[1:]:
+        if not _same(value, file[other]):
+            yield f"{names[0]!r} and {other!r} are tied in the model, and differ in the file"
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Packed) or isinstance(b, Packed):
+        return isinstance(a, Packed) and isinstance(b, Packed) and a.frame == b.frame
+    return a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def _listed(path: object, differences: list[str]) -> str:
+    more = len(differences) - _SHOWN
+    lines = differences[:_SHOWN] + ([f"and {more} more"] if more > 0 else [])
+    return f"{os.fspath(path)!r} does not fit the model, which is as before:\n  " + "\n  ".join(
+        lines
+    )
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    """Return a copy: tensors of a model are written to, and a file is not."""
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view("u2").copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())

@@ -1,0 +1,242 @@
+"""The operators of packed weights, ``torch.ops.gradwire.packed_*``; gradients flow to x alone.
+
+=================  ===================================================================
+``packed_linear``  ``x @ W.T``, of x's dtype; its gradient is ``packed_matmul``
+``packed_matmul``  ``x @ W``, of x's dtype; its gradient is ``packed_linear``
+``packed_rows``    rows of W: all of them, or those at indices, in a dtype of choice
+=================  ===================================================================
+
+``frame`` is a uint8 tensor with the bytes of one frame whose checksum was checked before, ``grid``
+its bits, block and exponent. On the CPU the core reads the frame in place. On any other device,
+torch's own operators decode it there.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from gradwire import _native
+from gradwire.torch import ops
+
+FEW = 16
+"""Rows of x that are multiplied by codes as they lie; for more, tiles of weights are decoded."""
+
+TILE = 64
+"""Rows of weights that are decoded at a time: they stay in the cache while x goes through."""
+
+_HEADER, _PROLOGUE = 48, 8
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def _check(x: torch.Tensor, frame: torch.Tensor, width: int) -> None:
+    if x.dtype not in _FLOATS:
+        raise TypeError(
+            f"x must have dtype {', '.join(map(str, _FLOATS))}, got {x.dtype}: packed weights "
+            "multiply floating-point numbers"
+        )
+    if x.device != frame.device:
+        raise ValueError(
+            f"x is on {x.device} and the packed weights are on {frame.device}: move one of them "
+            "with .to()"
+        )
+    if x.dim() == 0 or x.shape[-1] != width:
+        raise ValueError(f"x must have shape (..., {width}), got {tuple(x.shape)}")
+
+
+def _linear(
+    x: torch.Tensor, frame: torch.Tensor, rows: int, cols: int, grid: list[int], activations: str
+) -> torch.Tensor:
+    _check(x, frame, cols)
+    x, flat = x.detach(), math.prod(x.shape[:-1])
+    if not x.is_cpu:
+        return x @ decoded(frame, rows, cols, grid, x.dtype).T
+    if flat <= FEW and x.dtype is not torch.float64:
+        out = torch.empty((*x.shape[:-1], rows))
+        given = x.to(torch.float32).contiguous()
+        _native.packed_linear(
+            frame.numpy(),
+            rows,
+            cols,
+            given.view(flat, cols).numpy(),
+            out.view(flat, rows).numpy(),
+            activations,
+        )
+        return out.to(x.dtype)
+    given = _as_tiles(x).reshape(flat, cols)
+    out = given.new_empty((flat, rows))
+    with torch.autocast("cpu", enabled=False):
+        for start, tile in _tiles(frame, rows, cols, given.dtype):
+            torch.mm(given, tile.T, out=out[:, start : start + len(tile)])
+    return out.view(*x.shape[:-1], rows).to(x.dtype)
+
+
+def _matmul(
+    x: torch.Tensor, frame: torch.Tensor, rows: int, cols: int, grid: list[int]
+) -> torch.Tensor:
+    _check(x, frame, rows)
+    x, flat = x.detach(), math.prod(x.shape[:-1])
+    if not x.is_cpu:
+        return x @ decoded(frame, rows, cols, grid, x.dtype)
+    given = _as_tiles(x).reshape(flat, rows)
+    # Products of bfloat16 are summed in float32.
+    out = torch.zeros((flat, cols), dtype=torch.promote_types(given.dtype, torch.float32))
+    with torch.autocast("cpu", enabled=False):
+        for start, tile in _tiles(frame, rows, cols, given.dtype):
+            out += given[:, start : start + len(tile)] @ tile
+    return out.view(*x.shape[:-1], cols).to(x.dtype)
+
+
+def _rows(
+    frame: torch.Tensor,
+    indices: torch.Tensor | None,
+    rows: int,
+    cols: int,
+    grid: list[int],
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    _check_indices(indices, frame)
+    if not frame.is_cpu:
+        every = decoded(frame, rows, cols, grid, dtype)
+        return every if indices is None else torch.nn.functional.embedding(indices, every)
+    shape = (rows, cols) if indices is None else (*indices.shape, cols)
+    out = torch.empty(shape, dtype=torch.bfloat16 if dtype is torch.bfloat16 else torch.float32)
+    if indices is None:
+        _native.packed_rows(frame.numpy(), cols, 0, rows, _array(out))
+    else:
+        wanted = indices.to(torch.int64).reshape(-1)
+        _native.packed_take(frame.numpy(), cols, wanted.numpy(), _array(out.view(-1, cols)))
+    return out.to(dtype)
+
+
+def _check_indices(indices: torch.Tensor | None, frame: torch.Tensor) -> None:
+    if indices is None:
+        return
+    if indices.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"indices must have dtype torch.int64 or int32, got {indices.dtype}")
+    if indices.device != frame.device:
+        raise ValueError(
+            f"indices are on {indices.device} and the packed weights are on {frame.device}: move "
+            "one of them with .to()"
+        )
+
+
+def _as_tiles(x: torch.Tensor) -> torch.Tensor:
+    """Return x in the dtype in which torch multiplies it by tiles."""
+    return x.to(torch.float32) if x.dtype is torch.float16 else x
+
+
+def _tiles(
+    frame: torch.Tensor, rows: int, cols: int, dtype: torch.dtype
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the weights by tiles, each in the memory of the last, with where it starts."""
+    space = torch.empty(
+        (min(TILE, rows), cols), dtype=dtype if dtype is torch.bfloat16 else torch.float32
+    )
+    data = frame.numpy()
+    for start in range(0, rows, TILE):
+        tile = space[: min(TILE, rows - start)]
+        _native.packed_rows(data, cols, start, len(tile), _array(tile))
+        yield start, tile.to(dtype)
+
+
+def _array(out: torch.Tensor) -> object:
+    """Return an array that shares the memory of a tensor; bfloat16 as uint16."""
+    return (out.view(torch.uint16) if out.dtype is torch.bfloat16 else out).numpy()
+
+
+def decoded(
+    frame: torch.Tensor, rows: int, cols: int, grid: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """Decode a frame by torch's operators, on whatever device it is.
+
+    Returns
+    -------
+    torch.Tensor
+        Of shape (rows, cols); the values are those of the core, which are of float32, rounded.
+    """
+    bits, block, exponent = grid
+    numel = rows * cols
+    blocks = -(-numel // block)
+    words, codes = frame[_HEADER + _PROLOGUE :].split([4 * blocks, -(-numel * bits // 8)])
+    # Eight codes are so many bytes as a code has bits.
+    octets = torch.nn.functional.pad(codes, (0, -len(codes) % bits)).view(-1, bits).to(torch.int32)
+    octets = torch.nn.functional.pad(octets, (0, 1))  # a last code ends with its byte
+    taken = [
+        (octets[:, at // 8] | octets[:, at // 8 + 1] << 8) >> at % 8 & (1 << bits) - 1
+        for at in range(0, 8 * bits, bits)
+    ]
+    code = torch.stack(taken, dim=1).view(-1)[:numel].to(torch.float32)
+    code = torch.nn.functional.pad(code, (0, blocks * block - numel)).view(blocks, block)
+    step, base = (words.view(torch.float16).view(-1, 2).to(torch.float32) * 2.0**-exponent).T
+    return (base[:, None] + step[:, None] * code).view(-1)[:numel].view(rows, cols).to(dtype)
+
+
+def _fake_linear(
+    x: torch.Tensor, frame: torch.Tensor, rows: int, cols: int, grid: list[int], activations: str
+) -> torch.Tensor:
+    _check(x, frame, cols)
+    return x.new_empty((*x.shape[:-1], rows))
+
+
+def _fake_matmul(
+    x: torch.Tensor, frame: torch.Tensor, rows: int, cols: int, grid: list[int]
+) -> torch.Tensor:
+    _check(x, frame, rows)
+    return x.new_empty((*x.shape[:-1], cols))
+
+
+def _fake_rows(
+    frame: torch.Tensor,
+    indices: torch.Tensor | None,
+    rows: int,
+    cols: int,
+    grid: list[int],
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    _check_indices(indices, frame)
+    shape = (rows,) if indices is None else indices.shape
+    return frame.new_empty((*shape, cols), dtype=dtype)
+
+
+def _keep(ctx: object, inputs: tuple[object, ...], output: object) -> None:
+    ctx.save_for_backward(inputs[1])
+    ctx.shape = inputs[2:5]
+
+
+def _backward_of_linear(ctx: object, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    (frame,) = ctx.saved_tensors
+    found = torch.ops.gradwire.packed_matmul(gradient, frame, *ctx.shape)
+    return found, None, None, None, None, None
+
+
+def _backward_of_matmul(ctx: object, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    (frame,) = ctx.saved_tensors
+    found = torch.ops.gradwire.packed_linear(gradient, frame, *ctx.shape, "float32")
+    return found, None, None, None, None
+
+
+ops.register(
+    "packed_linear(Tensor x, Tensor frame, int rows, int cols, int[] grid, str activations) "
+    "-> Tensor",
+    _linear,
+    _fake_linear,
+)
+ops.register(
+    "packed_matmul(Tensor x, Tensor frame, int rows, int cols, int[] grid) -> Tensor",
+    _matmul,
+    _fake_matmul,
+)
+ops.register(
+    "packed_rows(Tensor frame, Tensor? indices, int rows, int cols, int[] grid, ScalarType dtype) "
+    "-> Tensor",
+    _rows,
+    _fake_rows,
+)
+for _name, _backward in {
+    "packed_linear": _backward_of_linear,
+    "packed_matmul": _backward_of_matmul,
+}.items():
+    torch.library.register_autograd(
+        f"gradwire::{_name}", _backward, setup_context=_keep, lib=ops.LIBRARY
+    )

@@ -1,0 +1,101 @@
+"""The bytes of one packed weight, where they lie."""
+
+import math
+import warnings
+from typing import Any
+
+import torch
+
+from gradwire import Frame
+from gradwire.weights import Packed as Packed
+
+
+class PackedWeight:
+    """One packed tensor on a device. Modules whose weights are tied share one.
+
+    Attributes
+    ----------
+    packed : Packed
+        The tensor, on the host: it never changes.
+    frame : torch.Tensor
+        uint8: one frame of all of its bits, on the device. On the CPU it shares the memory of
+        `packed`, which may be that of a file.
+    grid : tuple of int
+        Bits, block and exponent of the frame.
+    """
+
+    def __init__(self, packed: Packed, device: torch.device | str = "cpu") -> None:
+        self.set(packed, device)
+
+    def set(self, packed: Packed, device: torch.device | str) -> None:
+        """Hold another tensor, or another device."""
+        frame = as_tensor(packed.joined())
+        exponent = int(frame[10:12].view(torch.int16))
+        self.packed, self.frame = packed, frame.to(device)
+        self.grid = (packed.bits, packed.block, exponent)
+
+    def to(self, device: torch.device) -> None:
+        """Move the bytes; a module that shares them finds them moved."""
+        if device != self.frame.device:
+            self.frame = as_tensor(self.packed.joined()).to(device)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the bytes as they are saved: by what follows the tensor's name."""
+        every = {"": self.packed.frame}
+        if self.packed.further is not None:
+            every[".more.0"] = self.packed.further
+        return {name: as_tensor(each).to(self.frame.device) for name, each in every.items()}
+
+    def decoded(self, dtype: torch.dtype) -> torch.Tensor:
+        """Return the values, of a tensor of any shape."""
+        rows, cols = rows_of(self.packed.shape)
+        out = torch.ops.gradwire.packed_rows(self.frame, None, rows, cols, self.grid, dtype)
+        return out.view(self.packed.shape)
+
+    def __str__(self) -> str:
+        return f"bits={self.packed.bits}, block={self.packed.block}"
+
+    def __deepcopy__(self, memo: object) -> "PackedWeight":
+        # The bytes never change, so copies share them; moving one leaves the other.
+        copied = object.__new__(PackedWeight)
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PackedWeight, (self.packed, self.frame.device)
+
+
+def parse(bytes_of: list[torch.Tensor], like: Packed) -> Packed:
+    """Return a packed tensor of saved bytes, in place of another one of its shape and dtype."""
+    for each in bytes_of:
+        if each.dtype is not torch.uint8 or each.dim() != 1:
+            raise TypeError(
+                f"expected the bytes of a frame, torch.uint8 of one dimension, got {each.dtype} of "
+                f"shape {tuple(each.shape)}; a packed module takes no dense weight"
+            )
+    own = [memoryview(each.detach().cpu().clone().numpy()) for each in bytes_of]
+    Frame(own[0], max_numel=math.prod(like.shape))
+    if len(own) == 1:
+        return Packed(own[0], like.shape, like.dtype)
+    # All codes but the checksum, of as many bits each.
+    more = 8 * (own[1].nbytes - 4) // math.prod(like.shape)
+    packed = Packed(own[0], like.shape, like.dtype, own[1], more)
+    packed.joined()
+    return packed
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return a dtype's name in files."""
+    return str(dtype).removeprefix("torch.")
+
+
+def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return a shape as one of rows."""
+    return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
+
+
+def as_tensor(data: Any) -> torch.Tensor:
+    """Return bytes as a tensor that shares their memory. Nobody must write to it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given buffer is not writable")
+        return torch.frombuffer(data, dtype=torch.uint8)
