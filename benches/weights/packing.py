@@ -50,6 +50,7 @@ def measure(task: Task, net: nn.Module, setting: Setting) -> dict[str, Any]:
         read, packed = decoded(net, setting)
     return {
         **evaluate(task, read.eval()),
+        "parameters": sum(each.numel() for each in net.parameters()),
         "entries": numel,
         "packed_bytes": packed,
         "bytes": packed + others,
@@ -89,9 +90,10 @@ def multiplied(net: nn.Module, setting: Setting) -> tuple[nn.Module, int]:
 
     net = copy.deepcopy(net)
     rules = {**dict.fromkeys(matrices(net), quantizer(setting)), "*": None}
-    report = pack(net, rules, activations=setting.activations)
+    report = pack(net, rules)
     for parent in list(net.modules()):
-        for name, child in parent.named_children():
+        for name, child in list(parent.named_children()):
             if isinstance(child, PackedLinear):
+                child.activations = setting.activations
                 setattr(parent, name, FewRows(child))
     return net, report.nbytes

@@ -50,7 +50,9 @@ USUAL = tuple(Setting(bits, "squares", 64) for bits in BITS)
 GRID = tuple(Setting(bits, fit, block) for bits in BITS for block in BLOCKS for fit in FITS)
 NESTED = tuple(Setting(bits, "range", block, nested=True) for bits in (8, 4) for block in BLOCKS)
 MULTIPLIED = tuple(
-    Setting(bits, "squares", 64, activations=each) for bits in (8, 4) for each in ("float32", "int8")
+    Setting(bits, "squares", 64, activations=each)
+    for bits in (8, 4)
+    for each in ("float32", "int8")
 )
 
 
