@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gradwire.torch.weights
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 import gradwire
-import gradwire.torch.weights
 from benches.compare.timing import Tick, interleave, timed
 from benches.harness import pages
 from benches.harness.pages import span
@@ -211,7 +211,7 @@ def table(found: Mapping[str, Any]) -> str:
     if "file" in found:
         file = found["file"]
         parts.append(
-            f"A file of {file['bytes'] / 1e9:.2f} GB is opened in {span(file['open'])}; opened, and one "
-            f"tensor of {file['tensor'] / 1e6:.0f} MB decoded, in {span(file['read'])}."
+            f"A file of {file['bytes'] / 1e9:.2f} GB is opened in {span(file['open'])}; opened, "
+            f"and one tensor of {file['tensor'] / 1e6:.0f} MB decoded, in {span(file['read'])}."
         )
     return "\n\n".join(parts)

@@ -1,4 +1,4 @@
-"""A trained model at a setting: which of its tensors are packed, in how many bytes, how it reads."""
+"""A trained model at a setting: what of it is packed, in how many bytes, and how it reads."""
 
 import copy
 from typing import Any
