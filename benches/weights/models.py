@@ -1,5 +1,6 @@
 """The models that are packed: trained once, uncompressed, and kept with what determines them."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterator
@@ -84,6 +85,9 @@ def task_of(name: str, data: Path | None) -> Task:
     return task
 
 
+_versions = functools.cache(results.versions)
+
+
 def settings(model: Model) -> dict[str, Any]:
     """Return what determines trained weights, but for the processor."""
     return {
@@ -92,11 +96,12 @@ def settings(model: Model) -> dict[str, Any]:
         "steps": model.steps,
         "learning_rate": model.learning_rate,
         "seed": SEED,
-        # The text is the standard library's.
-        "versions": results.versions("torch"),
+        # The text is that of Python's library.
+        "versions": _versions("torch"),
     }
 
 
+@functools.cache
 def fingerprint(model: Model) -> str:
     """Return a short hash of the settings."""
     text = json.dumps(settings(model), sort_keys=True)

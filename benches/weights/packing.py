@@ -96,4 +96,4 @@ def multiplied(net: nn.Module, setting: Setting) -> tuple[nn.Module, int]:
             if isinstance(child, PackedLinear):
                 child.activations = setting.activations
                 setattr(parent, name, FewRows(child))
-    return net, report.nbytes
+    return net, sum(each.nbytes for each in report.tensors)

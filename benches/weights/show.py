@@ -1,7 +1,6 @@
 """What ``make weights`` shows: tables, a picture, and a line for each model."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +44,10 @@ def setting(row: Row) -> Setting:
 
 def by_model(document: Document) -> Iterator[tuple[str, dict[Setting, Row]]]:
     """Yield each model with its rows by setting, where the unpacked one is among them."""
-    for name, rows in groupby(document["rows"], key=lambda row: row["model"]):
-        found = {setting(row): row for row in rows}
-        if FLOAT in found:
-            yield name, found
+    found: dict[str, dict[Setting, Row]] = {}
+    for row in document["rows"]:
+        found.setdefault(row["model"], {})[setting(row)] = row
+    yield from ((name, rows) for name, rows in found.items() if FLOAT in rows)
 
 
 def named(each: Setting) -> str:

@@ -1,6 +1,7 @@
 """Runs that are kept as they finish, and the processes that make them."""
 
 import contextlib
+import functools
 import signal
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -21,6 +22,8 @@ from .plan import Model, Plan, Run
 
 SCHEMA = 1
 
+_versions = functools.cache(results.versions)
+
 Order = tuple[Run, Path]
 
 
@@ -30,7 +33,7 @@ def key(run: Run) -> dict[str, Any]:
         "schema": SCHEMA,
         "trained": models.settings(run.model),
         "setting": None if run.setting is None else asdict(run.setting),
-        "versions": results.versions("gradwire", "numpy", "torch"),
+        "versions": {} if run.setting is None else _versions("gradwire", "numpy", "torch"),
     }
 
 
