@@ -10,7 +10,7 @@ from benches.accuracy.run import Task, evaluate
 from gradwire import weights
 from gradwire.quantize import Affine
 
-from .plan import FLOAT, Setting
+from .plan import FLOAT, Activations, Setting
 
 MATRICES = (nn.Linear, nn.Conv2d, nn.GRU)
 FIRST, FURTHER = 4, 4
@@ -44,8 +44,8 @@ def measure(task: Task, net: nn.Module, setting: Setting) -> dict[str, Any]:
     if setting == FLOAT:
         packed = 4 * numel
         read = net
-    elif setting.activations:
-        read, packed = multiplied(net, setting)
+    elif setting.activations is not None:
+        read, packed = multiplied(net, setting, setting.activations)
     else:
         read, packed = decoded(net, setting)
     return {
@@ -80,11 +80,11 @@ class FewRows(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        y = torch.cat([self.layer(part) for part in rows.split(ROWS)])
+        y = torch.cat([self.layer(part) for part in torch.split(rows, ROWS)])
         return y.view(*x.shape[:-1], -1)
 
 
-def multiplied(net: nn.Module, setting: Setting) -> tuple[nn.Module, int]:
+def multiplied(net: nn.Module, setting: Setting, activations: Activations) -> tuple[nn.Module, int]:
     """Return a copy whose linear layers multiply from packed bytes, and those of all matrices."""
     from gradwire.torch.weights import PackedLinear, pack
 
@@ -94,6 +94,6 @@ def multiplied(net: nn.Module, setting: Setting) -> tuple[nn.Module, int]:
     for parent in list(net.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, PackedLinear):
-                child.activations = setting.activations
+                child.activations = activations
                 setattr(parent, name, FewRows(child))
     return net, sum(each.nbytes for each in report.tensors)

@@ -34,7 +34,7 @@ class Peer:
 def installed() -> Iterator[Peer]:
     """Yield all that can be imported."""
     for package, of_package in PACKAGES.items():
-        with suppress(PackageNotFoundError, ImportError):
+        with suppress(PackageNotFoundError, ImportError, AttributeError):
             version(package)
             yield from of_package()
 
@@ -102,7 +102,8 @@ def _torchao() -> Iterator[Peer]:
     configs = {
         "Int8WeightOnly": quantization.Int8WeightOnlyConfig(),
         "IntxWeightOnly int4": quantization.IntxWeightOnlyConfig(
-            weight_dtype=torch.int4, granularity=PerGroup(GROUP)
+            weight_dtype=torch.int4,  # type: ignore[attr-defined]
+            granularity=PerGroup(GROUP),
         ),
         "Int4WeightOnly": quantization.Int4WeightOnlyConfig(group_size=GROUP),
     }

@@ -2,8 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-FITS = ("range", "zero", "sawb", "squares")
+Fit = Literal["range", "zero", "sawb", "squares"]
+Activations = Literal["float32", "int8"]
+
+FITS: tuple[Fit, ...] = ("range", "zero", "sawb", "squares")
+ACTIVATIONS: tuple[Activations, ...] = ("float32", "int8")
 BITS = (8, 4, 3, 2)
 BLOCKS = (32, 64, 128)
 
@@ -39,21 +44,17 @@ class Setting:
     """
 
     bits: int = 32
-    fit: str = ""
-    block: int = 0
+    fit: Fit = "squares"
+    block: int = 64
     nested: bool = False
-    activations: str = ""
+    activations: Activations | None = None
 
 
 FLOAT = Setting()
-USUAL = tuple(Setting(bits, "squares", 64) for bits in BITS)
+USUAL = tuple(map(Setting, BITS))
 GRID = tuple(Setting(bits, fit, block) for bits in BITS for block in BLOCKS for fit in FITS)
 NESTED = tuple(Setting(bits, "range", block, nested=True) for bits in (8, 4) for block in BLOCKS)
-MULTIPLIED = tuple(
-    Setting(bits, "squares", 64, activations=each)
-    for bits in (8, 4)
-    for each in ("float32", "int8")
-)
+MULTIPLIED = tuple(Setting(bits, activations=each) for bits in (8, 4) for each in ACTIVATIONS)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from benches.harness import pages, results
 from gradwire.cli.theme import STYLE, save
 
 from . import clips, kernel
-from .plan import BITS, BLOCKS, FITS, FLOAT, NESTED, USUAL, Setting
+from .plan import BITS, BLOCKS, FITS, FLOAT, NESTED, USUAL, Fit, Setting
 
 Document = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -30,7 +30,7 @@ INT8_ALLOWED = 0.002
 """Between activations in float32 and in int8."""
 
 # Okabe and Ito's palette; markers carry the same information.
-LOOKS = {
+LOOKS: dict[Fit, tuple[str, str]] = {
     "squares": ("#0080c4", "o"),
     "range": ("#009E73", "s"),
     "sawb": ("#D55E00", "^"),
@@ -63,7 +63,8 @@ def named(each: Setting) -> str:
 
 def bits_per_weight(row: Row) -> float:
     """Return the bits of a packed entry, with everything that is stored beside it."""
-    return 8.0 * row["packed_bytes"] / row["entries"]
+    nbytes, entries = float(row["packed_bytes"]), int(row["entries"])
+    return 8 * nbytes / entries
 
 
 def losses(document: Document) -> str:

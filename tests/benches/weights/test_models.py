@@ -98,6 +98,6 @@ def test_linear_layers_multiply_few_rows_of_packed_bytes(kept):
             row = packing.measure(task, net, Setting(4, "range", 64, activations=activations))
             assert row["packed_bytes"] == decoded["packed_bytes"]
             assert row["loss"] == pytest.approx(decoded["loss"], abs=allowed)
-        read, _ = packing.multiplied(net, Setting(4, "range", 64, activations="int8"))
+        read, _ = packing.multiplied(net, Setting(4, "range", 64), "int8")
     layers = [each for each in read.modules() if isinstance(each, packing.FewRows)]
     assert len(layers) == sum(isinstance(each, nn.Linear) for each in net.modules())
