@@ -74,7 +74,7 @@ def test_fewer_bits_are_fewer_bytes_and_the_model_stays(kept):
         found = {bits: packing.measure(task, net, Setting(bits, "range", 64)) for bits in (8, 2)}
     assert plain["packed_bytes"] == 4 * plain["entries"]
     for bits, row in found.items():
-        assert 0 <= 8 * row["packed_bytes"] / row["entries"] - bits - 32 / 64 < 0.01
+        assert 0 <= 8 * row["packed_bytes"] / row["entries"] - bits - 32 / 64 < 0.02
         assert row["bytes"] - row["packed_bytes"] == plain["bytes"] - plain["packed_bytes"]
     assert abs(found[8]["loss"] - plain["loss"]) < 1e-3 < abs(found[2]["loss"] - plain["loss"])
     assert all(torch.equal(before[name], each) for name, each in net.state_dict().items())
