@@ -25,12 +25,13 @@ _tasks: dict[str, Any] = {}
 class Work(Protocol[R]):
     """Which runs a pool makes, the most telling first, and where they are kept.
 
-    An order is the name of a task and the arguments of `run.run`.
+    An order is what the processes take: those of `serve`, the name of a task and the arguments of
+    `run.run`.
     """
 
     def missing(self) -> Sequence[R]: ...
 
-    def order(self, run: R) -> tuple[str, Any, float, dict[str, Any]]: ...
+    def order(self, run: R) -> tuple[Any, ...]: ...
 
     def keep(self, run: R, outcome: dict[str, Any]) -> Record: ...
 

@@ -14,6 +14,7 @@ from benches.plan import predict
 from benches.study import show as study
 from benches.study.__main__ import RESULTS
 from benches.study.plan import Plan
+from benches.weights import show as weights
 
 DOCS = pages.ROOT / "docs"
 
@@ -60,6 +61,16 @@ def test_predictions_and_auto_are_those_of_their_runs():
     measured = json.loads((results.FOLDER / "2026-11-23-auto.json").read_text("utf-8"))
     text = (DOCS / "auto.md").read_text("utf-8")
     assert pages.find(text, predict.AUTO_BLOCK) == f"\n{predict.table_auto(measured)}\n"
+
+
+def test_the_tables_and_the_picture_of_packed_weights_are_those_of_their_run():
+    found = results.read(weights.PUBLISHED)
+    text = weights.PAGE.read_text("utf-8")
+    for name, block in weights.blocks(found).items():
+        assert pages.find(text, name) == f"\n{block}\n"
+    figure = weights.PAGE.with_name(weights.FIGURE).read_text("utf-8")
+    for _, rows in weights.by_model(found):
+        assert f">{rows[weights.FLOAT]['title']}<" in figure
 
 
 def test_a_block_is_replaced_and_nothing_else(tmp_path):
