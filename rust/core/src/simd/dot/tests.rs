@@ -164,7 +164,7 @@ fn sums_of_runs_are_exact_on_every_level() {
                 ] {
                     let stride = entries + 5;
                     let x: Vec<i8> = (0..stride * count)
-                        .map(|i| if i % 3 == 0 { -127 } else { (127 - i % 250) as i8 })
+                        .map(|i| if i % 3 == 0 { -127 } else { (i as i32 % 250 - 125) as i8 })
                         .collect();
                     let largest = vec![127; x.len()];
                     for x in [x, largest] {

@@ -299,3 +299,44 @@ pub(in crate::simd) fn sums(
 ) {
     sums_by!((codes, width, x, run, sums), bytes, eight);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{LANES, Rows, Vectors, fused, plain};
+
+    /// All codes on grids whose numbers have eleven significant bits, down to the smallest.
+    #[test]
+    fn a_fused_sum_is_that_of_both() {
+        if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("fma") {
+            return;
+        }
+        let codes: Vec<u8> = (0..=255).collect();
+        for (i, unit) in (0..2048).zip([1.0, 1e-3, 1e-36, 1e-44, 3e30].into_iter().cycle()) {
+            let number = |bits: u16| f32::from(bits % 2048) * unit;
+            let scales = [[number(i), number(i.wrapping_mul(977)) - number(1024)]; 4];
+            for width in [2, 4, 8] {
+                let rows = Rows {
+                    codes: &codes[..64 * width as usize / 8],
+                    stride: 0,
+                    width,
+                    scales: &scales,
+                    scale_stride: 0,
+                    block: LANES,
+                };
+                let x: Vec<f32> = (0..64).map(|i| i as f32 - 31.5).collect();
+                let vectors = Vectors { x: &x, stride: 64, len: 64, count: 1 };
+                let (mut one, mut two) = ([0.0; 64], [1.0; 64]);
+                let (mut first, mut second) = ([[0.0; LANES]], [[0.0; LANES]]);
+                // SAFETY: the CPU has the features.
+                unsafe {
+                    plain::decode(rows, 0, &mut one);
+                    fused::decode(rows, 0, &mut two);
+                    plain::dot(rows, vectors, &mut first);
+                    fused::dot(rows, vectors, &mut second);
+                }
+                assert_eq!(one.map(f32::to_bits), two.map(f32::to_bits), "{width} {scales:?}");
+                assert_eq!(first[0].map(f32::to_bits), second[0].map(f32::to_bits));
+            }
+        }
+    }
+}
