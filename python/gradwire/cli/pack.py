@@ -36,9 +36,10 @@ def main(argv: Sequence[str]) -> int:
             for i, (name, tensor) in enumerate(file.items()):
                 progress(name, i / len(file))
                 quantize = _chosen(name, tensor, rules)
-                if quantize is not None:
-                    tensor = weights.pack(tensor, quantize, more, name=name)
-                tensors[name] = tensor
+                if quantize is None or isinstance(tensor, weights.Packed):
+                    tensors[name] = tensor
+                else:
+                    tensors[name] = weights.pack(tensor, quantize, more, name=name)
             progress("writing", 1.0)
             weights.save(options.target, tensors, file.metadata)
     except OSError as error:
@@ -81,7 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _rules(options: argparse.Namespace) -> Rules:
-    fit = options.fit or ("squares" if options.more is None else "range")
+    fit: Any = options.fit or ("squares" if options.more is None else "range")
     rules: list[tuple[str, Affine | None]] = []
     for rule in filter(None, options.rules.split(",")):
         pattern, _, bits = rule.rpartition("=")

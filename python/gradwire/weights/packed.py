@@ -274,4 +274,4 @@ def fitting_block(shape: tuple[int, ...], block: int | None) -> int | None:
         return min(block, row)
     divisors = [n for n in range(LEAST_BLOCK, block + 1) if row % n == 0]
     whole = [n for n in divisors if n % 8 == 0]
-    return (whole or divisors or [None])[-1]
+    return max(whole or divisors, default=None)

@@ -171,15 +171,13 @@ def _differences(slot: Slot, names: list[str], file: Mapping[str, Any]) -> Itera
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Packed) or isinstance(b, Packed):
         return isinstance(a, Packed) and isinstance(b, Packed) and a.frame == b.frame
-    return a.shape == b.shape and a.tobytes() == b.tobytes()
+    return bool(a.shape == b.shape and a.tobytes() == b.tobytes())
 
 
 def _listed(path: object, differences: list[str]) -> str:
     more = len(differences) - _SHOWN
     lines = differences[:_SHOWN] + ([f"and {more} more"] if more > 0 else [])
-    return f"{os.fspath(path)!r} does not fit the model, which is as before:\n  " + "\n  ".join(
-        lines
-    )
+    return f"{str(path)!r} does not fit the model, which is as before:\n  " + "\n  ".join(lines)
 
 
 def _tensor(array: Any) -> torch.Tensor:

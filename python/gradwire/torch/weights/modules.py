@@ -28,7 +28,7 @@ class PackedModule(nn.Module):
         """The decoded weight, in the module's dtype: a new tensor each time, without gradient."""
         return self._packed.decoded(self._dtype)
 
-    def __setattr__(self, name: str, value: object) -> None:
+    def __setattr__(self, name: str, value: Any) -> None:
         if name == "weight":
             raise TypeError(
                 f"the weight of a {type(self).__name__} is packed: it takes no values and has no "
@@ -38,7 +38,7 @@ class PackedModule(nn.Module):
 
     def reset_parameters(self) -> None:
         """Raise a TypeError: packed weights take no values."""
-        self.weight = None
+        setattr(self, "weight", None)  # noqa: B010
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         # The bytes move, and are never converted; the dtype is that of what they decode to.
@@ -63,7 +63,7 @@ class PackedModule(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        super()._load_from_state_dict(  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
         name = f"{prefix}weight"
@@ -81,7 +81,7 @@ class PackedModule(nn.Module):
             self._packed.set(packed, self._packed.frame.device)
 
 
-class PackedLinear(PackedModule, nn.Linear):  # type: ignore[misc]  # its weight is no parameter
+class PackedLinear(PackedModule, nn.Linear):  # type: ignore[override]  # its weight is read-only
     """A linear layer that multiplies packed weights where they lie: ``y = x W^T + b``.
 
     Up to 16 rows of x are multiplied by the codes as they are read, in float32. For more rows,
@@ -142,7 +142,7 @@ class PackedLinear(PackedModule, nn.Linear):  # type: ignore[misc]  # its weight
         if x.dtype is not torch.float64 and torch.is_autocast_enabled(kind):
             x = x.to(torch.get_autocast_dtype(kind))
         held = self._packed
-        y = torch.ops.gradwire.packed_linear(
+        y: torch.Tensor = torch.ops.gradwire.packed_linear(
             x, held.frame, self.out_features, self.in_features, held.grid, self.activations
         )
         return y if self.bias is None else y + self.bias.to(y.dtype)
@@ -152,7 +152,7 @@ class PackedLinear(PackedModule, nn.Linear):  # type: ignore[misc]  # its weight
         return f"{super().extra_repr()}, {self._packed}"
 
 
-class PackedEmbedding(PackedModule, nn.Embedding):  # type: ignore[misc]  # likewise
+class PackedEmbedding(PackedModule, nn.Embedding):  # type: ignore[override]  # likewise
     """An embedding that decodes the rows it looks up.
 
     Parameters
@@ -192,9 +192,10 @@ class PackedEmbedding(PackedModule, nn.Embedding):  # type: ignore[misc]  # like
     def forward(self, indices: torch.Tensor) -> torch.Tensor:
         """Return rows, of shape (..., embedding_dim) and the module's dtype."""
         held = self._packed
-        return torch.ops.gradwire.packed_rows(
+        rows: torch.Tensor = torch.ops.gradwire.packed_rows(
             held.frame, indices, self.num_embeddings, self.embedding_dim, held.grid, self._dtype
         )
+        return rows
 
     def extra_repr(self) -> str:
         """Return what `print` shows in the parentheses."""
@@ -205,7 +206,7 @@ KINDS = {nn.Linear: PackedLinear, nn.Embedding: PackedEmbedding}
 """What becomes of a module that is exactly such a one: a class of its own may do anything."""
 
 
-def hold(module: nn.Module, weight: PackedWeight, activations: Activations = "float32") -> None:
+def hold(module: Any, weight: PackedWeight, activations: Activations = "float32") -> None:
     """Give a packed module its weight."""
     module._packed = weight
     module._dtype = getattr(torch, weight.packed.dtype)

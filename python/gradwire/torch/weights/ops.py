@@ -13,6 +13,7 @@ torch's own operators decode it there.
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -140,7 +141,7 @@ def _tiles(
         yield start, tile.to(dtype)
 
 
-def _array(out: torch.Tensor) -> object:
+def _array(out: torch.Tensor) -> Any:
     """Return an array that shares the memory of a tensor; bfloat16 as uint16."""
     return (out.view(torch.uint16) if out.dtype is torch.bfloat16 else out).numpy()
 
@@ -158,7 +159,8 @@ def decoded(
     bits, block, exponent = grid
     numel = rows * cols
     blocks = -(-numel // block)
-    words, codes = frame[_HEADER + _PROLOGUE :].split([4 * blocks, -(-numel * bits // 8)])
+    grids, codes = 4 * blocks, -(-numel * bits // 8)
+    words, codes = torch.split(frame[_HEADER + _PROLOGUE :], [grids, codes])
     # Eight codes are so many bytes as a code has bits.
     octets = torch.nn.functional.pad(codes, (0, -len(codes) % bits)).view(-1, bits).to(torch.int32)
     octets = torch.nn.functional.pad(octets, (0, 1))  # a last code ends with its byte
@@ -199,18 +201,18 @@ def _fake_rows(
     return frame.new_empty((*shape, cols), dtype=dtype)
 
 
-def _keep(ctx: object, inputs: tuple[object, ...], output: object) -> None:
+def _keep(ctx: Any, inputs: tuple[object, ...], output: object) -> None:
     ctx.save_for_backward(inputs[1])
     ctx.shape = inputs[2:5]
 
 
-def _backward_of_linear(ctx: object, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+def _backward_of_linear(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     (frame,) = ctx.saved_tensors
     found = torch.ops.gradwire.packed_matmul(gradient, frame, *ctx.shape)
     return found, None, None, None, None, None
 
 
-def _backward_of_matmul(ctx: object, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+def _backward_of_matmul(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     (frame,) = ctx.saved_tensors
     found = torch.ops.gradwire.packed_linear(gradient, frame, *ctx.shape, "float32")
     return found, None, None, None, None

@@ -129,5 +129,5 @@ def _packed(slot: Slot, how: Affine, more: Sequence[int]) -> Packed:
 
 def _row(slot: Slot, packed: Packed) -> PackedTensor:
     dense = math.prod(slot.shape) * slot.dtype.itemsize
-    bits, nbytes, error = packed.bits, packed.nbytes, packed.error()
+    bits, nbytes, error = packed.bits, packed.nbytes, packed.error() or 0.0
     return PackedTensor(slot.name, slot.shape, bits, dense, nbytes, error, slot.held)

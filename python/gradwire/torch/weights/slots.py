@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ KEPT = "_packed_parameters"
 class Slot:
     """A tensor of a model, under every name that it has, and where it is held."""
 
-    value: torch.Tensor | PackedWeight
+    value: Any  # a dense tensor, or a PackedWeight
     names: list[str] = dataclasses.field(default_factory=list)
     owners: dict[tuple[nn.Module, str], None] = dataclasses.field(default_factory=dict)
 
@@ -35,10 +36,11 @@ class Slot:
     @property
     def dtype(self) -> torch.dtype:
         """Of the values."""
-        if isinstance(self.value, torch.Tensor):
-            return self.value.dtype
         ((module, _), *_) = self.owners
-        return module._dtype
+        dtype: torch.dtype = (
+            self.value.dtype if isinstance(self.value, torch.Tensor) else module._dtype
+        )
+        return dtype
 
     @property
     def device(self) -> torch.device:

@@ -49,7 +49,9 @@ class PackedWeight:
     def decoded(self, dtype: torch.dtype) -> torch.Tensor:
         """Return the values, of a tensor of any shape."""
         rows, cols = rows_of(self.packed.shape)
-        out = torch.ops.gradwire.packed_rows(self.frame, None, rows, cols, self.grid, dtype)
+        out: torch.Tensor = torch.ops.gradwire.packed_rows(
+            self.frame, None, rows, cols, self.grid, dtype
+        )
         return out.view(self.packed.shape)
 
     def __str__(self) -> str:
@@ -73,8 +75,8 @@ def parse(bytes_of: list[torch.Tensor], like: Packed) -> Packed:
                 f"expected the bytes of a frame, torch.uint8 of one dimension, got {each.dtype} of "
                 f"shape {tuple(each.shape)}; a packed module takes no dense weight"
             )
-    own = [memoryview(each.detach().cpu().clone().numpy()) for each in bytes_of]
-    Frame(own[0], max_numel=math.prod(like.shape))
+    own: list[Any] = [each.detach().cpu().clone().numpy() for each in bytes_of]
+    Frame(memoryview(own[0]), max_numel=math.prod(like.shape))
     if len(own) == 1:
         return Packed(own[0], like.shape, like.dtype)
     # All codes but the checksum, of as many bits each.
