@@ -176,7 +176,9 @@ def _file(matrix: Tensor, tick: Tick) -> Found:
 
         def read() -> None:
             with weights.open(path) as file:
-                file["1"].unpack()
+                tensor = file["1"]
+                assert isinstance(tensor, weights.Packed)
+                tensor.unpack()
 
         works = {"open": lambda _: opened(), "read": lambda _: read()}
         _, timings = interleave(works, packed.unpack, ROUNDS, tick, warm_up=1, clock=timed)
