@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gradwire.torch.weights
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 import gradwire
+import gradwire.torch.weights
 from benches.compare.timing import Tick, interleave, timed
 from benches.harness import pages
 from benches.harness.pages import span
