@@ -135,7 +135,10 @@ def described(path: str) -> list[dict[str, Any]]:
 def _row(name: str, tensor: weights.file.Tensor) -> dict[str, Any]:
     row: dict[str, Any] = {"name": name, "shape": list(tensor.shape), "dtype": str(tensor.dtype)}
     if isinstance(tensor, weights.Packed):
-        tensor.joined()  # checks further codes
+        try:
+            tensor.joined()  # checks further codes
+        except GradwireError as error:
+            raise ValueError(f"tensor {name!r}: {error}") from None
         row |= {"bits": tensor.bits, "block": tensor.block, "error": tensor.error()}
     return row | {"nbytes": tensor.nbytes}
 
