@@ -9,7 +9,7 @@ from typing import Any
 
 from gradwire import weights
 from gradwire.cli.terminal import ProgressLine
-from gradwire.errors import GradwireError
+from gradwire.errors import CorruptFileError, GradwireError
 from gradwire.quantize import Affine
 
 LEAST = 4096  # entries of a tensor that is packed without a rule of its own
@@ -138,7 +138,7 @@ def _row(name: str, tensor: weights.file.Tensor) -> dict[str, Any]:
         try:
             tensor.joined()  # checks further codes
         except GradwireError as error:
-            raise ValueError(f"tensor {name!r}: {error}") from None
+            raise CorruptFileError(str(error), name) from None
         row |= {"bits": tensor.bits, "block": tensor.block, "error": tensor.error()}
     return row | {"nbytes": tensor.nbytes}
 

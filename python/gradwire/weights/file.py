@@ -271,7 +271,7 @@ class _Section:
             raise CorruptFileError("the header does not give dtype, shape and data_offsets", name)
         self.dtype, self.range = fields["dtype"], fields["data_offsets"]
         self.shape = _shape(fields["shape"], name)
-        if self.dtype not in _DTYPES:
+        if not isinstance(self.dtype, str) or self.dtype not in _DTYPES:
             raise CorruptFileError(f"its dtype {self.dtype!r} is not known", name)
         if not _are_whole(self.range) or len(self.range) != 2:
             raise CorruptFileError(f"data_offsets are {self.range!r}", name)
