@@ -139,7 +139,8 @@ class PackedLinear(PackedModule, nn.Linear):  # type: ignore[override]  # its we
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return ``x W^T + b``, of shape (..., out_features) and x's dtype."""
         kind = x.device.type
-        if x.dtype is not torch.float64 and torch.is_autocast_enabled(kind):
+        # There is no autocast on meta, and asking for it is an error.
+        if kind != "meta" and x.dtype is not torch.float64 and torch.is_autocast_enabled(kind):
             x = x.to(torch.get_autocast_dtype(kind))
         held = self._packed
         y: torch.Tensor = torch.ops.gradwire.packed_linear(

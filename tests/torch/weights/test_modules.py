@@ -1,0 +1,577 @@
+"""Linear layers and embeddings that read packed weights."""
+
+import copy
+import io
+import pickle
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gradwire
+from gradwire import quantize
+from gradwire.torch import weights
+from gradwire.torch.weights import PackedEmbedding, PackedLinear
+from gradwire.weights import Packed, pack
+
+ROWS = (1, 3, 16, 17, 100)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+OUT, IN = 150, 96
+
+
+def packed(rows: int = OUT, cols: int = IN, bits: int = 4, block: int = 32):
+    values = np.random.default_rng(rows).normal(size=(rows, cols)).astype(np.float32)
+    return pack(values, quantize.Affine(bits, block))
+
+
+def linear(bits: int = 4, activations: str = "float32") -> PackedLinear:
+    bias = torch.linspace(-1, 1, OUT)
+    return PackedLinear(packed(bits=bits), bias, activations=activations)
+
+
+def dense_of(layer: PackedLinear) -> nn.Linear:
+    """A plain layer with the decoded weight."""
+    dense = nn.Linear(layer.in_features, layer.out_features)
+    with torch.no_grad():
+        dense.weight.copy_(layer.weight)
+        dense.bias.copy_(layer.bias)
+    return dense
+
+
+def some(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 1) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def error_of(y: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((y.detach().double() - wanted).norm() / wanted.norm())
+
+
+@pytest.fixture
+def any_threads() -> Iterator[None]:
+    before = gradwire.get_num_threads()
+    yield
+    gradwire.set_num_threads(before)
+
+
+# Products.
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+@pytest.mark.parametrize("rows", ROWS)
+def test_a_layer_gives_x_times_its_decoded_weight_and_the_bias(rows, bits):
+    layer, x = linear(bits), some(rows, IN)
+    wanted = x.double() @ layer.weight.double().T + layer.bias.double()
+    assert error_of(layer(x), wanted) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", ROWS)
+def test_the_result_has_the_dtype_of_x_and_is_as_exact_as_it(rows, dtype):
+    layer = PackedLinear(packed())
+    x = some(rows, IN, dtype=dtype)
+    y, weight = layer(x), layer.weight
+    if dtype is torch.bfloat16 and rows > 16:
+        weight = weight.to(dtype)  # as is documented
+    wanted = x.double() @ weight.double().T
+    assert y.dtype is dtype
+    # Half a unit of the last place of y, and what the sums lose.
+    assert error_of(y, wanted) < 1e-5 + (0 if dtype.itemsize > 2 else torch.finfo(dtype).eps / 2)
+
+
+@pytest.mark.parametrize("bits", [3, 4, 8])
+@pytest.mark.parametrize("block", [1, 17, 64, 1000, None])
+def test_blocks_need_not_end_with_rows(block, bits):
+    """No writer makes such files, and a reader takes them."""
+    values = np.random.default_rng(0).normal(size=OUT * IN).astype(np.float32)
+    flat = pack(values, quantize.Affine(bits, block))
+    layer, weight = PackedLinear(Packed(flat.frame, (OUT, IN))), flat.unpack().reshape(OUT, IN)
+    assert torch.equal(layer.weight, torch.from_numpy(weight))
+    for rows in (3, 17):
+        x = some(rows, IN)
+        assert error_of(layer(x), x.double() @ layer.weight.double().T) < 1e-5
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_float64_is_multiplied_in_float64(rows):
+    layer = PackedLinear(packed())
+    x = some(rows, IN).double() / 3
+    assert error_of(layer(x), x @ layer.weight.double().T) < 1e-14
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("rows", [1, 3, 16])
+def test_int8_activations_are_close(rows, bits):
+    exact, rounded = linear(bits), linear(bits, "int8")
+    x = some(rows, IN)
+    y = rounded(x)
+    assert error_of(y, exact(x).double()) < 0.02
+    assert not torch.equal(y, exact(x))
+
+
+def test_activations_can_be_changed_at_any_time():
+    layer, x = linear(), some(3, IN)
+    layer.activations = "int8"
+    assert torch.equal(layer(x), linear(activations="int8")(x))
+
+
+@pytest.mark.parametrize("activations", ["float32", "int8"])
+@pytest.mark.parametrize("rows", [1, 3, 16])
+@pytest.mark.usefixtures("any_threads")
+def test_the_result_has_the_same_bytes_for_any_number_of_threads(rows, activations):
+    layer = PackedLinear(packed(1030, 512), activations=activations)
+    x, seen = some(rows, 512), set()
+    for count in (1, 2, 3, 8):
+        gradwire.set_num_threads(count)
+        seen.add(layer(x).detach().numpy().tobytes())
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("activations", ["float32", "int8"])
+@pytest.mark.parametrize("rows", [3, 17])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_nan_goes_through_as_in_any_layer(rows, activations, bad):
+    layer, x = linear(activations=activations), some(rows, IN)
+    x[1, 5] = bad
+    y = layer(x)
+    assert not y[1].isfinite().any()
+    assert y[[0, 2]].isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(0, IN), (2, 0, IN)])
+def test_no_rows_give_no_rows(shape):
+    layer = linear()
+    x = torch.empty(shape, requires_grad=True)
+    y = layer(x)
+    assert y.shape == (*shape[:-1], OUT)
+    y.sum().backward()
+    assert x.grad.shape == shape
+    assert torch.equal(layer.bias.grad, torch.zeros(OUT))
+
+
+@pytest.mark.parametrize("rows", [3, 17])
+def test_x_may_lie_in_memory_in_any_way(rows):
+    layer = linear()
+    x = some(IN, rows).T
+    wide = some(rows, 2 * IN)[:, ::2]
+    for each in (x, wide, some(1, IN).expand(rows, IN)):
+        assert not each.is_contiguous()
+        assert torch.equal(layer(each), layer(each.contiguous()))
+
+
+def test_dimensions_before_the_last_stay():
+    layer, x = linear(), some(2, 3, 5, IN)
+    assert layer(x).shape == (2, 3, 5, OUT)
+    assert torch.equal(layer(x).view(-1, OUT), layer(x.view(-1, IN)))
+    assert layer(x[0, 0, 0]).shape == (OUT,)
+    assert error_of(layer(x[0, 0, 0]), layer(x)[0, 0, 0].double()) < 1e-5
+
+
+# What a layer refuses.
+
+
+def test_integers_are_a_type_error():
+    with pytest.raises(TypeError, match=r"must have dtype .* got torch\.int64"):
+        linear()(torch.ones(2, IN, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("shape", [(2, IN + 1), (IN, 2), (), (0,)])
+def test_another_width_is_a_value_error(shape):
+    with pytest.raises(ValueError, match=rf"\(\.\.\., {IN}\), got"):
+        linear()(torch.ones(shape))
+
+
+def test_x_on_another_device_is_a_value_error():
+    with pytest.raises(ValueError, match="x is on meta and the packed weights are on cpu"):
+        linear()(torch.ones(2, IN, device="meta"))
+
+
+def test_a_weight_of_other_dimensions_is_a_value_error():
+    values = pack(np.ones((2, 3, 16), np.float32), quantize.Affine(4, 16))
+    with pytest.raises(ValueError, match="2 dimensions"):
+        PackedLinear(values)
+    with pytest.raises(ValueError, match="2 dimensions"):
+        PackedEmbedding(values)
+
+
+def test_a_bias_of_another_shape_is_a_value_error():
+    with pytest.raises(ValueError, match=rf"bias must have shape \({OUT},\), got \(3,\)"):
+        PackedLinear(packed(), torch.ones(3))
+
+
+# Gradients.
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_gradients_of_x_and_bias_are_those_of_a_dense_layer(rows):
+    layer = linear()
+    dense = dense_of(layer)
+    ours, theirs = (some(rows, IN).requires_grad_() for _ in range(2))
+    pull = some(rows, OUT, seed=2)
+    (layer(ours) * pull).sum().backward()
+    (dense(theirs) * pull).sum().backward()
+    assert error_of(ours.grad, theirs.grad.double()) < 1e-5
+    torch.testing.assert_close(layer.bias.grad, dense.bias.grad)
+
+
+@pytest.mark.parametrize("rows", [3, 17])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_of_16_bits_are_close_to_those_of_float32(rows, dtype):
+    layer, x = PackedLinear(packed()), some(rows, IN, dtype=dtype).requires_grad_()
+    pull = some(rows, OUT, dtype=dtype, seed=2)
+    (layer(x) * pull).sum().backward()
+    assert x.grad.dtype is dtype
+    assert error_of(x.grad, pull.double() @ layer.weight.double()) < 4 * torch.finfo(dtype).eps
+
+
+def test_gradients_are_what_differences_say():
+    layer = PackedLinear(packed(4, 16, block=16))
+    x = some(2, 16).double().requires_grad_()
+    assert torch.autograd.gradcheck(layer, (x,))
+    assert torch.autograd.gradgradcheck(layer, (x,))
+
+
+def test_int8_activations_give_gradients_of_the_weights_as_they_are():
+    layer, x = linear(activations="int8"), some(3, IN).requires_grad_()
+    layer(x).sum().backward()
+    assert error_of(x.grad, torch.ones(3, OUT).double() @ layer.weight.double()) < 1e-5
+
+
+def test_nothing_is_kept_for_backward_where_nothing_asks_for_it():
+    layer = PackedLinear(packed())
+    assert not layer(some(3, IN)).requires_grad
+    with torch.no_grad():
+        assert not linear()(some(3, IN).requires_grad_()).requires_grad
+
+
+def test_the_weight_has_no_gradient():
+    layer = linear()
+    layer(some(3, IN).requires_grad_()).sum().backward()
+    assert not layer.weight.requires_grad
+    assert layer.weight.grad is None
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        torch.autograd.grad(layer(some(3, IN)).sum(), layer.weight)
+
+
+# What code expects of a module.
+
+
+def test_the_weight_is_decoded_in_the_dtype_of_the_module():
+    layer = linear()
+    assert isinstance(layer, nn.Linear)
+    assert (layer.in_features, layer.out_features) == (IN, OUT)
+    assert torch.equal(layer.weight, torch.from_numpy(packed().unpack()))
+    assert torch.equal(layer.bfloat16().weight, linear().weight.bfloat16())
+
+
+def test_writing_to_a_decoded_weight_leaves_the_layer_as_it_is():
+    layer, x = linear(), some(3, IN)
+    y = layer(x)
+    layer.weight.zero_()
+    assert torch.equal(layer(x), y)
+
+
+@pytest.mark.parametrize("make", [linear, lambda: PackedEmbedding(packed())])
+def test_a_value_for_the_weight_is_a_type_error(make):
+    module = make()
+    before = module.weight
+    for value in (torch.zeros(OUT, IN), nn.Parameter(torch.zeros(OUT, IN)), None):
+        with pytest.raises(TypeError, match="packed"):
+            module.weight = value
+    with pytest.raises(TypeError, match="packed"):
+        module.reset_parameters()
+    assert torch.equal(module.weight, before)
+
+
+def test_printing_a_module_tells_its_bits():
+    assert "bits=4, block=32" in repr(linear())
+    assert f"in_features={IN}" in repr(linear())
+    assert "bits=4, block=32" in repr(PackedEmbedding(packed()))
+
+
+def test_packed_weights_are_no_parameters():
+    model = nn.Sequential(PackedEmbedding(packed()), linear())
+    assert [name for name, _ in model.named_parameters()] == ["1.bias"]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=1.0)
+    before = [model[0].weight, model[1].weight, model[1].bias.detach().clone()]
+    model(torch.arange(3)).sum().backward()
+    optimizer.step()
+    assert torch.equal(model[0].weight, before[0])
+    assert torch.equal(model[1].weight, before[1])
+    assert not torch.equal(model[1].bias, before[2])
+
+
+def test_converting_a_module_leaves_the_bytes_as_they_are():
+    layer, x = PackedLinear(packed(), torch.ones(OUT)), some(3, IN)
+    y = layer(x)
+    bytes_before = layer.packed.frame
+    for convert in (nn.Module.half, nn.Module.bfloat16, nn.Module.double, nn.Module.float):
+        convert(layer)
+        assert layer.packed.frame is bytes_before
+        assert layer.weight.dtype is layer.bias.dtype
+    assert torch.equal(layer(x), y)
+    assert layer.to(torch.float16).weight.dtype is torch.float16
+    assert layer.half()(x.half()).dtype is torch.float16
+
+
+def test_a_module_can_move_to_another_device_and_back():
+    layer, x = PackedLinear(packed()), some(3, IN)
+    y = layer(x)
+    layer.to("meta")
+    assert layer.weight.is_meta
+    assert layer(x.to("meta")).shape == (3, OUT)
+    assert torch.equal(layer.to("cpu")(x), y)
+
+
+def test_moving_a_copy_leaves_the_original_where_it_is():
+    layer, x = PackedLinear(packed()), some(3, IN)
+    copy.deepcopy(layer).to("meta")
+    assert layer(x).is_cpu
+
+
+def test_a_deep_copy_shares_the_bytes_and_not_the_bias():
+    layer, x = linear(), some(3, IN)
+    copied = copy.deepcopy(layer)
+    assert copied._packed.frame.data_ptr() == layer._packed.frame.data_ptr()
+    assert torch.equal(copied(x), layer(x))
+    nn.init.zeros_(copied.bias)
+    assert layer.bias.any()
+
+
+def pickled(module: nn.Module) -> nn.Module:
+    return pickle.loads(pickle.dumps(module))
+
+
+def saved(module: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("through", [pickled, saved, copy.copy, copy.deepcopy])
+def test_copies_compute_the_same(through):
+    model = nn.Sequential(PackedEmbedding(packed(), padding_idx=2), linear(activations="int8"))
+    copied, x = through(model.half()), torch.arange(9).view(3, 3)
+    assert torch.equal(copied(x), model(x))
+    assert copied[0].padding_idx == 2
+    assert copied[1].activations == "int8"
+    assert copied[1].weight.dtype is torch.float16
+
+
+def test_a_state_dict_holds_bytes_and_loads():
+    layer, other = linear(), PackedLinear(packed(bits=8), torch.zeros(OUT))
+    state = layer.state_dict()
+    assert list(state) == ["weight", "bias"]
+    assert state["weight"].dtype is torch.uint8
+    assert state["weight"].numpy().tobytes() == bytes(layer.packed.frame)
+    other.load_state_dict(state)
+    x = some(3, IN)
+    assert torch.equal(other(x), layer(x))
+    assert other.packed.bits == 4
+
+
+def test_a_state_dict_of_further_bits_loads():
+    values = np.random.default_rng(0).normal(size=(8, 32)).astype(np.float32)
+    nested = PackedLinear(pack(values, quantize.Affine(4, 32, "range"), more=(4,)))
+    assert list(nested.state_dict()) == ["weight", "weight.more.0"]
+    other = PackedLinear(pack(0 * values, quantize.Affine(2, 32)))
+    other.load_state_dict(nested.state_dict())
+    assert torch.equal(other.weight, nested.weight)
+    assert (other.packed.first_bits, other.packed.bits) == (4, 8)
+    other.load_state_dict(PackedLinear(pack(values, quantize.Affine(2, 32))).state_dict())
+    assert other.packed.bits == 2
+
+
+def test_a_loaded_state_dict_is_a_copy():
+    layer, other = linear(), linear()
+    state = layer.state_dict()
+    own = {name: each.clone() for name, each in state.items()}
+    other.load_state_dict(own)
+    own["weight"].zero_()
+    assert torch.equal(other.weight, layer.weight)
+
+
+def dense_weight(state: dict[str, torch.Tensor]) -> None:
+    state["weight"] = torch.zeros(OUT, IN)
+
+
+def no_weight(state: dict[str, torch.Tensor]) -> None:
+    del state["weight"]
+
+
+def flipped(state: dict[str, torch.Tensor]) -> None:
+    state["weight"] = state["weight"].clone()
+    state["weight"][-1] ^= 1
+
+
+def short(state: dict[str, torch.Tensor]) -> None:
+    state["weight"] = state["weight"][:20]
+
+
+def other_shape(state: dict[str, torch.Tensor]) -> None:
+    state["weight"] = PackedLinear(packed(OUT, 64)).state_dict()["weight"]
+
+
+@pytest.mark.parametrize("spoil", [dense_weight, no_weight, flipped, short, other_shape])
+def test_a_state_dict_of_something_else_is_refused_and_changes_no_weight(spoil):
+    layer = linear()
+    before, state = layer.weight, linear(8).state_dict()
+    spoil(state)
+    with pytest.raises(RuntimeError, match="weight"):
+        layer.load_state_dict(state)
+    assert torch.equal(layer.weight, before)
+
+
+def test_a_dense_layer_refuses_the_state_dict_of_a_packed_one():
+    with pytest.raises(RuntimeError, match="size mismatch for weight"):
+        nn.Linear(IN, OUT).load_state_dict(linear().state_dict())
+
+
+def test_a_state_dict_without_the_weight_loads_where_that_is_allowed():
+    layer = linear()
+    before = layer.weight
+    missing, unexpected = layer.load_state_dict({"bias": torch.zeros(OUT)}, strict=False)
+    assert not unexpected
+    assert torch.equal(layer.weight, before)
+    assert not layer.bias.any()
+    assert missing in ([], ["weight"])
+
+
+def test_autocast_multiplies_in_its_dtype():
+    layer, x = linear(), some(3, IN)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)
+        long = layer(some(40, IN))
+        double = layer(x.double())
+    assert y.dtype is long.dtype is torch.bfloat16
+    assert double.dtype is torch.float64
+    assert torch.equal(y, layer(x.bfloat16()))
+
+
+# Embeddings.
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (0,)])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_an_embedding_decodes_the_rows_it_looks_up(shape, bits, dtype):
+    module = PackedEmbedding(packed(bits=bits))
+    indices = torch.randint(OUT, shape, generator=torch.Generator().manual_seed(3)).to(dtype)
+    rows = module(indices)
+    assert rows.shape == (*shape, IN)
+    assert torch.equal(rows, module.weight[indices.long()])
+
+
+def test_an_embedding_takes_indices_in_any_order_of_memory():
+    module, indices = PackedEmbedding(packed()), torch.arange(12).view(3, 4).T
+    assert torch.equal(module(indices), module.weight[indices])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_embedding_gives_the_dtype_of_the_module(dtype):
+    module = PackedEmbedding(packed()).to(dtype)
+    rows = module(torch.arange(3))
+    assert rows.dtype is dtype
+    assert torch.equal(rows, module.weight[:3])
+
+
+def test_an_embedding_keeps_its_padding_index():
+    plain = nn.Embedding(OUT, IN, padding_idx=-1)
+    weights.pack(plain, {"*": quantize.Affine(4, 32)})
+    assert isinstance(plain, PackedEmbedding)
+    assert plain.padding_idx == OUT - 1
+    assert f"padding_idx={OUT - 1}" in repr(plain)
+    assert not plain(torch.tensor([OUT - 1])).any()
+
+
+@pytest.mark.parametrize("index", [-1, OUT, 2**40])
+def test_an_index_beyond_the_rows_is_an_index_error(index):
+    with pytest.raises(IndexError, match=str(index)):
+        PackedEmbedding(packed())(torch.tensor([0, index]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.uint8])
+def test_indices_of_another_dtype_are_a_type_error(dtype):
+    with pytest.raises(TypeError, match="indices must have dtype"):
+        PackedEmbedding(packed())(torch.ones(3, dtype=dtype))
+
+
+def test_indices_on_another_device_are_a_value_error():
+    with pytest.raises(ValueError, match="indices are on meta"):
+        PackedEmbedding(packed())(torch.arange(3, device="meta"))
+
+
+# Graphs.
+
+
+def model_for_graphs() -> nn.Module:
+    return nn.Sequential(PackedEmbedding(packed()), linear(), nn.ReLU())
+
+
+@pytest.mark.parametrize("rows", [3, 40])
+def test_a_packed_model_compiles_to_one_graph(rows):
+    torch._dynamo.reset()
+    model, x = model_for_graphs(), torch.arange(rows)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    y = compiled(x)
+    assert torch.equal(y, model(x))
+    y.sum().backward()
+    ours, model[1].bias.grad = model[1].bias.grad, None
+    model(x).sum().backward()
+    assert torch.equal(ours, model[1].bias.grad)
+
+
+def test_a_compiled_layer_takes_any_number_of_rows():
+    torch._dynamo.reset()
+    layer = linear()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+    for rows in (2, 16, 17, 50):
+        assert torch.equal(compiled(some(rows, IN)), layer(some(rows, IN)))
+
+
+def test_a_packed_model_is_exported_with_its_operators():
+    model, x = model_for_graphs(), torch.arange(5)
+    rows = torch.export.Dim("rows", min=2, max=100)
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: rows},))
+    called = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert {"gradwire.packed_rows.default", "gradwire.packed_linear.default"} <= called
+    for count in (5, 30):
+        given = torch.arange(count)
+        assert torch.equal(program.module()(given), model(given))
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+def test_operators_keep_what_they_promise_to_torch(rows):
+    layer = PackedLinear(packed())
+    held, operators = layer._packed, torch.ops.gradwire
+    of = (OUT, IN, list(held.grid))
+    for kind in ("float32", "int8"):
+        x = some(rows, IN).requires_grad_()
+        torch.library.opcheck(operators.packed_linear, (x, held.frame, *of, kind))
+    x = some(rows, OUT).requires_grad_()
+    torch.library.opcheck(operators.packed_matmul, (x, held.frame, *of))
+    for indices in (None, torch.arange(rows)):
+        for dtype in (torch.float32, torch.bfloat16):
+            torch.library.opcheck(operators.packed_rows, (held.frame, indices, *of, dtype))
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_what_other_devices_decode_is_what_the_core_decodes(bits):
+    layer = PackedLinear(packed(bits=bits))
+    other = weights.modules.ops.decoded(
+        layer._packed.frame, OUT, IN, layer._packed.grid, torch.float32
+    )
+    assert torch.equal(other, layer.weight)
+
+
+# Backends.
+
+
+def test_the_backend_of_a_device_is_told():
+    assert weights.backend("cpu").name == "cpu"
+    assert weights.backend("cuda:1").name == "decode"
+    assert "cuda" in weights.backend(torch.device("cuda")).reason
+    with pytest.raises(ValueError, match="meta"):
+        weights.backend("meta")
