@@ -132,6 +132,9 @@ def test_a_file_may_be_packed_in_its_place(source, target):
     assert run("pack", source, target) == 0
     assert run("pack", source, source) == 0
     assert source.read_bytes() == target.read_bytes()
+    assert run("unpack", source, source) == 0
+    assert run("unpack", target, target) == 0
+    assert source.read_bytes() == target.read_bytes()
 
 
 @pytest.mark.parametrize("command", ["pack", "unpack", "inspect"])

@@ -56,11 +56,13 @@ def unpacked(data: bytes, bits: int, count: int) -> np.ndarray:
     stream = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
     assert stream.size == -(-count * bits // 8) * 8
     places = stream[: count * bits].reshape(count, bits).astype(np.int64)
-    return (places << np.arange(bits)).sum(1)
+    codes: np.ndarray = (places << np.arange(bits)).sum(1)
+    return codes
 
 
 def values(step, base, codes, block: int, exponent: int) -> np.ndarray:
     """Steps and bases of float32 and codes as values, each operation rounded to float32."""
     unit = np.ldexp(np.float32(1), -exponent)
     which = np.arange(codes.size) // block
-    return (base * unit)[which] + (step * unit)[which] * codes.astype(np.float32)
+    found: np.ndarray = (base * unit)[which] + (step * unit)[which] * codes.astype(np.float32)
+    return found

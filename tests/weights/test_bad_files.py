@@ -37,8 +37,9 @@ def content(path) -> dict[str, np.ndarray]:
     with weights.open(path) as file:
         found = {}
         for name, tensor in file.items():
-            is_packed = isinstance(tensor, weights.Packed)
-            found[name] = tensor.unpack() if is_packed else np.array(tensor)
+            found[name] = (
+                tensor.unpack() if isinstance(tensor, weights.Packed) else np.array(tensor)
+            )
         return found
 
 

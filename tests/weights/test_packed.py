@@ -87,7 +87,7 @@ def test_strides_do_not_matter(matrix, view):
         np.full((4, 64), 0.3, np.float32),
         np.full((4, 64), -7.0, np.float32),
         np.full((4, 64), 1e-42, np.float32),  # subnormal
-        np.float32([2.5]),
+        np.array([2.5], np.float32),
         np.array(2.5, np.float32),
         np.array(-0.0, np.float32),
     ],
