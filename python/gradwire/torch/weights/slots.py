@@ -49,6 +49,12 @@ class Slot:
         return torch.device("cpu") if tensor.is_meta else tensor.device
 
     @property
+    def nbytes(self) -> int:
+        """As it is held."""
+        dense = isinstance(self.value, torch.Tensor)
+        return int(self.value.nbytes if dense else self.value.packed.nbytes)
+
+    @property
     def reads_packed(self) -> bool:
         """Whether all modules that hold the tensor can read it packed."""
         return isinstance(self.value, PackedWeight) or all(
