@@ -200,6 +200,15 @@ def test_a_bias_of_another_shape_is_a_value_error():
         PackedLinear(packed(), torch.ones(3))
 
 
+def test_other_activations_are_a_value_error():
+    with pytest.raises(ValueError, match="activations must be"):
+        linear(activations="int4")
+    layer = linear()
+    layer.activations = "int4"
+    with pytest.raises(ValueError, match="activations must be"):
+        layer(some(3, IN))
+
+
 # Gradients.
 
 

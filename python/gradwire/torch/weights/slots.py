@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradwire.errors import CorruptFileError, CorruptFrameError
 from gradwire.torch.weights.modules import Activations, PackedModule, convert, takes_packed
 from gradwire.torch.weights.weight import Packed, PackedWeight
 
@@ -121,7 +122,7 @@ def put(found: Mapping[Slot, Packed], activations: Activations = "float32") -> N
 
     Whatever can fail comes before anything is changed.
     """
-    made = {slot: PackedWeight(packed, slot.device) for slot, packed in found.items()}
+    made = {slot: _held(slot, packed) for slot, packed in found.items()}
     values = {
         slot: weight.decoded(slot.dtype) for slot, weight in made.items() if not slot.reads_packed
     }
@@ -132,3 +133,10 @@ def put(found: Mapping[Slot, Packed], activations: Activations = "float32") -> N
         else:
             for module, _ in slot.owners:
                 convert(module, weight, activations)
+
+
+def _held(slot: Slot, packed: Packed) -> PackedWeight:
+    try:
+        return PackedWeight(packed, slot.device)
+    except CorruptFrameError as error:  # of further codes, which nobody read before
+        raise CorruptFileError(str(error), slot.name) from None
