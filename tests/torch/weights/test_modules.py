@@ -45,7 +45,7 @@ def some(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 1) -> torc
 
 
 def error_of(y: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((y.detach().double() - wanted).norm() / wanted.norm())
+    return ((y.double() - wanted).norm() / wanted.norm()).item()
 
 
 @pytest.fixture
@@ -200,6 +200,15 @@ def test_a_bias_of_another_shape_is_a_value_error():
         PackedLinear(packed(), torch.ones(3))
 
 
+def test_other_activations_are_a_value_error():
+    with pytest.raises(ValueError, match="activations must be"):
+        linear(activations="int4")
+    layer = linear()
+    layer.activations = "int4"
+    with pytest.raises(ValueError, match="activations must be"):
+        layer(some(3, IN))
+
+
 # Gradients.
 
 
@@ -321,7 +330,9 @@ def test_a_module_can_move_to_another_device_and_back():
     layer.to("meta")
     assert layer.weight.is_meta
     assert layer(x.to("meta")).shape == (3, OUT)
-    assert torch.equal(layer.to("cpu")(x), y)
+    with pytest.raises(NotImplementedError, match="meta"):  # as in any layer
+        layer.to("cpu")
+    assert torch.equal(layer.to_empty(device="cpu")(x), y)
 
 
 def test_moving_a_copy_leaves_the_original_where_it_is():

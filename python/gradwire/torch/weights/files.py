@@ -3,13 +3,13 @@
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import ml_dtypes
 import torch
 from torch import nn
 
-from gradwire import weights
+from gradwire import _validate, weights
 from gradwire.torch.weights.modules import Activations
 from gradwire.torch.weights.slots import Slot, put, slots_of
 from gradwire.torch.weights.weight import Packed, PackedWeight, name_of
@@ -104,10 +104,11 @@ def load(
         A packed tensor is corrupt; the message names it.
     ValueError
         The file and the model differ, in names, shapes or dtypes: all differences are listed. No
-        tensor holds so many bits.
+        tensor holds so many bits, or one with further bits does not. ``activations`` is another.
     OSError
         The file cannot be read.
     """
+    _validate.choice("activations", activations, get_args(Activations))
     inner = getattr(model, "_orig_mod", model)
     slots = slots_of(inner)
     with weights.open(path) as file:
@@ -131,7 +132,17 @@ def load(
 
 
 def _kept(packed: Mapping[Slot, Packed], bits: int) -> dict[Slot, Packed]:
-    return {slot: each.keep(bits) if each.more else each for slot, each in packed.items()}
+    """Return tensors in fewer bits: those without further ones in what they have."""
+    held = sorted({n for each in packed.values() for n in (each.first_bits, each.bits)})
+    if isinstance(bits, bool) or bits not in held:
+        raise ValueError(f"bits must be of {held}, which the file holds, got {bits!r}")
+    kept = {}
+    for slot, each in packed.items():
+        try:
+            kept[slot] = each.keep(bits) if each.more else each
+        except ValueError as error:
+            raise ValueError(f"{slot.name!r}: {error}") from None
+    return kept
 
 
 def _unknown(file: Mapping[str, Any], slots: list[Slot]) -> Iterator[str]:

@@ -1,11 +1,12 @@
 """Linear layers and embeddings that keep their weights packed."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 
+from gradwire import _validate
 from gradwire.torch.weights import ops as ops  # registers the operators
 from gradwire.torch.weights.weight import Packed, PackedWeight, parse
 
@@ -126,6 +127,7 @@ class PackedLinear(PackedModule, nn.Linear):  # type: ignore[override]  # its we
         activations: Activations = "float32",
     ) -> None:
         nn.Module.__init__(self)
+        _validate.choice("activations", activations, get_args(Activations))
         if len(packed.shape) != 2:
             raise ValueError(f"a linear layer has a weight of 2 dimensions, got {packed.shape}")
         self.out_features, self.in_features = packed.shape

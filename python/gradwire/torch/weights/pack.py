@@ -82,11 +82,10 @@ def pack(
         if how is not None and _is_packable(slot, min_ndim)
     ]
     rows = tuple(_row(slot, packed) for slot, packed in made)
-    put(dict(made))
     left = [slot for slot in every if slot not in dict(made)]
-    return PackReport(
-        rows, tuple(slot.name for slot in left), sum(slot.value.nbytes for slot in left)
-    )
+    report = PackReport(rows, tuple(slot.name for slot in left), sum(slot.nbytes for slot in left))
+    put(dict(made))
+    return report
 
 
 def _check(rules: object) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradwire.errors import CorruptFileError, CorruptFrameError
 from gradwire.torch.weights.modules import Activations, PackedModule, convert, takes_packed
 from gradwire.torch.weights.weight import Packed, PackedWeight
 
@@ -47,6 +48,12 @@ class Slot:
         """Where the values are, or are to be: on the CPU for those on meta."""
         tensor = self.value if isinstance(self.value, torch.Tensor) else self.value.frame
         return torch.device("cpu") if tensor.is_meta else tensor.device
+
+    @property
+    def nbytes(self) -> int:
+        """As it is held."""
+        dense = isinstance(self.value, torch.Tensor)
+        return int(self.value.nbytes if dense else self.value.packed.nbytes)
 
     @property
     def reads_packed(self) -> bool:
@@ -115,7 +122,7 @@ def put(found: Mapping[Slot, Packed], activations: Activations = "float32") -> N
 
     Whatever can fail comes before anything is changed.
     """
-    made = {slot: PackedWeight(packed, slot.device) for slot, packed in found.items()}
+    made = {slot: _held(slot, packed) for slot, packed in found.items()}
     values = {
         slot: weight.decoded(slot.dtype) for slot, weight in made.items() if not slot.reads_packed
     }
@@ -126,3 +133,10 @@ def put(found: Mapping[Slot, Packed], activations: Activations = "float32") -> N
         else:
             for module, _ in slot.owners:
                 convert(module, weight, activations)
+
+
+def _held(slot: Slot, packed: Packed) -> PackedWeight:
+    try:
+        return PackedWeight(packed, slot.device)
+    except CorruptFrameError as error:  # of further codes, which nobody read before
+        raise CorruptFileError(str(error), slot.name) from None

@@ -1,0 +1,444 @@
+"""Models in files: saved from packed bytes, loaded all or not at all."""
+
+import copy
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import gradwire
+from gradwire import quantize
+from gradwire.errors import CorruptFileError
+from gradwire.torch import weights
+from gradwire.torch.weights import PackedEmbedding, PackedLinear
+
+FOUR, EIGHT = quantize.Affine(4, 32), quantize.Affine(8, 32)
+ALL = {"*": FOUR}
+NESTED = {"*": quantize.Affine(4, 32, "range")}
+
+
+class Model(nn.Module):
+    """Something of everything: packed, decoded, tied, dense and a buffer."""
+
+    def __init__(self, seed: int = 1) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embed = nn.Embedding(50, 32)
+        self.convolution = nn.Conv1d(32, 32, 3, padding=1)
+        self.norm = nn.BatchNorm1d(32)
+        self.hidden = nn.Linear(32, 32)
+        self.head = nn.Linear(32, 50, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("scratch", torch.zeros(3), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.convolution(self.embed(x).transpose(1, 2)))
+        return self.head(self.hidden(y.transpose(1, 2)))
+
+
+X = torch.arange(12).view(2, 6)
+
+
+def packed_model(rules=ALL, more=()) -> Model:
+    model = Model(0).eval()
+    weights.pack(model, rules, more)
+    return model
+
+
+def snapshot(model: nn.Module) -> tuple[object, ...]:
+    """Everything that loading could change."""
+    state = model.state_dict()
+    values = [
+        None if each.is_meta else each.contiguous().reshape(-1).view(torch.uint8).tolist()
+        for each in state.values()
+    ]
+    return list(state), values, [type(each) for each in model.modules()]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.safetensors"
+
+
+def flip(path: Path, name: str, at: int = -1) -> None:
+    """Flip a bit of a tensor's bytes."""
+    data = bytearray(path.read_bytes())
+    length = int.from_bytes(data[:8], "little")
+    begin, end = json.loads(data[8 : 8 + length])[name]["data_offsets"]
+    data[8 + length + (begin + at if at >= 0 else end + at)] ^= 1
+    path.write_bytes(data)
+
+
+# Round trips.
+
+
+def test_a_loaded_model_gives_the_same_results(path):
+    model = packed_model()
+    weights.save(model, path)
+    loaded = Model()
+    assert weights.load(path, loaded) is loaded
+    assert isinstance(loaded.hidden, PackedLinear)
+    assert isinstance(loaded.embed, PackedEmbedding)
+    assert type(loaded.convolution) is nn.Conv1d
+    assert torch.equal(loaded.eval()(X), model(X))
+    assert snapshot(loaded) == snapshot(model)
+
+
+def test_saving_what_was_loaded_gives_the_same_file(path, tmp_path):
+    weights.save(packed_model(), path)
+    weights.save(weights.load(path, Model()), tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == path.read_bytes()
+
+
+def test_packed_weights_lie_in_the_pages_of_the_file(path):
+    weights.save(packed_model(), path)
+    loaded = weights.load(path, Model())
+    with gradwire.weights.open(path) as file:
+        assert isinstance(loaded.hidden.packed.frame.obj, type(file["hidden.weight"].frame.obj))
+    path.unlink()  # the pages stay
+    assert torch.equal(loaded.hidden.weight, packed_model().hidden.weight)
+
+
+def test_training_what_was_loaded_leaves_the_file_as_it_is(path):
+    weights.save(packed_model(), path)
+    before = path.read_bytes()
+    loaded = weights.load(path, Model())
+    optimizer = torch.optim.SGD(loaded.parameters(), lr=1.0)
+    loaded(X).sum().backward()
+    optimizer.step()
+    assert path.read_bytes() == before
+
+
+def test_tied_weights_are_written_once_and_tied_when_they_are_loaded(path):
+    weights.save(packed_model(), path)
+    with gradwire.weights.open(path) as file:
+        assert "embed.weight" in file
+        assert "head.weight" not in file
+    loaded = weights.load(path, Model())
+    assert loaded.embed._packed is loaded.head._packed
+
+
+def test_a_file_may_have_both_names_of_tied_weights_if_they_agree(path):
+    tensor = torch.randn(50, 32)
+    model = nn.ModuleDict({"a": nn.Linear(32, 50, bias=False), "b": nn.Linear(32, 50, bias=False)})
+    model["b"].weight = model["a"].weight
+    save_file({"a.weight": tensor, "b.weight": tensor.clone()}, path)
+    weights.load(path, model)
+    assert torch.equal(model["a"].weight, tensor)
+    assert model["a"].weight is model["b"].weight
+    save_file({"a.weight": tensor, "b.weight": tensor + 1}, path)
+    with pytest.raises(ValueError, match=r"'a\.weight' and 'b\.weight' are tied in the model"):
+        weights.load(path, model)
+
+
+def test_a_plain_file_loads_dense(path):
+    model = Model(0)
+    state = {name: each for name, each in model.state_dict().items() if name != "head.weight"}
+    save_file(state, path)
+    loaded = weights.load(path, Model())
+    assert snapshot(loaded) == snapshot(model)
+    assert loaded.head.weight is loaded.embed.weight
+
+
+def test_a_file_without_packed_tensors_is_a_plain_one(path):
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).bfloat16()
+    weights.save(model, path)
+    for name, each in load_file(path).items():
+        assert torch.equal(each, model.state_dict()[name])
+    loaded = weights.load(path, nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).bfloat16())
+    assert snapshot(loaded) == snapshot(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_models_of_16_bits_come_back(path, dtype):
+    model = Model(0).to(dtype).eval()
+    weights.pack(model, ALL)
+    weights.save(model, path)
+    loaded = weights.load(path, Model().to(dtype)).eval()
+    assert loaded(X).dtype is dtype
+    assert torch.equal(loaded(X), model(X))
+
+
+def test_a_converted_model_is_saved_in_its_dtype(path):
+    model = packed_model().half()
+    weights.save(model, path)
+    assert torch.equal(weights.load(path, Model().half()).hidden.weight, model.hidden.weight)
+
+
+def test_a_model_on_meta_gets_the_values_of_the_file(path):
+    model = packed_model()
+    weights.save(model, path)
+    with torch.device("meta"):
+        loaded = Model()
+    loaded.scratch = torch.zeros(3)  # never saved
+    weights.load(path, loaded)
+    assert not any(each.is_meta for each in loaded.state_dict().values())
+    assert torch.equal(loaded.eval()(X), model(X))
+    assert isinstance(loaded.hidden.bias, nn.Parameter)
+
+
+def test_a_buffer_on_meta_that_no_file_has_is_listed(path):
+    weights.save(packed_model(), path)
+    with torch.device("meta"):
+        loaded = Model()
+    with pytest.raises(ValueError, match="'scratch' is on meta and never saved"):
+        weights.load(path, loaded)
+    assert loaded.hidden.weight.is_meta
+
+
+def test_a_packed_model_takes_another_file(path):
+    weights.save(packed_model({"*": EIGHT}), path)
+    model = packed_model({"*": quantize.Affine(2, 32)})
+    weights.load(path, model)
+    assert model.hidden.packed.bits == model.embed.packed.bits == 8
+    assert torch.equal(model(X), packed_model({"*": EIGHT})(X))
+
+
+def test_activations_are_those_that_are_asked_for(path):
+    weights.save(packed_model(), path)
+    assert weights.load(path, Model(), activations="int8").hidden.activations == "int8"
+    assert weights.load(path, Model()).hidden.activations == "float32"
+
+
+def test_a_compiled_model_is_saved_and_loaded_by_the_names_of_the_one_within(path):
+    model = packed_model()
+    weights.save(torch.compile(model), path)
+    loaded = Model()
+    weights.load(path, torch.compile(loaded))
+    assert snapshot(loaded) == snapshot(model)
+
+
+# Convolutions, and other weights that are decoded.
+
+
+def test_a_decoded_weight_is_saved_as_its_packed_bytes(path):
+    weights.save(packed_model(), path)
+    with gradwire.weights.open(path) as file:
+        assert isinstance(file["convolution.weight"], gradwire.weights.Packed)
+        assert file["convolution.weight"].bits == 4
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_decoded_weight_that_was_changed_is_saved_dense(path, copied):
+    model = packed_model()
+    if copied:
+        model = copy.deepcopy(model)
+    with torch.no_grad():
+        model.convolution.weight[0, 0, 0] += 1
+    weights.save(model, path)
+    with gradwire.weights.open(path) as file:
+        assert isinstance(file["convolution.weight"], np.ndarray)
+        assert isinstance(file["hidden.weight"], gradwire.weights.Packed)
+    assert torch.equal(weights.load(path, Model()).convolution.weight, model.convolution.weight)
+
+
+def test_a_copy_of_a_decoded_weight_is_saved_packed(path):
+    weights.save(copy.deepcopy(packed_model()), path)
+    with gradwire.weights.open(path) as file:
+        assert isinstance(file["convolution.weight"], gradwire.weights.Packed)
+
+
+# Further bits.
+
+
+def test_the_first_bits_of_a_file_are_what_packing_at_them_gives(path):
+    weights.save(packed_model(NESTED, more=(4,)), path)
+    four = weights.load(path, Model(), bits=4)
+    alone = packed_model(NESTED)
+    assert bytes(four.hidden.packed.frame) == bytes(alone.hidden.packed.frame)
+    assert torch.equal(four.convolution.weight, alone.convolution.weight)
+    assert torch.equal(four.eval()(X), alone(X))
+
+
+def test_all_bits_are_loaded_where_nothing_else_is_asked(path):
+    model = packed_model(NESTED, more=(4,))
+    weights.save(model, path)
+    loaded = weights.load(path, Model())
+    assert loaded.hidden.packed.bits == 8
+    assert torch.equal(loaded.hidden.weight, model.hidden.weight)
+    assert snapshot(loaded) == snapshot(model)
+
+
+@pytest.mark.parametrize("name", ["hidden.weight", "embed.weight", "convolution.weight"])
+def test_the_first_bits_load_although_further_ones_are_corrupt(path, name):
+    weights.save(packed_model(NESTED, more=(4,)), path)
+    flip(path, f"{name}.more.0")
+    model = Model()
+    before = snapshot(model)
+    with pytest.raises(CorruptFileError, match=f"'{name}'.* further codes"):
+        weights.load(path, model)
+    assert snapshot(model) == before
+    weights.load(path, model, bits=4)
+    assert torch.equal(model.eval()(X), packed_model(NESTED)(X))
+
+
+@pytest.mark.parametrize("bits", [0, 2, 5, 9, True, 4.5])
+def test_bits_that_no_tensor_holds_change_nothing(path, bits):
+    weights.save(packed_model(NESTED, more=(4,)), path)
+    model = Model()
+    before = snapshot(model)
+    with pytest.raises(ValueError, match=r"bits must be of \[4, 8\], which the file holds"):
+        weights.load(path, model, bits=bits)
+    assert snapshot(model) == before
+
+
+def test_bits_that_no_tensor_of_a_file_holds_are_an_error_without_further_ones_too(path):
+    weights.save(packed_model(), path)
+    with pytest.raises(ValueError, match=r"bits must be of \[4\], which the file holds"):
+        weights.load(path, Model(), bits=3)
+
+
+def test_tensors_without_further_bits_are_loaded_as_they_are(path):
+    model = Model(0)
+    weights.pack(model, {"hidden.*": EIGHT})
+    weights.pack(model, {"hidden.*": None, **NESTED}, more=(4,))
+    weights.save(model, path)
+    loaded = weights.load(path, Model(), bits=4)
+    assert (loaded.hidden.packed.bits, loaded.embed.packed.bits) == (8, 4)
+
+
+def test_a_tensor_whose_further_bits_are_other_ones_is_named(path):
+    model = Model(0)
+    weights.pack(model, {"hidden.*": quantize.Affine(2, 32, "range")}, more=(1,))
+    weights.pack(model, {"hidden.*": None, **NESTED}, more=(4,))
+    weights.save(model, path)
+    with pytest.raises(ValueError, match=r"'hidden\.weight': bits must be 2 and 3"):
+        weights.load(path, Model(), bits=4)
+
+
+# What is refused, and leaves the model as it is.
+
+
+def test_all_differences_are_listed_and_nothing_is_changed(path):
+    weights.save(packed_model(), path)
+    model = Model()
+    model.hidden = nn.Linear(32, 33)
+    model.norm = nn.BatchNorm1d(32).half()
+    model.more = nn.Linear(2, 2)
+    del model.convolution
+    before = snapshot(model)
+    with pytest.raises(ValueError, match="does not fit the model, which is as before") as caught:
+        weights.load(path, model)
+    for text in (
+        "'convolution.weight' is in the file only",
+        "'convolution.bias' is in the file only",
+        "'more.weight' is in the model only",
+        "'hidden.weight' has shape (33, 32) in the model, and (32, 32) in the file",
+        "'hidden.bias' has shape (33,) in the model, and (32,) in the file",
+        "'norm.weight' is float16 in the model, and float32 in the file",
+    ):
+        assert text in str(caught.value)
+    assert snapshot(model) == before
+
+
+def test_a_long_list_of_differences_is_cut(path):
+    save_file({f"w{i}": torch.zeros(1) for i in range(30)}, path)
+    with pytest.raises(ValueError, match=r"and 12 more$"):
+        weights.load(path, nn.Linear(2, 2))
+
+
+def test_a_packed_model_refuses_dense_weights(path):
+    weights.save(Model(0), path)
+    model = packed_model()
+    before = snapshot(model)
+    with pytest.raises(ValueError, match=r"'hidden\.weight' is packed in the model, and dense"):
+        weights.load(path, model)
+    assert snapshot(model) == before
+
+
+@pytest.mark.parametrize("name", ["hidden.weight", "embed.weight", "convolution.weight"])
+@pytest.mark.parametrize("at", [0, 20, 50, 60, -1])
+def test_a_corrupt_tensor_is_named_and_nothing_is_changed(path, name, at):
+    weights.save(packed_model(), path)
+    flip(path, name, at)
+    model = Model()
+    before = snapshot(model)
+    with pytest.raises(CorruptFileError, match=name):
+        weights.load(path, model)
+    assert snapshot(model) == before
+
+
+def test_a_file_that_is_not_there_is_an_os_error(path):
+    with pytest.raises(FileNotFoundError):
+        weights.load(path, Model())
+
+
+def test_other_activations_change_nothing(path):
+    weights.save(packed_model(), path)
+    model = Model()
+    before = snapshot(model)
+    with pytest.raises(ValueError, match="activations"):
+        weights.load(path, model, activations="int4")
+    assert snapshot(model) == before
+
+
+class WithExtraState(nn.Module):
+    def get_extra_state(self) -> int:
+        return 1
+
+
+def sparse() -> nn.Module:
+    model = nn.Linear(4, 4)
+    model.weight = nn.Parameter(torch.eye(4).to_sparse())
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "text"),
+    [
+        (nn.Linear(4, 4, device="meta"), ValueError, "'weight' is on meta"),
+        (nn.Sequential(WithExtraState()), TypeError, "'0' has extra state"),
+        (sparse(), TypeError, "'weight' must be dense"),
+    ],
+    ids=["meta", "extra state", "sparse"],
+)
+def test_what_no_file_holds_leaves_the_old_file(path, model, kind, text):
+    path.write_bytes(b"before")
+    with pytest.raises(kind, match=text):
+        weights.save(model, path)
+    assert path.read_bytes() == b"before"
+    assert list(path.parent.iterdir()) == [path]
+
+
+# Models of transformers.
+
+
+def gpt2(seed: int) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(seed)
+    config = transformers.GPT2Config(
+        vocab_size=64, n_positions=32, n_embd=32, n_layer=1, n_head=2,
+        bos_token_id=0, eos_token_id=63,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def llama(seed: int) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=32, bos_token_id=0, eos_token_id=63,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("language_model", [gpt2, llama])
+def test_a_language_model_generates_from_packed_weights(language_model, path):
+    model, words = language_model(0), torch.tensor([[1, 2, 3]])
+    report = weights.pack(model, ALL)
+    assert {row.held for row in report.tensors} & {"linear", "embedding"}
+    weights.save(model, path)
+    loaded = weights.load(path, language_model(1))
+    with torch.no_grad():
+        assert torch.equal(loaded(words).logits, model(words).logits)
+        ours, theirs = (
+            each.generate(words, max_new_tokens=5, do_sample=False, pad_token_id=0)
+            for each in (loaded, model)
+        )
+    assert torch.equal(ours, theirs)
+    assert ours.shape[1] > 3

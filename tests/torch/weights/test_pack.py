@@ -1,0 +1,481 @@
+"""Packing a model in memory: rules, reports, what is refused, and models of others."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+import gradwire.torch.ddp
+from gradwire import quantize
+from gradwire.errors import NonFiniteError
+from gradwire.torch import weights
+from gradwire.torch.weights import PackedEmbedding, PackedLinear
+
+FOUR, EIGHT = quantize.Affine(4, 32), quantize.Affine(8, 32)
+ALL = {"*": FOUR}
+
+
+class Tied(nn.Module):
+    """A model of words whose last layer has the weight of its first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 32)
+        self.norm = nn.LayerNorm(32)
+        self.head = nn.Linear(32, 50, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.embed(x)))
+
+
+def make() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Embedding(20, 32), nn.Linear(32, 64), nn.LayerNorm(64), nn.Linear(64, 10)
+    )
+
+
+def make_convolution() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 4))
+
+
+def bytes_of(model: nn.Module) -> dict[str, bytes]:
+    state = model.state_dict()
+    return {
+        name: each.contiguous().view(torch.uint8).numpy().tobytes() for name, each in state.items()
+    }
+
+
+def unchanged(model: nn.Module, before: dict[str, bytes]) -> bool:
+    kinds = (PackedLinear, PackedEmbedding)
+    return bytes_of(model) == before and not any(
+        isinstance(each, kinds) for each in model.modules()
+    )
+
+
+# What is packed.
+
+
+def test_linear_layers_and_embeddings_become_packed_ones_with_the_decoded_values():
+    model = make()
+    dense = copy.deepcopy(model)
+    weights.pack(model, ALL)
+    assert [type(each) for each in model] == [
+        PackedEmbedding, PackedLinear, nn.LayerNorm, PackedLinear,
+    ]  # fmt: skip
+    for i in (0, 1, 3):
+        packed = gradwire.weights.pack(dense[i].weight.detach().numpy(), FOUR)
+        assert torch.equal(model[i].weight, torch.from_numpy(packed.unpack()))
+        with torch.no_grad():
+            dense[i].weight.copy_(model[i].weight)
+    x = torch.arange(20)
+    torch.testing.assert_close(model(x), dense(x))
+
+
+def test_the_first_rule_that_matches_counts():
+    model = make()
+    weights.pack(model, {"1.*": EIGHT, "3.weight": None, "[13].*": quantize.Affine(2), "*": FOUR})
+    assert model[1].packed.bits == 8
+    assert type(model[3]) is nn.Linear
+    assert model[0].packed.bits == 4
+
+
+def test_none_leaves_a_weight_and_so_does_no_rule():
+    model = make()
+    report = weights.pack(model, {"0.weight": None, "1.weight": FOUR})
+    assert [type(model[i]) for i in (0, 1, 3)] == [nn.Embedding, PackedLinear, nn.Linear]
+    assert {"0.weight", "3.weight"} <= set(report.left)
+
+
+def test_what_has_one_dimension_is_left_unless_it_is_asked_for():
+    model = make()
+    weights.pack(model, ALL)
+    assert model[1].bias.unique().numel() > 16
+    model = make()
+    report = weights.pack(model, ALL, min_ndim=1)
+    assert not report.left
+    assert model[1].bias.unique().numel() <= 32  # two blocks of 16 codes
+    assert isinstance(model[1].bias, nn.Parameter)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Conv1d(4, 8, 4),
+        nn.ConvTranspose2d(4, 8, 4),
+        nn.LSTM(16, 16),
+        nn.Bilinear(4, 4, 4),
+        nn.MultiheadAttention(16, 2),
+        nn.Embedding(8, 16, max_norm=1.0),
+        nn.EmbeddingBag(8, 16),
+        type("OwnLinear", (nn.Linear,), {})(16, 16),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_other_modules_hold_decoded_values(module):
+    module = copy.deepcopy(module)
+    kind, before = type(module), copy.deepcopy(module).state_dict()
+    report = weights.pack(module, ALL)
+    assert type(module) is kind
+    for row in report.tensors:
+        if row.held == "linear":  # one within
+            continue
+        assert row.held == "decoded"
+        packed = gradwire.weights.pack(before[row.name].numpy(), FOUR)
+        assert np.array_equal(module.state_dict()[row.name].numpy(), packed.unpack())
+
+
+def test_integers_booleans_and_buffers_are_left():
+    model = nn.Module()
+    model.counts = nn.Parameter(torch.arange(64).view(2, 32), requires_grad=False)
+    model.mask = nn.Parameter(torch.ones(2, 32, dtype=torch.bool), requires_grad=False)
+    model.values = nn.Parameter(torch.randn(2, 32))
+    model.register_buffer("buffer", torch.randn(2, 32))
+    before = model.buffer.clone()
+    report = weights.pack(model, ALL)
+    assert [row.name for row in report.tensors] == ["values"]
+    assert report.left == ("counts", "mask")
+    assert torch.equal(model.buffer, before)
+
+
+def test_tied_weights_are_packed_once_and_stay_tied():
+    model = Tied()
+    report = weights.pack(model, {"head*": EIGHT, "*": FOUR})
+    assert [row.name for row in report.tensors] == ["embed.weight"]
+    assert model.embed.packed is model.head.packed
+    assert model.embed.packed.bits == 8
+    assert not [
+        name for name, _ in model.named_parameters() if "weight" in name and "norm" not in name
+    ]
+    copied = copy.deepcopy(model)
+    assert copied.embed._packed is copied.head._packed is not model.embed._packed
+
+
+def test_a_weight_that_is_tied_to_something_else_is_decoded_and_stays_tied():
+    model = nn.Module()
+    model.linear, model.own = nn.Linear(32, 8), nn.Module()
+    model.own.matrix = model.linear.weight
+    (row,) = weights.pack(model, ALL).tensors
+    assert row.held == "decoded"
+    assert model.own.matrix is model.linear.weight
+    assert type(model.linear) is nn.Linear
+
+
+def test_hooks_bias_and_mode_stay():
+    model, seen = make(), []
+    model[1].register_forward_hook(lambda *_: seen.append(1))
+    bias = model[1].bias
+    weights.pack(model.eval(), ALL)
+    model(torch.arange(3))
+    assert seen == [1]
+    assert model[1].bias is bias
+    assert not model[1].training
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_of_16_bits_are_packed_and_decoded_in_their_dtype(dtype):
+    layer = nn.Linear(32, 8).to(dtype)
+    wide = layer.weight.detach().float().numpy()
+    weights.pack(layer, ALL)
+    assert layer.weight.dtype is dtype
+    assert layer.packed.dtype == str(dtype).removeprefix("torch.")
+    decoded = gradwire.weights.pack(wide, FOUR).unpack()
+    assert torch.equal(layer.weight, torch.from_numpy(decoded).to(dtype))
+
+
+def test_float64_is_rounded_and_that_is_said():
+    layer = nn.Linear(32, 8).double()
+    wide = layer.weight.detach().numpy().astype(np.float32)
+    with pytest.warns(UserWarning, match="'weight' is float64, and is rounded to float32"):
+        weights.pack(layer, ALL)
+    assert layer.weight.dtype is torch.float64
+    assert np.array_equal(layer.weight.float().numpy(), gradwire.weights.pack(wide, FOUR).unpack())
+
+
+def test_a_weight_may_lie_in_memory_in_any_way():
+    layer = nn.Linear(32, 48)
+    plain = copy.deepcopy(layer)
+    layer.weight = nn.Parameter(layer.weight.detach().T.contiguous().T)
+    assert not layer.weight.is_contiguous()
+    weights.pack(layer, ALL)
+    weights.pack(plain, ALL)
+    assert torch.equal(layer.weight, plain.weight)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.5, 1e-40, -3e35])
+def test_weights_of_one_value_decode_to_it(value):
+    layer = nn.Linear(32, 8)
+    nn.init.constant_(layer.weight, value)
+    weights.pack(layer, ALL)
+    torch.testing.assert_close(layer.weight, torch.full((8, 32), value), rtol=1e-3, atol=1e-38)
+
+
+def test_a_compiled_model_is_packed_by_the_names_of_the_one_within():
+    model = make()
+    report = weights.pack(torch.compile(model), {"1.weight": FOUR})
+    assert [row.name for row in report.tensors] == ["1.weight"]
+    assert type(model[1]) is PackedLinear
+
+
+def test_packing_at_more_bits_later_takes_what_was_left():
+    model = make()
+    weights.pack(model, {"0.weight": FOUR})
+    held = model[0].packed.nbytes
+    report = weights.pack(model, {"0.weight": None, "*": EIGHT})
+    assert "0.weight" in report.left
+    assert report.left_nbytes == held + sum(each.nbytes for each in model.parameters())
+    assert [model[i].packed.bits for i in (0, 1, 3)] == [4, 8, 8]
+
+
+# The report.
+
+
+def test_the_report_has_names_shapes_bits_bytes_and_errors():
+    model = make()
+    dense = copy.deepcopy(model)
+    report = weights.pack(model, {"1.weight": EIGHT, "0.weight": FOUR})
+    embedding, linear = report.tensors
+    assert (embedding.name, embedding.shape, embedding.bits) == ("0.weight", (20, 32), 4)
+    assert (linear.name, linear.held, embedding.held) == ("1.weight", "linear", "embedding")
+    assert linear.dense_nbytes == 4 * 32 * 64
+    assert linear.nbytes == model[1].packed.nbytes
+    for i, row in enumerate(report.tensors):
+        lost = model[i].weight - dense[i].weight
+        assert row.error == pytest.approx((lost.norm() / dense[i].weight.norm()).item(), rel=1e-3)
+    assert report.dense_nbytes == sum(each.nbytes for each in dense.parameters())
+    left = sum(each.nbytes for each in model.parameters())
+    assert report.nbytes == left + linear.nbytes + embedding.nbytes
+    entries = 32 * (20 + 64)
+    assert report.bits_per_weight == pytest.approx(8 * (linear.nbytes + embedding.nbytes) / entries)
+
+
+def test_the_report_prints_as_a_table():
+    *rows, last = str(weights.pack(make(), ALL)).splitlines()
+    assert [row.split()[0] for row in rows] == ["name", "0.weight", "1.weight", "3.weight"]
+    assert last.startswith("packed 3 of 7 tensors: ")
+    assert "bits a weight; mean error" in last
+    assert str(weights.pack(make(), {"*": None})).startswith("packed 0 of 7 tensors")
+
+
+# What is refused, and leaves the model as it is.
+
+
+def test_a_rule_that_names_nothing_is_an_error():
+    model = make()
+    before = bytes_of(model)
+    with pytest.raises(ValueError, match=r"'haed\*'; there are '0.weight'"):
+        weights.pack(model, {"*": FOUR, "haed*": EIGHT})
+    assert unchanged(model, before)
+
+
+@pytest.mark.parametrize(
+    "rules", [FOUR, None, [("*", FOUR)], {"*": 4}, {"*": quantize.Float16()}, {1: FOUR}],
+    ids=["quantizer", "none", "list", "bits", "other", "key"],
+)  # fmt: skip
+def test_rules_of_other_types_are_a_type_error(rules):
+    model = make()
+    before = bytes_of(model)
+    with pytest.raises(TypeError, match=r"rules|names"):
+        weights.pack(model, rules)
+    assert unchanged(model, before)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["0.weight", "3.weight"])
+def test_a_weight_that_is_not_finite_is_named_and_changes_nothing(name, value):
+    model = make()
+    with torch.no_grad():
+        model.get_parameter(name)[1, 2] = value
+    before = bytes_of(model)
+    with pytest.raises(NonFiniteError, match=name):
+        weights.pack(model, ALL)
+    assert unchanged(model, before)
+
+
+def test_a_weight_on_meta_has_no_values_to_pack():
+    model = make()
+    model[3] = nn.Linear(64, 10, device="meta")
+    with pytest.raises(ValueError, match=r"'3\.weight' is on meta"):
+        weights.pack(model, ALL)
+    assert type(model[1]) is nn.Linear
+
+
+def test_a_sparse_weight_is_a_type_error():
+    model = make()
+    model[3].weight = nn.Parameter(torch.eye(10, 64).to_sparse())
+    with pytest.raises(TypeError, match=r"'3\.weight' must be dense, got layout torch.sparse_coo"):
+        weights.pack(model, ALL)
+    assert type(model[1]) is nn.Linear
+
+
+def test_a_weight_of_a_class_of_its_own_is_a_type_error():
+    class Own(torch.Tensor):
+        pass
+
+    model = make()
+    model[3].weight = nn.Parameter(torch.randn(10, 64).as_subclass(Own))
+    with pytest.raises(TypeError, match=r"'3\.weight' is a Own"):
+        weights.pack(model, ALL)
+    assert type(model[1]) is nn.Linear
+
+
+@pytest.mark.parametrize("make", [make, make_convolution])
+def test_what_is_packed_already_is_named(make):
+    model = make()
+    weights.pack(model, {"0.weight": FOUR})
+    before = bytes_of(model)
+    with pytest.raises(ValueError, match=r"'0\.weight' is packed already: give it None"):
+        weights.pack(model, ALL)
+    assert bytes_of(model) == before
+
+
+def test_a_decoded_weight_that_was_changed_can_be_packed_again():
+    model = make_convolution()
+    weights.pack(model, {"0.weight": FOUR})
+    with torch.no_grad():
+        model[0].weight.mul_(3)
+    assert len(weights.pack(model, {"0.weight": EIGHT}).tensors) == 1
+
+
+def test_rows_that_no_block_divides_are_named():
+    model = make()
+    model[3] = nn.Linear(67, 10)
+    before = bytes_of(model)
+    with pytest.raises(ValueError, match=r"'3\.weight' has rows of 67, which no block"):
+        weights.pack(model, ALL)
+    assert unchanged(model, before)
+
+
+def test_a_weight_of_no_entries_is_named():
+    model = nn.Sequential(nn.Linear(32, 4), nn.Linear(4, 4))
+    model[1].weight = nn.Parameter(torch.empty(0, 4))
+    before = bytes_of(model)
+    with pytest.raises(ValueError, match=r"'1\.weight' must have 1 to"):
+        weights.pack(model, ALL)
+    assert unchanged(model, before)
+
+
+@pytest.mark.parametrize("more", [(5,), (0,), (True,), (1, 1), 4])
+def test_further_bits_that_do_not_fit_change_nothing(more):
+    model = make()
+    before = bytes_of(model)
+    with pytest.raises(ValueError, match=r"bits|more"):
+        weights.pack(model, {"*": quantize.Affine(4, 32, "range")}, more=more)
+    assert unchanged(model, before)
+
+
+def test_further_bits_of_another_fit_change_nothing():
+    model = make()
+    before = bytes_of(model)
+    with pytest.raises(ValueError, match='fit="range"'):
+        weights.pack(model, {"*": quantize.Affine(4, 32, "zero")}, more=(4,))
+    assert unchanged(model, before)
+
+
+@pytest.mark.parametrize("min_ndim", [-1, 1.5, True])
+def test_min_ndim_is_a_number(min_ndim):
+    with pytest.raises((TypeError, ValueError), match="min_ndim"):
+        weights.pack(make(), ALL, min_ndim=min_ndim)
+
+
+# Training.
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def losses(model: nn.Module, parameters: list[nn.Parameter]) -> list[float]:
+    x = torch.arange(20)
+    optimizer = torch.optim.AdamW(parameters, lr=0.05)
+    every = []
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), x % 10)
+        loss.backward()
+        optimizer.step()
+        every.append(loss.item())
+    return every
+
+
+def test_optimizers_see_no_packed_weight():
+    model = make()
+    weights.pack(model, ALL)
+    names = [name for name, _ in model.named_parameters()]
+    assert names == ["1.bias", "2.weight", "2.bias", "3.bias"]
+    before = [model[i].weight for i in (0, 1, 3)]
+    every = losses(model, list(model.parameters()))
+    assert every[-1] < every[0]
+    assert all(torch.equal(model[i].weight, w) for i, w in zip((0, 1, 3), before, strict=True))
+
+
+def test_adapters_train_beside_packed_weights():
+    class Adapted(nn.Module):
+        def __init__(self, base: nn.Module) -> None:
+            super().__init__()
+            self.base = base
+            self.down = nn.Linear(base.in_features, 2, bias=False)
+            self.up = nn.Linear(2, base.out_features, bias=False)
+            nn.init.zeros_(self.up.weight)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.base(x) + self.up(self.down(x))
+
+    model = make()
+    weights.pack(model, ALL)
+    for each in model.parameters():
+        each.requires_grad_(False)
+    model[1] = Adapted(model[1])
+    own = [each for each in model.parameters() if each.requires_grad]
+    assert len(own) == 2
+    every = losses(model, own)
+    assert every[-1] < 0.9 * every[0]
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_ddp_trains_the_biases_of_a_packed_model():
+    model = make()
+    weights.pack(model, ALL)
+    alone = copy.deepcopy(model)
+    wrapped = DistributedDataParallel(model)
+    assert losses(wrapped, list(wrapped.parameters())) == losses(alone, list(alone.parameters()))
+
+
+@pytest.mark.filterwarnings("ignore:There is one rank")
+@pytest.mark.usefixtures("one_rank")
+def test_compressed_gradients_of_a_packed_model_are_exchanged():
+    model = make()
+    weights.pack(model, ALL)
+    wrapped = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    gradwire.torch.ddp.attach(wrapped, gradwire.topk(0.5), optimizer=optimizer)
+    x = torch.arange(20)
+    every = []
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(wrapped(x), x % 10)
+        loss.backward()
+        optimizer.step()
+        every.append(loss.item())
+    assert every[-1] < every[0]
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_wrapped_model_is_a_type_error():
+    model = make()
+    before = bytes_of(model)
+    wrapped = DistributedDataParallel(model)
+    for each in (wrapped, nn.Sequential(wrapped)):
+        with pytest.raises(TypeError, match="not wrapped: pack it, then wrap it"):
+            weights.pack(each, ALL)
+    assert unchanged(model, before)
