@@ -13,10 +13,10 @@ SOURCE = Path(__file__).parent.parent / "python"
 
 LAYERS = [
     {"_native"},
-    {"_files", "_lazy", "_mistakes", "_orthonormal", "_part", "_validate", "errors"},
+    {"_files", "_lazy", "_mistakes", "_orthonormal", "_part", "_rules", "_validate", "errors"},
     {"sparsify", "quantize", "memory", "exchange", "extension"},
     {"_outside", "_plugins", "_codec", "frame", "state"},
-    {"presets", "report", "schedule"},
+    {"presets", "report", "schedule", "weights"},
     {"cost"},
     {"_auto"},
     {""},  # the package itself
@@ -32,7 +32,7 @@ TORCH = [
     {"ops", "optim", "tensors", "transport"},
     {"checkpoint", "cost", "engine", "exchange"},
     {"auto"},
-    {"collective", "ddp", "fsdp", "horovod"},
+    {"collective", "ddp", "fsdp", "horovod", "weights"},
     {"diloco", "lightning"},
     {"accelerate"},
     {"transformers"},
@@ -41,7 +41,7 @@ TORCH = [
 """Names below ``gradwire.torch``, in the same way."""
 
 LAZY = {
-    "gradwire": {"gradwire.torch"},
+    "gradwire": {"gradwire.torch", "gradwire.weights"},
     "gradwire.torch": {
         "gradwire.torch.accelerate",
         "gradwire.torch.collective",
@@ -53,6 +53,7 @@ LAZY = {
         "gradwire.torch.lightning",
         "gradwire.torch.optim",
         "gradwire.torch.transformers",
+        "gradwire.torch.weights",
     },
 }
 """What a package offers and imports when it is asked for: PEP 562, for optional dependencies."""

@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gradwire.torch.weights
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 import gradwire
+import gradwire.torch.weights
 from benches.compare.timing import Tick, interleave, timed
 from benches.harness import pages
 from benches.harness.pages import span
@@ -176,7 +176,9 @@ def _file(matrix: Tensor, tick: Tick) -> Found:
 
         def read() -> None:
             with weights.open(path) as file:
-                file["1"].unpack()
+                tensor = file["1"]
+                assert isinstance(tensor, weights.Packed)
+                tensor.unpack()
 
         works = {"open": lambda _: opened(), "read": lambda _: read()}
         _, timings = interleave(works, packed.unpack, ROUNDS, tick, warm_up=1, clock=timed)

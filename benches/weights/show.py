@@ -14,7 +14,7 @@ from benches.harness import pages, results
 from gradwire.cli.theme import STYLE, save
 
 from . import clips, kernel
-from .plan import BITS, BLOCKS, FITS, FLOAT, NESTED, USUAL, Fit, Setting
+from .plan import BITS, BLOCKS, FITS, FLOAT, GRID, NESTED, USUAL, Fit, Setting
 
 Document = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -188,7 +188,7 @@ def _panel(axes: Any, found: Mapping[Setting, Row]) -> None:
         rows = [
             row
             for each, row in found.items()
-            if each == Setting(each.bits, fit, each.block) and row["loss"] <= top
+            if each in GRID and each.fit == fit and row["loss"] <= top
         ]
         x, y = ([row[name] for row in rows] for name in ("bytes", "loss"))
         axes.plot(x, y, color=color, marker=marker, markersize=6, linestyle="", label=f'"{fit}"')

@@ -39,6 +39,7 @@ from gradwire.state import State
 
 if TYPE_CHECKING:
     from gradwire import torch as torch
+    from gradwire import weights as weights
 
 __all__ = [
     "Codec",
@@ -70,12 +71,12 @@ for _complaint in _native.environment_complaints():  # variables whose values ar
 
 def __getattr__(name: str) -> Any:
     # PEP 562: `gradwire.torch` without `import gradwire.torch`, and without torch until it is used.
-    if name == "torch" and not _lazy.tab_asks():
+    if name in ("torch", "weights") and not _lazy.tab_asks():
         import importlib
 
-        return importlib.import_module("gradwire.torch")
+        return importlib.import_module(f"gradwire.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "torch"]
+    return [*__all__, "torch", "weights"]

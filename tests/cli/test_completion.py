@@ -41,6 +41,17 @@ def test_bash_completes_commands_options_and_values(bash):
     assert completed(bash, "gradwire", "completion", "z") == ["zsh"]
     assert completed(bash, "gradwire", "plan", "--latency", "") == []
     assert completed(bash, "gradwire", "inspect", "") == []  # bash itself takes files then
+    assert completed(bash, "gradwire", "pack", "--fit", "s") == ["squares", "sawb"]
+
+
+@pytest.mark.parametrize("command", ["pack", "unpack"])
+def test_two_files_in_a_row_are_completed(command, bash, capsys):
+    assert f"{command}:*) :; return ;;" in bash  # `:` leaves it to bash, which takes files
+    assert main(["completion", "zsh"]) == 0
+    zsh = capsys.readouterr().out.partition(f"    {command})\n")[2].partition(";;")[0]
+    assert "'1:a " in zsh
+    assert "'2:the " in zsh
+    assert zsh.count(":_files'") == 2
 
 
 def test_names_of_other_packages_run_nothing(capsys, monkeypatch):

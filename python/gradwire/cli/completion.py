@@ -5,6 +5,7 @@ The script has all words in it: nothing is run when Tab is pressed.
 
 import argparse
 import importlib
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -71,7 +72,7 @@ def _argument(action: argparse.Action) -> Argument:
         action.nargs != 0,
         plain,
         bool(plain) and metavar.endswith(",..."),
-        metavar in ("FILE", "PAGE"),
+        metavar in ("FILE", "PAGE", "IN", "OUT"),
     )
 
 
@@ -137,14 +138,18 @@ def _zsh(commands: Commands) -> Iterator[str]:
     yield "  case $command in"
     for name, arguments in commands.items():
         yield f"    {name})"
-        specs = " \\\n        ".join(spec for each in arguments for spec in _zsh_specs(each))
+        several = sum(not each.flags for each in arguments) > 1
+        places = map(str, itertools.count(1)) if several else itertools.repeat("*")
+        specs = " \\\n        ".join(
+            spec for each in arguments for spec in _zsh_specs(each, places)
+        )
         yield f"      _arguments -s \\\n        {specs} ;;"
     yield "  esac"
     yield "}"
     yield "compdef _gradwire gradwire"
 
 
-def _zsh_specs(argument: Argument) -> Iterator[str]:
+def _zsh_specs(argument: Argument, places: Iterator[str]) -> Iterator[str]:
     """Return the specifications of an argument for zsh's ``_arguments``."""
     action = "_files" if argument.file else f"({' '.join(argument.words)})"
     if argument.listed:
@@ -153,7 +158,7 @@ def _zsh_specs(argument: Argument) -> Iterator[str]:
         action = " "
     text = re.sub(r"([\[\]:\\])", r"\\\1", argument.help)
     if not argument.flags:
-        yield shlex.quote(f"*:{text}:{action}")
+        yield shlex.quote(f"{next(places)}:{text}:{action}")
     for flag in argument.flags:
         value = f"{'=' if flag.startswith('--') else ''}[{text}]:value:{action}"
         yield shlex.quote(f"{flag}{value if argument.takes else f'[{text}]'}")

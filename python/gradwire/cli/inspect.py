@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import importlib
 import io
 import json
 import math
@@ -21,11 +22,11 @@ def main(argv: Sequence[str]) -> int:
     options = make_parser().parse_args(argv)
     try:
         if options.file.endswith(".safetensors"):
-            # Here, because a frame takes neither the module nor what it needs.
-            from gradwire.cli.pack import described, listed
-
-            tensors = described(options.file)
-            print(json.dumps(tensors, indent=2) if options.json else listed(options.file, tensors))
+            # A frame takes neither the module nor what it needs.
+            files = importlib.import_module("gradwire.cli.pack")
+            tensors = files.described(options.file)
+            text = json.dumps(tensors, indent=2)
+            print(text if options.json else files.listed(options.file, tensors))
             return 0
         report = _report(_read_frame(options.file))
     except OSError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradwire import weights
 from gradwire.cli.terminal import ProgressLine
-from gradwire.errors import GradwireError
+from gradwire.errors import CorruptFileError, GradwireError
 from gradwire.quantize import Affine
 
 LEAST = 4096  # entries of a tensor that is packed without a rule of its own
@@ -135,7 +135,10 @@ def described(path: str) -> list[dict[str, Any]]:
 def _row(name: str, tensor: weights.file.Tensor) -> dict[str, Any]:
     row: dict[str, Any] = {"name": name, "shape": list(tensor.shape), "dtype": str(tensor.dtype)}
     if isinstance(tensor, weights.Packed):
-        tensor.joined()  # checks further codes
+        try:
+            tensor.joined()  # checks further codes
+        except GradwireError as error:
+            raise CorruptFileError(str(error), name) from None
         row |= {"bits": tensor.bits, "block": tensor.block, "error": tensor.error()}
     return row | {"nbytes": tensor.nbytes}
 

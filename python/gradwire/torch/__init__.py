@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gradwire.torch import lightning as lightning
     from gradwire.torch import optim as optim
     from gradwire.torch import transformers as transformers
+    from gradwire.torch import weights as weights
     from gradwire.torch.collective import Reducer as Reducer
     from gradwire.torch.collective import all_reduce as all_reduce
 
@@ -70,6 +71,7 @@ _MODULES = (
     "lightning",
     "optim",
     "transformers",
+    "weights",
 )
 _FUNCTIONS = ("Reducer", "all_reduce")  # of `collective`
 

@@ -12,10 +12,10 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-import gradwire
 from gradwire import _files
 from gradwire._validate import MAX_NUMEL
 from gradwire.errors import CorruptFileError, GradwireError
+from gradwire.frame import Frame
 from gradwire.weights.packed import DTYPES, Packed
 
 KEY = "gradwire"
@@ -93,6 +93,8 @@ def save(
             table[name] = _described(tensor)
             nbytes = memoryview(tensor.frame).nbytes
             add(name, _PACKED, (nbytes,), nbytes)
+            if name + _MORE in tensors:
+                raise ValueError(f"the name {name + _MORE!r} is taken")
             if tensor.further is not None:
                 nbytes = memoryview(tensor.further).nbytes
                 add(name + _MORE, _PACKED, (nbytes,), nbytes)
@@ -208,7 +210,7 @@ class File(Mapping[str, Tensor]):
             further = self._bytes(name + _MORE) if more else None
             try:
                 packed = Packed(frame, shape, fields["dtype"], further, more, fields["error"])
-                gradwire.Frame(frame, max_numel=max(math.prod(shape), 1))
+                Frame(frame, max_numel=max(math.prod(shape), 1))
             except GradwireError as error:
                 raise CorruptFileError(str(error), name) from None
             expected = 4 + (math.prod(shape) * more + 7) // 8
@@ -269,7 +271,7 @@ class _Section:
             raise CorruptFileError("the header does not give dtype, shape and data_offsets", name)
         self.dtype, self.range = fields["dtype"], fields["data_offsets"]
         self.shape = _shape(fields["shape"], name)
-        if self.dtype not in _DTYPES:
+        if not isinstance(self.dtype, str) or self.dtype not in _DTYPES:
             raise CorruptFileError(f"its dtype {self.dtype!r} is not known", name)
         if not _are_whole(self.range) or len(self.range) != 2:
             raise CorruptFileError(f"data_offsets are {self.range!r}", name)
@@ -334,6 +336,8 @@ def _read_table(text: str | None, sections: Mapping[str, _Section]) -> dict[str,
         for each in (name, name + _MORE) if further else (name,):
             if each not in sections or sections[each].dtype != _PACKED:
                 raise CorruptFileError(f"there are no bytes named {each!r}", name)
+        if not further and getattr(sections.get(name + _MORE), "dtype", None) == _PACKED:
+            raise CorruptFileError("there are further bits that it does not announce", name)
         more = further[0] if further else 0
         table[name] = {"shape": shape, "dtype": fields["dtype"], "more": more, "error": error}
     return table

@@ -229,7 +229,8 @@ def pack(array: NDArray[Any], quantize: Affine, more: Sequence[int] = (), name: 
             f"{label} has rows of {row_of(values.shape)}, which no block of {LEAST_BLOCK} to "
             f"{quantize.block} divides; give another block, or leave it as it is"
         )
-    floats = np.ascontiguousarray(values, np.float32)
+    with np.errstate(over="ignore"):  # an infinite value is an error below
+        floats = np.ascontiguousarray(values, np.float32)
     codec = Codec(
         sparsify=All(), quantize=dataclasses.replace(quantize, block=block), memory=NoMemory()
     )

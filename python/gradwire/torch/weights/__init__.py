@@ -9,9 +9,9 @@
 See ``docs/weights.md``; `gradwire.weights` packs arrays, without torch.
 """
 
-from gradwire.torch.weights.backend import backend
 from gradwire.torch.weights.files import load, save
 from gradwire.torch.weights.modules import PackedEmbedding, PackedLinear
+from gradwire.torch.weights.ops import backend
 from gradwire.torch.weights.pack import pack
 from gradwire.torch.weights.report import PackedTensor, PackReport
 

@@ -19,6 +19,7 @@ import torch
 
 from gradwire import _native
 from gradwire.torch import ops
+from gradwire.torch.backends import BackendInUse
 
 FEW = 16
 """Rows of x that are multiplied by codes as they lie; for more, tiles of weights are decoded."""
@@ -28,6 +29,39 @@ TILE = 64
 
 _HEADER, _PROLOGUE = 48, 8
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def backend(device: torch.device | str | int) -> BackendInUse:
+    """Return what reads packed weights on a device, and why.
+
+    Parameters
+    ----------
+    device : torch.device, str or int
+        As `torch.device` takes it. The device need not be there.
+
+    Returns
+    -------
+    BackendInUse
+        Named ``"cpu"`` where packed bytes are read in place, and ``"decode"`` where each call
+        decodes them on the device, and torch multiplies.
+
+    Raises
+    ------
+    ValueError
+        Tensors of the device ``"meta"`` have no values.
+    RuntimeError
+        torch knows no such device.
+    """
+    kind = torch.device(device).type
+    if kind == "meta":
+        raise ValueError("tensors on meta have no values to multiply")
+    if kind == "cpu":
+        return BackendInUse("cpu", "packed weights are read in place")
+    return BackendInUse(
+        "decode",
+        f"gradwire has no kernel for packed weights on {kind}: each call decodes them there, and "
+        "torch multiplies",
+    )
 
 
 def _check(x: torch.Tensor, frame: torch.Tensor, width: int) -> None:
@@ -159,8 +193,8 @@ def decoded(
     bits, block, exponent = grid
     numel = rows * cols
     blocks = -(-numel // block)
-    grids, codes = 4 * blocks, -(-numel * bits // 8)
-    words, codes = torch.split(frame[_HEADER + _PROLOGUE :], [grids, codes])
+    sizes = [4 * blocks, -(-numel * bits // 8)]
+    words, codes = torch.split(frame[_HEADER + _PROLOGUE :], sizes)
     # Eight codes are so many bytes as a code has bits.
     octets = torch.nn.functional.pad(codes, (0, -len(codes) % bits)).view(-1, bits).to(torch.int32)
     octets = torch.nn.functional.pad(octets, (0, 1))  # a last code ends with its byte
@@ -171,7 +205,8 @@ def decoded(
     code = torch.stack(taken, dim=1).view(-1)[:numel].to(torch.float32)
     code = torch.nn.functional.pad(code, (0, blocks * block - numel)).view(blocks, block)
     step, base = (words.view(torch.float16).view(-1, 2).to(torch.float32) * 2.0**-exponent).T
-    return (base[:, None] + step[:, None] * code).view(-1)[:numel].view(rows, cols).to(dtype)
+    values: torch.Tensor = (base[:, None] + step[:, None] * code).view(-1)[:numel]
+    return values.view(rows, cols).to(dtype)
 
 
 def _fake_linear(

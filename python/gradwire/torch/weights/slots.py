@@ -37,11 +37,11 @@ class Slot:
     @property
     def dtype(self) -> torch.dtype:
         """Of the values."""
+        if isinstance(self.value, torch.Tensor):
+            return self.value.dtype
         ((module, _), *_) = self.owners
-        dtype: torch.dtype = (
-            self.value.dtype if isinstance(self.value, torch.Tensor) else module._dtype
-        )
-        return dtype
+        assert isinstance(module, PackedModule)
+        return module._dtype
 
     @property
     def device(self) -> torch.device:

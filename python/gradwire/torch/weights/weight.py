@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gradwire import Frame
+from gradwire.frame import Frame
 from gradwire.weights import Packed as Packed
 
 

@@ -261,19 +261,16 @@ unsafe fn all<const W: usize, const DOT: bool>(
         for m in 0..count {
             // SAFETY: the features are the caller's promise, and all runs and vectors are there.
             unsafe {
-                let four = std::array::from_fn::<_, 4, _>(|i| {
-                    let (codes, x) =
-                        (codes.as_ptr().add(at(i) * W / 8), x.as_ptr().add(m * stride + at(i)));
-                    let mut sums = vdupq_n_s32(0);
+                // No closure: it would not have the caller's features.
+                let mut four = [vdupq_n_s32(0); 4];
+                for (i, four) in four.iter_mut().enumerate() {
+                    let x = x.as_ptr().add(m * stride + at(i));
+                    let codes = codes.as_ptr().add(at(i) * W / 8);
                     for k in (0..run).step_by(LANES) {
-                        sums = add::<W, DOT>(
-                            sums,
-                            bytes::<W>(codes.add(k * W / 8)),
-                            vld1q_s8(x.add(k)),
-                        );
+                        let codes = bytes::<W>(codes.add(k * W / 8));
+                        *four = add::<W, DOT>(*four, codes, vld1q_s8(x.add(k)));
                     }
-                    sums
-                });
+                }
                 let [a, b, c, d] = four;
                 let mut out = [0; 4];
                 vst1q_s32(out.as_mut_ptr(), vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d)));

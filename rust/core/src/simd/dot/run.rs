@@ -70,7 +70,7 @@ macro_rules! for_width {
 pub(super) unsafe fn decode<V: Values>(row: Rows<'_>, skip: usize, out: &mut [f32]) {
     let Rows { codes, width, scales, block, .. } = row;
     check(row, 1, out.len());
-    assert!(skip % LANES == 0 && skip < block && V::WIDTH == LANES, "whole lanes");
+    assert!(skip.is_multiple_of(LANES) && skip < block && V::WIDTH == LANES, "whole lanes");
     assert!(scales.len() >= (skip + out.len()).div_ceil(block), "a scale for each block");
     // SAFETY: the features are the caller's promise; lengths were checked.
     unsafe { for_width!(width, decode_width::<V>(codes, scales, block, skip, out)) }
@@ -246,9 +246,9 @@ impl<'a> Task<'a> {
                     }
                     number += 1;
                 }
-                for r in 0..R {
-                    for m in 0..M {
-                        sums[r][m].restore::<W>().store(lanes(r, m).add(part));
+                for (r, sums) in sums.iter().enumerate() {
+                    for (m, sum) in sums.iter().enumerate() {
+                        sum.restore::<W>().store(lanes(r, m).add(part));
                     }
                 }
             }

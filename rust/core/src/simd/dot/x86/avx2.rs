@@ -311,7 +311,8 @@ mod tests {
             return;
         }
         let codes: Vec<u8> = (0..=255).collect();
-        for (i, unit) in (0..2048).zip([1.0, 1e-3, 1e-36, 1e-44, 3e30].into_iter().cycle()) {
+        let units = [0, 20, 126, 149, 227].map(|down| libm::ldexpf(1.0, 100 - down));
+        for (i, unit) in (0..2048).zip(units.into_iter().cycle()) {
             let number = |bits: u16| f32::from(bits % 2048) * unit;
             let scales = [[number(i), number(i.wrapping_mul(977)) - number(1024)]; 4];
             for width in [2, 4, 8] {

@@ -1,0 +1,236 @@
+"""`gradwire pack`, `gradwire unpack`, and `gradwire inspect` of their files."""
+
+import json
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from gradwire import weights
+from gradwire.cli import main
+from gradwire.quantize import Affine
+
+
+@pytest.fixture(scope="module")
+def model():
+    random = np.random.default_rng(5)
+    return {
+        "embed.weight": random.normal(size=(64, 128)).astype(np.float32),
+        "layers.0.weight": random.normal(size=(128, 64)).astype(ml_dtypes.bfloat16),
+        "layers.0.norm.weight": np.ones(8192, np.float32),
+        "head.weight": random.normal(size=(96, 64)).astype(np.float32),
+        "odd.weight": random.normal(size=(64, 127)).astype(np.float32),
+        "few.weight": random.normal(size=(8, 64)).astype(np.float32),
+        "ids": np.arange(8192).reshape(64, 128),
+        "none.weight": np.zeros((0, 8), np.float32),
+    }
+
+
+@pytest.fixture
+def source(model, tmp_path):
+    path = tmp_path / "model.safetensors"
+    weights.save(path, model, {"format": "pt"})
+    return path
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "small.safetensors"
+
+
+def run(*arguments) -> int:
+    return main([str(each) for each in arguments])
+
+
+def test_matrices_are_packed_and_the_rest_is_copied(model, source, target, capsys):
+    assert run("pack", source, target) == 0
+    before = sum(array.nbytes for array in model.values())
+    after = before - 4 * (64 * 128 + 96 * 64) - 2 * 128 * 64
+    after += 3 * 56 + (64 * 128 + 96 * 64 + 128 * 64) * 9 // 16
+    out = capsys.readouterr().out
+    assert out.startswith(
+        f"packed 3 of 8 tensors: {before / 1e6:.2f} MB -> {after / 1e6:.2f} MB, 4.56 bits a weight;"
+        " mean error 8."
+    )
+    with weights.open(target) as file:
+        assert file.metadata == {"format": "pt"}
+        assert list(file) == list(model)
+        for name, array in model.items():
+            packed = name in ("embed.weight", "layers.0.weight", "head.weight")
+            assert isinstance(file[name], weights.Packed) == packed
+            if packed:
+                expected = weights.pack(array, Affine(4, 64))
+                assert bytes(file[name].frame) == bytes(expected.frame)
+                assert file[name].dtype == array.dtype.name
+            else:
+                assert file[name].dtype == array.dtype
+                np.testing.assert_array_equal(file[name], array)
+
+
+def test_the_worst_tensor_is_named(source, target, capsys):
+    assert run("pack", source, target, "--bits", 8, "--rules", "head*=2") == 0
+    assert capsys.readouterr().out.endswith("worst head.weight\n")
+
+
+def test_the_first_rule_that_matches_counts(source, target):
+    rules = "head*=8,embed.weight=no,layers.0.norm.weight=5,*.weight=3"
+    assert run("pack", source, target, "--rules", rules, "--block", 32, "--fit", "range") == 0
+    with weights.open(target) as file:
+        bits = {name: t.bits for name, t in file.items() if isinstance(t, weights.Packed)}
+        assert bits == {"head.weight": 8, "layers.0.norm.weight": 5, "layers.0.weight": 3}
+        assert file["head.weight"].block == 32
+
+
+@pytest.mark.parametrize("rule", ["haed*=8", "HEAD*=8", "head.weight.more.0=no"])
+def test_a_rule_that_names_no_tensor_is_an_error(rule, source, target, capsys):
+    assert run("pack", source, target, "--rules", f"head*=2,{rule}") == 1
+    assert f"no tensor is named '{rule.split('=')[0]}'" in capsys.readouterr().err
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--bits", "0"], "bits must be at least 1, got 0"),
+        (["--bits", "9"], "bits must be at most 8, got 9"),
+        (["--bits", "4.5"], "invalid int value: '4.5'"),
+        (["--block", "0"], "block must be at least 1, got 0"),
+        (["--block", str(2**32)], "block must be at most"),
+        (["--more", "5"], "4 bits and 5 further ones must be 2 to 8"),
+        (["--more", "4", "--fit", "zero"], 'they need fit="range"'),
+        (["--rules", "head"], "--rules are NAME=BITS or NAME=no, got 'head'"),
+        (["--rules", "head=x"], "--rules are NAME=BITS or NAME=no, got 'head=x'"),
+        (["--rules", "head=9"], "bits must be at most 8, got 9"),
+    ],
+)
+def test_wrong_options_are_exit_code_2(options, message, source, target, capsys):
+    with pytest.raises(SystemExit) as caught:
+        run("pack", source, target, *options)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_what_is_not_finite_is_named_and_nothing_is_written(model, source, target, capsys):
+    bad = model | {"head.weight": np.full((96, 64), np.nan, np.float32)}
+    weights.save(source, bad)
+    target.write_bytes(b"old")
+    assert run("pack", source, target) == 1
+    assert "tensor 'head.weight' has 6144 non-finite" in capsys.readouterr().err
+    assert target.read_bytes() == b"old"
+
+
+def test_a_file_is_not_packed_twice(source, target, capsys):
+    assert run("pack", source, target) == 0
+    before = target.read_bytes()
+    assert run("pack", target, target) == 1
+    assert "'embed.weight' is packed already; unpack the file first" in capsys.readouterr().err
+    assert target.read_bytes() == before
+
+
+def test_a_file_may_be_packed_in_its_place(source, target):
+    assert run("pack", source, target) == 0
+    assert run("pack", source, source) == 0
+    assert source.read_bytes() == target.read_bytes()
+
+
+@pytest.mark.parametrize("command", ["pack", "unpack", "inspect"])
+@pytest.mark.parametrize("data", [None, b"", b"hello world", b"\x10" + 7 * b"\0" + b"{" * 16])
+def test_what_is_no_file_of_tensors_is_exit_code_1(command, data, source, target, capsys):
+    source.unlink()
+    if data is not None:
+        source.write_bytes(data)
+    outs = [] if command == "inspect" else [target]
+    assert run(command, source, *outs) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"gradwire {command}: ")
+    assert str(source) in err
+    assert ("No such file" if data is None else "corrupt file") in err
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("command", ["pack", "unpack"])
+def test_a_target_that_cannot_be_written_is_exit_code_1(command, source, tmp_path, capsys):
+    (tmp_path / "folder").mkdir()
+    for target in (tmp_path / "folder", tmp_path / "none" / "small"):
+        assert run(command, source, target) == 1
+        assert str(target) in capsys.readouterr().err
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "model.safetensors"]
+
+
+@pytest.mark.parametrize("dtype", [None, "float32", "float16", "bfloat16"])
+def test_unpacked_weights_are_what_the_packed_ones_decode_to(model, source, target, dtype):
+    back = target.with_name("back.safetensors")
+    assert run("pack", source, target) == 0
+    assert run("unpack", target, back, *([] if dtype is None else ["--dtype", dtype])) == 0
+    with weights.open(target) as packed, weights.open(back) as file:
+        assert file.metadata == {"format": "pt"}
+        assert list(file) == list(model)
+        for name, tensor in packed.items():
+            if isinstance(tensor, weights.Packed):
+                kind = np.dtype(getattr(ml_dtypes, dtype or tensor.dtype, dtype or tensor.dtype))
+                assert file[name].dtype == kind
+                np.testing.assert_array_equal(file[name], tensor.unpack().astype(kind))
+            else:
+                assert file[name].dtype == tensor.dtype
+                np.testing.assert_array_equal(file[name], tensor)
+
+
+def test_further_bits_can_be_left_out(model, source, target, capsys):
+    back = target.with_name("back.safetensors")
+    assert run("pack", source, target, "--more", 4) == 0
+    expected = weights.pack(model["head.weight"], Affine(4, 64, fit="range"), more=(4,))
+    for options, bits in ([], 8), (["--bits", 8], 8), (["--bits", 4], 4):
+        assert run("unpack", target, back, *options) == 0
+        with weights.open(back) as file:
+            np.testing.assert_array_equal(file["head.weight"], expected.unpack(bits=bits))
+    capsys.readouterr()
+    assert run("unpack", target, back, "--bits", 5) == 1
+    assert "'embed.weight': bits must be 4 and 8, which the tensor holds" in capsys.readouterr().err
+
+
+def test_inspect_lists_the_tensors(model, source, target, capsys):
+    assert run("pack", source, target, "--rules", "head*=8") == 0
+    capsys.readouterr()
+    assert run("inspect", target) == 0
+    head, names, *lines = capsys.readouterr().out.splitlines()
+    assert head.startswith(f"{target}: 8 tensors, 3 packed, ")
+    assert names.split() == ["tensor", "shape", "dtype", "bits", "block", "bytes", "error"]
+    assert [line.split()[0] for line in lines] == list(model)
+    (line,) = (line for line in lines if "head" in line)
+    assert line.split()[1:-1] == ["96", "x", "64", "float32", "8", "64", "6,584"]
+    assert 0 < float(line.split()[-1].removesuffix("%")) < 1
+
+
+def test_inspect_prints_json(source, target, capsys):
+    assert run("pack", source, target, "--more", 3) == 0
+    capsys.readouterr()
+    assert run("inspect", "--json", target) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    with weights.open(target) as file:
+        packed = file["embed.weight"]
+        assert rows["embed.weight"] == {
+            "name": "embed.weight",
+            "shape": [64, 128],
+            "dtype": "float32",
+            "bits": 7,
+            "block": 64,
+            "error": packed.error(),
+            "nbytes": packed.nbytes,
+        }
+    assert rows["ids"] == {"name": "ids", "shape": [64, 128], "dtype": "int64", "nbytes": 65536}
+
+
+@pytest.mark.parametrize("part", ["frame", "further"])
+def test_inspect_finds_what_is_corrupt(part, source, target, capsys):
+    assert run("pack", source, target, "--more", 4) == 0
+    with weights.open(target) as file:
+        piece = bytes(getattr(file["head.weight"], part))
+    data = bytearray(target.read_bytes())
+    data[data.index(piece) + 100] ^= 1
+    target.write_bytes(data)
+    capsys.readouterr()
+    assert run("inspect", target) == 1
+    err = capsys.readouterr().err
+    assert "checksum" in err
+    assert "head.weight" in err

@@ -1,0 +1,302 @@
+"""Files of packed weights that are wrong: each an error that says where, never other values."""
+
+import json
+import os
+import random
+
+import numpy as np
+import pytest
+
+import gradwire
+from gradwire import weights
+from gradwire.errors import CorruptFileError, CorruptFrameError
+from gradwire.memory import NoMemory
+from gradwire.quantize import Affine
+
+
+@pytest.fixture(scope="module")
+def values():
+    return np.random.default_rng(4).normal(size=(2, 16)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def packed(values):
+    return weights.pack(values, Affine(4, 16, fit="range"), more=(3,))
+
+
+@pytest.fixture(scope="module")
+def small(packed, values, tmp_path_factory):
+    """The bytes of a file: a packed tensor with further bits, and one that is not packed."""
+    path = tmp_path_factory.mktemp("small") / "small.safetensors"
+    weights.save(path, {"w": packed, "b": values[0, :3]}, {"about": "x"})
+    return path.read_bytes()
+
+
+def content(path) -> dict[str, np.ndarray]:
+    """All values of a file."""
+    with weights.open(path) as file:
+        found = {}
+        for name, tensor in file.items():
+            is_packed = isinstance(tensor, weights.Packed)
+            found[name] = tensor.unpack() if is_packed else np.array(tensor)
+        return found
+
+
+def assert_found_out(path, data, values, packed):
+    """Reading gives an error, or else what was packed as it was: only the rest has no checksum."""
+    path.write_bytes(data)
+    try:
+        found = content(path)
+    except (CorruptFileError, CorruptFrameError):
+        return
+    # A name, or the key of the metadata itself, may be another one: then the bytes are not packed.
+    if found.get("w", values).dtype == np.float32 and "w" in found:
+        assert found["w"].size == values.size
+        every, first = packed.unpack().reshape(-1), packed.unpack(bits=4).reshape(-1)
+        assert any((found["w"].reshape(-1) == known).all() for known in (every, first))
+
+
+def rewritten(data: bytes, change) -> bytes:
+    """The file as changed by a function of its header and its table of packed tensors.
+
+    A text that this returns takes the place of the table.
+    """
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    about = header["__metadata__"]
+    table = json.loads(about["gradwire"])
+    text = change(header, table)
+    about["gradwire"] = json.dumps(table) if text is None else text
+    made = json.dumps(header).encode()
+    return len(made).to_bytes(8, "little") + made + data[8 + length :]
+
+
+def test_the_header_of_the_small_file_can_be_rewritten(small, values, packed, tmp_path):
+    path = tmp_path / "same"
+    path.write_bytes(rewritten(small, lambda header, table: None))
+    found = content(path)
+    np.testing.assert_array_equal(found["w"], packed.unpack())
+    np.testing.assert_array_equal(found["b"], values[0, :3])
+
+
+def test_every_prefix_is_refused(small, tmp_path):
+    path = tmp_path / "cut"
+    for length in range(len(small)):
+        path.write_bytes(small[:length])
+        with pytest.raises(CorruptFileError):
+            weights.open(path)
+    path.write_bytes(small + b"\0")
+    with pytest.raises(CorruptFileError, match="tensors end at"):
+        weights.open(path)
+
+
+def test_every_flipped_bit_is_found_but_in_tensors_that_have_no_checksum(
+    small, values, packed, tmp_path
+):
+    path = tmp_path / "flipped"
+    for bit in range(8 * len(small)):
+        data = bytearray(small)
+        data[bit // 8] ^= 1 << bit % 8
+        assert_found_out(path, data, values, packed)
+
+
+def test_thousands_of_random_changes_are_found(small, values, packed, tmp_path):
+    """Seeded; bytes set, removed, doubled and swapped, in the header more often than elsewhere."""
+    path, draw = tmp_path / "changed", random.Random(29)
+    pieces = [
+        b'"',
+        b"}",
+        b"]",
+        b"[",
+        b"-1",
+        b"0",
+        b"1e400",
+        b"null",
+        b"\\u0000",
+        b"w",
+        b"{}",
+        b"9" * 30,
+    ]
+    for _ in range(3000):
+        data = bytearray(small)
+        for _ in range(draw.choice((1, 1, 2, 4))):
+            end = draw.choice((8, len(data) // 2, len(data)))
+            at, length = draw.randrange(end), draw.randrange(1, 9)
+            match draw.randrange(5):
+                case 0:
+                    data[at : at + length] = draw.randbytes(length)
+                case 1:
+                    del data[at : at + length]
+                case 2:
+                    data[at:at] = data[at : at + length]
+                case 3:
+                    data[at : at + length] = draw.choice(pieces)
+                case 4:
+                    other = draw.randrange(end)
+                    data[at], data[other] = data[other], data[at]
+            if draw.random() < 0.5:  # or the length of the header alone is found
+                start = data.find(b"GWF\1")
+                data[:8] = max(start - 8, 0).to_bytes(8, "little")
+        assert_found_out(path, data, values, packed)
+
+
+def tensor(key, value):
+    """A change of what the metadata says of ``w``."""
+    return lambda header, table: table["tensors"]["w"].update({key: value})
+
+
+def section(key, value, name="w"):
+    """A change of what the header says of a tensor."""
+    return lambda header, table: header[name].update({key: value})
+
+
+def without(key, name="w"):
+    return lambda header, table: header[name].pop(key) and None
+
+
+AT_ONCE = {
+    "metadata-not-json": (lambda h, t: "{]", "metadata 'gradwire' is not JSON"),
+    "metadata-a-list": (lambda h, t: "[1]", "metadata 'gradwire' is not a JSON object"),
+    "version-2": (lambda h, t: t.update(version=2), "version 2, this library reads 1: update"),
+    "no-version": (lambda h, t: t.pop("version") and None, "version None"),
+    "no-tensors": (lambda h, t: t.pop("tensors") and None, "lists no tensors"),
+    "tensors-a-list": (lambda h, t: t.update(tensors=["w"]), "lists no tensors"),
+    "not-there": (
+        lambda h, t: t["tensors"].update(v=t["tensors"]["w"] | {"further": []}),
+        "tensor 'v': there are no bytes named 'v'",
+    ),
+    "not-bytes": (
+        lambda h, t: t["tensors"].update(b=t["tensors"]["w"]),
+        "tensor 'b': there are no",
+    ),
+    "no-further": (lambda h, t: h.pop("w.more.0") and h["b"].update(data_offsets=[0, 12]), "'w"),
+    "no-fields": (lambda h, t: t["tensors"].update(w=None), "'w': the metadata does not describe"),
+    "negative": (tensor("shape", [2, -16]), "'w': its shape is"),
+    "fraction": (tensor("shape", [2, 16.0]), "'w': its shape is"),
+    "true": (tensor("shape", [True, 32]), "'w': its shape is"),
+    "text": (tensor("shape", "32"), "'w': its shape is"),
+    "no-shape": (tensor("shape", None), "'w': its shape is"),
+    "2-to-the-40": (tensor("shape", [2**20, 2**20]), "'w': its shape .* more than 4294967295"),
+    "2-to-the-80": (tensor("shape", [2**40, 2**40]), "'w': its shape .* more than 4294967295"),
+    "many-dimensions": (tensor("shape", [1] * 65), "'w': its shape is"),
+    "int32": (tensor("dtype", "int32"), "'w': its dtype is 'int32'"),
+    "dtype-a-list": (tensor("dtype", ["float32"]), "'w': its dtype is"),
+    "further-0": (tensor("further", [0]), "'w': its further bits are"),
+    "further-8": (tensor("further", [8]), "'w': its further bits are"),
+    "further-twice": (tensor("further", [2, 1]), "'w': its further bits are"),
+    "further-a-number": (tensor("further", 3), "'w': its further bits are"),
+    "error-negative": (tensor("error", -1.0), "'w': its error is"),
+    "error-text": (tensor("error", "0.1"), "'w': its error is"),
+    "unknown-dtype": (section("dtype", "Q4"), "'w': its dtype 'Q4' is not known"),
+    "dtype-a-number": (section("dtype", 4), "'w': its dtype 4 is not known"),
+    "dtype-a-dict": (section("dtype", {}), "'w': its dtype {} is not known"),
+    "larger": (section("shape", [81]), "'w': 81 bytes are not at"),
+    "one-offset": (section("data_offsets", [0]), "'w': data_offsets are"),
+    "backwards": (section("data_offsets", [96, 16]), "'w': 80 bytes are not at 96 to 16"),
+    "overlap": (section("data_offsets", [0, 12], "b"), "it begins at 0 instead of"),
+    "gap": (section("data_offsets", [1000, 1012], "b"), "'b': it begins at 1000 instead of"),
+    "far": (section("data_offsets", [2**62, 2**62 + 12], "b"), "'b': it begins at"),
+    "no-dtype": (without("dtype"), "'w': the header does not give dtype"),
+    "extra": (section("extra", 1), "'w': the header does not give dtype"),
+    "about-a-number": (lambda h, t: h["__metadata__"].update(about=1), "not a string"),
+    "about-a-list": (lambda h, t: h.update(__metadata__=[]), "the header is not a JSON object"),
+}
+
+
+@pytest.mark.parametrize("case", AT_ONCE)
+def test_a_header_that_does_not_fit_is_refused_when_the_file_is_opened(case, small, tmp_path):
+    change, message = AT_ONCE[case]
+    path = tmp_path / "forged"
+    path.write_bytes(rewritten(small, change))
+    with pytest.raises(CorruptFileError, match=message):
+        weights.open(path)
+
+
+def test_a_name_that_is_there_twice_is_refused(small, tmp_path):
+    length = int.from_bytes(small[:8], "little")
+    header = small[8 : 8 + length].rstrip()
+    fields = json.dumps(json.loads(header)["b"]).encode()
+    twice = header[:-1] + b', "b": ' + fields + b"}"
+    path = tmp_path / "twice"
+    path.write_bytes(len(twice).to_bytes(8, "little") + twice + small[8 + length :])
+    with pytest.raises(CorruptFileError, match="a name is there twice"):
+        weights.open(path)
+
+
+def test_a_header_nested_too_deeply_is_refused(tmp_path):
+    made = b'{"a":' * 100_000
+    path = tmp_path / "deep"
+    path.write_bytes(len(made).to_bytes(8, "little") + made)
+    with pytest.raises(CorruptFileError, match="the header is not JSON"):
+        weights.open(path)
+
+
+@pytest.mark.parametrize(
+    "length", [0, 1, 2**63, 2**64 - 1, 100 << 20], ids=["0", "1", "2^63", "2^64-1", "100-MiB"]
+)
+def test_a_header_of_another_length_than_the_file_allows_is_refused(length, small, tmp_path):
+    path = tmp_path / "long"
+    path.write_bytes(length.to_bytes(8, "little") + small[8:])
+    with pytest.raises(CorruptFileError, match=f"a header of {length} bytes does not fit"):
+        weights.open(path)
+
+
+WHEN_USED = {
+    "another-product": (tensor("shape", [2, 15]), "32 entries are not of shape"),
+    "nothing": (tensor("shape", [0]), "32 entries are not of shape"),
+    "fewer-further-bits": (tensor("further", [2]), "16 bytes of 2 further bits"),
+    "more-further-bits": (tensor("further", [5]), "further bits"),
+}
+
+
+@pytest.mark.parametrize("case", WHEN_USED)
+def test_a_tensor_that_does_not_fit_is_refused_when_it_is_used(case, small, values, tmp_path):
+    change, message = WHEN_USED[case]
+    path = tmp_path / "forged"
+    path.write_bytes(rewritten(small, change))
+    with weights.open(path) as file:
+        np.testing.assert_array_equal(file["b"], values[0, :3])
+        with pytest.raises(CorruptFileError, match=f"tensor 'w': .*{message}") as caught:
+            file["w"]
+        assert caught.value.name == "w"
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_tensor_of_two_frames_or_none_is_refused(times, packed, tmp_path):
+    path = tmp_path / "frames"
+    weights.save(path, {"w": packed.keep(4)})
+    frame = bytes(packed.frame)
+
+    def change(header, table):
+        size = len(frame) * times
+        header["w"] = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
+
+    path.write_bytes(rewritten(path.read_bytes(), change).replace(frame, frame * times))
+    with weights.open(path) as file, pytest.raises(CorruptFileError, match="tensor 'w'"):
+        file["w"]
+
+
+def test_a_frame_that_is_not_dense_is_no_packed_tensor(tmp_path):
+    codec = gradwire.topk(k=4, quantize=Affine(4, 16, fit="zero"), memory=NoMemory())
+    frame = codec.encode(np.arange(32, dtype=np.float32))
+    path = tmp_path / "sparse"
+    weights.save(path, {"w": weights.Packed(bytes(frame), (32,))})
+    with weights.open(path) as file, pytest.raises(ValueError, match=r"'w'|dense|packed"):
+        file["w"].unpack()
+
+
+def test_a_file_that_was_cut_while_open_is_an_error_and_no_crash(small, tmp_path):
+    path = tmp_path / "cut"
+    path.write_bytes(small)
+    with weights.open(path) as file:
+        os.truncate(path, len(small) - 1)
+        name = list(file)[-1]
+        with pytest.raises(CorruptFileError, match=f"tensor '{name}': the file was cut"):
+            file[name]
+
+
+def test_what_is_no_file_is_an_error_of_the_system(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none"):
+        weights.open(tmp_path / "none")
+    with pytest.raises(IsADirectoryError):
+        weights.open(tmp_path)

@@ -1,0 +1,271 @@
+"""`gradwire.weights.save` and `open`."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from gradwire import weights
+from gradwire.quantize import Affine
+from tests.support import run_python
+from tests.weights import plain_reader
+
+safetensors_numpy = pytest.importorskip("safetensors.numpy")
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "weights"
+
+
+@pytest.fixture(scope="module")
+def tensors():
+    random = np.random.default_rng(3)
+    matrix = random.normal(size=(24, 96)).astype(np.float32)
+    return {
+        "plain": random.normal(size=(3, 5)).astype(np.float32),
+        "half": random.normal(size=7).astype(ml_dtypes.bfloat16),
+        "ids": np.arange(5),
+        "flags": np.array([[True], [False]]),
+        "nothing": np.zeros((0, 4), np.float16),
+        "scalar": np.array(2.5, np.float64),
+        "squares": weights.pack(matrix, Affine(4, 32)),
+        "vector": weights.pack(matrix[0, :77].astype(np.float16), Affine(3, 16, fit="zero")),
+        "nested": weights.pack(matrix, Affine(3, 32, fit="range"), more=(4,)),
+        "whole": weights.pack(matrix.reshape(2, 12, 96) * 1e-9, Affine(7, None)),
+    }
+
+
+@pytest.fixture
+def path(tensors, tmp_path):
+    path = tmp_path / "small.safetensors"
+    weights.save(path, tensors, {"about": "a test"})
+    return path
+
+
+def test_a_file_gives_back_what_was_saved(tensors, path):
+    with weights.open(path) as file:
+        assert list(file) == list(tensors)
+        assert len(file) == len(tensors)
+        assert file.metadata == {"about": "a test"}
+        for name, tensor in tensors.items():
+            found = file[name]
+            assert type(found) is type(tensor)
+            if isinstance(tensor, weights.Packed):
+                assert bytes(found.joined()) == bytes(tensor.joined())
+                assert (found.shape, found.dtype) == (tensor.shape, tensor.dtype)
+                assert found.error() == pytest.approx(tensor.error(), rel=1e-3)
+            else:
+                assert (found.dtype, found.shape) == (tensor.dtype, tensor.shape)
+                assert found.tobytes() == tensor.tobytes()
+
+
+def test_what_was_read_is_saved_as_the_same_bytes(path, tmp_path):
+    again = tmp_path / "again.safetensors"
+    with weights.open(path) as file:
+        weights.save(again, file, file.metadata)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_a_reader_made_from_the_page_finds_the_same_values(tensors, path):
+    found = plain_reader.read(path.read_bytes())
+    with weights.open(path) as file:
+        assert found.keys() == {n for n in tensors if isinstance(tensors[n], weights.Packed)}
+        for name, (first, every) in found.items():
+            np.testing.assert_array_equal(file[name].unpack(bits=file[name].first_bits), first)
+            if every is not None:
+                np.testing.assert_array_equal(file[name].unpack(), every)
+
+
+def test_the_safetensors_library_reads_all_that_is_not_packed(tensors, path):
+    found = safetensors_numpy.load_file(path)
+    for name, tensor in tensors.items():
+        if isinstance(tensor, weights.Packed):
+            assert found[name].tobytes() == bytes(tensor.frame)
+        else:
+            assert found[name].tobytes() == tensor.tobytes()
+    assert found["nested.more.0"].tobytes() == tensors["nested"].further
+
+
+def test_a_file_of_the_safetensors_library_is_one_without_packed_tensors(tmp_path):
+    path = tmp_path / "plain.safetensors"
+    plain = {"a": np.arange(6, dtype=np.int16).reshape(2, 3), "b": np.ones((), np.float32)}
+    safetensors_numpy.save_file(plain, path, {"format": "np"})
+    with weights.open(path) as file:
+        assert file.metadata == {"format": "np"}
+        assert {name: array.tolist() for name, array in file.items()} == {
+            "a": [[0, 1, 2], [3, 4, 5]],
+            "b": 1.0,
+        }
+
+
+def test_a_file_without_tensors(tmp_path):
+    path = tmp_path / "none.safetensors"
+    weights.save(path, {})
+    with weights.open(path) as file:
+        assert dict(file) == {}
+
+
+def test_frames_in_a_file_without_the_metadata_can_still_be_decoded(tensors, tmp_path):
+    path, packed = tmp_path / "frames.safetensors", tensors["squares"]
+    safetensors_numpy.save_file({"w": np.frombuffer(packed.frame, np.uint8)}, path)
+    with weights.open(path) as file:
+        found = weights.Packed(file["w"], (24, 96)).unpack()
+    np.testing.assert_array_equal(found, packed.unpack())
+
+
+def test_further_bits_are_not_a_tensor_of_their_own(path):
+    with weights.open(path) as file:
+        assert "nested.more.0" not in file
+        with pytest.raises(KeyError):
+            file["nested.more.0"]
+        with pytest.raises(KeyError):
+            file["no such"]
+
+
+def test_the_first_bits_of_a_file_are_read_where_the_further_ones_are_corrupt(tensors, path):
+    data = bytearray(path.read_bytes())
+    data[data.index(tensors["nested"].further) + 20] ^= 1
+    path.write_bytes(data)
+    with weights.open(path) as file:
+        np.testing.assert_array_equal(
+            file["nested"].unpack(bits=3), tensors["nested"].unpack(bits=3)
+        )
+        with pytest.raises(ValueError, match="checksum of the further codes"):
+            file["nested"].unpack()
+
+
+def test_tensors_outlive_the_file(tensors, path):
+    with weights.open(path) as file:
+        packed, plain = file["squares"], file["plain"]
+    path.unlink()
+    np.testing.assert_array_equal(packed.unpack(), tensors["squares"].unpack())
+    np.testing.assert_array_equal(plain, tensors["plain"])
+
+
+def test_writing_to_a_tensor_does_not_change_the_file(path):
+    before = path.read_bytes()
+    with weights.open(path) as file:
+        file["plain"][:] = 0
+    assert path.read_bytes() == before
+
+
+def test_arrays_are_saved_in_order_of_rows_and_little_endian(tmp_path):
+    path = tmp_path / "strided.safetensors"
+    array = np.arange(12, dtype=">f4").reshape(3, 4).T
+    weights.save(path, {"w": array})
+    np.testing.assert_array_equal(safetensors_numpy.load_file(path)["w"], array)
+
+
+def test_reading_one_tensor_of_a_large_file_takes_the_memory_of_that_one(tmp_path):
+    out = run_python(f"""
+        import resource
+        import numpy as np
+        from gradwire import quantize, weights
+
+        block = weights.pack(np.ones((1024, 4096), np.float32), quantize.Affine(8, 64))
+        tensors = {{f"w{{i}}": block for i in range(24)}}
+        weights.save({str(tmp_path / "large.safetensors")!r}, tensors)
+        def resident():
+            with open("/proc/self/statm") as file:
+                return int(file.read().split()[1]) * resource.getpagesize()
+        before = resident()
+        file = weights.open({str(tmp_path / "large.safetensors")!r})
+        opened = resident()
+        file["w7"].frame
+        print((opened - before) / block.nbytes, (resident() - before) / block.nbytes)
+    """)
+    opened, read = map(float, out.split()[-2:])
+    assert opened < 0.3
+    assert read < 3  # the checks copy the frame
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [("w", np.array(["a"])), ("w", np.ones(2, object)), ("w", np.ones(2, "M8[s]"))],
+)
+def test_an_array_that_such_a_file_cannot_hold_is_refused(name, array, tmp_path):
+    path = tmp_path / "old"
+    path.write_bytes(b"old")
+    with pytest.raises(TypeError, match="'w' is of"):
+        weights.save(path, {name: array})
+    assert [path.read_bytes(), *tmp_path.iterdir()] == [b"old", path]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_name_that_further_bits_take_is_refused(tensors, tmp_path, order):
+    both = {"w": tensors["nested"], "w.more.0": tensors["plain"]}
+    with pytest.raises(ValueError, match=r"the name 'w\.more\.0' is taken"):
+        weights.save(tmp_path / "twice", dict(list(both.items())[::order]))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_names_and_metadata_that_the_format_needs_are_refused(tensors, tmp_path):
+    with pytest.raises(ValueError, match="__metadata__"):
+        weights.save(tmp_path / "new", {"__metadata__": tensors["plain"]})
+    with pytest.raises(ValueError, match="'gradwire' of the metadata is taken"):
+        weights.save(tmp_path / "new", tensors, {"gradwire": "{}"})
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_directory_is_no_target(tensors, tmp_path):
+    target = tmp_path / "folder"
+    target.mkdir()
+    with pytest.raises(OSError, match="folder"):
+        weights.save(target, tensors)
+    assert [*tmp_path.iterdir()] == [target]
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tensors, path, monkeypatch):
+    before = path.read_bytes()
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device.*small\.safetensors"):
+        weights.save(path, tensors)
+    assert path.read_bytes() == before
+    assert [*path.parent.iterdir()] == [path]
+
+
+def test_an_error_of_the_mapping_leaves_the_old_file_and_nothing_else(tensors, path):
+    class Failing(dict):
+        def __getitem__(self, name):
+            raise RuntimeError("gone")
+
+    before = path.read_bytes()
+    with pytest.raises(RuntimeError, match="gone"):
+        weights.save(path, Failing(tensors))
+    assert path.read_bytes() == before
+    assert [*path.parent.iterdir()] == [path]
+
+
+def test_a_file_is_replaced_by_what_is_read_from_it(tensors, path):
+    path.chmod(0o640)
+    with weights.open(path) as file:
+        weights.save(path, {"squares": file["squares"]})
+        np.testing.assert_array_equal(file["plain"], tensors["plain"])  # the old one is still read
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    with weights.open(path) as file:
+        np.testing.assert_array_equal(file["squares"].unpack(), tensors["squares"].unpack())
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.safetensors")), ids=lambda path: path.stem)
+def test_golden_files_are_read_to_the_bit(path):
+    expected = json.loads((GOLDEN / "manifest.json").read_text())[path.stem]
+    with weights.open(path) as file:
+        assert list(file) == list(expected)
+        for name, about in expected.items():
+            found = file[name]
+            if not isinstance(found, weights.Packed):
+                assert found.tobytes().hex() == about["bytes"]
+                continue
+            assert [list(found.shape), found.dtype, found.bits, found.block] == about["packed"]
+            for bits, values in about["values"].items():
+                assert found.unpack(bits=int(bits)).astype(">f4").tobytes().hex() == values
+
+
+def test_there_are_golden_files():
+    assert len([*GOLDEN.glob("*.safetensors")]) == 2

@@ -1,0 +1,256 @@
+"""`gradwire.weights.pack` and `Packed`."""
+
+import copy
+import pickle
+import warnings
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gradwire
+from gradwire import weights
+from gradwire.errors import CorruptFrameError, NonFiniteError
+from gradwire.quantize import Affine
+
+
+@pytest.fixture(scope="module")
+def matrix():
+    return np.random.default_rng(1).normal(size=(48, 192)).astype(np.float32)
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+@pytest.mark.parametrize("fit", ["squares", "range", "sawb"])
+def test_a_tensor_comes_back_as_its_frame_decodes(matrix, bits, fit):
+    packed = weights.pack(matrix, Affine(bits, 64, fit=fit))
+    unpacked = packed.unpack()
+    assert (unpacked.shape, unpacked.dtype) == (matrix.shape, np.float32)
+    np.testing.assert_array_equal(unpacked.reshape(-1), gradwire.decode(packed.frame))
+    assert (packed.bits, packed.block, packed.dtype) == (bits, 64, "float32")
+    assert packed.nbytes == len(packed.frame) == 56 + 48 * 192 // 64 * 4 + 48 * 192 * bits // 8
+    assert packed.bits_per_weight == 8 * packed.nbytes / matrix.size
+
+
+def test_the_error_is_the_root_of_the_mean_square_of_what_is_lost_relative_to_the_values(matrix):
+    packed = weights.pack(matrix, Affine(4, 64))
+    exact = matrix.astype(np.float64)
+    lost = np.linalg.norm(packed.unpack() - exact) / np.linalg.norm(exact)
+    assert packed.error() == pytest.approx(lost, rel=1e-5)
+    assert packed.error(matrix) == pytest.approx(lost, rel=1e-5)
+    assert packed.error(packed.unpack()) == 0.0
+    assert 0.07 < lost < 0.1
+
+
+def test_unpack_writes_to_an_array_that_is_given(matrix):
+    packed = weights.pack(matrix, Affine(3, 64))
+    out = np.full(matrix.shape, np.nan, np.float32)
+    assert packed.unpack(out=out) is out
+    np.testing.assert_array_equal(out, packed.unpack())
+
+
+@pytest.mark.parametrize("size", [9215, 9217])
+def test_unpack_refuses_an_array_of_another_size_and_leaves_it_alone(matrix, size):
+    out = np.full(size, 7, np.float32)
+    with pytest.raises(ValueError, match="9216"):
+        weights.pack(matrix, Affine(4, 64)).unpack(out=out)
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_packed_as_the_float32_that_it_is(matrix, dtype):
+    half = matrix.astype(getattr(ml_dtypes, dtype, dtype))
+    packed = weights.pack(half, Affine(4, 64))
+    assert packed.dtype == dtype
+    np.testing.assert_array_equal(
+        packed.unpack(), weights.pack(half.astype(np.float32), Affine(4, 64)).unpack()
+    )
+
+
+def test_float64_is_rounded_and_says_so(matrix):
+    with pytest.warns(UserWarning, match="'w' is float64, and is rounded to float32"):
+        packed = weights.pack(matrix.astype(np.float64), Affine(4, 64), name="w")
+    assert packed.dtype == "float32"
+    assert bytes(packed.frame) == bytes(weights.pack(matrix, Affine(4, 64)).frame)
+
+
+@pytest.mark.parametrize("view", [lambda x: x.T, lambda x: x[::2], lambda x: x[:, ::-3]])
+def test_strides_do_not_matter(matrix, view):
+    array = view(matrix)
+    packed = weights.pack(array, Affine(4, 16))
+    assert bytes(packed.frame) == bytes(weights.pack(array.copy(order="C"), Affine(4, 16)).frame)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.zeros((4, 64), np.float32),
+        np.full((4, 64), 0.3, np.float32),
+        np.full((4, 64), -7.0, np.float32),
+        np.full((4, 64), 1e-42, np.float32),  # subnormal
+        np.float32([2.5]),
+        np.array(2.5, np.float32),
+        np.array(-0.0, np.float32),
+    ],
+    ids=["zeros", "one-value", "negative", "subnormal", "one-entry", "no-dimension", "minus-zero"],
+)
+@pytest.mark.parametrize("fit", ["squares", "range", "zero", "sawb"])
+def test_tensors_of_one_value_are_packed(values, fit):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        packed = weights.pack(values, Affine(4, 64, fit=fit))
+    unpacked = packed.unpack()
+    assert unpacked.shape == values.shape
+    assert np.isfinite(unpacked).all()
+    assert not unpacked[values == 0].any()
+    within = 2 * 2**-11 if fit in ("squares", "range") else 0.07
+    np.testing.assert_allclose(unpacked, values, rtol=within, atol=2e-39)
+    assert 0 <= packed.error() <= 0.5
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_an_error_that_names_the_tensor(matrix, value):
+    bad = matrix.copy()
+    bad[3, 5] = value
+    with pytest.raises(NonFiniteError, match=r"tensor 'layer\.w' has 1 non-finite") as caught:
+        weights.pack(bad, Affine(4, 64), name="layer.w")
+    assert (caught.value.first, caught.value.name) == (3 * 192 + 5, "layer.w")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "bool", "complex64", "U1", "O"])
+def test_only_floats_are_packed(dtype):
+    with pytest.raises(TypeError, match=r"'w' must be of floats"):
+        weights.pack(np.ones((4, 64)).astype(dtype), Affine(4, 64), name="w")
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 64)])
+def test_a_tensor_without_entries_is_refused(shape):
+    with pytest.raises(ValueError, match="'w' must have 1 to 4294967295 entries, got 0"):
+        weights.pack(np.zeros(shape, np.float32), Affine(4, 64), name="w")
+
+
+def test_a_tensor_of_2_to_the_32_entries_is_refused_before_it_is_read():
+    huge = np.broadcast_to(np.float32(1), (2**16, 2**16))
+    with pytest.raises(ValueError, match="got 4294967296"):
+        weights.pack(huge, Affine(4, 64))
+
+
+@pytest.mark.parametrize(
+    ("shape", "asked", "block"),
+    [
+        ((4, 192), 64, 64),
+        ((4, 192), 128, 96),
+        ((4, 100), 64, 50),  # no divisor is a multiple of 8
+        ((4, 240), 64, 48),  # 60 is larger, but its rows do not begin on bytes at every width
+        ((4, 20), 64, 20),
+        ((4, 3, 3, 8), 64, 24),
+        ((4, 5), 64, 5),
+        ((1000,), 64, 64),  # one row, whose last block is shorter
+        ((4, 192), None, 768),
+    ],
+)
+def test_blocks_end_with_rows(shape, asked, block):
+    assert weights.pack(np.ones(shape, np.float32), Affine(4, asked)).block == block
+
+
+def test_a_row_that_no_block_divides_is_refused():
+    with pytest.raises(ValueError, match="'w' has rows of 127, which no block of 16 to 64 divides"):
+        weights.pack(np.ones((4, 127), np.float32), Affine(4, 64), name="w")
+
+
+def test_the_quantizer_is_an_affine_grid(matrix):
+    with pytest.raises(TypeError, match=r"must be gradwire\.quantize\.Affine"):
+        weights.pack(matrix, gradwire.quantize.Float16())
+
+
+@pytest.mark.parametrize(("bits", "more"), [(4, 4), (1, 7), (7, 1), (3, 2), (2, 6)])
+def test_first_bits_are_those_of_a_tensor_without_further_ones(matrix, bits, more):
+    alone = weights.pack(matrix, Affine(bits, 64, fit="range"))
+    nested = weights.pack(matrix, Affine(bits, 64, fit="range"), more=(more,))
+    assert bytes(nested.frame) == bytes(alone.frame)
+    assert (nested.bits, nested.first_bits) == (bits + more, bits)
+    np.testing.assert_array_equal(nested.unpack(bits=bits), alone.unpack())
+    assert nested.keep(bits).nbytes == alone.nbytes
+    assert nested.nbytes == alone.nbytes + 4 + matrix.size * more // 8
+
+
+@pytest.mark.parametrize(("bits", "more"), [(4, 4), (1, 7), (3, 2)])
+def test_further_bits_are_about_as_good_as_if_all_were_first_ones(matrix, bits, more):
+    nested = weights.pack(matrix, Affine(bits, 64, fit="range"), more=(more,))
+    whole = weights.pack(matrix, Affine(bits + more, 64, fit="range"))
+    assert nested.error() == pytest.approx(nested.error(matrix))
+    assert whole.error() <= nested.error() < 1.1 * whole.error()
+    joined = nested.joined()
+    np.testing.assert_array_equal(gradwire.decode(joined), nested.unpack().reshape(-1))
+    assert len(joined) == len(whole.frame)
+
+
+@pytest.mark.parametrize(
+    ("quantize", "more"),
+    [
+        (Affine(4, 64), (4,)),
+        (Affine(4, 64, fit="zero"), (4,)),
+        (Affine(4, 64, fit="sawb"), (4,)),
+        (Affine(4, 64, fit="range", rounding="stochastic"), (4,)),
+        (Affine(4, 64, fit="range"), (5,)),
+        (Affine(8, 64, fit="range"), (1,)),
+        (Affine(4, 64, fit="range"), (0,)),
+        (Affine(4, 64, fit="range"), (True,)),
+        (Affine(4, 64, fit="range"), (2.0,)),
+        (Affine(4, 64, fit="range"), (2, 2)),
+        (Affine(4, 64, fit="range"), 4),
+    ],
+)
+def test_further_bits_that_are_not_possible_are_refused(matrix, quantize, more):
+    with pytest.raises(ValueError, match=r"further|more must be"):
+        weights.pack(matrix, quantize, more=more)
+
+
+@pytest.mark.parametrize("bits", [1, 3, 5, 8, 4.5, "4"])
+def test_bits_that_are_not_held_are_refused(matrix, bits):
+    packed = weights.pack(matrix, Affine(4, 64))
+    with pytest.raises(ValueError, match="bits must be 4, which the tensor holds"):
+        packed.unpack(bits=bits)
+    nested = weights.pack(matrix, Affine(4, 64, fit="range"), more=(3,))
+    with pytest.raises(ValueError, match="bits must be 4 and 7, which"):
+        nested.keep(bits)
+
+
+def test_every_flipped_bit_of_further_codes_is_found():
+    values = np.random.default_rng(2).normal(size=(2, 16)).astype(np.float32)
+    nested = weights.pack(values, Affine(4, 16, fit="range"), more=(3,))
+    for bit in range(8 * len(nested.further)):
+        further = bytearray(nested.further)
+        further[bit // 8] ^= 1 << bit % 8
+        forged = weights.Packed(nested.frame, nested.shape, further=bytes(further), more=3)
+        with pytest.raises(CorruptFrameError):
+            forged.unpack()
+        np.testing.assert_array_equal(forged.unpack(bits=4), nested.unpack(bits=4))
+
+
+@pytest.mark.parametrize("frame", [b"", b"GWF\1", gradwire.topk(0.5).encode])
+def test_what_is_no_frame_of_this_grid_is_refused(frame):
+    if callable(frame):
+        codec = gradwire.topk(0.5)
+        frame = codec.encode(np.ones(64, np.float32), codec.init_state(64))
+    with pytest.raises(CorruptFrameError, match="no packed tensor"):
+        weights.Packed(frame, (64,))
+
+
+@pytest.mark.parametrize("shape", [(9217,), (48, 191), (48, 192, 2), (), (2**20, 2**20)])
+def test_a_shape_of_another_product_is_refused(matrix, shape):
+    with pytest.raises(CorruptFrameError, match="9216 entries are not of shape"):
+        weights.Packed(weights.pack(matrix, Affine(4, 64)).frame, shape)
+
+
+def test_copies_and_pickles_are_the_same_tensor(matrix):
+    packed = weights.pack(matrix, Affine(4, 64, fit="range"), more=(4,))
+    assert copy.deepcopy(packed) is packed
+    loaded = pickle.loads(pickle.dumps(packed))
+    np.testing.assert_array_equal(loaded.unpack(), packed.unpack())
+    assert (loaded.bits, loaded.shape, loaded.error()) == (8, packed.shape, packed.error())
+
+
+@pytest.mark.parametrize("peak", [1e35, 1e30, 1e-30, 1e-37])
+def test_errors_of_extreme_values_are_those_of_others(peak):
+    values = (np.array([1, -1, 0.3, 0]).repeat(16).reshape(2, 32) * peak).astype(np.float32)
+    assert 1e-4 < weights.pack(values, Affine(4, 32)).error() < 0.1
