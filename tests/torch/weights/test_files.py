@@ -153,13 +153,14 @@ def test_a_file_without_packed_tensors_is_a_plain_one(path):
     assert snapshot(loaded) == snapshot(model)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_models_of_16_bits_come_back(path, dtype):
+@pytest.mark.filterwarnings("ignore:.*is rounded to float32")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_models_of_other_dtypes_come_back(path, dtype):
     model = Model(0).to(dtype).eval()
     weights.pack(model, ALL)
     weights.save(model, path)
     loaded = weights.load(path, Model().to(dtype)).eval()
-    assert loaded(X).dtype is dtype
+    assert loaded(X).dtype is loaded.hidden.weight.dtype is dtype
     assert torch.equal(loaded(X), model(X))
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from gradwire import _validate, weights
 from gradwire.torch.weights.modules import Activations
 from gradwire.torch.weights.slots import Slot, put, slots_of
-from gradwire.torch.weights.weight import Packed, PackedWeight, name_of
+from gradwire.torch.weights.weight import Packed, PackedWeight, name_of, packed_name
 
 _SHOWN = 20
 """Differences that an error lists."""
@@ -50,7 +50,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
 def _saved(slot: Slot) -> Any:
     value = slot.value
     if isinstance(value, PackedWeight):
-        return dataclasses.replace(value.packed, dtype=name_of(slot.dtype))
+        return dataclasses.replace(value.packed, dtype=packed_name(slot.dtype))
     if type(value) not in (nn.Parameter, torch.Tensor, nn.Buffer):
         raise TypeError(
             f"{slot.name!r} is a {type(value).__name__}: save a model of plain tensors, whole ones"
@@ -60,7 +60,7 @@ def _saved(slot: Slot) -> Any:
     if value.is_meta:
         raise ValueError(f"{slot.name!r} is on meta: it has no values")
     if (packed := slot.kept()) is not None:
-        return dataclasses.replace(packed, dtype=name_of(slot.dtype))
+        return dataclasses.replace(packed, dtype=packed_name(slot.dtype))
     host = value.detach().cpu().contiguous()
     if host.dtype is torch.bfloat16:
         return host.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
@@ -169,7 +169,8 @@ def _differences(slot: Slot, names: list[str], file: Mapping[str, Any]) -> Itera
     value = file[names[0]]
     if isinstance(slot.value, PackedWeight) and not isinstance(value, Packed):
         yield f"{slot.name!r} is packed in the model, and dense in the file"
-    shape, dtype = tuple(value.shape), name_of(slot.dtype)
+    shape = tuple(value.shape)
+    dtype = (packed_name if isinstance(value, Packed) else name_of)(slot.dtype)
     if shape != slot.shape:
         yield f"{slot.name!r} has shape {slot.shape} in the model, and {shape} in the file"
     if str(value.dtype) != dtype:

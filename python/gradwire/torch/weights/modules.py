@@ -222,9 +222,10 @@ def takes_packed(module: nn.Module) -> bool:
     return type(module) in KINDS and getattr(module, "max_norm", None) is None
 
 
-def convert(module: nn.Module, weight: PackedWeight, activations: Activations) -> None:
+def convert(module: Any, weight: PackedWeight, activations: Activations, to: torch.dtype) -> None:
     """Make a linear layer or an embedding a packed one, with all else that it has: hooks, bias."""
     if type(module) in KINDS:
         del module.weight
         module.__class__ = KINDS[type(module)]
     hold(module, weight, activations)
+    module._dtype = to  # float64 is held as float32

@@ -12,7 +12,7 @@ from gradwire import _rules, _validate, weights
 from gradwire.quantize import Affine
 from gradwire.torch.weights.report import PackedTensor, PackReport
 from gradwire.torch.weights.slots import Slot, put, slots_of
-from gradwire.torch.weights.weight import Packed, PackedWeight, name_of
+from gradwire.torch.weights.weight import Packed, PackedWeight, packed_name
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -122,7 +122,7 @@ def _packed(slot: Slot, how: Affine, more: Sequence[int]) -> Packed:
     wide = torch.float64 if tensor.dtype is torch.float64 else torch.float32
     array = tensor.detach().to("cpu", wide).contiguous().numpy()
     return dataclasses.replace(
-        weights.pack(array, how, more, name=slot.name), dtype=name_of(slot.dtype)
+        weights.pack(array, how, more, name=slot.name), dtype=packed_name(slot.dtype)
     )
 
 

@@ -127,12 +127,13 @@ def put(found: Mapping[Slot, Packed], activations: Activations = "float32") -> N
         slot: weight.decoded(slot.dtype) for slot, weight in made.items() if not slot.reads_packed
     }
     for slot, weight in made.items():
+        dtype = slot.dtype
         if slot in values:
             slot.fill(values[slot])
             slot.keep(weight.packed)
         else:
             for module, _ in slot.owners:
-                convert(module, weight, activations)
+                convert(module, weight, activations, dtype)
 
 
 def _held(slot: Slot, packed: Packed) -> PackedWeight:

@@ -91,6 +91,11 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def packed_name(dtype: torch.dtype) -> str:
+    """Return the dtype that a packed tensor has in files: float64 was rounded to float32."""
+    return "float32" if dtype is torch.float64 else name_of(dtype)
+
+
 def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
     """Return a shape as one of rows."""
     return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
