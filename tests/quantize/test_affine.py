@@ -44,7 +44,7 @@ def test_options_that_mean_nothing_are_refused(options, error, words) -> None:
 
 @pytest.mark.parametrize("fit", FITS)
 @pytest.mark.parametrize("block", [64, 4096, 4097, 70_000, 200_000, None])
-def test_blocks_may_be_longer_than_any_cache(fit: str, block: int | None) -> None:
+def test_blocks_may_be_longer_than_any_cache(fit, block):
     values = weights(150_000)
     frame = dense(Affine(4, block, fit=fit)).encode(values)
     # As if the block were a tensor of its own, but for the power of two.
@@ -93,7 +93,7 @@ def test_pruned_weights_stay_pruned_with_a_grid_that_has_zero(bits: int) -> None
 
 
 @pytest.mark.parametrize("fit", FITS)
-def test_a_memory_is_refused_where_errors_can_outgrow_the_values(fit: str) -> None:
+def test_a_memory_is_refused_where_errors_can_outgrow_the_values(fit):
     zeros = np.zeros(512, np.float32)
     zeros[0] = 1.0
     for bits, block in ((2, 16), (2, 15), (4, 512), (4, 64)):
@@ -108,7 +108,7 @@ def test_a_memory_is_refused_where_errors_can_outgrow_the_values(fit: str) -> No
                 gradwire.Codec(sparsify=All(), quantize=quantize, memory=Residual())
 
 
-def test_selected_gradients_keep_what_their_codes_do_not_say() -> None:
+def test_selected_gradients_keep_what_their_codes_do_not_say():
     codec = gradwire.topk(ratio=0.1, quantize=Affine(4, 64))
     gradient, total = weights(5000), np.zeros(5000, np.float32)
     state = codec.init_state(5000)

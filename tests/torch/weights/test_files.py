@@ -35,7 +35,7 @@ class Model(nn.Module):
         self.head.weight = self.embed.weight
         self.register_buffer("scratch", torch.zeros(3), persistent=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         y = self.norm(self.convolution(self.embed(x).transpose(1, 2)))
         return self.head(self.hidden(y.transpose(1, 2)))
 
@@ -408,7 +408,7 @@ def test_what_no_file_holds_leaves_the_old_file(path, model, kind, text):
 # Models of transformers.
 
 
-def gpt2(seed: int) -> nn.Module:
+def gpt2(seed):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(seed)
     config = transformers.GPT2Config(
@@ -418,7 +418,7 @@ def gpt2(seed: int) -> nn.Module:
     return transformers.GPT2LMHeadModel(config).eval()
 
 
-def llama(seed: int) -> nn.Module:
+def llama(seed):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(seed)
     config = transformers.LlamaConfig(

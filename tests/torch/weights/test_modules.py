@@ -26,7 +26,7 @@ def packed(rows: int = OUT, cols: int = IN, bits: int = 4, block: int = 32):
     return pack(values, quantize.Affine(bits, block))
 
 
-def linear(bits: int = 4, activations: str = "float32") -> PackedLinear:
+def linear(bits=4, activations="float32"):
     bias = torch.linspace(-1, 1, OUT)
     return PackedLinear(packed(bits=bits), bias, activations=activations)
 
@@ -44,7 +44,7 @@ def some(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 1) -> torc
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def error_of(y: torch.Tensor, wanted: torch.Tensor) -> float:
+def error_of(y, wanted):
     return ((y.double() - wanted).norm() / wanted.norm()).item()
 
 
@@ -350,11 +350,11 @@ def test_a_deep_copy_shares_the_bytes_and_not_the_bias():
     assert layer.bias.any()
 
 
-def pickled(module: nn.Module) -> nn.Module:
+def pickled(module):
     return pickle.loads(pickle.dumps(module))
 
 
-def saved(module: nn.Module) -> nn.Module:
+def saved(module):
     file = io.BytesIO()
     torch.save(module, file)
     file.seek(0)

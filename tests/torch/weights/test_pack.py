@@ -30,7 +30,7 @@ class Tied(nn.Module):
         self.head = nn.Linear(32, 50, bias=False)
         self.head.weight = self.embed.weight
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.head(self.norm(self.embed(x)))
 
 
@@ -421,14 +421,14 @@ def test_optimizers_see_no_packed_weight():
 
 def test_adapters_train_beside_packed_weights():
     class Adapted(nn.Module):
-        def __init__(self, base: nn.Module) -> None:
+        def __init__(self, base):
             super().__init__()
             self.base = base
             self.down = nn.Linear(base.in_features, 2, bias=False)
             self.up = nn.Linear(2, base.out_features, bias=False)
             nn.init.zeros_(self.up.weight)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return self.base(x) + self.up(self.down(x))
 
     model = make()

@@ -86,7 +86,7 @@ class PackedLinear(PackedModule, nn.Linear):  # type: ignore[override]  # its we
     """A linear layer that multiplies packed weights where they lie: ``y = x W^T + b``.
 
     Up to 16 rows of x are multiplied by the codes as they are read, in float32. For more rows,
-    64 rows of weights at a time are decoded into the cache, and torch multiplies. The result has
+    256 rows of weights at a time are decoded into the cache, and torch multiplies. The result has
     the dtype of x. float64 is multiplied in float64, by weights of float32; bfloat16 of more than
     16 rows by weights rounded to bfloat16; everything else in float32. On other devices than the
     CPU weights are decoded by each call (`backend` tells).

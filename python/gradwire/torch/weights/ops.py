@@ -24,7 +24,7 @@ from gradwire.torch.backends import BackendInUse
 FEW = 16
 """Rows of x that are multiplied by codes as they lie; for more, tiles of weights are decoded."""
 
-TILE = 64
+TILE = 256
 """Rows of weights that are decoded at a time: they stay in the cache while x goes through."""
 
 _HEADER, _PROLOGUE = 48, 8
