@@ -110,7 +110,7 @@ def _is_packable(slot: Slot, min_ndim: int) -> bool:
 
 def _packed(slot: Slot, how: Affine, more: Sequence[int]) -> Packed:
     tensor = slot.value
-    if type(tensor) not in (nn.Parameter, torch.Tensor):
+    if isinstance(tensor, PackedWeight) or type(tensor) not in (nn.Parameter, torch.Tensor):
         raise TypeError(
             f"parameter {slot.name!r} is a {type(tensor).__name__}: pack a model of plain tensors, "
             "then wrap it"

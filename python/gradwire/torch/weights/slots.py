@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import nn
@@ -19,7 +18,7 @@ KEPT = "_packed_parameters"
 class Slot:
     """A tensor of a model, under every name that it has, and where it is held."""
 
-    value: Any  # a dense tensor, or a PackedWeight
+    value: torch.Tensor | PackedWeight
     names: list[str] = dataclasses.field(default_factory=list)
     owners: dict[tuple[nn.Module, str], None] = dataclasses.field(default_factory=dict)
 
@@ -31,8 +30,8 @@ class Slot:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the values."""
-        dense = isinstance(self.value, torch.Tensor)
-        return tuple(self.value.shape if dense else self.value.packed.shape)
+        value = self.value
+        return tuple(value.shape if isinstance(value, torch.Tensor) else value.packed.shape)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -52,8 +51,8 @@ class Slot:
     @property
     def nbytes(self) -> int:
         """As it is held."""
-        dense = isinstance(self.value, torch.Tensor)
-        return int(self.value.nbytes if dense else self.value.packed.nbytes)
+        value = self.value
+        return int(value.nbytes if isinstance(value, torch.Tensor) else value.packed.nbytes)
 
     @property
     def reads_packed(self) -> bool:
@@ -72,6 +71,7 @@ class Slot:
     def fill(self, value: torch.Tensor) -> None:
         """Give a dense tensor its values; one on meta, which has no memory, is replaced."""
         old = self.value
+        assert isinstance(old, torch.Tensor)
         if not old.is_meta:
             with torch.no_grad():
                 old.copy_(value)
@@ -83,8 +83,11 @@ class Slot:
     def kept(self) -> Packed | None:
         """Return the packed tensor that a parameter was decoded from, if it has its values yet."""
         ((module, attribute), *_) = self.owners
-        packed = getattr(module, KEPT, {}).get(attribute)
-        if packed is None or self.value.is_meta:
+        packed: Packed | None = getattr(module, KEPT, {}).get(attribute)
+        if packed is None:
+            return None
+        assert isinstance(self.value, torch.Tensor)
+        if self.value.is_meta:
             return packed
         decoded = PackedWeight(packed).decoded(self.dtype)
         return packed if torch.equal(decoded, self.value.detach().cpu()) else None
