@@ -5,8 +5,9 @@ use std::hint::black_box;
 use gradwire_core::Input;
 use gradwire_core::rng::Key;
 use gradwire_core::simd::above::SLACK;
+use gradwire_core::simd::dot::{Rounded, Rows, Vectors};
 use gradwire_core::simd::sweep::{Addend, Feedback, Gather};
-use gradwire_core::simd::{BLOCK, Kernels, float8, log_sum, moments, total};
+use gradwire_core::simd::{BLOCK, Kernels, LANES, float8, log_sum, moments, total};
 use half::f16;
 
 use crate::tensors::laplace;
@@ -138,6 +139,41 @@ fn fields(packed: bool) -> Prepare {
     })
 }
 
+/// Rows of four bits in blocks of 64, times so many vectors: per code and vector.
+fn dot(count: usize, rounded: bool) -> Prepare {
+    const ROWS: usize = 4;
+    const RUN: usize = 64;
+    Box::new(move || {
+        let codes: Vec<u8> = (0..ROWS * BLOCK / 2).map(|i| (i * 89) as u8).collect();
+        let scales = vec![[0.1, -0.75]; ROWS * BLOCK / RUN];
+        let (x, mut lanes) = (laplace(BLOCK * count, 1), vec![[0.0; LANES]; ROWS * count]);
+        let bytes: Vec<i8> = (0..BLOCK * count).map(|i| (i * 37 % 255) as u8 as i8).collect();
+        let mut sums = vec![0; BLOCK / RUN * count];
+        let work = move || {
+            let kernels = Kernels::current();
+            if rounded {
+                let x = Rounded { codes: black_box(&bytes), stride: BLOCK, count };
+                for codes in codes.chunks(BLOCK / 2) {
+                    kernels.dot_sums(codes, 4, x, RUN, &mut sums);
+                    black_box(&sums);
+                }
+                return Ok(());
+            }
+            let rows = Rows {
+                codes: black_box(&codes),
+                stride: BLOCK / 2,
+                width: 4,
+                scales: &scales,
+                scale_stride: BLOCK / RUN,
+                block: RUN,
+            };
+            kernels.dot(rows, Vectors { x: &x, stride: BLOCK, len: BLOCK, count }, &mut lanes);
+            Ok(())
+        };
+        Ok((ROWS * BLOCK * count, Box::new(work)))
+    })
+}
+
 fn bins(bin: usize) -> Prepare {
     Box::new(move || {
         let (x, sums) = (laplace(BLOCK, 1), laplace(BLOCK, 2));
@@ -202,6 +238,10 @@ pub fn all() -> Works {
         ("sign bits".into(), codes(|k, x, out| k.sign_bits(x, &mut out[..BLOCK / 8]))),
         ("pack 4 bits".into(), fields(false)),
         ("unpack 4 bits".into(), fields(true)),
+        ("dot of 4 bits, float32".into(), dot(1, false)),
+        ("dot of 4 bits, float32, 8 vectors".into(), dot(8, false)),
+        ("dot of 4 bits, int8".into(), dot(1, true)),
+        ("dot of 4 bits, int8, 8 vectors".into(), dot(8, true)),
     ];
     for (share, bound) in BOUNDS {
         all.push((format!("above, {share}"), above(bound)));

@@ -14,8 +14,8 @@ use std::arch::aarch64::{
     vld1q_s8, vld1q_u8, vld4q_u8, vmlal_high_s16, vmlal_s16, vmovl_high_s8, vmovl_high_u8,
     vmovl_high_u16, vmovl_s8, vmovl_u8, vmovl_u16, vmull_high_s8, vmull_s8, vmulq_f32, vpadalq_s16,
     vpaddq_s32, vqtbl1q_u8, vreinterpretq_f32_u16, vreinterpretq_s8_u8, vreinterpretq_s16_u16,
-    vreinterpretq_u8_u32, vreinterpretq_u16_u8, vshlq_u8, vshr_n_u8, vst1q_f32, vst1q_s32,
-    vzip1q_u8, vzip1q_u16, vzip2q_u8, vzip2q_u16,
+    vreinterpretq_u8_u32, vreinterpretq_u16_u8, vshlq_u8, vshr_n_u8, vshrq_n_u8, vst1q_f32,
+    vst1q_s32, vzip1q_u8, vzip1q_u16, vzip2q_u8, vzip2q_u16,
 };
 
 #[derive(Clone, Copy)]
@@ -194,15 +194,19 @@ pub(in crate::simd) fn dot(rows: Rows<'_>, vectors: Vectors<'_>, lanes: &mut [[f
 /// Codes are taken in the order in which they are.
 pub(in crate::simd) use super::scalar::arrange;
 
-/// Sixteen codes, one a byte.
+/// 32 codes, one a byte.
 #[inline(always)]
-unsafe fn bytes<const W: usize>(codes: *const u8) -> uint8x16_t {
-    // SAFETY: there are sixteen codes.
+unsafe fn bytes<const W: usize>(codes: *const u8) -> [uint8x16_t; 2] {
+    // SAFETY: there are 32 codes; NEON is part of the target's baseline.
     unsafe {
         match W {
-            2 => pairs(codes),
-            4 => nibbles(codes),
-            _ => vld1q_u8(codes),
+            2 => [pairs(codes), pairs(codes.add(4))],
+            4 => {
+                let both = vld1q_u8(codes);
+                let (low, high) = (vandq_u8(both, vdupq_n_u8(15)), vshrq_n_u8::<4>(both));
+                [vzip1q_u8(low, high), vzip2q_u8(low, high)]
+            }
+            _ => [vld1q_u8(codes), vld1q_u8(codes.add(LANES))],
         }
     }
 }
@@ -245,43 +249,58 @@ unsafe fn add<const W: usize, const DOT: bool>(
     }
 }
 
-/// Exact sums of all runs of a row with all vectors, four runs at a time.
+/// Exact sums of all runs of a row, four at a time, with all vectors.
+///
+/// There are no closures: they would not have the caller's features.
 #[inline(always)]
-unsafe fn all<const W: usize, const DOT: bool>(
+unsafe fn all<const W: usize, const RUN: usize, const DOT: bool>(
     codes: &[u8],
     x: Rounded<'_>,
-    run: usize,
     sums: &mut [i32],
 ) {
+    const HALF: usize = 32;
     let Rounded { codes: x, stride, count } = x;
     let runs = sums.len().checked_div(count).unwrap_or(0);
     for first in (0..runs).step_by(4) {
-        // Of the last ones, some may be done again.
-        let at = |i: usize| (first + i).min(runs - 1) * run;
-        for m in 0..count {
-            // SAFETY: the features are the caller's promise, and all runs and vectors are there.
-            unsafe {
-                // No closure: it would not have the caller's features.
+        // SAFETY: the features are the caller's promise, and all runs and vectors are there.
+        unsafe {
+            // Of the last ones, some may be done again; of runs of 32 there is no second half.
+            let mut at = [0; 4];
+            let mut ready = [[[vdupq_n_u8(0); 2]; 2]; 4];
+            for i in 0..4 {
+                at[i] = (first + i).min(runs - 1) * RUN;
+                for half in 0..RUN / HALF {
+                    let codes = codes.as_ptr().add((at[i] + half * HALF) * W / 8);
+                    ready[i][half] = bytes::<W>(codes);
+                }
+            }
+            let (mut x, mut out) = (x.as_ptr(), sums.as_mut_ptr().add(first));
+            for _ in 0..count {
                 let mut four = [vdupq_n_s32(0); 4];
-                for (i, four) in four.iter_mut().enumerate() {
-                    let x = x.as_ptr().add(m * stride + at(i));
-                    let codes = codes.as_ptr().add(at(i) * W / 8);
-                    for k in (0..run).step_by(LANES) {
-                        let codes = bytes::<W>(codes.add(k * W / 8));
-                        *four = add::<W, DOT>(*four, codes, vld1q_s8(x.add(k)));
+                for i in 0..4 {
+                    for half in 0..RUN / HALF {
+                        let x = x.add(at[i] + half * HALF);
+                        let [a, b] = ready[i][half];
+                        four[i] = add::<W, DOT>(four[i], a, vld1q_s8(x));
+                        four[i] = add::<W, DOT>(four[i], b, vld1q_s8(x.add(LANES)));
                     }
                 }
                 let [a, b, c, d] = four;
-                let mut out = [0; 4];
-                vst1q_s32(out.as_mut_ptr(), vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d)));
-                let some = (runs - first).min(4);
-                sums[m * runs + first..][..some].copy_from_slice(&out[..some]);
+                let four = vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d));
+                if first + 4 <= runs {
+                    vst1q_s32(out, four);
+                } else {
+                    let mut last = [0; 4];
+                    vst1q_s32(last.as_mut_ptr(), four);
+                    out.copy_from_nonoverlapping(last.as_ptr(), runs - first);
+                }
+                (x, out) = (x.wrapping_add(stride), out.wrapping_add(runs));
             }
         }
     }
 }
 
-/// The same of a width that is not known before.
+/// The same of a width and runs that are not known before.
 #[inline(always)]
 unsafe fn any<const DOT: bool>(
     codes: &[u8],
@@ -293,10 +312,13 @@ unsafe fn any<const DOT: bool>(
     activations::check(codes, width, x, run, sums);
     // SAFETY: the features are the caller's promise; lengths were checked.
     unsafe {
-        match width {
-            2 => all::<2, DOT>(codes, x, run, sums),
-            4 => all::<4, DOT>(codes, x, run, sums),
-            _ => all::<8, DOT>(codes, x, run, sums),
+        match (width, run) {
+            (2, 32) => all::<2, 32, DOT>(codes, x, sums),
+            (2, _) => all::<2, 64, DOT>(codes, x, sums),
+            (4, 32) => all::<4, 32, DOT>(codes, x, sums),
+            (4, _) => all::<4, 64, DOT>(codes, x, sums),
+            (_, 32) => all::<8, 32, DOT>(codes, x, sums),
+            _ => all::<8, 64, DOT>(codes, x, sums),
         }
     }
 }

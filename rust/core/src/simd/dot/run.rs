@@ -271,11 +271,11 @@ unsafe fn step<V: Values, const W: usize, const R: usize, const M: usize>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let x: [V; M] = from_fn(|m| V::load(x[m].add(at * LANES + part)));
-        for r in 0..R {
-            let values = V::values::<W>(codes[r].add(at * 2 * W), part, scales[r]);
-            for m in 0..M {
-                sums[r][m] = sums[r][m].add_product(values, x[m]);
+        let values: [V; R] = from_fn(|r| V::values::<W>(codes[r].add(at * 2 * W), part, scales[r]));
+        for m in 0..M {
+            let x = V::load(x[m].add(at * LANES + part));
+            for r in 0..R {
+                sums[r][m] = sums[r][m].add_product(values[r], x);
             }
         }
     }
