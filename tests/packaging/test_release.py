@@ -115,7 +115,16 @@ def test_every_locked_package_has_hashes():
         assert all("==" in each and " --hash=sha256:" in each for each in packages)
 
 
-KNOWN = {"accelerate", "lightning", "matplotlib", "rich", "scikit-learn", "torch", "transformers"}
+KNOWN = {
+    "accelerate",
+    "lightning",
+    "matplotlib",
+    "ml-dtypes",
+    "rich",
+    "scikit-learn",
+    "torch",
+    "transformers",
+}
 COMPILER = {f"nvidia-{part}" for part in ("cuda-nvcc", "cuda-runtime", "cuda-crt", "nvvm")}
 
 

@@ -9,7 +9,7 @@ try:
     import ml_dtypes as _  # noqa: F401
 except ImportError:
     raise ImportError(
-        "gradwire.weights needs ml_dtypes, for bfloat16: pip install 'gradwire[weights]'"
+        "gradwire.weights needs ml_dtypes, for bfloat16: pip install ml-dtypes"
     ) from None
 
 from gradwire.weights.file import File, open, save
