@@ -98,11 +98,11 @@ impl Packed<'_> {
         work: impl Fn(Range<usize>, &mut [f32]) + Sync,
     ) -> Result<()> {
         if count == 1 {
-            self.share(self.rows, 1, out, &work);
+            self.share((self.rows, self.cols), 1, out, &work);
             return Ok(());
         }
         let mut products = allocate::zeros(out.len())?;
-        self.share(self.rows, count, &mut products, &work);
+        self.share((self.rows, self.cols), count, &mut products, &work);
         for (i, out) in out.chunks_mut(self.rows).enumerate() {
             for (out, row) in out.iter_mut().zip(products.chunks(count)) {
                 *out = row[i];

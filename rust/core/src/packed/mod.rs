@@ -121,7 +121,7 @@ impl<'a> Packed<'a> {
             )));
         }
         self.check_len(count, &out)?;
-        self.decode_each(count, &|i| start + i, out);
+        self.read(LONGEST, &|i| start * self.cols + i * LONGEST, out);
         Ok(())
     }
 
@@ -132,7 +132,7 @@ impl<'a> Packed<'a> {
             return Err(Error::NoRow { index, rows: self.rows as u64 });
         }
         self.check_len(indices.len(), &out)?;
-        self.decode_each(indices.len(), &|i| indices[i] as usize, out);
+        self.read(self.cols, &|i| indices[i] as usize * self.cols, out);
         Ok(())
     }
 
@@ -145,22 +145,23 @@ impl<'a> Packed<'a> {
         Err(Error::argument(format!("out has {len} elements, not {count} rows of {cols}")))
     }
 
-    /// Writes the values of `count` rows.
-    fn decode_each(&self, count: usize, row: &(impl Fn(usize) -> usize + Sync), out: Output<'_>) {
-        let cols = self.cols;
+    /// Writes spans of values, `len` each but for the last, which begin where `first` says.
+    fn read(&self, len: usize, first: &(impl Fn(usize) -> usize + Sync), out: Output<'_>) {
+        let (len, all) = (len.max(1), out.len());
+        let count = all.div_ceil(len);
         in_standard_mode(|| match out {
-            Output::F32(out) => self.share(count, cols, out, &|rows, out| {
+            Output::F32(out) => self.share((count, len), len, out, &|spans, out| {
                 let mut reader = Reader::new(self);
-                for (i, out) in rows.zip(out.chunks_mut(cols.max(1))) {
-                    reader.read(row(i) * cols, out);
+                for (span, out) in spans.zip(out.chunks_mut(len)) {
+                    reader.read(first(span), out);
                 }
             }),
-            Output::BF16(out) => self.share(count, cols, out, &|rows, out| {
+            Output::BF16(out) => self.share((count, len), len, out, &|spans, out| {
                 let (mut reader, mut values) = (Reader::new(self), [0.0; LONGEST]);
-                for (i, out) in rows.zip(out.chunks_mut(cols.max(1))) {
-                    for (k, out) in out.chunks_mut(LONGEST).enumerate() {
+                for (span, out) in spans.zip(out.chunks_mut(len)) {
+                    for (i, out) in out.chunks_mut(LONGEST).enumerate() {
                         let values = &mut values[..out.len()];
-                        reader.read(row(i) * cols + k * LONGEST, values);
+                        reader.read(first(span) + i * LONGEST, values);
                         self.kernels.narrow_bf16(values, bytemuck::cast_slice_mut(out));
                     }
                 }
@@ -168,15 +169,16 @@ impl<'a> Packed<'a> {
         });
     }
 
-    /// Shares `count` rows between threads: `work` gets some, and `each` elements of `out` for every one.
+    /// Shares pieces of so many entries between threads: `work` gets some, and `each` elements of `out` for
+    /// every one but the last, which may have fewer.
     fn share<T: Send>(
         &self,
-        count: usize,
+        (count, entries): (usize, usize),
         each: usize,
         out: &mut [T],
         work: &(impl Fn(Range<usize>, &mut [T]) + Sync),
     ) {
-        let worth = count.saturating_mul(self.cols) / GRAIN;
+        let worth = count.saturating_mul(entries) / GRAIN;
         let wanted = self
             .threads
             .unwrap_or_else(|| if worth < 2 { 1 } else { pool::num_threads().min(worth) });
@@ -286,7 +288,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Gives each of some threads rows, and `each` elements of `out` for every row.
+/// Gives each of some threads pieces, and `each` elements of `out` for every one.
 fn spread<T: Send>(
     threads: usize,
     rows: Range<usize>,
@@ -298,7 +300,8 @@ fn spread<T: Send>(
         return work(rows, out);
     }
     let half = rows.len() * (threads / 2) / threads;
-    let (middle, (near, far)) = (rows.start + half, out.split_at_mut(half * each));
+    let (middle, at) = (rows.start + half, (half * each).min(out.len()));
+    let (near, far) = out.split_at_mut(at);
     rayon::join(
         || spread(threads / 2, rows.start..middle, each, near, work),
         || spread(threads - threads / 2, middle..rows.end, each, far, work),

@@ -3,6 +3,8 @@
 //! Values of codes of two or four bits come from tables: of the sixteen values of a block, one table has
 //! the first bytes, another the second ones, and so on; what is looked up is put together again.
 
+#![allow(clippy::needless_range_loop, reason = "vectors are kept by their numbers")]
+
 use super::activations::{self, Rounded};
 use super::lanes::Values;
 use super::run::{self, Rows, Task, Vectors};

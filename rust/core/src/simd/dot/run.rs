@@ -1,5 +1,7 @@
 //! The loops, the same for every level.
 
+#![allow(clippy::needless_range_loop, reason = "vectors are kept by their numbers")]
+
 use std::array::from_fn;
 
 use super::lanes::Values;
@@ -214,14 +216,21 @@ impl<'a> Task<'a> {
             };
             // Registers may be narrower than sixteen lanes.
             for part in (0..LANES).step_by(V::WIDTH) {
-                let mut sums: [[V; M]; R] =
-                    from_fn(|r| from_fn(|m| V::load(lanes(r, m).add(part)).reorder::<W>()));
+                // In closures vectors would not have the registers of the calling function.
+                let mut sums = [[V::load(lanes(0, 0).add(part)).reorder::<W>(); M]; R];
+                for r in 0..R {
+                    for m in 0..M {
+                        sums[r][m] = V::load(lanes(r, m).add(part)).reorder::<W>();
+                    }
+                }
                 // Counted in sixteens.
                 let (len, block) = (len / LANES, block / LANES);
                 let (mut at, mut number) = (0, 0);
                 while at < len {
-                    let scales: [V::Scale; R] =
-                        from_fn(|r| V::scale::<W>(scales[r].wrapping_add(number).cast()));
+                    let mut grids = [V::scale::<W>(scales[0].wrapping_add(number).cast()); R];
+                    for r in 1..R {
+                        grids[r] = V::scale::<W>(scales[r].wrapping_add(number).cast());
+                    }
                     let end = len.min(at + block);
                     while at < end {
                         if M == 1 || part == 0 {
@@ -235,12 +244,12 @@ impl<'a> Task<'a> {
                         let each = if M == 1 { 4 } else { 1 };
                         while at + each <= strip {
                             for _ in 0..each {
-                                step::<V, W, R, M>(&mut sums, (codes, scales), x, at, part);
+                                step::<V, W, R, M>(&mut sums, (codes, grids), x, at, part);
                                 at += 1;
                             }
                         }
                         while at < strip {
-                            step::<V, W, R, M>(&mut sums, (codes, scales), x, at, part);
+                            step::<V, W, R, M>(&mut sums, (codes, grids), x, at, part);
                             at += 1;
                         }
                     }
@@ -271,7 +280,10 @@ unsafe fn step<V: Values, const W: usize, const R: usize, const M: usize>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let values: [V; R] = from_fn(|r| V::values::<W>(codes[r].add(at * 2 * W), part, scales[r]));
+        let mut values = [V::values::<W>(codes[0].add(at * 2 * W), part, scales[0]); R];
+        for r in 1..R {
+            values[r] = V::values::<W>(codes[r].add(at * 2 * W), part, scales[r]);
+        }
         for m in 0..M {
             let x = V::load(x[m].add(at * LANES + part));
             for r in 0..R {

@@ -251,12 +251,24 @@ pub(super) unsafe fn bytes<const W: usize, const RUN: usize>(codes: *const u8) -
     unsafe { [half::<W>(codes), half::<W>(codes.add((RUN - 32) * W / 8))] }
 }
 
+/// The same of 32 codes of eight bits, two products of which do not fit in 16: even and odd ones apart.
+#[inline(always)]
+unsafe fn wide(codes: __m256i, x: __m256i) -> __m256i {
+    // SAFETY: AVX2 is the caller's promise.
+    unsafe {
+        let even = _mm256_and_si256(codes, _mm256_set1_epi16(0xFF));
+        let x_even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
+        let (odd, x_odd) = (_mm256_srli_epi16::<8>(codes), _mm256_srai_epi16::<8>(x));
+        _mm256_add_epi32(_mm256_madd_epi16(even, x_even), _mm256_madd_epi16(odd, x_odd))
+    }
+}
+
 /// Sums of a run in eight lanes.
 #[inline(always)]
 unsafe fn eight<const W: usize, const RUN: usize>(codes: [__m256i; 2], x: *const i8) -> __m256i {
     // SAFETY: features and pointers are the caller's promise.
     unsafe {
-        let x = [x, x.add(RUN - 32)].map(|x| _mm256_loadu_si256(x.cast()));
+        let x = [_mm256_loadu_si256(x.cast()), _mm256_loadu_si256(x.add(RUN - 32).cast())];
         if W < 8 {
             // At most 4 * 15 * 127.
             let one = _mm256_maddubs_epi16(codes[0], x[0]);
@@ -264,16 +276,16 @@ unsafe fn eight<const W: usize, const RUN: usize>(codes: [__m256i; 2], x: *const
             return _mm256_madd_epi16(if RUN == 32 { one } else { both }, _mm256_set1_epi16(1));
         }
         // Two products of a byte do not fit in 16 bits: even and odd ones apart.
-        let wide = |codes, x| {
-            let even = _mm256_and_si256(codes, _mm256_set1_epi16(0xFF));
-            let x_even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
-            let odd = _mm256_srli_epi16::<8>(codes);
-            let x_odd = _mm256_srai_epi16::<8>(x);
-            _mm256_add_epi32(_mm256_madd_epi16(even, x_even), _mm256_madd_epi16(odd, x_odd))
-        };
         let one = wide(codes[0], x[0]);
         if RUN == 32 { one } else { _mm256_add_epi32(one, wide(codes[1], x[1])) }
     }
+}
+
+/// Sums of neighbours of two vectors, in turn.
+#[inline(always)]
+unsafe fn pair(a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: AVX2 is the caller's promise.
+    unsafe { _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)) }
 }
 
 /// Four sums of four vectors of eight lanes.
@@ -281,8 +293,6 @@ unsafe fn eight<const W: usize, const RUN: usize>(codes: [__m256i; 2], x: *const
 pub(super) unsafe fn four(runs: [__m256i; 4]) -> __m128i {
     // SAFETY: AVX2 is the caller's promise.
     unsafe {
-        let pair =
-            |a, b| _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
         let (a, b) = (pair(runs[0], runs[1]), pair(runs[2], runs[3]));
         let all = _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
         _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256::<1>(all))

@@ -126,7 +126,7 @@ level!(
 unsafe fn eight<const W: usize, const RUN: usize>(codes: [__m256i; 2], x: *const i8) -> __m256i {
     // SAFETY: features and pointers are the caller's promise.
     unsafe {
-        let x = [x, x.add(RUN - 32)].map(|x| _mm256_loadu_si256(x.cast()));
+        let x = [_mm256_loadu_si256(x.cast()), _mm256_loadu_si256(x.add(RUN - 32).cast())];
         let one = _mm256_dpbusd_epi32(_mm256_setzero_si256(), codes[0], x[0]);
         if RUN == 32 { one } else { _mm256_dpbusd_epi32(one, codes[1], x[1]) }
     }

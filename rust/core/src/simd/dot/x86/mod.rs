@@ -80,14 +80,17 @@ macro_rules! sums_by {
             // SAFETY: the calling function has the features of what it names, and all runs and vectors
             // are there.
             unsafe {
-                let codes: [_; 4] = std::array::from_fn(|i| {
-                    $bytes::<$w, $r>($codes.as_ptr().add(at(i) * $r * $w / 8))
-                });
+                let mut codes = [$bytes::<$w, $r>($codes.as_ptr().add(at(0) * $r * $w / 8)); 4];
+                for i in 1..4 {
+                    codes[i] = $bytes::<$w, $r>($codes.as_ptr().add(at(i) * $r * $w / 8));
+                }
                 let (mut x, mut out) = (x.as_ptr(), $out.as_mut_ptr().add(first));
                 for _ in 0..count {
-                    let four = avx2::four(std::array::from_fn(|i| {
-                        $sums::<$w, $r>(codes[i], x.add(at(i) * $r))
-                    }));
+                    let mut eights = [$sums::<$w, $r>(codes[0], x.add(at(0) * $r)); 4];
+                    for i in 1..4 {
+                        eights[i] = $sums::<$w, $r>(codes[i], x.add(at(i) * $r));
+                    }
+                    let four = avx2::four(eights);
                     if first + 4 <= runs {
                         std::arch::x86_64::_mm_storeu_si128(out.cast(), four);
                     } else {
