@@ -102,11 +102,11 @@ def _rows(
     dense, half = several(Tensor.clone), several(Tensor.bfloat16)
     int4 = several(_int4)
     frames = [np.frombuffer(weights.pack(matrix.numpy(), USUAL).frame, np.uint8) for _ in dense]
-    target = np.empty_like(frames[0])
+    targets = [np.zeros_like(frame) for frame in frames]  # a single one would stay in the cache
     held = {peer: several(peer.pack) for peer in others if peer.multiply is not None}
 
     def copy() -> None:
-        for frame in frames:
+        for target, frame in zip(targets, frames, strict=True):
             np.copyto(target, frame)
 
     found = []
