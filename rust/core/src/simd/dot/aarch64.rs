@@ -104,19 +104,6 @@ impl Values for Neon {
             }
         }
     }
-
-    #[inline(always)]
-    unsafe fn reorder<const W: usize>(self) -> Self {
-        self
-    }
-
-    #[inline(always)]
-    unsafe fn restore<const W: usize>(self) -> Self {
-        self
-    }
-
-    #[inline(always)]
-    fn fetch(_: *const u8) {}
 }
 
 /// Values by the bytes of all of them.

@@ -22,10 +22,17 @@ pub(super) trait Values: Copy {
     unsafe fn scale<const W: usize>(scale: *const f32) -> Self::Scale;
     /// Those from lane `part` on of sixteen, in the order that suits their width.
     unsafe fn values<const W: usize>(codes: *const u8, part: usize, scale: Self::Scale) -> Self;
-    /// Puts what was loaded in that order.
-    unsafe fn reorder<const W: usize>(self) -> Self;
+    /// Puts what was loaded in that order, where it is another one.
+    #[inline(always)]
+    unsafe fn reorder<const W: usize>(self) -> Self {
+        self
+    }
     /// Puts it back.
-    unsafe fn restore<const W: usize>(self) -> Self;
+    #[inline(always)]
+    unsafe fn restore<const W: usize>(self) -> Self {
+        self
+    }
     /// Asks for the cache line, wherever that is: it need not be memory.
-    fn fetch(from: *const u8);
+    #[inline(always)]
+    fn fetch(_: *const u8) {}
 }

@@ -51,19 +51,6 @@ impl Values for Plain {
         }
         Self(values)
     }
-
-    #[inline(always)]
-    unsafe fn reorder<const W: usize>(self) -> Self {
-        self
-    }
-
-    #[inline(always)]
-    unsafe fn restore<const W: usize>(self) -> Self {
-        self
-    }
-
-    #[inline(always)]
-    fn fetch(_: *const u8) {}
 }
 
 pub(in crate::simd) fn decode(row: Rows<'_>, skip: usize, out: &mut [f32]) {

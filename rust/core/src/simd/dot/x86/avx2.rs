@@ -117,16 +117,6 @@ impl<const FUSED: bool> Values for Eight<FUSED> {
     }
 
     #[inline(always)]
-    unsafe fn reorder<const W: usize>(self) -> Self {
-        self
-    }
-
-    #[inline(always)]
-    unsafe fn restore<const W: usize>(self) -> Self {
-        self
-    }
-
-    #[inline(always)]
     fn fetch(from: *const u8) {
         fetch(from);
     }
@@ -165,16 +155,6 @@ impl<const FUSED: bool> Values for Sixteen<FUSED> {
     #[inline(always)]
     unsafe fn values<const W: usize>(codes: *const u8, _: usize, scale: Self::Scale) -> Self {
         unsafe { Self([Eight::values::<W>(codes, 0, scale), Eight::values::<W>(codes, 8, scale)]) }
-    }
-
-    #[inline(always)]
-    unsafe fn reorder<const W: usize>(self) -> Self {
-        self
-    }
-
-    #[inline(always)]
-    unsafe fn restore<const W: usize>(self) -> Self {
-        self
     }
 
     #[inline(always)]
