@@ -61,7 +61,7 @@ LAZY = {
 TYPES_ONLY = {("gradwire.state", "gradwire._codec")}
 """A state knows the codec that made it. Each is in the other's signatures, and codec imports."""
 
-OPTIONAL = {"importlib", "importlib.metadata", "matplotlib", "torch"}
+OPTIONAL = {"importlib", "importlib.metadata", "matplotlib", "ml_dtypes", "torch"}
 """What else functions may import: slow to import or not installed, and not always needed."""
 
 

@@ -84,7 +84,7 @@ def test_the_first_rule_that_matches_counts(source, target):
 @pytest.mark.parametrize("rule", ["haed*=8", "HEAD*=8", "head.weight.more.0=no"])
 def test_a_rule_that_names_no_tensor_is_an_error(rule, source, target, capsys):
     assert run("pack", source, target, "--rules", f"head*=2,{rule}") == 1
-    assert f"no tensor is named '{rule.split('=')[0]}'" in capsys.readouterr().err
+    assert f"no tensor is called '{rule.split('=')[0]}'" in capsys.readouterr().err
     assert not target.exists()
 
 

@@ -269,3 +269,26 @@ def test_golden_files_are_read_to_the_bit(path):
 
 def test_there_are_golden_files():
     assert len([*GOLDEN.glob("*.safetensors")]) == 2
+
+
+def test_what_needs_no_bfloat16_needs_no_ml_dtypes(tmp_path: Path) -> None:
+    tensors = {"w": np.ones((64, 64), np.float32), "half": np.ones(3, ml_dtypes.bfloat16)}
+    weights.save(tmp_path / "in.safetensors", tensors)
+    out = run_python(
+        f"""
+        import sys
+        sys.modules["ml_dtypes"] = None
+        from gradwire import weights
+        from gradwire.cli import main
+        with weights.open({str(tmp_path / "in.safetensors")!r}) as file:
+            print(file["w"].sum())
+            try:
+                file["half"]
+            except ImportError as error:
+                print(error)
+        print(main(["completion", "bash"]))
+        """
+    )
+    assert out.startswith("4096.0")
+    assert "BF16 needs ml_dtypes: pip install ml-dtypes" in out
+    assert out.split()[-1] == "0"

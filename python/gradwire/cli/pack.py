@@ -1,20 +1,20 @@
 """``gradwire pack IN OUT``: write the weights of a file in a few bits each."""
 
 import argparse
-import fnmatch
+import dataclasses
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradwire import weights
+from gradwire import _rules, weights
 from gradwire.cli.terminal import ProgressLine
 from gradwire.errors import CorruptFileError, GradwireError
 from gradwire.quantize import Affine
 
 LEAST = 4096  # entries of a tensor that is packed without a rule of its own
 
-Rules = Sequence[tuple[str, Affine | None]]
+Rules = Mapping[str, Affine | None]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,15 +23,14 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     try:
         more = [] if options.more is None else [options.more]
-        rules = _rules(options)
-        weights.packed.check_more(rules[-1][1] or Affine(), more)
+        usual, rules = _usual(options), _parsed(options)
+        weights.packed.check_more(usual, more)
     except (ValueError, TypeError) as error:
         parser.error(str(error))
     try:
         with weights.open(options.source) as file, ProgressLine("gradwire pack") as progress:
-            unused = [p for p, _ in rules[:-1] if not fnmatch.filter(file, p)]
-            if unused:
-                raise ValueError(f"no tensor is named {' or '.join(map(repr, unused))}")
+            _rules.check(rules, file, "tensor")
+            rules.setdefault("*", usual)
             tensors: dict[str, weights.file.Tensor] = {}
             for i, (name, tensor) in enumerate(file.items()):
                 progress(name, i / len(file))
@@ -44,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
             weights.save(options.target, tensors, file.metadata)
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}")
-    except (ValueError, TypeError, GradwireError) as error:
+    except (ValueError, TypeError, ImportError, GradwireError) as error:
         return _fail(f"{options.source}: {error}")
     print(summary(tensors))
     return 0
@@ -81,25 +80,28 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _rules(options: argparse.Namespace) -> Rules:
+def _usual(options: argparse.Namespace) -> Affine:
     fit: Any = options.fit or ("squares" if options.more is None else "range")
-    rules: list[tuple[str, Affine | None]] = []
+    return Affine(options.bits, options.block, fit=fit)
+
+
+def _parsed(options: argparse.Namespace) -> dict[str, Affine | None]:
+    usual, rules = _usual(options), dict[str, Affine | None]()
     for rule in filter(None, options.rules.split(",")):
         pattern, _, bits = rule.rpartition("=")
         if not pattern or not (bits == "no" or bits.isdecimal()):
             raise ValueError(f"--rules are NAME=BITS or NAME=no, got {rule!r}")
-        quantize = None if bits == "no" else Affine(int(bits), options.block, fit=fit)
-        rules.append((pattern, quantize))
-    return [*rules, ("*", Affine(options.bits, options.block, fit=fit))]
+        rules[pattern] = None if bits == "no" else dataclasses.replace(usual, bits=int(bits))
+    return rules
 
 
 def _chosen(name: str, tensor: weights.file.Tensor, rules: Rules) -> Affine | None:
     if isinstance(tensor, weights.Packed):
         raise ValueError(f"{name!r} is packed already; unpack the file first")
-    pattern, quantize = next(rule for rule in rules if fnmatch.fnmatchcase(name, rule[0]))
+    quantize = _rules.first(rules, name)
     if quantize is None or tensor.dtype.name not in ("float64", *weights.packed.DTYPES):
         return None
-    if pattern != name and (tensor.ndim < 2 or tensor.size < LEAST):
+    if name not in rules and (tensor.ndim < 2 or tensor.size < LEAST):
         return None
     fits = quantize.block is None or weights.packed.fitting_block(tensor.shape, quantize.block)
     return quantize if tensor.size and fits else None

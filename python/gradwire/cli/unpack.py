@@ -4,14 +4,11 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-import ml_dtypes
-import numpy as np
-
 from gradwire import weights
 from gradwire.errors import GradwireError
-from gradwire.weights.file import Tensor
+from gradwire.weights.file import Tensor, dtype_named
 
-DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -24,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         print(f"gradwire unpack: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
-    except (ValueError, GradwireError) as error:
+    except (ValueError, ImportError, GradwireError) as error:
         print(f"gradwire unpack: {options.source}: {error}", file=sys.stderr)
         return 1
     return 0
@@ -66,4 +63,4 @@ class Floats(Mapping[str, Tensor]):
             values = tensor.unpack(bits=bits)
         except (ValueError, GradwireError) as error:
             raise ValueError(f"{name!r}: {error}") from None
-        return values.astype(DTYPES[self._dtype or tensor.dtype], copy=False)
+        return values.astype(dtype_named(DTYPES[self._dtype or tensor.dtype]), copy=False)

@@ -5,13 +5,6 @@ shape, dtype, and codes of further bits. A file is a safetensors file, which eve
 format is in ``docs/packed-files.md``. `gradwire.torch.weights` computes with both.
 """
 
-try:
-    import ml_dtypes as _  # noqa: F401
-except ImportError:
-    raise ImportError(
-        "gradwire.weights needs ml_dtypes, for bfloat16: pip install ml-dtypes"
-    ) from None
-
 from gradwire.weights.file import File, open, save
 from gradwire.weights.packed import Packed, pack
 

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,12 +27,9 @@ _NAMES: dict[str, Any] = {
     "BOOL": np.bool_,
     "U8": np.uint8,
     "I8": np.int8,
-    "F8_E5M2": ml_dtypes.float8_e5m2,
-    "F8_E4M3": ml_dtypes.float8_e4m3fn,
     "U16": np.uint16,
     "I16": np.int16,
     "F16": np.float16,
-    "BF16": ml_dtypes.bfloat16,
     "U32": np.uint32,
     "I32": np.int32,
     "F32": np.float32,
@@ -43,8 +39,35 @@ _NAMES: dict[str, Any] = {
     "C64": np.complex64,
 }
 _DTYPES = {name: np.dtype(dtype).newbyteorder("<") for name, dtype in _NAMES.items()}
+_FURTHER = {"BF16": "bfloat16", "F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn"}
+"""Those that numpy has by ml_dtypes alone."""
 
 Tensor = Packed | NDArray[Any]
+
+
+def dtype_named(name: str) -> np.dtype[Any]:
+    """Return numpy's dtype of a name in files, as ``"BF16"``.
+
+    Raises
+    ------
+    ImportError
+        numpy has it by ml_dtypes alone, which is not installed.
+    """
+    if name not in _FURTHER:
+        found: np.dtype[Any] = _DTYPES[name]
+        return found
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise ImportError(f"{name} needs ml_dtypes: pip install ml-dtypes") from None
+    further: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _FURTHER[name]))
+    return further
+
+
+def _name_of(dtype: np.dtype[Any]) -> str | None:
+    names = [name for name, each in _DTYPES.items() if each == dtype.newbyteorder("<")]
+    names += [name for name, each in _FURTHER.items() if each == dtype.name]
+    return names[0] if names else None
 
 
 def save(
@@ -99,11 +122,10 @@ def save(
                 nbytes = memoryview(tensor.further).nbytes
                 add(name + _MORE, _PACKED, (nbytes,), nbytes)
         else:
-            known = np.dtype(tensor.dtype).newbyteorder("<")
-            names = [dtype for dtype, each in _DTYPES.items() if each == known]
-            if not names:
+            known = _name_of(np.dtype(tensor.dtype))
+            if known is None:
                 raise TypeError(f"{name!r} is of {tensor.dtype}, which such a file cannot hold")
-            add(name, names[0], tensor.shape, tensor.nbytes)
+            add(name, known, tensor.shape, tensor.nbytes)
     about = dict(metadata or {})
     if table:
         about[KEY] = json.dumps({"version": VERSION, "tensors": table})
@@ -195,6 +217,8 @@ class File(Mapping[str, Tensor]):
         ------
         KeyError
             There is none of this name.
+        ImportError
+            It is of bfloat16 or float8, and ml_dtypes is not installed.
         CorruptFileError
             It is not what the file says of it, or the file was cut.
         """
@@ -202,7 +226,7 @@ class File(Mapping[str, Tensor]):
             raise KeyError(name)
         if name not in self._table:
             section = self._sections[name]
-            array = np.frombuffer(self._bytes(name), _DTYPES[section.dtype])
+            array = np.frombuffer(self._bytes(name), dtype_named(section.dtype))
             return array.reshape(section.shape)
         if name not in self._checked:
             fields, frame = self._table[name], self._bytes(name)
@@ -271,13 +295,17 @@ class _Section:
             raise CorruptFileError("the header does not give dtype, shape and data_offsets", name)
         self.dtype, self.range = fields["dtype"], fields["data_offsets"]
         self.shape = _shape(fields["shape"], name)
-        if not isinstance(self.dtype, str) or self.dtype not in _DTYPES:
+        if not isinstance(self.dtype, str) or self.dtype not in (*_DTYPES, *_FURTHER):
             raise CorruptFileError(f"its dtype {self.dtype!r} is not known", name)
         if not _are_whole(self.range) or len(self.range) != 2:
             raise CorruptFileError(f"data_offsets are {self.range!r}", name)
-        need, have = math.prod(self.shape) * _DTYPES[self.dtype].itemsize, self.range
+        need, have = math.prod(self.shape) * _itemsize(self.dtype), self.range
         if have[1] - have[0] != need:
             raise CorruptFileError(f"{need} bytes are not at {have[0]} to {have[1]}", name)
+
+
+def _itemsize(name: str) -> int:
+    return _DTYPES[name].itemsize if name in _DTYPES else 2 if name == "BF16" else 1
 
 
 def _shape(given: Any, name: str) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from gradwire.quantize import Affine
 from gradwire.sparsify import All
 
 DTYPES = ("float32", "float16", "bfloat16")
+LARGEST = 2.0**118  # a magnitude that a grid reaches
 LEAST_BLOCK = 16  # entries: a smaller block would take more bits for its grid than for its codes
 
 _HEADER = 48
@@ -206,7 +207,8 @@ def pack(array: NDArray[Any], quantize: Affine, more: Sequence[int] = (), name: 
     TypeError
         The dtype is no float.
     ValueError
-        There are no entries or too many, no block fits the rows, or further bits are not possible.
+        There are no entries or too many, a magnitude is beyond 2**118, no block fits the rows, or
+        further bits are not possible.
     NonFiniteError
         A value is NaN or infinite.
     """
@@ -241,6 +243,8 @@ def pack(array: NDArray[Any], quantize: Affine, more: Sequence[int] = (), name: 
         raise NonFiniteError(error.count, error.first, name or None) from None
     codes = _native.packed_further(frame, floats.reshape(-1), further) if further else None
     packed = Packed(memoryview(frame), values.shape, dtype, codes, further)
+    if float(np.abs(floats).max()) > LARGEST:
+        raise ValueError(f"{label} has magnitudes beyond 2**118, which no grid reaches")
     return dataclasses.replace(packed, measured=relative_error(floats, packed.unpack()))
 
 

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
-import ml_dtypes
 import torch
 from torch import nn
 
@@ -63,7 +62,7 @@ def _saved(slot: Slot) -> Any:
         return dataclasses.replace(packed, dtype=packed_name(slot.dtype))
     host = value.detach().cpu().contiguous()
     if host.dtype is torch.bfloat16:
-        return host.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+        return host.view(torch.uint16).numpy().view(weights.file.dtype_named("BF16"))
     return host.numpy()
 
 
@@ -194,6 +193,6 @@ def _listed(path: object, differences: list[str]) -> str:
 
 def _tensor(array: Any) -> torch.Tensor:
     """Return a copy: tensors of a model are written to, and a file is not."""
-    if array.dtype == ml_dtypes.bfloat16:
+    if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view("u2").copy()).view(torch.bfloat16)
     return torch.from_numpy(array.copy())
