@@ -110,22 +110,14 @@ def _chosen(name: str, tensor: weights.file.Tensor, rules: Rules) -> Affine | No
 def summary(tensors: dict[str, Any]) -> str:
     """Return one line on what was packed: tensors, bytes, bits a weight and errors."""
     packed = {name: t for name, t in tensors.items() if isinstance(t, weights.Packed)}
-    if not packed:
-        return f"packed 0 of {len(tensors)} tensors"
     sizes = {name: math.prod(t.shape) for name, t in packed.items()}
     after = sum(t.nbytes for t in tensors.values())
     copied = sum(t.nbytes for name, t in tensors.items() if name not in packed)
     before = copied + sum(
         sizes[name] * (4 if t.dtype == "float32" else 2) for name, t in packed.items()
     )
-    bits = 8 * sum(t.nbytes for t in packed.values()) / sum(sizes.values())
-    errors = {name: t.error() or 0.0 for name, t in packed.items()}
-    mean = sum(errors[name] * sizes[name] for name in packed) / sum(sizes.values())
-    worst = max(errors, key=lambda name: errors[name])
-    return (
-        f"packed {len(packed)} of {len(tensors)} tensors: {before / 1e6:.2f} MB -> "
-        f"{after / 1e6:.2f} MB, {bits:.2f} bits a weight; mean error {mean:.1%}, worst {worst}"
-    )
+    rows = [(name, sizes[name], t.nbytes, t.error() or 0.0) for name, t in packed.items()]
+    return weights.packed.totals(rows, len(tensors), before, after)
 
 
 def described(path: str) -> list[dict[str, Any]]:

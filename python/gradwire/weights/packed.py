@@ -182,6 +182,24 @@ def relative_error(values: NDArray[np.float32], decoded: NDArray[np.float32]) ->
     return lost / norm
 
 
+def totals(packed: Sequence[tuple[str, int, int, float]], of: int, before: int, after: int) -> str:
+    """Return a line on packed tensors, among so many, and the bytes of all before and after.
+
+    Of each packed one its name, entries, bytes and relative error; the mean is over entries.
+    """
+    line = f"packed {len(packed)} of {of} tensors"
+    if not packed:
+        return line
+    numel = sum(entries for _, entries, _, _ in packed)
+    bits = 8 * sum(nbytes for _, _, nbytes, _ in packed) / numel
+    mean = sum(entries * error for _, entries, _, error in packed) / numel
+    worst = max(packed, key=lambda each: each[3])[0]
+    return (
+        f"{line}: {before / 1e6:.2f} MB -> {after / 1e6:.2f} MB, {bits:.2f} bits a weight; "
+        f"mean error {mean:.1%}, worst {worst}"
+    )
+
+
 def pack(array: NDArray[Any], quantize: Affine, more: Sequence[int] = (), name: str = "") -> Packed:
     """Pack a tensor.
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 from gradwire.report.text import size
+from gradwire.weights.packed import totals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,13 +68,9 @@ class PackReport:
             ).rstrip()
             for row in rows
         ]
-        errors = [each.error for each in self.tensors]
+        sizes = [
+            (each.name, math.prod(each.shape), each.nbytes, each.error) for each in self.tensors
+        ]
         of = len(self.tensors) + len(self.left)
-        last = (
-            f"packed {len(self.tensors)} of {of} tensors: {size(self.dense_nbytes)} -> "
-            f"{size(self.nbytes)}, {self.bits_per_weight:.3g} bits a weight"
-        )
-        if errors:
-            worst = max(self.tensors, key=lambda each: each.error).name
-            last += f"; mean error {100 * sum(errors) / len(errors):.2g} %, worst {worst}"
-        return "\n".join([*lines, last] if errors else [last])
+        last = totals(sizes, of, self.dense_nbytes, self.nbytes)
+        return "\n".join([*lines, last] if self.tensors else [last])
