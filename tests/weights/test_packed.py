@@ -254,3 +254,12 @@ def test_copies_and_pickles_are_the_same_tensor(matrix):
 def test_errors_of_extreme_values_are_those_of_others(peak):
     values = (np.array([1, -1, 0.3, 0]).repeat(16).reshape(2, 32) * peak).astype(np.float32)
     assert 1e-4 < weights.pack(values, Affine(4, 32)).error() < 0.1
+
+
+@pytest.mark.parametrize("value", [4e35, -3e38])
+def test_magnitudes_that_no_grid_reaches_are_refused_by_name(value: float) -> None:
+    values = np.full((4, 64), value, np.float32)
+    with pytest.raises(ValueError, match=r"'w' has magnitudes beyond 2\*\*118"):
+        weights.pack(values, Affine(4, 64), name="w")
+    fits = weights.pack(np.full((4, 64), 3e35, np.float32), Affine(4, 64))
+    assert (fits.error() or 0.0) < 1e-3

@@ -23,6 +23,7 @@ LEAST_BLOCK = 16  # entries: a smaller block would take more bits for its grid t
 
 _HEADER = 48
 _QUANTIZER, _AFFINE = 7, 12
+_EXPONENT, _LEAST_EXPONENT = slice(10, 12), -103
 _NUMEL = slice(16, 24)
 
 
@@ -261,7 +262,8 @@ def pack(array: NDArray[Any], quantize: Affine, more: Sequence[int] = (), name: 
         raise NonFiniteError(error.count, error.first, name or None) from None
     codes = _native.packed_further(frame, floats.reshape(-1), further) if further else None
     packed = Packed(memoryview(frame), values.shape, dtype, codes, further)
-    if float(np.abs(floats).max()) > LARGEST:
+    saturates = int.from_bytes(frame[_EXPONENT], "little", signed=True) == _LEAST_EXPONENT
+    if saturates and float(np.abs(floats).max()) > LARGEST:
         raise ValueError(f"{label} has magnitudes beyond 2**118, which no grid reaches")
     return dataclasses.replace(packed, measured=relative_error(floats, packed.unpack()))
 
