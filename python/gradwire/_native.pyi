@@ -24,6 +24,7 @@ __all__ = [
     "get_num_threads",
     "merge_bucket",
     "pack_positions",
+    "packed_error",
     "packed_further",
     "packed_join",
     "packed_linear",
@@ -223,6 +224,7 @@ def merge_bucket(
     ends: Sequence[int],
     unused: Sequence[bool],
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], Exception | None]: ...
+def packed_error(frame: _BytesLike, values: NDArray[np.float32]) -> float: ...
 def packed_further(frame: _BytesLike, values: NDArray[np.float32], more: int) -> bytes: ...
 def packed_join(frame: _BytesLike, further: _BytesLike, more: int) -> bytes: ...
 def packed_linear(

@@ -169,18 +169,8 @@ class Packed:
         """
         if array is None:
             return self.measured
-        values = np.asarray(array, np.float32).reshape(self.shape)
-        return relative_error(values, self.unpack())
-
-
-def relative_error(values: NDArray[np.float32], decoded: NDArray[np.float32]) -> float:
-    """Return the norm of what is lost over that of the values; 0 for zeros that stay zeros."""
-    peak = np.abs(values).max(initial=np.float32(0))
-    if not peak:
-        return math.inf if decoded.any() else 0.0
-    # Squares of what is divided by the largest magnitude are within float32.
-    lost, norm = (float(np.linalg.norm((x / peak).reshape(-1))) for x in (decoded - values, values))
-    return lost / norm
+        values = np.ascontiguousarray(array, np.float32)
+        return _native.packed_error(self.joined(), values.reshape(-1))
 
 
 def totals(packed: Sequence[tuple[str, int, int, float]], of: int, before: int, after: int) -> str:
@@ -257,15 +247,15 @@ def pack(array: NDArray[Any], quantize: Affine, more: Sequence[int] = (), name: 
     )
     state = codec.init_state(values.size, name=name or None)
     try:
-        frame = bytes(codec.encode(floats.reshape(-1), state))
+        frame = memoryview(codec.encode(floats.reshape(-1), state))
     except NonFiniteError as error:
         raise NonFiniteError(error.count, error.first, name or None) from None
     codes = _native.packed_further(frame, floats.reshape(-1), further) if further else None
-    packed = Packed(memoryview(frame), values.shape, dtype, codes, further)
+    packed = Packed(frame, values.shape, dtype, codes, further)
     saturates = int.from_bytes(frame[_EXPONENT], "little", signed=True) == _LEAST_EXPONENT
     if saturates and float(np.abs(floats).max()) > LARGEST:
         raise ValueError(f"{label} has magnitudes beyond 2**118, which no grid reaches")
-    return dataclasses.replace(packed, measured=relative_error(floats, packed.unpack()))
+    return dataclasses.replace(packed, measured=packed.error(floats))
 
 
 def check_more(quantize: Affine, more: Sequence[int]) -> int:

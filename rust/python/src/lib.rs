@@ -52,7 +52,9 @@ mod _native {
     #[pymodule_export]
     use crate::frame::{Frame, decode, decode_add, pack_positions, unpack_positions};
     #[pymodule_export]
-    use crate::packed::{packed_further, packed_join, packed_linear, packed_rows, packed_take};
+    use crate::packed::{
+        packed_error, packed_further, packed_join, packed_linear, packed_rows, packed_take,
+    };
     #[pymodule_export]
     use crate::ranges::{merge_bucket, split_bucket};
     #[pymodule_export]

@@ -182,6 +182,39 @@ pub(crate) fn packed_join<'py>(
     nested(frame, |packed| packed.join(further.as_slice(), more))
 }
 
+/// Return the error of packed values relative to what was packed.
+///
+/// Parameters
+/// ----------
+/// frame
+///     As in `packed_linear`.
+/// values : numpy.ndarray
+///     float32, C-contiguous, of as many entries.
+///
+/// Returns
+/// -------
+/// float
+///     The norm of the errors over that of ``values``; of zeros, 0 if they are zeros still, otherwise
+///     infinity.
+///
+/// Raises
+/// ------
+/// ValueError
+///     The frame holds no packed weights or another number.
+/// CorruptFrameError, TruncatedFrameError, UnsupportedFrameError
+///     The bytes are no frame.
+#[pyfunction]
+pub(crate) fn packed_error(frame: &Bound<'_, PyAny>, values: &Bound<'_, PyAny>) -> PyResult<f64> {
+    let (py, data) = (frame.py(), Bytes::get("frame", frame)?);
+    let values = Tensor::get("values", values, false)?;
+    let floats = values.floats()?;
+    py.detach(|| {
+        let frame = frame::Frame::parse_again(data.as_slice(), None)?;
+        Packed::of_columns(frame, floats.len())?.error(floats)
+    })
+    .map_err(|error| to_py(py, error, None))
+}
+
 /// What is made of a frame, with other threads running.
 fn nested<'py>(
     frame: &Bound<'py, PyAny>,

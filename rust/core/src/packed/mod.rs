@@ -6,6 +6,7 @@
 //! blocks begin on a multiple of sixteen entries, [`dot`](crate::simd::dot) reads the codes, otherwise
 //! the frame's decoder does.
 
+mod error;
 mod linear;
 mod nested;
 mod rounded;

@@ -227,3 +227,26 @@ fn of_no_rows_or_columns_nothing_or_zeros_come() {
     Packed::new(frame, 3, 0).unwrap().linear(&[], Activations::Float32, &mut out).unwrap();
     assert_eq!(out, [0.0; 6]);
 }
+
+#[test]
+fn the_error_is_the_same_on_every_level_and_number_of_threads() {
+    for (width, block, rows, cols) in shapes() {
+        let (frame, decoded) = packed(width, block, rows, cols);
+        let matrix = Packed::new(Frame::parse(&frame, None).unwrap(), rows, cols).unwrap();
+        let values = vectors(rows, cols);
+        let squares =
+            |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>();
+        let lost = squares(&mut decoded.iter().zip(&values).map(|(d, x)| d - x));
+        let expected = (lost / squares(&mut values.iter().copied())).sqrt();
+        let mut found =
+            kernels().map(|(k, threads)| matrix.with(k, threads).error(&values).unwrap());
+        let first = found.next().unwrap();
+        assert!((first / expected - 1.0).abs() < 1e-9, "{first} {expected}");
+        assert!(found.all(|error| error.to_bits() == first.to_bits()));
+        assert_eq!(matrix.error(&decoded).unwrap(), 0.0);
+        assert!(matrix.error(&decoded[1..]).is_err());
+    }
+    let (frame, _) = packed(4, Some(64), 1, 64);
+    let matrix = Packed::new(Frame::parse(&frame, None).unwrap(), 1, 64).unwrap();
+    assert_eq!(matrix.error(&[0.0; 64]).unwrap(), f64::INFINITY);
+}

@@ -87,7 +87,9 @@ kernels! {
     /// Codes of an affine grid back to values: see [`cells`].
     pub fn from_cells(codes: &[u8], grids: Pair<'_>, out: &mut [f32]) = cells::from_cells;
     /// Adds up the squared errors of the nearest codes on many grids: see [`cells`].
-    pub fn cell_errors(x: &[f32], cells: cells::Cells, grids: &cells::Grids, errors: &mut [f64; cells::GRIDS]) = cells::errors;
+    pub fn cell_errors(x: &[f32], cells: cells::Cells, grids: &[cells::Grid; cells::GRIDS], errors: &mut [f64; cells::GRIDS]) = cells::errors;
+    /// Ranges to grids of equal cells: see [`cells`].
+    pub fn cut_ranges(ends: &[[f32; 2]], shares: &[f32], most: f32, out: &mut [cells::Grid]) = cells::cut;
     /// The least and the largest value of each group: see [`cells`].
     pub fn group_extremes(x: &[f32], len: usize, out: &mut [[f32; 2]]) = cells::extremes;
     /// Codes of a row to values, from `skip` entries behind the first block's beginning on: see [`dot`].

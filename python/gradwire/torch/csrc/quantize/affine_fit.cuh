@@ -9,7 +9,7 @@
 
 namespace gradwire::affine {
 
-constexpr unsigned grids = 24;              // that errors are compared on, each by a lane
+constexpr unsigned grids = 16;              // that errors are compared on, each by a lane
 constexpr unsigned error_values = 2048;     // whose squared errors are added up in float32
 
 // How many such parts a chunk of a group has.
@@ -65,10 +65,11 @@ __device__ inline Cells even(float clip, float most) {
     return {step, near(__fmul_rn(__fmul_rn(-0.5f, most), step))};
 }
 
-// The range of half of what is lost at each of its ends.
+// A range that shrinks to both sides of its centre, the shorter the larger the number.
 __device__ inline Ends shrunk(Ends ends, unsigned times) {
-    const float less = __fmul_rn(__fmul_rn(__fmul_rn(0.5f, 0.0375f), static_cast<float>(times)),
-                                 __fsub_rn(ends.largest, ends.least));
+    const auto k = static_cast<float>(times);
+    const float share = __fmul_rn(0.001f, __fmul_rn(k, __fadd_rn(12.5f, k)));
+    const float less = __fmul_rn(share, __fsub_rn(ends.largest, ends.least));
     return {__fadd_rn(ends.least, less), __fsub_rn(ends.largest, less)};
 }
 

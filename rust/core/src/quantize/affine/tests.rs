@@ -115,8 +115,8 @@ fn the_least_squared_error_is_that_of_the_best_shrunk_range() {
         for (grid, values) in blocks {
             let least = f64::from(values.iter().copied().fold(f32::INFINITY, f32::min));
             let largest = f64::from(values.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-            let best = (0..24).map(|i| {
-                let less = 0.5 * 0.0375 * f64::from(i) * (largest - least);
+            let best = (0..16).map(f64::from).map(|i| {
+                let less = 0.001 * i * (12.5 + i) * (largest - least);
                 let step = (largest - least - 2.0 * less) / (highest + 1.0);
                 squared(values, [step, least + less + 0.5 * step], highest)
             });

@@ -6,6 +6,8 @@
 //! size run through the same loop; they are numbers of float16 and their inverses, so that no product
 //! is infinite.
 
+pub(crate) mod half;
+
 use super::stamp::stamp;
 use super::{LANES, Pair};
 use crate::rng::Key;
@@ -20,16 +22,10 @@ pub struct Cells {
 }
 
 /// How many grids errors are compared on.
-pub const GRIDS: usize = 24;
+pub const GRIDS: usize = 16;
 
-/// Grids for the same values.
-#[derive(Debug, Clone, Copy)]
-pub struct Grids {
-    /// The distance of two codes.
-    pub steps: [f32; GRIDS],
-    /// The value of code 0.
-    pub bases: [f32; GRIDS],
-}
+/// The distance of two codes, and the value of code 0.
+pub type Grid = [f32; 2];
 
 /// Adding this rounds a number from 0 to 255 to a whole one, ties to even, into the lowest bits.
 const WHOLE: f32 = 8_388_608.0;
@@ -122,9 +118,12 @@ fn restore(codes: &[u8], [steps, bases]: Pair<'_>, out: &mut [f32]) {
 /// Adds up the squared errors of the nearest codes on each of many grids, in float32 within a block of
 /// values, one after the other.
 #[inline(always)]
-fn add_errors(x: &[f32], cells: Cells, Grids { steps, bases }: &Grids, errors: &mut [f64; GRIDS]) {
-    let inverses = steps.map(|step| if step > 0.0 { 1.0 / step } else { 0.0 });
-    let mut sums = [0.0; GRIDS];
+fn add_errors(x: &[f32], cells: Cells, grids: &[Grid; GRIDS], errors: &mut [f64; GRIDS]) {
+    let (mut bases, mut inverses, mut sums) = ([0.0; GRIDS], [0.0; GRIDS], [0.0; GRIDS]);
+    for ((base, inverse), grid) in bases.iter_mut().zip(&mut inverses).zip(grids) {
+        *base = grid[1];
+        *inverse = if grid[0] > 0.0 { 1.0 / grid[0] } else { 0.0 };
+    }
     for &x in x {
         let x = x * cells.power;
         for i in 0..GRIDS {
@@ -136,8 +135,25 @@ fn add_errors(x: &[f32], cells: Cells, Grids { steps, bases }: &Grids, errors: &
         }
     }
     for i in 0..GRIDS {
-        let step = f64::from(steps[i]);
+        let step = f64::from(grids[i][0]);
         errors[i] += f64::from(sums[i]) * (step * step);
+    }
+}
+
+/// Equal cells of each range, read at their centres, after it has lost these shares of itself at either end, of
+/// codes up to `most`. The base is rounded down, and the step then reaches to the upper end: so a block far
+/// from zero is covered, too.
+#[inline(always)]
+fn cut_ranges(ends: &[[f32; 2]], shares: &[f32], most: f32, out: &mut [Grid]) {
+    let (per_cell, per_cell_but_half) = (1.0 / (most + 1.0), 1.0 / (most + 0.5));
+    for (&[least, largest], out) in ends.iter().zip(out.chunks_exact_mut(shares.len())) {
+        for (out, share) in out.iter_mut().zip(shares) {
+            let less = share * (largest - least);
+            let (least, largest) = (least + less, largest - less);
+            let base = half::down(least + 0.5 * (largest - least) * per_cell);
+            let step = (largest - base) * per_cell_but_half;
+            *out = [half::near(if step > 0.0 { step } else { 0.0 }), base];
+        }
     }
 }
 
@@ -200,8 +216,14 @@ pub(in crate::simd) mod from_cells {
 
 /// The squared errors of the nearest codes on many grids.
 pub(in crate::simd) mod errors {
-    use super::{Cells, GRIDS, Grids, add_errors, stamp};
-    stamp!(fn(x: &[f32], cells: Cells, grids: &Grids, errors: &mut [f64; GRIDS]) => add_errors);
+    use super::{Cells, GRIDS, Grid, add_errors, stamp};
+    stamp!(fn(x: &[f32], cells: Cells, grids: &[Grid; GRIDS], errors: &mut [f64; GRIDS]) => add_errors);
+}
+
+/// The grids of equal cells of ranges.
+pub(in crate::simd) mod cut {
+    use super::{Grid, cut_ranges, stamp};
+    stamp!(fn(ends: &[[f32; 2]], shares: &[f32], most: f32, out: &mut [Grid]) => cut_ranges);
 }
 
 /// The least and the largest value of each group.

@@ -20,10 +20,15 @@ fn codes_errors_and_ends_are_the_same_on_every_level() {
             kernels.to_random_cells(&x, cells, grids, key, 7, &mut codes);
             round_randomly(&x, cells, grids, key, 7, &mut expected);
             assert_eq!(codes, expected, "{:?} {bits}", kernels.level());
-            let grids = Grids {
-                steps: std::array::from_fn(|i| i as f32 / 64.0),
-                bases: std::array::from_fn(|i| i as f32 / -8.0),
-            };
+            let ends: Vec<_> = x.windows(2).map(|x| [x[0].min(x[1]), x[0].max(x[1])]).collect();
+            for shares in [&[0.0][..], &[0.0, 0.1, 0.25]] {
+                let mut ranges = vec![[f32::NAN; 2]; shares.len() * ends.len()];
+                let mut expected = ranges.clone();
+                kernels.cut_ranges(&ends, shares, cells.most, &mut ranges);
+                cut_ranges(&ends, shares, cells.most, &mut expected);
+                assert_eq!(ranges, expected, "{:?} {bits}", kernels.level());
+            }
+            let grids = std::array::from_fn(|i| [i as f32 / 64.0, i as f32 / -8.0]);
             let (mut errors, mut expected) = ([1.0; GRIDS], [1.0; GRIDS]);
             kernels.cell_errors(&x, cells, &grids, &mut errors);
             add_errors(&x, cells, &grids, &mut expected);
