@@ -167,7 +167,7 @@ class Ranks:
         if all(kind == "returned" for kind, _ in outcomes):
             return [value for _, value in outcomes]
         report = [
-            f"--- rank {rank}: {scenario} {kind} ---\n{value}\n{self._log(rank)}"
+            f"--- rank {rank}: {scenario} {kind} ---\n{value}\n{self.log(rank)}"
             for rank, (kind, value) in enumerate(outcomes)
         ]
         self.stop()  # whatever they are doing, they are no longer in step
@@ -209,5 +209,6 @@ class Ranks:
         time.sleep(0.5)
         return "hung", ""
 
-    def _log(self, rank: int) -> str:
+    def log(self, rank: int) -> str:
+        """Return the end of what a rank has printed: if it hung, where its threads stood."""
         return (self._folder / f"rank{rank}.log").read_text(errors="replace")[-6000:]

@@ -84,5 +84,5 @@ def killed(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> dict
     finally:
         ranks.stop()
     assert other[0] == "died"
-    assert kind == "returned", found
+    assert kind == "returned", found or ranks.log(0)
     return dict(found)
