@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import stat
 from pathlib import Path
 
@@ -217,7 +218,23 @@ def test_a_directory_is_no_target(tensors, tmp_path):
     assert [*tmp_path.iterdir()] == [target]
 
 
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(tensors, path, monkeypatch):
+@pytest.mark.parametrize("nbytes", [0, 1000, 2000])
+def test_a_disk_that_is_full_leaves_the_old_file_and_nothing_else(tensors, path, nbytes):
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large.*small\.safetensors"):
+            weights.save(path, tensors)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    assert [*path.parent.iterdir()] == [path]
+
+
+def test_what_the_disk_refuses_at_the_end_leaves_the_old_file_and_nothing_else(
+    tensors, path, monkeypatch
+):
     before = path.read_bytes()
 
     def full(_):
@@ -228,6 +245,25 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tensors, path, monkeyp
         weights.save(path, tensors)
     assert path.read_bytes() == before
     assert [*path.parent.iterdir()] == [path]
+
+
+def test_a_folder_that_is_read_only_stays_as_it_is(path, tmp_path):
+    before = path.read_bytes()
+    tmp_path.chmod(0o555)
+    program = """
+        import os, sys, numpy
+        from gradwire import weights
+        os.chdir(sys.argv[1])
+        os.geteuid() or os.seteuid(65534)  # to root nothing is read-only
+        try:
+            weights.save("small.safetensors", {"a": numpy.zeros(3)})
+        except PermissionError as error:
+            print(error)
+    """
+    assert "small.safetensors" in run_python(program, str(tmp_path))
+    tmp_path.chmod(0o755)
+    assert path.read_bytes() == before
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_an_error_of_the_mapping_leaves_the_old_file_and_nothing_else(tensors, path):
