@@ -9,6 +9,8 @@
 - A rank that is killed, raises, or calls ``shutdown`` is a ``HorovodInternalError`` on the others
   at once, and from then on in each call: there is no way back but `horovodrun`, or a reset by
   Horovod's elastic mode. `horovodrun` ends the other ranks, too, when one has ended badly.
+- While it shuts down, it answers what is in progress under a lock, and frees tensors, which takes
+  the GIL; to start something takes that lock with the GIL held. Both then wait for ever.
 - A rank that stops taking part, but lives, is waited for without end; Horovod only warns after a
   minute. ``HOROVOD_GLOO_TIMEOUT_SECONDS`` is about the transport, not about that.
 - ``synchronize`` spins, and takes the GIL each time around; ``poll`` does not wait.

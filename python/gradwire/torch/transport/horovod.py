@@ -51,6 +51,15 @@ def initialization() -> object:
     return mpi_ops._handle_map
 
 
+def _await_shutdown() -> None:
+    """Wait until Horovod, if it is shutting down, has answered all collectives in progress.
+
+    It answers them under a lock, and frees their tensors, for which it takes the GIL. To start a
+    collective takes that lock with the GIL held, and would never return. This takes it without.
+    """
+    mpi_ops._basics.MPI_LIB_CTYPES.horovod_number_of_process_sets()
+
+
 class _Pending:
     """A collective of Horovod in progress. What Horovod returns is given to ``finish``, once."""
 
@@ -94,6 +103,7 @@ class _Pending:
         except LostRankError as error:
             self._failure = error
         except InternalError as error:
+            _await_shutdown()  # whoever is told of it may start something else
             self._failure = _lost(error)
         except RuntimeError as error:
             self._failure = error
@@ -262,6 +272,7 @@ class HorovodChannel(Channel):
             self._latest[0].wait()
         name = f"gradwire.{self._number}.{self._started % _NAMES}"
         self._started += 1
+        _await_shutdown()
         try:
             handle = start(*given, name=name, process_set=self._set, **options)
         except InternalError as error:
