@@ -150,10 +150,7 @@ impl<'a> Group<'a> {
                 let most = self.scales.len() / ROWS;
                 let all = self.packed.cols / self.block;
                 known = blocks.start..all.min(blocks.start + most);
-                let each = known.len();
-                for (row, out) in rows.clone().zip(self.scales.chunks_mut(each)) {
-                    self.packed.row_scales(row, known.clone(), out);
-                }
+                self.packed.row_scales(rows.clone(), known.clone(), &mut self.scales);
             }
             self.prepare(rows.clone(), at, len);
             let (codes, stride) = match self.source {

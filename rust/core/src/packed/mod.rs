@@ -198,10 +198,22 @@ impl<'a> Packed<'a> {
         (fits && (begins_a_byte || self.rows == 1)).then(|| block.min(cols))
     }
 
-    /// Steps and bases of some blocks of a row, if rows have [`Packed::row_block`].
-    fn row_scales(&self, row: usize, blocks: Range<usize>, out: &mut [[f32; 2]]) {
-        let first = row * self.cols / self.block + blocks.start;
-        self.widen(&self.section.scales[first..first + blocks.len()], &mut out[..blocks.len()]);
+    /// Steps and bases of some blocks of rows, if rows have [`Packed::row_block`]: those of the first row, and
+    /// so on. Those of the rows behind them are brought to the caches.
+    fn row_scales(&self, rows: Range<usize>, blocks: Range<usize>, out: &mut [[f32; 2]]) {
+        let all = &self.section.scales;
+        let at = |row: usize| row * self.cols / self.block;
+        // The same as row by row, but faster.
+        if blocks.len() * self.block == self.cols {
+            let (first, last) = (at(rows.start), at(rows.end));
+            self.widen(&all[first..last], &mut out[..last - first]);
+            self.kernels.fetch(all[last..all.len().min(2 * last - first)].as_flattened());
+            return;
+        }
+        for (row, out) in rows.zip(out.chunks_mut(blocks.len())) {
+            let first = at(row) + blocks.start;
+            self.widen(&all[first..first + blocks.len()], out);
+        }
     }
 
     fn widen(&self, words: &[[u8; 4]], out: &mut [[f32; 2]]) {

@@ -138,7 +138,7 @@ impl Row {
         let each = runs.of_block;
         let blocks = some.start / each..some.end.div_ceil(each);
         let scales = &mut self.scales[..blocks.len()];
-        packed.row_scales(row, blocks.clone(), scales);
+        packed.row_scales(row..row + 1, blocks.clone(), scales);
         if each == 1 {
             return packed.kernels.part_scales(scales, &mut self.steps, &mut self.bases);
         }

@@ -76,6 +76,6 @@ impl<'a> Field<'a> {
 /// Asks for up to [`STEP`] elements; behind the end there is nothing to ask for.
 pub(super) fn fetch(kernels: &Kernels, x: &[f32], at: usize) {
     if let Some(rest) = x.get(at..) {
-        kernels.fetch(&rest[..STEP.min(rest.len())]);
+        kernels.fetch(bytemuck::cast_slice(&rest[..STEP.min(rest.len())]));
     }
 }

@@ -125,10 +125,7 @@ impl<'a> Past<'a> {
             Self::Rounded { residual, .. } => {
                 gradient.fetch(kernels, at);
                 let rest = residual.get(at..).unwrap_or_default();
-                // Where it begins on half a float32, as no share of a large tensor does, it may wait.
-                if let Ok(rest) = bytemuck::try_cast_slice(&rest[..STEP.min(rest.len()) & !1]) {
-                    kernels.fetch(rest);
-                }
+                kernels.fetch(bytemuck::cast_slice(&rest[..STEP.min(rest.len())]));
             }
             Self::Residual { residual, .. } => {
                 gradient.fetch(kernels, at);

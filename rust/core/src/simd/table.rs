@@ -165,7 +165,7 @@ kernels! {
     /// Orders what was streamed before what follows: what [`Streaming`](stream::Streaming) ends with.
     pub(super) fn fence() = stream::fence;
     /// Has a block brought to the caches: see [`fetch`].
-    pub fn fetch(block: &[f32]) = fetch;
+    pub fn fetch(block: &[u8]) = fetch;
     /// Values to signs, a bit each: see [`sign_bits`].
     pub fn sign_bits(x: &[f32], bytes: &mut [u8]) = sign_bits;
     /// The same, and what one of two values leaves: see [`sign_bits`].

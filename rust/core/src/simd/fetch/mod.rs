@@ -9,16 +9,16 @@ pub(in crate::simd) use scalar as neon;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::simd) use x86::{run as avx2, run as avx512};
 
-pub(in crate::simd) fn scalar(_block: &[f32]) {}
+pub(in crate::simd) fn scalar(_block: &[u8]) {}
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
-    /// Elements of a line of the cache.
-    const LINE: usize = 16;
+    /// Bytes of a line of the cache.
+    const LINE: usize = 64;
 
-    pub(in crate::simd) fn run(block: &[f32]) {
+    pub(in crate::simd) fn run(block: &[u8]) {
         for line in block.chunks(LINE) {
             // SAFETY: SSE is part of the target's baseline; a prefetch reads no memory.
             #[allow(unused_unsafe)]
