@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{Activations, Packed, Reader};
 use crate::buffer::Buffer;
 use crate::simd::dot::{Rows, Vectors};
-use crate::simd::{LANES, in_standard_mode, reduce};
+use crate::simd::{LANES, Level, in_standard_mode, reduce};
 use crate::{Error, Result, allocate};
 
 /// Vectors that a pass over the rows is made for.
@@ -14,8 +14,8 @@ pub(super) const MOST: usize = 16;
 /// Rows that are multiplied together.
 pub(super) const ROWS: usize = 8;
 
-/// Columns that are multiplied together: by one vector as many as the memory is read in a row, by several so
-/// many that they stay in the first-level cache.
+/// Columns that are multiplied together: as many as the memory is read in a row, or so few that several vectors
+/// stay in the first-level cache.
 const COLUMNS: (usize, usize) = (4096, 512);
 
 /// Bytes for codes or values that do not lie as they are read: of each row of a group.
@@ -177,7 +177,9 @@ impl<'a> Group<'a> {
 
     /// How many columns from one on are multiplied together: whole blocks, or some of one.
     fn columns(&self, at: usize, vectors: Vectors<'_>) -> usize {
-        let wanted = if vectors.count == 1 { COLUMNS.0 } else { COLUMNS.1 };
+        // AVX-512 takes two rows or more at a time, which the second-level cache is fast enough for.
+        let far = vectors.count == 1 || self.packed.kernels.level() == Level::Avx512;
+        let wanted = if far { COLUMNS.0 } else { COLUMNS.1 };
         let most = match self.source {
             Source::Packed => wanted,
             Source::Bytes => wanted.min(BYTES),
