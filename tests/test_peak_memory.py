@@ -57,6 +57,7 @@ codec = gradwire.Codec(
     indices=sys.argv[2],
     memory=gradwire.memory.NoMemory(),
 )
+gradwire.decode(codec.encode(x[:1000], codec.init_state(1000)))  # pages of code do not count
 frame = codec.encode(x, codec.init_state(N))
 out = np.ones(N, np.float32)
 drawn = 2 if sys.argv[1] == "randomk" else 0
@@ -69,7 +70,7 @@ for call in (
     # All positions alone are 25 MiB.
     result = 64 if call() is not out and call() is not None else 0
     assert peak < result + 5 + drawn, (peak, kept)
-    assert kept < 3, (peak, kept)
+    assert kept < 2 + drawn, (peak, kept)
 print("well")
 """
 )
