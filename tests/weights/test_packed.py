@@ -38,6 +38,8 @@ def test_the_error_is_the_root_of_the_mean_square_of_what_is_lost_relative_to_th
     assert packed.error() == pytest.approx(lost, rel=1e-5)
     assert packed.error(matrix) == pytest.approx(lost, rel=1e-5)
     assert packed.error(packed.unpack()) == 0.0
+    with pytest.raises(ValueError, match=f"not the {matrix.size} that were packed"):
+        packed.error(matrix[1:])
     assert 0.07 < lost < 0.1
 
 

@@ -205,28 +205,31 @@ pub(crate) fn packed_join<'py>(
 ///     The bytes are no frame.
 #[pyfunction]
 pub(crate) fn packed_error(frame: &Bound<'_, PyAny>, values: &Bound<'_, PyAny>) -> PyResult<f64> {
-    let (py, data) = (frame.py(), Bytes::get("frame", frame)?);
     let values = Tensor::get("values", values, false)?;
     let floats = values.floats()?;
-    py.detach(|| {
-        let frame = frame::Frame::parse_again(data.as_slice(), None)?;
-        Packed::of_columns(frame, floats.len())?.error(floats)
-    })
-    .map_err(|error| to_py(py, error, None))
+    with_all(frame, |packed| packed.error(floats))
 }
 
-/// What is made of a frame, with other threads running.
+/// What bytes are made of a frame, with other threads running.
 fn nested<'py>(
     frame: &Bound<'py, PyAny>,
     work: impl FnOnce(&Packed<'_>) -> gradwire_core::Result<Vec<u8>> + Send,
 ) -> PyResult<Bound<'py, PyBytes>> {
+    Ok(PyBytes::new(frame.py(), &with_all(frame, work)?))
+}
+
+/// What follows from all entries of a frame as one row, with other threads running.
+fn with_all<T: Send>(
+    frame: &Bound<'_, PyAny>,
+    work: impl FnOnce(&Packed<'_>) -> gradwire_core::Result<T> + Send,
+) -> PyResult<T> {
     let (py, data) = (frame.py(), Bytes::get("frame", frame)?);
-    let made = py.detach(|| {
+    py.detach(|| {
         let frame = frame::Frame::parse_again(data.as_slice(), None)?;
         let numel = frame.header().numel as usize;
         work(&Packed::new(frame, 1, numel)?)
-    });
-    Ok(PyBytes::new(py, &made.map_err(|error| to_py(py, error, None))?))
+    })
+    .map_err(|error| to_py(py, error, None))
 }
 
 /// Has values written to `out`, with other threads running.
