@@ -22,6 +22,7 @@ __all__ = [
     "encode_bucket",
     "environment_complaints",
     "get_num_threads",
+    "gram_errors",
     "merge_bucket",
     "pack_positions",
     "packed_error",
@@ -30,10 +31,14 @@ __all__ = [
     "packed_linear",
     "packed_rows",
     "packed_take",
+    "packed_with_codes",
     "read_bucket",
     "set_num_threads",
     "settle_bucket",
     "simd_level",
+    "solve_comq",
+    "solve_gptq",
+    "solve_magr",
     "split_bucket",
     "unpack_positions",
 ]
@@ -248,10 +253,43 @@ def packed_take(
     indices: NDArray[np.int64],
     out: NDArray[np.float32] | NDArray[np.uint16],
 ) -> None: ...
+def packed_with_codes(
+    frame: _BytesLike,
+    codes: _BytesLike,
+    steps: NDArray[np.float32],
+    bases: NDArray[np.float32],
+) -> bytes: ...
 def read_bucket(
     data: NDArray[np.uint8], sizes: Sequence[int], positions: bool
 ) -> tuple[NDArray[np.float32], NDArray[np.uint32]]: ...
 def set_num_threads(count: int) -> None: ...
 def get_num_threads() -> int: ...
 def simd_level() -> str: ...
+def solve_comq(
+    weights: NDArray[np.float32],
+    gram: NDArray[np.float64],
+    config: dict[str, Any],
+    damp: float,
+    sweeps: int,
+    start: str,
+    bases: bool,
+) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32]]: ...
+def solve_gptq(
+    weights: NDArray[np.float32],
+    gram: NDArray[np.float64],
+    config: dict[str, Any],
+    damp: float,
+) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32]]: ...
+def solve_magr(
+    weights: NDArray[np.float32],
+    gram: NDArray[np.float64],
+    block: int,
+    alpha: float,
+    steps: int,
+) -> NDArray[np.float32]: ...
+def gram_errors(
+    weights: NDArray[np.float32],
+    decoded: NDArray[np.float32],
+    gram: NDArray[np.float64],
+) -> tuple[float, float]: ...
 def environment_complaints() -> list[str]: ...

@@ -9,7 +9,8 @@
 //! | [`memory`] | keeps what is not sent |
 //! | [`pack`] | codes the positions |
 //!
-//! [`bucket`] encodes and averages many tensors in one call. [`frame`] is the wire format, [`fit`] the
+//! [`bucket`] encodes and averages many tensors in one call. [`packed`] are weights that are multiplied as they
+//! are packed, and [`solve`] finds codes for them by what a layer's inputs say. [`frame`] is the wire format, [`fit`] the
 //! statistics for SIDCo, [`simd`] the kernels (the only unsafe code), and [`mod@reference`] the naive
 //! implementations that tests compare with.
 
@@ -43,6 +44,7 @@ pub mod reference;
 pub mod rng;
 mod scan;
 pub mod simd;
+pub mod solve;
 pub mod sparsify;
 
 pub use dtype::{Dtype, Input};

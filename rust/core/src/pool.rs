@@ -4,6 +4,7 @@
 //! grows if a call needs more threads than it has, and never shrinks.
 
 use std::num::NonZero;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -59,6 +60,41 @@ fn wanted(own: Option<&str>, openmp: Option<&str>, cores: usize) -> usize {
 /// waiting for a thread that it does not have.
 pub(crate) fn acquire(threads: usize) -> Option<Arc<ThreadPool>> {
     if threads < 2 { None } else { POOL.acquire(threads, num_threads()) }
+}
+
+/// Has so many threads do `count` pieces of work: `work` gets some, and `each` elements of `out` for every
+/// one but the last, which may have fewer.
+pub(crate) fn share<T: Send>(
+    threads: usize,
+    count: usize,
+    each: usize,
+    out: &mut [T],
+    work: &(impl Fn(Range<usize>, &mut [T]) + Sync),
+) {
+    let threads = threads.min(count);
+    match acquire(threads) {
+        Some(pool) => pool.install(|| spread(threads, 0..count, each, out, work)),
+        None => work(0..count, out),
+    }
+}
+
+fn spread<T: Send>(
+    threads: usize,
+    pieces: Range<usize>,
+    each: usize,
+    out: &mut [T],
+    work: &(impl Fn(Range<usize>, &mut [T]) + Sync),
+) {
+    if threads < 2 {
+        return work(pieces, out);
+    }
+    let half = pieces.len() * (threads / 2) / threads;
+    let (middle, at) = (pieces.start + half, (half * each).min(out.len()));
+    let (near, far) = out.split_at_mut(at);
+    rayon::join(
+        || spread(threads / 2, pieces.start..middle, each, near, work),
+        || spread(threads - threads / 2, middle..pieces.end, each, far, work),
+    );
 }
 
 impl Shared {

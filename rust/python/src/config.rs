@@ -23,6 +23,11 @@ pub(crate) fn codec(config: &Bound<'_, PyDict>) -> PyResult<Codec> {
     read(&sparsify, &quantize, &memory, &indices).map_err(|error| to_py(config.py(), error, None))
 }
 
+/// The quantizer that its options describe.
+pub(crate) fn quantizer(given: &Bound<'_, PyDict>) -> PyResult<Quantizer> {
+    Quantizer::read(&named(given)?).map_err(|error| to_py(given.py(), error, None))
+}
+
 fn read(
     sparsify: &Options,
     quantize: &Options,
@@ -35,13 +40,16 @@ fn read(
 
 /// The options of a part of a configuration.
 fn options(config: &Bound<'_, PyDict>, part: &str) -> PyResult<Options> {
-    let given = item(config, part)?.cast_into::<PyDict>()?;
+    named(&item(config, part)?.cast_into::<PyDict>()?)
+}
+
+fn named(given: &Bound<'_, PyDict>) -> PyResult<Options> {
     let mut values = Vec::with_capacity(given.len());
-    for (name, object) in &given {
+    for (name, object) in given {
         let name: String = name.extract()?;
         values.push((name.clone(), value(&name, &object)?));
     }
-    Ok(Options::new(item(&given, "kind")?.extract::<String>()?, values))
+    Ok(Options::new(item(given, "kind")?.extract::<String>()?, values))
 }
 
 fn item<'py>(config: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyAny>> {

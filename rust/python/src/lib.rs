@@ -13,6 +13,7 @@
 //! | `interrupt` | signals that come during an encode |
 //! | `outside` | sections coded by parts of other packages |
 //! | `packed` | packed weights, decoded or multiplied |
+//! | `solve` | codes of packed weights by what a layer's inputs say, and what they lose |
 //! | `number` | numbers, with errors that name the argument |
 //!
 //! Every call that processes a whole tensor lets other Python threads run.
@@ -32,6 +33,7 @@ mod outside;
 mod packed;
 mod ranges;
 mod scratch;
+mod solve;
 mod state;
 
 use pyo3::prelude::*;
@@ -54,9 +56,12 @@ mod _native {
     #[pymodule_export]
     use crate::packed::{
         packed_error, packed_further, packed_join, packed_linear, packed_rows, packed_take,
+        packed_with_codes,
     };
     #[pymodule_export]
     use crate::ranges::{merge_bucket, split_bucket};
+    #[pymodule_export]
+    use crate::solve::{gram_errors, solve_comq, solve_gptq, solve_magr};
     #[pymodule_export]
     use crate::state::State;
 

@@ -1,7 +1,7 @@
 //! Packed weights: rows decoded, or multiplied as they lie.
 
 use gradwire_core::frame;
-use gradwire_core::packed::{Activations, Output, Packed};
+use gradwire_core::packed::{Activations, Chosen, Output, Packed};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -180,6 +180,39 @@ pub(crate) fn packed_join<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let (further, more): (_, u32) = (Bytes::get("further", further)?, number("more", more)?);
     nested(frame, |packed| packed.join(further.as_slice(), more))
+}
+
+/// Return a frame with other codes and grids, as bytes.
+///
+/// Parameters
+/// ----------
+/// frame
+///     As in `packed_linear`.
+/// codes : bytes-like
+///     One for each entry, a byte each.
+/// steps, bases : numpy.ndarray
+///     float32, C-contiguous: the distance of two codes, and the value of code 0, for each block. They
+///     are rounded to float16 under the power of two of the frame.
+///
+/// Raises
+/// ------
+/// ValueError
+///     There are more or fewer; a code has more bits than the frame's; a step is negative; a step or
+///     a base is not finite in float16.
+/// CorruptFrameError, TruncatedFrameError, UnsupportedFrameError
+///     The bytes are no frame.
+#[pyfunction]
+pub(crate) fn packed_with_codes<'py>(
+    frame: &Bound<'py, PyAny>,
+    codes: &Bound<'_, PyAny>,
+    steps: &Bound<'_, PyAny>,
+    bases: &Bound<'_, PyAny>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let codes = Bytes::get("codes", codes)?;
+    let (steps, bases) = (Tensor::get("steps", steps, false)?, Tensor::get("bases", bases, false)?);
+    let (steps, bases) = (steps.floats()?, bases.floats()?);
+    let chosen = Chosen { codes: codes.as_slice(), steps, bases };
+    nested(frame, |packed| packed.with_codes(chosen))
 }
 
 /// Return the error of packed values relative to what was packed.

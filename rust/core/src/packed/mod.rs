@@ -6,6 +6,7 @@
 //! blocks begin on a multiple of sixteen entries, [`dot`](crate::simd::dot) reads the codes, otherwise
 //! the frame's decoder does.
 
+mod chosen;
 mod error;
 mod linear;
 mod nested;
@@ -15,6 +16,7 @@ mod tests;
 
 use std::ops::Range;
 
+pub use chosen::Chosen;
 use half::bf16;
 
 use crate::frame::Frame;
@@ -183,11 +185,7 @@ impl<'a> Packed<'a> {
         let wanted = self
             .threads
             .unwrap_or_else(|| if worth < 2 { 1 } else { pool::num_threads().min(worth) });
-        let threads = wanted.min(count);
-        match pool::acquire(threads) {
-            Some(pool) => pool.install(|| spread(threads, 0..count, each, out, work)),
-            None => work(0..count, out),
-        }
+        pool::share(wanted, count, each, out, work);
     }
 
     /// Entries of a row under one step and base, if rows and blocks begin together or rows lie within one.
@@ -299,24 +297,4 @@ impl<'a> Reader<'a> {
         }
         self.decoder.decode(first + head, None, rest);
     }
-}
-
-/// Gives each of some threads pieces, and `each` elements of `out` for every one.
-fn spread<T: Send>(
-    threads: usize,
-    rows: Range<usize>,
-    each: usize,
-    out: &mut [T],
-    work: &(impl Fn(Range<usize>, &mut [T]) + Sync),
-) {
-    if threads < 2 {
-        return work(rows, out);
-    }
-    let half = rows.len() * (threads / 2) / threads;
-    let (middle, at) = (rows.start + half, (half * each).min(out.len()));
-    let (near, far) = out.split_at_mut(at);
-    rayon::join(
-        || spread(threads / 2, rows.start..middle, each, near, work),
-        || spread(threads - threads / 2, middle..rows.end, each, far, work),
-    );
 }

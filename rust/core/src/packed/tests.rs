@@ -250,3 +250,29 @@ fn the_error_is_the_same_on_every_level_and_number_of_threads() {
     let matrix = Packed::new(Frame::parse(&frame, None).unwrap(), 1, 64).unwrap();
     assert_eq!(matrix.error(&[0.0; 64]).unwrap(), f64::INFINITY);
 }
+
+#[test]
+fn a_frame_is_written_again_of_its_codes_and_grids() {
+    for (width, block, rows, cols) in shapes() {
+        let (frame, _) = packed(width, block, rows, cols);
+        let matrix = Packed::new(Frame::parse(&frame, None).unwrap(), 1, rows * cols).unwrap();
+        let mut codes = vec![0; rows * cols];
+        matrix.kernels.unpack(matrix.section.codes, u32::from(width), &mut codes);
+        let mut grids = vec![[0.0; 2]; matrix.section.scales.len()];
+        matrix.widen(matrix.section.scales, &mut grids);
+        let (steps, bases): (Vec<_>, Vec<_>) = grids.iter().map(|grid| (grid[0], grid[1])).unzip();
+        let chosen = Chosen { codes: &codes, steps: &steps, bases: &bases };
+        assert_eq!(matrix.with_codes(chosen).unwrap(), frame);
+        let wrong = [
+            Chosen { codes: &codes[1..], ..chosen },
+            Chosen { steps: &steps[1..], ..chosen },
+            Chosen { codes: &vec![255; codes.len()], ..chosen },
+            Chosen { steps: &vec![-1.0; steps.len()], ..chosen },
+            Chosen { steps: &vec![f32::NAN; steps.len()], ..chosen },
+            Chosen { bases: &vec![1e9; steps.len()], ..chosen },
+        ];
+        for (i, wrong) in wrong.into_iter().enumerate() {
+            assert!(matrix.with_codes(wrong).is_err() || (i == 2 && width == 8));
+        }
+    }
+}

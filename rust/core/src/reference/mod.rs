@@ -9,6 +9,7 @@ mod memory;
 mod product;
 mod quantize;
 pub mod sidco;
+pub mod solve;
 
 pub use adacomp::adacomp;
 pub use chunks::{largest_of_chunks, largest_of_tiles};

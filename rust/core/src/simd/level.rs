@@ -9,7 +9,7 @@ pub enum Level {
     Scalar,
     /// 128-bit Advanced SIMD, the baseline of AArch64.
     Neon,
-    /// 256-bit vectors: AVX2, BMI1, BMI2, F16C, LZCNT and POPCNT.
+    /// 256-bit vectors: AVX2, BMI1, BMI2, F16C, FMA, LZCNT and POPCNT.
     Avx2,
     /// 512-bit vectors: AVX-512 F, BW, DQ and VL on top of AVX2.
     Avx512,
@@ -50,6 +50,7 @@ fn has_avx2() -> bool {
         && is_x86_feature_detected!("bmi1")
         && is_x86_feature_detected!("bmi2")
         && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("fma")
         && is_x86_feature_detected!("lzcnt")
         && is_x86_feature_detected!("popcnt")
 }
@@ -113,7 +114,7 @@ mod tests {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     #[cfg_attr(miri, ignore = "there is no list of features")]
     fn a_level_is_there_where_the_cpu_has_its_features() {
-        const AVX2: &[&str] = &["avx2", "bmi1", "bmi2", "f16c", "abm", "popcnt"];
+        const AVX2: &[&str] = &["avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "popcnt"];
         const AVX512: &[&str] = &["avx512f", "avx512bw", "avx512dq", "avx512vl"];
         let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap();
         let flags = cpus.lines().find(|line| line.starts_with("flags")).unwrap();

@@ -5,6 +5,7 @@
 //! | [`adam`] | moves a second moment by a gradient, and makes a step of that |
 //! | [`add`] | `out = gradient + decay * residual`, `out += scale * values` |
 //! | [`cells`] | float32 to codes of an affine grid, to the nearest or randomly, and back |
+//! | [`columns`] | codes of columns that depend on one another, for many rows at a time |
 //! | [`dither`] | float32 to bfloat16, randomly |
 //! | [`dot`] | rows of packed codes times vectors, and the values of packed codes |
 //! | [`draws`] | random positions below a number |
@@ -21,6 +22,7 @@
 //! | [`moments`] | sums of exceedances over a location and of their squares |
 //! | [`momentum`] | moves a momentum by a gradient |
 //! | [`log_sum`] | sum of logarithms of magnitudes, without a logarithm in the loop |
+//! | [`product`] | products of matrices, by fused sums |
 //! | [`refine`] | drops the entries of a list that are not above a bound |
 //! | [`sign_bits`] | float32 to signs, a bit each, and what one of two values leaves |
 //! | [`spread`] | the number of a group, for each of its entries |
@@ -42,9 +44,10 @@
 //! level that the CPU lacks.
 //!
 //! Every level gives the same bits: sums run over sixteen fixed lanes in float64, position `i` of a
-//! block always goes to lane `i % 16`, and nothing is contracted to a fused multiply-add. Most
+//! block always goes to lane `i % 16`, and nothing is contracted to a fused multiply-add (`product` fuses
+//! all, on every level). Most
 //! kernels are one plain body that [`stamp`] compiles for each level and LLVM vectorises; only
-//! `above`, `dot`, `fetch`, `fields`, `narrow`, `refine`, `sign_bits`, `stream`, `sweep`, `window` and `widen`
+//! `above`, `dot`, `fetch`, `fields`, `narrow`, `product`, `refine`, `sign_bits`, `stream`, `sweep`, `window` and `widen`
 //! from float16 are written by hand: compaction, stores past the caches and some instructions are
 //! beyond a compiler.
 
@@ -57,6 +60,7 @@ pub mod adam;
 pub mod add;
 pub mod bins;
 pub mod cells;
+pub mod columns;
 pub mod dither;
 pub mod dot;
 pub mod draws;
@@ -76,6 +80,7 @@ pub mod momentum;
 pub mod narrow;
 mod normal;
 pub mod peak;
+pub mod product;
 pub mod refine;
 pub mod sign_bits;
 pub mod spread;

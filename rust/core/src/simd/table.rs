@@ -7,11 +7,12 @@ use half::{bf16, f16};
 
 use super::level::{Level, preferred};
 use super::{
-    LANES, Pair, Scaling, above, adam, add, bins, cells, dither, dot, draws, exponent, fetch,
-    fields, float8, grid, kth,
+    LANES, Pair, Scaling, above, adam, add, bins, cells, columns, dither, dot, draws, exponent,
+    fetch, fields, float8, grid, kth,
 };
 use super::{
-    leaders, log_sum, maxima, moments, momentum, narrow, peak, refine, sign_bits, spread, stream,
+    leaders, log_sum, maxima, moments, momentum, narrow, peak, product, refine, sign_bits, spread,
+    stream,
 };
 use super::{summary, sweep, total, widen, window};
 use crate::Input;
@@ -62,6 +63,14 @@ kernels! {
     pub fn peak(x: &[f32]) -> u32 = peak;
     /// The same of each group of `len` entries: see [`peak`].
     pub fn group_peaks(x: &[f32], len: usize, peaks: &mut [u32]) = peak::groups;
+    /// Codes of columns, each rounded with what is left of those before it: see [`columns`].
+    pub fn round_in_turn(turns: columns::Turns<'_>, targets: &mut [columns::Lane], left: &mut [columns::Lane], codes: &mut [columns::Lane]) = columns::turns;
+    /// Codes of columns that descend: see [`columns`].
+    pub fn descend(descent: columns::Descent<'_>, slopes: &mut [columns::Lane], codes: &mut [columns::Lane], changes: &mut [columns::Lane]) -> bool = columns::descent;
+    /// `out += a * b` of matrices, one chain of fused sums an entry: see [`product`].
+    pub fn add_product(out: product::MatrixMut<'_>, a: product::Matrix<'_>, b: product::Matrix<'_>, shape: product::Shape) = product::single;
+    /// The same in float64: see [`product`].
+    pub fn add_product_f64(out: product::MatrixMut<'_, f64>, a: product::Matrix<'_, f64>, b: product::Matrix<'_, f64>, shape: product::Shape) = product::double;
     /// Sums of exceedances over a location and of their squares: see [`moments`].
     pub fn moments(x: &[f32], location: f32, lanes: &mut moments::Lanes) = moments;
     /// The next momentum, and what it adds to the velocity: see [`momentum`].

@@ -122,6 +122,25 @@ impl Part for Affine {
     }
 }
 
+impl Affine {
+    /// Step and base of each block of `len` values in a row, times [`Coding::power`].
+    pub(crate) fn grids(
+        self,
+        kernels: &Kernels,
+        coding: Coding,
+        (values, len): (&[f32], usize),
+        out: &mut [[f32; 2]],
+    ) {
+        const MANY: usize = 32;
+        for (values, out) in values.chunks(MANY * len).zip(out.chunks_mut(MANY)) {
+            let mut halves = [[0; 4]; MANY];
+            let halves = &mut halves[..out.len()];
+            fit::groups(self, kernels, coding.exponent, (values, len), halves);
+            kernels.decode_f16(halves.as_flattened().as_chunks().0, 1.0, out.as_flattened_mut());
+        }
+    }
+}
+
 impl Quantize for Affine {
     type Coding = Coding;
 
@@ -169,13 +188,13 @@ impl Coding {
         Self { bits: bits as u8, ..self }
     }
 
-    /// Two to the power of the exponent.
-    fn power(self) -> f32 {
+    /// Two to the power of the exponent: what values are multiplied by to lie on grids of float16.
+    pub(crate) fn power(self) -> f32 {
         power::of(i32::from(self.exponent), 127)
     }
 
     /// Two to the power of minus the exponent.
-    fn unit(self) -> f32 {
+    pub(crate) fn unit(self) -> f32 {
         power::of(-i32::from(self.exponent), 127)
     }
 }

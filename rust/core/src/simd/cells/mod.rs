@@ -28,7 +28,7 @@ pub const GRIDS: usize = 16;
 pub type Grid = [f32; 2];
 
 /// Adding this rounds a number from 0 to 255 to a whole one, ties to even, into the lowest bits.
-const WHOLE: f32 = 8_388_608.0;
+pub(super) const WHOLE: f32 = 8_388_608.0;
 
 impl Cells {
     /// Codes of so many bits, 1 to 8, of values times a power of two.
@@ -38,7 +38,7 @@ impl Cells {
 
     /// Where a value lies on the grid, from 0 to the highest code, whatever value and grid are.
     #[inline(always)]
-    fn place(self, x: f32, inverse: f32, base: f32) -> f32 {
+    pub(super) fn place(self, x: f32, inverse: f32, base: f32) -> f32 {
         let place = (x * self.power - base) * inverse;
         // Of a NaN zero.
         let place = if place > 0.0 { place } else { 0.0 };
