@@ -34,8 +34,15 @@ def test_torch_is_imported_when_it_is_asked_for():
 
 def test_dir_lists_what_is_public_and_nothing_else():
     assert sorted(dir(gradwire)) == sorted({*gradwire.__all__, "torch", "weights"})
-    modules = "accelerate collective cost ddp diloco fsdp horovod lightning optim transformers"
-    listed = {*gradwire.torch.__all__, *modules.split(), "weights", "Reducer", "all_reduce"}
+    modules = "accelerate activations collective cost ddp diloco fsdp horovod lightning optim"
+    listed = {
+        *gradwire.torch.__all__,
+        *modules.split(),
+        "transformers",
+        "weights",
+        "Reducer",
+        "all_reduce",
+    }
     assert sorted(dir(gradwire.torch)) == sorted(listed)
 
 

@@ -237,3 +237,54 @@ def test_inspect_finds_what_is_corrupt(part, source, target, capsys):
     err = capsys.readouterr().err
     assert "checksum" in err
     assert "head.weight" in err
+
+
+def gram_of(seed, cols):
+    x = np.random.default_rng(seed).normal(size=(300, cols)).cumsum(axis=1)
+    return weights.Gram(x.T @ x, 300, x.mean(axis=0))
+
+
+@pytest.fixture
+def grams(tmp_path):
+    path = tmp_path / "grams.safetensors"
+    weights.save_grams(path, {"head.weight": gram_of(1, 64)})
+    return path
+
+
+def test_codes_are_chosen_by_a_calibration_where_it_has_one(model, source, target, grams):
+    assert run("pack", source, target, "--bits", 3, "--calibration", grams) == 0
+    affine, head = Affine(3, 64), model["head.weight"]
+    chosen = weights.pack(head, affine, gram=gram_of(1, 64))
+    assert bytes(chosen.frame) != bytes(weights.pack(head, affine).frame)
+    with weights.open(target) as file:
+        assert bytes(file["head.weight"].frame) == bytes(chosen.frame)
+        nearest = weights.pack(model["embed.weight"], affine)
+        assert bytes(file["embed.weight"].frame) == bytes(nearest.frame)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (
+            {"heads.weight": gram_of(1, 64)},
+            "the calibration is of another model: no 'heads.weight'",
+        ),
+        ({"head.weight": gram_of(1, 32)}, "'head.weight' has shape"),
+    ],
+)
+def test_a_calibration_of_another_model_is_refused(found, message, source, target, grams, capsys):
+    weights.save_grams(grams, found)
+    assert run("pack", source, target, "--calibration", grams) == 1
+    assert f"{source}: {message}" in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_a_calibration_that_cannot_be_read_is_named(source, target, grams, tmp_path, capsys):
+    assert run("pack", source, target, "--calibration", tmp_path / "none") == 1
+    assert f"{tmp_path / 'none'}: No such file" in capsys.readouterr().err
+    assert run("pack", source, target, "--calibration", source) == 1
+    assert f"{source}: corrupt file: it holds no Gram matrices" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("pack", source, target, "--calibration", grams, "--more", 4)
+    assert "leave out more= or --calibration=" in capsys.readouterr().err
+    assert not target.exists()

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.timeout(900)
 
 PAGES = [
     "quickstart",
+    "activations",
     "ddp",
     "choosing",
     "accuracy",

@@ -11,6 +11,7 @@ from gradwire import _rules, weights
 from gradwire.cli.terminal import ProgressLine
 from gradwire.errors import CorruptFileError, GradwireError
 from gradwire.quantize import Affine
+from gradwire.weights.pack import check_more, check_solving, fitting_block
 
 LEAST = 4096  # entries of a tensor that is packed without a rule of its own
 
@@ -24,12 +25,19 @@ def main(argv: Sequence[str]) -> int:
     try:
         more = [] if options.more is None else [options.more]
         usual, rules = _usual(options), _parsed(options)
-        weights.packed.check_more(usual, more)
+        check_more(usual, more)
+        check_solving(options.calibration is not None, None, None, "--calibration", more)
     except (ValueError, TypeError) as error:
         parser.error(str(error))
     try:
+        grams = {} if options.calibration is None else weights.load_grams(options.calibration)
+    except (OSError, GradwireError) as error:
+        return _fail(f"{options.calibration}: {getattr(error, 'strerror', None) or error}")
+    try:
         with weights.open(options.source) as file, ProgressLine("gradwire pack") as progress:
             _rules.check(rules, file, "tensor")
+            if strange := grams.keys() - file.keys():
+                raise ValueError(f"the calibration is of another model: no {min(strange)!r} here")
             rules.setdefault("*", usual)
             tensors: dict[str, weights.file.Tensor] = {}
             for i, (name, tensor) in enumerate(file.items()):
@@ -38,7 +46,8 @@ def main(argv: Sequence[str]) -> int:
                 if quantize is None or isinstance(tensor, weights.Packed):
                     tensors[name] = tensor
                 else:
-                    tensors[name] = weights.pack(tensor, quantize, more, name=name)
+                    gram = grams.get(name)
+                    tensors[name] = weights.pack(tensor, quantize, more, name, gram=gram)
             progress("writing", 1.0)
             weights.save(options.target, tensors, file.metadata)
     except OSError as error:
@@ -72,6 +81,11 @@ def make_parser() -> argparse.ArgumentParser:
         "--more", type=int, metavar="BITS", help="further bits, which a reader may leave out"
     )
     parser.add_argument(
+        "--calibration",
+        metavar="FILE",
+        help="what gradwire.torch.weights.Calibration saved: codes keep the outputs of layers",
+    )
+    parser.add_argument(
         "--rules",
         default="",
         metavar="NAME=BITS,...",
@@ -103,7 +117,7 @@ def _chosen(name: str, tensor: weights.file.Tensor, rules: Rules) -> Affine | No
         return None
     if name not in rules and (tensor.ndim < 2 or tensor.size < LEAST):
         return None
-    fits = quantize.block is None or weights.packed.fitting_block(tensor.shape, quantize.block)
+    fits = quantize.block is None or fitting_block(tensor.shape, quantize.block)
     return quantize if tensor.size and fits else None
 
 

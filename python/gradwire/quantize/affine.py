@@ -26,8 +26,8 @@ class Affine(Quantizer):
         Entries that share a step and a base, 1 to 2**32 - 1. None: all of a tensor.
     fit : {"squares", "range", "zero", "sawb"}
         Where the grid of a block lies. ``"range"``: equal cells between the least and the largest
-        value, read at their centres. ``"squares"``: the one with the least squared error of 24 that
-        shrink that range to a tenth. ``"zero"``: symmetric, with zero one of the values; at
+        value, read at their centres. ``"squares"``: the one with the least squared error of 16 that
+        shrink that range, down to a sixth. ``"zero"``: symmetric, with zero one of the values; at
         least 2 bits. ``"sawb"``: symmetric, up to a clip that follows from the mean square and the
         mean magnitude, meant for whole tensors; from 5 bits on the largest magnitude where that is
         better.

@@ -35,6 +35,7 @@ from gradwire.torch.tensors import decode, decode_add, encode, encode_into, init
 
 if TYPE_CHECKING:
     from gradwire.torch import accelerate as accelerate
+    from gradwire.torch import activations as activations
     from gradwire.torch import collective as collective
     from gradwire.torch import cost as cost
     from gradwire.torch import ddp as ddp
@@ -62,6 +63,7 @@ __all__ = [
 
 _MODULES = (
     "accelerate",
+    "activations",
     "collective",
     "cost",
     "ddp",

@@ -2,10 +2,30 @@
 
 A packed tensor is one frame of `gradwire.quantize.Affine` codes and what a frame does not say:
 shape, dtype, and codes of further bits. A file is a safetensors file, which every tool opens; its
-format is in ``docs/packed-files.md``. `gradwire.torch.weights` computes with both.
+format is in ``docs/packed-files.md``. `gradwire.torch.weights` computes with both, and calibrates:
+with the `Gram` matrix of a layer's inputs, codes are chosen so that its outputs change least.
 """
 
+from gradwire.weights.budget import Budget
 from gradwire.weights.file import File, open, save
-from gradwire.weights.packed import Packed, pack
+from gradwire.weights.gram import Gram, load_grams, save_grams
+from gradwire.weights.pack import pack
+from gradwire.weights.packed import Packed
+from gradwire.weights.solve import COMQ, GPTQ, MagR, Preparation, Solver
 
-__all__ = ["File", "Packed", "open", "pack", "save"]
+__all__ = [
+    "COMQ",
+    "GPTQ",
+    "Budget",
+    "File",
+    "Gram",
+    "MagR",
+    "Packed",
+    "Preparation",
+    "Solver",
+    "load_grams",
+    "open",
+    "pack",
+    "save",
+    "save_grams",
+]

@@ -189,7 +189,7 @@ class File(Mapping[str, Tensor]):
         length = int.from_bytes(self._file.read(8), "little")
         if size < 8 or not 2 <= length <= min(size - 8, _MOST_HEADER):
             raise CorruptFileError(f"a header of {length} bytes does not fit in {size} bytes")
-        header = _parse(self._file.read(length), "the header")
+        header = parse_json(self._file.read(length), "the header")
         self._start = 8 + length
         about = header.pop("__metadata__", {})
         if not all(isinstance(value, str) for value in about.values()):
@@ -318,7 +318,9 @@ def _are_whole(given: Any) -> bool:
     return isinstance(given, list) and all(type(n) is int and 0 <= n < 2**63 for n in given)
 
 
-def _parse(data: bytes | str, what: str) -> dict[str, Any]:
+def parse_json(data: bytes | str, what: str) -> dict[str, Any]:
+    """Return a JSON object, or raise a CorruptFileError that tells of what."""
+
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         fields = dict(pairs)
         if len(fields) < len(pairs):
@@ -339,7 +341,7 @@ def _read_table(text: str | None, sections: Mapping[str, _Section]) -> dict[str,
     """Read what the metadata says of packed tensors."""
     if text is None:
         return {}
-    about = _parse(text, f"metadata {KEY!r}")
+    about = parse_json(text, f"metadata {KEY!r}")
     if about.get("version") != VERSION:
         version = about.get("version")
         raise CorruptFileError(

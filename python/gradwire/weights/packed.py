@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,20 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire import _native
-from gradwire._codec import Codec
-from gradwire._validate import MAX_NUMEL
-from gradwire.errors import CorruptFrameError, NonFiniteError
-from gradwire.memory import NoMemory
-from gradwire.quantize import Affine
-from gradwire.sparsify import All
+from gradwire.errors import CorruptFrameError
 
 DTYPES = ("float32", "float16", "bfloat16")
-LARGEST = 2.0**118  # a magnitude that a grid reaches
-LEAST_BLOCK = 16  # entries: a smaller block would take more bits for its grid than for its codes
 
 _HEADER = 48
 _QUANTIZER, _AFFINE = 7, 12
-_EXPONENT, _LEAST_EXPONENT = slice(10, 12), -103
 _NUMEL = slice(16, 24)
 
 
@@ -191,102 +182,6 @@ def totals(packed: Sequence[tuple[str, int, int, float]], of: int, before: int, 
     )
 
 
-def pack(array: NDArray[Any], quantize: Affine, more: Sequence[int] = (), name: str = "") -> Packed:
-    """Pack a tensor.
-
-    Blocks do not cross rows, which are what a first dimension tells apart: where
-    `quantize.block` does not divide a row, the largest divisor of it takes its place that is at
-    least 16, a multiple of 8 if there is one. A tensor of one dimension may end in a short block.
-
-    Parameters
-    ----------
-    array : numpy.ndarray
-        float32, float16, bfloat16, or float64, which is rounded to float32 with a warning; any
-        shape and strides, at least one entry.
-    quantize : gradwire.quantize.Affine
-        Bits, block and fit.
-    more : sequence of int
-        Further bits: none, or one number, at most 8 with ``quantize.bits``. They need
-        ``fit="range"``.
-    name : str
-        Of the tensor, for errors.
-
-    Raises
-    ------
-    TypeError
-        The dtype is no float.
-    ValueError
-        There are no entries or too many, a magnitude is beyond 2**118, no block fits the rows, or
-        further bits are not possible.
-    NonFiniteError
-        A value is NaN or infinite.
-    """
-    label = f"{name!r}" if name else "the tensor"
-    if not isinstance(quantize, Affine):
-        raise TypeError(f"quantize must be gradwire.quantize.Affine, got {quantize!r}")
-    further = check_more(quantize, more)
-    values = np.asarray(array)
-    dtype = values.dtype.name
-    if dtype == "float64":
-        warnings.warn(f"{label} is float64, and is rounded to float32", stacklevel=2)
-        dtype = "float32"
-    if dtype not in DTYPES:
-        raise TypeError(f"{label} must be of floats to be packed, got {dtype}")
-    if not 0 < values.size <= MAX_NUMEL:
-        raise ValueError(f"{label} must have 1 to {MAX_NUMEL} entries, got {values.size}")
-    block = fitting_block(values.shape, quantize.block)
-    if quantize.block is not None and block is None:
-        raise ValueError(
-            f"{label} has rows of {row_of(values.shape)}, which no block of {LEAST_BLOCK} to "
-            f"{quantize.block} divides; give another block, or leave it as it is"
-        )
-    with np.errstate(over="ignore"):  # an infinite value is an error below
-        floats = np.ascontiguousarray(values, np.float32)
-    codec = Codec(
-        sparsify=All(), quantize=dataclasses.replace(quantize, block=block), memory=NoMemory()
-    )
-    state = codec.init_state(values.size, name=name or None)
-    try:
-        frame = memoryview(codec.encode(floats.reshape(-1), state))
-    except NonFiniteError as error:
-        raise NonFiniteError(error.count, error.first, name or None) from None
-    codes = _native.packed_further(frame, floats.reshape(-1), further) if further else None
-    packed = Packed(frame, values.shape, dtype, codes, further)
-    saturates = int.from_bytes(frame[_EXPONENT], "little", signed=True) == _LEAST_EXPONENT
-    if saturates and float(np.abs(floats).max()) > LARGEST:
-        raise ValueError(f"{label} has magnitudes beyond 2**118, which no grid reaches")
-    return dataclasses.replace(packed, measured=packed.error(floats))
-
-
-def check_more(quantize: Affine, more: Sequence[int]) -> int:
-    """Return how many further bits there are to be."""
-    if isinstance(more, int) or len(more) > 1:
-        raise ValueError(f"more must be a sequence of at most one number of bits, got {more!r}")
-    if not more:
-        return 0
-    (bits,) = more
-    if isinstance(bits, bool) or not isinstance(bits, int) or bits < 1 or quantize.bits + bits > 8:
-        raise ValueError(f"{quantize.bits} bits and {bits!r} further ones must be 2 to 8")
-    if quantize.fit != "range" or quantize.rounding != "nearest":
-        raise ValueError(
-            f'further bits lie within the cells of a whole range: they need fit="range" and '
-            f'rounding="nearest", got {quantize!r}'
-        )
-    return bits
-
-
 def row_of(shape: tuple[int, ...]) -> int:
     """Return how many entries a row has: all, where there is no second dimension."""
     return math.prod(shape[1:]) if len(shape) > 1 else math.prod(shape)
-
-
-def fitting_block(shape: tuple[int, ...], block: int | None) -> int | None:
-    """Return the largest block up to one that divides a row, or None."""
-    if block is None:
-        return None
-    row = row_of(shape)
-    if len(shape) < 2 or row % block == 0 or row <= block:
-        return min(block, row)
-    divisors = [n for n in range(LEAST_BLOCK, block + 1) if row % n == 0]
-    whole = [n for n in divisors if n % 8 == 0]
-    return max(whole or divisors, default=None)

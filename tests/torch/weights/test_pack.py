@@ -49,7 +49,7 @@ def make_convolution() -> nn.Sequential:
 def bytes_of(model: nn.Module) -> dict[str, bytes]:
     state = model.state_dict()
     return {
-        name: each.contiguous().view(torch.uint8).numpy().tobytes() for name, each in state.items()
+        name: each.reshape(-1).view(torch.uint8).numpy().tobytes() for name, each in state.items()
     }
 
 

@@ -6,22 +6,40 @@
 >>> weights.save(model, "small.safetensors")
 >>> model = weights.load("small.safetensors", Model())
 
+Codes that keep what layers compute, and bits where they matter most, by some batches:
+
+>>> with weights.Calibration(model, sequential=True) as seen:
+...     for batch in batches:
+...         model(batch)
+>>> report = weights.pack(model, {"*": weights.Budget(4.0)}, calibration=seen)
+
 See ``docs/weights.md``; `gradwire.weights` packs arrays, without torch.
 """
 
+from gradwire.torch.weights.calibration import Calibration
+from gradwire.torch.weights.experts import expert_change
 from gradwire.torch.weights.files import load, save
 from gradwire.torch.weights.modules import PackedEmbedding, PackedLinear
 from gradwire.torch.weights.ops import backend
 from gradwire.torch.weights.pack import pack
 from gradwire.torch.weights.report import PackedTensor, PackReport
+from gradwire.torch.weights.straight_through import straight_through
+from gradwire.weights import COMQ, GPTQ, Budget, MagR
 
 __all__ = [
+    "COMQ",
+    "GPTQ",
+    "Budget",
+    "Calibration",
+    "MagR",
     "PackReport",
     "PackedEmbedding",
     "PackedLinear",
     "PackedTensor",
     "backend",
+    "expert_change",
     "load",
     "pack",
     "save",
+    "straight_through",
 ]

@@ -8,6 +8,7 @@ from torch import nn
 
 from gradwire import _validate
 from gradwire.torch.weights import ops as ops  # registers the operators
+from gradwire.torch.weights.rounded import kind_of
 from gradwire.torch.weights.weight import Packed, PackedWeight, parse
 
 Activations = Literal["float32", "int8"]
@@ -219,7 +220,7 @@ def hold(module: Any, weight: PackedWeight, activations: Activations = "float32"
 
 def takes_packed(module: nn.Module) -> bool:
     """Tell whether a module can read its weight packed."""
-    return type(module) in KINDS and getattr(module, "max_norm", None) is None
+    return kind_of(module, "weight") in KINDS and getattr(module, "max_norm", None) is None
 
 
 def convert(module: Any, weight: PackedWeight, activations: Activations, to: torch.dtype) -> None:

@@ -194,7 +194,7 @@ def decoded(
     numel = rows * cols
     blocks = -(-numel // block)
     sizes = [4 * blocks, -(-numel * bits // 8)]
-    words, codes = torch.split(frame[_HEADER + _PROLOGUE :], sizes)
+    _, codes = torch.split(frame[_HEADER + _PROLOGUE :], sizes)
     # Eight codes are so many bytes as a code has bits.
     octets = torch.nn.functional.pad(codes, (0, -len(codes) % bits)).view(-1, bits).to(torch.int32)
     octets = torch.nn.functional.pad(octets, (0, 1))  # a last code ends with its byte
@@ -204,9 +204,15 @@ def decoded(
     ]
     code = torch.stack(taken, dim=1).view(-1)[:numel].to(torch.float32)
     code = torch.nn.functional.pad(code, (0, blocks * block - numel)).view(blocks, block)
-    step, base = (words.view(torch.float16).view(-1, 2).to(torch.float32) * 2.0**-exponent).T
+    step, base = grids(frame, blocks, exponent)
     values: torch.Tensor = (base[:, None] + step[:, None] * code).view(-1)[:numel]
     return values.view(rows, cols).to(dtype)
+
+
+def grids(frame: torch.Tensor, blocks: int, exponent: int) -> torch.Tensor:
+    """Return steps and bases of a frame, float32 of shape (2, blocks)."""
+    words = frame[_HEADER + _PROLOGUE :][: 4 * blocks].view(torch.float16)
+    return (words.view(-1, 2).to(torch.float32) * 2.0**-exponent).T
 
 
 def _fake_linear(

@@ -1,28 +1,34 @@
 """Packs a model in memory."""
 
-import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire import _rules, _validate, weights
+from gradwire import _rules, _validate
 from gradwire.quantize import Affine
-from gradwire.torch.weights.report import PackedTensor, PackReport
+from gradwire.torch.weights.budget import assign
+from gradwire.torch.weights.packer import Grams, Packer
+from gradwire.torch.weights.report import PackReport
 from gradwire.torch.weights.slots import Slot, put, slots_of
-from gradwire.torch.weights.weight import Packed, PackedWeight, packed_name
+from gradwire.torch.weights.weight import PackedWeight
+from gradwire.weights import Budget, Gram
+from gradwire.weights.pack import check_solving
+from gradwire.weights.solve import Preparation, Solver
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def pack(
     model: nn.Module,
-    rules: Mapping[str, Affine | None],
+    rules: Mapping[str, Affine | Budget | None],
     more: Sequence[int] = (),
     *,
     min_ndim: int = 2,
+    calibration: Mapping[str, Gram] | None = None,
+    rounding: Solver | None = None,
+    prepare: Preparation | None = None,
 ) -> PackReport:
     """Pack the weights of a model, which is changed in place.
 
@@ -37,15 +43,23 @@ def pack(
     ----------
     model : torch.nn.Module
         On any device. Not one that is wrapped for training: pack first.
-    rules : mapping of str to (Affine or None)
+    rules : mapping of str to (Affine, Budget or None)
         How to pack parameters by name: keys are names as in ``model.named_parameters()``, or
         patterns with ``*``, ``?`` and ``[abc]``; the first that matches counts, any name of a tied
         weight being enough. What has None, or what no key matches, is left as it is, and so is
-        what holds no floating-point numbers.
+        what holds no floating-point numbers. A `Budget` chooses bits for all that its key names.
     more : sequence of int
         Further bits, as (4,), which `load` may leave out; see `gradwire.weights.pack`.
     min_ndim : int
         Parameters with fewer dimensions are left as they are: by default biases and norms.
+    calibration : Calibration or mapping of str to gradwire.weights.Gram, optional
+        What is known of the inputs of layers, by name of their weight: codes are chosen so that
+        the layers' outputs change least. Weights that it does not have, or whose layer it has not
+        seen at work, are rounded to the nearest codes.
+    rounding : gradwire.weights.Solver, optional
+        What chooses codes by a calibration: `COMQ` (the default), `GPTQ`, or one of your own.
+    prepare : gradwire.weights.Preparation, optional
+        What becomes of calibrated weights first: `MagR`, or one of your own.
 
     Returns
     -------
@@ -57,11 +71,17 @@ def pack(
     NonFiniteError
         A weight has NaN or infinite entries.
     TypeError
-        ``rules`` is no mapping of names to `Affine` or None; the model is wrapped for training; a
-        weight is sparse, or of a class of its own.
+        ``rules`` is no mapping of names to `Affine`, `Budget` or None; the model is wrapped for
+        training; a weight is sparse, or of a class of its own.
     ValueError
         A rule names no parameter, or one that is packed already; a weight has no values; the bits
-        do not go together.
+        do not go together. A budget is less than the fewest bits take, or more than the most. The
+        calibration is of another model, or `rounding` and `prepare` have none.
+
+    Warns
+    -----
+    UserWarning
+        Layers were never reached by the calibration, or by fewer inputs than they have columns.
 
     Notes
     -----
@@ -70,63 +90,47 @@ def pack(
     inner = getattr(model, "_orig_mod", model)  # what torch.compile returns
     if any(isinstance(each, DistributedDataParallel) for each in inner.modules()):
         raise TypeError("pack() takes a model that is not wrapped: pack it, then wrap it")
-    _check(rules)
+    check_rules(rules, (Affine, Budget))
     min_ndim = _validate.integer("min_ndim", min_ndim, low=0)
+    check_solving(calibration is not None, rounding, prepare, "calibration", more)
     buffers = {id(each) for each in inner.buffers()}
     every = [slot for slot in slots_of(inner) if id(slot.value) not in buffers]
     _rules.check(rules, [name for slot in every for name in slot.names])
-    chosen = [(slot, _rules.first(rules, *slot.names)) for slot in every]
-    made = [
-        (slot, _packed(slot, how, more))
-        for slot, how in chosen
-        if how is not None and _is_packable(slot, min_ndim)
-    ]
-    rows = tuple(_row(slot, packed) for slot, packed in made)
-    left = [slot for slot in every if slot not in dict(made)]
+    packer = Packer(more, Grams(calibration, every), rounding, prepare)
+    matched = [(slot, _rules.first(rules, *slot.names)) for slot in every]
+    chosen = {slot: how for slot, how in matched if how is not None}
+    packable = {slot for slot in chosen if is_packable(slot, min_ndim)}
+    grids = {slot: how for slot, how in chosen.items() if slot in packable}
+    costs: dict[Slot, Mapping[int, float]] = {}
+    budgets = {id(how): how for how in chosen.values() if isinstance(how, Budget)}
+    for budget in budgets.values():
+        named = {slot: slot in packable for slot, how in chosen.items() if how is budget}
+        for slot, (grid, cost) in assign(budget, inner, named, packer).items():
+            grids[slot], costs[slot] = grid, cost
+    made = packer.pack({slot: how for slot, how in grids.items() if isinstance(how, Affine)})
+    rows = tuple(each.row(slot, costs.get(slot)) for slot, each in made.items())
+    left = [slot for slot in every if slot not in made]
     report = PackReport(rows, tuple(slot.name for slot in left), sum(slot.nbytes for slot in left))
-    put(dict(made))
+    packer.grams.warn(made)
+    put({slot: each.packed for slot, each in made.items()})
     return report
 
 
-def _check(rules: object) -> None:
+def check_rules(rules: object, kinds: tuple[type, ...] = (Affine,)) -> None:
+    """Raise a TypeError for what is no mapping of names to one of these or None."""
+    names = ", ".join(kind.__name__ for kind in kinds)
     if not isinstance(rules, Mapping):
         raise TypeError(
-            f"rules must be a mapping of names to Affine or None, got {rules!r}: pass "
+            f"rules must be a mapping of names to {names} or None, got {rules!r}: pass "
             '{"*": gradwire.quantize.Affine(4)} for all weights'
         )
     for pattern, how in rules.items():
-        if how is not None and not isinstance(how, Affine):
-            raise TypeError(
-                f"rules[{pattern!r}] must be a gradwire.quantize.Affine or None, got {how!r}"
-            )
+        if how is not None and not isinstance(how, kinds):
+            raise TypeError(f"rules[{pattern!r}] must be {names} or None, got {how!r}")
 
 
-def _is_packable(slot: Slot, min_ndim: int) -> bool:
+def is_packable(slot: Slot, min_ndim: int) -> bool:
     """Tell whether a parameter that a rule names is packed; raise if it is packed already."""
     if isinstance(slot.value, PackedWeight) or slot.kept() is not None:
         raise ValueError(f"{slot.name!r} is packed already: give it None in the rules")
     return slot.dtype in _FLOATS and len(slot.shape) >= min_ndim
-
-
-def _packed(slot: Slot, how: Affine, more: Sequence[int]) -> Packed:
-    tensor = slot.value
-    if isinstance(tensor, PackedWeight) or type(tensor) not in (nn.Parameter, torch.Tensor):
-        raise TypeError(
-            f"parameter {slot.name!r} is a {type(tensor).__name__}: pack a model of plain tensors, "
-            "then wrap it"
-        )
-    if tensor.layout is not torch.strided:
-        raise TypeError(f"parameter {slot.name!r} must be dense, got layout {tensor.layout}")
-    if tensor.is_meta:
-        raise ValueError(f"parameter {slot.name!r} is on meta: it has no values")
-    wide = torch.float64 if tensor.dtype is torch.float64 else torch.float32
-    array = tensor.detach().to("cpu", wide).contiguous().numpy()
-    return dataclasses.replace(
-        weights.pack(array, how, more, name=slot.name), dtype=packed_name(slot.dtype)
-    )
-
-
-def _row(slot: Slot, packed: Packed) -> PackedTensor:
-    dense = math.prod(slot.shape) * slot.dtype.itemsize
-    bits, nbytes, error = packed.bits, packed.nbytes, packed.error() or 0.0
-    return PackedTensor(slot.name, slot.shape, bits, dense, nbytes, error, slot.held)

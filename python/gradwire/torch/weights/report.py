@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator, Mapping
 
 from gradwire.report.text import size
 from gradwire.weights.packed import totals
@@ -24,6 +25,16 @@ class PackedTensor:
     #: What holds it: ``"linear"`` and ``"embedding"`` read packed bytes, ``"decoded"`` is a dense
     #: parameter with the values of the packed one.
     held: str
+    #: What chose its codes: ``"nearest"``, or a solver, after what prepared the weights.
+    rounding: str = "nearest"
+    #: Root mean square of what the layer's outputs change by, as a share of theirs, for the inputs
+    #: of the calibration; None without one.
+    output_error: float | None = None
+    #: That packing took.
+    seconds: float = 0.0
+    #: What each number of bits would have cost, where a `Budget` chose: the rise of its loss, or
+    #: the squared error times the number of weights.
+    costs: Mapping[int, float] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,24 +64,47 @@ class PackReport:
         return 8 * sum(each.nbytes for each in self.tensors) / max(1, numel)
 
     def __str__(self) -> str:
-        every = [
-            (each.name, "x".join(map(str, each.shape)), each.bits, size(each.nbytes),
-             f"{100 * each.error:.2f} %", each.held)
-            for each in self.tensors
-        ]  # fmt: skip
-        titles = ("name", "shape", "bits", "bytes", "error", "held")
-        rows = [titles, *(tuple(map(str, row)) for row in every)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(titles))]
-        lines = [
-            "  ".join(
-                cell.ljust(width) if i in (0, 5) else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in rows
-        ]
+        columns = dict(self._columns())
+        texts = {"name", "held", "rounding"}
+        lines = []
+        for i in range(len(self.tensors) + 1):
+            cells = []
+            for title, column in columns.items():
+                width = max(map(len, (title, *column)))
+                cell = column[i - 1] if i else title
+                cells.append(cell.ljust(width) if title in texts else cell.rjust(width))
+            lines.append("  ".join(cells).rstrip())
         sizes = [
             (each.name, math.prod(each.shape), each.nbytes, each.error) for each in self.tensors
         ]
         of = len(self.tensors) + len(self.left)
         last = totals(sizes, of, self.dense_nbytes, self.nbytes)
+        known = [each for each in self.tensors if each.output_error is not None]
+        if known:
+            mean = sum(each.output_error or 0.0 for each in known) / len(known)
+            spent = sum(each.seconds for each in self.tensors)
+            last += f"; mean error of outputs {mean:.1%}, in {spent:.1f} s"
         return "\n".join([*lines, last] if self.tensors else [last])
+
+    def _columns(self) -> Iterator[tuple[str, list[str]]]:
+        every = self.tensors
+        yield "name", [each.name for each in every]
+        yield "shape", ["x".join(map(str, each.shape)) for each in every]
+        yield "bits", [str(each.bits) for each in every]
+        yield "bytes", [size(each.nbytes) for each in every]
+        yield "error", [f"{100 * each.error:.2f} %" for each in every]
+        if any(each.output_error is not None for each in every):
+            yield (
+                "outputs",
+                [
+                    "-" if each.output_error is None else f"{100 * each.output_error:.2f} %"
+                    for each in every
+                ],
+            )
+            yield "s", [f"{each.seconds:.2f}" for each in every]
+            yield "rounding", [each.rounding for each in every]
+        choices = sorted({bits for each in every for bits in each.costs or ()})
+        for bits in choices:
+            costs = [None if each.costs is None else each.costs.get(bits) for each in every]
+            yield f"at {bits}", ["-" if cost is None else f"{cost:+.2g}" for cost in costs]
+        yield "held", [each.held for each in every]

@@ -8,6 +8,7 @@ from torch import nn
 
 from gradwire.errors import CorruptFileError, CorruptFrameError
 from gradwire.torch.weights.modules import Activations, PackedModule, convert, takes_packed
+from gradwire.torch.weights.rounded import release
 from gradwire.torch.weights.weight import Packed, PackedWeight
 
 KEPT = "_packed_parameters"
@@ -131,6 +132,8 @@ def put(found: Mapping[Slot, Packed], activations: Activations = "float32") -> N
     }
     for slot, weight in made.items():
         dtype = slot.dtype
+        for module, attribute in slot.owners:
+            release(module, attribute)
         if slot in values:
             slot.fill(values[slot])
             slot.keep(weight.packed)

@@ -1,0 +1,231 @@
+"""Activations in few bits, clipped where training learns to clip."""
+
+import math
+import warnings
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from gradwire import _validate
+from gradwire.errors import NonFiniteError
+
+_LEAST = torch.finfo(torch.float32).tiny
+
+
+class PACT(nn.Module):
+    """Clip activations at a learned value, and round them to so many bits.
+
+    ``y = round(clip(x, 0, a) * n / a) * a / n`` with ``n = 2**bits - 1``: it takes the place of a
+    ReLU. With ``two_sided`` x is clipped to -a and a, and rounded to as many equal steps between
+    these; zero is between two levels then.
+
+    The gradient reaches x where x is not clipped. That of the clip `a` is, summed over x: of PACT,
+    1 where x is clipped; of PACT+ also what rounding adds, ``(round(z) - z) / n`` with
+    ``z = x * n / a`` where x is not clipped, so that it can fall at an error of reconstruction too.
+
+    Forward takes four passes over x, backward nine; x and the clip are kept for backward, and
+    nothing else. x has any shape, strides and floating-point dtype. It is computed in float32, and
+    float64 in float64; the result has the dtype of x.
+
+    Parameters
+    ----------
+    bits : int
+        1 to 8.
+    clip : float
+        Where the clip starts; with ``clip_by="percentile"`` the percentile of the first batch in
+        training at which it starts, above 0 and at most 100, as 99.9.
+    plus : bool
+        The gradient of PACT+; False for that of PACT, which needs weight decay on its clip
+        (`parameter_groups`).
+    two_sided : bool
+        For values of both signs, as the hidden state of an LSTM.
+    clip_by : {"value", "percentile"}
+        What `clip` is. With several ranks, pass one batch through the model before it is wrapped:
+        each rank would start at its own percentile.
+
+    Attributes
+    ----------
+    clip : torch.nn.Parameter
+        float32, of shape (). Infinite before the first batch that sets it.
+
+    Raises
+    ------
+    NonFiniteError
+        The clip is NaN, as after a gradient of NaN; or the first batch, which is to set it, has
+        such values. This, and whether a clip is positive, is looked at on the CPU, outside
+        compiled graphs.
+    TypeError
+        x holds integers.
+    ValueError
+        An argument is out of its range; no batch has set the clip yet.
+    RuntimeError
+        A gradient of the gradient is asked for.
+
+    Warns
+    -----
+    RuntimeWarning
+        The clip is 0 or less: it counts as the smallest normal number, through which gradients
+        still reach it. Said once by a module.
+
+    References
+    ----------
+    Choi, Wang, Venkataramani, Chuang, Srinivasan, Gopalakrishnan, "PACT: Parameterized Clipping
+    Activation for Quantized Neural Networks", 2018, section 3. PACT+ and the two-sided form as in
+    IBM's fms-model-optimizer (public code).
+    """
+
+    clip: nn.Parameter
+
+    def __init__(
+        self,
+        bits: int,
+        clip: float = 8.0,
+        plus: bool = True,
+        two_sided: bool = False,
+        clip_by: Literal["value", "percentile"] = "value",
+    ) -> None:
+        super().__init__()
+        self.bits = _validate.integer("bits", bits, low=1, high=8)
+        self.plus = _validate.boolean("plus", plus)
+        self.two_sided = _validate.boolean("two_sided", two_sided)
+        _validate.choice("clip_by", clip_by, get_args(Literal["value", "percentile"]))
+        start = _validate.clip("clip", clip)
+        if clip_by == "percentile" and start > 100:
+            raise ValueError(f"clip must be a percentile, above 0 and at most 100, got {clip!r}")
+        self.percentile = start if clip_by == "percentile" else None
+        self.clip = nn.Parameter(torch.tensor(start if self.percentile is None else math.inf))
+        self._waits, self._warned = self.percentile is not None, False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x clipped and rounded, of its shape, strides and dtype."""
+        if not x.is_floating_point():
+            raise TypeError(f"x must be of floats, got {x.dtype}")
+        if self._waits:
+            self._start(x.detach())
+        if self.clip.is_cpu and not torch.compiler.is_compiling():
+            self._look()
+        y: torch.Tensor = _Round.apply(x, self.clip, self.bits, self.plus, self.two_sided)
+        return y
+
+    def _start(self, x: torch.Tensor) -> None:
+        """Set the clip to a percentile of a batch."""
+        if not self.training:
+            raise ValueError("the clip is a percentile of a batch in training: none has come yet")
+        assert self.percentile is not None
+        flat = (x.abs() if self.two_sided else x).flatten().to(torch.float32)
+        rank = min(max(math.ceil(flat.numel() * self.percentile / 100), 1), flat.numel())
+        if bad := int((~flat.isfinite()).sum()):
+            first = int((~flat.isfinite()).nonzero()[0])
+            raise NonFiniteError(bad, first, f"the first batch of {self!r}")
+        with torch.no_grad():
+            self.clip.copy_(flat.kthvalue(rank).values)
+        self._waits = False
+
+    def _look(self) -> None:
+        value = float(self.clip.detach())
+        if math.isnan(value):
+            raise NonFiniteError(1, 0, f"the clip of {self!r}")
+        if value <= 0.0 and not self._warned:
+            self._warned = True
+            told = f"the clip of {self!r} reached {value:.3g}: it counts as {_LEAST:.3g}"
+            warnings.warn(f"{told}; train with a smaller learning rate", RuntimeWarning, 3)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        if self.percentile is not None and not self.clip.is_meta:
+            self._waits = bool(self.clip.detach().isinf())
+
+    def extra_repr(self) -> str:
+        """Return what `print` shows in the parentheses."""
+        sides = ", two_sided=True" if self.two_sided else ""
+        return f"bits={self.bits}, plus={self.plus}{sides}"
+
+
+class _Round(torch.autograd.Function):
+    """Its gradients of x and of the clip come from one look at x."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, clip: torch.Tensor, bits: int, plus: bool, two_sided: bool
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, clip)
+        ctx.how = bits, plus, two_sided
+        above, zero, held = _grid(x, clip, bits, two_sided)
+        step = (held / above).clamp_min(_LEAST)
+        return _levels(_wide(x) / step, above, zero).mul_(step).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, clip = ctx.saved_tensors
+        bits, plus, two_sided = ctx.how
+        above, zero, held = _grid(x, clip, bits, two_sided)
+        given = _wide(gradient)
+        z = (_wide(x) / held).mul_(above)  # exactly `above` at the clip
+        of_x = torch.ops.aten.hardtanh_backward(given, z, -zero, above).to(x.dtype)
+        if plus:
+            inside = torch.ops.aten.hardtanh_backward(z, z, -zero, above)
+            share = _levels(z, above, zero).sub_(inside)
+        else:
+            share = z.div_(above).clamp_(-1.0 if two_sided else 0.0, 1.0).trunc_().mul_(above)
+        of_clip = (share.mul_(given).sum() / above).to(clip.dtype)
+        return of_x, of_clip, None, None, None
+
+
+def _grid(
+    x: torch.Tensor, clip: torch.Tensor, bits: int, two_sided: bool
+) -> tuple[float, float, torch.Tensor]:
+    """Return how many steps are above zero and below it, and the clip as it counts."""
+    steps = float(2**bits - 1)
+    held = clip.to(_wide(x).dtype).clamp_min(_LEAST)
+    return (steps / 2, steps / 2, held) if two_sided else (steps, 0.0, held)
+
+
+def _levels(z: torch.Tensor, above: float, zero: float) -> torch.Tensor:
+    """Round steps from zero to those of the nearest level, in place."""
+    if zero:
+        return z.add_(zero).clamp_(0.0, above + zero).round_().sub_(zero)
+    return z.clamp_(0.0, above).round_()
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    return x if x.dtype is torch.float64 else x.to(torch.float32)
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return groups of parameters for an optimizer: the clips of `PACT` apart from all else.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Its parameters are all in one of the groups, once.
+    weight_decay : float
+        Of all parameters but the clips of PACT+. Those of PACT take it, as the paper does: its
+        gradient alone never lowers a clip for an error of rounding. PACT+ needs none.
+
+    Returns
+    -------
+    list of dict
+        With the keys ``"params"`` and ``"weight_decay"``; groups without parameters are left out.
+
+    References
+    ----------
+    Choi et al., "PACT", 2018, section 3.2: the regularization of the clip.
+    """
+    decay = _validate.positive("weight_decay", weight_decay)
+    clips = {
+        plus: [
+            each.clip for each in model.modules() if isinstance(each, PACT) and each.plus is plus
+        ]
+        for plus in (False, True)
+    }
+    known = {id(clip) for every in clips.values() for clip in every}
+    others = [each for each in model.parameters() if id(each) not in known]
+    groups: list[dict[str, Any]] = [
+        {"params": others, "weight_decay": decay},
+        {"params": clips[False], "weight_decay": decay},
+        {"params": clips[True], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]

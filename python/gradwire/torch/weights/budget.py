@@ -1,0 +1,115 @@
+"""Gives the weights of a model the bits of a budget."""
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import nn
+
+from gradwire.quantize import Affine
+from gradwire.torch.weights.packer import Packer
+from gradwire.torch.weights.slots import Slot
+from gradwire.torch.weights.weight import Packed, PackedWeight
+from gradwire.weights import Budget
+from gradwire.weights.budget import allocate
+from gradwire.weights.pack import fitting_block
+
+Choice = tuple[Affine, Mapping[int, float]]
+
+
+def assign(
+    budget: Budget, model: nn.Module, slots: Mapping[Slot, bool], packer: Packer
+) -> dict[Slot, Choice]:
+    """Return for each weight the grid that it gets, and what each number of bits would cost.
+
+    Parameters
+    ----------
+    budget : Budget
+        What is to be kept.
+    model : torch.nn.Module
+        Of these weights; its loss is asked for, and it is as before in the end.
+    slots : mapping of Slot to bool
+        All that the budget counts, and whether each can be packed.
+    packer : Packer
+        What packs them.
+
+    Raises
+    ------
+    ValueError
+        The budget is less than the fewest bits take, or more than the most; the loss is no finite
+        number.
+    """
+    block = budget.grid.block
+    packed = [
+        slot
+        for slot, can in slots.items()
+        if can and (not block or fitting_block(slot.shape, block))
+    ]
+    numel = sum(math.prod(slot.shape) for slot in slots)
+    stays = 8 * sum(slot.nbytes for slot in slots if slot not in packed)
+    limit = int(budget.bits * numel) - stays
+    tried = {slot: [packer.tried(slot, grid) for grid in budget.grids] for slot in packed}
+    sizes = [[8 * each.packed.nbytes for each in outcomes] for outcomes in tried.values()]
+    low, high = (sum(map(pick, sizes)) for pick in (min, max))
+    if not low <= limit <= high:
+        fewest, most = ((stays + bits) / max(1, numel) for bits in (low, high))
+        raise ValueError(
+            f"a budget of {budget.bits:g} bits a weight is not between the {fewest:.3f} that the "
+            f"fewest bits take and the {most:.3f} of the most, grids and {stays / 8:.0f} bytes "
+            f"that cannot be packed included: give other bits, or other choices than "
+            f"{budget.choices}"
+        )
+    if budget.loss is None:
+        costs = [
+            [math.prod(slot.shape) * each.judged**2 for each in outcomes]
+            for slot, outcomes in tried.items()
+        ]
+    else:
+        with _evaluated(model):
+            dense = _loss(budget)
+            if not math.isfinite(dense):
+                raise ValueError(f"the budget's loss is {dense} before anything is packed")
+            costs = []
+            for slot, outcomes in tried.items():
+                own = []
+                for each in outcomes:
+                    with _replaced(slot, each.packed):
+                        own.append(_loss(budget) - dense)
+                costs.append(own)
+    chosen = allocate(sizes, costs, limit)
+    return {
+        slot: (budget.grids[i], dict(zip(budget.choices, cost, strict=True)))
+        for slot, i, cost in zip(packed, chosen, costs, strict=True)
+    }
+
+
+def _loss(budget: Budget) -> float:
+    assert budget.loss is not None
+    return float(budget.loss())
+
+
+@contextlib.contextmanager
+def _evaluated(model: nn.Module) -> Iterator[None]:
+    """Set a model to eval mode, without gradients, for as long as its loss is asked for."""
+    training = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in training:
+            module.training = mode
+
+
+@contextlib.contextmanager
+def _replaced(slot: Slot, packed: Packed) -> Iterator[None]:
+    """Give a weight the values of a packed one for a while."""
+    value = slot.value
+    assert isinstance(value, torch.Tensor)
+    before = value.detach().clone()
+    try:
+        slot.fill(PackedWeight(packed).decoded(slot.dtype))
+        yield
+    finally:
+        slot.fill(before)

@@ -1,0 +1,388 @@
+"""What reaches the weights of a model: Gram matrices of their inputs, by name."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from gradwire import _validate
+from gradwire.torch.weights.cross import CrossProducts
+from gradwire.torch.weights.inputs import Inputs, Range
+from gradwire.torch.weights.replay import Batch, replay, uncompiled
+from gradwire.torch.weights.slots import slots_of
+from gradwire.torch.weights.sums import Adder, Layer, Sum, check, nbytes
+from gradwire.torch.weights.watch import FLOATS, Watch
+from gradwire.weights import Gram, gram, load_grams
+
+
+class Calibration(Mapping[str, Gram]):
+    """Gram matrices of what reaches the weights of a model, while it runs.
+
+    >>> with weights.Calibration(model) as seen:
+    ...     for batch in batches:
+    ...         model(batch)
+    >>> report = weights.pack(model, {"*": quantize.Affine(3, 64)}, calibration=seen)
+
+    A mapping of names, as in ``model.named_parameters()``, to `gradwire.weights.Gram`, in the order
+    of their first use. It may be entered again, to see more. An error in the midst of a batch
+    leaves what was seen until then.
+
+    Seen are weights of linear layers, also by ``F.linear``, ``x @ w.t()`` and ``torch.addmm``;
+    convolutions, by their patches; the projections of `nn.MultiheadAttention`; and both matrices of
+    `nn.LSTM`, `nn.GRU`, `nn.RNN` and their cells, whose layers run a second time for it, without
+    the dropout between them. Where rows of a weight have inputs of their own, as in groups of
+    channels, queries and keys, or experts that one parameter holds, there is a matrix for each
+    equal group of rows. Not seen are embeddings, transposed convolutions, projections of an LSTM's
+    states (``weight_hr``), products with a weight of shape (in, out), and what runs outside of
+    torch's functions, as in scripted modules. `unseen` lists what nothing reached.
+
+    Inputs are multiplied in blocks of 4096, in float32, whatever the model computes in (float64 in
+    float64), and summed in float64, where they are: a batch costs its forward, and ``n`` multiply-
+    adds for each entry of an input of width ``n``. Inputs that weights in a row have in common, as
+    queries, keys and values do, are multiplied once (not under ``torch.inference_mode``). Beyond
+    the matrices it takes two more of the widest layer, and a block of its inputs.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        On any device. What `torch.compile` returned runs uncompiled meanwhile.
+    memory : int, optional
+        Bytes for matrices, 8 for each entry of one; those of one layer are held at least. Where
+        they do not fit, the layers that are used first are taken, and the arguments of the model's
+        calls are kept: tensors as they are (do not write to them), objects as copies. The matrices
+        of other layers are computed when they are asked for, by running the model again, for as
+        many layers at once as fit, in place of those before. Asked for in order, all of them take
+        about their bytes over `memory` partial forwards of all batches.
+    sequential : bool
+        Keep the arguments of calls alone, for `gram` to compute each matrix with weights before it
+        replaced: one partial forward of all batches for each layer. `pack` calibrates each layer on
+        what the packed ones before it make.
+
+    Raises
+    ------
+    TypeError
+        The model, or a part, is scripted or wrapped for training.
+    NonFiniteError
+        While it runs: an input of a layer has NaN or infinite entries. What the layer saw before
+        that call stays.
+    RuntimeError
+        While it runs: a part of the model was called alone, and is to be run again.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, memory: int | None = None, sequential: bool = False
+    ) -> None:
+        inner = getattr(model, "_orig_mod", model)  # what torch.compile returns
+        for name, module in inner.named_modules():
+            if isinstance(module, (DataParallel, DistributedDataParallel)):
+                raise TypeError("Calibration takes a model that is not wrapped: give its module")
+            if isinstance(module, torch.jit.ScriptModule):
+                where = f"module {name!r}" if name else "the model"
+                raise TypeError(f"{where} is scripted, which hides what reaches its weights")
+        if memory is not None:
+            memory = _validate.integer("memory", memory, low=0)
+        #: Whether matrices are to be asked for with the weights before them replaced.
+        self.sequential = sequential
+        self._model = inner
+        if inner is not model and not hasattr(torch.compiler, "set_stance"):
+            raise TypeError("before torch 2.6 calibrate a model that is not compiled yet")
+        self._memory = memory
+        self._keeps = sequential or memory is not None
+        self._shapes = {name: tuple(each.shape) for name, each in self._parameters().items()}
+        self._layers: dict[str, Layer] = {}
+        self._loaded: dict[str, Gram] = {}
+        self._batches: list[Batch] = []
+        self._batch: Batch | None = None
+        self._adder = Adder()
+        self._open: contextlib.ExitStack | None = None
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        """Return the weights that may have inputs, by their first names."""
+        return {
+            slot.name: slot.value
+            for slot in slots_of(self._model)
+            if type(slot.value) is nn.Parameter
+            and slot.dtype in FLOATS
+            and slot.value.dim() > 1
+            and slot.value.numel()
+        }
+
+    def __enter__(self) -> Self:
+        if self._open is not None:
+            raise RuntimeError("the calibration is entered already")
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(uncompiled())
+            if self._keeps:
+                before = self._model.register_forward_pre_hook(
+                    self._begin, prepend=True, with_kwargs=True
+                )
+                stack.callback(before.remove)
+                stack.callback(self._model.register_forward_hook(self._end).remove)
+            stack.callback(self._adder.forget)
+            stack.enter_context(Watch(self._parameters(), self._see))
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        assert self._open is not None
+        stack, self._open, self._batch = self._open, None, None
+        stack.__exit__(*error)
+
+    def _begin(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        self._batch = Batch.of(model, args, kwargs)
+
+    def _end(self, *_: Any) -> None:
+        """Keep a batch, which was run to its end."""
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            self._batches.append(batch)
+            for (name, at), count in batch.counts.items():
+                counts = self._layers[name].counts
+                counts[at] = counts.get(at, 0) + count
+
+    def _see(self, name: str, at: Range, rows: int, inputs: Inputs) -> None:
+        peak = inputs.checked(name)
+        if self._keeps and self._batch is None:
+            raise RuntimeError(
+                f"{name!r} was used outside of a call of the model: with memory= or sequential=, "
+                "call the model itself, as its calls are repeated"
+            )
+        layer = self._layers.get(name)
+        if layer is None:
+            sums: dict[Range, Sum] | None = None if self.sequential else {}
+            layer = self._layers[name] = Layer(rows, inputs.width, inputs.groups, sums=sums)
+        if (layer.width, layer.groups) != (inputs.width, inputs.groups):
+            raise ValueError(
+                f"{name!r} is multiplied by inputs of width {layer.width}, and of {inputs.width}"
+            )
+        if self._batch is not None:
+            self._batch.saw(name, at, inputs.samples)
+        if layer.sums is None:
+            return
+        if at not in layer.sums and not self._fits(name, nbytes(layer.width, layer.groups)):
+            layer.sums = None
+            return
+        layer.add(at, inputs, self._adder.sum(inputs, peak))
+
+    def _fits(self, name: str, more: int) -> bool:
+        """Tell whether a layer may have more bytes; one may always."""
+        held = {each: layer.nbytes for each, layer in self._layers.items() if layer.sums}
+        others = sum(held.values()) - held.get(name, 0)
+        return self._memory is None or not others or sum(held.values()) + more <= self._memory
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of the weights that something reached, in the order of their first use."""
+        used = [name for name, layer in self._layers.items() if layer.count()]
+        return tuple(dict.fromkeys([*self._loaded, *used]))
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """Names of the weights that nothing reached, but those of embeddings."""
+        tables = (nn.Embedding, nn.EmbeddingBag)
+        looked_up = {id(each.weight) for each in self._model.modules() if isinstance(each, tables)}
+        return tuple(
+            name
+            for name, each in self._parameters().items()
+            if name not in self and id(each) not in looked_up
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.order)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.order
+
+    def __getitem__(self, name: str) -> Gram:
+        """Return a matrix, on the host; see `gram`, without weights replaced."""
+        return self.gram(name)
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __repr__(self) -> str:
+        """Layers and batches."""
+        return f"Calibration({len(self)} weights seen, {len(self.unseen)} unseen)"
+
+    def gram(self, name: str, replaced: Mapping[str, torch.Tensor] | None = None) -> Gram:
+        """Return the Gram matrix of what reaches a weight, as float64 on the host.
+
+        Parameters
+        ----------
+        name : str
+            As in `order`.
+        replaced : mapping of str to torch.Tensor, optional
+            What takes the place of weights while the batches run again for this matrix, by their
+            first names, as packed weights decoded. It is asked at each use, and may decode then.
+            The model itself is never changed. For ``sequential=True``.
+
+        Raises
+        ------
+        KeyError
+            Nothing reached the weight, or nothing does with others replaced, as an expert.
+        NonFiniteError
+            With weights replaced, an input is not finite.
+        RuntimeError
+            The batches have to run again within the ``with`` of the calibration, or run otherwise
+            than before; or no batches are kept, and ``replaced`` is given.
+        """
+        if name not in self:
+            raise KeyError(name)
+        if replaced is not None:
+            if not self.sequential:
+                raise RuntimeError("replaced= needs batches: give sequential=True to Calibration")
+            found = self._replayed([name], replaced)[name]
+            if not found.count():
+                raise KeyError(name)
+            return found.gram()
+        layer = self._layers.get(name)
+        if layer is None or not layer.count():
+            return self._loaded[name]
+        if layer.sums is None:
+            self._move(name)
+        own = layer.gram()
+        return self._loaded[name] + own if name in self._loaded else own
+
+    def pair(
+        self, name: str, replaced: Mapping[str, torch.Tensor]
+    ) -> tuple[Gram, NDArray[np.float64] | None]:
+        """Return a matrix with weights replaced, and products of inputs without and with that.
+
+        Parameters
+        ----------
+        name, replaced
+            As of `gram`.
+
+        Returns
+        -------
+        Gram
+            As of `gram`.
+        numpy.ndarray or None
+            float64, of the shape of its matrix: ``X^T Y`` of inputs X as they were and Y with
+            weights replaced. None where these are not the same inputs, as those that a router
+            sends to an expert; or where nothing is replaced.
+
+        Raises
+        ------
+        KeyError, NonFiniteError, RuntimeError
+            As by `gram`.
+        """
+        if not replaced:
+            return self.gram(name, replaced), None
+        if name not in self:
+            raise KeyError(name)
+        self._check_left()
+        products = CrossProducts(self._layers[name], name)
+        parameters = self._parameters()
+        for batch in self._batches:
+            products.add(self._model, batch, parameters, replaced)
+        if not products.after.count():
+            raise KeyError(name)
+        return products.after.gram(), products.cross
+
+    def _move(self, name: str) -> None:
+        """Hold the sums of a layer, and of as many after it as fit, in place of others."""
+        names = [name]
+        left = (self._memory or 0) - self._layers[name].nbytes
+        for other in self.order[self.order.index(name) + 1 :]:
+            left -= self._layers[other].nbytes
+            if self._memory is None or left >= 0:
+                names.append(other)
+        for layer in self._layers.values():
+            layer.sums = None
+        found = self._replayed(names, {})
+        for each, layer in found.items():
+            if layer.known() != self._layers[each].counts:
+                raise RuntimeError(
+                    f"{each!r} saw {layer.count()} inputs when the batches were run again, and "
+                    f"{self._layers[each].count()} before: do not change the model or its batches"
+                )
+        for each, layer in found.items():
+            self._layers[each].sums = layer.sums
+
+    def _check_left(self) -> None:
+        if self._open is not None:
+            raise RuntimeError("leave the `with` of the calibration before matrices are computed")
+
+    def _replayed(self, names: list[str], replaced: Mapping[str, torch.Tensor]) -> dict[str, Layer]:
+        self._check_left()
+        known = {name: self._layers[name] for name in names}
+        found = {name: Layer(k.rows, k.width, k.groups, sums={}) for name, k in known.items()}
+        adder = Adder()
+
+        def see(name: str, at: Range, _: int, inputs: Inputs) -> None:
+            found[name].add(at, inputs, adder.sum(inputs, inputs.checked(name)))
+
+        replay(self._model, self._batches, self._parameters(), see, names, replaced)
+        return found
+
+    def __add__(self, other: "Calibration") -> "Calibration":
+        """Return what both have seen, as of two machines, with all matrices on the host.
+
+        Raises
+        ------
+        ValueError
+            Weights differ in names or in widths; the message lists them. Or one is sequential.
+        """
+        if not isinstance(other, Calibration):
+            return NotImplemented
+        if self.sequential or other.sequential:
+            raise ValueError("a sequential calibration keeps batches: give all of them to one")
+        apart = sorted(
+            name
+            for name in {*self._shapes, *other._shapes}
+            if self._shapes.get(name) != other._shapes.get(name)
+        )
+        if apart:
+            raise ValueError(f"the models differ in {', '.join(map(repr, apart))}")
+        merged = Calibration(self._model)
+        for name in dict.fromkeys([*self, *other]):
+            both = [each[name] for each in (self, other) if name in each]
+            try:
+                merged._loaded[name] = both[0] + both[1] if len(both) > 1 else both[0]
+            except ValueError as error:
+                raise ValueError(f"{name!r}: {error}") from None
+        return merged
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all matrices to a safetensors file, exactly; see `gradwire.weights.save_grams`.
+
+        They are computed one at a time, where ``memory`` does not hold all.
+        """
+        known = {}
+        for name in self:
+            layer, loaded = self._layers.get(name), self._loaded.get(name)
+            count = loaded.count if loaded else 0
+            shape = loaded.matrix.shape if loaded else ()
+            if layer is not None and layer.count():
+                shape, count = layer.shape(), count + layer.count()
+            known[name] = (shape, count)
+        gram.write(path, known, self.gram)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], model: nn.Module) -> Self:
+        """Return what was saved, for a model; it may be entered to see more.
+
+        Raises
+        ------
+        CorruptFileError
+            As by `gradwire.weights.load_grams`.
+        ValueError
+            A matrix is of a weight that the model does not have, or of another width.
+        """
+        loaded = cls(model)
+        for name, each in load_grams(path).items():
+            check(name, each, loaded._shapes.get(name))
+            loaded._loaded[name] = each
+        return loaded

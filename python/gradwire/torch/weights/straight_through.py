@@ -1,0 +1,116 @@
+"""Training for few bits: weights are rounded where they are read, gradients go straight through."""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from torch import nn
+
+from gradwire import _rules, _validate
+from gradwire.quantize import Affine
+from gradwire.torch.weights.pack import check_rules, is_packable
+from gradwire.torch.weights.packer import plain
+from gradwire.torch.weights.rounded import is_rounded, release, round_parameter, rounded
+from gradwire.torch.weights.slots import Slot, slots_of
+from gradwire.weights.pack import fitting_block
+
+Clipped = Literal["pass", "zero"]
+
+_CLIPPING = ("sawb", "squares")
+"""Fits whose grids leave weights beyond them."""
+
+
+def straight_through(
+    model: nn.Module,
+    rules: Mapping[str, Affine | None],
+    *,
+    clipped: Clipped = "pass",
+    min_ndim: int = 2,
+) -> contextlib.ExitStack:
+    """Have a model compute with rounded weights, and train the weights that are rounded.
+
+    Wherever a module reads one of these parameters, it finds the values that `pack` of the
+    parameter by the same rule would decode to, computed anew each time. The gradient reaches the
+    parameter as if nothing had been rounded. `pack` with the same rules, after the last step, gives
+    the codes that training saw, bit for bit, and ends the rounding.
+
+    The parameters stay where they are: names, optimizers, wrappers such as DistributedDataParallel
+    and state dicts are those of the model without rounding, and checkpoints fit both.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Changed in place. On other devices than the CPU, weights are rounded by way of the host.
+    rules : mapping of str to (Affine or None)
+        As of `pack`: names of parameters or patterns, the first that matches counts. For 2 bits
+        ``Affine(2, None, fit="sawb")``: one clip for a tensor.
+    clipped : {"pass", "zero"}
+        The gradient of a weight beyond its grid: as of all others (SAWB+), or zero (SAWB), which
+        holds it there. Grids of ``"range"`` and ``"zero"`` reach all weights.
+    min_ndim : int
+        As of `pack`: parameters with fewer dimensions are left as they are.
+
+    Returns
+    -------
+    contextlib.ExitStack
+        Its ``close()``, or the end of its ``with``, ends the rounding; it need not be kept.
+
+    Raises
+    ------
+    NonFiniteError
+        A weight has NaN or infinite entries; also when it is read later on.
+    TypeError
+        ``rules`` is no mapping of names to `Affine` or None; a parameter is sparse or of a class of
+        its own.
+    ValueError
+        A rule names no parameter, or one that is rounded or packed already, has stochastic
+        rounding, or has a block that does not fit; ``clipped`` is another.
+
+    Notes
+    -----
+    A weight is encoded and decoded once each time that it is read; a loop over time steps should
+    read it once before. ``module.weight`` is the rounded tensor: to change the parameter in
+    place, take it from ``model.named_parameters()``. The model is as before after an error.
+
+    References
+    ----------
+    Bengio, Léonard, Courville, "Estimating or Propagating Gradients Through Stochastic Neurons for
+    Conditional Computation", 2013, section 4: the straight-through estimator. Choi, Venkataramani,
+    Srinivasan, Gopalakrishnan, Wang, Chuang, "Accurate and Efficient 2-bit Quantized Neural
+    Networks", MLSys 2019, section 3: SAWB. SAWB+, its gradient for all weights, as in IBM's
+    fms-model-optimizer (public code).
+    """
+    check_rules(rules)
+    _validate.choice("clipped", clipped, get_args(Clipped))
+    min_ndim = _validate.integer("min_ndim", min_ndim, low=0)
+    inner = getattr(model, "_orig_mod", model)  # what torch.compile returns
+    buffers = {id(each) for each in inner.buffers()}
+    every = [slot for slot in slots_of(inner) if id(slot.value) not in buffers]
+    _rules.check(rules, [name for slot in every for name in slot.names])
+    chosen = [(slot, _rules.first(rules, *slot.names)) for slot in every]
+    how = {
+        slot: _how(slot, affine, clipped == "zero" and affine.fit in _CLIPPING)
+        for slot, affine in chosen
+        if affine is not None and is_packable(slot, min_ndim)
+    }
+    ending = contextlib.ExitStack()
+    for slot, arguments in how.items():
+        for module, attribute in slot.owners:
+            round_parameter(module, attribute, arguments)
+            ending.callback(release, module, attribute)
+    return ending
+
+
+def _how(slot: Slot, affine: Affine, clips: bool) -> tuple[int, int | None, str, bool, str]:
+    if any(is_rounded(*owner) for owner in slot.owners):
+        raise ValueError(
+            f"{slot.name!r} is rounded already: close what straight_through() returned, or give it "
+            "None in the rules"
+        )
+    if affine.rounding != "nearest":
+        raise ValueError(f"{slot.name!r} is to be rounded to the nearest, not by {affine!r}")
+    parameter = plain(slot)
+    block = fitting_block(slot.shape, affine.block) or affine.block
+    how = (affine.bits, block, affine.fit, clips, slot.name)
+    rounded(parameter.detach(), *how)  # raises what reading would raise
+    return how

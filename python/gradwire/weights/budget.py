@@ -1,0 +1,124 @@
+"""How many bits each tensor gets of so many for all."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradwire import _validate
+from gradwire.quantize import Affine
+
+_UNITS = 1 << 16
+"""In which sizes are told apart, at most: with more, sizes are rounded up to whole ones."""
+
+_GRID = Affine(4, 64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """So many bits a weight over several tensors; each gets what lowers the loss most.
+
+    It stands in place of an `Affine` in the rules of `gradwire.torch.weights.pack`, for all
+    parameters that its pattern is the first to match. Their bytes, with grids and with those that
+    cannot be packed, are at most ``bits`` for each of their entries. The choice is exact (dynamic
+    programming over the bytes), for costs of tensors that add up.
+
+    Parameters
+    ----------
+    bits : float
+        A weight, on average: 4.5 are what 4 bits and grids of 64 weights take.
+    choices : sequence of int
+        Bits that a tensor can get, each 1 to 8.
+    loss : callable, optional
+        Returns a number that is to stay low, as the loss of the model on some batches. It is called
+        once for each tensor and choice, with that tensor alone packed, in eval mode and without
+        gradients; the rise of the loss is the cost. It is the best choice. Without it, the cost is
+        the squared error of the layer's outputs relative to these (of weights, where there is no
+        calibration), times the number of weights.
+    grid : Affine
+        Block and fit; its bits do not count.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is not what it should be.
+    """
+
+    bits: float
+    choices: tuple[int, ...] = (2, 3, 4, 8)
+    loss: Callable[[], Any] | None = None
+    grid: Affine = _GRID
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bits", _validate.positive("bits", self.bits))
+        choices = tuple(sorted(set(self.choices)))
+        if not choices:
+            raise ValueError("choices must have at least one number of bits, got none")
+        if not isinstance(self.grid, Affine):
+            raise TypeError(f"grid must be a gradwire.quantize.Affine, got {self.grid!r}")
+        if self.loss is not None and not callable(self.loss):
+            raise TypeError(f"loss must be a function that returns a number, got {self.loss!r}")
+        object.__setattr__(self, "choices", choices)
+        self.grids  # noqa: B018  raises if a choice is not possible
+
+    @property
+    def grids(self) -> tuple[Affine, ...]:
+        """What a tensor may be packed by, fewest bits first."""
+        return tuple(dataclasses.replace(self.grid, bits=bits) for bits in self.choices)
+
+
+def allocate(
+    sizes: Sequence[Sequence[int]], costs: Sequence[Sequence[float]], limit: int
+) -> list[int]:
+    """Choose for each tensor so that the sum of costs is least within a limit for that of sizes.
+
+    Parameters
+    ----------
+    sizes : sequence of sequences of int
+        Of each tensor, of each choice. The unit is their greatest common divisor, as they exceed
+        the tensor's least one; with more than 65 536 of these up to the limit, sizes are rounded
+        up to coarser units, and the sum is the least one within the limit of those.
+    costs : sequence of sequences of float
+        Likewise. NaN stands for infinity.
+    limit : int
+        For the sum of sizes.
+
+    Returns
+    -------
+    list of int
+        The place of each tensor's choice.
+
+    Raises
+    ------
+    ValueError
+        The least sizes exceed the limit.
+    """
+    least = [min(each) for each in sizes]
+    room = limit - sum(least)
+    if room < 0:
+        raise ValueError(f"the least sizes are {sum(least)}, which is more than {limit}")
+    extras = [[size - low for size in each] for each, low in zip(sizes, least, strict=True)]
+    unit = math.gcd(*(extra for each in extras for extra in each)) or 1
+    unit = max(unit, -(-room // _UNITS))
+    width = min(room, sum(map(max, extras))) // unit + 1
+    total = np.zeros(width)  # the least cost of the tensors so far within so many units
+    picks = []
+    for extra, cost in zip(extras, costs, strict=True):
+        found, pick = np.full(width, np.inf), np.full(width, extra.index(0), np.int16)
+        for i in sorted(range(len(extra)), key=extra.__getitem__):
+            units = -(-extra[i] // unit)
+            if units >= width or math.isnan(cost[i]):
+                continue
+            reached = total[: width - units] + cost[i]
+            better = reached < found[units:]
+            found[units:][better] = reached[better]
+            pick[units:][better] = i
+        total = found
+        picks.append(pick)
+    chosen, at = [], width - 1
+    for extra, pick in zip(reversed(extras), reversed(picks), strict=True):
+        chosen.append(int(pick[at]))
+        at -= -(-extra[chosen[-1]] // unit)
+    return chosen[::-1]

@@ -1,0 +1,324 @@
+"""What is known of a layer's inputs: the sums that errors of its outputs follow from."""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire import _native
+from gradwire.errors import CorruptFileError
+from gradwire.weights.file import File, parse_json, save
+from gradwire.weights.packed import Packed
+
+Rows = NDArray[np.float32]
+
+KEY = "gradwire.grams"
+VERSION = 1
+
+_MATRIX, _MEAN = "gram.", "mean."
+_ASYMMETRY = 1e-6
+_DAMP = 0.01
+_TILE = 512  # rows that are looked at together
+
+
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+class Gram:
+    """The Gram matrix of a layer's inputs, how many they were, and their mean.
+
+    Replacing rows ``w`` of a weight by ``q`` changes the squared outputs by ``(q - w) G (q - w)^T``
+    in sum over the inputs, of which ``G = X^T X`` is the Gram matrix.
+
+    Parameters
+    ----------
+    matrix : numpy.ndarray
+        float64, (n, n); or (groups, n, n), where the rows of the weight are as many equal groups,
+        each with inputs of its own: grouped convolutions, or queries, keys and values.
+    count : int
+        Inputs, at least one. Where groups have fewer, zeros count for the others.
+    mean : numpy.ndarray
+        float64, (n,) or (groups, n): the sum of the inputs over `count`.
+
+    Raises
+    ------
+    TypeError
+        An array is not of float64, or ``count`` no integer.
+    ValueError
+        The shapes do not go together; ``count`` is below one. Entries are not looked at.
+    """
+
+    matrix: NDArray[np.float64]
+    count: int
+    mean: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        for name in ("matrix", "mean"):
+            dtype = getattr(getattr(self, name), "dtype", None)
+            if dtype != np.float64:
+                raise TypeError(f"{name} must be a numpy array of float64, got {dtype}")
+        shape = self.matrix.shape
+        if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
+            raise ValueError(f"a Gram matrix has shape (n, n) or (groups, n, n), got {shape}")
+        if self.mean.shape != shape[:-1]:
+            raise ValueError(f"the mean must have shape {shape[:-1]}, got {self.mean.shape}")
+        if isinstance(self.count, bool) or not isinstance(self.count, int):
+            raise TypeError(f"count must be an integer, got {self.count!r}")
+        if self.count < 1:
+            raise ValueError(f"count must be at least 1, got {self.count}")
+
+    def __repr__(self) -> str:
+        """Shape and count."""
+        return f"Gram({self.matrix.shape}, of {self.count} inputs)"
+
+    @property
+    def groups(self) -> int:
+        """How many matrices there are."""
+        return len(self.matrix) if self.matrix.ndim == 3 else 1
+
+    @property
+    def width(self) -> int:
+        """Entries of an input."""
+        return int(self.matrix.shape[-1])
+
+    def parts(self, rows: Rows) -> Iterator[tuple[Rows, NDArray[np.float64]]]:
+        """Yield the rows of each group, and the group's matrix."""
+        count = len(rows) // self.groups
+        for i, matrix in enumerate(self.matrix.reshape(-1, self.width, self.width)):
+            yield rows[i * count : (i + 1) * count], matrix
+
+    def error(self, array: NDArray[Any], packed: Packed) -> float:
+        """Return what a layer's outputs lose for these inputs if its weight is packed.
+
+        Parameters
+        ----------
+        array : numpy.ndarray
+            The weight, before.
+        packed : Packed
+            It, packed.
+
+        Returns
+        -------
+        float
+            Root mean square of the change of outputs (without a bias), as a share of theirs.
+
+        Raises
+        ------
+        ValueError
+            The weight has rows of another length, or a matrix is no Gram matrix.
+        """
+        if math.prod(packed.shape) % (self.width * self.groups):
+            raise ValueError(
+                f"a weight of shape {packed.shape} does not multiply {self.groups} groups of "
+                f"{self.width} inputs"
+            )
+        rows = np.ascontiguousarray(array, np.float32).reshape(-1, self.width)
+        decoded = packed.unpack().reshape(rows.shape)
+        lost = norm = 0.0
+        for (exact, matrix), (made, _) in zip(self.parts(rows), self.parts(decoded), strict=True):
+            sums = _native.gram_errors(exact, made, matrix)
+            lost, norm = lost + sums[0], norm + sums[1]
+        return 0.0 if lost == 0.0 else math.sqrt(lost / norm) if norm else math.inf
+
+    def compensated(self, w: Rows, cross: NDArray[np.float64]) -> Rows:
+        """Return weights whose outputs for these inputs are nearest to those of ``w`` for others.
+
+        Once layers before it are packed, a layer's inputs are not those that its weights were
+        trained for. Least squares over ``|X w^T - Y v^T|^2`` for inputs X before and Y now, with
+        0.01 of the mean of the diagonal of ``Y^T Y`` for each squared change of a weight.
+
+        Parameters
+        ----------
+        w : numpy.ndarray
+            float32, of shape (rows, cols).
+        cross : numpy.ndarray
+            float64, of the shape of ``matrix``: ``X^T Y``.
+
+        References
+        ----------
+        Li, Yin, Lee, Xiao, Panda, "GPTAQ: Efficient Finetuning-Free Quantization for Asymmetric
+        Calibration", ICML 2025, section 4, where it is part of GPTQ; here any solver follows.
+        """
+        made = []
+        crosses = cross.reshape(self.groups, self.width, self.width)
+        for (part, matrix), own in zip(self.parts(w), crosses, strict=True):
+            damp = _DAMP * np.trace(matrix) / self.width
+            if damp == 0:
+                made.append(part)
+                continue
+            damped = matrix + damp * np.eye(self.width)
+            change = np.linalg.solve(damped, (own - matrix).T @ part.T.astype(np.float64)).T
+            made.append((part + change).astype(np.float32))
+        return np.concatenate(made)
+
+    def __add__(self, other: "Gram") -> "Gram":
+        """Return what is known of the inputs of both.
+
+        Raises
+        ------
+        ValueError
+            The shapes differ.
+        """
+        if not isinstance(other, Gram):
+            return NotImplemented
+        if self.matrix.shape != other.matrix.shape:
+            raise ValueError(
+                f"Gram matrices of shapes {self.matrix.shape} and {other.matrix.shape} are of "
+                "different layers"
+            )
+        count = self.count + other.count
+        mean = self.mean * (self.count / count) + other.mean * (other.count / count)
+        return Gram(self.matrix + other.matrix, count, mean)
+
+
+def flaw(gram: Gram) -> str | None:
+    """Return what shows that a matrix is no Gram matrix, or None. Takes memory of some rows."""
+    if not np.isfinite(gram.mean).all():
+        return "its mean is not finite"
+    n = gram.width
+    for matrix in gram.matrix.reshape(-1, n, n):
+        scale = np.sqrt(np.maximum(matrix.diagonal(), 0))
+        if not np.isfinite(scale).all():
+            return "its Gram matrix is not finite"
+        if matrix.diagonal().min(initial=0) < 0:
+            return "its Gram matrix has a negative diagonal"
+        for at in range(0, n, _TILE):
+            rows = matrix[at : at + _TILE]
+            if not np.isfinite(rows).all():
+                return "its Gram matrix is not finite"
+            apart = np.abs(rows - matrix[:, at : at + _TILE].T)
+            if (apart > _ASYMMETRY * scale[at : at + _TILE, None] * scale).any():
+                return "its Gram matrix is not symmetric"
+    return None
+
+
+def save_grams(path: str | os.PathLike[str], grams: Mapping[str, Gram]) -> None:
+    """Write Gram matrices to a safetensors file, exactly.
+
+    Parameters
+    ----------
+    path : path-like
+        Written beside it first, then renamed.
+    grams : mapping of str to Gram
+        By names of weights. They are taken from the mapping one at a time, twice.
+
+    Raises
+    ------
+    TypeError
+        A value is no `Gram`.
+    OSError
+        The file cannot be written; what was there is as it was.
+    """
+    known = {}
+    for name, gram in grams.items():
+        if not isinstance(gram, Gram):
+            raise TypeError(f"{name!r} must be a gradwire.weights.Gram, got {gram!r:.100}")
+        known[name] = (gram.matrix.shape, gram.count)
+    write(path, known, grams.__getitem__)
+
+
+def write(
+    path: str | os.PathLike[str],
+    known: Mapping[str, tuple[tuple[int, ...], int]],
+    take: Callable[[str], Gram],
+) -> None:
+    """Write Gram matrices of known shapes and counts, which are taken one at a time."""
+    counts = {name: count for name, (_, count) in known.items()}
+    about = json.dumps({"version": VERSION, "counts": counts})
+    save(path, _Arrays(known, take), {KEY: about})
+
+
+class _Arrays(Mapping[str, Packed | NDArray[Any]]):
+    """The arrays of a file, made when they are written; of their shapes until then."""
+
+    def __init__(self, known: Mapping[str, Any], take: Callable[[str], Gram]) -> None:
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        for name, (shape, _) in known.items():
+            self._shapes[_MATRIX + name] = shape
+            self._shapes[_MEAN + name] = shape[:-1]
+        self._take, self._last = take, ("", np.empty(0))
+
+    def items(self) -> Any:
+        zero = np.zeros((), np.float64)
+        return [(name, np.broadcast_to(zero, shape)) for name, shape in self._shapes.items()]
+
+    def __getitem__(self, key: str) -> NDArray[Any]:
+        kind, name = key[: len(_MATRIX)], key[len(_MATRIX) :]
+        if kind == _MATRIX:
+            gram = self._take(name)
+            assert gram.matrix.shape == self._shapes[key]
+            self._last = (name, gram.mean)
+            return gram.matrix
+        assert self._last[0] == name  # a mean follows its matrix
+        return self._last[1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+
+def load_grams(path: str | os.PathLike[str]) -> dict[str, Gram]:
+    """Return the Gram matrices of a file, by names of weights.
+
+    They lie in the memory of the file, whose pages are read as they are needed. All are read once
+    here, to be checked.
+
+    Parameters
+    ----------
+    path : path-like
+        From `save_grams` or ``gradwire.torch.weights.Calibration.save``.
+
+    Raises
+    ------
+    CorruptFileError
+        The file is another one or not valid; or a matrix is not symmetric, not finite, or has a
+        negative diagonal, or is of no inputs; the message names the weight.
+    OSError
+        The file cannot be read.
+    """
+    with File(path) as file:
+        counts = _read_counts(file)
+        return {name: _read(file, name, count) for name, count in counts.items()}
+
+
+def _read_counts(file: File) -> dict[str, Any]:
+    if KEY not in file.metadata:
+        raise CorruptFileError("it holds no Gram matrices: give what `Calibration.save` wrote")
+    about = parse_json(file.metadata[KEY], f"metadata {KEY!r}")
+    if about.get("version") != VERSION:
+        raise CorruptFileError(
+            f"Gram matrices of version {about.get('version')!r:.100}, this library reads "
+            f"{VERSION}: update gradwire"
+        )
+    counts = about.get("counts")
+    if not isinstance(counts, dict):
+        raise CorruptFileError(f"metadata {KEY!r} gives no counts")
+    strange = set(file).difference(
+        *({_MATRIX + name for name in counts}, {_MEAN + name for name in counts})
+    )
+    if strange:
+        raise CorruptFileError("metadata does not tell of it", min(strange))
+    return counts
+
+
+def _read(file: File, name: str, count: Any) -> Gram:
+    try:
+        matrix, mean = file[_MATRIX + name], file[_MEAN + name]
+    except KeyError:
+        raise CorruptFileError("its matrix or its mean is not there", name) from None
+    if type(count) is not int or count < 1:
+        raise CorruptFileError(f"its inputs are {count!r:.100}", name)
+    if isinstance(matrix, Packed) or isinstance(mean, Packed) or math.prod(matrix.shape) < 1:
+        raise CorruptFileError("it is no Gram matrix", name)
+    try:
+        gram = Gram(matrix, count, mean)
+    except (TypeError, ValueError) as error:
+        raise CorruptFileError(str(error), name) from None
+    if (found := flaw(gram)) is not None:
+        raise CorruptFileError(found, name)
+    return gram

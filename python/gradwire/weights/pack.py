@@ -1,0 +1,232 @@
+"""Packs a tensor: each weight to the nearest code, or codes that keep what a layer computes."""
+
+import dataclasses
+import functools
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire import _native
+from gradwire._codec import Codec
+from gradwire._validate import MAX_NUMEL
+from gradwire.errors import NonFiniteError
+from gradwire.memory import NoMemory
+from gradwire.quantize import Affine
+from gradwire.sparsify import All
+from gradwire.weights.gram import Gram
+from gradwire.weights.packed import DTYPES, Packed, row_of
+from gradwire.weights.solve import COMQ, Preparation, Solver
+
+LARGEST = 2.0**118  # a magnitude that a grid reaches
+LEAST_BLOCK = 16  # entries: a smaller block would take more bits for its grid than for its codes
+
+_EXPONENT, _LEAST_EXPONENT = slice(10, 12), -103
+
+
+def pack(
+    array: NDArray[Any],
+    quantize: Affine,
+    more: Sequence[int] = (),
+    name: str = "",
+    *,
+    gram: Gram | None = None,
+    rounding: Solver | None = None,
+    prepare: Preparation | None = None,
+) -> Packed:
+    """Pack a tensor.
+
+    Blocks do not cross rows, which are what a first dimension tells apart: where
+    `quantize.block` does not divide a row, the largest divisor of it takes its place that is at
+    least 16, a multiple of 8 if there is one. A tensor of one dimension may end in a short block.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        float32, float16, bfloat16, or float64, which is rounded to float32 with a warning; any
+        shape and strides, at least one entry.
+    quantize : gradwire.quantize.Affine
+        Bits, block and fit.
+    more : sequence of int
+        Further bits: none, or one number, at most 8 with ``quantize.bits``. They need
+        ``fit="range"``, and no `gram`.
+    name : str
+        Of the tensor, for errors.
+    gram : Gram, optional
+        Of the inputs of the layer whose weight this is: codes are chosen so that the layer's
+        outputs change least. Its matrix is as wide as a row.
+    rounding : Solver, optional
+        What chooses the codes: `COMQ` (the default with a `gram`), `GPTQ`, or one of your own.
+    prepare : Preparation, optional
+        What becomes of the weights first: `MagR`, or one of your own.
+
+    Raises
+    ------
+    TypeError
+        The dtype is no float; ``rounding`` or ``prepare`` cannot do what they are for.
+    ValueError
+        There are no entries or too many, a magnitude is beyond 2**118, no block fits the rows, or
+        further bits are not possible. ``rounding`` or ``prepare`` without ``gram``; a ``gram`` of
+        another width, or that is no Gram matrix; with one, a grid that lies across rows or is
+        rounded randomly, or an answer of ``rounding`` that is no code of that grid.
+    NonFiniteError
+        A value is NaN or infinite.
+    """
+    label = f"{name!r}" if name else "the tensor"
+    if not isinstance(quantize, Affine):
+        raise TypeError(f"quantize must be gradwire.quantize.Affine, got {quantize!r}")
+    further = check_more(quantize, more)
+    check_solving(gram is not None, rounding, prepare, "gram", more)
+    values = np.asarray(array)
+    dtype = values.dtype.name
+    if dtype == "float64":
+        warnings.warn(f"{label} is float64, and is rounded to float32", stacklevel=2)
+        dtype = "float32"
+    if dtype not in DTYPES:
+        raise TypeError(f"{label} must be of floats to be packed, got {dtype}")
+    with np.errstate(over="ignore"):  # an infinite value is an error below
+        floats = np.ascontiguousarray(values, np.float32)
+    rows = floats if gram is None else floats.reshape(_shape(label, values.shape, gram))
+    frame = encoded(rows, quantize, name)
+    if gram is not None:
+        try:
+            chosen = _solved(rows, quantize, gram, rounding or COMQ(), prepare)
+            frame = memoryview(_native.packed_with_codes(frame, *chosen))
+        except ValueError as error:
+            raise ValueError(f"{label}: {error}") from error
+    codes = _native.packed_further(frame, floats.reshape(-1), further) if further else None
+    packed = Packed(frame, values.shape, dtype, codes, further)
+    return dataclasses.replace(packed, measured=packed.error(floats))
+
+
+def encoded(values: NDArray[np.float32], quantize: Affine, name: str = "") -> memoryview:
+    """Return the frame of a tensor, each value rounded for itself. Errors are those of `pack`."""
+    label = f"{name!r}" if name else "the tensor"
+    if not 0 < values.size <= MAX_NUMEL:
+        raise ValueError(f"{label} must have 1 to {MAX_NUMEL} entries, got {values.size}")
+    block = fitting_block(values.shape, quantize.block)
+    if quantize.block is not None and block is None:
+        raise ValueError(
+            f"{label} has rows of {row_of(values.shape)}, which no block of {LEAST_BLOCK} to "
+            f"{quantize.block} divides; give another block, or leave it as it is"
+        )
+    codec = _codec(dataclasses.replace(quantize, block=block))
+    state = codec.init_state(values.size, name=name or None)
+    try:
+        frame = memoryview(codec.encode(values.reshape(-1), state))
+    except NonFiniteError as error:
+        raise NonFiniteError(error.count, error.first, name or None) from None
+    saturates = int.from_bytes(frame[_EXPONENT], "little", signed=True) == _LEAST_EXPONENT
+    if saturates and float(np.abs(values).max()) > LARGEST:
+        raise ValueError(f"{label} has magnitudes beyond 2**118, which no grid reaches")
+    return frame
+
+
+@functools.lru_cache(maxsize=64)
+def _codec(quantize: Affine) -> Codec:
+    return Codec(sparsify=All(), quantize=quantize, memory=NoMemory())
+
+
+def _shape(label: str, shape: tuple[int, ...], gram: Gram) -> tuple[int, int]:
+    """Return a tensor's shape as rows that are multiplied by inputs."""
+    rows = math.prod(shape) // max(1, gram.width)
+    if gram.width not in (row_of(shape), shape[-1] if shape else 1) or rows % gram.groups:
+        raise ValueError(
+            f"{label} has shape {shape}, and its Gram matrix is of {gram.groups} groups of "
+            f"{gram.width} inputs: it is of another layer"
+        )
+    return rows, gram.width
+
+
+def _solved(
+    rows: NDArray[np.float32],
+    quantize: Affine,
+    gram: Gram,
+    rounding: Solver,
+    prepare: Preparation | None,
+) -> list[NDArray[Any]]:
+    """Return the codes, steps and bases that a solver has chosen, in order of the tensor."""
+    if quantize.block is None:
+        raise ValueError("a grid across rows cannot be fitted to inputs: give a block, or a row")
+    if quantize.rounding != "nearest":
+        raise ValueError(f"codes that are chosen are not rounded randomly, got {quantize!r}")
+    quantize = dataclasses.replace(quantize, block=fitting_block(rows.shape, quantize.block))
+    assert quantize.block is not None
+    found = []
+    for part, matrix in gram.parts(rows):
+        if prepare is not None:
+            part = _checked(prepare.prepare(part, matrix, quantize), part.shape, prepare)
+        found.append(rounding.solve(part, matrix, quantize))
+    blocks = (rows.shape[0], rows.shape[1] // quantize.block)
+    shapes = (rows.shape, blocks, blocks)
+    return [
+        _checked(np.concatenate(each), shape, rounding).reshape(-1)
+        for each, shape in zip(zip(*found, strict=True), shapes, strict=True)
+    ]
+
+
+def _checked(array: Any, shape: tuple[int, ...], of: object) -> NDArray[Any]:
+    """Return an answer of a solver, contiguous: codes as uint8, all else as float32."""
+    made = np.asarray(array)
+    if made.shape != shape:
+        raise ValueError(f"{type(of).__name__} gave an array of shape {made.shape}, not {shape}")
+    to = np.uint8 if np.issubdtype(made.dtype, np.integer) else np.float32
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = np.ascontiguousarray(made, to)
+    if not np.isfinite(converted).all() or (to is np.uint8 and (converted != made).any()):
+        raise ValueError(f"{type(of).__name__} gave numbers that are not finite, or no codes")
+    return converted
+
+
+def check_more(quantize: Affine, more: Sequence[int]) -> int:
+    """Return how many further bits there are to be."""
+    if isinstance(more, int) or len(more) > 1:
+        raise ValueError(f"more must be a sequence of at most one number of bits, got {more!r}")
+    if not more:
+        return 0
+    (bits,) = more
+    if isinstance(bits, bool) or not isinstance(bits, int) or bits < 1 or quantize.bits + bits > 8:
+        raise ValueError(f"{quantize.bits} bits and {bits!r} further ones must be 2 to 8")
+    if quantize.fit != "range" or quantize.rounding != "nearest":
+        raise ValueError(
+            f'further bits lie within the cells of a whole range: they need fit="range" and '
+            f'rounding="nearest", got {quantize!r}'
+        )
+    return bits
+
+
+def check_solving(
+    calibrated: bool,
+    rounding: Solver | None,
+    prepare: Preparation | None,
+    what: str,
+    more: Sequence[int] = (),
+) -> None:
+    """Raise unless codes can be chosen as it is asked for: ``what`` is the argument needed."""
+    if rounding is not None and not isinstance(rounding, Solver):
+        raise TypeError(f"rounding must have solve(w, gram, affine), as COMQ(), got {rounding!r}")
+    if prepare is not None and not isinstance(prepare, Preparation):
+        raise TypeError(f"prepare must have prepare(w, gram, affine), as MagR(), got {prepare!r}")
+    if not calibrated and (rounding is not None or prepare is not None):
+        name = "prepare" if rounding is None else "rounding"
+        raise ValueError(f"{name} needs to know the layer's inputs: pass {what}=")
+    if calibrated and more:
+        raise ValueError(
+            "codes that are chosen for a few bits lie in other cells than the weight, where "
+            f"further bits would be wrong: leave out more= or {what}="
+        )
+
+
+def fitting_block(shape: tuple[int, ...], block: int | None) -> int | None:
+    """Return the largest block up to one that divides a row, or None."""
+    if block is None:
+        return None
+    row = row_of(shape)
+    if len(shape) < 2 or row % block == 0 or row <= block:
+        return min(block, row)
+    divisors = [n for n in range(LEAST_BLOCK, block + 1) if row % n == 0]
+    whole = [n for n in divisors if n % 8 == 0]
+    return max(whole or divisors, default=None)

@@ -1,0 +1,49 @@
+"""GPTQ: columns one after the other, each rounding error carried into those behind it."""
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire import _native, _validate
+from gradwire.quantize import Affine
+from gradwire.weights.solve.base import Floats, Matrix
+
+
+@dataclasses.dataclass(frozen=True)
+class GPTQ:
+    """Rounds one input after the other, and lets those that follow make up for its error.
+
+    Inputs with large means of squares come first. Grids are those of ``affine.fit``, but for
+    ``"squares"``, in place of which the range is taken: a grid with a small error of weights is
+    not one with a small error of outputs.
+
+    Parameters
+    ----------
+    damp : float
+        What is added to the diagonal of the Gram matrix, as a share of its mean.
+
+    References
+    ----------
+    Frantar, Ashkboos, Hoefler, Alistarh, "GPTQ: Accurate Post-Training Quantization for Generative
+    Pre-trained Transformers", ICLR 2023, algorithm 1. Computed without an inverse, from the
+    factorisation of Chee, Cai, Kuleshov, De Sa, "QuIP", NeurIPS 2023, section 3 (equal codes).
+    """
+
+    damp: float = 0.01
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "damp", _validate.positive("damp", self.damp))
+
+    def solve(
+        self, w: Floats, gram: Matrix, affine: Affine
+    ) -> tuple[NDArray[np.uint8], Floats, Floats]:
+        """Return codes, steps and bases: see `Solver.solve`.
+
+        Raises
+        ------
+        ValueError
+            ``gram`` is no Gram matrix of as many columns, or singular where ``damp`` is 0; the
+            block does not divide a row.
+        """
+        return _native.solve_gptq(w, gram, affine.get_config(), self.damp)

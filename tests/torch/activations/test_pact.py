@@ -1,0 +1,221 @@
+"""Activations that are clipped at a learned value and rounded."""
+
+import copy
+import math
+import re
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from gradwire.errors import NonFiniteError
+from gradwire.torch.activations import PACT, parameter_groups
+
+TINY = torch.finfo(torch.float32).tiny
+
+
+def reference(x: torch.Tensor, clip: float, bits: int, two_sided: bool):
+    """Of float64, as formulas have it."""
+    n, low = 2**bits - 1, -clip if two_sided else 0.0
+    step = (clip - low) / n
+    return low + step * ((x.clamp(low, clip) - low) / step).round()
+
+
+def slope_of_clip(x: torch.Tensor, clip: float, bits: int, plus: bool, two_sided: bool):
+    """Of y by the clip, as the papers have it."""
+    n = 2**bits - 1
+    above, below = (x >= clip).double(), (x <= -clip).double() if two_sided else torch.zeros(())
+    inside = (x > (-clip if two_sided else 0.0)) & (x < clip)
+    z = (x + clip) * n / (2 * clip) if two_sided else x * n / clip
+    rounding = (2 if two_sided else 1) * (z.round() - z) / n
+    return above - below + (torch.where(inside, rounding, 0.0) if plus else 0.0)
+
+
+def values(*shape: int, seed: int = 0) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    x = 2 * torch.randn(*shape, dtype=torch.float64, generator=draw)
+    x.view(-1)[:4] = torch.tensor([0.0, 3.0, -3.0, 100.0])  # the ends of a clip of 3 too
+    return x
+
+
+@pytest.mark.parametrize("two_sided", [False, True])
+@pytest.mark.parametrize("plus", [False, True])
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_values_and_gradients_are_those_of_the_formulas(bits, plus, two_sided):
+    x = values(1000).requires_grad_()
+    act = PACT(bits, 3.0, plus, two_sided)
+    y = act(x)
+    torch.testing.assert_close(y, reference(x.detach(), 3.0, bits, two_sided))
+    assert len(y.unique()) <= 2**bits
+    gradient = torch.randn(1000, dtype=torch.float64)
+    y.backward(gradient)
+    inside = (x > (-3.0 if two_sided else 0.0)) & (x < 3.0)
+    assert torch.equal(x.grad, torch.where(inside, gradient, 0.0))
+    expected = (gradient * slope_of_clip(x.detach(), 3.0, bits, plus, two_sided)).sum()
+    torch.testing.assert_close(act.clip.grad, expected.float())
+
+
+@pytest.mark.parametrize(
+    ("bits", "clip", "two_sided"),
+    [
+        *[(bits, clip, False) for bits in (2, 4) for clip in (1.0, 3.0, 6.0)],
+        *[(2, 1.0, True), (2, 6.0, True), (4, 3.0, True), (4, 6.0, True)],
+    ],
+)
+def test_the_gradient_of_pact_plus_is_that_of_the_error(bits, clip, two_sided):
+    x = values(100_000)
+    x = x if two_sided else x.relu()
+
+    def error(at):
+        return (reference(x, at, bits, two_sided) - x).square().mean()
+
+    found = {}
+    for plus in (False, True):
+        act = PACT(bits, clip, plus, two_sided)
+        (act(x) - x).square().mean().backward()
+        found[plus] = float(act.clip.grad)
+    true = float(error(clip + 1e-3) - error(clip - 1e-3)) / 2e-3
+    assert found[True] == pytest.approx(true, rel=0.2, abs=1e-4)
+    assert found[False] < 0.0  # it never falls at an error of rounding
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_few_bits_of_a_mantissa_do_not_reach_the_sums(dtype):
+    x = values(50_000).to(dtype).requires_grad_()
+    act, exact = PACT(4, 3.0), PACT(4, 3.0)
+    y = act(x)
+    assert y.dtype is dtype
+    y.backward(torch.ones_like(y))
+    wide = x.detach().double()
+    exact(wide).sum().backward()
+    assert x.grad.dtype is dtype
+    torch.testing.assert_close(act.clip.grad, exact.clip.grad, rtol=1e-4, atol=0.1)
+
+
+@pytest.mark.parametrize("two_sided", [False, True])
+def test_strides_of_images_stay(two_sided):
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last).requires_grad_()
+    act = PACT(2, 1.0, two_sided=two_sided)
+    y = act(x)
+    y.square().sum().backward()
+    assert y.stride() == x.stride() == x.grad.stride()
+    torch.testing.assert_close(y, act(x.detach().contiguous()))
+
+
+def test_a_compiled_module_has_the_same_gradients():
+    x = torch.randn(64, 8, requires_grad=True)
+    model = nn.Sequential(nn.Linear(8, 8), PACT(2, 1.0), PACT(3, 1.0, two_sided=True, plus=False))
+    found = []
+    for each in (model, torch.compile(model, backend="aot_eager", fullgraph=True)):
+        each.zero_grad()
+        each(x).square().sum().backward()
+        found.append([one.grad.clone() for one in model.parameters()])
+    torch.testing.assert_close(*found)
+
+
+def test_a_clip_of_zero_or_less_is_held_and_comes_back():
+    act = PACT(8, 0.1)
+    x = torch.rand(100)
+    x[0] = 0.0
+    with torch.no_grad():
+        act.clip.fill_(-0.5)
+    with pytest.warns(RuntimeWarning, match=re.escape("PACT(bits=8, plus=True) reached -0.5")):
+        y = act(x)
+    assert float(y.detach().max()) <= 256 * TINY
+    assert float(y.detach()[0]) == 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        act(x)  # said once
+    optimizer = torch.optim.SGD(act.parameters(), lr=0.02)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (act(x) - x).square().sum().backward()
+        optimizer.step()
+    assert float(act.clip) > 0.5
+
+
+def test_nan_is_not_hidden_and_a_clip_of_nan_is_named():
+    x = torch.rand(10)
+    x[3] = torch.nan
+    act = PACT(2, 0.5)
+    y = act(x)
+    assert y.isnan().tolist() == x.isnan().tolist()
+    y.sum().backward()
+    assert act.clip.grad.isnan()
+    act = PACT(2, 0.5)
+    gradient = torch.zeros(10)
+    gradient[7] = torch.nan
+    act(torch.rand(10)).backward(gradient)
+    torch.optim.SGD(act.parameters(), lr=0.1).step()
+    with pytest.raises(NonFiniteError, match=re.escape("the clip of PACT(bits=2, plus=True)")):
+        act(x)
+
+
+def test_a_gradient_of_the_gradient_is_refused():
+    x = torch.rand(10, requires_grad=True)
+    (slope,) = torch.autograd.grad(PACT(2, 0.5)(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+@pytest.mark.parametrize("two_sided", [False, True])
+def test_a_clip_starts_at_a_percentile_of_the_first_batch_in_training(two_sided):
+    act = PACT(4, 90, two_sided=two_sided, clip_by="percentile")
+    x = torch.arange(-100.0, 101.0)[torch.randperm(201)]
+    with pytest.raises(ValueError, match="none has come yet"):
+        act.eval()(x)
+    fresh = copy.deepcopy(act).train()
+    act.train()(x)
+    assert float(act.clip) == (90.0 if two_sided else 80.0)
+    act(3 * x)
+    assert float(act.clip) == (90.0 if two_sided else 80.0)
+    fresh.load_state_dict(act.state_dict())
+    fresh(3 * x)
+    assert torch.equal(fresh.clip, act.clip)
+    act.load_state_dict(PACT(4, 90, clip_by="percentile").state_dict())
+    act(2 * x)
+    assert float(act.clip) == (180.0 if two_sided else 160.0)
+
+
+def test_a_first_batch_with_nan_does_not_set_the_clip():
+    act = PACT(4, 90, clip_by="percentile")
+    with pytest.raises(NonFiniteError, match="the first batch of PACT"):
+        act(torch.tensor([1.0, torch.nan]))
+    act(torch.ones(4))
+    assert float(act.clip) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"bits": 0}, "bits must be at least 1"),
+        ({"bits": 9}, "bits must be at most 8"),
+        ({"bits": 2, "clip": 0.0}, "clip must be greater than 0"),
+        ({"bits": 2, "clip": math.nan}, "clip must be finite"),
+        ({"bits": 2, "clip": 101, "clip_by": "percentile"}, "above 0 and at most 100"),
+        ({"bits": 2, "clip_by": "max"}, "clip_by must be one of percentile, value"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(arguments, told):
+    with pytest.raises(ValueError, match=told):
+        PACT(**arguments)
+
+
+def test_integers_are_refused():
+    with pytest.raises(TypeError, match=re.escape("x must be of floats, got torch.int64")):
+        PACT(2)(torch.arange(3))
+
+
+def test_groups_decay_the_clips_of_pact_and_not_those_of_pact_plus():
+    model = nn.Sequential(nn.Linear(2, 2), PACT(2, plus=False), PACT(2), nn.Linear(2, 2))
+    model.append(model[2])
+    groups = parameter_groups(model, 0.1)
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.1, 0.0]
+    assert [len(group["params"]) for group in groups] == [4, 1, 1]
+    assert groups[1]["params"][0] is model[1].clip
+    assert groups[2]["params"][0] is model[2].clip
+    torch.optim.SGD(groups, lr=0.1)  # which refuses a parameter in two groups
+    assert len(parameter_groups(nn.Linear(2, 2), 0.1)) == 1
+    with pytest.raises(ValueError, match="weight_decay must be finite and not negative"):
+        parameter_groups(model, -1.0)

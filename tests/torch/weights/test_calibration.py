@@ -1,0 +1,391 @@
+"""What reaches weights: linear layers, precisions, experts, errors in the midst, and files."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from gradwire.errors import CorruptFileError, NonFiniteError
+from gradwire.torch import weights
+from gradwire.torch.weights import Calibration
+from gradwire.torch.weights.sums import check
+from gradwire.weights import Gram, load_grams, save_grams
+from tests.torch.weights.grams import (
+    Captured,
+    assert_equal,
+    assert_same,
+    draw,
+    gram_of,
+    mlp,
+    seeded,
+    seen_of,
+    stacked,
+)
+
+# Linear layers.
+
+
+@pytest.mark.parametrize("shape", [(6,), (5, 6), (2, 3, 6), (9000, 6)])
+def test_linear(shape):
+    model, x = mlp(), draw(*shape)
+    calls = Captured(model).calls
+    with Calibration(model) as seen:
+        y = model(x)
+        model(x + 1)
+    assert torch.equal(y, model(x))
+    assert list(seen) == ["0.weight", "2.weight", "3.weight"]
+    assert seen.unseen == ()
+    for name, found in seen.items():
+        assert_same(found, gram_of(*calls[name.removesuffix(".weight")][:2]))
+
+
+class Functional(nn.Module):
+    """Weights that no module of torch holds, in all the ways that multiply by them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("linear", "at", "t", "mm", "addmm", "parts"):
+            setattr(self, name, nn.Parameter(torch.zeros(8, 6)))
+        self.inward = nn.Parameter(torch.zeros(6, 8))
+
+    def forward(self, x):
+        return (
+            F.linear(x, self.linear)
+            + x @ self.at.t()
+            + torch.matmul(x, self.t.T)
+            + torch.mm(x, self.mm.mT)
+            + torch.addmm(torch.zeros(8), x, self.addmm.t())
+            + torch.cat([F.linear(x, self.parts[:4]), F.linear(2 * x, self.parts[4:])], -1)
+            + x @ self.inward
+        )
+
+
+@pytest.mark.parametrize("no_gradients", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_functional_uses(no_gradients):
+    model, x = seeded(Functional()), draw(5, 6)
+    with Calibration(model) as seen, no_gradients():
+        model(x)
+        model(x)
+    with seen:  # sums of another mode go on
+        model(x)
+    once = gram_of(x, x, x)
+    for name in ("linear", "at", "t", "mm", "addmm"):
+        assert_same(seen[name], once)
+    assert_same(seen["parts"], stacked(once, gram_of(2 * x, 2 * x, 2 * x)))
+    assert seen.unseen == ("inward",)
+
+
+def test_rows_that_do_not_form_groups_are_summed():
+    class Slim(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(10, 4))
+
+        def forward(self, x, width):
+            return F.linear(x, self.weight[:width])
+
+    model, x = Slim(), draw(5, 4)
+    with Calibration(model) as seen:
+        model(x, 10)
+        model(x, 7)
+    assert_same(seen["weight"], gram_of(x, x))
+
+
+def test_tied_weights_see_both_uses():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(20, 6)
+            self.inner = nn.Linear(6, 6)
+            self.again = self.inner
+            self.head = nn.Linear(6, 20, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x):
+            return self.head(self.again(self.inner(self.embed(x))))
+
+    model, x = seeded(Tied()), torch.arange(7)
+    calls = Captured(model).calls
+    with Calibration(model) as seen:
+        model(x)
+    assert_same(seen["embed.weight"], gram_of(*calls["head"]))
+    assert_same(seen["inner.weight"], gram_of(*calls["inner"]))
+    assert len(calls["inner"]) == 2
+    assert set(seen) == {"embed.weight", "inner.weight"}
+
+
+def test_embeddings_and_transposed_convolutions_have_none():
+    model = nn.Sequential(nn.Embedding(20, 6), nn.ConvTranspose1d(5, 2, 3))
+    with Calibration(model) as seen:
+        model(torch.arange(5))
+    assert not seen
+    assert seen.unseen == ("1.weight",)
+
+
+def test_products_are_exact_enough_for_inputs_of_any_size():
+    model = mlp().double()
+    with Calibration(model) as seen:
+        model(x := draw(50, 6).double())
+    assert_same(seen["0.weight"], gram_of(x), 1e-14)
+    for scale in (1e-22, 1e22):
+        model, x = mlp(), draw(50, 6) * scale
+        with Calibration(model) as seen:
+            model(x)
+        assert_same(seen["0.weight"], gram_of(x))
+
+
+def test_zeros_are_seen():
+    model = mlp()
+    with Calibration(model) as seen:
+        model(torch.zeros(5, 6))
+    assert_same(seen["0.weight"], gram_of(torch.zeros(5, 6)))
+
+
+def test_inputs_in_common_are_multiplied_once(monkeypatch):
+    class Three(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.v = (nn.Linear(6, 6) for _ in range(3))
+
+        def forward(self, x):
+            y = self.q(x), self.k(x)
+            x.mul_(2)
+            return *y, self.v(x)
+
+    model, x = Three(), draw(5, 6)
+    multiplied = []
+    zero = weights.sums.Sum.zero
+    monkeypatch.setattr(
+        weights.sums.Sum, "zero", lambda inputs: multiplied.append(inputs) or zero(inputs)
+    )
+    with torch.no_grad(), Calibration(model) as seen:
+        model(x.clone())
+    assert len(multiplied) == 3 + 2  # each layer's own sum, and two of inputs
+    assert_same(seen["k.weight"], gram_of(x))
+    assert_same(seen["v.weight"], gram_of(2 * x))
+
+
+# Precisions and modes.
+
+
+def test_autocast_multiplies_what_arrives_in_float32():
+    model, x = mlp(), draw(500, 6)
+    calls = Captured(model).calls
+    with Calibration(model) as seen, torch.autocast("cpu", torch.bfloat16):
+        y = model(x)
+    assert y.dtype is torch.bfloat16
+    assert calls["2"][0].dtype is torch.bfloat16
+    assert_same(seen["0.weight"], gram_of(x))
+    assert_same(seen["2.weight"], gram_of(calls["2"][0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_models(dtype):
+    model, x = mlp().to(dtype), draw(500, 6).to(dtype)
+    with Calibration(model) as seen:
+        model(x)
+    assert_same(seen["0.weight"], gram_of(x.float()))
+
+
+def test_training_goes_on_as_without():
+    def trained(entered):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 2))
+        seen = Calibration(model)
+        with seen if entered else torch.enable_grad():
+            model(draw(9, 6)).square().sum().backward()
+        return [*(each.grad for each in model.parameters()), *model.buffers()]
+
+    assert all(map(torch.equal, trained(True), trained(False)))
+
+
+def test_no_graph_is_kept():
+    model, x = mlp(), draw(5, 6).requires_grad_()
+    with Calibration(model, memory=1) as seen:
+        model(x)
+    assert not any(
+        each.requires_grad for layer in seen._layers.values() for each in _tensors(layer)
+    )
+    assert not seen._batches[0].args[0].requires_grad
+
+
+def _tensors(layer):
+    return [each for s in (layer.sums or {}).values() for each in (s.matrix, s.total)]
+
+
+@pytest.mark.full
+def test_a_compiled_model_runs_uncompiled():
+    model, x = mlp(), draw(5, 6)
+    compiled = torch.compile(model, backend="eager")
+    compiled(x)
+    with Calibration(compiled) as seen:
+        compiled(x)
+    assert list(seen) == ["0.weight", "2.weight", "3.weight"]
+    assert_same(seen["0.weight"], gram_of(x))
+
+
+# Experts.
+
+
+class Experts(nn.Module):
+    """Two of four experts by the sign of an entry; held apart, or in one parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.apart = nn.ModuleList(nn.Linear(6, 3) for _ in range(4))
+        self.together = nn.Parameter(torch.zeros(4, 3, 6))
+
+    def forward(self, x):
+        for i, some in enumerate((x[:, 0] > 0, x[:, 0] <= 0)):
+            self.apart[i](x[some])
+            F.linear(x[some], self.together[i])
+        self.apart[2](x[:0])
+
+
+def test_experts_that_nothing_reaches():
+    model, x = seeded(Experts()), draw(20, 6)
+    with Calibration(model) as seen:
+        model(x)
+    assert seen.unseen == ("apart.2.weight", "apart.3.weight")
+    first, second = gram_of(x[x[:, 0] > 0]), gram_of(x[x[:, 0] <= 0])
+    assert_same(seen["apart.0.weight"], first)
+    none = Gram(np.zeros((6, 6)), 1, np.zeros(6))
+    assert_same(seen["together"], stacked(first, second, none, none))
+
+
+# Errors in the midst.
+
+
+def test_an_error_in_the_midst_leaves_what_was_seen():
+    class Stops(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x, stop=False):
+            x = self.a(x)
+            if stop:
+                raise KeyboardInterrupt
+            return self.b(x)
+
+    model, x = Stops(), draw(5, 6)
+    seen = seen_of(model, x)
+    with pytest.raises(KeyboardInterrupt), seen:
+        model(x, stop=True)
+    assert_same(seen["a.weight"], gram_of(x, x))
+    assert seen["b.weight"].count == 5
+    with seen:
+        model(x)
+    assert (seen["a.weight"].count, seen["b.weight"].count) == (15, 10)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_inputs_that_are_not_finite_name_the_layer(value):
+    model, x = mlp(), draw(5, 6)
+    bad = x.clone()
+    bad[2, 1] = value
+    with Calibration(model) as seen:
+        model(x)
+        before = dict(seen)
+        with pytest.raises(NonFiniteError, match=r"input of 0.weight.*1 non-finite.*position 13"):
+            model(bad)
+    for name, found in seen.items():
+        assert_equal(found, before[name])
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_a_scripted_part_is_named():
+    model = nn.Sequential(mlp(), torch.jit.trace(mlp(), draw(5, 6)))
+    with pytest.raises(TypeError, match="module '1' is scripted"):
+        Calibration(model)
+
+
+def test_what_cannot_be_calibrated():
+    with pytest.raises(TypeError, match="not wrapped"):
+        Calibration(nn.DataParallel(mlp()))
+    with pytest.raises(ValueError, match="memory"):
+        Calibration(mlp(), memory=-1)
+    seen = Calibration(mlp())
+    with seen, pytest.raises(RuntimeError, match="entered already"):
+        seen.__enter__()
+    with pytest.raises(KeyError, match=r"0\.weight"):
+        seen["0.weight"]
+
+
+# Merging and files.
+
+
+def test_two_merge_into_what_one_would_have_seen():
+    model, a, b = mlp(), draw(5, 6), draw(7, 6, seed=1)
+    merged = seen_of(model, a) + seen_of(mlp(), b)
+    direct = seen_of(model, a, b)
+    assert list(merged) == list(direct)
+    for name in direct:
+        assert_same(merged[name], direct[name], 1e-12)
+
+
+def test_an_expert_that_one_of_two_reached():
+    model, x = seeded(Experts()), draw(20, 6)
+    merged = seen_of(model, x[x[:, 0] > 0]) + seen_of(model, x[x[:, 0] <= 0])
+    direct = seen_of(model, x)
+    for name in set(direct) - {"together"}:
+        assert_same(merged[name], direct[name], 1e-6)
+    both, one = merged["together"], direct["together"]
+    np.testing.assert_allclose(both.matrix, one.matrix, rtol=1e-6)
+    np.testing.assert_allclose(both.mean * both.count, one.mean * one.count, rtol=1e-6)
+
+
+def test_other_models_do_not_merge():
+    seen = seen_of(mlp(), draw(5, 6))
+    with pytest.raises(ValueError, match=r"differ in '1.weight', '2.weight', '3.weight'"):
+        seen + Calibration(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8)))
+    with pytest.raises(ValueError, match=r"differ in '0.weight'$"):
+        seen + Calibration(nn.Sequential(nn.Linear(5, 8), nn.ReLU(), *mlp()[2:]))
+    with pytest.raises(ValueError, match="sequential"):
+        seen + Calibration(mlp(), sequential=True)
+    with pytest.raises(TypeError):
+        seen + {}
+
+
+@pytest.mark.parametrize("options", [{}, {"memory": 0}], ids=str)
+def test_files_hold_it_exactly_and_it_goes_on(tmp_path, options):
+    model, a, b = mlp(), draw(5, 6), draw(7, 6)
+    seen = seen_of(model, a, **options)
+    seen.save(tmp_path / "f")
+    assert list(load_grams(tmp_path / "f")) == list(seen)
+    loaded = Calibration.load(tmp_path / "f", mlp())
+    for name in seen:
+        assert_equal(loaded[name], seen[name])
+    model = loaded._model
+    with loaded, pytest.raises(NonFiniteError):
+        model(b * math.nan)
+    assert_equal(loaded["0.weight"], seen["0.weight"])
+    with loaded:
+        model(b)
+    for name in seen:
+        assert_same(loaded[name], seen_of(model, a, b)[name], 1e-12)
+    loaded.save(tmp_path / "g")
+    assert_equal(load_grams(tmp_path / "g")["0.weight"], loaded["0.weight"])
+
+
+def test_a_file_of_another_model(tmp_path):
+    save_grams(tmp_path / "f", {"0.weight": gram_of(draw(5, 7))})
+    with pytest.raises(ValueError, match=r"'0.weight' has shape \(7, 7\), which is none of"):
+        Calibration.load(tmp_path / "f", mlp())
+    with pytest.raises(ValueError, match="no such weight"):
+        Calibration.load(tmp_path / "f", nn.Sequential(nn.ReLU()))
+    weights.save(mlp(), tmp_path / "g")
+    with pytest.raises(CorruptFileError, match="no Gram matrices"):
+        Calibration.load(tmp_path / "g", mlp())
+
+
+def test_groups_must_divide_the_rows():
+    gram = Gram(np.stack([np.eye(4)] * 3), 1, np.zeros((3, 4)))
+    check("w", gram, (6, 4))
+    check("w", gram, (3, 2, 4))
+    with pytest.raises(ValueError, match="'w'"):
+        check("w", gram, (8, 4))
