@@ -98,7 +98,7 @@ format: ## Format Rust and Python
 	$(bin)/ruff check --fix-only --quiet .
 	$(bin)/ruff format --quiet .
 
-.PHONY: bench accuracy study weights bench-instructions bench-history
+.PHONY: bench accuracy study weights quantize bench-instructions bench-history
 bench: ## Time the codecs, a plain copy and other implementations (ARGS="--quick" for a short run)
 	@$(environment) bench
 	@$(python) -m benches.compare $(ARGS)
@@ -112,6 +112,9 @@ study: ## Time to dense accuracy over links and ranks: who wins, where compressi
 weights: ## Pack three models at a few bits a weight, and time what reads them (ARGS="--quick"; PEERS=1: beside other packages)
 	@$(environment) demo weights $(if $(PEERS),peers)
 	@$(python) -m benches.weights $(ARGS)
+quantize: ## Choose codes of few bits by calibration, budgets and training, and see what they keep (ARGS="--quick")
+	@$(environment) demo weights
+	@$(python) -m benches.quantize $(ARGS)
 bench-instructions: ## Instructions per element of kernels and encodes, with valgrind (ARGS="--only sweep")
 	@$(PYTHON) -m benches.instructions $(ARGS)
 bench-history: ## asv over the package's history (ARGS="NEW" for all new commits; default: HEAD only)
@@ -138,6 +141,6 @@ lock: ## Rewrite requirements/*.txt with the newest versions that the .in files 
 	@PATH="$(bin):$$PATH" scripts/lock.sh
 
 clean: ## Remove everything these targets create: environment, caches, builds, results
-	rm -rf $(VENV) .venv-oldest .cache target dist {demo,accuracy,study,weights}-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .cache target dist {demo,accuracy,study,weights,quantize}-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/gradwire/_native*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

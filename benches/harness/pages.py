@@ -31,6 +31,11 @@ def with_error(value: float, error: float, sign: str = "") -> str:
     return shown if math.isnan(error) else f"{shown} ± {error:.2f}"
 
 
+def judged(what: str, value: float, allowed: float) -> str:
+    """Return a sentence on whether a target is met."""
+    return f"{what}: {'holds' if value <= allowed else '**fails**'} (at most {allowed:g})."
+
+
 def find(text: str, name: str) -> str:
     """Return what stands between the two comments of a block; ValueError if there is none."""
     return text[slice(*_between(text, name))]

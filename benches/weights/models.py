@@ -7,20 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from benches.accuracy.pool import make_task
 from benches.accuracy.run import Task
 from benches.accuracy.tasks import fashion_data
-from benches.accuracy.tasks.text import Text
 from benches.harness import digits, results
 from benches.harness.pages import ROOT
 from benches.harness.recipes import recipe_for, scheduled
 from benches.harness.tasks import Batch, loss_sum
-from benches.harness.text import ALPHABET
 
+from . import nets
 from .plan import DIGITS, FASHION, GRU, TEXT, Model
 
 FOLDER = ROOT / ".cache" / "weights"
@@ -36,28 +34,6 @@ def available(data: Path | None) -> tuple[Model, ...]:
             raise
         return TEXT, GRU, DIGITS
     return TEXT, GRU, FASHION
-
-
-class Recurrent(nn.Module):
-    """A character-level GRU of one layer: 0.28 M parameters."""
-
-    def __init__(self, width: int = 64, hidden: int = 256) -> None:
-        super().__init__()
-        self.character = nn.Embedding(len(ALPHABET), width)
-        self.cells = nn.GRU(width, hidden, batch_first=True)
-        self.head = nn.Linear(hidden, len(ALPHABET))
-
-    def forward(self, text: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.cells(self.character(text))[0])
-        return logits
-
-
-class RecurrentText(Text):
-    """The text task with another model."""
-
-    def model(self, seed: int) -> nn.Module:
-        torch.manual_seed(seed)
-        return Recurrent()
 
 
 class Digits:
@@ -80,7 +56,13 @@ class Digits:
 
 def task_of(name: str, data: Path | None) -> Task:
     """Return the task of a model."""
-    own: dict[str, type[Task]] = {"gru": RecurrentText, "digits": Digits}
+    own: dict[str, type[Task]] = {
+        "gru": nets.RecurrentText,
+        "lstm": nets.MemoryText,
+        "wide": nets.WideText,
+        "mixture": nets.MixtureText,
+        "digits": Digits,
+    }
     task: Task = own[name]() if name in own else make_task(name, data)
     return task
 

@@ -1,6 +1,8 @@
 """A trained model at a setting: what of it is packed, in how many bytes, and how it reads."""
 
 import copy
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from gradwire.quantize import Affine
 
 from .plan import FLOAT, Activations, Setting
 
-MATRICES = (nn.Linear, nn.Conv2d, nn.GRU)
+MATRICES = (nn.Linear, nn.Conv2d, nn.GRU, nn.LSTM)
 FIRST, FURTHER = 4, 4
 """Bits that are packed apart."""
 ROWS = 16
@@ -36,20 +38,29 @@ def quantizer(setting: Setting) -> Affine:
     return Affine(bits, setting.block, setting.fit)
 
 
+def bench(task: Task, net: nn.Module) -> Callable[[Setting], dict[str, Any]]:
+    """Return what measures a trained model at a setting."""
+    return functools.partial(measure, task, net)
+
+
+@torch.no_grad()
 def measure(task: Task, net: nn.Module, setting: Setting) -> dict[str, Any]:
     """Return loss and accuracy on all held-out data, and bytes: of the matrices, and of all."""
-    found = matrices(net)
-    numel = sum(each.numel() for each in found.values())
-    others = sum(each.nbytes for each in net.state_dict().values()) - 4 * numel
     if setting == FLOAT:
-        packed = 4 * numel
-        read = net
+        read, packed = net, None
     elif setting.activations is not None:
         read, packed = multiplied(net, setting, setting.activations)
     else:
         read, packed = decoded(net, setting)
+    return {**evaluate(task, read.eval()), **sizes(net, packed)}
+
+
+def sizes(net: nn.Module, packed: int | None = None) -> dict[str, int]:
+    """Return entries, of all and of the matrices, and bytes, where these take so many packed."""
+    numel = sum(each.numel() for each in matrices(net).values())
+    others = sum(each.nbytes for each in net.state_dict().values()) - 4 * numel
+    packed = 4 * numel if packed is None else packed
     return {
-        **evaluate(task, read.eval()),
         "parameters": sum(each.numel() for each in net.parameters()),
         "entries": numel,
         "packed_bytes": packed,

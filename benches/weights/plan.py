@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 Fit = Literal["range", "zero", "sawb", "squares"]
 Activations = Literal["float32", "int8"]
@@ -32,6 +32,9 @@ class Model:
 TEXT = Model("text", "Text, transformer", 2400, 0.002, 110)
 GRU = Model("gru", "Text, GRU", 1600, 0.004, 60)
 FASHION = Model("fashion", "Fashion-MNIST, ResNet", 1400, 0.016, 80)
+WIDE = Model("wide", "Text, wide transformer", 1600, 0.001, 480)
+MIXTURE = Model("mixture", "Text, mixture of experts", 2000, 0.002, 170)
+LSTM = Model("lstm", "Text, LSTM", 1600, 0.004, 110)
 DIGITS = Model("digits", "Digits, convolutions", 400, 0.002, 5)
 
 
@@ -59,10 +62,16 @@ MULTIPLIED = tuple(Setting(bits, activations=each) for bits in (8, 4) for each i
 
 @dataclass(frozen=True)
 class Run:
-    """The evaluation of a model at a setting; its training if there is none."""
+    """The evaluation of a model at a setting, a dataclass; its training if there is none."""
 
     model: Model
-    setting: Setting | None = None
+    setting: Any = None
+
+
+class Runs(Protocol):
+    """A plan, as far as those that make its runs know it."""
+
+    def runs(self) -> Iterator[Run]: ...
 
 
 @dataclass(frozen=True)

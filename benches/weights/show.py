@@ -132,20 +132,18 @@ def targets(document: Document) -> Iterator[str]:
         for each, allowed in zip(USUAL, map(LOSS_ALLOWED.get, BITS), strict=True):
             if place == 0 and allowed is not None and each in found:
                 more = found[each]["loss"] - found[FLOAT]["loss"]
-                yield _judged(f"{name}, {named(each)}: loss {more:+.4f}", more, allowed)
+                yield pages.judged(f"{name}, {named(each)}: loss {more:+.4f}", more, allowed)
         for each in [each for each in found if each.activations == "int8"]:
             plain = Setting(**{**found[each]["setting"], "activations": "float32"})
             if plain in found:
                 more = abs(found[each]["loss"] - found[plain]["loss"])
                 what = f"{name}, {each.bits} bits, int8 against float32: loss differs by {more:.5f}"
-                yield _judged(what, more, INT8_ALLOWED)
+                yield pages.judged(what, more, INT8_ALLOWED)
     if document["clips"]:
         worst = max(row["sawb"] / row["best"] for row in document["clips"])
-        yield _judged(f"SAWB's error, at most {worst:.3f} of the best clip's", worst, clips.ALLOWED)
-
-
-def _judged(what: str, value: float, allowed: float) -> str:
-    return f"{what}: {'holds' if value <= allowed else '**fails**'} (at most {allowed:g})."
+        yield pages.judged(
+            f"SAWB's error, at most {worst:.3f} of the best clip's", worst, clips.ALLOWED
+        )
 
 
 def lines(document: Document) -> Iterator[str]:

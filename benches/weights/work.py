@@ -10,27 +10,33 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 import gradwire
+from benches.accuracy.run import Task
 from benches.harness import results
 from benches.harness.machine import machine
 from benches.harness.results import Record
 
 from . import models
-from .packing import measure
-from .plan import Model, Plan, Run
+from .plan import Model, Run, Runs
 
 SCHEMA = 1
+
+Measure = Callable[[Any], dict[str, Any]]
+"""Returns what is recorded of a model at a setting."""
+Bench = Callable[[Task, nn.Module], Measure]
+"""Returns what measures one trained model, on the data of its task."""
 
 _versions = functools.cache(results.versions)
 
 Order = tuple[Run, Path]
 
 
-def key(run: Run) -> dict[str, Any]:
+def key(run: Run, schema: int = SCHEMA) -> dict[str, Any]:
     """Return what determines a run."""
     return {
-        "schema": SCHEMA,
+        "schema": schema,
         "trained": models.settings(run.model),
         "setting": None if run.setting is None else asdict(run.setting),
         "versions": {} if run.setting is None else _versions("gradwire", "numpy", "torch"),
@@ -41,13 +47,14 @@ def key(run: Run) -> dict[str, Any]:
 class Planned:
     """The runs of a plan, for a pool: trained weights are in one folder, records in a file."""
 
-    plan: Plan
+    plan: Runs
     store: results.Store
-    folder: Path = models.FOLDER
+    folder: Path = field(default_factory=lambda: models.FOLDER)
+    schema: int = SCHEMA
     _here: dict[Run, Record] = field(init=False)
 
     def __post_init__(self) -> None:
-        wanted = {str(key(run)): run for run in self.plan.runs()}
+        wanted = {str(key(run, self.schema)): run for run in self.plan.runs()}
         self._here = {}
         for record in self.store.records:
             run = wanted.get(str(record.get("key")))
@@ -70,13 +77,17 @@ class Planned:
         return run, self.folder
 
     def keep(self, run: Run, outcome: dict[str, Any]) -> Record:
-        record = {"key": key(run), **outcome, "processor": machine().get("processor", "")}
+        record = {
+            "key": key(run, self.schema),
+            **outcome,
+            "processor": machine().get("processor", ""),
+        }
         self.store.add(record)
         self._here[run] = record
         return record
 
 
-def serve(pipe: Connection, data: Path | None) -> None:
+def serve(pipe: Connection, data: Path | None, bench: Bench) -> None:
     """Train and evaluate what is ordered, on one thread, until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
     torch.set_num_threads(1)
@@ -87,7 +98,7 @@ def serve(pipe: Connection, data: Path | None) -> None:
             run, folder = pipe.recv()
             try:
                 if run.model not in made:
-                    made[run.model] = _Worker(run.model, data)
+                    made[run.model] = _Worker(run.model, data, bench)
                 answer: object = made[run.model](run, folder)
             except Exception as error:  # for the parent, which reports it
                 answer = error
@@ -97,17 +108,16 @@ def serve(pipe: Connection, data: Path | None) -> None:
 class _Worker:
     """One model with its data; its weights are read once."""
 
-    def __init__(self, model: Model, data: Path | None) -> None:
-        self._model = model
+    def __init__(self, model: Model, data: Path | None, bench: Bench) -> None:
+        self._model, self._bench = model, bench
         self._task = models.task_of(model.name, data)
-        self._net: torch.nn.Module | None = None
+        self._measure: Measure | None = None
 
     def __call__(self, run: Run, folder: Path) -> dict[str, Any]:
         if run.setting is None:
             if not models.place(self._model, folder).exists():
                 models.keep(models.train(self._model, self._task), self._model, self._task, folder)
             return {"facts": self._task.facts()}
-        if self._net is None:
-            self._net = models.trained(self._model, self._task, folder)
-        with torch.no_grad():
-            return measure(self._task, self._net, run.setting)
+        if self._measure is None:
+            self._measure = self._bench(self._task, models.trained(self._model, self._task, folder))
+        return self._measure(run.setting)

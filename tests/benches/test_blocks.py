@@ -11,6 +11,7 @@ from benches.accuracy import methods, show, store
 from benches.compare.__main__ import state_bytes
 from benches.harness import pages, results
 from benches.plan import predict
+from benches.quantize import show as quantize
 from benches.study import show as study
 from benches.study.__main__ import RESULTS
 from benches.study.plan import Plan
@@ -71,6 +72,16 @@ def test_the_tables_and_the_picture_of_packed_weights_are_those_of_their_run():
     figure = weights.PAGE.with_name(weights.FIGURE).read_text("utf-8")
     for _, rows in weights.by_model(found):
         assert f">{rows[weights.FLOAT]['title']}<" in figure
+
+
+@pytest.mark.skipif(not quantize.PUBLISHED.exists(), reason="no run is published yet")
+def test_what_calibrated_packing_keeps_is_what_its_run_has():
+    found = results.read(quantize.PUBLISHED)
+    text = quantize.PAGE.read_text("utf-8")
+    for name, block in quantize.blocks(found).items():
+        assert pages.find(text, name) == f"\n{block}\n"
+    figure = quantize.PAGE.with_name(quantize.FIGURE).read_text("utf-8")
+    assert all(f">{method}<" in figure for method in quantize.LOOKS)
 
 
 def test_a_block_is_replaced_and_nothing_else(tmp_path):

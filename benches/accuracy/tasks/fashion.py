@@ -25,6 +25,7 @@ class Block(nn.Module):
         self.norm_first = nn.BatchNorm2d(width)
         self.second = nn.Conv2d(width, width, 3, 1, 1, bias=False)
         self.norm_second = nn.BatchNorm2d(width)
+        self.act_first, self.act = nn.ReLU(), nn.ReLU()
         self.around: nn.Module = nn.Identity()
         if stride != 1 or before != width:
             self.around = nn.Sequential(
@@ -32,8 +33,9 @@ class Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        y = functional.relu(self.norm_first(self.first(x)))
-        return functional.relu(self.norm_second(self.second(y)) + self.around(x))
+        y = self.act_first(self.norm_first(self.first(x)))
+        out: Tensor = self.act(self.norm_second(self.second(y)) + self.around(x))
+        return out
 
 
 class FashionNet(nn.Module):

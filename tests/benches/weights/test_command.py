@@ -6,7 +6,7 @@ import pytest
 
 from benches.harness import results
 from benches.weights import __main__ as command
-from benches.weights import clips, kernel, models, show
+from benches.weights import clips, kernel, making, models, show
 from benches.weights.plan import DIGITS, FLOAT, GRID, GRU, TEXT, USUAL, Plan
 from benches.weights.work import Planned
 from tests.benches.weights import working
@@ -26,11 +26,11 @@ def call(monkeypatch, tmp_path):
     def run(*given: str) -> int:
         return command.main(["--out", str(tmp_path / "out"), "--jobs", "1", *given])
 
-    monkeypatch.setattr(command, "Pool", working.Pool)
+    monkeypatch.setattr(making, "Pool", working.Pool)
     monkeypatch.setattr(command.kernel, "measure", lambda quick, tick: TIMES)
     monkeypatch.setattr(command.clips, "measure", list)
     monkeypatch.setattr(command.models, "available", lambda data: (TEXT, GRU, DIGITS))
-    monkeypatch.setattr(Planned.__init__, "__defaults__", (tmp_path / "kept",))
+    monkeypatch.setattr(models, "FOLDER", tmp_path / "kept")
     return run
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from benches.accuracy.tasks.fashion import FashionNet
 from benches.harness.text import TextNet
-from benches.weights import models, packing
+from benches.weights import models, nets, packing
 from benches.weights.plan import DIGITS, FLOAT, GRU, Model, Setting
 
 pytest.importorskip("safetensors", reason="the layer weights has safetensors")
@@ -55,7 +55,7 @@ def test_the_recurrent_model_learns_text():
             1 + 3 * 2 + 2 + 1,
             9 * (16 + 2 * 16**2 + 3 * 16 * 32 + 3 * 32 * 64) + 16 * 32 + 32 * 64 + 640,
         ),
-        (models.Recurrent(), 3, 3 * 256 * (64 + 256) + 96 * 256),
+        (nets.Recurrent(), 3, 3 * 256 * (64 + 256) + 96 * 256),
     ],
     ids=["transformer", "convolutions", "recurrent"],
 )

@@ -1,0 +1,141 @@
+"""In sentences whether what must hold of calibrated packing does."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benches.harness.pages import judged
+
+from . import times
+from .document import Rows, by_model, gap_of, mean, seeds, spread
+from .plan import (
+    ABSMAX,
+    ALONE,
+    ANY,
+    ANY_BITS,
+    BLOCK,
+    BY_LOSS,
+    BY_LOSS_SEQUENTIAL,
+    COMQ,
+    CONTINUED,
+    FLOAT,
+    GPTQ,
+    GPTQ_SEQUENTIAL,
+    MAGR_GPTQ,
+    METHODS,
+    PAPER,
+    RANGE,
+    RECOMMENDED,
+    SAWB_PACT,
+    SAWB_PLUS,
+    STEPPED,
+    Setting,
+)
+
+NEAR = 0.003
+"""Above float32's loss, at 4 bits, on the transformers."""
+POINTS = 0.1
+"""Below float32's accuracy, at 4 bits, on images."""
+PARTS = {3: 0.25, 2: 0.28}
+"""Of the gap that the nearest codes of the range leave."""
+BUDGETED = 1.535
+"""The first model's loss with the bytes of 2.5 bits."""
+
+
+def targets(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each target, of each model that has it."""
+    models = by_model(document)
+    for name, rows in models.items():
+        yield from _four(name, rows)
+    for name, rows in models.items():
+        yield from _few(name, rows)
+    yield from _layers(document)
+    for name, rows in models.items():
+        yield from _spread(name, rows)
+    for name, rows in models.items():
+        yield from _budgets(name, rows)
+    for name, rows in models.items():
+        yield from _trained(name, rows)
+    if document["times"]:
+        yield from times.targets(document["times"])
+
+
+def _four(name: str, rows: Rows) -> Iterator[str]:
+    for method in (RECOMMENDED, COMQ):
+        found = seeds(rows, method, 4, BLOCK)
+        if found and name in ("text", "wide"):
+            more = mean(found) - rows[FLOAT]["loss"]
+            yield judged(f"{name}, {method}, 4 bits: loss {more:+.4f}", more, NEAR)
+        if found and name == "fashion":
+            less = 100 * (rows[FLOAT]["accuracy"] - mean(found, "accuracy"))
+            yield judged(f"{name}, {method}, 4 bits: accuracy {-less:+.2f} points", less, POINTS)
+
+
+def _few(name: str, rows: Rows) -> Iterator[str]:
+    gap = gap_of(rows, BLOCK)
+    for bits, allowed in PARTS.items():
+        for method in (RECOMMENDED, COMQ):
+            if seeds(rows, method, bits, BLOCK):
+                part = gap(method, bits) / max(gap(RANGE, bits), 1e-9)
+                what = f"{name}, {method}, {bits} bits: {part:.3f} of the gap of the nearest codes"
+                yield judged(what, part, allowed)
+        own, others = gap(COMQ, bits), [gap(each, bits) for each in (GPTQ, MAGR_GPTQ)]
+        if bits == 2 and not math.isnan(own):
+            what = f"{name}, {COMQ}, {bits} bits: loss {own:+.4f}, GPTQ with or without MagR"
+            yield judged(f"{what} {min(others):+.4f}", own, round(min(others), 4))
+
+
+def _layers(document: Mapping[str, Any]) -> Iterator[str]:
+    for row in document["layers"]:
+        what = (
+            f"COMQ against {row['rival']}: worse in the objective on {row['worse']} of "
+            f"{row['layers']} layers"
+        )
+        if row["worse"]:
+            what += f", by a factor of {row['worst']:.3f}"
+        yield judged(what, row["worse"], 0)
+
+
+def _spread(name: str, rows: Rows) -> Iterator[str]:
+    pairs = ((COMQ, RANGE), (COMQ, GPTQ), (COMQ, PAPER), (RECOMMENDED, GPTQ_SEQUENTIAL))
+    for bits in (3, 2):
+        for method, rival in pairs:
+            own, other = (seeds(rows, each, bits, BLOCK) for each in (method, rival))
+            if len(own) > 1 and other:
+                more, allowed = mean(own) - mean(other), max(spread(own), spread(other))
+                what = f"{name}, {bits} bits: loss by {method} {more:+.4f} against {rival}"
+                yield judged(what, more, round(allowed, 4))
+
+
+def _budgets(name: str, rows: Rows) -> Iterator[str]:
+    for method, without in ((BY_LOSS, COMQ), (BY_LOSS_SEQUENTIAL, RECOMMENDED)):
+        three, two = (mean(seeds(rows, without, bits, BLOCK)) for bits in (3, 2))
+        for bits, line in ((3.0, three), (2.5, (two + three) / 2)):
+            found = mean(seeds(rows, method, bits, BLOCK))
+            if math.isnan(found + line):
+                continue
+            what = f"{name}, the bytes of {bits:g} bits, {method}: loss {found:.4f}"
+            yield judged(what, found, round(line, 4))
+            if name == "text" and bits == 2.5:
+                yield judged(what, found, BUDGETED)
+
+
+def _trained(name: str, rows: Rows) -> Iterator[str]:
+    found = {each.method: row for each, row in rows.items() if each.method not in METHODS}
+    plain = found.get(CONTINUED)
+    if plain is None:
+        return
+    for method in (SAWB_PLUS, SAWB_PACT, ABSMAX):
+        if method in found:
+            less = 100 * (plain["accuracy"] - found[method]["accuracy"])
+            what = f"{name}, weights and activations of 2 bits, {method}: {-less:+.2f} points"
+            yield judged(what, less, 1) if method == SAWB_PLUS else f"{what}."
+    if STEPPED in found:
+        more = found[STEPPED]["loss"] - plain["loss"]
+        yield judged(f"{name}, 4 bits, inputs and hidden states too: loss {more:+.4f}", more, 0.02)
+    for bits in ANY_BITS if ANY in found else ():
+        alone = rows.get(Setting(ALONE, bits))
+        if alone is not None:
+            less = 100 * (alone["accuracy"] - found[ANY]["read"][str(bits)]["accuracy"])
+            what = f"{name}, trained for 8, 4 and 2 bits, read at {bits}: {-less:+.2f} points"
+            yield judged(f"{what} against training for these alone", less, 1)
