@@ -49,7 +49,7 @@ def assign(
     numel = sum(math.prod(slot.shape) for slot in slots)
     stays = 8 * sum(slot.nbytes for slot in slots if slot not in packed)
     limit = int(budget.bits * numel) - stays
-    tried = {slot: [packer.tried(slot, grid) for grid in budget.grids] for slot in packed}
+    tried = {slot: packer.tried(slot, budget.grids) for slot in packed}
     sizes = [[8 * each.packed.nbytes for each in outcomes] for outcomes in tried.values()]
     low, high = (sum(map(pick, sizes)) for pick in (min, max))
     if not low <= limit <= high:

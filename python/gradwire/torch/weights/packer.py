@@ -90,7 +90,8 @@ class Grams:
         if unseen:
             warnings.warn(
                 f"no input reached {_listed(unseen)} in the calibration: rounded to the nearest "
-                "codes. Calibrate with more data",
+                "codes. Calibrate with more data, but for kinds of layers that are never seen, as "
+                "transposed convolutions",
                 stacklevel=3,
             )
         if few:
@@ -174,16 +175,17 @@ class Packer:
             made[slot] = self._next(slot, grids[slot], {s: each.packed for s, each in made.items()})
         return {slot: made[slot] for slot in grids}
 
-    def tried(self, slot: Slot, grid: Affine) -> Outcome:
-        """Return a weight packed as if it were the only one, and remember it for `pack`."""
-        key = slot, grid
-        if key not in self._kept:
-            self._kept[key] = self._packed(slot, grid, self.grams.of(slot))
-        return self._kept[key]
+    def tried(self, slot: Slot, grids: Sequence[Affine]) -> list[Outcome]:
+        """Return a weight packed by each grid, as if it were the only one; `pack` remembers it."""
+        missing = [grid for grid in grids if (slot, grid) not in self._kept]
+        if missing:
+            gram = self.grams.of(slot)  # which may have to run all batches again
+            self._kept.update({(slot, grid): self._packed(slot, grid, gram) for grid in missing})
+        return [self._kept[slot, grid] for grid in grids]
 
     def _next(self, slot: Slot, grid: Affine, before: Mapping[Slot, Packed]) -> Outcome:
         if not self.grams.are_sequential:
-            return self.tried(slot, grid)
+            return self.tried(slot, [grid])[0]
         return self._packed(slot, grid, *self.grams.behind(slot, before))
 
     def _packed(
