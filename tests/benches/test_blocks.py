@@ -74,7 +74,6 @@ def test_the_tables_and_the_picture_of_packed_weights_are_those_of_their_run():
         assert f">{rows[weights.FLOAT]['title']}<" in figure
 
 
-@pytest.mark.skipif(not quantize.PUBLISHED.exists(), reason="no run is published yet")
 def test_what_calibrated_packing_keeps_is_what_its_run_has():
     found = results.read(quantize.PUBLISHED)
     text = quantize.PAGE.read_text("utf-8")

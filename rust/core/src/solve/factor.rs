@@ -5,11 +5,13 @@
 //! an inverse (Chee, Cai, Kuleshov, De Sa, "`QuIP`: 2-Bit Quantization of Large Language Models With Guarantees",
 //! NeurIPS 2023, section 3: LDLQ, and its equivalence to GPTQ).
 //!
-//! In float64, from the last rows to the first, by panels of rows: what rows below a panel take off it is one
-//! product, and so is what the inverse of its own triangle makes of the rest.
+//! In float64, from the last rows to the first, by panels of rows: what rows below a panel take off it are
+//! products, and so is what the inverse of its own triangle makes of the rest.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
+
+use bytemuck::Pod;
 
 use super::gram::go_on;
 use super::layer::Layer;
@@ -18,7 +20,7 @@ use crate::simd::product::{Matrix, MatrixMut};
 use crate::{Error, Result, allocate, pool};
 
 /// Rows of a panel.
-const PANEL: usize = 128;
+pub(super) const PANEL: usize = 128;
 
 /// Columns of a panel that a thread takes at a time.
 const WIDTH: usize = 256;
@@ -33,8 +35,7 @@ pub(super) struct Factor {
     pub order: Vec<u32>,
     /// D.
     pub pivots: Vec<f64>,
-    rows: Buffer<f32>,
-    stride: usize,
+    lower: Lower<f32>,
 }
 
 impl Factor {
@@ -44,51 +45,69 @@ impl Factor {
             (0..layer.cols as u32).filter(|&i| !layer.is_dead(i as usize)).collect();
         let diagonal = |&i: &u32| layer.entry(i as usize, i as usize);
         order.sort_by(|a, b| diagonal(b).total_cmp(&diagonal(a)));
-        let stride = order.len() + APART;
-        let mut wide = Wide { values: Buffer::zeros(order.len() * stride)?, stride };
+        let mut wide = Lower::<f64>::zeros(order.len())?;
         for (i, &row) in order.iter().enumerate() {
-            let to = &mut wide.values.as_mut_slice()[i * stride..=i * stride + i];
-            for (to, &column) in to.iter_mut().zip(&order) {
+            for (to, &column) in wide.row(i)[..=i].iter_mut().zip(&order) {
                 *to = layer.entry(row as usize, column as usize);
             }
         }
         let mut pivots = vec![0.0; order.len()];
-        let mut end = order.len();
-        while end > 0 {
+        for start in (0..order.len()).step_by(PANEL).rev() {
             go_on(stop)?;
-            let start = (end - 1) / PANEL * PANEL;
-            wide.panel(layer, start..end, &mut pivots)?;
-            end = start;
+            wide.panel(layer, start..order.len().min(start + PANEL), &mut pivots)?;
         }
-        let mut rows = Buffer::zeros(order.len() * stride)?;
-        let lines = wide.values.as_slice().chunks(stride);
-        for (i, (to, from)) in rows.as_mut_slice().chunks_mut(stride).zip(lines).enumerate() {
-            for (to, from) in to[..=i].iter_mut().zip(from) {
-                *to = *from as f32;
-            }
+        let mut lower = Lower::<f32>::zeros(order.len())?;
+        for (to, from) in lower.values.as_mut_slice().iter_mut().zip(wide.values.as_slice()) {
+            *to = *from as f32;
         }
-        Ok(Self { order, pivots, rows, stride })
+        Ok(Self { order, pivots, lower })
     }
 
-    /// From an entry of the factor on.
+    /// From an entry on, as far as rows are of one panel.
     pub fn from(&self, row: usize, column: usize) -> Matrix<'_> {
-        let values = &self.rows.as_slice()[row * self.stride + column..];
-        Matrix { values, stride: self.stride }
+        self.lower.from(row, column)
     }
 }
 
-/// The factor while it is made: rows that are done, above them what is left of the matrix.
-struct Wide {
-    values: Buffer<f64>,
-    stride: usize,
+/// The lower half of a square matrix, by panels, each of the columns that its rows reach.
+///
+/// While a matrix of float64 is factorised, panels that are done are of the factor, and those above them what is left
+/// of the matrix.
+#[derive(Debug)]
+struct Lower<T> {
+    values: Buffer<T>,
 }
 
-impl Wide {
-    fn from(&self, row: usize, column: usize) -> Matrix<'_, f64> {
-        let at = (row * self.stride + column).min(self.values.as_slice().len());
-        Matrix { values: &self.values.as_slice()[at..], stride: self.stride }
+impl<T: Pod> Lower<T> {
+    fn zeros(count: usize) -> Result<Self> {
+        let (panels, rows) = (count / PANEL, count % PANEL);
+        Ok(Self { values: Buffer::zeros(Self::start(panels) + rows * Self::stride(panels))? })
     }
 
+    fn stride(panel: usize) -> usize {
+        (panel + 1) * PANEL + APART
+    }
+
+    /// Where a panel starts: after all strides of those before it.
+    fn start(panel: usize) -> usize {
+        PANEL * (panel * (panel + 1) / 2 * PANEL + panel * APART)
+    }
+
+    fn at(row: usize) -> usize {
+        Self::start(row / PANEL) + row % PANEL * Self::stride(row / PANEL)
+    }
+
+    fn row(&mut self, row: usize) -> &mut [T] {
+        &mut self.values.as_mut_slice()[Self::at(row)..][..Self::stride(row / PANEL)]
+    }
+
+    fn from(&self, row: usize, column: usize) -> Matrix<'_, T> {
+        let values = &self.values.as_slice()[Self::at(row) + column..];
+        Matrix { values, stride: Self::stride(row / PANEL) }
+    }
+}
+
+impl Lower<f64> {
     /// Factorises some rows, of which those below are done.
     fn panel(&mut self, layer: &Layer<'_>, rows: Range<usize>, pivots: &mut [f64]) -> Result<()> {
         let (kernels, many, below) = (layer.kernels, rows.len(), pivots.len() - rows.end);
@@ -99,15 +118,24 @@ impl Wide {
                 taken[i * below + k] = -share * pivot;
             }
         }
-        let taken = Matrix { values: &taken, stride: below };
+        // What panels below take off some columns, from the first panel to the last.
+        let take = |this: &Self, column: usize, to: &mut [f64], wide: usize| {
+            for (k, row) in (0..below).zip(rows.end..).step_by(PANEL) {
+                kernels.add_product_f64(
+                    MatrixMut { values: to, stride: wide },
+                    Matrix { values: &taken[k..], stride: below },
+                    this.from(row, column),
+                    [many, PANEL.min(below - k), wide],
+                );
+            }
+        };
         // The panel's own columns first.
         let mut own = allocate::zeros::<f64>(many * many)?;
         for (i, own) in own.chunks_mut(many).enumerate() {
             own[..=i].copy_from_slice(&self.from(rows.start + i, rows.start).values[..=i]);
         }
         let before: Vec<f64> = (0..many).map(|i| own[i * many + i]).collect();
-        let to = MatrixMut { values: &mut own, stride: many };
-        kernels.add_product_f64(to, taken, self.from(rows.end, rows.start), [many, below, many]);
+        take(self, rows.start, &mut own, many);
         triangle(&mut own, &before, &mut pivots[rows.clone()])?;
         let inverse = inverse(&own, &pivots[rows.clone()])?;
         let inverse = Matrix { values: &inverse, stride: many };
@@ -124,17 +152,14 @@ impl Wide {
                 for (i, left) in left.chunks_mut(wide).enumerate() {
                     left.copy_from_slice(&this.from(rows.start + i, column).values[..wide]);
                 }
-                let shape = [many, below, wide];
-                let to = MatrixMut { values: &mut *left, stride: wide };
-                kernels.add_product_f64(to, taken, this.from(rows.end, column), shape);
+                take(this, column, left, wide);
                 let to = MatrixMut { values: part, stride: wide };
                 let left = Matrix { values: left, stride: wide };
                 kernels.add_product_f64(to, inverse, left, [many, many, wide]);
             }
         });
-        let stride = self.stride;
         for (i, own) in own.chunks(many).enumerate() {
-            let to = &mut self.values.as_mut_slice()[(rows.start + i) * stride..][..rows.end];
+            let to = &mut self.row(rows.start + i)[..rows.end];
             to[rows.start..].copy_from_slice(own);
             for (number, part) in fresh.chunks(many * WIDTH).enumerate() {
                 let wide = part.len() / many;

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::factor::Factor;
+use super::factor::{self, Factor};
 use super::gram::go_on;
 use super::layer::{Layer, Solved};
 use super::strip::Strip;
@@ -16,6 +16,7 @@ use crate::{Result, allocate};
 
 /// Columns that are rounded in turn before a product takes on what they leave.
 const PANEL: usize = 64;
+const _: () = assert!(factor::PANEL.is_multiple_of(PANEL), "its rows are of one panel there");
 
 /// Codes in turn, each with what is left of those before it; and the grids of the weights. `stop` may be set
 /// meanwhile, and then this ends with [`Error::CalledOff`](crate::Error::CalledOff).
