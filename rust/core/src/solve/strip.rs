@@ -6,7 +6,7 @@ use crate::allocate;
 use crate::simd::columns::{Grids, Lane, STRIP};
 
 /// Strips that are solved together.
-pub(super) const GROUP: usize = 4;
+pub(super) const GROUP: usize = 8;
 
 /// Some rows of a layer, and what they are rounded to.
 #[derive(Debug)]
