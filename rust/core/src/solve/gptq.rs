@@ -1,7 +1,7 @@
 //! GPTQ: Frantar, Ashkboos, Hoefler, Alistarh, "GPTQ: Accurate Post-Training Quantization for Generative
 //! Pre-trained Transformers", ICLR 2023, Algorithm 1, with the columns of the largest inputs first.
 //!
-//! The grids are those of the weights as they are; see [`factor`](super::factor) for why this needs no inverse.
+//! The grids are those of the weights as they are; see [`factor`] for why this needs no inverse.
 
 use std::sync::atomic::AtomicBool;
 
