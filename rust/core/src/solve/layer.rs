@@ -130,7 +130,10 @@ impl<'a> Layer<'a> {
             steps: allocate::zeros(blocks)?,
             bases: allocate::zeros(blocks)?,
         };
-        let (rows, wide) = (GROUP * STRIP, self.cols / self.block);
+        // Fewer strips where threads would have none.
+        let strips = (self.weights.len() / self.cols).div_ceil(STRIP);
+        let group = strips.div_ceil(self.threads.max(1)).clamp(1, GROUP);
+        let (rows, wide) = (group * STRIP, self.cols / self.block);
         let grids = solved.steps.chunks_mut(rows * wide).zip(solved.bases.chunks_mut(rows * wide));
         let codes = solved.codes.chunks_mut(rows * self.cols);
         let mut parts: Vec<_> = codes

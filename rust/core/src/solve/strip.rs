@@ -5,7 +5,7 @@ use crate::Result;
 use crate::allocate;
 use crate::simd::columns::{Grids, Lane, STRIP};
 
-/// Strips that are solved together.
+/// Strips that are solved together at most.
 pub(super) const GROUP: usize = 8;
 
 /// Some rows of a layer, and what they are rounded to.
