@@ -3,9 +3,6 @@
 use half::f16;
 
 use super::Packed;
-use crate::frame::{Destination, Layout, write_dense};
-use crate::pack::{IndexCoding, Pattern};
-use crate::quantize::{LONGEST, Quantizer, SectionMut};
 use crate::{Error, Result};
 
 /// Codes and grids of a tensor.
@@ -50,31 +47,8 @@ impl Packed<'_> {
                 )));
             }
         }
-        let header = *self.frame.header();
-        let layout = Layout {
-            dtype: header.dtype,
-            sparsifier: header.sparsifier,
-            quantizer: Quantizer::Float32, // The coding says it.
-            indices: IndexCoding::Auto,
-            pattern: Pattern::Any,
-        };
-        let (coding, bits, numel) = (self.frame.value_coding(), self.bits as usize, count as u64);
-        let mut out = Vec::new();
-        write_dense(layout, numel, coding, &mut Destination::from(&mut out), |section| {
-            let SectionMut { scales, codes: packed } = coding.begin(numel, numel, section);
-            for ((word, step), base) in scales.iter_mut().zip(steps).zip(bases) {
-                // Adding zero leaves no zero that is negative.
-                let [a, b] = [near(*step + 0.0), near(*base)].map(f16::to_le_bytes);
-                *word = [a[0], a[1], b[0], b[1]];
-            }
-            for (codes, out) in codes.chunks(LONGEST).zip(packed.chunks_mut(LONGEST / 8 * bits)) {
-                if bits == 8 {
-                    out.copy_from_slice(codes);
-                } else {
-                    self.kernels.pack(codes, bits as u32, out);
-                }
-            }
-        })?;
-        Ok(out)
+        // Adding zero leaves no step that is a negative zero.
+        let grids = steps.iter().zip(bases).map(|(step, base)| [near(*step + 0.0), near(*base)]);
+        self.rewrite(self.bits, grids, |at, out| out.copy_from_slice(&codes[at..][..out.len()]))
     }
 }

@@ -17,11 +17,11 @@ mod tests;
 use std::ops::Range;
 
 pub use chosen::Chosen;
-use half::bf16;
+use half::{bf16, f16};
 
-use crate::frame::Frame;
-use crate::pack::Coding;
-use crate::quantize::{Decoder, LONGEST, Section, ValueCoding};
+use crate::frame::{Destination, Frame, Layout, write_dense};
+use crate::pack::{Coding, IndexCoding, Pattern};
+use crate::quantize::{Decoder, LONGEST, Quantizer, Section, SectionMut, ValueCoding};
 use crate::simd::dot::Rows;
 use crate::simd::{Kernels, LANES, in_standard_mode};
 use crate::{Error, Result, pool};
@@ -112,6 +112,48 @@ impl<'a> Packed<'a> {
     #[must_use]
     pub fn with(self, kernels: &'static Kernels, threads: usize) -> Self {
         Self { kernels, frame: self.frame.with(kernels), threads: Some(threads), ..self }
+    }
+
+    /// A frame like this one, of so many bits, with these steps and bases. `fill` writes the codes from an entry
+    /// on that is a multiple of [`LONGEST`], one a byte.
+    fn rewrite(
+        &self,
+        bits: u32,
+        grids: impl Iterator<Item = [f16; 2]>,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> Result<Vec<u8>> {
+        let coding = match self.frame.value_coding() {
+            ValueCoding::Affine(coding) => ValueCoding::from(coding.with_bits(bits)),
+            other => other,
+        };
+        let layout = Layout {
+            dtype: self.frame.header().dtype,
+            sparsifier: self.frame.header().sparsifier,
+            quantizer: Quantizer::Float32, // The coding says it.
+            indices: IndexCoding::Auto,
+            pattern: Pattern::Any,
+        };
+        let count = self.rows * self.cols;
+        let numel = count as u64;
+        let mut out = Vec::new();
+        write_dense(layout, numel, coding, &mut Destination::from(&mut out), |section| {
+            let SectionMut { scales, codes } = coding.begin(numel, numel, section);
+            for (word, grid) in scales.iter_mut().zip(grids) {
+                let [a, b] = grid.map(f16::to_le_bytes);
+                *word = [a[0], a[1], b[0], b[1]];
+            }
+            let mut chunk = [0; LONGEST];
+            for (i, out) in codes.chunks_mut(LONGEST / 8 * bits as usize).enumerate() {
+                let chunk = &mut chunk[..(count - i * LONGEST).min(LONGEST)];
+                fill(i * LONGEST, chunk);
+                if bits == 8 {
+                    out.copy_from_slice(chunk);
+                } else {
+                    self.kernels.pack(chunk, bits, out);
+                }
+            }
+        })?;
+        Ok(out)
     }
 
     /// Writes the values of `count` rows from `start` on.

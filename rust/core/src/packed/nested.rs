@@ -7,9 +7,7 @@
 use half::f16;
 
 use super::Packed;
-use crate::frame::{Destination, Layout, write_dense};
-use crate::pack::{IndexCoding, Pattern};
-use crate::quantize::{LONGEST, Quantizer, SectionMut, ValueCoding};
+use crate::quantize::LONGEST;
 use crate::simd::{fields, in_standard_mode};
 use crate::{Error, Result, allocate};
 
@@ -62,48 +60,20 @@ impl Packed<'_> {
         if head != crc32c::crc32c(further).to_le_bytes() {
             return Err(Error::corrupt("the checksum of the further codes does not match"));
         }
-        let (header, count) = (*self.frame.header(), (self.rows * self.cols) as u64);
-        if !fields::is_padded(further, more, count) {
+        if !fields::is_padded(further, more, (self.rows * self.cols) as u64) {
             return Err(Error::corrupt("a bit is one after the last further code"));
         }
-        let coding = match self.frame.value_coding() {
-            ValueCoding::Affine(coding) => ValueCoding::from(coding.with_bits(self.bits + more)),
-            other => other,
-        };
-        let mut out = Vec::new();
-        let layout = Layout {
-            dtype: header.dtype,
-            sparsifier: header.sparsifier,
-            quantizer: Quantizer::Float32, // The coding says it.
-            indices: IndexCoding::Auto,
-            pattern: Pattern::Any,
-        };
-        let bits = (self.bits + more) as usize;
-        write_dense(layout, count, coding, &mut Destination::from(&mut out), |section| {
-            let SectionMut { scales, codes } = coding.begin(count, count, section);
-            for (word, out) in self.section.scales.iter().zip(scales) {
-                let [a, b] = split(*word, more).map(|n| f16::from_f32(n).to_le_bytes());
-                *out = [a[0], a[1], b[0], b[1]];
+        let grids = self.section.scales.iter().map(|word| split(*word, more));
+        let mut seconds = [0; LONGEST];
+        self.rewrite(self.bits + more, grids, |at, codes| {
+            self.unpack(at, codes);
+            let seconds = &mut seconds[..codes.len()];
+            let bytes = (codes.len() * more as usize).div_ceil(8);
+            self.kernels.unpack(&further[at / 8 * more as usize..][..bytes], more, seconds);
+            for (code, second) in codes.iter_mut().zip(seconds) {
+                *code = *code << more | *second;
             }
-            let (mut firsts, mut seconds) = ([0; LONGEST], [0; LONGEST]);
-            for (i, out) in codes.chunks_mut(LONGEST / 8 * bits).enumerate() {
-                let at = i * LONGEST;
-                let len = (count as usize - at).min(LONGEST);
-                let (firsts, seconds) = (&mut firsts[..len], &mut seconds[..len]);
-                self.unpack(at, firsts);
-                let bytes = &further[at / 8 * more as usize..][..(len * more as usize).div_ceil(8)];
-                self.kernels.unpack(bytes, more, seconds);
-                for (first, second) in firsts.iter_mut().zip(seconds) {
-                    *first = *first << more | *second;
-                }
-                if bits == 8 {
-                    out.copy_from_slice(firsts);
-                } else {
-                    self.kernels.pack(firsts, bits as u32, out);
-                }
-            }
-        })?;
-        Ok(out)
+        })
     }
 
     /// Bytes of further codes, if there can be so many more bits.
@@ -126,12 +96,12 @@ impl Packed<'_> {
 }
 
 /// Step and base of the cells within those of a block, times two to the power of the frame's exponent.
-fn split(word: [u8; 4], more: u32) -> [f32; 2] {
+fn split(word: [u8; 4], more: u32) -> [f16; 2] {
     let [a, b, c, d] = word;
     let [step, base] = [[a, b], [c, d]].map(|n| f16::from_le_bytes(n).to_f32());
     let parts = (1_u32 << more) as f32;
     let lower = base - step * ((parts - 1.0) / (2.0 * parts));
-    [step / parts, lower].map(|n| f16::from_f32(n).to_f32())
+    [step / parts, lower].map(f16::from_f32)
 }
 
 /// The grids of entries in order.
@@ -152,7 +122,7 @@ impl<'a> Blocks<'a> {
         if entry >= self.end {
             let block = entry / self.packed.block;
             self.end = (block + 1).saturating_mul(self.packed.block);
-            self.grid = split(self.packed.section.scales[block], self.more);
+            self.grid = split(self.packed.section.scales[block], self.more).map(f16::to_f32);
         }
         self.grid
     }

@@ -71,6 +71,32 @@ fn codes_are_decoded_as_one_by_one_on_every_level() {
     }
 }
 
+/// Numbers of eleven significant bits, down to the smallest: their products with codes are exact, so a level may
+/// fuse product and sum.
+#[test]
+fn a_value_is_rounded_once_on_every_level() {
+    let codes: Vec<u8> = (0..=255).collect();
+    let units = [0, 20, 126, 149, 227].map(|down| libm::ldexpf(1.0, 100 - down));
+    for (i, unit) in (0..2048).zip(units.into_iter().cycle()) {
+        let number = |bits: u16| f32::from(bits % 2048) * unit;
+        let scales = [[number(i), number(i.wrapping_mul(977)) - number(1024)]];
+        let rows = Rows {
+            codes: &codes,
+            stride: 0,
+            width: 8,
+            scales: &scales,
+            scale_stride: 0,
+            block: 256,
+        };
+        let expected = bits(&(0..256).map(|i| value(rows, 0, i)).collect::<Vec<_>>());
+        for kernels in levels() {
+            let mut out = [f32::NAN; 256];
+            kernels.decode_codes(rows, 0, &mut out);
+            assert_eq!(bits(&out), expected, "{kernels:?} {scales:?}");
+        }
+    }
+}
+
 #[test]
 fn products_are_those_of_sixteen_sums_on_every_level() {
     for kernels in levels() {

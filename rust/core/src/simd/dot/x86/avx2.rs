@@ -16,27 +16,20 @@ use std::arch::x86_64::{
     _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
 };
 
-/// Half the lanes, for a pass over a row each. If `FUSED`, the CPU has FMA, too: a step has no more than eleven
-/// significant bits and a code eight, so that their product is exact, and a fused sum is the sum of both.
+/// Half the lanes, for a pass over a row each. A step has no more than eleven significant bits and a code eight, so
+/// that their product is exact, and a fused sum is that of the other levels.
 #[derive(Clone, Copy)]
-struct Eight<const FUSED: bool>(__m256);
+struct Eight(__m256);
 
 /// All lanes.
 #[derive(Clone, Copy)]
-struct Sixteen<const FUSED: bool>([Eight<FUSED>; 2]);
+struct Sixteen([Eight; 2]);
 
 /// `base + step * code`.
 #[inline(always)]
-unsafe fn value<const FUSED: bool>([step, base]: [__m256; 2], codes: __m256i) -> __m256 {
+unsafe fn value([step, base]: [__m256; 2], codes: __m256i) -> __m256 {
     // SAFETY: features are the caller's promise.
-    unsafe {
-        let codes = _mm256_cvtepi32_ps(codes);
-        if FUSED {
-            _mm256_fmadd_ps(step, codes, base)
-        } else {
-            _mm256_add_ps(base, _mm256_mul_ps(step, codes))
-        }
-    }
+    unsafe { _mm256_fmadd_ps(step, _mm256_cvtepi32_ps(codes), base) }
 }
 
 /// The numbers of lanes.
@@ -55,7 +48,7 @@ unsafe fn broadcast(codes: *const u8) -> __m256i {
 
 // SAFETY of all methods: features and pointers are the caller's promise, see the trait.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl<const FUSED: bool> Values for Eight<FUSED> {
+impl Values for Eight {
     const WIDTH: usize = 8;
     /// The values of all codes of two bits, twice; or step and base.
     type Scale = [__m256; 2];
@@ -86,7 +79,7 @@ impl<const FUSED: bool> Values for Eight<FUSED> {
                 return scale;
             }
             let codes = _mm256_and_si256(numbers(), _mm256_set1_epi32(3));
-            [value::<FUSED>(scale, codes); 2]
+            [value(scale, codes); 2]
         }
     }
 
@@ -112,7 +105,7 @@ impl<const FUSED: bool> Values for Eight<FUSED> {
                 8 => _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes.cast())),
                 _ => return Self::load(codes.cast()),
             };
-            Self(value::<FUSED>(scale, numbers))
+            Self(value(scale, numbers))
         }
     }
 
@@ -123,7 +116,7 @@ impl<const FUSED: bool> Values for Eight<FUSED> {
 }
 
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl<const FUSED: bool> Values for Sixteen<FUSED> {
+impl Values for Sixteen {
     const WIDTH: usize = LANES;
     type Scale = [__m256; 2];
 
@@ -149,7 +142,7 @@ impl<const FUSED: bool> Values for Sixteen<FUSED> {
 
     #[inline(always)]
     unsafe fn scale<const W: usize>(scale: *const f32) -> Self::Scale {
-        unsafe { Eight::<FUSED>::scale::<W>(scale) }
+        unsafe { Eight::scale::<W>(scale) }
     }
 
     #[inline(always)]
@@ -163,41 +156,11 @@ impl<const FUSED: bool> Values for Sixteen<FUSED> {
     }
 }
 
-mod plain {
-    use super::{Eight, LANES, Rows, Sixteen, Task, Vectors, level, run};
-    level!(
-        "avx2,bmi1,bmi2,f16c,lzcnt,popcnt",
-        Sixteen<false>,
-        [8: 1 Eight<false>, 4: 2 Eight<false>, 2: 2 Eight<false>, 1: 1 Sixteen<false>]
-    );
-}
-
-mod fused {
-    use super::{Eight, LANES, Rows, Sixteen, Task, Vectors, level, run};
-    level!(
-        "avx2,bmi1,bmi2,f16c,fma,lzcnt,popcnt",
-        Sixteen<true>,
-        [8: 1 Eight<true>, 4: 2 Eight<true>, 2: 2 Eight<true>, 1: 1 Sixteen<true>]
-    );
-}
-
-/// Calls the function of the level, with FMA where the CPU has it.
-macro_rules! either {
-    ($name:ident($($arg:ident: $ty:ty),*)) => {
-        #[target_feature(enable = "avx2,bmi1,bmi2,f16c,lzcnt,popcnt")]
-        pub(in crate::simd) fn $name($($arg: $ty),*) {
-            if is_x86_feature_detected!("fma") {
-                // SAFETY: the CPU has it.
-                unsafe { fused::$name($($arg),*) };
-            } else {
-                plain::$name($($arg),*);
-            }
-        }
-    };
-}
-
-either!(decode(row: Rows<'_>, skip: usize, out: &mut [f32]));
-either!(dot(rows: Rows<'_>, vectors: Vectors<'_>, lanes: &mut [[f32; LANES]]));
+level!(
+    "avx2,bmi1,bmi2,f16c,fma,lzcnt,popcnt",
+    Sixteen,
+    [8: 1 Eight, 4: 2 Eight, 2: 2 Eight, 1: 1 Sixteen]
+);
 
 /// Codes are taken in the order in which they are.
 pub(in crate::simd) use crate::simd::dot::scalar::arrange;
@@ -288,46 +251,4 @@ pub(in crate::simd) fn sums(
     sums: &mut [i32],
 ) {
     sums_by!((codes, width, x, run, sums), bytes, eight);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{LANES, Rows, Vectors, fused, plain};
-
-    /// All codes on grids whose numbers have eleven significant bits, down to the smallest.
-    #[test]
-    fn a_fused_sum_is_that_of_both() {
-        if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("fma") {
-            return;
-        }
-        let codes: Vec<u8> = (0..=255).collect();
-        let units = [0, 20, 126, 149, 227].map(|down| libm::ldexpf(1.0, 100 - down));
-        for (i, unit) in (0..2048).zip(units.into_iter().cycle()) {
-            let number = |bits: u16| f32::from(bits % 2048) * unit;
-            let scales = [[number(i), number(i.wrapping_mul(977)) - number(1024)]; 4];
-            for width in [2, 4, 8] {
-                let rows = Rows {
-                    codes: &codes[..64 * width as usize / 8],
-                    stride: 0,
-                    width,
-                    scales: &scales,
-                    scale_stride: 0,
-                    block: LANES,
-                };
-                let x: Vec<f32> = (0..64).map(|i| i as f32 - 31.5).collect();
-                let vectors = Vectors { x: &x, stride: 64, len: 64, count: 1 };
-                let (mut one, mut two) = ([0.0; 64], [1.0; 64]);
-                let (mut first, mut second) = ([[0.0; LANES]], [[0.0; LANES]]);
-                // SAFETY: the CPU has the features.
-                unsafe {
-                    plain::decode(rows, 0, &mut one);
-                    fused::decode(rows, 0, &mut two);
-                    plain::dot(rows, vectors, &mut first);
-                    fused::dot(rows, vectors, &mut second);
-                }
-                assert_eq!(one.map(f32::to_bits), two.map(f32::to_bits), "{width} {scales:?}");
-                assert_eq!(first[0].map(f32::to_bits), second[0].map(f32::to_bits));
-            }
-        }
-    }
 }
