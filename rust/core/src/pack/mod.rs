@@ -27,6 +27,7 @@ mod blocks;
 mod chunk_local;
 mod draw;
 mod elias_fano;
+pub mod huffman;
 mod ids;
 mod rice;
 
