@@ -22,12 +22,13 @@ GRID, RATES = Affine(8, None, fit="range"), (0.0, 0.005, 0.01, 0.025)
 
 def outputs(model: nn.Module, x: torch.Tensor, rate: float, seed: int) -> torch.Tensor:
     """Compute with weights of 8 bits and errors; gradients go to the weights themselves."""
-    held = dict(model.named_parameters())
+    held: dict[str, torch.Tensor] = dict(model.named_parameters())
     for i, (name, weight) in enumerate(model.named_parameters()):
         if weight.ndim > 1:
             read = flip(pack(weight.detach().numpy(), GRID), rate, seed + i).unpack()
             held[name] = weight + (torch.from_numpy(read) - weight).detach()
-    return functional_call(model, held, (x,))
+    said: torch.Tensor = functional_call(model, held, (x,))
+    return said
 
 
 print("% of bits flipped" + "".join(f"{100 * rate:8}" for rate in RATES))
@@ -39,7 +40,7 @@ for name, clip, rate in (("plain", 1e9, 0.0), ("clipped", 0.2, 0.0), ("and flipp
         model.extend([convolution, nn.GroupNorm(8, width), nn.ReLU()])
     model.extend([nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(256, 10)])
     optimizer = torch.optim.AdamW(model.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, 300)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, 300)
     batches = (each for _ in range(15) for each in torch.randperm(len(x)).split(64)[:20])
     for step, batch in enumerate(batches):
         loss = nn.functional.cross_entropy(outputs(model, x[batch], 0.0, 0), y[batch])

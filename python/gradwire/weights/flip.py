@@ -15,9 +15,7 @@ _GRIDS, _EXPONENT = 56, slice(10, 12)
 _CHUNK = 1 << 16  # weights at a time; a multiple of 8, so that their codes end on a byte
 
 
-def flip(
-    packed: Packed, rate: float, seed: int = 0, planes: Iterable[int] | None = None
-) -> Packed:
+def flip(packed: Packed, rate: float, seed: int = 0, planes: Iterable[int] | None = None) -> Packed:
     """Return a tensor in whose codes random bits are flipped.
 
     Each bit has a number u of its own, uniform in (0, 1] and given by the seed, and is flipped if
@@ -55,8 +53,9 @@ def flip(
 
     Notes
     -----
-    With all m planes the mean square of a code's change is ``rate * (4**m - 1) / 3``. Its root is
-    about ``sqrt(rate / 3)`` of the range of a block, whatever the number of bits.
+    With all m planes the mean square of the change of a code c is ``rate * (1 - rate) *
+    (4**m - 1) / 3 + rate**2 * (2**m - 1 - 2 * c)**2``, which is ``rate * (4**m - 1) / 3`` where
+    codes are spread evenly: about ``sqrt(rate / 3)`` of a block's range, whatever m is.
 
     Bit j of weight i has ``u = (r // 2**11 + 1) / 2**53``, where r is number ``i * m + j``, from 0
     on, of those of 64 bits that numpy's ``PCG64(seed)`` gives. It takes a byte for each weight
@@ -65,7 +64,7 @@ def flip(
     References
     ----------
     Stutz, Chandramoorthy, Hein, Schiele, "Bit Error Robustness for Energy-Efficient DNN
-    Accelerators", MLSys 2021, section 3.
+    Accelerators", MLSys 2021.
     """
     if not isinstance(packed, Packed):
         raise TypeError(
@@ -90,13 +89,10 @@ def flip(
     for at in range(0, numel, _CHUNK):
         part = codes[at : at + _CHUNK]
         held = np.unpackbits(stored[at * bits // 8 :][: _CHUNK * bits // 8], bitorder="little")
-        held = held[: len(part) * bits].reshape(-1, bits)
-        drawn = random.random_raw(held.size).reshape(-1, bits)
-        held ^= (drawn >> 11 < share * 2**53) & may_flip
-        part[:] = np.packbits(held, axis=1, bitorder="little")[:, 0]
-    return Packed(
-        _native.packed_with_codes(frame, codes, steps, bases), packed.shape, packed.dtype
-    )
+        drawn = random.random_raw(len(part) * bits).reshape(-1, bits)
+        now = held[: drawn.size].reshape(-1, bits) ^ ((drawn >> 11 < share * 2**53) & may_flip)
+        part[:] = np.packbits(now, axis=1, bitorder="little")[:, 0]
+    return Packed(_native.packed_with_codes(frame, codes, steps, bases), packed.shape, packed.dtype)
 
 
 def _may_flip(planes: Iterable[int] | None, bits: int) -> NDArray[np.bool_]:
