@@ -13,6 +13,7 @@ pytestmark = pytest.mark.timeout(900)
 PAGES = [
     "quickstart",
     "activations",
+    "weights",
     "ddp",
     "choosing",
     "accuracy",

@@ -19,12 +19,16 @@ from gradwire.errors import CorruptFrameError, TruncatedFrameError
 
 def main(argv: Sequence[str]) -> int:
     """Print a frame or a file; return 0, or 1 if it is corrupt or cannot be read."""
-    options = make_parser().parse_args(argv)
+    parser = make_parser()
+    options = parser.parse_args(argv)
+    of_weights = options.file.endswith(".safetensors")
+    if options.flip and not of_weights:
+        parser.error("--flip is for the packed tensors of a .safetensors file")
     try:
-        if options.file.endswith(".safetensors"):
+        if of_weights:
             # A frame takes neither the module nor what it needs.
             files = importlib.import_module("gradwire.cli.pack")
-            tensors = files.described(options.file)
+            tensors = files.described(options.file, options.flip)
             text = json.dumps(tensors, indent=2)
             print(text if options.json else files.listed(options.file, tensors))
             return 0
@@ -50,7 +54,25 @@ def make_parser() -> argparse.ArgumentParser:
         help="a file with one frame, - for standard input; or a .safetensors file",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object")
+    parser.add_argument(
+        "--flip",
+        type=_rates,
+        default=[],
+        metavar="RATE,...",
+        help="for packed tensors, also the relative change of weights if bits of codes flip with "
+        "this probability, as 1e-3,1e-2",
+    )
     return parser
+
+
+def _rates(text: str) -> list[float]:
+    try:
+        rates = [float(each) for each in text.split(",")]
+    except ValueError:
+        rates = [math.nan]
+    if not all(0.0 <= rate <= 1.0 for rate in rates):
+        raise argparse.ArgumentTypeError(f"rates are 0 to 1, as 1e-3,1e-2, got {text!r}")
+    return rates
 
 
 def _fail(options: argparse.Namespace, error: Exception, message: str) -> int:

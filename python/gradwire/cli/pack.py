@@ -134,13 +134,19 @@ def summary(tensors: dict[str, Any]) -> str:
     return weights.packed.totals(rows, len(tensors), before, after)
 
 
-def described(path: str) -> list[dict[str, Any]]:
-    """Return what is in a file, tensor by tensor; each packed one is checked."""
+def described(path: str, rates: Sequence[float] = ()) -> list[dict[str, Any]]:
+    """Return what is in a file, tensor by tensor; each packed one is checked.
+
+    With rates of bit errors, also how far they move weights, relative to the packed values.
+    """
     with weights.open(path) as file:
-        return [_row(name, file[name]) for name in file]
+        rows = [_row(name, file[name], rates) for name in file]
+    if rates and not any("bits" in row for row in rows):
+        raise ValueError("it holds no packed tensor, and only codes have bits to flip")
+    return rows
 
 
-def _row(name: str, tensor: weights.file.Tensor) -> dict[str, Any]:
+def _row(name: str, tensor: weights.file.Tensor, rates: Sequence[float]) -> dict[str, Any]:
     row: dict[str, Any] = {"name": name, "shape": list(tensor.shape), "dtype": str(tensor.dtype)}
     if isinstance(tensor, weights.Packed):
         try:
@@ -148,14 +154,19 @@ def _row(name: str, tensor: weights.file.Tensor) -> dict[str, Any]:
         except GradwireError as error:
             raise CorruptFileError(str(error), name) from None
         row |= {"bits": tensor.bits, "block": tensor.block, "error": tensor.error()}
+        if rates:
+            values = tensor.unpack()
+            row["flip"] = {str(at): weights.flip(tensor, at).error(values) for at in rates}
     return row | {"nbytes": tensor.nbytes}
 
 
 def listed(path: str, rows: Sequence[dict[str, Any]]) -> str:
     """Return a table of what `described` returned."""
-    table = [("tensor", "shape", "dtype", "bits", "block", "bytes", "error")]
+    rates = next((list(row["flip"]) for row in rows if "flip" in row), [])
+    flips = (f"flip {rate}" for rate in rates)
+    table = [("tensor", "shape", "dtype", "bits", "block", "bytes", "error", *flips)]
     for row in rows:
-        error = row.get("error")
+        errors = [row.get("error"), *(row.get("flip", {}).get(rate) for rate in rates)]
         table.append(
             (
                 row["name"],
@@ -164,7 +175,7 @@ def listed(path: str, rows: Sequence[dict[str, Any]]) -> str:
                 str(row.get("bits", "")),
                 str(row.get("block", "")),
                 f"{row['nbytes']:,}",
-                "" if error is None else f"{error:.2%}",
+                *("" if error is None else f"{error:.2%}" for error in errors),
             )
         )
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]

@@ -8,6 +8,7 @@ with the `Gram` matrix of a layer's inputs, codes are chosen so that its outputs
 
 from gradwire.weights.budget import Budget
 from gradwire.weights.file import File, open, save
+from gradwire.weights.flip import flip
 from gradwire.weights.gram import Gram, load_grams, save_grams
 from gradwire.weights.pack import pack
 from gradwire.weights.packed import Packed
@@ -23,6 +24,7 @@ __all__ = [
     "Packed",
     "Preparation",
     "Solver",
+    "flip",
     "load_grams",
     "open",
     "pack",
