@@ -22,13 +22,13 @@ GRID, RATES = Affine(8, None, fit="range"), (0.0, 0.005, 0.01, 0.025)
 
 def outputs(model: nn.Module, x: torch.Tensor, rate: float, seed: int) -> torch.Tensor:
     """Compute with weights of 8 bits and errors; gradients go to the weights themselves."""
-    held: dict[str, torch.Tensor] = dict(model.named_parameters())
+    read: dict[str, torch.Tensor] = dict(model.named_parameters())
     for i, (name, weight) in enumerate(model.named_parameters()):
         if weight.ndim > 1:
-            read = flip(pack(weight.detach().numpy(), GRID), rate, seed + i).unpack()
-            held[name] = weight + (torch.from_numpy(read) - weight).detach()
-    said: torch.Tensor = functional_call(model, held, (x,))
-    return said
+            values = flip(pack(weight.detach().numpy(), GRID), rate, seed + i).unpack()
+            read[name] = weight + (torch.from_numpy(values) - weight).detach()
+    logits: torch.Tensor = functional_call(model, read, (x,))
+    return logits
 
 
 print("% of bits flipped" + "".join(f"{100 * rate:8}" for rate in RATES))
@@ -45,8 +45,8 @@ for name, clip, rate in (("plain", 1e9, 0.0), ("clipped", 0.2, 0.0), ("and flipp
     for step, batch in enumerate(batches):
         loss = nn.functional.cross_entropy(outputs(model, x[batch], 0.0, 0), y[batch])
         if rate and loss < 1.75:
-            said = outputs(model, x[batch], rate, 1000 + 20 * step)
-            loss = (loss + nn.functional.cross_entropy(said, y[batch])) / 2
+            logits = outputs(model, x[batch], rate, 1000 + 20 * step)
+            loss = (loss + nn.functional.cross_entropy(logits, y[batch])) / 2
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -88,10 +88,10 @@ def flip(packed: Packed, rate: float, seed: int = 0, planes: Iterable[int] | Non
     codes = np.empty(numel, np.uint8)
     for at in range(0, numel, _CHUNK):
         part = codes[at : at + _CHUNK]
-        held = np.unpackbits(stored[at * bits // 8 :][: _CHUNK * bits // 8], bitorder="little")
+        before = np.unpackbits(stored[at * bits // 8 :][: _CHUNK * bits // 8], bitorder="little")
         drawn = random.random_raw(len(part) * bits).reshape(-1, bits)
-        now = held[: drawn.size].reshape(-1, bits) ^ ((drawn >> 11 < share * 2**53) & may_flip)
-        part[:] = np.packbits(now, axis=1, bitorder="little")[:, 0]
+        after = before[: drawn.size].reshape(-1, bits) ^ ((drawn >> 11 < share * 2**53) & may_flip)
+        part[:] = np.packbits(after, axis=1, bitorder="little")[:, 0]
     return Packed(_native.packed_with_codes(frame, codes, steps, bases), packed.shape, packed.dtype)
 
 
