@@ -27,6 +27,7 @@ PAGES = [
     "plain-bytes",
     "diloco",
     "cost",
+    "numerics",
     "hierarchy",
     "fsdp",
 ]
