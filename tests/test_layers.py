@@ -16,7 +16,7 @@ LAYERS = [
     {"_files", "_lazy", "_mistakes", "_orthonormal", "_part", "_rules", "_validate", "errors"},
     {"sparsify", "quantize", "memory", "exchange", "extension"},
     {"_outside", "_plugins", "_codec", "frame", "state"},
-    {"presets", "report", "schedule", "weights"},
+    {"numerics", "presets", "report", "schedule", "weights"},
     {"cost"},
     {"_auto"},
     {""},  # the package itself

@@ -70,6 +70,19 @@ def test_json_has_every_figure(calibration, capsys):
         assert steps[winner][at] == min(each[at] for each in steps.values())
 
 
+def test_it_says_how_many_ranks_a_sum_stands_in_each_dtype(calibration, capsys):
+    capsys.readouterr()
+    given = [*MODEL, "--codecs", "topk", "--calibration", str(calibration)]
+    told = "1,024 in bfloat16, 16,384 in float16, 2,147,483,648 in float32 (VRR)"
+    for ranks, past in (("2..1024", ""), ("2..3000", "; bf16 is past that from 2,048 ranks on")):
+        assert main([*given, "--ranks", ranks]) == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        assert printed.endswith(f"sums keep their variance up to so many ranks: {told}{past}")
+    assert main([*given, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["ranks_summed"]
+    assert found == {"bfloat16": 1024, "float16": 16384, "float32": 2**31}
+
+
 def test_what_was_measured_when_the_default_was_an_all_gather_is_used(
     calibration, tmp_path, capsys
 ):

@@ -28,6 +28,7 @@ PAGES = [
     "plain-bytes",
     "diloco",
     "cost",
+    "numerics",
     "hierarchy",
     "fsdp",
 ]

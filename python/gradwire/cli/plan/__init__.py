@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gradwire.cli.plan import quantities
-from gradwire.cli.plan.predictions import Plan, Row, Scenario, build_codecs, plan
+from gradwire.cli.plan.predictions import Plan, Row, Scenario, build_codecs, plan, ranks_summed
 from gradwire.cli.plan.quantities import duration, format_rate, format_rates, size
 from gradwire.cli.terminal import ProgressLine, width, wrapped
 from gradwire.cli.theme import STYLE, save
@@ -191,7 +191,18 @@ def _tables(plan: Plan, shown: Sequence[int], columns: int) -> list[str]:
     lines += [*notes("bytes of a rank and step, to other nodes"), ""]
     lines += _table("memory", plan, shown, lambda row, at: size(row.predictions[at].memory))
     lines += notes("bytes of a rank beside model and gradients: states, and what is exchanged")
+    lines += ["", *notes(_sums(scenario.ranks))]
     return lines
+
+
+def _sums(ranks: Sequence[int]) -> str:
+    """Return how many ranks may sum each dtype, and from where on bf16 is past that."""
+    limits = ranks_summed()
+    told = ", ".join(f"{limit:,} in {dtype}" for dtype, limit in limits.items())
+    past = [each for each in ranks if each > limits["bfloat16"]]
+    return f"sums keep their variance up to so many ranks: {told} (VRR)" + (
+        f"; bf16 is past that from {past[0]:,} ranks on" if past else ""
+    )
 
 
 def _shown(ranks: int, count: int) -> list[int]:

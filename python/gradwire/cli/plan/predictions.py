@@ -1,5 +1,6 @@
 """Predict every method at every number of ranks."""
 
+import bisect
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -21,8 +22,10 @@ from gradwire.cost import (
     predict,
 )
 from gradwire.cost.prediction import Steps, fastest, pays_within
+from gradwire.numerics import mantissa_bits
 
 _SCATTER = "/scatter"
+_MANTISSAS = {"bfloat16": 7, "float16": 10, "float32": 23}  # of what an all-reduce adds up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +73,7 @@ class Plan:
             "node_size": scenario.node_size,
             "ratio": scenario.ratio,
             "compute_seconds": scenario.workload.compute,
+            "ranks_summed": ranks_summed(),
             "winners": [row.method.name for row in self.winners()],
             "methods": [_plain(row) for row in self.rows],
         }
@@ -90,6 +94,20 @@ def _plain(row: Row) -> dict[str, Any]:
         else ["always" if math.isinf(high) else high for _, high in pays],
         "pays_above_bits_per_second": None if pays is None else [low for low, _ in pays],
     }
+
+
+def ranks_summed() -> dict[str, int]:
+    """Return for each dtype that is summed on the wire how many ranks keep the sum's variance.
+
+    The largest power of two, by the variance retention ratio: gradients and sums have one dtype.
+    """
+    return {dtype: _most_terms(bits) for dtype, bits in _MANTISSAS.items()}
+
+
+def _most_terms(mantissa: int) -> int:
+    powers = range(63)
+    held = bisect.bisect(powers, mantissa, key=lambda each: mantissa_bits(1 << each, mantissa))
+    return 1 << powers[held - 1]
 
 
 def build_codecs(names: Sequence[str], ratio: float, node_size: int = 1) -> dict[str, Codec]:

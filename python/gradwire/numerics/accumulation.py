@@ -1,0 +1,228 @@
+"""How many bits of mantissa a sum needs, by formulas, and how large its error is."""
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+
+from gradwire import _validate
+from gradwire.numerics.floats import check_rounding
+
+_MOST = 64  # bits of mantissa: more than a sum of 2**63 - 1 terms needs
+_LOST = math.log(50.0)  # the published limit of n (1 - VRR)
+_EXACT = 256  # terms that are added up one by one; the others by panels
+_NODES = 12  # of a panel
+_NEVER = 1400  # where i is less than 4**m over this, the chance of full swamping underflows
+
+
+def variance_retention(
+    n: int,
+    mantissa: int,
+    product: int,
+    chunk: int | None = None,
+    *,
+    rounding: Literal["nearest"] = "nearest",
+) -> float:
+    """Return the share of its variance that a sum keeps by the published formula, the VRR.
+
+    Terms are taken to be independent, of mean 0 and of one variance. Rounding to nearest keeps more
+    than the formula says: it asks for about two bits more than sums need that are simulated.
+
+    Parameters
+    ----------
+    n : int
+        Terms, 1 to 2**63 - 1.
+    mantissa : int
+        Bits of the sum's mantissa, 1 to 64.
+    product : int
+        Bits of the mantissa of the terms, 1 to 64.
+    chunk : int, optional
+        Terms of a partial sum, 1 to n, of which the sum is then taken. A number that is no power of
+        two counts as the next one in the bits of partial sums, whose number is rounded up.
+    rounding : {"nearest"}
+        Of the sum, after every addition. Truncation is refused: the formula is wrong for it.
+
+    Returns
+    -------
+    float
+        From 0 to 1.
+
+    Raises
+    ------
+    TypeError
+        An argument is no integer.
+    ValueError
+        One is out of range.
+
+    References
+    ----------
+    Sakr, Wang, Chen, Choi, Agrawal, Shanbhag, Gopalakrishnan, "Accumulation Bit-Width Scaling For
+    Ultra-Low Precision Training Of Deep Networks", ICLR 2019: the variance retention ratio, with
+    full and partial swamping, and its form for chunks.
+    """
+    n, product, chunk = _checked(n, product, chunk, rounding)
+    mantissa = _validate.integer("mantissa", mantissa, low=1, high=_MOST)
+    return 1.0 - _share_lost(n, mantissa, product, chunk)
+
+
+def mantissa_bits(
+    n: int, product: int, chunk: int | None = None, *, rounding: Literal["nearest"] = "nearest"
+) -> int:
+    """Return the fewest bits of mantissa with which a sum keeps its variance, by the VRR.
+
+    That is, with ``n * (1 - VRR)`` below ``log(50)``. Takes some milliseconds for any n.
+
+    Parameters
+    ----------
+    n, product, chunk, rounding
+        As in `variance_retention`.
+
+    Returns
+    -------
+    int
+        1 to 64.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `variance_retention`.
+
+    References
+    ----------
+    Sakr et al., ICLR 2019, as in `variance_retention`: the exponent of the variance lost, and its
+    limit of 50.
+    """
+    n, product, chunk = _checked(n, product, chunk, rounding)
+    for bits in range(1, _MOST):
+        if n * _share_lost(n, bits, product, chunk) < _LOST:
+            return bits
+    return _MOST
+
+
+def sum_error(n: int, mantissa: int, *, rounding: Literal["nearest"] = "nearest") -> float:
+    """Return the squared error of a sum, as a share of its square, as simulated: 0.023 n 4^-m.
+
+    In the mean, for terms of mean 0 that are added one after another, each sum rounded to nearest.
+    Simulated sums of 8 to 4 096 terms in bfloat16 and float16 are within 40 % of it. Above 0.1, and
+    for terms of one sign, errors are larger: sums stall.
+
+    Parameters
+    ----------
+    n : int
+        Terms, 1 to 2**63 - 1.
+    mantissa : int
+        Bits of the sum's mantissa, 1 to 64.
+    rounding : {"nearest"}
+        Of the sum, after every addition.
+
+    Returns
+    -------
+    float
+        Mean squared error over mean square.
+
+    Raises
+    ------
+    TypeError
+        An argument is no integer.
+    ValueError
+        One is out of range.
+    """
+    n = _validate.integer("n", n, low=1)
+    mantissa = _validate.integer("mantissa", mantissa, low=1, high=_MOST)
+    check_rounding(rounding, "nearest")
+    return 0.023 * n * 4.0**-mantissa
+
+
+def _checked(
+    n: int, product: int, chunk: int | None, rounding: object
+) -> tuple[int, int, int | None]:
+    n = _validate.integer("n", n, low=1)
+    product = _validate.integer("product", product, low=1, high=_MOST)
+    if chunk is not None:
+        chunk = _validate.integer("chunk", chunk, low=1)
+        if chunk > n:
+            raise ValueError(f"chunk must be at most n, which is {n}, got {chunk}")
+    check_rounding(rounding, "nearest")
+    return n, product, chunk
+
+
+def _share_lost(n: int, mantissa: int, product: int, chunk: int | None) -> float:
+    """Return 1 - VRR, without cancellation."""
+    if chunk is None:
+        return _lost(n, mantissa, product)
+    partial = min(mantissa, product + (chunk - 1).bit_length())  # bits of a partial sum
+    first, second = _lost(chunk, mantissa, product), _lost(-(-n // chunk), mantissa, partial)
+    return first + (1.0 - first) * second
+
+
+def _lost(n: int, mantissa: int, product: int) -> float:
+    """Return 1 - VRR of a plain sum.
+
+    The VRR is a mean of what is kept, weighted by how likely each way is to lose terms. What is
+    lost has the same weights, and adds up without differences of large numbers.
+    """
+    if n == 1:
+        return 0.0
+    bits_lost = _partial_swamping(mantissa, product)
+    full = bits_lost[product]
+    likely = lost = 0.0
+    # Full swamping after i terms: the others are lost, and bits of those before.
+    for i, weight in _terms(max(2, math.floor(full) + 1, 4**mantissa // _NEVER), n):
+        chance = weight * _two_tails(2.0**mantissa / np.sqrt(i))
+        chance *= 1.0 - _two_tails(2.0**mantissa / np.sqrt(i - 1))
+        likely += float(chance.sum())
+        lost += float((chance * (n - i + full)).sum())
+    root = math.sqrt(n)
+    for r in range(2, product + 1):
+        if n > (cut := bits_lost[r - 1]):
+            step = math.ldexp(1.0, mantissa - product + r)
+            chance = step * math.erfc(step / 2 / root / math.sqrt(2))
+            chance *= 1.0 - math.erfc(step / root / math.sqrt(2))
+            likely += chance
+            lost += chance * cut
+    likely += math.erf(math.ldexp(1.0, mantissa - product + 1) / root / math.sqrt(2))
+    return lost / likely / n
+
+
+def _partial_swamping(mantissa: int, product: int) -> list[float]:
+    """Return the variance lost with the lowest r bits of terms, r from 0 to all of them."""
+    sums = [0]
+    for j in range(1, product + 1):
+        sums.append(sums[-1] + 2**j * (2**j - 1) * (2 ** (j + 1) - 1))
+    return [math.ldexp(each / 3, mantissa - 3 * product) for each in sums]
+
+
+def _terms(low: int, high: int) -> Iterator[tuple[np.ndarray, np.ndarray | float]]:
+    """Yield places and weights whose weighted sums are those over low <= i < high.
+
+    One by one at first. Then functions that change slowly from i to i + 1 are integrated from
+    half a place before to half a place behind, octave by octave.
+    """
+    start = min(max(low, _EXACT), high)
+    if low < start:
+        yield np.arange(low, start, dtype=np.float64), 1.0
+    at, (nodes, weights) = start, _gauss()
+    while at < high:
+        end = min(2 * at, high)
+        half = (end - at) / 2
+        yield at - 0.5 + half * (1.0 + nodes), half * weights
+        at = end
+
+
+@functools.cache
+def _gauss() -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes and weights of Gauss and Legendre from -1 to 1, by Golub and Welsch (1969).
+
+    ``numpy.polynomial`` has them too; importing it takes longer than any answer here.
+    """
+    k = np.arange(1.0, _NODES)
+    beside = np.diag(k / np.sqrt(4 * k**2 - 1), 1)
+    nodes, vectors = np.linalg.eigh(beside + beside.T)
+    return nodes, 2.0 * vectors[0] ** 2
+
+
+def _two_tails(x: np.ndarray) -> np.ndarray:
+    """Return how likely a standard normal value is to have a magnitude above x."""
+    return np.array([math.erfc(each) for each in (x / math.sqrt(2)).tolist()])

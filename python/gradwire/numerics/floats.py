@@ -1,0 +1,266 @@
+"""Binary floating-point numbers of any width up to that of float32."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from gradwire import _validate
+
+Rounding = Literal["nearest", "stochastic"]
+
+_PIECE = 1 << 14  # values that are worked on together, which stay in the cache
+
+_TRUNCATED = (
+    'rounding must be {allowed}, got "truncate": the formulas do not hold for sums that cut bits '
+    "off. With 4 096 terms and 7 bits of mantissa these keep about 0.05 of the variance, where the "
+    "variance retention ratio says 0.92"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Float:
+    """A format of one bit of sign, some of exponent and some of mantissa, as IEEE 754 has them.
+
+    The bias is ``2**(exponent - 1) - 1``. The lowest exponent is that of subnormals, the highest
+    one that of infinities and NaN. ``Float(5, 10)`` is float16, ``Float(8, 7)`` bfloat16,
+    ``Float(8, 23)`` float32 and ``Float(5, 2)`` the E5M2 of 8 bits; E4M3 with 448 as its largest
+    number (`gradwire.quantize.Float8`) has no infinities and is not among them.
+
+    Parameters
+    ----------
+    exponent : int
+        Bits of the exponent, 2 to 8.
+    mantissa : int
+        Bits of the mantissa without the leading one, 1 to 23.
+    rounding : {"nearest", "stochastic"}
+        To the nearest number, ties to even; or randomly to one of the two neighbours, without bias.
+        Beyond the largest number the next neighbour is infinity.
+    seed : int
+        Seed of stochastic rounding, 0 to 2**64 - 1. Each call draws anew from it: the same call
+        gives the same result.
+
+    Raises
+    ------
+    TypeError
+        A number of bits or the seed is no integer.
+    ValueError
+        One is out of range, or rounding is another one.
+
+    References
+    ----------
+    Wang, Choi, Brand, Chen, Gopalakrishnan, "Training Deep Neural Networks with 8-bit Floating
+    Point Numbers", NeurIPS 2018: ``Float(5, 2)`` for tensors and ``Float(6, 9)`` for sums, with
+    stochastic rounding where weights are updated.
+    """
+
+    exponent: int
+    mantissa: int
+    rounding: Rounding = dataclasses.field(default="nearest", kw_only=True)
+    seed: int = dataclasses.field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        set_(self, "exponent", _validate.integer("exponent", self.exponent, low=2, high=8))
+        set_(self, "mantissa", _validate.integer("mantissa", self.mantissa, low=1, high=23))
+        check_rounding(self.rounding, "nearest", "stochastic")
+        set_(self, "seed", _validate.integer("seed", self.seed, low=0, high=2**64 - 1))
+
+    @property
+    def bits(self) -> int:
+        """Bits of a number."""
+        return 1 + self.exponent + self.mantissa
+
+    @property
+    def bias(self) -> int:
+        """What is added to the exponent of a number to store it."""
+        return int(2 ** (self.exponent - 1) - 1)
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number."""
+        return (2.0 - 2.0**-self.mantissa) * 2.0**self.bias
+
+    @property
+    def smallest(self) -> float:
+        """The smallest number above 0, which is subnormal."""
+        return 2.0 ** (1 - self.bias - self.mantissa)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The unsigned integers that hold a number's bits."""
+        return np.dtype(np.uint8 if self.bits <= 8 else np.uint16 if self.bits <= 16 else np.uint32)
+
+    def round(self, x: ArrayLike) -> Any:
+        """Return the numbers of this format that values are rounded to.
+
+        Takes about ten passes over x, in pieces that stay in the cache.
+
+        Parameters
+        ----------
+        x : array-like
+            Of floats of up to 64 bits, of any shape. NaN stays NaN, and -0 has its sign.
+
+        Returns
+        -------
+        numpy.ndarray or numpy.float32
+            float32, which holds each of them exactly, of the shape of x.
+
+        Raises
+        ------
+        TypeError
+            x is of no floats.
+        """
+        random = generator(self)
+        return _by_pieces(floats("x", x), np.float32, lambda piece: rounded(self, piece, random))
+
+    def encode(self, x: ArrayLike) -> Any:
+        """Return the bits of the numbers that values are rounded to.
+
+        Parameters
+        ----------
+        x : array-like
+            As in `round`.
+
+        Returns
+        -------
+        numpy.ndarray or numpy scalar
+            Of `dtype`: from the top, sign, exponent and mantissa in the lowest `bits`. NaN has the
+            sign it had and the first bit of the mantissa.
+
+        Raises
+        ------
+        TypeError
+            x is of no floats.
+        """
+        random = generator(self)
+        return _by_pieces(floats("x", x), self.dtype, lambda piece: self._encoded(piece, random))
+
+    def _encoded(self, x: NDArray[Any], random: np.random.Generator | None) -> NDArray[np.uint64]:
+        numbers = rounded(self, x, random)
+        scale = _binades(self, numbers)
+        special = ~np.isfinite(numbers)
+        units = np.abs(np.where(special, 0.0, numbers)) / (scale * 2.0**-self.mantissa)
+        # The leading one of a normal number counts for the first exponent, and so does a carry.
+        above = (scale.view(np.uint64) >> np.uint64(52)) - np.uint64(1024 - self.bias)
+        codes: NDArray[np.uint64] = units.astype(np.uint64) + (above << np.uint64(self.mantissa))
+        infinity = (2**self.exponent - 1) << self.mantissa
+        codes[special] = infinity
+        codes[np.isnan(numbers)] = infinity | 1 << self.mantissa - 1
+        codes |= np.signbit(x).astype(np.uint64) << np.uint64(self.bits - 1)
+        return codes
+
+    def decode(self, codes: ArrayLike) -> Any:
+        """Return the numbers of these bits, exactly.
+
+        Parameters
+        ----------
+        codes : array-like
+            Of unsigned integers, of any shape, from `encode`.
+
+        Returns
+        -------
+        numpy.ndarray or numpy.float32
+            float32, of the shape of codes.
+
+        Raises
+        ------
+        TypeError
+            The codes are no unsigned integers.
+        ValueError
+            One has more bits than the format.
+        """
+        array = np.asarray(codes)
+        if array.dtype.kind != "u":
+            raise TypeError(
+                f"codes must be unsigned integers, such as {self.dtype}, got {array.dtype}"
+            )
+        if array.size and int(array.max()) >> self.bits:
+            raise ValueError(
+                f"codes must have at most {self.bits} bits, got {hex(int(array.max()))}"
+            )
+        return _by_pieces(array, np.float32, self._decoded)
+
+    def _decoded(self, codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float64]:
+        bits = codes.astype(np.int64)
+        exponent = (bits >> self.mantissa) & (2**self.exponent - 1)
+        fraction = bits & (2**self.mantissa - 1)
+        normal = exponent > 0
+        units = (fraction + (normal * 2**self.mantissa)).astype(np.float64)
+        x = np.ldexp(units, exponent - normal + (1 - self.bias - self.mantissa))
+        special = np.where(fraction > 0, np.nan, np.inf)
+        x = np.where(exponent < 2**self.exponent - 1, x, special)
+        signed: NDArray[np.float64] = np.copysign(x, 0.5 - (bits >> (self.bits - 1)))
+        return signed
+
+
+def generator(format: Float) -> np.random.Generator | None:
+    """Return what `rounded` draws from: None if rounding is to nearest."""
+    return None if format.rounding == "nearest" else np.random.default_rng(format.seed)
+
+
+def rounded(
+    format: Float, x: NDArray[Any], random: np.random.Generator | None
+) -> NDArray[np.float64]:
+    """Return rounded values, as float64."""
+    with np.errstate(over="ignore", invalid="ignore"):  # beyond float64, and NaN that signals
+        x = x.astype(np.float64)
+        unit = _binades(format, x)
+        unit *= 2.0**-format.mantissa
+        scaled = x / unit  # exact: a power of two
+        if random is None:
+            units = np.rint(scaled)
+        else:
+            units = np.trunc(scaled)
+            units += np.copysign(random.random(x.shape) < np.abs(scaled - units), x)
+        units *= unit
+    beyond = np.abs(units) > format.largest
+    if beyond.any():
+        units[beyond] = np.copysign(np.inf, units[beyond])
+    return units
+
+
+def binade(format: Float, x: float) -> tuple[float, float, float]:
+    """Return the magnitudes from and to which numbers lie as near x, and how far apart."""
+    first = 1 - format.bias
+    exponent = min(max(math.frexp(x)[1] - 1, first), 1 + format.bias)
+    low = 0.0 if exponent == first else 2.0**exponent
+    return low, 2.0 ** (exponent + 1), 2.0 ** (exponent - format.mantissa)
+
+
+def _binades(format: Float, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the power of two below each magnitude, at least that of the subnormals.
+
+    At most one that is above the largest number: what lies there only has to stay there.
+    """
+    powers = (x.view(np.uint64) & np.uint64(0x7FF0_0000_0000_0000)).view(np.float64)
+    return np.clip(powers, 2.0 ** (1 - format.bias), 2.0 ** (1 + format.bias))
+
+
+def floats(name: str, value: ArrayLike) -> NDArray[Any]:
+    """Return an array of floats of at most 64 bits, as they are; a TypeError for what is none."""
+    array = np.asarray(value)
+    # By what can be cast: ml_dtypes' bfloat16 and others are of kind "V".
+    if array.dtype.kind in "biuOSUMm" or not np.can_cast(array.dtype, np.float64, "safe"):
+        raise TypeError(f"{name} must be floats of at most 64 bits, got {array.dtype}")
+    return array
+
+
+def _by_pieces(
+    array: NDArray[Any], dtype: DTypeLike, function: Callable[[NDArray[Any]], NDArray[Any]]
+) -> Any:
+    """Return what a function makes of an array, piece by piece."""
+    flat, numbers = array.reshape(-1), np.empty(array.size, dtype)
+    for at in range(0, flat.size, _PIECE):
+        numbers[at : at + _PIECE] = function(flat[at : at + _PIECE])
+    return numbers.reshape(array.shape)[()]
+
+
+def check_rounding(value: object, *allowed: Rounding) -> None:
+    """Check a rounding; truncation is refused with the reason."""
+    if value == "truncate":
+        raise ValueError(_TRUNCATED.format(allowed=" or ".join(allowed)))
+    _validate.choice("rounding", value, allowed)

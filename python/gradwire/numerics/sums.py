@@ -1,0 +1,190 @@
+"""Sums as narrow accumulators take them."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradwire import _validate
+from gradwire.errors import NonFiniteError
+from gradwire.numerics.floats import Float, binade, floats, generator, rounded
+
+_WIDE = 1 << 12  # sums that are taken together, which stay in the cache
+_NARROW = 32  # so few are taken one by one, by plain floats
+_PIECE = 1 << 16  # terms of those that are made plain floats together
+
+
+def chunked_sum(
+    x: ArrayLike,
+    chunk: int = 64,
+    format: Float = Float(6, 9),  # noqa: B008  frozen
+    *,
+    axis: int | None = None,
+) -> Any:
+    """Return sums of partial sums, each rounded to a format after every addition.
+
+    Terms are added one after another, from the first one; partial sums likewise. Each addition is
+    one of float64, which is exact or nearly so, rounded once. A chunk of all terms is a plain sum.
+    Partial sums are swamped as terms are, only later.
+
+    Additions are vectorised over chunks and over the other axes: about 20 ns a term. Where few sums
+    are long it is 200 ns, and 40 us with stochastic rounding. Beside x, and a copy of it where
+    `axis` is neither the first nor the last one of a contiguous array, some megabytes are taken and
+    float64 for all partial sums.
+
+    Parameters
+    ----------
+    x : array-like
+        Of floats of up to 64 bits. They are not rounded before they are added.
+    chunk : int
+        Terms of a partial sum, 1 to their number; the last one may have fewer.
+    format : Float
+        Of sums. With stochastic rounding, all of a call draw from its seed.
+    axis : int, optional
+        That sums run along. None adds up all entries, in C order.
+
+    Returns
+    -------
+    numpy.ndarray or numpy.float32
+        float32, of the shape of x without the axis. Too large a sum is infinite.
+
+    Raises
+    ------
+    TypeError
+        x is of no floats, format no `Float`, or another argument no integer.
+    ValueError
+        There are no terms, or fewer than `chunk`; or x has no such axis.
+
+    References
+    ----------
+    Wang, Choi, Brand, Chen, Gopalakrishnan, "Training Deep Neural Networks with 8-bit Floating
+    Point Numbers", NeurIPS 2018: chunk-based accumulation, with chunks of 64 in ``Float(6, 9)``.
+    """
+    array = floats("x", x)
+    if not isinstance(format, Float):
+        raise TypeError(f"format must be a gradwire.numerics.Float, got {format!r:.100}")
+    if axis is None:
+        array, axis = array.reshape(-1), 0
+    axis = _validate.integer("axis", axis, low=-array.ndim, high=array.ndim - 1)
+    terms = np.moveaxis(array, axis, 0)
+    n, shape = terms.shape[0], terms.shape[1:]
+    chunk = _validate.integer("chunk", chunk, low=1)
+    if chunk > n:
+        raise ValueError(
+            f"chunk must be at most the number of terms, which is {n}, got {chunk}"
+            + (f": pass chunk={n} for a plain sum" if n else "")
+        )
+    columns, random = terms.reshape(n, -1), generator(format)
+    partial = np.empty((-(-n // chunk), columns.shape[1]))
+    whole = n // chunk
+    for at in range(0, columns.shape[1], _WIDE):
+        some = columns[:, at : at + _WIDE]
+        rows = max(1, _WIDE // some.shape[1])
+        for row in range(0, whole, rows):
+            end = min(row + rows, whole)
+            part = some[row * chunk : end * chunk].reshape(end - row, chunk, -1)
+            partial[row:end, at : at + _WIDE] = _sum(part.swapaxes(0, 1), format, random)
+        if whole < len(partial):
+            partial[whole, at : at + _WIDE] = _sum(some[whole * chunk :], format, random)
+    return _sum(partial, format, random).astype(np.float32).reshape(shape)[()]
+
+
+def _sum(
+    terms: NDArray[Any], format: Float, random: np.random.Generator | None
+) -> NDArray[np.float64]:
+    """Return sums along the first axis, of float64, rounded after every addition."""
+    total = np.zeros(terms.shape[1:])
+    with np.errstate(invalid="ignore"):  # infinities of both signs, and NaN that signals
+        if total.size <= _NARROW and random is None:
+            for at in np.ndindex(total.shape):
+                total[at] = _sum_one(terms[:, *at], format)
+            return total
+        for term in terms:
+            total = rounded(format, total + term.astype(np.float64), random)
+    return total
+
+
+def _sum_one(terms: NDArray[Any], format: Float) -> float:
+    """Return one sum as `_sum` does, rounded to nearest, at 0.2 microseconds a term.
+
+    Within a binade, adding and subtracting a number whose last bit is the unit there rounds to it.
+    """
+    total = low = high = magic = 0.0
+    largest = format.largest
+    for at in range(0, len(terms), _PIECE):
+        for term in terms[at : at + _PIECE].astype(np.float64).tolist():
+            exact = total + term
+            if not low <= abs(exact) < high:
+                low, high, unit = binade(format, exact)
+                magic = 1.5 * 2.0**52 * unit
+            total = math.copysign((exact + magic) - magic, exact)
+            if total > largest or total < -largest:
+                total = math.copysign(math.inf, total)
+    return total
+
+
+def aligned_dot(a: ArrayLike, b: ArrayLike, bits: int) -> Any:
+    """Return dot products as a unit adds them up whose adder is `bits` wide.
+
+    Products are shifted to the largest exponent among them, that is, sum of the exponents of their
+    factors. Each is cut, toward zero, to an integer of so many bits and a sign; two of the bits are
+    before the point, since a product of two numbers from 1 to 2 is from 1 to 4. The integers are
+    added exactly. Takes a dozen passes over float64 of the shape of all products.
+
+    Parameters
+    ----------
+    a, b : array-like
+        Of floats of up to 64 bits, of shapes that broadcast; products are added along the last
+        axis. Those of float32 are exact until they are cut.
+    bits : int
+        1 to 32.
+
+    Returns
+    -------
+    numpy.ndarray or numpy.float64
+        float64, of the common shape without the last axis; infinite if it is too large for that. A
+        sum of no products is 0.
+
+    Raises
+    ------
+    NonFiniteError
+        An array has NaN or infinite entries. It is named in the error.
+    TypeError
+        An array is of no floats, or bits no integer.
+    ValueError
+        bits is out of range, an array has no axis, or the shapes do not broadcast.
+
+    References
+    ----------
+    Abdel-Aziz, Shafiee, Shin, Pedram, Hassoun, "Rethinking Floating Point Overheads for Mixed
+    Precision DNN Accelerators", 2021, which finds that shifts of up to 8 bits suffice in most
+    inference.
+    """
+    bits = _validate.integer("bits", bits, low=1, high=32)
+    factors = [_finite(*each).astype(np.float64) for each in (("a", a), ("b", b))]
+    try:
+        left, right = np.broadcast_arrays(*factors)
+    except ValueError:
+        shapes = " and ".join(str(each.shape) for each in factors)
+        raise ValueError(f"a and b must have shapes that broadcast, got {shapes}") from None
+    if not left.size:
+        return np.zeros(left.shape[:-1])[()]
+    (x, i), (y, j) = np.frexp(left), np.frexp(right)
+    product = x * y
+    exponent = np.where(product == 0.0, -(2**16), i + j)
+    highest = exponent.max(axis=-1, keepdims=True)
+    shifted = np.trunc(np.ldexp(product, exponent - highest + bits))
+    total = shifted.astype(np.int64).sum(axis=-1).astype(np.float64)
+    with np.errstate(over="ignore"):
+        return np.ldexp(total, highest[..., 0] - bits)[()]
+
+
+def _finite(name: str, value: ArrayLike) -> NDArray[Any]:
+    array = floats(name, value)
+    if not array.ndim:
+        raise ValueError(f"{name} must have at least one axis, got a number")
+    bad = ~np.isfinite(array).reshape(-1)
+    if bad.any():
+        raise NonFiniteError(int(bad.sum()), int(bad.argmax()), name)
+    return array

@@ -1,0 +1,213 @@
+"""Sums in few bits: against one addition after another, and the figures of the papers."""
+
+import tracemalloc
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from gradwire.errors import NonFiniteError
+from gradwire.numerics import Float, aligned_dot, chunked_sum
+
+WIDE = Float(6, 9)
+
+
+def uniform(seed, n=4096):
+    """Uniform values of mean 1 and standard deviation 1."""
+    return np.random.default_rng(seed).uniform(1 - 3**0.5, 1 + 3**0.5, n)
+
+
+def one_by_one(x, chunk, format):
+    """The definition: partial sums, and then their sum."""
+    partial = []
+    for at in range(0, len(x), chunk):
+        total = 0.0
+        for term in x[at : at + chunk]:
+            total = float(format.round(total + float(term)))
+        partial.append(total)
+    return one_by_one(partial, len(partial), format) if len(partial) > 1 else partial[0]
+
+
+@pytest.mark.parametrize("format", [WIDE, Float(5, 2), Float(2, 1), Float(4, 3), Float(8, 23)])
+@pytest.mark.parametrize("chunk", [1, 7, 64, 300])
+def test_it_adds_one_after_another(format, chunk):
+    """In every way to vectorise: few and many columns, axes, and chunks that do not divide."""
+    rng = np.random.default_rng(chunk)
+    x = rng.standard_normal((300, 48)) * 10.0 ** rng.uniform(-3, 2, (300, 48))
+    expected = np.array([one_by_one(column, chunk, format) for column in x.T], np.float32)
+    signs = np.signbit(expected)
+    for y, axis in ((x, 0), (np.ascontiguousarray(x.T), 1), (x.reshape(300, 6, 8), -3)):
+        found = chunked_sum(y, chunk, format, axis=axis)
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found.reshape(-1), expected)
+        np.testing.assert_array_equal(np.signbit(found).reshape(-1), signs)
+    for column, total in zip(x.T[:4], expected, strict=False):
+        np.testing.assert_array_equal(chunked_sum(column, chunk, format), total)
+
+
+def test_more_columns_and_chunks_than_are_taken_together():
+    x = np.random.default_rng(0).standard_normal((130, 5000)).astype(np.float32)
+    found = chunked_sum(x, 64, axis=0)
+    for at in (0, 4095, 4096, 4999):
+        assert found[at] == chunked_sum(x[:, at].copy(), 64)
+    flat = x.reshape(-1)
+    whole = len(flat) // 64 * 64
+    partial = [*chunked_sum(flat[:whole].reshape(-1, 64), axis=1).tolist()]
+    partial.append(float(chunked_sum(flat[whole:], len(flat) - whole)))
+    assert chunked_sum(flat) == chunked_sum(x) == chunked_sum(partial, len(partial))
+
+
+def test_a_plain_sum_of_4096_uniforms_loses_what_chunks_keep():
+    draws = np.stack([uniform(seed) for seed in range(200)])
+    exact = draws.sum(axis=1)
+    plain, chunks = chunked_sum(draws, 4096, axis=1), chunked_sum(draws, 64, axis=1)
+    assert (plain < 0.96 * exact).all()
+    assert (np.abs(chunks - exact) < 0.01 * exact).all()
+
+
+@pytest.mark.parametrize("n", [16_384, 65_536])
+def test_a_plain_sum_stalls_at_4096_and_chunks_do_not(n):
+    x = uniform(0, n)
+    assert chunked_sum(x, n) == 4096.0
+    assert abs(chunked_sum(x, 64) - x.sum()) < 0.01 * n
+
+
+def test_chunks_of_64_stall_where_the_sum_of_partial_sums_does():
+    """At 2^17 the next number is 256 away, and partial sums are about 64."""
+    x = uniform(0, 1 << 18)
+    assert chunked_sum(x, 64) == 131_072.0
+    assert abs(chunked_sum(x, 512) - x.sum()) < 0.01 * len(x)
+
+
+def test_stochastic_rounding_does_not_stall_and_is_repeated():
+    format = Float(6, 9, rounding="stochastic", seed=2)
+    ones = np.ones(16_384)
+    assert chunked_sum(ones, len(ones)) == 1024.0
+    found = chunked_sum(ones, len(ones), format)
+    assert abs(found - 16_384) < 1500
+    assert found == chunked_sum(ones, len(ones), format)
+    many = chunked_sum(np.ones((1024, 500)), 1024, Float(6, 6, rounding="stochastic"), axis=0)
+    assert len(np.unique(many)) > 10
+    assert abs(many.mean() - 1024) < 4 * many.std() / 500**0.5
+
+
+def test_what_is_not_finite_and_what_overflows():
+    small = Float(4, 3)
+    assert np.isnan(chunked_sum([1.0, np.nan, 2.0], 3))
+    assert np.isnan(chunked_sum([np.inf, -np.inf], 2))
+    assert chunked_sum([np.inf, 1.0], 1) == np.inf
+    for width in (1, 100):  # taken one by one, and together
+        big = np.full((2, width), 240.0)
+        assert (chunked_sum(big, 2, small, axis=0) == np.inf).all()
+        assert (chunked_sum(-big, 1, small, axis=0) == -np.inf).all()
+        assert (chunked_sum(big * 1e300, 2, axis=0) == np.inf).all()
+        edge = np.stack([big[0], np.full(width, 7.0), np.full(width, -8.0)])
+        assert (chunked_sum(edge, 3, small, axis=0) == 224.0).all()  # 247 is nearer to 240
+
+
+def test_dtypes_and_shapes():
+    x = uniform(3, 128)
+    for dtype in (np.float16, np.float32, ml_dtypes.bfloat16):
+        y = x.astype(dtype)
+        assert chunked_sum(y) == chunked_sum(y.astype(np.float64))
+        wide = np.repeat(y[:, None], 40, axis=1)
+        assert (chunked_sum(wide, axis=0) == chunked_sum(y)).all()
+    assert isinstance(chunked_sum(x), np.float32)
+    assert chunked_sum(np.zeros((70, 0)), axis=0).shape == (0,)
+    assert chunked_sum(np.zeros((2, 70, 3)), axis=1).shape == (2, 3)
+
+
+def test_memory_is_that_of_partial_sums_and_some_megabytes():
+    for n, chunk in ((1 << 22, 64), (1 << 19, 4096), (1 << 18, 1 << 18)):
+        x = np.zeros(n, np.float32)
+        tracemalloc.start()
+        chunked_sum(x, chunk)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (([1.0] * 9,), ValueError, "most the number of terms, which is 9, got 64: pass chunk=9"),
+        (([1.0] * 9, 0), ValueError, "chunk must be at least 1, got 0"),
+        (([1.0] * 9, 2.0), TypeError, "chunk must be an integer, got 2.0"),
+        (([], 1), ValueError, "at most the number of terms, which is 0, got 1$"),
+        (([1, 2], 1), TypeError, "x must be floats of at most 64 bits, got int64"),
+        (([1.0], 1, np.float16), TypeError, "format must be a gradwire.numerics.Float, got <class"),
+    ],
+)
+def test_wrong_arguments_of_a_sum(given, error, message):
+    with pytest.raises(error, match=message):
+        chunked_sum(*given)
+
+
+def test_an_axis_that_is_not_there():
+    with pytest.raises(ValueError, match="axis must be at most 1, got 2"):
+        chunked_sum(np.ones((64, 64)), axis=2)
+    with pytest.raises(TypeError, match="axis must be an integer"):
+        chunked_sum(np.ones((64, 64)), axis=(0, 1))
+
+
+def pairs(count, width=16):
+    return np.random.default_rng(0).standard_normal((2, count, width)).astype(np.float32)
+
+
+def aligned_as_fractions(a, b, bits):
+    """The definition, for one dot product."""
+    products = [Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a, b, strict=True)]
+    used = [(x, y) for x, y in zip(a, b, strict=True) if x and y]
+    highest = max((sum(int(np.frexp(each)[1]) for each in pair) for pair in used), default=0)
+    unit = Fraction(2) ** (highest - bits)
+    return float(sum(int(each / unit) for each in products) * unit)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 5, 8, 24, 32])
+def test_a_dot_product_is_that_of_its_definition(bits):
+    a, b = pairs(50)
+    a[:10] *= 10.0 ** np.random.default_rng(1).uniform(-30, 30, (10, 16))
+    b[:10, ::3] = 0
+    found = aligned_dot(a, b, bits)
+    assert found.dtype == np.float64
+    for x, y, each in zip(a, b, found, strict=True):
+        assert each == aligned_as_fractions(x, y, bits)
+    np.testing.assert_array_equal(aligned_dot(a[:, None], b, bits).diagonal(), found)
+
+
+def test_two_bits_more_are_a_quarter_of_the_error():
+    a, b = pairs(20_000)
+    exact = (a.astype(np.float64) * b).sum(axis=1)
+    for bits, published in ((4, 0.19), (6, 0.052), (8, 0.0135), (12, 8.5e-4)):
+        error = aligned_dot(a, b, bits) - exact
+        assert np.sqrt((error**2).mean() / (exact**2).mean()) == pytest.approx(published, rel=0.06)
+
+
+def test_dot_products_without_products_and_of_extremes():
+    assert aligned_dot([0.0, -0.0], [1.0, 2.0], 8) == 0.0
+    assert aligned_dot([], [], 8) == 0.0
+    assert aligned_dot(np.zeros((3, 0)), np.zeros(0), 8).shape == (3,)
+    assert aligned_dot([1.5], [1.5], 8) == 2.25
+    assert aligned_dot([1e308], [10.0], 8) == np.inf
+    assert aligned_dot([5e-324], [1.0], 8) == 5e-324
+    ones = np.ones(3, ml_dtypes.bfloat16)
+    assert aligned_dot(ones, ones, 8) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "bits", "error", "message"),
+    [
+        ([1.0], [1.0], 0, ValueError, "bits must be at least 1, got 0"),
+        ([1.0], [1.0], 33, ValueError, "bits must be at most 32, got 33"),
+        ([1.0], [1.0], 8.0, TypeError, "bits must be an integer, got 8.0"),
+        ([1], [1.0], 8, TypeError, "a must be floats of at most 64 bits, got int64"),
+        (1.0, [1.0], 8, ValueError, "a must have at least one axis, got a number"),
+        ([1.0] * 3, [1.0] * 2, 8, ValueError, r"broadcast, got \(3,\) and \(2,\)"),
+        ([1.0], [np.nan], 8, NonFiniteError, "tensor 'b' has 1 non-finite value"),
+        ([[1.0, np.inf]], [1.0], 8, NonFiniteError, "tensor 'a' .* the first at position 1"),
+    ],
+)
+def test_wrong_arguments_of_a_dot_product(a, b, bits, error, message):
+    with pytest.raises(error, match=message):
+        aligned_dot(a, b, bits)
