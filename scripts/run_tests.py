@@ -115,8 +115,9 @@ def level() -> str:
 def rust_suites(tier: str | None) -> list[Suite]:
     """Return the core's tests once per level: the best one is quick, those below are the rest.
 
-    Those of `COUNTED` and the documentation's examples run only at the best one. The Python tests
-    cover the bindings: building them for ``cargo test`` would test nothing.
+    Those of `COUNTED`, the documentation's examples and tests that go through all levels themselves
+    run only at the best one. The Python tests cover the bindings: building them for ``cargo test``
+    would test nothing.
     """
     suites = []
     files = {each.stem for each in (ROOT / "rust/core/tests").glob("*.rs")}
@@ -125,7 +126,7 @@ def rust_suites(tier: str | None) -> list[Suite]:
     for name in LEVELS[best]:
         if tier is not None and (name == best) != (tier == "quick"):
             continue
-        targets = [] if name == best else below
+        targets = [] if name == best else [*below, "--", "--skip=every_level"]
         command = ["cargo", "test", "--locked", "--package", "gradwire-core", *targets]
         suites.append(Suite(f"rust, {name}", command, {"GRADWIRE_SIMD": name}))
     return suites
