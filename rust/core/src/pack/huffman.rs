@@ -9,9 +9,12 @@
 //! | bytes | content |
 //! |---|---|
 //! | 1 | 0: all symbols are the one in the next two bytes, and nothing follows; 1: a table follows |
-//! | | lengths of the codes of symbols 0, 1, ... in nibbles, as in [`Table`], until the code is complete |
+//! | | a nibble for each symbol from 0 on, the lower half of a byte first, until the codes are those of a tree |
 //! | 2 each | the length of each stream in bytes |
-//! | | the streams |
+//! | | the streams: one of fewer than 2048 symbols, else eight |
+//!
+//! A nibble of 1 to 12 is the length of a code, and 0 that of a symbol that does not occur. 13, 14 and 15 stand
+//! for as many of these as the number in the next one, two or three nibbles, and 3, 19 or 275 more.
 //!
 //! Codes of a length count up with the symbols, and begin after those of the length before, doubled. A code is
 //! written from its highest bit on.

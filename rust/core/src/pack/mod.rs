@@ -1,4 +1,5 @@
-//! Index coding: strictly ascending positions as bits, close to the information-theoretic bound.
+//! Index coding: strictly ascending positions as bits, close to the information-theoretic bound. And
+//! [`huffman`], which codes symbols.
 //!
 //! Each coding is a bit stream, least significant bit first, zero-padded to a whole byte; some begin
 //! with a few bytes of parameters:
