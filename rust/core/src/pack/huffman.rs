@@ -90,6 +90,15 @@ impl Code {
         Some(Self { lengths, codes })
     }
 
+    /// About the bytes of a block of symbols that occur so often.
+    pub(super) fn len(&self, counts: &[u32]) -> usize {
+        let bits = self
+            .lengths
+            .iter()
+            .map(|(symbol, length)| counts[usize::from(*symbol)] as usize * usize::from(*length));
+        bits.sum::<usize>() / 8 + self.lengths.len() / 2
+    }
+
     /// Appends a block of at most [`BLOCK`] symbols, for whose counts the code was made.
     pub fn write(&self, symbols: &[u16], out: &mut Vec<u8>) {
         if let [(symbol, 0)] = *self.lengths {
@@ -436,7 +445,7 @@ impl Nibbles<'_> {
     }
 }
 
-fn split(bytes: &[u8], len: usize) -> Result<(&[u8], &[u8])> {
+pub(super) fn split(bytes: &[u8], len: usize) -> Result<(&[u8], &[u8])> {
     let missing =
         Error::Truncated { what: "block of codes", need: len as u64, have: bytes.len() as u64 };
     bytes.split_at_checked(len).ok_or(missing)

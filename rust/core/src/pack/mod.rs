@@ -1,5 +1,5 @@
 //! Index coding: strictly ascending positions as bits, close to the information-theoretic bound. And
-//! [`huffman`], which codes symbols.
+//! [`huffman`], which codes symbols, and [`floats`] by that.
 //!
 //! Each coding is a bit stream, least significant bit first, zero-padded to a whole byte; some begin
 //! with a few bytes of parameters:
@@ -28,6 +28,7 @@ mod blocks;
 mod chunk_local;
 mod draw;
 mod elias_fano;
+pub mod floats;
 pub mod huffman;
 mod ids;
 mod rice;
