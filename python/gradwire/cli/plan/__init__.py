@@ -198,9 +198,9 @@ def _tables(plan: Plan, shown: Sequence[int], columns: int) -> list[str]:
 def _sums(ranks: Sequence[int]) -> str:
     """Return how many ranks may sum each dtype, and from where on bf16 is past that."""
     limits = ranks_summed()
-    told = ", ".join(f"{limit:,} in {dtype}" for dtype, limit in limits.items())
+    by_dtype = ", ".join(f"{limit:,} in {dtype}" for dtype, limit in limits.items())
     past = [each for each in ranks if each > limits["bfloat16"]]
-    return f"sums keep their variance up to so many ranks: {told} (VRR)" + (
+    return f"sums keep their variance up to so many ranks: {by_dtype} (VRR)" + (
         f"; bf16 is past that from {past[0]:,} ranks on" if past else ""
     )
 

@@ -106,8 +106,8 @@ def ranks_summed() -> dict[str, int]:
 
 def _most_terms(mantissa: int) -> int:
     powers = range(63)
-    held = bisect.bisect(powers, mantissa, key=lambda each: mantissa_bits(1 << each, mantissa))
-    return 1 << powers[held - 1]
+    beyond = bisect.bisect(powers, mantissa, key=lambda power: mantissa_bits(1 << power, mantissa))
+    return 1 << (beyond - 1)
 
 
 def build_codecs(names: Sequence[str], ratio: float, node_size: int = 1) -> dict[str, Codec]:
