@@ -29,8 +29,8 @@ const STORED: u8 = 255;
 /// Floats that are worked on together, which stay in the cache.
 const CHUNK: usize = 4096;
 
-/// The bits of a float.
-pub trait Bits: Copy {
+/// The bytes of a float, the lowest first.
+pub trait Bits: Copy + Send + Sync {
     /// As a number.
     fn widen(self) -> u32;
 
@@ -38,27 +38,27 @@ pub trait Bits: Copy {
     fn narrow(bits: u32) -> Self;
 }
 
-impl Bits for u16 {
+impl Bits for [u8; 2] {
     #[inline(always)]
     fn widen(self) -> u32 {
-        u32::from(self)
+        u32::from(u16::from_le_bytes(self))
     }
 
     #[inline(always)]
     fn narrow(bits: u32) -> Self {
-        bits as Self
+        (bits as u16).to_le_bytes()
     }
 }
 
-impl Bits for u32 {
+impl Bits for [u8; 4] {
     #[inline(always)]
     fn widen(self) -> u32 {
-        self
+        u32::from_le_bytes(self)
     }
 
     #[inline(always)]
     fn narrow(bits: u32) -> Self {
-        bits
+        bits.to_le_bytes()
     }
 }
 
@@ -289,8 +289,8 @@ mod tests {
     use crate::simd::available_levels;
     use crate::simd::testing::tensor;
 
-    fn halves(values: &[f32]) -> Vec<u16> {
-        values.iter().map(|x| half::bf16::from_f32(*x).to_bits()).collect()
+    fn halves(values: &[f32]) -> Vec<[u8; 2]> {
+        values.iter().map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect()
     }
 
     /// Nearly normal ones: sums of six from -1 to 1, as layers have them.
@@ -328,15 +328,18 @@ mod tests {
         for len in [0, 1, 2, 7, 100, 2047, 2048, 4095, 4097, 9001, BLOCK] {
             let values = tensor(len, 3);
             comes_back(Format::BFLOAT16, &halves(&values));
-            let float16: Vec<u16> =
-                values.iter().map(|x| half::f16::from_f32(*x).to_bits()).collect();
+            let float16: Vec<_> =
+                values.iter().map(|x| half::f16::from_f32(*x).to_le_bytes()).collect();
             comes_back(Format::FLOAT16, &float16);
-            comes_back(Format::FLOAT32, &values.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
+            comes_back(
+                Format::FLOAT32,
+                &values.iter().map(|x| x.to_le_bytes()).collect::<Vec<_>>(),
+            );
         }
-        let all: Vec<u16> = (0..=u16::MAX).collect();
+        let all: Vec<_> = (0..=u16::MAX).map(u16::to_le_bytes).collect();
         comes_back(Format::BFLOAT16, &all);
         comes_back(Format::FLOAT16, &all);
-        comes_back(Format::BFLOAT16, &[0x8000_u16; 5000]);
+        comes_back(Format::BFLOAT16, &[[0, 0x80]; 5000]);
     }
 
     #[test]
@@ -353,7 +356,7 @@ mod tests {
             let mut bytes = Vec::new();
             let kernels = Kernels::current();
             write(kernels, Format::BFLOAT16, &values, &mut bytes);
-            let mut out = vec![0_u16; len];
+            let mut out = vec![[0; 2]; len];
             for end in 0..bytes.len() {
                 assert!(read(kernels, Format::BFLOAT16, &bytes[..end], &mut out).is_err(), "{end}");
             }

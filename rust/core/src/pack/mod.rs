@@ -32,6 +32,7 @@ pub mod floats;
 pub mod huffman;
 mod ids;
 mod rice;
+pub mod sequence;
 
 pub(crate) use blocks::{Blocks, LONGEST_BLOCK};
 pub use chunk_local::Chunks;

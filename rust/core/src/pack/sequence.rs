@@ -1,0 +1,117 @@
+//! Blocks of a long tensor that are coded one by one, each behind its length, so that threads share them.
+//!
+//! | bytes | content, block after block |
+//! |---|---|
+//! | 4 | the length of the block in bytes |
+//! | | the block |
+
+use std::sync::OnceLock;
+
+use super::huffman::{BLOCK, split};
+use crate::{Error, Result, pool};
+
+/// Appends blocks of [`BLOCK`] values each, but for the last one; `code` appends one to what it is given.
+///
+/// Blocks that the threads have made wait for those before them: twice the memory of the result.
+pub fn write<T: Sync>(
+    values: &[T],
+    threads: usize,
+    out: &mut Vec<u8>,
+    code: impl Fn(&[T], &mut Vec<u8>) + Sync,
+) {
+    let number = values.len().div_ceil(BLOCK);
+    let mut coded = vec![Vec::new(); number];
+    pool::share(threads, number, 1, &mut coded, &|blocks, coded| {
+        for (values, coded) in values.chunks(BLOCK).skip(blocks.start).zip(coded) {
+            code(values, coded);
+        }
+    });
+    for block in &coded {
+        out.extend((block.len() as u32).to_le_bytes());
+        out.extend_from_slice(block);
+    }
+}
+
+/// Reads as many values as `out` has, of nothing but their blocks; `decode` returns what follows one.
+///
+/// After an error `out` holds anything.
+pub fn read<T: Send>(
+    mut bytes: &[u8],
+    threads: usize,
+    out: &mut [T],
+    decode: impl for<'a> Fn(usize, &'a [u8], &mut [T]) -> Result<&'a [u8]> + Sync,
+) -> Result<()> {
+    let number = out.len().div_ceil(BLOCK);
+    // Each takes its four bytes, whatever `number` says.
+    let mut blocks = Vec::with_capacity(number.min(bytes.len() / 4));
+    for _ in 0..number {
+        let (len, rest) = split(bytes, 4)?;
+        let len = len.iter().rev().fold(0, |len, byte| len << 8 | usize::from(*byte));
+        let (block, rest) = split(rest, len)?;
+        blocks.push(block);
+        bytes = rest;
+    }
+    if !bytes.is_empty() {
+        return Err(Error::corrupt(format!("{} bytes follow the last block", bytes.len())));
+    }
+    let failed = OnceLock::new();
+    pool::share(threads, number, BLOCK, out, &|range, out| {
+        let done = range.zip(out.chunks_mut(BLOCK)).try_for_each(|(i, out)| {
+            let rest = decode(i, blocks[i], out)?;
+            if rest.is_empty() {
+                return Ok(());
+            }
+            Err(Error::corrupt(format!("{} bytes follow the codes of a block", rest.len())))
+        });
+        if let Err(error) = done {
+            let _ = failed.set(error);
+        }
+    });
+    failed.into_inner().map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(values: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(values);
+    }
+
+    fn taken<'a>(_: usize, bytes: &'a [u8], out: &mut [u8]) -> Result<&'a [u8]> {
+        let (own, rest) = split(bytes, out.len())?;
+        out.copy_from_slice(own);
+        Ok(rest)
+    }
+
+    #[test]
+    fn blocks_are_the_same_and_come_back_with_any_number_of_threads() {
+        for len in [0, 1, BLOCK, BLOCK + 1, 5 * BLOCK - 3] {
+            let values: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+            let mut once = Vec::new();
+            write(&values, 1, &mut once, plain);
+            assert_eq!(once.len(), len + 4 * len.div_ceil(BLOCK));
+            for threads in [1, 2, 7] {
+                let (mut bytes, mut out) = (Vec::new(), vec![0; len]);
+                write(&values, threads, &mut bytes, plain);
+                assert_eq!(bytes, once);
+                read(&bytes, threads, &mut out, taken).unwrap();
+                assert_eq!(out, values);
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_that_do_not_add_up_are_errors() {
+        let mut bytes = Vec::new();
+        write(&[1_u8, 2, 3], 1, &mut bytes, plain);
+        let mut out = [0; 3];
+        for end in 0..bytes.len() {
+            assert!(read(&bytes[..end], 1, &mut out, taken).is_err());
+        }
+        assert!(read(&[&*bytes, &[0]].concat(), 1, &mut out, taken).is_err());
+        // A block that is longer than its codes.
+        assert!(read(&[4, 0, 0, 0, 1, 2, 3, 4], 1, &mut out, taken).is_err());
+        assert!(read(&[255; 8], 1, &mut out, taken).is_err());
+    }
+}
