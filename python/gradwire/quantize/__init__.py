@@ -20,6 +20,7 @@ from gradwire.quantize.signs import SignScale as SignScale
 from gradwire.quantize.signs import TwoMeans as TwoMeans
 from gradwire.quantize.signs import Ternary as Ternary
 from gradwire.quantize.affine import Affine as Affine
+from gradwire.quantize.floats import Lossless as Lossless
 # isort: on
 
 QUANTIZERS: tuple[type[Quantizer], ...] = own_parts(Quantizer)  #: the quantizers of this package

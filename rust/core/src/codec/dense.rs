@@ -36,19 +36,22 @@ impl Codec {
         let overwrites = state.is_in_place() && !later;
         let peak =
             self.look_ahead(input, state, scale, overwrites || out.is_spared(), workspace)?;
-        let coding = self.quantizer.coding(numel as u64, f32::from_bits(peak));
-        let hints = self.hints(state, None);
         let layout = self.layout(input, Pattern::Any);
+        let quantizer = layout.quantizer;
+        let coding = quantizer.coding(numel as u64, f32::from_bits(peak));
+        let hints = self.hints(state, None);
         if overwrites {
             // Allocated before the residual is overwritten, as the rest is.
             out.place(need)?;
             workspace.ask()?;
         }
         let mut peak = 0;
-        frame::write_dense(layout, numel as u64, coding, out, |section| {
+        let mut codes = std::mem::take(&mut workspace.codes);
+        let has_blocks = coding.float().is_some();
+        let fill = |section: &mut [u8]| {
             let SectionMut { scales, codes } = coding.begin(numel as u64, numel as u64, section);
             let job = Job {
-                quantizer: self.quantizer,
+                quantizer,
                 coder: Coder { kernels: workspace.scanner.kernels, coding, hints },
                 group: coding.grouping().dense_len(numel),
                 streams: is_streamed(numel),
@@ -63,20 +66,30 @@ impl Codec {
             let target = Target { job, update, codes, scales };
             let workers = workspace.scanner.parallel(numel, unit, target, code);
             peak = workers.iter().map(|worker| worker.peak).max().unwrap_or(0);
-        })?;
+        };
+        if has_blocks {
+            let codes = &mut Destination::from(&mut codes);
+            frame::write_dense(layout, numel as u64, coding, codes, fill)?;
+        } else {
+            frame::write_dense(layout, numel as u64, coding, out, fill)?;
+        }
         if peak >= NON_FINITE {
             // In place it was not there when that was looked at. Elsewhere the memory is what it was.
             let error = non_finite(&self.tensor(input, state, scale), workspace.scanner.kernels);
             return Err(if overwrites { state.disturbed() } else { error });
         }
+        if has_blocks {
+            frame::compress(workspace.kernels(), (&codes, coding), None, out)?;
+        }
+        workspace.codes = codes;
         let tracker = state.tracker(self);
         if later {
             state.postpone(self, tracker, out.frame());
         } else {
             state.commit(self, tracker);
         }
-        let count = numel as u64;
-        Ok(Encoded { nbytes: need, count, target: None, threshold: 0.0, trimmed: 0 })
+        let (nbytes, count) = (out.frame().len(), numel as u64);
+        Ok(Encoded { nbytes, count, target: None, threshold: 0.0, trimmed: 0 })
     }
 
     /// Reads what has to be known before anything is written: sums over groups that no cache holds,

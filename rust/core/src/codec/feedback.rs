@@ -6,7 +6,7 @@
 
 use super::{Codec, State, Workspace, non_finite};
 use crate::memory::{Keeps, Kept};
-use crate::quantize::{Decoder, ValueCoding};
+use crate::quantize::{Decoder, Section, ValueCoding};
 use crate::scan::{Field, Request, Scanner, Tensor, Totals, Update};
 use crate::simd::peak::NON_FINITE;
 use crate::simd::{BLOCK, normal_or_zero};
@@ -76,16 +76,28 @@ impl Codec {
         self.memory.update(Field(input), &mut state.kept, scale)
     }
 
-    /// Puts right what the memory becomes of the candidates, which the receiver decodes.
-    /// `frame` ends with their values in this coding.
-    pub(super) fn subtract(
+    /// As [`Codec::subtract`], of the frame that was just written: it ends with the values in this coding,
+    /// or the same frame before they were put into blocks does.
+    pub(super) fn subtract_frame(
         &self,
         coding: ValueCoding,
         frame: &[u8],
         state: &mut State,
-        workspace: &mut Workspace,
+        workspace: &Workspace,
     ) {
-        let numel = state.numel() as u64;
+        let (numel, count) = (state.numel() as u64, workspace.scanner.candidates().len() as u64);
+        let frame = if workspace.codes.is_empty() { frame } else { &workspace.codes };
+        let section = &frame[frame.len() - coding.value_len(numel, count) as usize..];
+        self.subtract((coding, coding.section(numel, count, section)), state, workspace);
+    }
+
+    /// Puts right what the memory becomes of the candidates, which the receiver decodes from this.
+    pub(super) fn subtract(
+        &self,
+        (coding, section): (ValueCoding, Section<'_>),
+        state: &mut State,
+        workspace: &Workspace,
+    ) {
         if state.kept.keeps() == Keeps::Nothing {
             return;
         }
@@ -110,9 +122,6 @@ impl Codec {
             }
             return;
         }
-        let count = values.len() as u64;
-        let section = &frame[frame.len() - coding.value_len(numel, count) as usize..];
-        let section = coding.section(numel, count, section);
         // By blocks, so that what was decoded is still in the cache.
         let (mut decoder, mut sent) =
             (Decoder::new(workspace.kernels(), coding, section), [0.0; BLOCK]);

@@ -146,7 +146,7 @@ impl Codec {
         if in_place {
             self.overwrite(input, state, workspace)?;
         }
-        self.subtract(coding, out.frame(), state, workspace);
+        self.subtract_frame(coding, out.frame(), state, workspace);
         state.commit(self, tracker);
         Ok(encoded)
     }

@@ -7,6 +7,7 @@
 
 use super::{Codec, Encoded, State, Support, Workspace};
 use crate::frame::{Destination, Frame};
+use crate::quantize::Section;
 use crate::scan::{Block, CHUNK, STEP, Share, Split, Update, steps};
 use crate::simd::in_standard_mode;
 use crate::simd::peak::NON_FINITE;
@@ -99,10 +100,10 @@ impl State {
         if Frame::checksum_of(frame) != checksum {
             return Err(Error::argument("the frame is not the one that encode_later has written"));
         }
-        let frame = (Frame::parse(frame, Some(input.len() as u64))?, frame);
+        let frame = Frame::parse(frame, Some(input.len() as u64))?;
         workspace.begin();
         in_standard_mode(|| match codec.sparsifier().route() {
-            Route::Every => codec.settle_dense(input, self, frame.0, workspace),
+            Route::Every => codec.settle_dense(input, self, frame, workspace),
             Route::Selected | Route::Given => codec.settle_sparse(input, self, frame, workspace),
         })?;
         self.commit(&codec, tracker);
@@ -116,7 +117,7 @@ impl Codec {
         &self,
         input: Input<'_>,
         state: &mut State,
-        (frame, bytes): (Frame<'_>, &[u8]),
+        frame: Frame<'_>,
         workspace: &mut Workspace,
     ) -> Result<()> {
         // What they are has to be known before it is overwritten: in bfloat16 it is rounded there.
@@ -127,8 +128,10 @@ impl Codec {
         tensor.gather(&workspace.keys, values);
         candidates.check_memory()?;
         candidates.check().map_err(|_| Error::Changed)?;
+        let codes = &mut Vec::new();
+        let section = frame.section(codes)?;
         self.overwrite(input, state, workspace)?;
-        self.subtract(frame.value_coding(), bytes, state, workspace);
+        self.subtract((frame.value_coding(), section), state, workspace);
         Ok(())
     }
 
@@ -140,9 +143,11 @@ impl Codec {
         frame: Frame<'_>,
         workspace: &mut Workspace,
     ) -> Result<()> {
-        workspace.ask()?;
         let frame = frame.with(workspace.scanner.kernels);
-        let rest = Rest { update: self.update(input, state, 1.0), frame };
+        let codes = &mut Vec::new();
+        let section = frame.section(codes)?;
+        workspace.ask()?;
+        let rest = Rest { update: self.update(input, state, 1.0), frame, section };
         let workers = workspace.scanner.parallel(input.len(), CHUNK, rest, keep_rest);
         let peak = workers.iter().map(|worker| worker.peak).max().unwrap_or(0);
         if peak >= NON_FINITE { Err(state.disturbed()) } else { Ok(()) }
@@ -153,6 +158,7 @@ impl Codec {
 struct Rest<'a> {
     update: Update<'a>,
     frame: Frame<'a>,
+    section: Section<'a>,
 }
 
 impl Split for Rest<'_> {
@@ -164,8 +170,8 @@ impl Split for Rest<'_> {
 
 /// Keeps what the frame does not say of the share of a thread.
 fn keep_rest(share: Share<'_, Rest<'_>>) {
-    let Share { kernels, range: all, what: Rest { mut update, frame }, worker } = share;
-    let (mut decoder, mut sent, mut peak) = (frame.decoder(), [0.0; STEP], 0);
+    let Share { kernels, range: all, what: Rest { mut update, frame, section }, worker } = share;
+    let (mut decoder, mut sent, mut peak) = (frame.decoder(section), [0.0; STEP], 0);
     for range in steps(0..all.len(), STEP) {
         update.fetch(kernels, range.start + STEP);
         let sent = &mut sent[..range.len()];

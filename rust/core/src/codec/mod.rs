@@ -201,7 +201,7 @@ impl Codec {
         Layout {
             dtype: input.dtype(),
             sparsifier: self.sparsifier.id(),
-            quantizer: self.quantizer,
+            quantizer: self.quantizer.of(input.dtype()),
             indices: self.indices,
             pattern,
         }

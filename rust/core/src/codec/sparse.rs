@@ -96,7 +96,7 @@ impl Codec {
         if in_place {
             self.overwrite(input, state, workspace)?;
         }
-        self.subtract(coding, out.frame(), state, workspace);
+        self.subtract_frame(coding, out.frame(), state, workspace);
         state.commit(self, tracker);
         Ok(encoded)
     }
@@ -119,18 +119,18 @@ impl Codec {
         workspace: &mut Workspace,
         out: &mut Destination<'_>,
     ) -> Result<(ValueCoding, u64)> {
-        let Workspace { scanner, keys, .. } = workspace;
+        let Workspace { scanner, keys, codes, .. } = workspace;
         let (numel, selected) = (tensor.len() as u64, scanner.candidates().len());
         for tries in 1.. {
             let candidates = scanner.candidates();
             candidates.check_memory()?;
             let (indices, values) = (Some(candidates.indices()), candidates.values());
             let entries = frame::Entries::new(layout, numel, indices, values);
-            let (coding, len) = (entries.coding, entries.frame_len());
+            let (coding, quantizer) = (entries.coding, (layout.quantizer, hints));
+            let len = entries.write(scanner.kernels, quantizer, max_len, codes, out)?;
             #[cfg(test)]
             super::tests::TRIES.set(tries);
             let Some(limit) = max_len.filter(|&limit| len > limit) else {
-                entries.write(scanner.kernels, layout.quantizer, hints, out)?;
                 return Ok((coding, (selected - candidates.len()) as u64));
             };
             if !may_trim {

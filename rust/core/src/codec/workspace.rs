@@ -19,6 +19,8 @@ pub struct Workspace {
     pub(super) keys: Vec<u32>,
     /// Sums over the groups of a quantizer.
     pub(super) totals: Totals,
+    /// The frame of this encode before its values were put into blocks; empty if they were not.
+    pub(super) codes: Vec<u8>,
 }
 
 impl Workspace {
@@ -34,8 +36,8 @@ impl Workspace {
     }
 
     fn on(scanner: Scanner) -> Self {
-        let (keys, totals) = (Vec::new(), Totals::default());
-        Self { may_overwrite: None, scanner, keys, totals }
+        let totals = Totals::default();
+        Self { may_overwrite: None, scanner, keys: Vec::new(), totals, codes: Vec::new() }
     }
 
     /// Has encodes ask, or none, before they overwrite what cannot be had back: a residual in one
@@ -52,12 +54,13 @@ impl Workspace {
     /// Begins an encode.
     pub(super) fn begin(&mut self) {
         self.scanner.begin();
+        self.codes.clear();
     }
 
     /// Bytes that are held to be used again.
     pub fn bytes(&self) -> usize {
         let keys = size_of::<u32>() * self.keys.capacity();
-        self.scanner.bytes() + keys + self.totals.bytes()
+        self.scanner.bytes() + keys + self.totals.bytes() + self.codes.capacity()
     }
 }
 

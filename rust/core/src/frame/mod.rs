@@ -8,6 +8,7 @@
 //! Readers are safe for untrusted bytes: everything is checked before memory in proportion to it is
 //! allocated, or the caller's memory is written.
 
+mod blocks;
 mod destination;
 mod header;
 pub mod outside;
@@ -16,6 +17,7 @@ mod read;
 mod split;
 mod write;
 
+pub(crate) use blocks::compress;
 pub use destination::Destination;
 pub use header::{HEADER_LEN, Header, MAGIC, VERSION};
 pub use positions::{POSITIONS_HEAD, outside_positions, read_positions, write_positions};

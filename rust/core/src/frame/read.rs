@@ -1,5 +1,6 @@
 //! Decodes frames to positions, values and tensors.
 
+use super::blocks::expand;
 use super::header::{CHECKSUM, HEADER_LEN, Header, MAGIC, VERSION};
 use super::outside;
 use crate::pack::{self, Blocks, Coding, LONGEST_BLOCK, MAX_NUMEL};
@@ -28,18 +29,19 @@ pub struct Frame<'a> {
 
 /// Memory for decoding, to be used again: no call allocates once it has grown.
 ///
-/// It holds a block of positions, a mebibyte at most, and of positions drawn from a seed an eighth of
-/// a byte for each element of the tensor.
+/// It holds a block of positions, a mebibyte at most, of positions drawn from a seed an eighth of
+/// a byte for each element of the tensor, and of values in coded blocks two or four bytes for each entry.
 #[derive(Debug, Clone, Default)]
 pub struct Scratch {
     block: Vec<u32>,
     drawn: Vec<u32>,
+    codes: Vec<u8>,
 }
 
 impl Scratch {
     /// Bytes that are held to be used again.
     pub fn bytes(&self) -> usize {
-        size_of::<u32>() * (self.block.capacity() + self.drawn.capacity())
+        size_of::<u32>() * (self.block.capacity() + self.drawn.capacity()) + self.codes.capacity()
     }
 }
 
@@ -132,18 +134,18 @@ impl<'a> Frame<'a> {
     }
 
     fn decode_values(&self, out: &mut Vec<f32>) -> Result<()> {
-        self.check_values()?;
+        let Scratch { codes, block, drawn } = &mut Scratch::default();
+        let section = self.checked(codes)?;
         let count = self.header.count as usize;
         if self.is_dense() || !self.coding.needs_positions() {
             allocate::resize(out, count)?;
-            self.decoder().decode(0, None, out);
+            self.decoder(section).decode(0, None, out);
             return Ok(());
         }
-        let mut scratch = Scratch::default();
-        let positions = self.positions(&mut scratch)?;
+        let positions = self.positions(block, drawn)?;
         allocate::resize(out, count)?;
         let mut slots = out.chunks_mut(BLOCK);
-        self.for_each_block(positions, |_, values| {
+        self.for_each_block(section, positions, |_, values| {
             if let Some(slots) = slots.next() {
                 slots.copy_from_slice(values);
             }
@@ -158,14 +160,15 @@ impl<'a> Frame<'a> {
     }
 
     fn decode(&self, out: &mut [f32], scratch: &mut Scratch) -> Result<()> {
-        self.check_all(out.len())?;
+        let Scratch { codes, block, drawn } = scratch;
+        let section = self.check_all(out.len(), codes)?;
         if self.is_dense() {
-            self.decoder().decode(0, None, out);
+            self.decoder(section).decode(0, None, out);
             return Ok(());
         }
-        let positions = self.positions(scratch)?;
+        let positions = self.positions(block, drawn)?;
         out.fill(0.0);
-        self.for_each_block(positions, |positions, values| {
+        self.for_each_block(section, positions, |positions, values| {
             for (&index, &value) in positions.iter().zip(values) {
                 if let Some(out) = out.get_mut(index as usize) {
                     *out = value;
@@ -183,19 +186,19 @@ impl<'a> Frame<'a> {
     }
 
     fn add(&self, out: &mut [f32], scale: f32, scratch: &mut Scratch) -> Result<()> {
-        self.check_all(out.len())?;
-        let mut block = [0.0; LONGEST];
+        let Scratch { codes, block, drawn } = scratch;
+        let section = self.check_all(out.len(), codes)?;
         if self.is_dense() {
-            let mut decoder = self.decoder();
+            let (mut decoder, mut values) = (self.decoder(section), [0.0; LONGEST]);
             for (i, out) in out.chunks_mut(LONGEST).enumerate() {
-                let values = &mut block[..out.len()];
+                let values = &mut values[..out.len()];
                 decoder.decode(i * LONGEST, None, values);
                 self.kernels.add_scaled(out, values, scale);
             }
             return Ok(());
         }
-        let positions = self.positions(scratch)?;
-        self.for_each_block(positions, |positions, values| {
+        let positions = self.positions(block, drawn)?;
+        self.for_each_block(section, positions, |positions, values| {
             for (&index, &value) in positions.iter().zip(values) {
                 if let Some(out) = out.get_mut(index as usize) {
                     *out += value * scale;
@@ -209,20 +212,23 @@ impl<'a> Frame<'a> {
     }
 
     /// All that must hold before the first write, but for the positions.
-    fn check_all(&self, out_len: usize) -> Result<()> {
+    fn check_all<'s>(&'s self, out_len: usize, codes: &'s mut Vec<u8>) -> Result<Section<'s>> {
         if out_len as u64 != self.header.numel {
             let numel = self.header.numel;
             return Err(Error::argument(format!(
                 "out has {out_len} elements, the frame {numel}: give as many"
             )));
         }
-        self.check_values()
+        self.checked(codes)
     }
 
     /// The positions, all of which were read once and found good.
-    fn positions<'s>(&'s self, scratch: &'s mut Scratch) -> Result<Positions<'s>> {
+    fn positions<'s>(
+        &'s self,
+        block: &'s mut Vec<u32>,
+        drawn: &'s mut Vec<u32>,
+    ) -> Result<Positions<'s>> {
         let Header { coding, numel, count, .. } = self.header;
-        let Scratch { block, drawn } = scratch;
         let blocks = Blocks::new(coding, self.indices, (numel, count), self.kernels, drawn)?;
         let mut checked = blocks.clone();
         block.clear();
@@ -231,34 +237,49 @@ impl<'a> Frame<'a> {
         Ok(Positions { blocks: if read { checked } else { blocks }, block, read })
     }
 
-    pub(super) fn check_values(&self) -> Result<()> {
+    /// The parts of the value section, all of which may be there. As [`Frame::section`].
+    pub(super) fn checked<'s>(&'s self, codes: &'s mut Vec<u8>) -> Result<Section<'s>> {
         self.check_inside()?;
-        if self.coding.is_valid(self.section(), self.header.count) {
-            return Ok(());
+        let section = self.section(codes)?;
+        if self.coding.is_valid(section, self.header.count) {
+            return Ok(section);
         }
         Err(Error::corrupt(
             "a value or scale is not finite, or a code is not valid for its quantizer",
         ))
     }
 
-    pub(crate) fn section(&self) -> Section<'a> {
+    /// The parts of the value section. Codes that are in blocks are read into `codes`.
+    pub(crate) fn section<'s>(&'s self, codes: &'s mut Vec<u8>) -> Result<Section<'s>> {
+        let Header { numel, count, .. } = self.header;
+        match self.coding.in_blocks() {
+            Some(float) => {
+                expand(self.kernels, float, self.values, count as usize, codes)?;
+                Ok(Section { scales: &[], codes })
+            }
+            None => Ok(self.coding.section(numel, count, self.values)),
+        }
+    }
+
+    /// The parts of a value section that has no blocks.
+    pub(crate) fn section_of_codes(&self) -> Section<'a> {
         self.coding.section(self.header.numel, self.header.count, self.values)
     }
 
-    /// Decodes the values in any order.
-    pub(crate) fn decoder(&self) -> Decoder<'a> {
-        let Header { numel, count, .. } = self.header;
-        Decoder::new(self.kernels, self.coding, self.coding.section(numel, count, self.values))
+    /// Decodes the values of its section in any order.
+    pub(crate) fn decoder<'s>(&self, section: Section<'s>) -> Decoder<'s> {
+        Decoder::new(self.kernels, self.coding, section)
     }
 
     /// Decodes the values block by block in the cache, with the positions of each.
     fn for_each_block(
         &self,
+        section: Section<'_>,
         positions: Positions<'_>,
         mut visit: impl FnMut(&[u32], &[f32]),
     ) -> Result<()> {
         let Positions { mut blocks, block, mut read } = positions;
-        let mut decoder = self.decoder();
+        let mut decoder = self.decoder(section);
         let mut values = [0.0; BLOCK];
         let mut rank = 0;
         while read || blocks.next_block(block)? {

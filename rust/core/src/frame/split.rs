@@ -7,13 +7,14 @@
 
 use std::ops::Range;
 
+use super::blocks::compress;
 use super::destination::Destination;
 use super::header::Header;
 use super::read::{Frame, section_end};
 use super::write::{frame_len, seal};
 use crate::pack::{self, Coding, IndexCoding, Pattern};
-use crate::quantize::{Grouping, ValueCoding};
-use crate::simd::in_standard_mode;
+use crate::quantize::{Grouping, Section, ValueCoding};
+use crate::simd::{Kernels, in_standard_mode};
 use crate::{Error, Result};
 
 /// How a frame is cut: the memory for it, to be used again.
@@ -22,6 +23,9 @@ pub struct Split {
     /// Positions of all entries, each relative to its part; none of a dense frame.
     positions: Vec<u32>,
     parts: Vec<Part>,
+    /// The value section, if its codes are in blocks, and the parts of it, which are known once written.
+    codes: Vec<u8>,
+    written: Vec<u8>,
 }
 
 impl Split {
@@ -32,7 +36,9 @@ impl Split {
 
     /// Bytes that are held to be used again.
     pub fn bytes(&self) -> usize {
-        size_of::<u32>() * self.positions.capacity() + size_of::<Part>() * self.parts.capacity()
+        let bytes = self.codes.capacity() + self.written.capacity();
+        let parts = size_of::<Part>() * self.parts.capacity();
+        size_of::<u32>() * self.positions.capacity() + parts + bytes
     }
 }
 
@@ -45,6 +51,8 @@ pub struct Part {
     pub start: u64,
     header: Header,
     ranks: Range<usize>,
+    /// Where the frame is written already.
+    written: Option<Range<usize>>,
 }
 
 impl Part {
@@ -60,7 +68,7 @@ impl Part {
 
     /// Bytes of its frame.
     pub fn nbytes(&self) -> usize {
-        frame_len(&self.header)
+        self.written.as_ref().map_or_else(|| frame_len(&self.header), Range::len)
     }
 }
 
@@ -80,11 +88,12 @@ impl Frame<'_> {
     /// What decoding would refuse is refused here. Takes 4 bytes per entry. After an error `split` is
     /// unspecified.
     pub fn split(&self, bounds: &[u64], split: &mut Split) -> Result<()> {
-        let Split { positions, parts } = split;
+        let Split { positions, parts, codes, written } = split;
         parts.clear();
         positions.clear();
+        written.clear();
         check_bounds(bounds, self.header().numel)?;
-        in_standard_mode(|| self.check_values())?;
+        let section = in_standard_mode(|| self.checked(codes))?;
         let is_dense = self.header().coding == Coding::None;
         if !is_dense {
             self.indices_into(positions)?;
@@ -105,8 +114,18 @@ impl Frame<'_> {
                 for position in &mut *local {
                     *position -= start as u32;
                 }
-                let header = self.part_header(end - start, &ranks, (!is_dense).then_some(local));
-                parts.push(Part { range, start, header, ranks });
+                let header =
+                    self.part_header(end - start, &ranks, (!is_dense).then_some(&mut *local));
+                let mut part = Part { range, start, header, ranks, written: None };
+                let coding = self.value_coding();
+                if coding.float().is_some() {
+                    let (mut plain, at) = (Vec::new(), written.len());
+                    self.write_codes(section, &part, local, &mut (&mut plain).into())?;
+                    let mut out = Destination::behind(written, at);
+                    let len = compress(Kernels::current(), (&plain, coding), None, &mut out)?;
+                    part.written = Some(at..at + len);
+                }
+                parts.push(part);
             }
         }
         Ok(())
@@ -172,6 +191,23 @@ impl Frame<'_> {
         part: &Part,
         out: impl Into<Destination<'o>>,
     ) -> Result<()> {
+        let out = &mut out.into();
+        if let Some(written) = part.written.clone().and_then(|range| split.written.get(range)) {
+            out.place(written.len())?.copy_from_slice(written);
+            return Ok(());
+        }
+        let local = split.positions.get(part.ranks.clone()).unwrap_or_default();
+        self.write_codes(self.section_of_codes(), part, local, out)
+    }
+
+    /// Writes a part of this value section and these positions.
+    fn write_codes(
+        &self,
+        section: Section<'_>,
+        part: &Part,
+        local: &[u32],
+        out: &mut Destination<'_>,
+    ) -> Result<()> {
         let Part { start, header, ranks, .. } = part;
         let Header { coding, numel, count, .. } = *header;
         let values: ValueCoding = self.value_coding();
@@ -182,9 +218,7 @@ impl Frame<'_> {
             Grouping::Positions(len) => (start / u64::from(len)) as usize,
         };
         let groups = grouping.number(numel, count) as usize;
-        let section = self.section();
-        seal(*header, &mut out.into(), |index_section, value_section| {
-            let local = split.positions.get(ranks.clone()).unwrap_or_default();
+        seal(*header, out, |index_section, value_section| {
             let local = if coding == Coding::None { &[] } else { local };
             pack::encode_into(coding, local, numel, index_section);
             if count == 0 {

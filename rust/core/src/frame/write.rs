@@ -1,5 +1,6 @@
 //! Writes frames from positions and values.
 
+use super::blocks::compress;
 use super::destination::Destination;
 use super::header::{CHECKSUM, HEADER_LEN, Header, VERSION};
 use super::read::checksum;
@@ -40,12 +41,13 @@ pub fn max_len(
     HEADER_LEN + sections
 }
 
-/// Exact length of a dense frame, in bytes.
+/// Length of a dense frame, in bytes: exact, but for values that may be put into blocks the most.
 pub fn dense_len(quantizer: Quantizer, numel: u64) -> usize {
     HEADER_LEN + quantizer.coding(numel, 0.0).value_len(numel, numel) as usize
 }
 
-/// Writes a frame of these entries. Allocates nothing if `out` has the capacity.
+/// Writes a frame of these entries. Allocates nothing if `out` has the capacity, and values are not put
+/// into blocks.
 ///
 /// `indices` are strictly ascending positions below `numel`, as many as values; `None` means every
 /// position. Values must be finite. Anything else is [`Error::Argument`] or [`Error::NonFinite`]
@@ -72,7 +74,8 @@ pub fn write_with(
     check_arguments(numel, indices, values)?;
     let kernels = Kernels::current();
     in_standard_mode(|| {
-        Entries::new(layout, numel, indices, values).write(kernels, layout.quantizer, hints, out)
+        let entries = Entries::new(layout, numel, indices, values);
+        entries.write(kernels, (layout.quantizer, hints), None, &mut Vec::new(), out).map(|_| ())
     })
 }
 
@@ -103,13 +106,30 @@ impl<'a> Entries<'a> {
         Self { header, indices, values, coding: value_coding }
     }
 
-    /// Bytes of the frame.
-    pub fn frame_len(&self) -> usize {
-        frame_len(&self.header)
+    /// Writes the frame, unless it has more than `max_len` bytes; its length.
+    ///
+    /// Of values that may be put into blocks, `codes` becomes the frame without them; else it is empty.
+    pub fn write(
+        &self,
+        kernels: &'static Kernels,
+        (quantizer, hints): (Quantizer, &Hints),
+        max_len: Option<usize>,
+        codes: &mut Vec<u8>,
+        out: &mut Destination<'_>,
+    ) -> Result<usize> {
+        codes.clear();
+        if self.coding.float().is_some() {
+            self.write_codes(kernels, quantizer, hints, &mut codes.into())?;
+            return compress(kernels, (codes, self.coding), max_len, out);
+        }
+        let len = frame_len(&self.header);
+        if max_len.is_none_or(|limit| len <= limit) {
+            self.write_codes(kernels, quantizer, hints, out)?;
+        }
+        Ok(len)
     }
 
-    /// Writes the frame.
-    pub fn write(
+    fn write_codes(
         &self,
         kernels: &'static Kernels,
         quantizer: Quantizer,

@@ -88,7 +88,7 @@ impl<'a> Packed<'a> {
             )));
         }
         let block = (block as usize).min((numel as usize).max(1));
-        let (kernels, section) = (Kernels::current(), frame.section());
+        let (kernels, section) = (Kernels::current(), frame.section_of_codes());
         Ok(Self {
             frame,
             kernels,
@@ -294,7 +294,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(packed: &'a Packed<'a>) -> Self {
-        let decoder = packed.frame.decoder();
+        let decoder = packed.frame.decoder(packed.section);
         Self { packed, decoder, scales: [[0.0; 2]; LONGEST / LANES + 1], codes: [0; LONGEST] }
     }
 

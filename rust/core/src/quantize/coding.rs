@@ -97,12 +97,14 @@ impl ValueCoding {
             Self::read(id, exponent, section)?.ok_or(unknown)?
         };
         let (have, expected) = (section.len() as u64, coding.value_len(numel, count));
-        if have != expected {
-            return Err(Error::corrupt(format!(
-                "value section has {have} bytes instead of {expected}"
-            )));
+        let in_blocks = coding.in_blocks().is_some();
+        if have == expected && !in_blocks || coding.may_have_blocks(have, expected, count) {
+            return Ok(coding);
         }
-        Ok(coding)
+        let instead = if in_blocks { "what blocks of fewer than " } else { "" };
+        Err(Error::corrupt(format!(
+            "value section has {have} bytes instead of {instead}{expected}"
+        )))
     }
 
     fn prologue(self) -> Prologue {

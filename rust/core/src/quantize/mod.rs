@@ -21,6 +21,7 @@ mod float32;
 mod float8;
 mod groups;
 mod ids;
+mod lossless;
 mod power;
 mod prologue;
 mod registry;
@@ -42,6 +43,7 @@ pub use float8::{Format, Rounding};
 pub use float16::SCALE_EXPONENTS;
 pub(crate) use groups::Grouping;
 pub use ids::QuantizerId;
+pub use lossless::Float;
 pub use sign_scale::Magnitude;
 pub(crate) use spread::LONGEST;
 pub(crate) use summary::Summary;
@@ -62,6 +64,7 @@ registry::quantizers! { $
     Codebook (Codebook) in codebook = 10 "codebook";
     Exponent (Exponent) in exponent = 11 "exponent";
     Affine (Affine) in affine = 12 "affine";
+    Lossless (Lossless) in lossless = 13 "lossless";
 }
 
 /// What a quantizer says about itself, besides its options.

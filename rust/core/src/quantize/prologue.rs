@@ -15,16 +15,26 @@ impl Prologue {
     /// No parameters.
     pub const NONE: Self = Self { bytes: [0; 8], len: 0 };
 
+    /// Four bytes that mean something each.
+    pub fn of(given: [u8; 4]) -> Self {
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&given);
+        Self { bytes, len: 4 }
+    }
+
+    /// Reads the four bytes.
+    pub fn read(section: &[u8]) -> Result<[u8; 4]> {
+        first(section)
+    }
+
     /// One number: how many entries or positions share scales.
     pub fn of_len(len: u32) -> Self {
-        let mut bytes = [0; 8];
-        bytes[..4].copy_from_slice(&len.to_le_bytes());
-        Self { bytes, len: 4 }
+        Self::of(len.to_le_bytes())
     }
 
     /// Reads the number.
     pub fn read_len(section: &[u8]) -> Result<u32> {
-        Ok(u32::from_le_bytes(first(section)?))
+        Ok(u32::from_le_bytes(Self::read(section)?))
     }
 
     /// The bits of a code, three zeros, and the entries of a block.

