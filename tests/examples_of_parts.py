@@ -55,6 +55,8 @@ EXAMPLES: tuple[Part, ...] = (
     quantize.Affine(8, None, fit="sawb"),
     quantize.Affine(3, 100, fit="zero", rounding="stochastic", seed=4),
     quantize.Affine(1, 7, fit="range"),
+    quantize.Lossless("bfloat16"),
+    quantize.Lossless(),
     # Memories
     memory.NoMemory(),
     memory.Residual(),

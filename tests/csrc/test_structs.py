@@ -30,7 +30,11 @@ ENUMS: dict[str, tuple[str, ...]] = {
     "Status": structs.STATUS,
 }
 SPARSIFIERS = [part for part in EXAMPLES if isinstance(part, sparsify.Sparsifier)]
-QUANTIZERS = [part for part in EXAMPLES if isinstance(part, quantize.Quantizer)]
+QUANTIZERS = [
+    part
+    for part in EXAMPLES
+    if isinstance(part, quantize.Quantizer) and not isinstance(part, quantize.Lossless)
+]  # kernels send the floats of that one
 MEMORIES = [part for part in EXAMPLES if isinstance(part, memory.Memory)]
 
 

@@ -12,7 +12,7 @@ from gradwire.torch import backends
 from gradwire.torch.backends import cpu, cuda
 from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.cuda import status
-from tests.presets.examples import made, names, presets
+from tests.presets.examples import made_for_kernels, names, presets
 from tests.support import same_state
 
 if not torch.cuda.is_available():
@@ -33,7 +33,7 @@ def tensor():
 def test_frames_and_states_are_those_of_the_cpu(preset, dtype, tensor):
     x = tensor.to(dtype)
     there = x.cuda()
-    codec = made(preset, x.shape)
+    codec = made_for_kernels(preset, x.shape)
     states = codec.init_state(N), codec.init_state(N)
     out, total = torch.zeros(N, device="cuda"), torch.zeros(N)
     for _ in range(3):
@@ -50,7 +50,7 @@ def test_frames_and_states_are_those_of_the_cpu(preset, dtype, tensor):
 @pytest.mark.parametrize("preset", presets, ids=names)
 def test_kernels_write_the_frames_and_states_of_the_cpu(preset, dtype, tensor):
     x = tensor.to(dtype)
-    there, codec = x.cuda(), made(preset, x.shape)
+    there, codec = x.cuda(), made_for_kernels(preset, x.shape)
     states = [each.init_state(codec, N, "w", 3) for each in (cuda, cpu)]
     for step in range(4):
         frame = gradwire.torch.encode(codec, there, states[0])
@@ -66,7 +66,7 @@ def test_kernels_write_the_frames_and_states_of_the_cpu(preset, dtype, tensor):
 @pytest.mark.skipif(not KERNELS, reason="the CUDA extension is not there")
 def test_kernels_write_a_bucket_of_all_presets_as_the_cpu_does(tensor):
     numels = [1 + 601 * i % 5000 for i in range(len(presets))]
-    codecs = [made(preset, (n,)) for preset, n in zip(presets, numels, strict=True)]
+    codecs = [made_for_kernels(preset, (n,)) for preset, n in zip(presets, numels, strict=True)]
     between = list(itertools.accumulate(numels, initial=0))
     ends = [end for pair in itertools.pairwise(between) for end in pair]
     flat = tensor[: between[-1]]

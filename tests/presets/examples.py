@@ -3,6 +3,7 @@
 import numpy as np
 
 import gradwire
+from gradwire import quantize
 from gradwire.presets import PRESETS, Preset
 
 SHAPE = (48, 64)
@@ -12,6 +13,15 @@ SHAPE = (48, 64)
 def made(preset: Preset, shape: tuple[int, ...] = SHAPE) -> gradwire.Codec:
     """The codec that the example of a preset makes, for a tensor of this shape."""
     return preset.build(**preset.example).for_shape(shape)
+
+
+def made_for_kernels(preset: Preset, shape: tuple[int, ...] = SHAPE) -> gradwire.Codec:
+    """The same for CUDA: kernels send the floats themselves that the core codes without loss."""
+    codec = made(preset, shape)
+    if not isinstance(codec.quantize, quantize.Lossless):
+        return codec
+    plain = {"bfloat16": quantize.BFloat16(), "float32": quantize.Float32()}
+    return codec.replace(quantize=plain[codec.quantize.format])
 
 
 def gradient(numel: int, seed: int = 0) -> np.ndarray:

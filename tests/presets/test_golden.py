@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 from gradwire.presets import PRESETS, Preset
+from gradwire.quantize import BFloat16
 from tests.presets.examples import SHAPE, names, presets, steps
 
-WRITTEN_WITH: dict[str, dict[str, Any]] = {"gaussiank": {"rounds": 3}, "scalecom": {"beta": 0.3}}
+WRITTEN_WITH: dict[str, dict[str, Any]] = {
+    "adam": {"quantize": BFloat16()},
+    "gaussiank": {"rounds": 3},
+    "scalecom": {"beta": 0.3},
+}
 """Options that the frame of a preset was written with, where its defaults have changed since."""
 
 FOLDER = Path(__file__).parents[1] / "golden" / "presets"

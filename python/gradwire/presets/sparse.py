@@ -7,7 +7,7 @@ from gradwire._codec import BY_RANKS, EXACT, KEEP, Codec, Indices
 from gradwire.exchange import AllReduce, Exchange, LeaderIndices
 from gradwire.memory import AdamCorrection, LowPass, Memory, MomentumCorrection, Residual
 from gradwire.presets._registry import preset
-from gradwire.quantize import BFloat16, Quantizer
+from gradwire.quantize import Lossless, Quantizer
 from gradwire.sparsify import (
     SID,
     ChunkTopK,
@@ -31,7 +31,7 @@ __all__ = [
     "topk",
 ]
 
-_HALF = BFloat16()
+_HALF = Lossless("bfloat16")
 _REDUCE = AllReduce()
 
 

@@ -19,7 +19,7 @@ from gradwire.torch.backends import cpu, cuda
 from gradwire.torch.backends.cuda import operators, structs
 from gradwire.torch.backends.host import Staging
 from tests.csrc.emulated.operators import emulate
-from tests.presets.examples import DEGENERATE, gradient, made, names, presets
+from tests.presets.examples import DEGENERATE, gradient, made_for_kernels, names, presets
 from tests.support import same_state
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -40,7 +40,7 @@ def kept_otherwise():
     """Every preset, with its memory in fewer bytes: in one buffer, in bfloat16, in both."""
     ways = {"low_memory": True}, {"dtype": "bfloat16", "seed": 3}
     for preset in presets:
-        codec = made(preset, (N,))
+        codec = made_for_kernels(preset, (N,))
         if isinstance(codec.exchange, LowRank):  # it keeps float32 in two buffers alone
             continue
         for options in (*ways, ways[0] | ways[1]):
@@ -99,6 +99,22 @@ def both(codec, states, x, max_nbytes=None):
     return one
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "float32", "float16"])
+def test_kernels_send_the_floats_themselves_that_the_core_codes_without_loss(kernels, name):
+    codec = gradwire.topk(ratio=0.1, quantize=quantize.Lossless(name))
+    states, x = pair(codec), tensor(1)
+    one, other = (
+        each.encode(codec, x, state, None) for each, state in zip((cuda, cpu), states, strict=True)
+    )
+    assert kernels == [1]
+    assert len(other) < len(one) <= codec.max_encoded_len(N)
+    np.testing.assert_array_equal(gradwire.decode(one), gradwire.decode(other))
+    assert same_state(states[0].state_dict(), states[1].state_dict())
+    # Kernels leave frames of blocks to the host.
+    np.testing.assert_array_equal(cuda.decode(other, None, None), gradwire.decode(other))
+    assert not operators.takes(codec.replace(quantize=quantize.Lossless()))
+
+
 def alike(states):
     one, other = states
     assert same_state(one.state_dict(), other.state_dict())
@@ -113,7 +129,7 @@ class TestEveryPreset:
     @pytest.mark.parametrize("preset", presets, ids=names)
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_frames_and_states_are_those_of_the_cpu(self, preset, dtype, kernels):
-        codec = made(preset, (N,))
+        codec = made_for_kernels(preset, (N,))
         states = pair(codec)
         for step in range(3):
             frame = both(codec, states, tensor(step, dtype=dtype))
@@ -128,7 +144,7 @@ class TestEveryPreset:
 
     @pytest.mark.parametrize("preset", presets, ids=names)
     def test_a_rollback_undoes_one_step(self, preset):
-        codec = made(preset, (N,))
+        codec = made_for_kernels(preset, (N,))
         states = pair(codec)
         both(codec, states, tensor(0))
         before = states[0].state_dict()
@@ -171,7 +187,7 @@ class TestEveryPreset:
 
     @pytest.mark.parametrize("preset", presets, ids=names)
     def test_a_checkpoint_goes_on_on_the_other_side(self, preset):
-        codec = made(preset, (N,))
+        codec = made_for_kernels(preset, (N,))
         states = pair(codec)
         for step in range(2):
             both(codec, states, tensor(step))
@@ -184,7 +200,7 @@ class TestEveryPreset:
 
     @pytest.mark.parametrize("preset", presets, ids=names)
     def test_frames_keep_to_a_limit(self, preset):
-        codec = made(preset, (N,))
+        codec = made_for_kernels(preset, (N,))
         states = pair(codec)
         whole = len(both(codec, states, tensor(0)))
         limit = whole - whole // 3
@@ -201,7 +217,7 @@ class TestEveryPreset:
     @pytest.mark.parametrize("preset", presets, ids=names)
     def test_degenerate_tensors(self, preset):
         for x in map(torch.from_numpy, DEGENERATE.values()):
-            codec = made(preset, (x.numel(),))
+            codec = made_for_kernels(preset, (x.numel(),))
             states = pair(codec, x.numel())
             for _ in range(2):
                 both(codec, states, x)
@@ -292,7 +308,7 @@ def test_both_halves_of_a_bucket_are_its_encode_on_the_cpu(codec, carried):
 
 class TestStates:
     def test_what_a_state_has_is_what_one_on_the_cpu_has(self):
-        codec = gradwire.adam(ratio=0.02)
+        codec = gradwire.adam(ratio=0.02, quantize=quantize.BFloat16())
         states = pair(codec)
         for step in range(2):
             for state in states:
@@ -410,7 +426,7 @@ class TestPlans:
             operators.operators().encode_room(made[0], [])
 
     def test_work_in_memory_that_they_share(self):
-        codecs = [made(preset, (N,)) for preset in presets[::3]]
+        codecs = [made_for_kernels(preset, (N,)) for preset in presets[::3]]
         lengths = [N, 9000, 300]
         states = [[pair(codec, numel) for codec in codecs] for numel in lengths]
         for step in range(3):
@@ -556,10 +572,10 @@ def drawn(seed, count):
 
 class TestGivenPositions:
     @pytest.mark.parametrize(
-        "preset", [p for p in presets if made(p).sparsify.selects], ids=lambda preset: preset.name
+        "preset", [p for p in presets if made_for_kernels(p).sparsify.selects], ids=lambda preset: preset.name
     )
     def test_frames_and_states_are_those_of_the_cpu(self, preset, kernels):
-        codecs = [made(preset, (N,))] * 3
+        codecs = [made_for_kernels(preset, (N,))] * 3
         states = [pair(codec, name=f"w{i}") for i, codec in enumerate(codecs)]
         for step, counts in enumerate([(20, 0), (700, 9), (1, N)]):  # the plan has to grow
             one, other = (drawn(step, count) for count in counts)

@@ -210,7 +210,7 @@ impl Frame<'_> {
     ) -> Result<()> {
         let Part { start, header, ranks, .. } = part;
         let Header { coding, numel, count, .. } = *header;
-        let values: ValueCoding = self.value_coding();
+        let values: ValueCoding = self.value_coding().without_blocks();
         let grouping = values.grouping();
         let group = match grouping {
             Grouping::None | Grouping::Whole => 0,

@@ -101,10 +101,8 @@ impl ValueCoding {
         if have == expected && !in_blocks || coding.may_have_blocks(have, expected, count) {
             return Ok(coding);
         }
-        let instead = if in_blocks { "what blocks of fewer than " } else { "" };
-        Err(Error::corrupt(format!(
-            "value section has {have} bytes instead of {instead}{expected}"
-        )))
+        let than = if in_blocks { " or what coded blocks may have" } else { "" };
+        Err(Error::corrupt(format!("value section has {have} bytes instead of {expected}{than}")))
     }
 
     fn prologue(self) -> Prologue {

@@ -137,6 +137,14 @@ impl ValueCoding {
         self.float().filter(|_| matches!(self, Self::Lossless(Coding { in_blocks: true, .. })))
     }
 
+    /// The same for a section of codes.
+    pub(crate) fn without_blocks(self) -> Self {
+        match self {
+            Self::Lossless(coding) => Self::Lossless(Coding { in_blocks: false, ..coding }),
+            other => other,
+        }
+    }
+
     /// Whether it has coded blocks, and their section may be as long as this: shorter than that of codes,
     /// and long enough for memory to be taken for those.
     pub(super) fn may_have_blocks(self, have: u64, codes: u64, count: u64) -> bool {

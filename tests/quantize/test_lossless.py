@@ -1,0 +1,160 @@
+"""Lossless values: what is written, by a reader of its own, and what becomes of the rest."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gradwire
+from gradwire.errors import GradwireError
+from gradwire.memory import NoMemory
+from gradwire.quantize import BFloat16, Float16, Float32, Lossless
+from gradwire.sparsify import All, TopK
+from tests.quantize import plain_lossless
+
+FORMATS = {
+    "float32": (np.dtype("<f4"), Float32()),
+    "bfloat16": (np.dtype(ml_dtypes.bfloat16), BFloat16()),
+    "float16": (np.dtype("<f2"), Float16(scaled=False)),
+}
+
+
+def dense(quantize) -> gradwire.Codec:
+    return gradwire.Codec(sparsify=All(), quantize=quantize, memory=NoMemory())
+
+
+def draws(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_t(3, count).astype(np.float32)
+
+
+def section(frame: gradwire.Frame) -> bytes:
+    return bytes(frame)[len(frame) - frame.header()["value_nbytes"] :]
+
+
+def encode(codec, x, steps=1):
+    state = codec.init_state(x)
+    return [codec.encode(x, state) for _ in range(steps)], state
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("count", [1, 2, 100, 2047, 2048, 5000, 70_000])
+def test_a_reader_of_the_text_finds_the_rounded_values(name, count) -> None:
+    dtype, plain = FORMATS[name]
+    x = draws(count)
+    frame = dense(Lossless(name)).encode(x)
+    codes, kind = plain_lossless.read(section(frame), count)
+    expected = gradwire.decode(dense(plain).encode(x))
+    found = np.array(codes, f"<u{dtype.itemsize}").view(dtype).astype(np.float32)
+    np.testing.assert_array_equal(found.view("u4"), expected.view("u4"))
+    np.testing.assert_array_equal(gradwire.decode(frame).view("u4"), expected.view("u4"))
+    assert kind == (count >= 100)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_one_symbol_and_zeros_and_the_ends_of_the_range(name) -> None:
+    tiny, huge = np.float32(1e-45), np.finfo(np.float32).max
+    for x in (np.full(3000, 1.5), np.full(9, -0.0), np.tile([tiny, -tiny, huge, -huge, 0], 40)):
+        x = x.astype(np.float32)
+        expected = gradwire.decode(dense(FORMATS[name][1]).encode(x))
+        frame = dense(Lossless(name)).encode(x)
+        np.testing.assert_array_equal(gradwire.decode(frame).view("u4"), expected.view("u4"))
+        plain_lossless.read(section(frame), len(x))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_memory_and_values_are_those_of_the_float_itself(name) -> None:
+    x = draws(50_000)
+    for sparsify in (TopK(ratio=0.01), All()):
+        codec = gradwire.Codec(sparsify=sparsify, quantize=Lossless(name))
+        frames, state = encode(codec, x, 3)
+        plain = codec.replace(quantize=FORMATS[name][1])
+        longer, other = encode(plain, x, 3)
+        for frame, long in zip(frames, longer, strict=True):
+            np.testing.assert_array_equal(gradwire.decode(frame), gradwire.decode(long))
+            assert len(frame) < len(long)
+            assert len(frame) <= codec.max_encoded_len(len(x))
+        np.testing.assert_array_equal(state.residual, other.residual)
+
+
+def test_a_limit_counts_coded_bytes_and_what_it_leaves_out_stays_in_the_residual() -> None:
+    x = draws(200_000)
+    codec = gradwire.topk(ratio=0.01, quantize=Lossless("bfloat16"))
+    (whole,), _ = encode(codec, x)
+    for share in (1.0, 0.99, 0.6, 0.05):
+        state, limit = codec.init_state(x), int(share * len(whole))
+        frame = codec.encode(x, state, max_nbytes=limit)
+        assert 0.8 * limit - 60 < len(frame) <= limit
+        assert frame.count == 2000 if share == 1.0 else frame.count < 2000
+        np.testing.assert_array_equal(gradwire.decode(frame) + state.residual, x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_without_a_format_values_are_of_the_dtype_of_the_tensor(dtype) -> None:
+    x = draws(3000).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    kind = {"bfloat16": "bfloat16"}.get(dtype)
+    codec = dense(Lossless())
+    if kind:
+        torch = pytest.importorskip("torch")
+        from gradwire import torch as adapter
+
+        tensor = torch.from_numpy(x.astype(np.float32)).bfloat16()
+        frame = adapter.encode(codec, tensor)
+    else:
+        frame = codec.encode(x)
+    np.testing.assert_array_equal(gradwire.decode(frame), x.astype(np.float32))
+    number = {"float32": 0, "float64": 0, "bfloat16": 1, "float16": 2}[dtype]
+    assert section(frame)[:4] == bytes([number, 1, 0, 0])
+
+
+def test_parts_of_a_frame_are_frames_of_the_same_values() -> None:
+    x = draws(150_000)
+    for codec in (dense(Lossless("bfloat16")), gradwire.topk(ratio=0.1, quantize=Lossless())):
+        (frame,), _ = encode(codec, x)
+        whole = gradwire.decode(frame)
+        for bounds in ([0, 150_000], [0, 1, 70_000, 70_000, 150_000]):
+            parts = [part for parts in frame.split(bounds) for part in parts]
+            found = np.concatenate([gradwire.decode(part) for part in parts])
+            np.testing.assert_array_equal(found, whole)
+            assert sum(len(part) for part in parts) < len(frame) + 300 * len(parts)
+
+
+def test_hostile_sections_are_refused_and_touch_nothing() -> None:
+    (frame,), _ = encode(gradwire.topk(ratio=0.01, quantize=Lossless("bfloat16")), draws(20_000))
+    data, start = bytes(frame), len(frame) - frame.header()["value_nbytes"]
+    out = np.full(20_000, 7, np.float32)
+    for at in range(start, len(data)):
+        for bit in range(8):
+            forged = bytearray(data)
+            forged[at] ^= 1 << bit
+            forged[12:16] = checksum(forged).to_bytes(4, "little")
+            try:
+                gradwire.decode(bytes(forged), out=out)
+            except GradwireError:
+                assert (out == 7).all()
+            else:
+                out[:] = 7
+
+
+def checksum(frame: bytes) -> int:
+    """CRC-32C of all bytes but the four of the checksum, as docs/frame-format.md has it."""
+    crc = 0xFFFFFFFF
+    for byte in frame[:12] + frame[16:]:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+@pytest.mark.parametrize(("given", "error"), [("float8", ValueError), (16, TypeError)])
+def test_formats_that_there_are_not_are_refused(given, error) -> None:
+    with pytest.raises(error, match="format"):
+        Lossless(given)
+
+
+def test_it_is_a_part_like_any_other() -> None:
+    for part in (Lossless(), Lossless("float16")):
+        codec = gradwire.topk(ratio=0.01, quantize=part)
+        assert gradwire.Codec.from_config(codec.get_config()) == codec
+    assert Lossless("bfloat16").summed_as == "bfloat16"
+    assert Lossless().summed_as == "float32"
+    assert Lossless("float16").largest == 65504.0
+    assert gradwire.adam().quantize == Lossless("bfloat16")
