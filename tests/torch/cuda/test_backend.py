@@ -572,7 +572,9 @@ def drawn(seed, count):
 
 class TestGivenPositions:
     @pytest.mark.parametrize(
-        "preset", [p for p in presets if made_for_kernels(p).sparsify.selects], ids=lambda preset: preset.name
+        "preset",
+        [p for p in presets if made_for_kernels(p).sparsify.selects],
+        ids=lambda preset: preset.name,
     )
     def test_frames_and_states_are_those_of_the_cpu(self, preset, kernels):
         codecs = [made_for_kernels(preset, (N,))] * 3
