@@ -132,8 +132,33 @@ impl Split {
 
 /// Appends a block of at most [`BLOCK`] floats.
 pub fn write<T: Bits>(kernels: &Kernels, format: Format, values: &[T], out: &mut Vec<u8>) {
+    write_chosen(kernels, choose(format, values), values, out);
+}
+
+/// How a block of floats is best written.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    len: usize,
+    split: Split,
+    code: Code,
+}
+
+impl Chosen {
+    /// About the bytes it takes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+/// Appends a block as it was chosen to be.
+pub(super) fn write_chosen<T: Bits>(
+    kernels: &Kernels,
+    chosen: Option<Chosen>,
+    values: &[T],
+    out: &mut Vec<u8>,
+) {
     let start = out.len();
-    if let Some((split, code)) = choose(format, values) {
+    if let Some(Chosen { split, code, .. }) = chosen {
         out.push(split.joined as u8);
         let symbols: Vec<u16> =
             values.iter().map(|value| split.symbol(value.widen()) as u16).collect();
@@ -152,7 +177,7 @@ pub fn write<T: Bits>(kernels: &Kernels, format: Format, values: &[T], out: &mut
 }
 
 /// How many bits of the mantissa are best in a symbol, and the code of those.
-fn choose<T: Bits>(format: Format, values: &[T]) -> Option<(Split, Code)> {
+pub(super) fn choose<T: Bits>(format: Format, values: &[T]) -> Option<Chosen> {
     let most = Split::new(format, JOINED);
     // Two tables: equal floats one after the other do not wait for each other.
     let mut counts = [[0_u32; ALPHABET]; 2];
@@ -162,7 +187,7 @@ fn choose<T: Bits>(format: Format, values: &[T]) -> Option<(Split, Code)> {
         }
     }
     let mut counts: Vec<u32> = (0..most.alphabet).map(|i| counts[0][i] + counts[1][i]).collect();
-    let mut best: Option<(usize, Split, Code)> = None;
+    let mut best: Option<Chosen> = None;
     for joined in (0..=JOINED).rev() {
         let split = Split::new(format, joined);
         if joined < JOINED {
@@ -173,15 +198,15 @@ fn choose<T: Bits>(format: Format, values: &[T]) -> Option<(Split, Code)> {
         }
         let code = Code::new(&counts)?;
         let len = code.len(&counts) + split.len(values.len());
-        if best.as_ref().is_none_or(|(least, ..)| len < *least) {
-            best = Some((len, split, code));
+        if best.as_ref().is_none_or(|best| len < best.len) {
+            best = Some(Chosen { len, split, code });
         }
         // Where there are many floats, the finest symbols are the best, but for hardly anything.
         if values.len() > CHUNK {
             break;
         }
     }
-    best.map(|(_, split, code)| (split, code))
+    best
 }
 
 fn write_rests<T: Bits>(kernels: &Kernels, split: Split, values: &[T], out: &mut Vec<u8>) {

@@ -322,11 +322,22 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// The symbol that all are.
+    pub(super) fn single(&self) -> Option<u16> {
+        let slot = self.slots[0];
+        (slot >> 16 == 0).then_some(slot as u16)
+    }
+
     /// The next symbols: a multiple of 32 but for the last ones.
     pub fn read(&mut self, out: &mut [u16]) -> Result<()> {
         let taken = self.next + out.len();
         if taken > self.len || (taken < self.len && !out.len().is_multiple_of(RUN * STREAMS)) {
             return Err(Error::argument("a block has no such symbols"));
+        }
+        if let Some(symbol) = self.single() {
+            out.fill(symbol);
+            self.next = taken;
+            return Ok(());
         }
         if self.many == STREAMS {
             self.read_by::<STREAMS>(out);
@@ -377,7 +388,7 @@ impl<'a> Reader<'a> {
 
 /// At least 57 bits from some bit on; zeros after the last byte.
 #[inline(always)]
-fn word(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn word(bytes: &[u8], at: usize) -> u64 {
     let from = at / 8;
     let word = match bytes.get(from..from + 8) {
         Some(word) => u64::from_le_bytes(*word.first_chunk().unwrap_or(&[0; 8])),
