@@ -69,29 +69,28 @@ pub(crate) fn lossless_encode<'py>(
     with_staged(|out| {
         out.clear();
         py.detach(|| match size {
-            2 => {
-                encode::<[u8; 2]>(format, values.as_chunks().0, base.map(|b| b.as_chunks().0), out)
-            }
-            _ => {
-                encode::<[u8; 4]>(format, values.as_chunks().0, base.map(|b| b.as_chunks().0), out)
-            }
+            2 => encode::<2>(format, values, base, out),
+            _ => encode::<4>(format, values, base, out),
         });
         Ok(PyBytes::new(py, out))
     })
 }
 
-fn encode<T: Bits>(format: Format, values: &[T], base: Option<&[T]>, out: &mut Vec<u8>) {
+fn encode<const SIZE: usize>(format: Format, values: &[u8], base: Option<&[u8]>, out: &mut Vec<u8>)
+where
+    [u8; SIZE]: Bits,
+{
     let (kernels, threads) = (Kernels::current(), pool::num_threads());
+    let values = values.as_chunks::<SIZE>().0;
     let Some(base) = base else {
         return sequence::write(values, threads, out, |values, out| {
             floats::write(kernels, format, values, out);
         });
     };
-    let number = values.len().div_ceil(floats::BLOCK);
+    let (base, number) = (base.as_chunks().0, values.len().div_ceil(floats::BLOCK));
     sequence::write_each(number, threads, out, |i, out| {
-        let from = i * floats::BLOCK;
-        let to = values.len().min(from + floats::BLOCK);
-        differences::write(kernels, format, &values[from..to], &base[from..to], out);
+        let block = i * floats::BLOCK..values.len().min((i + 1) * floats::BLOCK);
+        differences::write(kernels, format, &values[block.clone()], &base[block], out);
     });
 }
 

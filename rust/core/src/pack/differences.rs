@@ -13,10 +13,8 @@
 //!
 //! A difference is the new number less the old one. A block of floats stands where it is shorter.
 
-use std::array::from_fn;
-
 use super::floats::{self, Bits, Format};
-use super::huffman::{Code, Reader, split, word};
+use super::huffman::{self, Code, Reader, split};
 use crate::simd::Kernels;
 use crate::{Error, Result};
 
@@ -34,36 +32,6 @@ const fn alphabet<T>() -> usize {
     8 * size_of::<T>() + 1
 }
 
-/// The highest bit.
-const fn top<T>() -> u32 {
-    1 << (8 * size_of::<T>() - 1)
-}
-
-/// As a number in the order of floats.
-#[inline(always)]
-fn order<T: Bits>(value: T) -> u32 {
-    let (bits, top) = (value.widen(), top::<T>());
-    let all = top | (top - 1);
-    if bits & top == 0 { bits | top } else { !bits & all }
-}
-
-/// The float of such a number.
-#[inline(always)]
-fn restore<T: Bits>(order: u32) -> T {
-    let top = top::<T>();
-    T::narrow(if order & top == 0 { !order } else { order ^ top })
-}
-
-/// The bit length of a difference, and what else there is to say.
-#[inline(always)]
-fn parts<T: Bits>(value: T, base: T) -> (u32, u64) {
-    let difference = i64::from(order(value)) - i64::from(order(base));
-    let size = difference.unsigned_abs();
-    let length = u64::BITS - size.leading_zeros();
-    let below = size ^ (1 << length >> 1);
-    (length, below | u64::from(difference < 0) << length >> 1)
-}
-
 /// Appends a block of at most [`floats::BLOCK`] floats, as they differ from as many of a base.
 pub fn write<T: Bits>(
     kernels: &Kernels,
@@ -72,16 +40,10 @@ pub fn write<T: Bits>(
     base: &[T],
     out: &mut Vec<u8>,
 ) {
-    let symbols: Vec<u16> =
-        values.iter().zip(base).map(|(value, base)| parts(*value, *base).0 as u16).collect();
-    let mut counts = [[0_u32; 33]; 4];
-    for four in symbols.chunks(4) {
-        for (symbol, counts) in four.iter().zip(&mut counts) {
-            counts[usize::from(*symbol)] += 1;
-        }
-    }
-    let counts: [u32; 33] = from_fn(|i| counts.iter().map(|counts| counts[i]).sum());
-    let plain = floats::choose(format, values);
+    let (mut lengths, mut fields) = (vec![0; values.len()], vec![0; values.len()]);
+    T::gaps(kernels, values, base, &mut lengths, &mut fields);
+    let counts = huffman::counts(&lengths, alphabet::<T>());
+    let plain = floats::choose(kernels, format, values);
     let Some(code) = Code::new(&counts) else {
         return floats::write_chosen(kernels, plain, values, out);
     };
@@ -91,8 +53,11 @@ pub fn write<T: Bits>(
     let plain_about = plain.as_ref().map_or(most, |plain| plain.len().min(most));
     if about < plain_about + DOUBT {
         out.push(DIFFERENCES);
-        code.write(&symbols, out);
-        write_bits(bits, values, base, out);
+        code.write(kernels, &lengths, out);
+        let at = out.len();
+        out.resize(at + bits.div_ceil(8) + 8, 0);
+        kernels.put_fields(&lengths, &fields, &mut out[at..]);
+        out.truncate(at + bits.div_ceil(8));
         if about + DOUBT < plain_about {
             return;
         }
@@ -107,22 +72,6 @@ pub fn write<T: Bits>(
             out.drain(start..middle);
         }
     }
-}
-
-fn write_bits<T: Bits>(bits: usize, values: &[T], base: &[T], out: &mut Vec<u8>) {
-    let start = out.len();
-    out.resize(start + bits.div_ceil(8) + 8, 0);
-    let (mut pending, mut filled, mut at) = (0_u64, 0, start);
-    for (value, base) in values.iter().zip(base) {
-        let (length, more) = parts(*value, *base);
-        pending |= more << filled;
-        filled += length;
-        out[at..at + 8].copy_from_slice(&pending.to_le_bytes());
-        at += filled as usize / 8;
-        pending >>= filled & !7;
-        filled &= 7;
-    }
-    out.truncate(start + bits.div_ceil(8));
 }
 
 /// Reads a block of as many floats as `out` has, and returns what follows it. `out` comes with the base.
@@ -142,24 +91,15 @@ pub fn read<'a, T: Bits>(
     if reader.single() == Some(0) {
         return Ok(bytes);
     }
-    let (mut symbols, mut at, mut beyond) = ([0; CHUNK], 0, 0);
+    let (mut lengths, mut at) = ([0; CHUNK], 0);
     for out in out.chunks_mut(CHUNK) {
-        let symbols = &mut symbols[..out.len()];
-        reader.read(symbols)?;
-        for (out, length) in out.iter_mut().zip(&*symbols) {
-            let more = word(bytes, at) & ((1 << length) - 1);
-            at += usize::from(*length);
-            let half = 1 << length >> 1;
-            // The highest bit for the sign that is there instead.
-            let size = (more | half) as i64;
-            let difference = if more & half == 0 { size } else { -size };
-            let new = i64::from(order(*out)) + difference;
-            beyond |= new >> (8 * size_of::<T>());
-            *out = restore(new as u32);
+        let lengths = &mut lengths[..out.len()];
+        reader.read(kernels, lengths)?;
+        let (next, in_order) = T::close(kernels, lengths, bytes, at, out);
+        if !in_order {
+            return Err(Error::corrupt("a difference leads beyond all floats"));
         }
-    }
-    if beyond != 0 {
-        return Err(Error::corrupt("a difference leads beyond all floats"));
+        at = next;
     }
     let (own, rest) = split(bytes, at.div_ceil(8))?;
     if let Some(last) = own.last()
@@ -176,6 +116,7 @@ mod tests {
     use super::*;
     use crate::pack::floats::BLOCK;
     use crate::simd::available_levels;
+    use crate::simd::gaps::{order, restore};
     use crate::simd::testing::tensor;
 
     type Half = [u8; 2];
@@ -237,7 +178,7 @@ mod tests {
         for value in odd.map(f32::to_le_bytes) {
             for base in odd.map(f32::to_le_bytes) {
                 comes_back(Format::FLOAT32, &[value; 3], &[base; 3]);
-                comes_back(Format::FLOAT32, &[value; 5000], &[base; 5000]);
+                comes_back(Format::FLOAT32, &vec![value; 5000], &vec![base; 5000]);
             }
         }
         let extremes = [u32::MAX, 0, 0x7FFF_FFFF, 0x8000_0000].map(u32::to_le_bytes);
@@ -274,7 +215,7 @@ mod tests {
             let kernels = Kernels::current();
             let again = |bytes: &[u8]| {
                 let mut out = base.clone();
-                read(kernels, Format::FLOAT32, bytes, &mut out).map(|rest| rest.len())
+                read(kernels, Format::FLOAT32, bytes, &mut out).map(<[u8]>::len)
             };
             for end in 0..bytes.len() {
                 assert!(again(&bytes[..end]).is_err(), "{end}");
