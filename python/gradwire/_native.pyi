@@ -17,12 +17,15 @@ __all__ = [
     "ReadOnlyBuffer",
     "State",
     "average_bucket",
+    "crc32c",
     "decode",
     "decode_add",
     "encode_bucket",
     "environment_complaints",
     "get_num_threads",
     "gram_errors",
+    "lossless_decode",
+    "lossless_encode",
     "merge_bucket",
     "pack_positions",
     "packed_error",
@@ -229,6 +232,13 @@ def merge_bucket(
     ends: Sequence[int],
     unused: Sequence[bool],
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], Exception | None]: ...
+def crc32c(data: _BytesLike, before: int | None = None) -> int: ...
+def lossless_decode(
+    format: str, coded: _BytesLike, out: _WritableBytes, difference: bool
+) -> int: ...
+def lossless_encode(
+    format: str, values: _BytesLike, base: _BytesLike | None = None
+) -> bytes: ...
 def packed_error(frame: _BytesLike, values: NDArray[np.float32]) -> float: ...
 def packed_further(frame: _BytesLike, values: NDArray[np.float32], more: int) -> bytes: ...
 def packed_join(frame: _BytesLike, further: _BytesLike, more: int) -> bytes: ...

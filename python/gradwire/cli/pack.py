@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from gradwire import _rules, weights
 from gradwire.cli.terminal import ProgressLine
 from gradwire.errors import CorruptFileError, GradwireError
 from gradwire.quantize import Affine
+from gradwire.weights import saving
 from gradwire.weights.pack import check_more, check_solving, fitting_block
 
 LEAST = 4096  # entries of a tensor that is packed without a rule of its own
@@ -22,6 +24,10 @@ def main(argv: Sequence[str]) -> int:
     """Pack a file; return 0, or 1 if a file is corrupt, cannot be read or cannot be written."""
     parser = make_parser()
     options = parser.parse_args(argv)
+    if options.lossless or options.base is not None:
+        if message := _beside_lossless(parser, options):
+            parser.error(message)
+        return _lossless(options)
     try:
         more = [] if options.more is None else [options.more]
         usual, rules = _usual(options), _parsed(options)
@@ -86,12 +92,59 @@ def make_parser() -> argparse.ArgumentParser:
         help="what gradwire.torch.weights.Calibration saved: codes keep the outputs of layers",
     )
     parser.add_argument(
+        "--lossless",
+        action="store_true",
+        help="write all floats of up to 32 bits as codes from which every bit comes back",
+    )
+    parser.add_argument(
+        "--base",
+        metavar="FILE",
+        help="with --lossless: write how they differ from those of a file, which stays beside OUT",
+    )
+    parser.add_argument(
         "--rules",
         default="",
         metavar="NAME=BITS,...",
         help="bits of tensors by name, with * and ?; NAME=no copies them; the first match counts",
     )
     return parser
+
+
+def _beside_lossless(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
+    if not options.lossless:
+        return "--base goes with --lossless"
+    others = ("bits", "block", "fit", "more", "calibration", "rules")
+    given = [name for name in others if getattr(options, name) != parser.get_default(name)]
+    return f"--lossless goes without --{given[0]}: every bit comes back" if given else ""
+
+
+def _lossless(options: argparse.Namespace) -> int:
+    try:
+        with weights.open(options.source) as file:
+            before = os.path.getsize(options.source)
+            if changed := [
+                name for name in file if file.kind(name) is None or file.coding_of(name)
+            ]:
+                raise ValueError(f"{changed[0]!r} is packed already; unpack the file first")
+            sections = saving.sections_of(file)
+            saving.write(
+                options.target,
+                sections,
+                file.metadata,
+                lossless=True,
+                base=options.base,
+                original=file.header,
+            )
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}")
+    except (ValueError, GradwireError) as error:
+        return _fail(f"{options.source}: {error}")
+    after = os.path.getsize(options.target)
+    share = f"{after / before:.1%}".replace("%", " %")
+    print(
+        f"{len(sections)} tensors, {before / 1e6:.2f} MB -> {after / 1e6:.2f} MB ({share}), exact"
+    )
+    return 0
 
 
 def _usual(options: argparse.Namespace) -> Affine:
@@ -140,13 +193,14 @@ def described(path: str, rates: Sequence[float] = ()) -> list[dict[str, Any]]:
     With rates of bit errors, also how far they move weights, relative to the packed values.
     """
     with weights.open(path) as file:
-        rows = [_row(name, file[name], rates) for name in file]
+        rows = [_row(name, file, rates) for name in file]
     if rates and not any("bits" in row for row in rows):
         raise ValueError("it holds no packed tensor, and only codes have bits to flip")
     return rows
 
 
-def _row(name: str, tensor: weights.file.Tensor, rates: Sequence[float]) -> dict[str, Any]:
+def _row(name: str, file: weights.File, rates: Sequence[float]) -> dict[str, Any]:
+    tensor = file[name]
     row: dict[str, Any] = {"name": name, "shape": list(tensor.shape), "dtype": str(tensor.dtype)}
     if isinstance(tensor, weights.Packed):
         try:
@@ -157,6 +211,8 @@ def _row(name: str, tensor: weights.file.Tensor, rates: Sequence[float]) -> dict
         if rates:
             values = tensor.unpack()
             row["flip"] = {str(at): weights.flip(tensor, at).error(values) for at in rates}
+    if (how := file.coding_of(name)) is not None:
+        return row | {"coding": how, "nbytes": len(file.data(name))}
     return row | {"nbytes": tensor.nbytes}
 
 
@@ -172,7 +228,7 @@ def listed(path: str, rows: Sequence[dict[str, Any]]) -> str:
                 row["name"],
                 " x ".join(map(str, row["shape"])) or "-",
                 row["dtype"],
-                str(row.get("bits", "")),
+                str(row.get("bits", row.get("coding", ""))),
                 str(row.get("block", "")),
                 f"{row['nbytes']:,}",
                 *("" if error is None else f"{error:.2%}" for error in errors),
@@ -184,7 +240,8 @@ def listed(path: str, rows: Sequence[dict[str, Any]]) -> str:
     ]
     total = sum(row["nbytes"] for row in rows)
     packed = sum("bits" in row for row in rows)
-    head = f"{path}: {len(rows)} tensors, {packed} packed, {total:,} bytes"
+    coded = f", {n} coded" if (n := sum("coding" in row for row in rows)) else ""
+    head = f"{path}: {len(rows)} tensors, {packed} packed{coded}, {total:,} bytes"
     return "\n".join([head, *(f"  {line.rstrip()}" for line in lines)])
 
 

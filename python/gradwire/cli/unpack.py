@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gradwire import weights
 from gradwire.errors import GradwireError
-from gradwire.weights.file import Tensor, dtype_named
+from gradwire.weights import saving
+from gradwire.weights.file import Tensor
+from gradwire.weights.header import dtype_named
 
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
@@ -16,6 +18,13 @@ def main(argv: Sequence[str]) -> int:
     options = make_parser().parse_args(argv)
     try:
         with weights.open(options.source) as file:
+            if file.original() is not None:
+                if options.dtype is not None or options.bits is not None:
+                    raise ValueError(
+                        "it gives another file back as that was: no --dtype, no --bits"
+                    )
+                saving.restore(file, options.target)
+                return 0
             floats = Floats(file, options.dtype, options.bits)
             weights.save(options.target, floats, file.metadata)
     except OSError as error:
@@ -31,7 +40,8 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire unpack",
-        description="Write the packed weights of a file as floats. Other tensors are copied.",
+        description="Write the packed weights of a file as floats. Other tensors are copied. "
+        "Of what gradwire pack --lossless wrote, write the file that it was.",
     )
     parser.add_argument("source", metavar="IN", help="a file that gradwire pack wrote")
     parser.add_argument("target", metavar="OUT", help="the safetensors file to write")

@@ -7,11 +7,12 @@ with the `Gram` matrix of a layer's inputs, codes are chosen so that its outputs
 """
 
 from gradwire.weights.budget import Budget
-from gradwire.weights.file import File, open, save
+from gradwire.weights.file import File, open
 from gradwire.weights.flip import flip
 from gradwire.weights.gram import Gram, load_grams, save_grams
 from gradwire.weights.pack import pack
 from gradwire.weights.packed import Packed
+from gradwire.weights.saving import save
 from gradwire.weights.solve import COMQ, GPTQ, MagR, Preparation, Solver
 
 __all__ = [

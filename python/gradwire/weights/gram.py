@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from gradwire import _native
 from gradwire.errors import CorruptFileError
-from gradwire.weights.file import File, parse_json, save
+from gradwire.weights.file import File
+from gradwire.weights.header import parse_json
 from gradwire.weights.packed import Packed
+from gradwire.weights.saving import save
 
 Rows = NDArray[np.float32]
 

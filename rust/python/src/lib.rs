@@ -14,6 +14,7 @@
 //! | `outside` | sections coded by parts of other packages |
 //! | `packed` | packed weights, decoded or multiplied |
 //! | `solve` | codes of packed weights by what a layer's inputs say, and what they lose |
+//! | `lossless` | floats as codes, and back bit for bit |
 //! | `number` | numbers, with errors that name the argument |
 //!
 //! Every call that processes a whole tensor lets other Python threads run.
@@ -28,6 +29,7 @@ mod config;
 mod errors;
 mod frame;
 mod interrupt;
+mod lossless;
 mod number;
 mod outside;
 mod packed;
@@ -53,6 +55,8 @@ mod _native {
     use crate::codec::Codec;
     #[pymodule_export]
     use crate::frame::{Frame, decode, decode_add, pack_positions, unpack_positions};
+    #[pymodule_export]
+    use crate::lossless::{crc32c, lossless_decode, lossless_encode};
     #[pymodule_export]
     use crate::packed::{
         packed_error, packed_further, packed_join, packed_linear, packed_rows, packed_take,

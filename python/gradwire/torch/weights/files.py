@@ -62,7 +62,7 @@ def _saved(slot: Slot) -> Any:
         return dataclasses.replace(packed, dtype=packed_name(slot.dtype))
     host = value.detach().cpu().contiguous()
     if host.dtype is torch.bfloat16:
-        return host.view(torch.uint16).numpy().view(weights.file.dtype_named("BF16"))
+        return host.view(torch.uint16).numpy().view(weights.header.dtype_named("BF16"))
     return host.numpy()
 
 

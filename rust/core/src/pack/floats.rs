@@ -14,8 +14,9 @@
 
 use std::array::from_fn;
 
-use super::huffman::{self, ALPHABET, Code, MOST, Reader};
+use super::huffman::{self, Code, MOST, Reader};
 use crate::simd::Kernels;
+use crate::simd::parts::Cut;
 use crate::{Error, Result};
 
 pub use super::huffman::BLOCK;
@@ -29,38 +30,90 @@ const STORED: u8 = 255;
 /// Floats that are worked on together, which stay in the cache.
 const CHUNK: usize = 4096;
 
-/// The bytes of a float, the lowest first.
+/// Floats of 16 or 32 bits, as bytes, the lowest first; and the kernels for them.
 pub trait Bits: Copy + Send + Sync {
-    /// As a number.
-    fn widen(self) -> u32;
-
-    /// Of a number that has no others.
-    fn narrow(bits: u32) -> Self;
+    /// The parts that are coded.
+    fn symbols(kernels: &Kernels, values: &[Self], cut: Cut, out: &mut [u16]);
+    /// Eight bits of the rests.
+    fn rests(kernels: &Kernels, values: &[Self], cut: Cut, from: u32, out: &mut [u8]);
+    /// Floats of both.
+    fn join(kernels: &Kernels, symbols: &[u16], planes: &[&[u8]], cut: Cut, out: &mut [Self]);
+    /// How far floats are from others.
+    fn gaps(
+        kernels: &Kernels,
+        values: &[Self],
+        base: &[Self],
+        lengths: &mut [u16],
+        fields: &mut [u32],
+    );
+    /// Others moved by that.
+    fn close(
+        kernels: &Kernels,
+        lengths: &[u16],
+        bytes: &[u8],
+        at: usize,
+        out: &mut [Self],
+    ) -> (usize, bool);
+    /// As they are in memory.
+    fn bytes(values: &[Self]) -> &[u8];
+    /// The same to be written.
+    fn bytes_mut(values: &mut [Self]) -> &mut [u8];
 }
 
-impl Bits for [u8; 2] {
-    #[inline(always)]
-    fn widen(self) -> u32 {
-        u32::from(u16::from_le_bytes(self))
-    }
+macro_rules! bits {
+    ($float:ty, $symbols:ident, $rests:ident, $join:ident, $gaps:ident, $close:ident) => {
+        impl Bits for $float {
+            fn symbols(kernels: &Kernels, values: &[Self], cut: Cut, out: &mut [u16]) {
+                kernels.$symbols(values, cut, out);
+            }
 
-    #[inline(always)]
-    fn narrow(bits: u32) -> Self {
-        (bits as u16).to_le_bytes()
-    }
+            fn rests(kernels: &Kernels, values: &[Self], cut: Cut, from: u32, out: &mut [u8]) {
+                kernels.$rests(values, cut, from, out);
+            }
+
+            fn join(
+                kernels: &Kernels,
+                symbols: &[u16],
+                planes: &[&[u8]],
+                cut: Cut,
+                out: &mut [Self],
+            ) {
+                kernels.$join(symbols, planes, cut, out);
+            }
+
+            fn gaps(
+                kernels: &Kernels,
+                values: &[Self],
+                base: &[Self],
+                lengths: &mut [u16],
+                fields: &mut [u32],
+            ) {
+                kernels.$gaps(values, base, lengths, fields);
+            }
+
+            fn close(
+                kernels: &Kernels,
+                lengths: &[u16],
+                bytes: &[u8],
+                at: usize,
+                out: &mut [Self],
+            ) -> (usize, bool) {
+                kernels.$close(lengths, bytes, at, out)
+            }
+
+            fn bytes(values: &[Self]) -> &[u8] {
+                values.as_flattened()
+            }
+
+            fn bytes_mut(values: &mut [Self]) -> &mut [u8] {
+                values.as_flattened_mut()
+            }
+        }
+    };
 }
 
-impl Bits for [u8; 4] {
-    #[inline(always)]
-    fn widen(self) -> u32 {
-        u32::from_le_bytes(self)
-    }
-
-    #[inline(always)]
-    fn narrow(bits: u32) -> Self {
-        bits.to_le_bytes()
-    }
-}
+bits!([u8; 2], half_symbols, half_rests, half_join, half_gaps, half_close);
+bits!([u8; 4], single_symbols, single_rests, single_join, single_gaps, single_close);
 
 /// How many bits of a float are its exponent, and its mantissa below; its sign is above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,10 +138,7 @@ impl Format {
 struct Split {
     joined: u32,
     alphabet: usize,
-    /// Bits below a symbol.
-    below: u32,
-    /// Where the sign is.
-    sign: u32,
+    cut: Cut,
     /// Bytes of the rest, and bits above them.
     bytes: usize,
     bits: u32,
@@ -100,28 +150,10 @@ impl Split {
         Self {
             joined,
             alphabet: 1 << (format.exponent + joined),
-            below,
-            sign: format.mantissa + format.exponent,
+            cut: Cut { below, sign: format.mantissa + format.exponent },
             bytes: (below + 1) as usize / 8,
             bits: (below + 1) % 8,
         }
-    }
-
-    #[inline(always)]
-    fn symbol(self, bits: u32) -> usize {
-        (bits >> self.below) as usize & (self.alphabet - 1)
-    }
-
-    /// What a symbol does not say.
-    #[inline(always)]
-    fn rest(self, bits: u32) -> u32 {
-        (bits & ((1 << self.below) - 1)) | bits >> self.sign << self.below
-    }
-
-    #[inline(always)]
-    fn join(self, symbol: u16, rest: u32) -> u32 {
-        let low = rest & ((1 << self.below) - 1);
-        u32::from(symbol) << self.below | low | rest >> self.below << self.sign
     }
 
     /// Bytes of the rests of so many floats.
@@ -132,12 +164,36 @@ impl Split {
 
 /// Appends a block of at most [`BLOCK`] floats.
 pub fn write<T: Bits>(kernels: &Kernels, format: Format, values: &[T], out: &mut Vec<u8>) {
+    write_chosen(kernels, choose(kernels, format, values), values, out);
+}
+
+/// How a block of floats is best written.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    len: usize,
+    split: Split,
+    code: Code,
+    symbols: Vec<u16>,
+}
+
+impl Chosen {
+    /// About the bytes it takes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+/// Appends a block as it was chosen to be.
+pub(super) fn write_chosen<T: Bits>(
+    kernels: &Kernels,
+    chosen: Option<Chosen>,
+    values: &[T],
+    out: &mut Vec<u8>,
+) {
     let start = out.len();
-    if let Some((split, code)) = choose(format, values) {
+    if let Some(Chosen { split, code, symbols, .. }) = chosen {
         out.push(split.joined as u8);
-        let symbols: Vec<u16> =
-            values.iter().map(|value| split.symbol(value.widen()) as u16).collect();
-        code.write(&symbols, out);
+        code.write(kernels, &symbols, out);
         write_rests(kernels, split, values, out);
         if out.len() <= start + size_of_val(values) {
             return;
@@ -145,23 +201,15 @@ pub fn write<T: Bits>(kernels: &Kernels, format: Format, values: &[T], out: &mut
         out.truncate(start);
     }
     out.push(STORED);
-    let bytes = values
-        .iter()
-        .flat_map(|value| value.widen().to_le_bytes().into_iter().take(size_of::<T>()));
-    out.extend(bytes);
+    out.extend_from_slice(T::bytes(values));
 }
 
 /// How many bits of the mantissa are best in a symbol, and the code of those.
-fn choose<T: Bits>(format: Format, values: &[T]) -> Option<(Split, Code)> {
-    let most = Split::new(format, JOINED);
-    // Two tables: equal floats one after the other do not wait for each other.
-    let mut counts = [[0_u32; ALPHABET]; 2];
-    for pair in values.chunks(2) {
-        for (value, counts) in pair.iter().zip(&mut counts) {
-            counts[most.symbol(value.widen()) % ALPHABET] += 1;
-        }
-    }
-    let mut counts: Vec<u32> = (0..most.alphabet).map(|i| counts[0][i] + counts[1][i]).collect();
+pub(super) fn choose<T: Bits>(kernels: &Kernels, format: Format, values: &[T]) -> Option<Chosen> {
+    let finest = Split::new(format, JOINED);
+    let mut symbols = vec![0; values.len()];
+    T::symbols(kernels, values, finest.cut, &mut symbols);
+    let mut counts = huffman::counts(&symbols, finest.alphabet);
     let mut best: Option<(usize, Split, Code)> = None;
     for joined in (0..=JOINED).rev() {
         let split = Split::new(format, joined);
@@ -181,12 +229,19 @@ fn choose<T: Bits>(format: Format, values: &[T]) -> Option<(Split, Code)> {
             break;
         }
     }
-    best.map(|(_, split, code)| (split, code))
+    best.map(|(len, split, code)| {
+        if split.joined < JOINED {
+            T::symbols(kernels, values, split.cut, &mut symbols);
+        }
+        Chosen { len, split, code, symbols }
+    })
 }
 
 fn write_rests<T: Bits>(kernels: &Kernels, split: Split, values: &[T], out: &mut Vec<u8>) {
     for byte in 0..split.bytes {
-        out.extend(values.iter().map(|value| (split.rest(value.widen()) >> (8 * byte)) as u8));
+        let at = out.len();
+        out.resize(at + values.len(), 0);
+        T::rests(kernels, values, split.cut, 8 * byte as u32, &mut out[at..]);
     }
     if split.bits == 0 {
         return;
@@ -194,9 +249,7 @@ fn write_rests<T: Bits>(kernels: &Kernels, split: Split, values: &[T], out: &mut
     let mut fields = [0; CHUNK];
     for values in values.chunks(CHUNK) {
         let fields = &mut fields[..values.len()];
-        for (field, value) in fields.iter_mut().zip(values) {
-            *field = (split.rest(value.widen()) >> (8 * split.bytes)) as u8;
-        }
+        T::rests(kernels, values, split.cut, 8 * split.bytes as u32, fields);
         let at = out.len();
         out.resize(at + (values.len() * split.bits as usize).div_ceil(8), 0);
         kernels.pack(fields, split.bits, &mut out[at..]);
@@ -216,9 +269,7 @@ pub fn read<'a, T: Bits>(
     let joined = u32::from(head[0]);
     if head[0] == STORED {
         let (values, rest) = huffman::split(bytes, size_of_val(out))?;
-        for (out, bytes) in out.iter_mut().zip(values.chunks_exact(size_of::<T>())) {
-            *out = T::narrow(bytes.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte)));
-        }
+        T::bytes_mut(out).copy_from_slice(values);
         return Ok(rest);
     }
     if joined > JOINED {
@@ -234,53 +285,26 @@ pub fn read<'a, T: Bits>(
             return Err(Error::corrupt("bits follow the last one of a block of floats"));
         }
     }
-    let rests = Rests { kernels, split, planes, fields };
-    match split.bytes {
-        0 => rests.join::<T, 0>(&mut symbols, out)?,
-        1 => rests.join::<T, 1>(&mut symbols, out)?,
-        2 => rests.join::<T, 2>(&mut symbols, out)?,
-        _ => rests.join::<T, 3>(&mut symbols, out)?,
+    let total = out.len();
+    let (mut chunk, mut unpacked) = ([0; CHUNK], [0; CHUNK]);
+    for (i, out) in out.chunks_mut(CHUNK).enumerate() {
+        let (at, len) = (i * CHUNK, out.len());
+        let (chunk, unpacked) = (&mut chunk[..len], &mut unpacked[..len]);
+        symbols.read(kernels, chunk)?;
+        let mut parts: [&[u8]; 3] =
+            from_fn(
+                |byte| if byte < split.bytes { &planes[byte * total + at..][..len] } else { &[] },
+            );
+        if split.bits > 0 {
+            let bits = split.bits as usize;
+            let packed = &fields[at / 8 * bits..][..(len * bits).div_ceil(8)];
+            kernels.unpack(packed, split.bits, unpacked);
+            parts[split.bytes] = unpacked;
+        }
+        let planes = split.bytes + usize::from(split.bits > 0);
+        T::join(kernels, chunk, &parts[..planes], split.cut, out);
     }
     Ok(after)
-}
-
-/// What symbols do not say.
-struct Rests<'a> {
-    kernels: &'a Kernels,
-    split: Split,
-    planes: &'a [u8],
-    fields: &'a [u8],
-}
-
-impl Rests<'_> {
-    fn join<T: Bits, const BYTES: usize>(
-        &self,
-        reader: &mut Reader<'_>,
-        out: &mut [T],
-    ) -> Result<()> {
-        let Self { kernels, split, .. } = *self;
-        let total = out.len();
-        let (mut symbols, mut fields) = ([0; CHUNK], [0; CHUNK]);
-        for (i, out) in out.chunks_mut(CHUNK).enumerate() {
-            let (at, len) = (i * CHUNK, out.len());
-            let (symbols, fields) = (&mut symbols[..len], &mut fields[..len]);
-            reader.read(symbols)?;
-            if split.bits > 0 {
-                let bits = split.bits as usize;
-                let packed = &self.fields[at / 8 * bits..][..(len * bits).div_ceil(8)];
-                kernels.unpack(packed, split.bits, fields);
-            }
-            let planes: [&[u8]; BYTES] = from_fn(|byte| &self.planes[byte * total + at..][..len]);
-            for (j, out) in out.iter_mut().enumerate() {
-                let mut rest = u32::from(fields[j]) << (8 * BYTES);
-                for (byte, plane) in planes.iter().enumerate() {
-                    rest |= u32::from(plane[j]) << (8 * byte);
-                }
-                *out = T::narrow(split.join(symbols[j], rest));
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

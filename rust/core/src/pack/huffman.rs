@@ -19,15 +19,10 @@
 //! Codes of a length count up with the symbols, and begin after those of the length before, doubled. A code is
 //! written from its highest bit on.
 
-use std::array::from_fn;
-
+use crate::simd::Kernels;
+pub use crate::simd::codes::ALPHABET;
+use crate::simd::codes::{Codes, End, LONGEST, RUN, SLOTS, STREAMS, Slots, word};
 use crate::{Error, Result};
-
-/// Bits of the longest code.
-const LONGEST: u32 = 12;
-
-/// Symbols are below this.
-pub const ALPHABET: usize = 2048;
 
 /// Different symbols that a block may have.
 pub const MOST: usize = 256;
@@ -35,20 +30,8 @@ pub const MOST: usize = 256;
 /// Symbols of a block at most.
 pub const BLOCK: usize = 1 << 16;
 
-/// Streams of a block that is not short.
-const STREAMS: usize = 8;
-
 /// Symbols from which a block has so many streams.
 const SHORT: usize = 2048;
-
-/// Codes that are read by one load, and written by one store: with a part of a byte they fit 64 bits.
-const RUN: usize = 4;
-
-/// Streams that are written side by side.
-const BESIDE: usize = 4;
-
-/// The size of the table that codes are looked up in.
-const SLOTS: usize = 1 << LONGEST;
 
 /// The shortest runs of zeros that are written in one, two and three nibbles more.
 const RUNS: [usize; 3] = [3, 3 + 16, 3 + 16 + 256];
@@ -61,13 +44,37 @@ fn streams(len: usize) -> usize {
     if len < SHORT { 1 } else { STREAMS }
 }
 
+/// How often each symbol occurs; all are below `alphabet`.
+pub(super) fn counts(symbols: &[u16], alphabet: usize) -> Vec<u32> {
+    // Tables in turn: equal symbols one after the other do not wait for each other.
+    let mut counts = vec![0_u32; 4 * alphabet];
+    let (a, rest) = counts.split_at_mut(alphabet);
+    let (b, rest) = rest.split_at_mut(alphabet);
+    let (c, d) = rest.split_at_mut(alphabet);
+    let (fours, rest) = symbols.as_chunks::<4>();
+    for four in fours {
+        let four = four.map(usize::from);
+        a[four[0]] += 1;
+        b[four[1]] += 1;
+        c[four[2]] += 1;
+        d[four[3]] += 1;
+    }
+    for symbol in rest {
+        a[usize::from(*symbol)] += 1;
+    }
+    for i in 0..alphabet {
+        a[i] += b[i] + c[i] + d[i];
+    }
+    counts.truncate(alphabet);
+    counts
+}
+
 /// The codes of the symbols of a block.
 #[derive(Debug)]
 pub struct Code {
     /// The length of the code of each symbol that occurs, in ascending order; 0 of a single one.
     lengths: Vec<(u16, u8)>,
-    /// By symbol: its code, the first bit in the lowest, and the length above it.
-    codes: Box<[u32; ALPHABET]>,
+    codes: Box<Codes>,
 }
 
 impl Code {
@@ -85,7 +92,7 @@ impl Code {
         lengths.sort_unstable();
         let mut codes = Box::new([0; ALPHABET]);
         each_code(&lengths, |symbol, code, length| {
-            codes[usize::from(symbol) % ALPHABET] = code | u32::from(length) << 16;
+            codes[usize::from(symbol) % ALPHABET] = code << 16 | u32::from(length);
         });
         Some(Self { lengths, codes })
     }
@@ -100,7 +107,7 @@ impl Code {
     }
 
     /// Appends a block of at most [`BLOCK`] symbols, for whose counts the code was made.
-    pub fn write(&self, symbols: &[u16], out: &mut Vec<u8>) {
+    pub fn write(&self, kernels: &Kernels, symbols: &[u16], out: &mut Vec<u8>) {
         if let [(symbol, 0)] = *self.lengths {
             out.push(0);
             out.extend(symbol.to_le_bytes());
@@ -108,15 +115,33 @@ impl Code {
         }
         out.push(1);
         self.write_table(out);
+        let many = streams(symbols.len());
         let sizes = out.len();
-        out.resize(sizes + 2 * streams(symbols.len()), 0);
-        if streams(symbols.len()) == 1 {
-            self.write_streams::<1>(symbols, (0, 1), sizes, out);
-        } else {
-            for first in (0..STREAMS).step_by(BESIDE) {
-                self.write_streams::<BESIDE>(symbols, (first, STREAMS), sizes, out);
+        let room = (symbols.len().div_ceil(many) * LONGEST as usize).div_ceil(8) + 8;
+        let start = sizes + 2 * many;
+        out.resize(start + many * room, 0);
+        let (mut ends, buffers) = ([End::default(); STREAMS], &mut out[start..]);
+        // Whole runs of a single stream are none.
+        let whole =
+            if many == STREAMS { symbols.len() - symbols.len() % (RUN * STREAMS) } else { 0 };
+        kernels.write_codes(&self.codes, &symbols[..whole], room, &mut ends, buffers);
+        for row in symbols[whole..].chunks(many) {
+            for ((symbol, end), out) in row.iter().zip(&mut ends).zip(buffers.chunks_mut(room)) {
+                end.add(self.codes[usize::from(*symbol) % ALPHABET], out);
             }
         }
+        // The streams move up to each other.
+        let mut to = start;
+        for (i, end) in ends[..many].iter().enumerate() {
+            let (from, len) = (start + i * room, end.at + usize::from(end.filled > 0));
+            if end.filled > 0 {
+                out[from + end.at] = end.pending as u8;
+            }
+            out.copy_within(from..from + len, to);
+            to += len;
+            out[sizes + 2 * i..][..2].copy_from_slice(&(len as u16).to_le_bytes());
+        }
+        out.truncate(to);
     }
 
     fn write_table(&self, out: &mut Vec<u8>) {
@@ -140,51 +165,6 @@ impl Code {
             next = usize::from(symbol) + 1;
         }
         out.extend(nibbles.chunks(2).map(|pair| pair[0] | pair.get(1).unwrap_or(&0) << 4));
-    }
-
-    /// Appends `N` streams of `many` from `first` on, and puts their lengths where `sizes` are.
-    fn write_streams<const N: usize>(
-        &self,
-        symbols: &[u16],
-        (first, many): (usize, usize),
-        sizes: usize,
-        out: &mut Vec<u8>,
-    ) {
-        let room = (symbols.len().div_ceil(many) * LONGEST as usize).div_ceil(8) + 8;
-        let mut buffers: [Vec<u8>; N] = from_fn(|_| vec![0; room]);
-        let (mut pending, mut filled, mut at) = ([0_u64; N], [0_u32; N], [0; N]);
-        let add = |row: &[u16], pending: &mut [u64; N], filled: &mut [u32; N]| {
-            for ((symbol, pending), filled) in row[first..].iter().zip(pending).zip(filled) {
-                let code = self.codes[usize::from(*symbol) % ALPHABET];
-                *pending |= u64::from(code & 0xFFFF) << *filled;
-                *filled += code >> 16;
-            }
-        };
-        let mut flush = |pending: &mut [u64; N], filled: &mut [u32; N]| {
-            for i in 0..N {
-                buffers[i][at[i]..at[i] + 8].copy_from_slice(&pending[i].to_le_bytes());
-                at[i] += filled[i] as usize / 8;
-                pending[i] >>= filled[i] & !7;
-                filled[i] &= 7;
-            }
-        };
-        let mut runs = symbols.chunks_exact(RUN * many);
-        for run in &mut runs {
-            for row in run.chunks_exact(many) {
-                add(row, &mut pending, &mut filled);
-            }
-            flush(&mut pending, &mut filled);
-        }
-        for row in runs.remainder().chunks(many).filter(|row| row.len() > first) {
-            add(row, &mut pending, &mut filled);
-        }
-        flush(&mut pending, &mut filled);
-        for (i, buffer) in buffers.iter().enumerate() {
-            let len = at[i] + usize::from(filled[i] > 0);
-            out.extend_from_slice(&buffer[..len]);
-            let size = sizes + 2 * (first + i);
-            out[size..size + 2].copy_from_slice(&(len as u16).to_le_bytes());
-        }
     }
 }
 
@@ -270,8 +250,7 @@ fn each_code(lengths: &[(u16, u8)], mut visit: impl FnMut(u16, u32, u8)) {
 /// A block that is being read.
 #[derive(Debug)]
 pub struct Reader<'a> {
-    /// For the next bits of a stream: a symbol, and the length of its code above it.
-    slots: Box<[u32; SLOTS]>,
+    slots: Box<Slots>,
     bytes: &'a [u8],
     /// The next bit of each stream, and where it ends, in bits of `bytes`.
     at: [usize; STREAMS],
@@ -302,7 +281,7 @@ impl<'a> Reader<'a> {
                 if usize::from(symbol) >= alphabet {
                     return Err(Error::corrupt("a symbol is not in its alphabet"));
                 }
-                own.slots.fill(u32::from(symbol));
+                own.slots.fill(u32::from(symbol) << 16);
                 Ok((own, rest))
             }
             1 => {
@@ -322,16 +301,32 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// The symbol that all are.
+    pub(super) fn single(&self) -> Option<u16> {
+        let slot = self.slots[0];
+        (slot.trailing_zeros() >= 8).then_some((slot >> 16) as u16)
+    }
+
     /// The next symbols: a multiple of 32 but for the last ones.
-    pub fn read(&mut self, out: &mut [u16]) -> Result<()> {
+    pub fn read(&mut self, kernels: &Kernels, out: &mut [u16]) -> Result<()> {
         let taken = self.next + out.len();
         if taken > self.len || (taken < self.len && !out.len().is_multiple_of(RUN * STREAMS)) {
             return Err(Error::argument("a block has no such symbols"));
         }
-        if self.many == STREAMS {
-            self.read_by::<STREAMS>(out);
-        } else {
-            self.read_by::<1>(out);
+        if let Some(symbol) = self.single() {
+            out.fill(symbol);
+            self.next = taken;
+            return Ok(());
+        }
+        let whole = if self.many == STREAMS { out.len() - out.len() % (RUN * STREAMS) } else { 0 };
+        let (runs, rows) = out.split_at_mut(whole);
+        kernels.read_codes(&self.slots, self.bytes, &mut self.at, runs);
+        for row in rows.chunks_mut(self.many) {
+            for (out, at) in row.iter_mut().zip(&mut self.at) {
+                let slot = self.slots[word(self.bytes, *at) as usize % SLOTS];
+                *out = (slot >> 16) as u16;
+                *at += (slot & 0xFF) as usize;
+            }
         }
         self.next = taken;
         if self.at.iter().zip(&self.ends).any(|(at, end)| at > end) {
@@ -348,52 +343,10 @@ impl<'a> Reader<'a> {
         }
         Ok(())
     }
-
-    fn read_by<const N: usize>(&mut self, out: &mut [u16]) {
-        let (slots, bytes) = (&*self.slots, self.bytes);
-        let mut at: [usize; N] = from_fn(|i| self.at[i]);
-        let mut runs = out.chunks_exact_mut(RUN * N);
-        for run in &mut runs {
-            for (i, at) in at.iter_mut().enumerate() {
-                let mut word = word(bytes, *at);
-                for j in 0..RUN {
-                    let slot = slots[word as usize % SLOTS];
-                    run[j * N + i] = slot as u16;
-                    word >>= slot >> 16;
-                    *at += (slot >> 16) as usize;
-                }
-            }
-        }
-        for row in runs.into_remainder().chunks_mut(N) {
-            for (out, at) in row.iter_mut().zip(&mut at) {
-                let slot = slots[word(bytes, *at) as usize % SLOTS];
-                *out = slot as u16;
-                *at += (slot >> 16) as usize;
-            }
-        }
-        self.at[..N].copy_from_slice(&at);
-    }
-}
-
-/// At least 57 bits from some bit on; zeros after the last byte.
-#[inline(always)]
-fn word(bytes: &[u8], at: usize) -> u64 {
-    let from = at / 8;
-    let word = match bytes.get(from..from + 8) {
-        Some(word) => u64::from_le_bytes(*word.first_chunk().unwrap_or(&[0; 8])),
-        None => last_word(bytes, from),
-    };
-    word >> (at % 8)
-}
-
-#[cold]
-fn last_word(bytes: &[u8], from: usize) -> u64 {
-    let rest = bytes.get(from..).unwrap_or_default();
-    rest.iter().take(8).rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
 /// Reads lengths until they are a complete code, and returns what follows their last byte.
-fn read_table<'a>(bytes: &'a [u8], alphabet: usize, slots: &mut [u32; SLOTS]) -> Result<&'a [u8]> {
+fn read_table<'a>(bytes: &'a [u8], alphabet: usize, slots: &mut Slots) -> Result<&'a [u8]> {
     let mut nibbles = Nibbles { bytes, at: 0 };
     let mut lengths = Vec::with_capacity(MOST);
     let (mut symbol, mut taken) = (0, 0);
@@ -423,7 +376,7 @@ fn read_table<'a>(bytes: &'a [u8], alphabet: usize, slots: &mut [u32; SLOTS]) ->
         return Err(Error::corrupt("a table of codes is not padded with zeros"));
     }
     each_code(&lengths, |symbol, code, length| {
-        let slot = u32::from(symbol) | u32::from(length) << 16;
+        let slot = u32::from(symbol) << 16 | u32::from(length);
         slots.iter_mut().skip(code as usize).step_by(1 << length).for_each(|to| *to = slot);
     });
     Ok(&bytes[nibbles.at / 2..])
@@ -465,7 +418,7 @@ mod tests {
 
     fn written(symbols: &[u16]) -> Vec<u8> {
         let mut out = Vec::new();
-        code(symbols).unwrap().write(symbols, &mut out);
+        code(symbols).unwrap().write(Kernels::current(), symbols, &mut out);
         out
     }
 
@@ -476,7 +429,7 @@ mod tests {
         }
         let mut out = vec![0; len];
         for chunk in out.chunks_mut(chunk) {
-            reader.read(chunk)?;
+            reader.read(Kernels::current(), chunk)?;
         }
         Ok(out)
     }

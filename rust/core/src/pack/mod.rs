@@ -1,5 +1,5 @@
 //! Index coding: strictly ascending positions as bits, close to the information-theoretic bound. And
-//! [`huffman`], which codes symbols, and [`floats`] by that.
+//! [`huffman`], which codes symbols, [`floats`] by that, and [`differences`] of those.
 //!
 //! Each coding is a bit stream, least significant bit first, zero-padded to a whole byte; some begin
 //! with a few bytes of parameters:
@@ -26,6 +26,7 @@ mod bitmap;
 mod bits;
 mod blocks;
 mod chunk_local;
+pub mod differences;
 mod draw;
 mod elias_fano;
 pub mod floats;

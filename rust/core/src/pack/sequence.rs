@@ -12,7 +12,7 @@ use crate::{Error, Result, pool};
 
 /// Appends blocks of [`BLOCK`] values each, but for the last one; `code` appends one to what it is given.
 ///
-/// Blocks that the threads have made wait for those before them: twice the memory of the result.
+/// Blocks that several threads have made wait for those before them: twice the memory of the result.
 pub fn write<T: Sync>(
     values: &[T],
     threads: usize,
@@ -20,10 +20,33 @@ pub fn write<T: Sync>(
     code: impl Fn(&[T], &mut Vec<u8>) + Sync,
 ) {
     let number = values.len().div_ceil(BLOCK);
+    write_each(number, threads, out, |i, coded| {
+        let rest = &values[i * BLOCK..];
+        code(&rest[..rest.len().min(BLOCK)], coded);
+    });
+}
+
+/// Appends so many blocks; `code` appends one, by its number, to what it is given.
+pub fn write_each(
+    number: usize,
+    threads: usize,
+    out: &mut Vec<u8>,
+    code: impl Fn(usize, &mut Vec<u8>) + Sync,
+) {
+    if threads < 2 {
+        for i in 0..number {
+            let start = out.len();
+            out.extend([0; 4]);
+            code(i, out);
+            let len = out.len() - start - 4;
+            out[start..start + 4].copy_from_slice(&(len as u32).to_le_bytes());
+        }
+        return;
+    }
     let mut coded = vec![Vec::new(); number];
     pool::share(threads, number, 1, &mut coded, &|blocks, coded| {
-        for (values, coded) in values.chunks(BLOCK).skip(blocks.start).zip(coded) {
-            code(values, coded);
+        for (i, coded) in blocks.zip(coded) {
+            code(i, coded);
         }
     });
     for block in &coded {
@@ -32,15 +55,34 @@ pub fn write<T: Sync>(
     }
 }
 
+/// The CRC-32C of bytes that follow those with the CRC-32C `before`; 0 of none.
+pub fn checksum(before: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(before, bytes)
+}
+
 /// Reads as many values as `out` has, of nothing but their blocks; `decode` returns what follows one.
 ///
 /// After an error `out` holds anything.
 pub fn read<T: Send>(
-    mut bytes: &[u8],
+    bytes: &[u8],
     threads: usize,
     out: &mut [T],
     decode: impl for<'a> Fn(usize, &'a [u8], &mut [T]) -> Result<&'a [u8]> + Sync,
 ) -> Result<()> {
+    let rest = read_some(bytes, threads, out, decode)?;
+    if rest.is_empty() {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!("{} bytes follow the last block", rest.len())))
+}
+
+/// The same, and returns what follows the blocks.
+pub fn read_some<'b, T: Send>(
+    mut bytes: &'b [u8],
+    threads: usize,
+    out: &mut [T],
+    decode: impl for<'a> Fn(usize, &'a [u8], &mut [T]) -> Result<&'a [u8]> + Sync,
+) -> Result<&'b [u8]> {
     let number = out.len().div_ceil(BLOCK);
     // Each takes its four bytes, whatever `number` says.
     let mut blocks = Vec::with_capacity(number.min(bytes.len() / 4));
@@ -50,9 +92,6 @@ pub fn read<T: Send>(
         let (block, rest) = split(rest, len)?;
         blocks.push(block);
         bytes = rest;
-    }
-    if !bytes.is_empty() {
-        return Err(Error::corrupt(format!("{} bytes follow the last block", bytes.len())));
     }
     let failed = OnceLock::new();
     pool::share(threads, number, BLOCK, out, &|range, out| {
@@ -67,7 +106,7 @@ pub fn read<T: Send>(
             let _ = failed.set(error);
         }
     });
-    failed.into_inner().map_or(Ok(()), Err)
+    failed.into_inner().map_or(Ok(bytes), Err)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! | [`adam`] | moves a second moment by a gradient, and makes a step of that |
 //! | [`add`] | `out = gradient + decay * residual`, `out += scale * values` |
 //! | [`cells`] | float32 to codes of an affine grid, to the nearest or randomly, and back |
+//! | [`codes`] | Huffman codes of eight streams to symbols and back |
 //! | [`columns`] | codes of columns that depend on one another, for many rows at a time |
 //! | [`dither`] | float32 to bfloat16, randomly |
 //! | [`dot`] | rows of packed codes times vectors, and the values of packed codes |
@@ -13,11 +14,13 @@
 //! | [`fetch`] | has a block brought to the caches ahead of its use |
 //! | [`fields`] | codes of a few bits, from bytes to packed and back |
 //! | [`float8`] | float32 to 8-bit floats, to the nearest or randomly, and back |
+//! | [`gaps`] | how far floats are from others, in bits of their own number, and back |
 //! | [`grid`] | float32 to levels of a grid, randomly, and back; signs to float32 |
 //! | [`kth`] | the k-th largest of a short list, by bisection |
 //! | [`leaders`] | the largest entry of each chunk |
 //! | [`maxima`] | the largest magnitude of each column of a block |
 //! | [`narrow`] | float32 to float16 and bfloat16 |
+//! | [`parts`] | floats to exponents with a part of the mantissa, and the rest, and back |
 //! | [`peak`] | the largest magnitude, as bits (non-finite values show in it) |
 //! | [`moments`] | sums of exceedances over a location and of their squares |
 //! | [`momentum`] | moves a momentum by a gradient |
@@ -60,6 +63,7 @@ pub mod adam;
 pub mod add;
 pub mod bins;
 pub mod cells;
+pub mod codes;
 pub mod columns;
 pub mod dither;
 pub mod dot;
@@ -69,6 +73,7 @@ pub mod fetch;
 pub mod fields;
 pub mod float8;
 pub(crate) mod float_mode;
+pub mod gaps;
 pub mod grid;
 pub mod kth;
 pub mod leaders;
@@ -79,6 +84,7 @@ pub mod moments;
 pub mod momentum;
 pub mod narrow;
 mod normal;
+pub mod parts;
 pub mod peak;
 pub mod product;
 pub mod refine;

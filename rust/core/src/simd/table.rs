@@ -7,12 +7,12 @@ use half::{bf16, f16};
 
 use super::level::{Level, preferred};
 use super::{
-    LANES, Pair, Scaling, above, adam, add, bins, cells, columns, dither, dot, draws, exponent,
-    fetch, fields, float8, grid, kth,
+    LANES, Pair, Scaling, above, adam, add, bins, cells, codes, columns, dither, dot, draws,
+    exponent, fetch, fields, float8, gaps, grid, kth,
 };
 use super::{
-    leaders, log_sum, maxima, moments, momentum, narrow, peak, product, refine, sign_bits, spread,
-    stream,
+    leaders, log_sum, maxima, moments, momentum, narrow, parts, peak, product, refine, sign_bits,
+    spread, stream,
 };
 use super::{summary, sweep, total, widen, window};
 use crate::Input;
@@ -101,6 +101,10 @@ kernels! {
     pub fn cut_ranges(ends: &[[f32; 2]], shares: &[f32], most: f32, out: &mut [cells::Grid]) = cells::cut;
     /// The least and the largest value of each group: see [`cells`].
     pub fn group_extremes(x: &[f32], len: usize, out: &mut [[f32; 2]]) = cells::extremes;
+    /// Symbols of codes in eight streams: see [`codes`].
+    pub fn read_codes(slots: &codes::Slots, bytes: &[u8], at: &mut [usize; codes::STREAMS], out: &mut [u16]) = codes::read;
+    /// Codes of symbols in eight streams: see [`codes`].
+    pub fn write_codes(table: &codes::Codes, symbols: &[u16], room: usize, ends: &mut [codes::End; codes::STREAMS], out: &mut [u8]) = codes::write;
     /// Codes of a row to values, from `skip` entries behind the first block's beginning on: see [`dot`].
     pub fn decode_codes(row: dot::Rows<'_>, skip: usize, out: &mut [f32]) = dot::decode;
     /// A vector in the order in which codes of a width are taken: see [`dot`].
@@ -137,6 +141,16 @@ kernels! {
     pub fn pack(codes: &[u8], width: u32, out: &mut [u8]) = fields::pack;
     /// Codes of so many bits from packed to bytes: see [`fields`].
     pub fn unpack(bytes: &[u8], width: u32, out: &mut [u8]) = fields::unpack;
+    /// Distances of floats of 16 bits: see [`gaps`].
+    pub fn half_gaps(values: &[[u8; 2]], base: &[[u8; 2]], lengths: &mut [u16], fields: &mut [u32]) = gaps::find::half;
+    /// The same of 32 bits: see [`gaps`].
+    pub fn single_gaps(values: &[[u8; 4]], base: &[[u8; 4]], lengths: &mut [u16], fields: &mut [u32]) = gaps::find::single;
+    /// Fields of their own lengths: see [`gaps`].
+    pub fn put_fields(lengths: &[u16], values: &[u32], out: &mut [u8]) = gaps::put;
+    /// Floats of 16 bits, moved by such distances: see [`gaps`].
+    pub fn half_close(lengths: &[u16], bytes: &[u8], at: usize, out: &mut [[u8; 2]]) -> (usize, bool) = gaps::close::half;
+    /// The same of 32 bits: see [`gaps`].
+    pub fn single_close(lengths: &[u16], bytes: &[u8], at: usize, out: &mut [[u8; 4]]) -> (usize, bool) = gaps::close::single;
     /// Values to levels of a grid, randomly: see [`grid`].
     pub fn to_levels(x: &[f32], grid: grid::Grid, factors: Pair<'_>, key: Key, first: u32, codes: &mut [u8]) = grid::to_levels;
     /// The same, and what is left of each value: see [`grid`].
@@ -167,6 +181,18 @@ kernels! {
     pub fn narrow_bf16(values: &[f32], codes: &mut [[u8; 2]]) = narrow::to_bf16;
     /// The same, and what is left of each value: see [`narrow`].
     pub fn narrow_bf16_left(values: &mut [f32], codes: &mut [[u8; 2]]) = narrow::to_bf16::left;
+    /// Exponents and the mantissa's highest bits, of floats of 16 bits: see [`parts`].
+    pub fn half_symbols(values: &[[u8; 2]], cut: parts::Cut, out: &mut [u16]) = parts::symbols::half;
+    /// The same of 32 bits: see [`parts`].
+    pub fn single_symbols(values: &[[u8; 4]], cut: parts::Cut, out: &mut [u16]) = parts::symbols::single;
+    /// Eight bits of what is left, of floats of 16 bits: see [`parts`].
+    pub fn half_rests(values: &[[u8; 2]], cut: parts::Cut, from: u32, out: &mut [u8]) = parts::rests::half;
+    /// The same of 32 bits: see [`parts`].
+    pub fn single_rests(values: &[[u8; 4]], cut: parts::Cut, from: u32, out: &mut [u8]) = parts::rests::single;
+    /// Floats of 16 bits of their parts: see [`parts`].
+    pub fn half_join(symbols: &[u16], planes: &[&[u8]], cut: parts::Cut, out: &mut [[u8; 2]]) = parts::join::half;
+    /// The same of 32 bits: see [`parts`].
+    pub fn single_join(symbols: &[u16], planes: &[&[u8]], cut: parts::Cut, out: &mut [[u8; 4]]) = parts::join::single;
     /// Drops the entries of a list that are not above a bound: see [`refine`].
     pub fn refine(indices: &mut [u32], values: &mut [f32], bound: f32) -> usize = refine;
     /// Copies past the caches: what [`Streaming`](stream::Streaming) offers.

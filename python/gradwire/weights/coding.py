@@ -1,0 +1,102 @@
+"""Tensors that files hold as codes, and from which every bit comes back."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire import _native
+from gradwire.errors import CorruptFileError, CorruptFrameError, TruncatedFrameError
+
+FORMATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+"""What is coded: names of dtypes in files, and those of the coder."""
+
+CODINGS = ("lossless", "difference")
+
+PIECE = 16 << 16
+"""Entries that are coded at a time: sixteen blocks, which threads share."""
+
+_BLOCK = 1 << 16
+_LEAST = 8
+"""Bytes of the shortest block, with its length."""
+
+Bytes = NDArray[np.uint8]
+
+
+class Entries(Protocol):
+    """The bytes of a tensor's entries, read from the first to the last."""
+
+    def read(self, out: Bytes) -> None:
+        """Read the next ones: whole blocks of entries, but for the last."""
+
+    def end(self) -> None:
+        """Raise an error if more bytes follow."""
+
+
+class Plain:
+    """Entries that lie in a file as they are."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data, self._at = np.frombuffer(data, np.uint8), 0
+
+    def read(self, out: Bytes) -> None:
+        """See `Entries`."""
+        out[:] = self._data[self._at : self._at + len(out)]
+        self._at += len(out)
+
+    def end(self) -> None:
+        """See `Entries`."""
+
+
+class Coded:
+    """Entries as codes, behind their CRC-32C; differences from those of ``base``, if there is one.
+
+    Raises
+    ------
+    CorruptFileError
+        The checksum is of others, or there are fewer bytes than the shortest codes of such a shape.
+    """
+
+    def __init__(
+        self,
+        data: memoryview,
+        name: str,
+        dtype: str,
+        shape: Sequence[int],
+        base: Entries | None,
+    ) -> None:
+        blocks = -(-math.prod(shape) // _BLOCK)
+        if len(data) < 4 + _LEAST * blocks:
+            raise CorruptFileError(f"{len(data)} bytes hold no {blocks} blocks of codes", name)
+        if int.from_bytes(data[:4], "little") != _native.crc32c(data[4:]):
+            raise CorruptFileError("its checksum is that of other bytes", name)
+        self._rest, self._name, self._base = data[4:], name, base
+        self._format = FORMATS[dtype]
+
+    def read(self, out: Bytes) -> None:
+        """See `Entries`."""
+        if self._base is not None:
+            self._base.read(out)
+        try:
+            used = _native.lossless_decode(self._format, self._rest, out, self._base is not None)
+        except (CorruptFrameError, TruncatedFrameError) as error:
+            raise CorruptFileError(str(error), self._name) from None
+        self._rest = self._rest[used:]
+
+    def end(self) -> None:
+        """See `Entries`."""
+        if self._base is not None:
+            self._base.end()
+        if len(self._rest):
+            raise CorruptFileError(f"{len(self._rest)} bytes follow its codes", self._name)
+
+
+def encode(dtype: str, values: Bytes, base: Entries | None) -> bytes:
+    """Return codes of a piece of a tensor, whose base is read on."""
+    other: Any = None
+    if base is not None:
+        other = np.empty_like(values)
+        base.read(other)
+    return _native.lossless_encode(FORMATS[dtype], values, other)

@@ -1,0 +1,337 @@
+"""Files of tensors, written: packed ones, plain ones, and those as codes without loss."""
+
+import base64
+import dataclasses
+import itertools
+import json
+import math
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from gradwire import _files, _native
+from gradwire.errors import CorruptFileError
+from gradwire.weights import coding
+from gradwire.weights.file import File, Tensor, open
+from gradwire.weights.header import (
+    CODED_VERSION,
+    KEY,
+    MORE,
+    MOST_BASES,
+    PACKED,
+    VERSION,
+    name_of,
+)
+from gradwire.weights.packed import Packed
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A tensor to write; ``data`` gives its bytes when it is its turn."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    data: Callable[[], Any]
+    about: Mapping[str, Any] | None = None
+    """What the metadata says of a packed one."""
+
+    @property
+    def coding(self) -> bool:
+        """Whether codes may be shorter."""
+        return self.about is None and self.dtype in coding.FORMATS and self.nbytes > 0
+
+
+def save(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    lossless: bool = False,
+    base: str | os.PathLike[str] | None = None,
+) -> None:
+    """Write a safetensors file of packed and other tensors.
+
+    It is written beside the target, and takes its place when it is complete and on the disk.
+    Tensors are taken from the mapping one at a time.
+
+    Parameters
+    ----------
+    path : path-like
+        The target; what was there is replaced.
+    tensors : mapping of str to Packed or numpy.ndarray
+        Arrays of any dtype that safetensors knows.
+    metadata : mapping of str to str, optional
+        Further entries of the file's ``__metadata__``.
+    lossless : bool
+        Write arrays of bfloat16, float16 and float32 as codes where that is shorter: every bit
+        comes back, of NaN too. Other tools see their names and bytes alone.
+    base : path-like, optional
+        A file from before: what is written of these arrays is how they differ from those of the
+        same name, dtype and shape there. It must stay as it is, beside this file when that is
+        read, and may have a base itself, up to 16 one after the other.
+
+    Raises
+    ------
+    TypeError
+        An array has a dtype that such files cannot hold.
+    ValueError
+        A name is used twice, as by the further bits of another tensor, or the metadata has the key
+        ``"gradwire"``. The target is the base, or a base of that, or those are too many.
+    CorruptFileError
+        The base is not valid.
+    OSError
+        The file cannot be written, or the base not read; what was there is as it was.
+    """
+    sections: dict[str, Section] = {}
+    for name, tensor in tensors.items():
+        for each, section in _sections(name, tensors, tensor):
+            if each in sections or each == "__metadata__":
+                raise ValueError(f"the name {each!r} is taken")
+            sections[each] = section
+        if isinstance(tensor, Packed) and name + MORE in tensors:
+            raise ValueError(f"the name {name + MORE!r} is taken")
+    write(path, sections, metadata, lossless=lossless, base=base)
+
+
+def _sections(
+    name: str, tensors: Mapping[str, Tensor], tensor: Tensor
+) -> Iterator[tuple[str, Section]]:
+    def data() -> Any:
+        array: Any = tensors[name]
+        array = np.ascontiguousarray(array, np.dtype(array.dtype).newbyteorder("<"))
+        return array.reshape(-1).view(np.uint8)
+
+    def frame(part: str) -> Callable[[], Any]:
+        return lambda: getattr(tensors[name], part)
+
+    if not isinstance(tensor, Packed):
+        known = name_of(np.dtype(tensor.dtype))
+        if known is None:
+            raise TypeError(f"{name!r} is of {tensor.dtype}, which such a file cannot hold")
+        yield name, Section(known, tensor.shape, tensor.nbytes, data)
+        return
+    nbytes = memoryview(tensor.frame).nbytes
+    yield name, Section(PACKED, (nbytes,), nbytes, frame("frame"), _described(tensor))
+    if tensor.further is not None:
+        nbytes = memoryview(tensor.further).nbytes
+        yield name + MORE, Section(PACKED, (nbytes,), nbytes, frame("further"))
+
+
+def _described(tensor: Packed) -> dict[str, Any]:
+    fields: dict[str, Any] = {"shape": tensor.shape, "dtype": tensor.dtype}
+    if tensor.more:
+        fields["further"] = [tensor.more]
+    if tensor.measured is not None and math.isfinite(tensor.measured):
+        fields["error"] = float(f"{tensor.measured:.4g}")
+    return fields
+
+
+def write(
+    path: str | os.PathLike[str],
+    sections: Mapping[str, Section],
+    metadata: Mapping[str, str] | None,
+    *,
+    lossless: bool = False,
+    base: str | os.PathLike[str] | None = None,
+    original: bytes | None = None,
+) -> None:
+    """Write tensors to a file; see `save`. ``original`` is the header that `restore` gives back."""
+    if metadata and KEY in metadata:
+        raise ValueError(f"the key {KEY!r} of the metadata is taken")
+    about: dict[str, Any] = {}
+    if original is not None:
+        about["header"] = base64.b64encode(zlib.compress(original, 9)).decode()
+    if base is None:
+        with _files.replacing(path) as file:
+            _Writing(file, sections, metadata or {}, about, None, lossless).run()
+        return
+    with open(base) as older:
+        _check_base(path, older)
+        about["base"] = {"name": os.path.basename(base), "sha256": older.digest()}
+        with _files.replacing(path) as file:
+            _Writing(file, sections, metadata or {}, about, older, True).run()
+
+
+def _check_base(path: str | os.PathLike[str], base: File) -> None:
+    chain = [base, *base.bases()]
+    if len(chain) > MOST_BASES:
+        raise ValueError(
+            f"the base has {MOST_BASES} bases already, one after the other: save this file whole"
+        )
+    for each in chain:
+        if os.path.exists(path) and os.path.samefile(path, each.path):
+            raise ValueError(f"the target {os.fspath(path)!r} is a base of itself")
+
+
+class _Writing:
+    """A file on its way: tensors first, and their places when they are known.
+
+    Codes are written as they are made, some blocks at a time, and the checksum before them at the
+    end. So is the header, for which there is as much room as it may need.
+    """
+
+    def __init__(
+        self,
+        target: BinaryIO,
+        sections: Mapping[str, Section],
+        metadata: Mapping[str, str],
+        about: Mapping[str, Any],
+        base: File | None,
+        lossless: bool,
+    ) -> None:
+        self._target, self._sections = target, sections
+        self._metadata, self._about, self._base = metadata, about, base
+        coded = {name for name, section in sections.items() if lossless and section.coding}
+        self._codings = {name: self._coding(name) for name in sections if name in coded}
+
+    def _coding(self, name: str) -> str:
+        section = self._sections[name]
+        found = self._base is not None and self._base.kind(name) == (section.dtype, section.shape)
+        return coding.CODINGS[found]
+
+    def run(self) -> None:
+        """Write all of it."""
+        if not self._codings:
+            self._write_plain(self._target)
+        elif self._target.seekable():
+            self._write_coded(self._target)
+        else:
+            with tempfile.TemporaryFile() as file:
+                self._write_coded(file)
+                file.seek(0)
+                shutil.copyfileobj(file, self._target)
+        _sync(self._target)
+
+    def _write_plain(self, file: BinaryIO) -> None:
+        ends = itertools.accumulate(section.nbytes for section in self._sections.values())
+        places = {
+            name: (end - section.nbytes, end)
+            for end, (name, section) in zip(ends, self._sections.items(), strict=True)
+        }
+        _write_header(file, self._header(places))
+        for section in self._sections.values():
+            file.write(section.data())
+
+    def _write_coded(self, file: BinaryIO) -> None:
+        # No place has more digits.
+        most = 10 * sum(section.nbytes for section in self._sections.values())
+        room = len(self._header(dict.fromkeys(self._sections, (most, 2 * most))))
+        _write_header(file, b" " * room)
+        start, places = file.tell(), {}
+        # Plain tensors first: after codes nothing is aligned.
+        for name in sorted(self._sections, key=self._codings.__contains__):
+            begin = file.tell()
+            self._write_tensor(file, name)
+            places[name] = (begin - start, file.tell() - start)
+        file.truncate()
+        file.seek(0)
+        _write_header(file, self._header(places).ljust(room))
+
+    def _header(self, places: Mapping[str, tuple[int, int]]) -> bytes:
+        table: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
+        for name, section in self._sections.items():
+            begin, end = places[name]
+            dtype, shape = section.dtype, section.shape
+            if name in self._codings:
+                fields = {"shape": shape, "dtype": coding.FORMATS[dtype]}
+                table[name] = {**fields, "coding": self._codings[name]}
+                dtype, shape = PACKED, (end - begin,)
+            elif section.about is not None:
+                table[name] = section.about
+            entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+        about = dict(self._metadata)
+        if table or self._about:
+            version = CODED_VERSION if self._codings or self._about else VERSION
+            about[KEY] = json.dumps({"version": version, "tensors": table, **self._about})
+        header = json.dumps({"__metadata__": about, **entries} if about else entries).encode()
+        return header + b" " * (-len(header) % 8)
+
+    def _write_tensor(self, file: BinaryIO, name: str) -> None:
+        section = self._sections[name]
+        if name not in self._codings:
+            file.write(section.data())
+            return
+        data = section.data()
+        begin = file.tell()
+        if not self._write_codes(file, name, data):
+            # Not shorter.
+            del self._codings[name]
+            file.seek(begin)
+            file.write(data)
+
+    def _write_codes(self, file: BinaryIO, name: str, data: coding.Bytes) -> bool:
+        section, base = self._sections[name], None
+        if self._codings[name] == "difference":
+            assert self._base is not None
+            base = self._base.entries(name)
+        begin, check, length = file.tell(), 0, 4
+        file.write(bytes(4))
+        step = coding.PIECE * section.nbytes // math.prod(section.shape)
+        for at in range(0, len(data), step):
+            codes = coding.encode(section.dtype, data[at : at + step], base)
+            check = _native.crc32c(codes, check)
+            length += len(codes)
+            if length >= len(data):
+                return False
+            file.write(codes)
+        end = file.tell()
+        file.seek(begin)
+        file.write(check.to_bytes(4, "little"))
+        file.seek(end)
+        return True
+
+
+def restore(file: File, path: str | os.PathLike[str]) -> None:
+    """Write the file that a file of codes was made of, byte for byte.
+
+    Raises
+    ------
+    CorruptFileError
+        The header of that file is not kept here, or not one of these tensors.
+    OSError
+        The file cannot be written.
+    """
+    found = file.original()
+    if found is None:
+        raise CorruptFileError("the header of the file that it was made of is not kept")
+    header, sections = found
+    with _files.replacing(path) as target:
+        _write_header(target, header)
+        for name, section in sorted(sections.items(), key=lambda item: item[1].range):
+            entries, nbytes = file.entries(name), section.range[1] - section.range[0]
+            step = coding.PIECE * max(section.itemsize, 1)
+            buffer = np.empty(min(step, nbytes), np.uint8)
+            for at in range(0, nbytes, step):
+                piece = buffer[: min(step, nbytes - at)]
+                entries.read(piece)
+                target.write(piece.data)
+            entries.end()
+        _sync(target)
+
+
+def _write_header(file: BinaryIO, header: bytes) -> None:
+    file.write(len(header).to_bytes(8, "little") + header)
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    if file.seekable():
+        os.fsync(file.fileno())
+
+
+def sections_of(file: File) -> dict[str, Section]:
+    """Return what to write for the tensors of a file, none of them packed."""
+    found = {}
+    for name in file:
+        dtype, shape = file.kind(name) or ("", ())
+        data = file.data(name)
+        found[name] = Section(dtype, shape, len(data), partial(np.frombuffer, data, np.uint8))
+    return found

@@ -1,0 +1,240 @@
+//! Floats beside those of another tensor, without loss: how far apart two are, as [`huffman`] codes of its bit
+//! length, and the bits below.
+//!
+//! The bits of floats are whole numbers in the order of the floats: those of a negative one inverted, and of
+//! others with the highest bit set. Two floats that are near each other differ by a small number, across a power of
+//! two as well.
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 1 | 4; or what a block of [`floats`] begins with, which follows from here on |
+//! | | the bit lengths of all differences, see [`huffman`] |
+//! | | as many bits of each: those below its highest, and whether it is negative above them; none of zero |
+//!
+//! A difference is the new number less the old one. A block of floats stands where it is shorter.
+
+use super::floats::{self, Bits, Format};
+use super::huffman::{self, Code, Reader, split};
+use crate::simd::Kernels;
+use crate::{Error, Result};
+
+/// The first byte of differences.
+const DIFFERENCES: u8 = 4;
+
+/// Differences that are worked on together.
+const CHUNK: usize = 4096;
+
+/// How many bytes the length of a block may be off before it is written: of its table, above all.
+const DOUBT: usize = 1024;
+
+/// How many lengths the differences of a type may have.
+const fn alphabet<T>() -> usize {
+    8 * size_of::<T>() + 1
+}
+
+/// Appends a block of at most [`floats::BLOCK`] floats, as they differ from as many of a base.
+pub fn write<T: Bits>(
+    kernels: &Kernels,
+    format: Format,
+    values: &[T],
+    base: &[T],
+    out: &mut Vec<u8>,
+) {
+    let (mut lengths, mut fields) = (vec![0; values.len()], vec![0; values.len()]);
+    T::gaps(kernels, values, base, &mut lengths, &mut fields);
+    let counts = huffman::counts(&lengths, alphabet::<T>());
+    let plain = floats::choose(kernels, format, values);
+    let Some(code) = Code::new(&counts) else {
+        return floats::write_chosen(kernels, plain, values, out);
+    };
+    let bits: usize = counts.iter().enumerate().map(|(i, count)| i * *count as usize).sum();
+    let (about, start) = (code.len(&counts) + bits.div_ceil(8), out.len());
+    let most = size_of_val(values);
+    let plain_about = plain.as_ref().map_or(most, |plain| plain.len().min(most));
+    if about < plain_about + DOUBT {
+        out.push(DIFFERENCES);
+        code.write(kernels, &lengths, out);
+        let at = out.len();
+        out.resize(at + bits.div_ceil(8) + 8, 0);
+        kernels.put_fields(&lengths, &fields, &mut out[at..]);
+        out.truncate(at + bits.div_ceil(8));
+        if about + DOUBT < plain_about {
+            return;
+        }
+    }
+    let middle = out.len();
+    floats::write_chosen(kernels, plain, values, out);
+    // Of both, the shorter.
+    if middle > start {
+        if middle - start < out.len() - middle {
+            out.truncate(middle);
+        } else {
+            out.drain(start..middle);
+        }
+    }
+}
+
+/// Reads a block of as many floats as `out` has, and returns what follows it. `out` comes with the base.
+///
+/// After an error `out` holds anything.
+pub fn read<'a, T: Bits>(
+    kernels: &Kernels,
+    format: Format,
+    bytes: &'a [u8],
+    out: &mut [T],
+) -> Result<&'a [u8]> {
+    let (head, rest) = split(bytes, 1)?;
+    if head[0] != DIFFERENCES {
+        return floats::read(kernels, format, bytes, out);
+    }
+    let (mut reader, bytes) = Reader::new(rest, out.len(), alphabet::<T>())?;
+    if reader.single() == Some(0) {
+        return Ok(bytes);
+    }
+    let (mut lengths, mut at) = ([0; CHUNK], 0);
+    for out in out.chunks_mut(CHUNK) {
+        let lengths = &mut lengths[..out.len()];
+        reader.read(kernels, lengths)?;
+        let (next, in_order) = T::close(kernels, lengths, bytes, at, out);
+        if !in_order {
+            return Err(Error::corrupt("a difference leads beyond all floats"));
+        }
+        at = next;
+    }
+    let (own, rest) = split(bytes, at.div_ceil(8))?;
+    if let Some(last) = own.last()
+        && !at.is_multiple_of(8)
+        && last >> (at % 8) != 0
+    {
+        return Err(Error::corrupt("bits follow the last difference of a block"));
+    }
+    Ok(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::floats::BLOCK;
+    use crate::simd::available_levels;
+    use crate::simd::gaps::{order, restore};
+    use crate::simd::testing::tensor;
+
+    type Half = [u8; 2];
+    type Single = [u8; 4];
+
+    fn written<T: Bits>(format: Format, values: &[T], base: &[T]) -> Vec<u8> {
+        let mut out = Vec::new();
+        write(Kernels::current(), format, values, base, &mut out);
+        out
+    }
+
+    /// Checks that values come back on every level, and returns the bytes they took.
+    fn comes_back<T: Bits + PartialEq + std::fmt::Debug>(
+        format: Format,
+        values: &[T],
+        base: &[T],
+    ) -> usize {
+        let bytes = written(format, values, base);
+        for kernels in available_levels().into_iter().filter_map(Kernels::of) {
+            let mut out = vec![7];
+            write(kernels, format, values, base, &mut out);
+            assert_eq!(out[1..], bytes);
+            let mut alone = Vec::new();
+            floats::write(kernels, format, values, &mut alone);
+            assert!(bytes.len() <= alone.len(), "{} {}", bytes.len(), alone.len());
+            out.push(9);
+            let mut found = base.to_vec();
+            assert_eq!(read(kernels, format, &out[1..], &mut found).unwrap(), [9]);
+            assert_eq!(found, values);
+        }
+        bytes.len()
+    }
+
+    fn singles(values: &[f32]) -> Vec<Single> {
+        values.iter().map(|value| value.to_le_bytes()).collect()
+    }
+
+    /// Floats a few steps up or down.
+    fn moved(base: &[Single], steps: u32) -> Vec<Single> {
+        let step = |i: usize| (i as u32).wrapping_mul(0x9e37_79b1) % (2 * steps + 1);
+        let moved = |(i, base): (usize, &Single)| {
+            restore(order(*base).saturating_add(step(i)).saturating_sub(steps))
+        };
+        base.iter().enumerate().map(moved).collect()
+    }
+
+    #[test]
+    fn any_bits_come_back_beside_any_others() {
+        let all: Vec<Half> = (0..=u16::MAX).map(u16::to_le_bytes).collect();
+        for shift in [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF] {
+            let others: Vec<Half> =
+                (0..=u16::MAX).map(|bits| bits.wrapping_add(shift).to_le_bytes()).collect();
+            comes_back(Format::BFLOAT16, &others, &all);
+            comes_back(Format::FLOAT16, &all, &others);
+        }
+        let turned: Vec<Half> = all.iter().rev().copied().collect();
+        comes_back(Format::BFLOAT16, &turned, &all);
+        let odd = [f32::NAN, -f32::NAN, 0.0, -0.0, f32::INFINITY, -f32::INFINITY, f32::MAX, 1e-45];
+        for value in odd.map(f32::to_le_bytes) {
+            for base in odd.map(f32::to_le_bytes) {
+                comes_back(Format::FLOAT32, &[value; 3], &[base; 3]);
+                comes_back(Format::FLOAT32, &vec![value; 5000], &vec![base; 5000]);
+            }
+        }
+        let extremes = [u32::MAX, 0, 0x7FFF_FFFF, 0x8000_0000].map(u32::to_le_bytes);
+        let turned: Vec<Single> = extremes.iter().rev().copied().collect();
+        comes_back(Format::FLOAT32, &extremes, &turned);
+    }
+
+    #[test]
+    fn any_number_of_floats_comes_back() {
+        for len in [0, 1, 2, 31, 2047, 2048, 4095, 4097, 9001, BLOCK] {
+            let base = singles(&tensor(len, 3));
+            comes_back(Format::FLOAT32, &base, &singles(&tensor(len, 4)));
+            for steps in [0, 1, 3, 1000] {
+                comes_back(Format::FLOAT32, &moved(&base, steps), &base);
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_not_changed_takes_nothing_and_what_has_moved_little_takes_that() {
+        let base = singles(&tensor(BLOCK, 5));
+        assert_eq!(comes_back(Format::FLOAT32, &base, &base), 4);
+        // From -3 to 3: 2.8 bits each.
+        let len = comes_back(Format::FLOAT32, &moved(&base, 3), &base);
+        assert!(8 * len < 29 * BLOCK / 10, "{len}");
+    }
+
+    #[test]
+    fn no_change_of_the_bytes_does_any_harm() {
+        for len in [60, 2100] {
+            let base = singles(&tensor(len, 5));
+            let bytes = written(Format::FLOAT32, &moved(&base, 40), &base);
+            assert_eq!(bytes[0], DIFFERENCES);
+            let kernels = Kernels::current();
+            let again = |bytes: &[u8]| {
+                let mut out = base.clone();
+                read(kernels, Format::FLOAT32, bytes, &mut out).map(<[u8]>::len)
+            };
+            for end in 0..bytes.len() {
+                assert!(again(&bytes[..end]).is_err(), "{end}");
+            }
+            for bit in 0..8 * bytes.len() {
+                let mut bytes = bytes.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                let _ = again(&bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn a_difference_beyond_all_floats_is_an_error() {
+        let bytes = written(Format::FLOAT32, &[[9, 0, 0, 0]; 9], &[[8, 0, 0, 0]; 9]);
+        assert_eq!(bytes[0], DIFFERENCES);
+        // The float of the largest number.
+        let mut base = [0x7FFF_FFFF_u32.to_le_bytes(); 9];
+        let error = read(Kernels::current(), Format::FLOAT32, &bytes, &mut base).unwrap_err();
+        assert!(error.to_string().contains("beyond"), "{error}");
+    }
+}

@@ -1,0 +1,165 @@
+//! Tensors coded without loss, alone or as they differ from another.
+
+use gradwire_core::pack::floats::{self, Bits, Format};
+use gradwire_core::pack::{differences, sequence};
+use gradwire_core::pool;
+use gradwire_core::simd::Kernels;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::buffer::{Bytes, Writable, disjoint};
+use crate::errors::to_py;
+use crate::number::number;
+use crate::scratch::with_staged;
+
+/// The format of that name, and its bytes.
+fn format(name: &str) -> PyResult<(Format, usize)> {
+    match name {
+        "bfloat16" => Ok((Format::BFLOAT16, 2)),
+        "float16" => Ok((Format::FLOAT16, 2)),
+        "float32" => Ok((Format::FLOAT32, 4)),
+        _ => Err(PyValueError::new_err(format!(
+            "format must be \"bfloat16\", \"float16\" or \"float32\", got {name:?}"
+        ))),
+    }
+}
+
+fn whole(name: &str, len: usize, size: usize) -> PyResult<()> {
+    if len.is_multiple_of(size) {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!("{name} has {len} bytes, which are no floats of {size}")))
+}
+
+/// Return floats as blocks of codes, as bytes.
+///
+/// Parameters
+/// ----------
+/// format : str
+///     "bfloat16", "float16" or "float32".
+/// values : bytes-like
+///     The floats, little-endian, of any bits.
+/// base : bytes-like or None
+///     As many others: what is coded is how the values differ from them.
+///
+/// Raises
+/// ------
+/// ValueError
+///     The format is another, or there is another number of bytes.
+#[pyfunction]
+#[pyo3(signature = (format, values, base=None))]
+pub(crate) fn lossless_encode<'py>(
+    py: Python<'py>,
+    format: &str,
+    values: &Bound<'py, PyAny>,
+    base: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let (format, size) = self::format(format)?;
+    let values = Bytes::get("values", values)?;
+    let base = base.map(|base| Bytes::get("base", base)).transpose()?;
+    let (values, base) = (values.as_slice(), base.as_ref().map(Bytes::as_slice));
+    whole("values", values.len(), size)?;
+    if let Some(base) = base
+        && base.len() != values.len()
+    {
+        let (have, need) = (base.len(), values.len());
+        return Err(PyValueError::new_err(format!("base has {have} bytes, and values {need}")));
+    }
+    with_staged(|out| {
+        out.clear();
+        py.detach(|| match size {
+            2 => encode::<2>(format, values, base, out),
+            _ => encode::<4>(format, values, base, out),
+        });
+        Ok(PyBytes::new(py, out))
+    })
+}
+
+fn encode<const SIZE: usize>(format: Format, values: &[u8], base: Option<&[u8]>, out: &mut Vec<u8>)
+where
+    [u8; SIZE]: Bits,
+{
+    let (kernels, threads) = (Kernels::current(), pool::num_threads());
+    let values = values.as_chunks::<SIZE>().0;
+    let Some(base) = base else {
+        return sequence::write(values, threads, out, |values, out| {
+            floats::write(kernels, format, values, out);
+        });
+    };
+    let (base, number) = (base.as_chunks().0, values.len().div_ceil(floats::BLOCK));
+    sequence::write_each(number, threads, out, |i, out| {
+        let block = i * floats::BLOCK..values.len().min((i + 1) * floats::BLOCK);
+        differences::write(kernels, format, &values[block.clone()], &base[block], out);
+    });
+}
+
+/// Read floats from blocks of codes, and return how many bytes those were.
+///
+/// Parameters
+/// ----------
+/// format : str
+///     As in `lossless_encode`.
+/// coded : bytes-like
+///     What that returned; other bytes may follow.
+/// out : numpy.ndarray or bytearray
+///     uint8: becomes the floats, as many as it has room for.
+/// difference : bool
+///     Whether a base was given then. ``out`` has to have its floats now.
+///
+/// Raises
+/// ------
+/// ValueError
+///     As in `lossless_encode`.
+/// CorruptFrameError, TruncatedFrameError
+///     The bytes are no such blocks; ``out`` holds anything.
+#[pyfunction]
+pub(crate) fn lossless_decode(
+    format: &str,
+    coded: &Bound<'_, PyAny>,
+    out: &Bound<'_, PyAny>,
+    difference: bool,
+) -> PyResult<usize> {
+    let py = coded.py();
+    let (format, size) = self::format(format)?;
+    let (coded, mut out) = (Bytes::get("coded", coded)?, Writable::bytes("out", out)?);
+    disjoint("coded", &out, &coded)?;
+    let (coded, out) = (coded.as_slice(), out.as_mut_slice());
+    whole("out", out.len(), size)?;
+    py.detach(|| match size {
+        2 => decode::<[u8; 2]>(format, coded, out.as_chunks_mut().0, difference),
+        _ => decode::<[u8; 4]>(format, coded, out.as_chunks_mut().0, difference),
+    })
+    .map_err(|error| to_py(py, error, None))
+}
+
+fn decode<T: Bits>(
+    format: Format,
+    coded: &[u8],
+    out: &mut [T],
+    difference: bool,
+) -> gradwire_core::Result<usize> {
+    let (kernels, threads) = (Kernels::current(), pool::num_threads());
+    let rest = sequence::read_some(coded, threads, out, |_, bytes, out| {
+        let read = if difference { differences::read } else { floats::read };
+        read(kernels, format, bytes, out)
+    })?;
+    Ok(coded.len() - rest.len())
+}
+
+/// Return the CRC-32C of bytes that follow others.
+///
+/// Parameters
+/// ----------
+/// data : bytes-like
+///     The bytes.
+/// before : int
+///     The CRC-32C of the others; 0 of none.
+#[pyfunction]
+#[pyo3(signature = (data, before=None))]
+pub(crate) fn crc32c(data: &Bound<'_, PyAny>, before: Option<&Bound<'_, PyAny>>) -> PyResult<u32> {
+    let before = before.map_or(Ok(0), |before| number("before", before))?;
+    let (py, data) = (data.py(), Bytes::get("data", data)?);
+    let bytes = data.as_slice();
+    Ok(py.detach(|| sequence::checksum(before, bytes)))
+}

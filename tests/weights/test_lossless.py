@@ -1,0 +1,453 @@
+"""Files of codes without loss, and of differences: every bit comes back, or an error that says why not."""
+
+import hashlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from gradwire import weights
+from gradwire.errors import CorruptFileError
+from gradwire.weights import header, saving
+
+RANDOM = np.random.default_rng(8)
+ODD = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, 3e38], np.float32)
+
+
+def layer(*shape, dtype=np.float32):
+    return (0.02 * RANDOM.normal(size=shape)).astype(dtype)
+
+
+@pytest.fixture(scope="module")
+def tensors():
+    return {
+        "half": layer(70_000, dtype=np.float16),
+        "ids": np.arange(9),
+        "brain": layer(300, 500, dtype=ml_dtypes.bfloat16),
+        "odd": np.tile(ODD, 1000).view(np.uint32).view(np.float32),
+        "none": np.zeros((0, 3), np.float32),
+        "scalar": np.float32(3.0).reshape(()),
+        "noise": RANDOM.integers(0, 2**32, 5000, dtype=np.uint32).view(np.float32),
+        "double": RANDOM.normal(size=40),
+    }
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "new.safetensors"
+
+
+def assert_same(found, expected):
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    assert found.tobytes() == expected.tobytes()
+
+
+def moved(tensors):
+    """A step later: some entries one float up or down."""
+
+    def step(array):
+        if array.dtype.kind not in "fV" or array.dtype == np.float64:
+            return array + 1
+        whole = array.view(f"u{array.itemsize}")
+        up = RANDOM.integers(0, 2, array.shape).astype(whole.dtype)
+        return (whole + up).view(array.dtype)
+
+    return {name: step(array) for name, array in tensors.items()}
+
+
+def chain(tensors, folder, count):
+    """A file, and so many differences one after the other; and all their tensors."""
+    values, paths = [tensors], [folder / "step-0.safetensors"]
+    weights.save(paths[0], tensors)
+    for step in range(1, count + 1):
+        values.append(moved(values[-1]))
+        paths.append(folder / f"step-{step}.safetensors")
+        weights.save(paths[-1], values[-1], base=paths[-2])
+    return values, paths
+
+
+def test_every_bit_comes_back(tensors, path):
+    weights.save(path, tensors, {"about": "x"}, lossless=True)
+    with weights.open(path) as file:
+        assert list(file) == list(tensors)
+        assert file.metadata == {"about": "x"}
+        for name, array in tensors.items():
+            assert_same(file[name], array)
+        coded = {name for name in file if file.coding_of(name)}
+    # What does not shrink, and what is no float of up to 32 bits, is there as it was.
+    assert coded == {"half", "brain", "odd"}
+    plain = safetensors.numpy.load_file(path)
+    for name in tensors.keys() - coded:
+        assert_same(plain[name], np.asarray(tensors[name]))
+
+
+def test_weights_take_two_thirds_of_bfloat16(path):
+    array = layer(1000, 1000, dtype=ml_dtypes.bfloat16)
+    weights.save(path, {"w": array}, lossless=True)
+    assert path.stat().st_size < 0.662 * array.nbytes
+
+
+def test_a_tensor_of_many_pieces_comes_back_with_any_number_of_threads(path):
+    import gradwire
+
+    array = layer(2 * (16 << 16) + 7, dtype=np.float16)
+    before = gradwire.get_num_threads()
+    try:
+        files = set()
+        for threads in (1, 3):
+            gradwire.set_num_threads(threads)
+            weights.save(path, {"w": array}, lossless=True)
+            assert_same(weights.open(path)["w"], array)
+            files.add(path.read_bytes())
+    finally:
+        gradwire.set_num_threads(before)
+    assert len(files) == 1
+
+
+def test_differences_come_back_through_all_their_bases(tensors, tmp_path):
+    values, paths = chain(tensors, tmp_path, 4)
+    for expected, path in zip(values, paths, strict=True):
+        with weights.open(path) as file:
+            assert len([*file.bases()]) == int(path.stem[-1])
+            for name, array in expected.items():
+                assert_same(file[name], array)
+    sizes = [path.stat().st_size for path in paths]
+    assert max(sizes[1:]) < 0.2 * sizes[0]
+
+
+def test_a_base_may_be_lossless_itself_and_a_tensor_new_or_of_another_shape(tensors, tmp_path):
+    base, new = tmp_path / "base", tmp_path / "new"
+    weights.save(base, tensors, lossless=True)
+    after = moved(tensors)
+    after["more"] = layer(5000, dtype=np.float16)
+    after["half"] = after["half"][:60_000]
+    weights.save(new, after, base=base)
+    with weights.open(new) as file:
+        assert {name: file.coding_of(name) for name in ("more", "half", "brain")} == {
+            "more": "lossless",
+            "half": "lossless",
+            "brain": "difference",
+        }
+        for name, array in after.items():
+            assert_same(file[name], array)
+
+
+def test_what_has_not_changed_takes_next_to_nothing(tmp_path):
+    base, new = tmp_path / "base", tmp_path / "new"
+    array = layer(1000, 1000)
+    weights.save(base, {"w": array})
+    weights.save(new, {"w": array}, base=base)
+    assert new.stat().st_size < 1000
+    assert_same(weights.open(new)["w"], array)
+
+
+def test_packed_tensors_may_be_beside_codes(path):
+    from gradwire.quantize import Affine
+
+    values = layer(64, 64)
+    packed = weights.pack(values, Affine(4, 64, fit="range"), more=(3,))
+    weights.save(path, {"p": packed, "w": values}, lossless=True)
+    with weights.open(path) as file:
+        assert file["p"].frame == packed.frame
+        assert_same(file["w"], values)
+
+
+def rewritten(path, change):
+    """The file with its metadata changed."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    fields = json.loads(data[8 : 8 + length])
+    about = json.loads(fields["__metadata__"]["gradwire"])
+    change(about, fields)
+    fields["__metadata__"]["gradwire"] = json.dumps(about)
+    text = json.dumps(fields).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+
+
+def read_all(path):
+    with weights.open(path) as file:
+        return {name: np.array(file[name]) for name in file}
+
+
+def test_a_base_that_is_not_there_is_named(tensors, tmp_path):
+    _, paths = chain(tensors, tmp_path, 2)
+    paths[0].rename(tmp_path / "elsewhere")
+    with pytest.raises(CorruptFileError, match=r"base 'step-0\.safetensors' is not beside it"):
+        weights.open(paths[2])
+
+
+def test_a_base_that_changed_is_found_by_its_digest(tensors, tmp_path):
+    values, paths = chain(tensors, tmp_path, 2)
+    other = dict(values[0], ids=values[0]["ids"] + 1)
+    weights.save(paths[0], other)
+    for path in paths[1:]:
+        with weights.open(path) as file, pytest.raises(CorruptFileError, match=r"step-0.*SHA-256"):
+            file["half"]
+
+
+@pytest.mark.parametrize("other", [np.zeros(70_001, np.float16), np.zeros(70_000), None])
+def test_a_base_of_another_shape_dtype_or_name_is_refused(tensors, tmp_path, other):
+    values, paths = chain(tensors, tmp_path, 1)
+    kept = {name: array for name, array in values[0].items() if name != "half"}
+    weights.save(paths[0], kept if other is None else kept | {"half": other})
+    with pytest.raises(CorruptFileError, match=r"'half'.*step-0"):
+        weights.open(paths[1])
+
+
+def test_bases_in_a_circle_are_refused(tensors, tmp_path):
+    _, paths = chain(tensors, tmp_path, 2)
+    rewritten(paths[1], lambda about, _: about["base"].update(name=paths[2].name))
+    for path in paths[1:]:
+        with pytest.raises(CorruptFileError, match="a difference from it"):
+            weights.open(path)
+    rewritten(paths[1], lambda about, _: about["base"].update(name=paths[1].name))
+    with pytest.raises(CorruptFileError, match="a difference from it"):
+        weights.open(paths[1])
+
+
+def test_no_more_bases_than_the_limit(tmp_path):
+    small = {"w": np.zeros(5000, np.float32)}
+    values, paths = chain(small, tmp_path, header.MOST_BASES)
+    assert_same(weights.open(paths[-1])["w"], values[-1]["w"])
+    more = tmp_path / "more"
+    with pytest.raises(ValueError, match="save this file whole"):
+        weights.save(more, small, base=paths[-1])
+    # A file that was written so by somebody else.
+    more.write_bytes(paths[-1].read_bytes())
+    rewritten(more, lambda about, _: about["base"].update(name=paths[-1].name))
+    with pytest.raises(CorruptFileError, match="more than 16 bases"):
+        weights.open(more)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_no_base_is_overwritten(tensors, tmp_path, which):
+    values, paths = chain(tensors, tmp_path, 1)
+    before = [path.read_bytes() for path in paths]
+    link = tmp_path / "link"
+    link.symlink_to(paths[which].name)
+    for target in (paths[which], link):
+        with pytest.raises(ValueError, match="a base of itself"):
+            weights.save(target, values[1], base=paths[1])
+    assert [path.read_bytes() for path in paths] == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda about, _: about["base"].update(name="../x"), "the name of its base"),
+        (lambda about, _: about["base"].update(name=5), "the name of its base"),
+        (lambda about, _: about["base"].update(sha256="5"), "the SHA-256 of its base"),
+        (lambda about, _: about.pop("base"), "differences, and no base"),
+        (lambda about, _: about.update(version=3), "update gradwire"),
+        (lambda about, _: about.update(header="////"), "the original header"),
+        (lambda about, _: about["tensors"]["half"].update(coding="zip"), "its coding"),
+        (lambda about, _: about["tensors"]["half"].update(dtype="float64"), "its dtype"),
+        (lambda about, _: about["tensors"]["half"].update(coding="lossless"), "codes|block"),
+        (lambda about, _: about["tensors"].update(x=about["tensors"]["half"]), "no bytes"),
+        (lambda about, _: about["tensors"]["brain"].update(shape=[1 << 40]), "blocks|base"),
+    ],
+)
+def test_metadata_that_is_wrong_is_refused(tensors, tmp_path, change, message):
+    _, paths = chain(tensors, tmp_path, 1)
+    rewritten(paths[1], change)
+    with pytest.raises(CorruptFileError, match=message):
+        read_all(paths[1])
+
+
+def test_a_shape_that_no_codes_can_fill_takes_no_memory(path):
+    weights.save(path, {"w": np.zeros(5000, np.float32)}, lossless=True)
+    rewritten(path, lambda about, _: about["tensors"]["w"].update(shape=[1 << 60]))
+    with pytest.raises(CorruptFileError, match="hold no"):
+        read_all(path)
+
+
+def test_every_flip_of_codes_is_found_and_every_prefix(path):
+    array = layer(300, dtype=np.float16)
+    weights.save(path, {"w": np.tile(array, 2)}, lossless=True)
+    data = path.read_bytes()
+    with weights.open(path) as file:
+        assert file.coding_of("w")
+        nbytes = len(file.data("w"))
+    for bit in range(0, 8 * nbytes, 7):
+        flipped = bytearray(data)
+        flipped[len(data) - nbytes + bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(CorruptFileError):
+            read_all(path)
+    for end in range(0, len(data), 5):
+        path.write_bytes(data[:end])
+        with pytest.raises(CorruptFileError):
+            read_all(path)
+
+
+def test_codes_whose_checksum_is_right_and_that_are_wrong_are_found(path):
+    """As somebody would write them who wants harm."""
+    from gradwire import _native
+
+    array = layer(300, dtype=np.float16)
+    weights.save(path, {"w": np.tile(array, 2)}, lossless=True)
+    data = path.read_bytes()
+    with weights.open(path) as file:
+        nbytes = len(file.data("w"))
+    codes = bytearray(data[-nbytes + 4 :])
+    for bit in range(8 * len(codes)):
+        codes[bit // 8] ^= 1 << bit % 8
+        check = _native.crc32c(codes).to_bytes(4, "little")
+        path.write_bytes(data[:-nbytes] + check + codes)
+        try:
+            found = read_all(path)["w"]
+        except CorruptFileError:
+            pass
+        else:
+            assert found.shape == (600,)
+        codes[bit // 8] ^= 1 << bit % 8
+
+
+@pytest.mark.parametrize("nbytes", [0, 100, 4000, 100_000])
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tensors, tmp_path, nbytes):
+    _, paths = chain(tensors, tmp_path, 1)
+    path = tmp_path / "new"
+    path.write_bytes(b"old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large.*new"):
+            weights.save(path, tensors, lossless=True)
+        if nbytes < 4000:
+            with pytest.raises(OSError, match=r"File too large.*new"):
+                weights.save(path, moved(tensors), base=paths[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert path.read_bytes() == b"old"
+    assert {*tmp_path.iterdir()} == {*paths, path}
+
+
+def test_a_process_killed_while_saving_leaves_the_old_file(tmp_path):
+    path = tmp_path / "new"
+    weights.save(path, {"w": ODD}, lossless=True)
+    before = path.read_bytes()
+    program = f"""
+        import os, signal
+        import numpy as np
+        from gradwire import weights
+
+        class Tensors(dict):
+            asked = 0
+
+            def __getitem__(self, name):
+                self.asked += name == "b"
+                if self.asked > 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return super().__getitem__(name)
+
+        array = np.ones(3_000_000, np.float32)
+        weights.save({os.fspath(path)!r}, Tensors(a=array, b=array), lossless=True)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_bytes() == before
+    assert_same(weights.open(path)["w"], ODD)
+
+
+def test_a_difference_is_saved_in_little_memory_beside_the_tensors(tmp_path):
+    program = """
+        import resource, sys
+        import numpy as np
+        from gradwire import weights
+
+        array = np.ones((1 << 26,), np.float32) * np.float32(1.5)
+        bits = array.view(np.uint32)
+        bits[::3] += 1
+        weights.save("base", {"w": array}, lossless=True)
+        bits[::5] += 2
+        weights.save("first", {"w": array}, base="base")
+        bits[::7] += 2
+        def peak():
+            lines = open("/proc/self/status").read().splitlines()
+            return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+        def now():
+            lines = open("/proc/self/status").read().splitlines()
+            return int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
+        open("/proc/self/clear_refs", "w").write("5")
+        before = now()
+        weights.save("second", {"w": array}, base="first")
+        print((peak() - before) / 1024)
+    """
+    environment = os.environ | {"GRADWIRE_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert float(done.stdout) < 64
+
+
+def odd_header(order, spaces):
+    """A file as no library writes it: spaces, tensors not in the order of their places."""
+    arrays = {"b": layer(3000), "a": np.arange(5), "c": layer(2000, dtype=np.float16)}
+    at, entries = 0, {}
+    kinds = {"b": "F32", "a": "I64", "c": "F16"}
+    for name in order:
+        end = at + arrays[name].nbytes
+        shape = list(arrays[name].shape)
+        entries[name] = {"shape": shape, "data_offsets": [at, end], "dtype": kinds[name]}
+        at = end
+    fields = {name: entries[name] for name in sorted(entries)}
+    fields["__metadata__"] = {"z": "1", "é": "2"}
+    text = json.dumps(fields, indent=1, ensure_ascii=False).encode() + b" " * spaces
+    data = b"".join(arrays[name].tobytes() for name in order)
+    return len(text).to_bytes(8, "little") + text + data
+
+
+@pytest.mark.parametrize("order", ["abc", "cab", "bca"])
+@pytest.mark.parametrize("spaces", [0, 3, 2000])
+def test_a_file_comes_back_byte_for_byte(tmp_path, order, spaces):
+    path, small, back = (tmp_path / name for name in ("in", "small", "back"))
+    path.write_bytes(odd_header(order, spaces))
+    with weights.open(path) as file:
+        sections = saving.sections_of(file)
+        saving.write(small, sections, file.metadata, lossless=True, original=file.header)
+    with weights.open(small) as file:
+        assert file.metadata == {"z": "1", "é": "2"}
+        saving.restore(file, back)
+    assert back.read_bytes() == path.read_bytes()
+    assert small.stat().st_size < path.stat().st_size
+
+
+def test_an_original_header_of_other_tensors_is_refused(tensors, tmp_path):
+    path, small = tmp_path / "in", tmp_path / "small"
+    weights.save(path, tensors)
+    with weights.open(path) as file:
+        saving.write(
+            small, saving.sections_of(file), None, lossless=True, original=file.header
+        )
+
+    def other(about, fields):
+        fields["other"] = fields.pop("ids")
+
+    rewritten(small, other)
+    with weights.open(small) as file, pytest.raises(CorruptFileError, match="other tensors"):
+        saving.restore(file, tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+def test_the_base_is_named_and_its_digest_is_that_of_the_file(tensors, tmp_path):
+    _, paths = chain(tensors, tmp_path, 1)
+    data = paths[1].read_bytes()
+    fields = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    about = json.loads(fields["__metadata__"]["gradwire"])
+    digest = hashlib.sha256(paths[0].read_bytes()).hexdigest()
+    assert about["base"] == {"name": "step-0.safetensors", "sha256": digest}
