@@ -1,7 +1,7 @@
 //! Any bytes as a block of codes: what is read is in the alphabet, and comes back where it is written again.
 #![no_main]
 
-use gradwire_core::pack::huffman::{ALPHABET, Code, Reader};
+use gradwire_core::pack::huffman::{ALPHABET, Code, Reader, counts};
 use gradwire_core::simd::Kernels;
 use gradwire_fuzz::Bytes;
 
@@ -14,9 +14,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         return;
     }
     assert!(symbols.iter().all(|symbol| usize::from(*symbol) < alphabet));
-    let mut counts = [0; ALPHABET];
-    symbols.iter().for_each(|symbol| counts[usize::from(*symbol)] += 1);
-    let Some(code) = Code::new(&counts) else { return };
+    let Some(code) = Code::new(&counts(&symbols, alphabet)) else { return };
     let mut again = Vec::new();
     code.write(kernels, &symbols, &mut again);
     let (mut reader, rest) = Reader::new(&again, len, alphabet).expect("a block as written");

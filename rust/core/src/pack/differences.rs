@@ -47,7 +47,7 @@ pub fn write<T: Bits>(
     let Some(code) = Code::new(&counts) else {
         return floats::write_chosen(kernels, plain, values, out);
     };
-    let bits: usize = counts.iter().enumerate().map(|(i, count)| i * *count as usize).sum();
+    let bits: usize = counts.iter().map(|(len, count)| usize::from(*len) * *count as usize).sum();
     let (about, start) = (code.len(&counts) + bits.div_ceil(8), out.len());
     let most = size_of_val(values);
     let plain_about = plain.as_ref().map_or(most, |plain| plain.len().min(most));

@@ -14,7 +14,7 @@
 
 use std::array::from_fn;
 
-use super::huffman::{self, Code, MOST, Reader};
+use super::huffman::{self, Code, Reader};
 use crate::simd::Kernels;
 use crate::simd::parts::Cut;
 use crate::{Error, Result};
@@ -214,12 +214,16 @@ pub(super) fn choose<T: Bits>(kernels: &Kernels, format: Format, values: &[T]) -
     for joined in (0..=JOINED).rev() {
         let split = Split::new(format, joined);
         if joined < JOINED {
-            counts = counts.chunks(2).map(|pair| pair.iter().sum()).collect();
+            for (symbol, _) in &mut counts {
+                *symbol >>= 1;
+            }
+            counts.dedup_by(|next, kept| {
+                let same = next.0 == kept.0;
+                kept.1 += if same { next.1 } else { 0 };
+                same
+            });
         }
-        if counts.iter().filter(|count| **count > 0).count() > MOST {
-            continue;
-        }
-        let code = Code::new(&counts)?;
+        let Some(code) = Code::new(&counts) else { continue };
         let len = code.len(&counts) + split.len(values.len());
         if best.as_ref().is_none_or(|(least, ..)| len < *least) {
             best = Some((len, split, code));

@@ -33,6 +33,9 @@ pub const BLOCK: usize = 1 << 16;
 /// Symbols from which a block has so many streams.
 const SHORT: usize = 2048;
 
+/// Symbols that are sorted to be counted, which is faster for so few.
+const FEW: usize = 512;
+
 /// The shortest runs of zeros that are written in one, two and three nibbles more.
 const RUNS: [usize; 3] = [3, 3 + 16, 3 + 16 + 256];
 
@@ -44,8 +47,13 @@ fn streams(len: usize) -> usize {
     if len < SHORT { 1 } else { STREAMS }
 }
 
-/// How often each symbol occurs; all are below `alphabet`.
-pub(super) fn counts(symbols: &[u16], alphabet: usize) -> Vec<u32> {
+/// The symbols that occur, in ascending order, and how often each does; all are below `alphabet`.
+pub fn counts(symbols: &[u16], alphabet: usize) -> Vec<(u16, u32)> {
+    if symbols.len() < FEW {
+        let mut sorted = symbols.to_vec();
+        sorted.sort_unstable();
+        return sorted.chunk_by(u16::eq).map(|equal| (equal[0], equal.len() as u32)).collect();
+    }
     // Tables in turn: equal symbols one after the other do not wait for each other.
     let mut counts = vec![0_u32; 4 * alphabet];
     let (a, rest) = counts.split_at_mut(alphabet);
@@ -62,11 +70,8 @@ pub(super) fn counts(symbols: &[u16], alphabet: usize) -> Vec<u32> {
     for symbol in rest {
         a[usize::from(*symbol)] += 1;
     }
-    for i in 0..alphabet {
-        a[i] += b[i] + c[i] + d[i];
-    }
-    counts.truncate(alphabet);
-    counts
+    let all = a.iter().zip(b).zip(c.iter().zip(d)).map(|((a, b), (c, d))| *a + *b + *c + *d);
+    (0..).zip(all).filter(|(_, count)| *count > 0).collect()
 }
 
 /// The codes of the symbols of a block.
@@ -74,36 +79,38 @@ pub(super) fn counts(symbols: &[u16], alphabet: usize) -> Vec<u32> {
 pub struct Code {
     /// The length of the code of each symbol that occurs, in ascending order; 0 of a single one.
     lengths: Vec<(u16, u8)>,
-    codes: Box<Codes>,
 }
 
 impl Code {
-    /// The code for symbols that occur so often; none of no symbols, or of more than [`MOST`].
-    pub fn new(counts: &[u32]) -> Option<Self> {
-        let mut used: Vec<(u32, u16)> = counts.iter().copied().zip(0..).collect();
-        used.retain(|(count, _)| *count > 0);
-        if used.is_empty() || used.len() > MOST {
+    /// The code for symbols that occur so often, in ascending order; none of no symbols, or of more than
+    /// [`MOST`].
+    pub fn new(counts: &[(u16, u32)]) -> Option<Self> {
+        if counts.is_empty() || counts.len() > MOST {
             return None;
         }
+        let mut used: Vec<(u32, u16)> = counts.iter().map(|&(symbol, n)| (n, symbol)).collect();
         used.sort_unstable();
         let counts: Vec<u32> = used.iter().map(|(count, _)| *count).collect();
         let symbols = used.iter().map(|(_, symbol)| *symbol);
         let mut lengths: Vec<(u16, u8)> = symbols.zip(minimum_redundancy(&counts)).collect();
         lengths.sort_unstable();
-        let mut codes = Box::new([0; ALPHABET]);
-        each_code(&lengths, |symbol, code, length| {
-            codes[usize::from(symbol) % ALPHABET] = code << 16 | u32::from(length);
-        });
-        Some(Self { lengths, codes })
+        Some(Self { lengths })
     }
 
-    /// About the bytes of a block of symbols that occur so often.
-    pub(super) fn len(&self, counts: &[u32]) -> usize {
-        let bits = self
-            .lengths
-            .iter()
-            .map(|(symbol, length)| counts[usize::from(*symbol)] as usize * usize::from(*length));
+    /// About the bytes of a block of the symbols that it was made for.
+    pub(super) fn len(&self, counts: &[(u16, u32)]) -> usize {
+        let both = self.lengths.iter().zip(counts);
+        let bits = both.map(|((_, length), (_, count))| *count as usize * usize::from(*length));
         bits.sum::<usize>() / 8 + self.lengths.len() / 2
+    }
+
+    /// By symbol.
+    fn codes(&self) -> Box<Codes> {
+        let mut codes = Box::new([0; ALPHABET]);
+        each_code(&self.lengths, |symbol, code, length| {
+            codes[usize::from(symbol) % ALPHABET] = code << 16 | u32::from(length);
+        });
+        codes
     }
 
     /// Appends a block of at most [`BLOCK`] symbols, for whose counts the code was made.
@@ -113,6 +120,7 @@ impl Code {
             out.extend(symbol.to_le_bytes());
             return;
         }
+        let codes = self.codes();
         out.push(1);
         self.write_table(out);
         let many = streams(symbols.len());
@@ -124,10 +132,10 @@ impl Code {
         // Whole runs of a single stream are none.
         let whole =
             if many == STREAMS { symbols.len() - symbols.len() % (RUN * STREAMS) } else { 0 };
-        kernels.write_codes(&self.codes, &symbols[..whole], room, &mut ends, buffers);
+        kernels.write_codes(&codes, &symbols[..whole], room, &mut ends, buffers);
         for row in symbols[whole..].chunks(many) {
             for ((symbol, end), out) in row.iter().zip(&mut ends).zip(buffers.chunks_mut(room)) {
-                end.add(self.codes[usize::from(*symbol) % ALPHABET], out);
+                end.add(codes[usize::from(*symbol) % ALPHABET], out);
             }
         }
         // The streams move up to each other.
@@ -409,11 +417,7 @@ mod tests {
     use super::*;
 
     fn code(symbols: &[u16]) -> Option<Code> {
-        let mut counts = vec![0; ALPHABET];
-        for symbol in symbols {
-            counts[usize::from(*symbol)] += 1;
-        }
-        Code::new(&counts)
+        Code::new(&counts(symbols, ALPHABET))
     }
 
     fn written(symbols: &[u16]) -> Vec<u8> {
@@ -475,7 +479,7 @@ mod tests {
         let even = vec![256; 256];
         let zipf: Vec<u32> = (1..=256).map(|i| 10_000 / i).collect();
         for counts in [fibonacci(2), fibonacci(18), fibonacci(22), even, zipf, vec![1, 60_000]] {
-            let code = Code::new(&counts).unwrap();
+            let code = Code::new(&(0..).zip(counts.iter().copied()).collect::<Vec<_>>()).unwrap();
             let total: f64 = counts.iter().map(|n| f64::from(*n)).sum();
             let bits = |n: u32| f64::from(n) * libm::log2(total / f64::from(n));
             let entropy: f64 = counts.iter().map(|n| bits(*n)).sum();
@@ -489,9 +493,9 @@ mod tests {
             let bits: u64 = each.sum();
             assert!(counts.len() == 2 || (bits as f64) < bound, "{counts:?}: {bits}");
         }
-        assert!(Code::new(&[1; 257]).is_none());
-        assert!(Code::new(&[0; 9]).is_none());
-        assert_eq!(Code::new(&[0, 0, 7]).unwrap().lengths, [(2, 0)]);
+        assert!(Code::new(&[0; 257].map(|_| (0, 1))).is_none());
+        assert!(Code::new(&[]).is_none());
+        assert_eq!(Code::new(&[(2, 7)]).unwrap().lengths, [(2, 0)]);
     }
 
     #[test]
