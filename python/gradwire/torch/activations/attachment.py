@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from gradwire import _validate
 from gradwire.torch.activations.forms import Encoder
 from gradwire.torch.activations.report import ActivationReport, Tally
-from gradwire.torch.activations.saved import Packing, Origins, Saved
+from gradwire.torch.activations.saved import Origins, Packing, Saved
 from gradwire.torch.activations.table import Bounds, Reads, Rules, chosen
 
 
