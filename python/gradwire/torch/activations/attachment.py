@@ -214,7 +214,8 @@ class _Begin(_Hook):
     def __call__(self, module: nn.Module, inputs: tuple[object, ...], *_: Any) -> None:
         if torch.compiler.is_compiling():
             _refuse()
-        if not torch.is_grad_enabled():
+        # In a backward pass a checkpoint runs layers again, whose tensors are read at once.
+        if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
             self.calls.append(None)
             return
         on = _on()
