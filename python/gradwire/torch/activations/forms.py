@@ -152,8 +152,10 @@ class Bits:
             bits = cells.unpacked(self._bits, self._numel, 1)
         if self._dtype is torch.bool:
             return bits.to(torch.bool)
-        least, largest = self._values
-        return bits.to(self._dtype).mul_(largest - least).add_(least)
+        values, (least, largest) = bits.to(self._dtype), self._values
+        return (
+            values if (least, largest) == (0.0, 1.0) else values.mul_(largest - least).add_(least)
+        )
 
 
 class Shape:

@@ -30,11 +30,20 @@ class Origin:
     from getting its address.
     """
 
-    __slots__ = ("__weakref__", "_storage", "forms")
+    __slots__ = ("__weakref__", "_forms", "_storage")
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._storage = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
-        self.forms: weakref.WeakValueDictionary[Any, Form] = weakref.WeakValueDictionary()
+        self._forms: dict[Any, weakref.ref[Form]] = {}
+
+    def form(self, key: Any) -> Form | None:
+        """Return what is kept in a way, if it is still."""
+        found = self._forms.get(key)
+        return None if found is None else found()
+
+    def keep(self, key: Any, form: Form) -> None:
+        """Remember what is kept in a way, as long as something else holds it."""
+        self._forms[key] = weakref.ref(form)
 
 
 class Origins:
@@ -131,6 +140,9 @@ class Packing:
     ) -> None:
         self._module, self._numel, self._reads, self._least = module, numel, reads, least
         self._encoder, self._origins, self._tally = encoder, origins, tally
+        tensors = (*module._parameters.values(), *module._buffers.values())
+        self._own = [each for each in tensors if each is not None]
+        self._storages: set[int] | None = None
 
     def pack(self, x: torch.Tensor) -> Saved:
         """Return what is kept of a tensor: a hook."""
@@ -173,11 +185,11 @@ class Packing:
             key = self._encoder.bits
         else:
             key = reads if isinstance(reads, Reads) else reads(self._module)
-        form = origin.forms.get(key)
+        form = origin.form(key)
         if form is None:
             form = self._made(_flat(x, dense), key)
             if form is not None:
-                origin.forms[key] = form
+                origin.keep(key, form)
                 self._tally.kept += form.nbytes
         return form
 
@@ -202,33 +214,30 @@ class Packing:
 
     def _is_parameter(self, x: torch.Tensor) -> bool:
         """Tell whether a tensor is a parameter or buffer, or was computed of one alone."""
-        own = [
-            each
-            for each in (*self._module._parameters.values(), *self._module._buffers.values())
-            if each is not None
-        ]
-        if any(_share(x, each) for each in own):
+        if x.is_leaf and any(x is each for each in self._own):
             return True
-        if not x.requires_grad:
-            # A cast of one that is frozen, as by autocast, has no graph.
-            shape = sorted(x.shape)
-            return any(
-                not each.requires_grad and each.dtype != x.dtype and sorted(each.shape) == shape
-                for each in own
-            )
-        ends = {id(each) for each in own}
-        return any(id(each) in ends for each in _leaves(x))
+        if self._storages is None:
+            self._storages = {
+                each.untyped_storage()._cdata
+                for each in self._own
+                if type(each) in _PLAIN and each.layout is torch.strided
+            }
+        if x.untyped_storage()._cdata in self._storages:
+            return True
+        if x.numel() < self._least:
+            return False
+        if x.requires_grad:
+            return any(leaf is each for leaf in _leaves(x) for each in self._own)
+        # A cast of one that is frozen, as by autocast, has no graph.
+        shape = sorted(x.shape)
+        return any(
+            not each.requires_grad and each.dtype != x.dtype and sorted(each.shape) == shape
+            for each in self._own
+        )
 
 
 _SHAPES = ("cpu", "cuda")
 """Devices on which backward of pooling reads no values."""
-
-
-def _share(x: torch.Tensor, other: torch.Tensor) -> bool:
-    if type(other) not in _PLAIN or other.layout is not torch.strided:
-        return False
-    same: bool = x.untyped_storage()._cdata == other.untyped_storage()._cdata
-    return same
 
 
 def _leaves(x: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -1,0 +1,1 @@
+"""What training keeps: activations between forward and backward."""
