@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from gradwire.quantize import Affine
 from gradwire.torch import activations, weights
+from gradwire.torch.activations.table import TABLE, Reads
 
 BITS_PER_VALUE = 4 + 32 / 64
 FRAME = 56
@@ -151,6 +152,80 @@ def test_a_slice_is_packed_as_if_it_had_memory_of_its_own():
     assert handle.report().saved_nbytes == x.numel() * 4
 
 
+CASES: dict[nn.Module, tuple[int, ...]] = {
+    nn.Conv1d(8, 4, 3): (16, 8, 64),
+    nn.Conv3d(4, 4, 3): (4, 4, 8, 8, 8),
+    nn.ConvTranspose1d(8, 4, 3): (16, 8, 64),
+    nn.ConvTranspose3d(4, 2, 3): (4, 4, 8, 8, 8),
+    nn.BatchNorm1d(8): (16, 8, 64),
+    nn.BatchNorm3d(4): (4, 4, 8, 8, 8),
+    nn.InstanceNorm1d(8, affine=True): (16, 8, 256),
+    nn.InstanceNorm2d(8): (4, 8, 16, 16),
+    nn.InstanceNorm3d(4): (4, 4, 8, 8, 8),
+    nn.GroupNorm(2, 8): (16, 8, 64),
+    nn.LayerNorm(64): (128, 64),
+    nn.RMSNorm(64): (128, 64),
+    nn.CELU(): (128, 64),
+    nn.ELU(): (128, 64),
+    nn.GELU(): (128, 64),
+    nn.GELU("tanh"): (128, 64),
+    nn.GLU(): (128, 64),
+    nn.Hardswish(): (128, 64),
+    nn.Mish(): (128, 64),
+    nn.SELU(): (128, 64),
+    nn.SiLU(): (128, 64),
+    nn.Sigmoid(): (128, 64),
+    nn.Softplus(): (128, 64),
+    nn.Tanh(): (128, 64),
+}
+
+
+@pytest.mark.parametrize("module", CASES, ids=str)
+def test_other_modules_of_the_table_stand_noise(module):
+    found = []
+    for attached in (False, True):
+        x = drawn(*CASES[module]).requires_grad_()
+        if attached:
+            handle = activations.attach(module, 8)
+        module.zero_grad()
+        y = module(x * 1.0)
+        (y * drawn(*y.shape, seed=3)).sum().backward()
+        found.append(torch.cat([each.grad.flatten() for each in (x, *module.parameters())]))
+    report = handle.report()
+    handle.remove()
+    assert 0.0 < error(found[1], found[0]) < 0.05
+    assert report.nbytes < 0.3 * report.saved_nbytes
+
+
+def test_a_bilinear_layer_packs_both_inputs():
+    layer, inputs = nn.Bilinear(64, 32, 4), [drawn(128, 64), drawn(128, 32)]
+
+    def gradient() -> torch.Tensor:
+        layer.zero_grad()
+        layer(*inputs).sum().backward()
+        return torch.cat([each.grad.flatten() for each in layer.parameters()])
+
+    exact = gradient()
+    with activations.attach(layer, 8, least=64) as handle:
+        assert 0.0 < error(gradient(), exact) < 0.02
+    assert handle.report().nbytes < 0.3 * handle.report().saved_nbytes
+
+
+def test_every_class_of_the_table_is_tried_here():
+    tried = {type(each) for each in CASES}
+    elsewhere = {
+        nn.Linear,
+        nn.Bilinear,
+        nn.Embedding,
+        nn.Conv2d,
+        nn.ConvTranspose2d,
+        nn.BatchNorm2d,
+    }
+    untried = {kind for kind, reads in TABLE.items() if reads in (Reads.VALUES, Reads.NORMED)}
+    # The first saves integers alone, the second takes two processes.
+    assert untried - tried - elsewhere == {nn.EmbeddingBag, nn.SyncBatchNorm}
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_narrow_floats_are_packed(dtype):
     layer, x = nn.Linear(64, 8).to(dtype), drawn(128, 64).to(dtype)
@@ -204,6 +279,17 @@ def test_what_was_freed_is_never_taken_for_a_new_tensor():
             layer.zero_grad()
             loss.backward()
             torch.testing.assert_close(layer.weight.grad, torch.full((8, 64), 128 * value))
+
+
+def test_a_batch_that_numpy_wrote_over_the_last_one_is_another_one():
+    """No version tells, and the last pass may still be alive: its loss is held."""
+    layer, array = nn.Linear(64, 8, bias=False), drawn(128, 64).numpy()
+    with activations.attach(layer, 8):
+        last = layer(torch.from_numpy(array)).sum()
+        array[:] = 7.0
+        layer(torch.from_numpy(array)).sum().backward()
+    torch.testing.assert_close(layer.weight.grad, torch.full((8, 64), 7.0 * 128))
+    assert last.requires_grad
 
 
 def test_nothing_is_kept_alive():
@@ -409,7 +495,7 @@ def test_grad_scaler_skips_a_step_that_overflows():
 
 def test_a_recipe_that_packs_trains_as_well():
     """Of 0.4 a loss falls as far with 4 bits as without, up to their noise."""
-    x = drawn(512, 64)
+    x = drawn(256, 64)
     y = torch.tanh(x @ drawn(64, 8, seed=1))
     found = {}
     for bits in (None, 4):
@@ -417,13 +503,13 @@ def test_a_recipe_that_packs_trains_as_well():
         if bits:
             activations.attach(model, bits)
         optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-        for _ in range(150):
+        for _ in range(60):
             loss = F.mse_loss(model(x), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         found[bits] = loss.item()
-    assert found[4] < 1.5 * found[None] < 1e-3
+    assert found[4] < 1.5 * found[None] < 0.1
 
 
 def test_copies_and_pickles_are_without_packing_and_their_state_is_the_same():

@@ -221,6 +221,10 @@ def test_a_compiler_is_refused_with_the_reason():
     model = perceptron()
     with pytest.raises(TypeError, match="compiled model: its backward unpacks all"):
         activations.attach(torch.compile(model, backend="eager"))
+    compiled = perceptron()
+    compiled[0].compile(backend="eager")
+    with pytest.raises(TypeError, match="compiled model: its backward unpacks all"):
+        activations.attach(compiled)
     activations.attach(model)
     with pytest.raises(RuntimeError, match="compiled model: its backward unpacks all"):
         torch.compile(model, backend="eager")(drawn(128, 64))

@@ -88,7 +88,7 @@ def attach(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    if any(hasattr(each, "_orig_mod") for each in model.modules()):
+    if any(hasattr(each, "_orig_mod") or each._compiled_call_impl for each in model.modules()):
         raise TypeError(_COMPILED)
     bits = _validate.integer("bits", bits, low=1, high=8)
     block = _validate.integer("block", block, low=1, high=_validate.MAX_NUMEL)
@@ -143,7 +143,7 @@ class PackedActivations:
                 ending = module.register_forward_hook(end, prepend=True, always_call=True)
                 hooks.callback(ending.remove)
             tallies = [tally for _, _, tally in self._rows.values()]
-            start = model.register_forward_pre_hook(_Start(tallies), prepend=True)
+            start = model.register_forward_pre_hook(_Start(tallies, self._origins), prepend=True)
             hooks.callback(start.remove)
             self._hooks = hooks.pop_all()
 
@@ -177,16 +177,17 @@ class _Hook:
 
 
 class _Start(_Hook):
-    """The model is called: counts begin again."""
+    """The model is called: a pass begins."""
 
-    def __init__(self, tallies: list[Tally]) -> None:
-        self._tallies = tallies
+    def __init__(self, tallies: list[Tally], origins: Origins) -> None:
+        self._tallies, self._origins = tallies, origins
 
     def __call__(self, *_: Any) -> None:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             # An interrupt from the keyboard skips the ends of calls.
             while isinstance(_on(), Packing):
                 torch._C._autograd._pop_saved_tensors_default_hooks()
+            self._origins.forget()
             for each in self._tallies:
                 each.reset()
 

@@ -63,6 +63,10 @@ class Origins:
         self._known[key] = origin = Origin(storage)
         return origin, True
 
+    def forget(self) -> None:
+        """Take no tensor for one from before: numpy may have changed it, which no version tells."""
+        self._known.clear()
+
 
 class Saved:
     """What is given to torch in place of a tensor.

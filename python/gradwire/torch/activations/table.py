@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from torch import nn
 
 from gradwire import _rules, _validate
-from gradwire.torch.activations.pact import PACT
 
 
 class Reads(enum.Enum):
@@ -69,13 +68,11 @@ TABLE: dict[type[nn.Module], Reads | Bounds] = {
     nn.GLU: Reads.VALUES,
     nn.Hardswish: Reads.VALUES,
     nn.Mish: Reads.VALUES,
-    nn.PReLU: Reads.VALUES,
     nn.SELU: Reads.VALUES,
     nn.SiLU: Reads.VALUES,
     nn.Sigmoid: Reads.VALUES,
     nn.Softplus: Reads.VALUES,
     nn.Tanh: Reads.VALUES,
-    PACT: Reads.VALUES,
     nn.Dropout: Reads.SCALED,
     nn.Dropout1d: Reads.SCALED,
     nn.Dropout2d: Reads.SCALED,
@@ -96,7 +93,9 @@ TABLE: dict[type[nn.Module], Reads | Bounds] = {
 """Modules whose backward stands noise.
 
 Not here: softmax, attention and losses, whose backward takes exponentials of differences of saved
-tensors, which errors blow up; recurrent layers, whose backward multiplies errors step by step.
+tensors, which errors blow up; recurrent layers, whose backward multiplies errors step by step;
+PReLU and PACT, which also ask on which side of a bound a value is: at 8 bits of normal values their
+gradients are wrong by 6 and 9 % of their norm.
 """
 
 Rules = Mapping[str | type[nn.Module], int | None]
