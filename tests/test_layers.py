@@ -29,7 +29,7 @@ LAYERS = [
 TORCH = [
     {"errors"},
     {"backends", "cuda"},
-    {"ops", "optim", "tensors", "transport"},
+    {"cells", "ops", "optim", "tensors", "transport"},
     {"checkpoint", "cost", "engine", "exchange"},
     {"auto"},
     {"activations", "collective", "ddp", "fsdp", "horovod", "weights"},

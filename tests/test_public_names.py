@@ -16,6 +16,7 @@ INTERNAL = {
     "gradwire.state",  # likewise `State`
     "gradwire.torch.auto",
     "gradwire.torch.backends",
+    "gradwire.torch.cells",
     "gradwire.torch.checkpoint",
     "gradwire.torch.cuda",
     "gradwire.torch.engine",

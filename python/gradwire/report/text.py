@@ -1,5 +1,7 @@
 """Figures with their units, and a report as text for a terminal."""
 
+from collections.abc import Collection, Mapping, Sequence
+
 from gradwire.report.figures import ParameterReport, ReportFields
 
 _ROWS = 20
@@ -31,6 +33,19 @@ def norm(value: float | None) -> str:
 def milliseconds(value: float) -> str:
     """Return milliseconds with their unit: three digits, at most three decimals."""
     return f"{value:.3g} ms" if abs(value) < 1000 else f"{value:.0f} ms"
+
+
+def columns(table: Mapping[str, Sequence[str]], texts: Collection[str]) -> list[str]:
+    """Return the lines of a table: those of `texts` flush left, all other columns flush right."""
+    rows = zip(*([title, *cells] for title, cells in table.items()), strict=True)
+    widths = [max(map(len, (title, *cells))) for title, cells in table.items()]
+    return [
+        "  ".join(
+            cell.ljust(width) if title in texts else cell.rjust(width)
+            for title, width, cell in zip(table, widths, row, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def as_text(report: ReportFields) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from gradwire import _native
-from gradwire.torch import ops
+from gradwire.torch import cells, ops
 from gradwire.torch.backends import BackendInUse
 
 FEW = 16
@@ -191,22 +191,11 @@ def decoded(
         Of shape (rows, cols); the values are those of the core, which are of float32, rounded.
     """
     bits, block, exponent = grid
-    numel = rows * cols
-    blocks = -(-numel // block)
-    sizes = [4 * blocks, -(-numel * bits // 8)]
-    _, codes = torch.split(frame[_HEADER + _PROLOGUE :], sizes)
-    # Eight codes are so many bytes as a code has bits.
-    octets = torch.nn.functional.pad(codes, (0, -len(codes) % bits)).view(-1, bits).to(torch.int32)
-    octets = torch.nn.functional.pad(octets, (0, 1))  # a last code ends with its byte
-    taken = [
-        (octets[:, at // 8] | octets[:, at // 8 + 1] << 8) >> at % 8 & (1 << bits) - 1
-        for at in range(0, 8 * bits, bits)
-    ]
-    code = torch.stack(taken, dim=1).view(-1)[:numel].to(torch.float32)
-    code = torch.nn.functional.pad(code, (0, blocks * block - numel)).view(blocks, block)
-    step, base = grids(frame, blocks, exponent)
-    values: torch.Tensor = (base[:, None] + step[:, None] * code).view(-1)[:numel]
-    return values.view(rows, cols).to(dtype)
+    section = frame[_HEADER + _PROLOGUE :]
+    words, codes = section.tensor_split([4 * -(-rows * cols // block)])
+    halves = words.view(torch.float16).view(-1, 2)
+    values = cells.decoded(halves, codes, rows * cols, (bits, block, exponent), dtype)
+    return values.view(rows, cols)
 
 
 def grids(frame: torch.Tensor, blocks: int, exponent: int) -> torch.Tensor:

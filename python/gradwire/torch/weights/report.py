@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 
-from gradwire.report.text import size
+from gradwire.report.text import columns, size
 from gradwire.weights.packed import totals
 
 
@@ -64,16 +64,7 @@ class PackReport:
         return 8 * sum(each.nbytes for each in self.tensors) / max(1, numel)
 
     def __str__(self) -> str:
-        columns = dict(self._columns())
-        texts = {"name", "held", "rounding"}
-        lines = []
-        for i in range(len(self.tensors) + 1):
-            cells = []
-            for title, column in columns.items():
-                width = max(map(len, (title, *column)))
-                cell = column[i - 1] if i else title
-                cells.append(cell.ljust(width) if title in texts else cell.rjust(width))
-            lines.append("  ".join(cells).rstrip())
+        lines = columns(dict(self._columns()), {"name", "held", "rounding"})
         sizes = [
             (each.name, math.prod(each.shape), each.nbytes, each.error) for each in self.tensors
         ]

@@ -1,0 +1,172 @@
+"""What is kept in place of a tensor that backward reads: codes, a bit an entry, or nothing.
+
+A form is made of the entries in the order of memory, and gives them back so.
+"""
+
+import itertools
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from gradwire import _native
+from gradwire._codec import Codec
+from gradwire.errors import NonFiniteError
+from gradwire.memory import NoMemory
+from gradwire.quantize import Affine
+from gradwire.sparsify import All
+from gradwire.torch import cells
+
+
+class Form(Protocol):
+    """Entries of a tensor, kept in another way."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept."""
+
+    def values(self) -> torch.Tensor:
+        """Return the entries, of one dimension, of the dtype that they had."""
+
+
+class Encoder:
+    """Makes codes of values; no two tensors are rounded by the same random numbers.
+
+    Parameters
+    ----------
+    bits, block, seed
+        Of `Affine`, which rounds stochastically between the least and the largest of a block.
+    stream : iterator of int
+        Numbers the tensors; several encoders share one.
+    """
+
+    def __init__(self, bits: int, block: int, seed: int, stream: "itertools.count[int]") -> None:
+        self.bits, self._block, self._seed, self._stream = bits, block, seed, stream
+        affine = Affine(bits, block, "range", "stochastic", seed=seed)
+        self._codec = Codec(sparsify=All(), quantize=affine, memory=NoMemory())
+
+    def encode(self, flat: torch.Tensor) -> Form | None:
+        """Return the codes of values; None if one of them is NaN or infinite.
+
+        float32, float16 or bfloat16, contiguous. By the core's kernels on the CPU.
+        """
+        stream = next(self._stream)
+        if not flat.is_cpu:
+            return self.by_operators(flat, stream)
+        state = self._codec.init_state(flat.numel(), stream=stream)
+        frame = torch.empty(self._codec.max_encoded_len(flat.numel()), dtype=torch.uint8)
+        try:
+            self._codec.encode_into(flat, state, frame)
+        except NonFiniteError:
+            return None
+        return _Frame(frame, flat)
+
+    def by_operators(self, flat: torch.Tensor, stream: int) -> Form | None:
+        """Return the same codes by torch's operators, where the tensor lies."""
+        key = cells.rounding_key(self._seed, stream)
+        made = cells.encoded(flat, self.bits, self._block, key)
+        if made is None:
+            return None
+        words, codes, exponent = made
+        return _Codes(words, codes, (self.bits, self._block, exponent), flat)
+
+
+class _Frame:
+    """A frame of the core."""
+
+    __slots__ = ("__weakref__", "_dtype", "_frame", "_numel")
+
+    def __init__(self, frame: torch.Tensor, like: torch.Tensor) -> None:
+        self._frame, self._numel, self._dtype = frame, like.numel(), like.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self._frame.nbytes
+
+    def values(self) -> torch.Tensor:
+        narrow = self._dtype is torch.bfloat16
+        out = torch.empty(self._numel, dtype=self._dtype if narrow else torch.float32)
+        array = (out.view(torch.uint16) if narrow else out).numpy()
+        _native.packed_rows(self._frame.numpy(), self._numel, 0, 1, array)
+        return out.to(self._dtype)
+
+
+class _Codes:
+    """Steps, bases and codes on a device."""
+
+    __slots__ = ("__weakref__", "_codes", "_dtype", "_grid", "_numel", "_words")
+
+    def __init__(
+        self,
+        words: torch.Tensor,
+        codes: torch.Tensor,
+        grid: tuple[int, int, int],
+        like: torch.Tensor,
+    ) -> None:
+        self._words, self._codes, self._grid = words, codes, grid
+        self._numel, self._dtype = like.numel(), like.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self._words.nbytes + self._codes.nbytes
+
+    def values(self) -> torch.Tensor:
+        return cells.decoded(self._words, self._codes, self._numel, self._grid, self._dtype)
+
+
+class Bits:
+    """One of two values for each entry.
+
+    Parameters
+    ----------
+    chosen : torch.Tensor
+        bool, of one dimension.
+    values : tuple of float
+        Of entries that are not chosen, and of those that are.
+    dtype : torch.dtype
+        Of the values.
+    """
+
+    __slots__ = ("__weakref__", "_bits", "_dtype", "_numel", "_values")
+
+    def __init__(
+        self, chosen: torch.Tensor, values: tuple[float, float], dtype: torch.dtype
+    ) -> None:
+        self._numel, self._values, self._dtype = chosen.numel(), values, dtype
+        if chosen.is_cpu:
+            self._bits = torch.from_numpy(np.packbits(chosen.numpy(), bitorder="little"))
+        else:
+            self._bits = cells.packed(chosen.view(torch.uint8), 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept."""
+        return self._bits.nbytes
+
+    def values(self) -> torch.Tensor:
+        """Return the entries, of one dimension."""
+        if self._bits.is_cpu:
+            array = np.unpackbits(self._bits.numpy(), count=self._numel, bitorder="little")
+            bits = torch.from_numpy(array)
+        else:
+            bits = cells.unpacked(self._bits, self._numel, 1)
+        if self._dtype is torch.bool:
+            return bits.to(torch.bool)
+        values, (least, largest) = bits.to(self._dtype), self._values
+        return (
+            values if (least, largest) == (0.0, 1.0) else values.mul_(largest - least).add_(least)
+        )
+
+
+class Shape:
+    """The number of entries alone: their values are not read, and are anything."""
+
+    __slots__ = ("__weakref__", "_device", "_dtype", "_numel")
+    nbytes = 0
+
+    def __init__(self, like: torch.Tensor) -> None:
+        self._numel, self._dtype, self._device = like.numel(), like.dtype, like.device
+
+    def values(self) -> torch.Tensor:
+        """Return the entries, of one dimension."""
+        return torch.empty(self._numel, dtype=self._dtype, device=self._device)

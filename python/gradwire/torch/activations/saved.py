@@ -1,0 +1,276 @@
+"""Saved tensors: what is kept of each, and what is given back to backward."""
+
+import math
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from gradwire.torch.activations.forms import Bits, Encoder, Form, Shape
+from gradwire.torch.activations.report import Tally
+from gradwire.torch.activations.table import Bounds, Reads
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_PLAIN = (torch.Tensor, nn.Parameter)
+
+_STATISTIC = 8
+"""A norm's input has at least so many times the entries of its means and deviations."""
+
+_WAY = 4
+"""Operators between a parameter and what is computed of it alone, as by casting or transposing."""
+
+
+class Origin:
+    """A tensor that was saved, at one version: alive as long as something that is kept of it.
+
+    Its storage may be gone by then: it is known by a weak reference, which keeps another storage
+    from getting its address.
+    """
+
+    __slots__ = ("__weakref__", "_forms", "_storage")
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._storage = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        self._forms: dict[Any, weakref.ref[Form]] = {}
+
+    def form(self, key: Any) -> Form | None:
+        """Return what is kept in a way, if it is still."""
+        found = self._forms.get(key)
+        return None if found is None else found()
+
+    def keep(self, key: Any, form: Form) -> None:
+        """Remember what is kept in a way, as long as something else holds it."""
+        self._forms[key] = weakref.ref(form)
+
+
+class Origins:
+    """The tensors of which something is kept. It keeps none of them alive, nor what is kept."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakValueDictionary[Any, Origin] = weakref.WeakValueDictionary()
+
+    def of(self, x: torch.Tensor, dense: bool) -> tuple[Origin, bool]:
+        """Return the one of a tensor, and whether it is new."""
+        storage = x.untyped_storage()
+        layout = x.numel() if dense else (x.shape, x.stride())
+        key = storage._cdata, x.storage_offset(), layout, x.dtype, x._version
+        origin = self._known.get(key)
+        if origin is not None:
+            return origin, False
+        self._known[key] = origin = Origin(storage)
+        return origin, True
+
+    def forget(self) -> None:
+        """Take no tensor for one from before: numpy may have changed it, which no version tells."""
+        self._known.clear()
+
+
+class Saved:
+    """What is given to torch in place of a tensor.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        The tensor.
+    origin : Origin, optional
+        Of the tensor.
+    form : Form, optional
+        What is kept; None: the tensor itself.
+    """
+
+    __slots__ = ("_form", "_origin", "_seen", "_shape", "_stride", "_version")
+
+    def __init__(
+        self, x: torch.Tensor, origin: Origin | None = None, form: Form | None = None
+    ) -> None:
+        self._version = x._version
+        # Has the version of x. An output must not be held itself: that would be a cycle.
+        self._seen = x.detach()
+        self._origin, self._form = origin, form
+        if form is not None:
+            self._shape, self._stride = x.shape, x.stride() if _is_dense(x) else None
+            self._seen.data = x.new_empty(0)  # has the version still, and the memory no more
+
+    def tensor(self) -> torch.Tensor:
+        """Return the tensor, or what is left of it."""
+        if self._form is not None and torch.is_grad_enabled():
+            raise RuntimeError(
+                "gradients of gradients (create_graph=True) would take the errors of packed "
+                "activations for values: call remove() of what activations.attach() returned first"
+            )
+        if self._seen._version != self._version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an "
+                f"inplace operation: it is at version {self._seen._version}; expected version "
+                f"{self._version} instead. It was saved within activations.attach()"
+            )
+        if self._form is None:
+            return self._seen
+        values = self._form.values()
+        if self._stride is None:
+            return values.view(self._shape)
+        return values.as_strided(self._shape, self._stride)
+
+
+class Packing:
+    """One call of a module, whose saved tensors are packed.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Called.
+    numel : int
+        Entries of its largest input.
+    reads : Reads or callable
+        What its backward reads.
+    encoder : Encoder
+    origins : Origins
+    tally : Tally
+        Is told what is saved and kept.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        numel: int,
+        reads: Reads | Bounds,
+        encoder: Encoder,
+        origins: Origins,
+        tally: Tally,
+        least: int,
+    ) -> None:
+        self._module, self._numel, self._reads, self._least = module, numel, reads, least
+        self._encoder, self._origins, self._tally = encoder, origins, tally
+        tensors = (*module._parameters.values(), *module._buffers.values())
+        self._own = [each for each in tensors if each is not None]
+        self._storages: set[int] | None = None
+
+    def pack(self, x: torch.Tensor) -> Saved:
+        """Return what is kept of a tensor: a hook."""
+        if type(x) not in _PLAIN or x.layout is not torch.strided or x.is_meta:
+            self._tally.leave("tensors without memory of one piece", 0)
+            return Saved(x)
+        if self._is_parameter(x):
+            return Saved(x)
+        dense = _is_dense(x)
+        origin, new = self._origins.of(x, dense)
+        if new:
+            self._tally.saved += x.nbytes
+        why = self._why_left(x)
+        if why is None:
+            form = self._form(x, origin, dense)
+            if form is not None:
+                return Saved(x, origin, form)
+            why = "NaN or infinity"
+        if new:
+            self._tally.leave(why, x.nbytes)
+        return Saved(x, origin)
+
+    def _why_left(self, x: torch.Tensor) -> str | None:
+        if x.numel() < self._least:
+            return f"fewer than {self._least} entries"
+        if x.dtype is not torch.bool and x.dtype not in _FLOATS:
+            return str(x.dtype).removeprefix("torch.")
+        if 0 in x.stride():
+            return "expanded"
+        if self._reads is Reads.NORMED and x.numel() * _STATISTIC <= self._numel:
+            return "means and deviations"
+        return None
+
+    def _form(self, x: torch.Tensor, origin: Origin, dense: bool) -> Form | None:
+        """Return what is kept of a tensor, made or as it is kept for another operator."""
+        reads = Reads.VALUES if self._reads is Reads.NORMED else self._reads
+        if x.dtype is torch.bool:
+            key: Any = torch.bool
+        elif reads is Reads.VALUES or (reads is Reads.SHAPE and x.device.type not in _SHAPES):
+            key = self._encoder.bits
+        else:
+            key = reads if isinstance(reads, Reads) else reads(self._module)
+        form = origin.form(key)
+        if form is None:
+            form = self._made(_flat(x, dense), key)
+            if form is not None:
+                origin.keep(key, form)
+                self._tally.kept += form.nbytes
+        return form
+
+    def _made(self, flat: torch.Tensor, key: Any) -> Form | None:
+        if key is torch.bool:
+            return Bits(flat, (0.0, 1.0), torch.bool)
+        if key is Reads.SHAPE:
+            return Shape(flat)
+        if key is Reads.SCALED:
+            chosen, scale = flat.ne(0), float(flat.amax())
+            if torch.equal(chosen * flat.new_tensor(scale), flat):
+                return Bits(chosen, (0.0, scale), flat.dtype)
+        elif isinstance(key, tuple):
+            least, largest = key
+            # As torch does, so that NaN is within.
+            inside = flat.le(least)
+            if largest != math.inf:
+                inside |= flat.ge(largest)
+            between = 1.0 if largest == math.inf else (least + largest) / 2
+            return Bits(inside.logical_not_(), (least, between), flat.dtype)
+        return self._encoder.encode(flat)
+
+    def _is_parameter(self, x: torch.Tensor) -> bool:
+        """Tell whether a tensor is a parameter or buffer, or was computed of one alone."""
+        if x.is_leaf and any(x is each for each in self._own):
+            return True
+        if self._storages is None:
+            self._storages = {
+                each.untyped_storage()._cdata
+                for each in self._own
+                if type(each) in _PLAIN and each.layout is torch.strided
+            }
+        if x.untyped_storage()._cdata in self._storages:
+            return True
+        if x.numel() < self._least:
+            return False
+        if x.requires_grad:
+            return any(leaf is each for leaf in _leaves(x) for each in self._own)
+        # A cast of one that is frozen, as by autocast, has no graph.
+        shape = sorted(x.shape)
+        return any(
+            not each.requires_grad and each.dtype != x.dtype and sorted(each.shape) == shape
+            for each in self._own
+        )
+
+
+_SHAPES = ("cpu", "cuda")
+"""Devices on which backward of pooling reads no values."""
+
+
+def _leaves(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the leaf of which alone a tensor was computed within a few operators, if it was."""
+    node = x.grad_fn
+    for _ in range(_WAY):
+        if node is None:
+            return
+        if hasattr(node, "variable"):
+            yield node.variable
+            return
+        before = [each for each, _ in node.next_functions if each is not None]
+        if len(before) != 1:
+            return
+        node = before[0]
+
+
+def _is_dense(x: torch.Tensor) -> bool:
+    """Tell whether a tensor fills a piece of memory, in any order of its dimensions."""
+    if x.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _flat(x: torch.Tensor, dense: bool) -> torch.Tensor:
+    x = x.detach()
+    return x.as_strided((x.numel(),), (1,)) if dense else x.contiguous().view(-1)
