@@ -26,7 +26,7 @@ from benches.compare.contestants import PEERS, Contestant, TorchTopK, call, grad
 from benches.compare.timing import Clock, Tick, interleave
 from benches.harness import results
 from gradwire.presets import PRESETS, Preset
-from gradwire.quantize import BFloat16
+from gradwire.quantize import BFloat16, Lossless
 from gradwire.torch.backends.cuda.encoding import ADD
 from gradwire.torch.backends.cuda.operators import EncodePlan, operators, takes
 from gradwire.torch.backends.cuda.states import DeviceState
@@ -119,6 +119,8 @@ class Kernels(Contestant):
         host = gradient.cpu().numpy()
         frames = self.frames(self.encode(gradient))
         for i, (codec, frame) in enumerate(zip(self.codecs, frames, strict=True)):
+            if isinstance(codec.quantize, Lossless):
+                codec = codec.replace(quantize=codec.quantize.plain)
             state = codec.init_state(self.numels[i], name=f"w{i}")
             begin, end = self.ends[2 * i : 2 * i + 2]
             if frame != bytes(codec.encode(host[begin:end], state)):

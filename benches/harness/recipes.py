@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from benches.harness.tasks import share_of_rate
 from gradwire._codec import Codec
 from gradwire.memory import AdamCorrection, MomentumCorrection
+from gradwire.quantize import Lossless
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,15 @@ def measured_rates() -> dict[str, Any]:
 
 
 def config_of(codec: Codec) -> dict[str, Any]:
-    """Return what determines a codec: in the runs recorded here ranks gather, at usual options."""
+    """Return what determines training with a codec: ranks gather here, at usual options.
+
+    Values that are sent without loss are those of their float.
+    """
     exchange = codec.exchange.for_ranks(1, codec.sparsify, codec.quantize, codec.memory)
-    return codec.replace(exchange=exchange, memory=codec.memory.for_optimizer({})).get_config()
+    quantize = codec.quantize
+    quantize = quantize.plain if isinstance(quantize, Lossless) else quantize
+    memory = codec.memory.for_optimizer({})
+    return codec.replace(exchange=exchange, memory=memory, quantize=quantize).get_config()
 
 
 def current(config: dict[str, Any] | None) -> dict[str, Any] | None:

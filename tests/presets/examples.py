@@ -18,10 +18,8 @@ def made(preset: Preset, shape: tuple[int, ...] = SHAPE) -> gradwire.Codec:
 def made_for_kernels(preset: Preset, shape: tuple[int, ...] = SHAPE) -> gradwire.Codec:
     """The same for CUDA: kernels send the floats themselves that the core codes without loss."""
     codec = made(preset, shape)
-    if not isinstance(codec.quantize, quantize.Lossless):
-        return codec
-    plain = {"bfloat16": quantize.BFloat16(), "float32": quantize.Float32()}
-    return codec.replace(quantize=plain[codec.quantize.format])
+    used = codec.quantize
+    return codec.replace(quantize=used.plain) if isinstance(used, quantize.Lossless) else codec
 
 
 def gradient(numel: int, seed: int = 0) -> np.ndarray:

@@ -431,9 +431,7 @@ def test_an_original_header_of_other_tensors_is_refused(tensors, tmp_path):
     path, small = tmp_path / "in", tmp_path / "small"
     weights.save(path, tensors)
     with weights.open(path) as file:
-        saving.write(
-            small, saving.sections_of(file), None, lossless=True, original=file.header
-        )
+        saving.write(small, saving.sections_of(file), None, lossless=True, original=file.header)
 
     def other(about, fields):
         fields["other"] = fields.pop("ids")

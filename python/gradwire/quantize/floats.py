@@ -155,6 +155,15 @@ class Lossless(Quantizer):
             _validate.choice("format", self.format, ("bfloat16", "float16", "float32"))
 
     @property
+    def plain(self) -> Quantizer:
+        """The quantizer that sends the same values as they are; itself where it goes by the tensor.
+
+        Kernels for CUDA send these.
+        """
+        plain = {"float32": Float32(), "bfloat16": BFloat16(), "float16": Float16(scaled=False)}
+        return self if self.format is None else plain[self.format]
+
+    @property
     def summed_as(self) -> str | None:
         """The float itself, which is float32 where it goes by the tensor."""
         return self.format or "float32"

@@ -285,10 +285,9 @@ def quantize_of(part: quantize.Quantizer) -> Quantize:
 
 
 def _coding_of(part: quantize.Quantizer) -> str:
+    part = part.plain if isinstance(part, quantize.Lossless) else part
     if isinstance(part, quantize.Float16) and part.scaled:
         return "float16_scaled"
-    if isinstance(part, quantize.Lossless):
-        return part.format or part.kind  # kernels send the float itself
     return f"float8_{part.format}" if isinstance(part, quantize.Float8) else part.kind
 
 
