@@ -1,4 +1,4 @@
-"""Files of codes without loss, and of differences: every bit comes back, or an error that says why not."""
+"""Files of codes without loss, and of differences: every bit comes back, or an error says why."""
 
 import hashlib
 import json
@@ -277,13 +277,13 @@ def test_every_flip_of_codes_is_found_and_every_prefix(path):
     with weights.open(path) as file:
         assert file.coding_of("w")
         nbytes = len(file.data("w"))
-    for bit in range(0, 8 * nbytes, 7):
+    for bit in range(0, 8 * nbytes, 29):
         flipped = bytearray(data)
         flipped[len(data) - nbytes + bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
         with pytest.raises(CorruptFileError):
             read_all(path)
-    for end in range(0, len(data), 5):
+    for end in range(0, len(data), 23):
         path.write_bytes(data[:end])
         with pytest.raises(CorruptFileError):
             read_all(path)
@@ -299,7 +299,7 @@ def test_codes_whose_checksum_is_right_and_that_are_wrong_are_found(path):
     with weights.open(path) as file:
         nbytes = len(file.data("w"))
     codes = bytearray(data[-nbytes + 4 :])
-    for bit in range(8 * len(codes)):
+    for bit in range(0, 8 * len(codes), 13):
         codes[bit // 8] ^= 1 << bit % 8
         check = _native.crc32c(codes).to_bytes(4, "little")
         path.write_bytes(data[:-nbytes] + check + codes)
@@ -431,9 +431,7 @@ def test_an_original_header_of_other_tensors_is_refused(tensors, tmp_path):
     path, small = tmp_path / "in", tmp_path / "small"
     weights.save(path, tensors)
     with weights.open(path) as file:
-        saving.write(
-            small, saving.sections_of(file), None, lossless=True, original=file.header
-        )
+        saving.write(small, saving.sections_of(file), None, lossless=True, original=file.header)
 
     def other(about, fields):
         fields["other"] = fields.pop("ids")
