@@ -1,0 +1,1 @@
+"""What training saves, and what it saves for backward, in fewer bytes: ``make checkpoints``."""
