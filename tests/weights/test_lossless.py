@@ -17,6 +17,7 @@ import safetensors.numpy
 from gradwire import weights
 from gradwire.errors import CorruptFileError
 from gradwire.weights import header, saving
+from tests.weights import plain_coded_reader
 
 RANDOM = np.random.default_rng(8)
 ODD = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, 3e38], np.float32)
@@ -139,6 +140,18 @@ def test_a_base_may_be_lossless_itself_and_a_tensor_new_or_of_another_shape(tens
         }
         for name, array in after.items():
             assert_same(file[name], array)
+
+
+def test_a_reader_made_from_the_page_finds_the_same_bytes(tensors, tmp_path):
+    values, paths = chain(tensors, tmp_path, 2)
+    weights.save(tmp_path / "small", tensors, lossless=True)
+    for path, expected in ((tmp_path / "small", tensors), (paths[2], values[2])):
+        found, original = plain_coded_reader.read(path)
+        assert found == {name: array.tobytes() for name, array in expected.items()}
+        assert original is None
+    with weights.open(paths[0]) as file:
+        saving.write(paths[1], saving.sections_of(file), None, lossless=True, original=file.header)
+        assert plain_coded_reader.read(paths[1])[1] == file.header
 
 
 def test_what_has_not_changed_takes_next_to_nothing(tmp_path):

@@ -8,8 +8,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let entries = Entries::draw(&mut Bytes(data));
     let Entries { layout, hints, numel, positions, values } = &entries;
     let mut out = Vec::new();
-    let written =
-        frame::write_with(layout, hints, *numel, Some(positions), values, &mut (&mut out).into());
+    let written = frame::write_with(layout, hints, *numel, Some(positions), values, &mut (&mut out).into());
     assert_eq!(written.is_ok(), values.iter().all(|v| v.is_finite()));
     if written.is_err() {
         return;
