@@ -1,1 +1,1 @@
-"""What training keeps: activations between forward and backward."""
+"""What training sends, saves, and keeps for backward, in fewer bytes: ``make checkpoints``."""

@@ -323,3 +323,92 @@ def test_a_calibration_that_cannot_be_read_is_named(source, target, grams, tmp_p
         run("pack", source, target, "--calibration", grams, "--more", 4)
     assert "leave out more= or --calibration=" in capsys.readouterr().err
     assert not target.exists()
+
+
+def moved(model):
+    """A step later."""
+    return {name: array + array.dtype.type(1e-4) for name, array in model.items()}
+
+
+def test_a_lossless_file_and_a_difference_come_back_byte_for_byte(model, source, tmp_path, capsys):
+    small, after = tmp_path / "small.safetensors", tmp_path / "after.safetensors"
+    difference, back = tmp_path / "difference.safetensors", tmp_path / "back.safetensors"
+    weights.save(after, moved(model), {"format": "pt"})
+    assert run("pack", "--lossless", source, small) == 0
+    share = 100 * small.stat().st_size / source.stat().st_size
+    before, now = source.stat().st_size / 1e6, small.stat().st_size / 1e6
+    expected = f"8 tensors, {before:.2f} MB -> {now:.2f} MB ({share:.1f} %), exact\n"
+    assert capsys.readouterr().out == expected
+    assert run("pack", "--lossless", "--base", source, after, difference) == 0
+    assert difference.stat().st_size < small.stat().st_size
+    for coded, original in ((small, source), (difference, after)):
+        assert run("unpack", coded, back) == 0
+        assert back.read_bytes() == original.read_bytes()
+
+
+def test_a_lossless_file_may_take_the_place_of_its_source_and_back(source):
+    before = source.read_bytes()
+    assert run("pack", "--lossless", source, source) == 0
+    assert len(source.read_bytes()) < len(before)
+    assert run("unpack", source, source) == 0
+    assert source.read_bytes() == before
+
+
+def test_inspect_lists_codings(model, source, tmp_path, capsys):
+    target = tmp_path / "difference.safetensors"
+    assert run("pack", "--lossless", "--base", source, source, target) == 0
+    capsys.readouterr()
+    assert run("inspect", target) == 0
+    out = capsys.readouterr().out
+    assert "8 tensors, 0 packed, 6 coded" in out
+    assert "difference" in out
+    assert run("inspect", "--json", target) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["embed.weight"]["coding"] == "difference"
+    assert rows["embed.weight"]["nbytes"] < 100
+    assert "coding" not in rows["ids"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--base", "x"], "--base goes with --lossless"),
+        (["--lossless", "--bits", "3"], "--lossless goes without --bits"),
+        (["--lossless", "--rules", "a=3"], "--lossless goes without --rules"),
+    ],
+)
+def test_options_that_lose_bits_go_without_lossless(options, message, source, target, capsys):
+    with pytest.raises(SystemExit) as exit:
+        run("pack", *options, source, target)
+    assert exit.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_what_a_difference_lacks_is_said_in_a_line(source, tmp_path, capsys):
+    target = tmp_path / "difference.safetensors"
+    back = tmp_path / "back"
+    assert run("pack", "--lossless", "--base", tmp_path / "none", source, target) == 1
+    assert "none: No such file" in capsys.readouterr().err
+    assert run("pack", "--lossless", "--base", source, source, target) == 0
+    assert run("pack", "--lossless", target, back) == 1
+    assert "packed already" in capsys.readouterr().err
+    assert run("unpack", "--dtype", "float16", target, back) == 1
+    assert "no --dtype" in capsys.readouterr().err
+    source.rename(tmp_path / "moved")
+    assert run("unpack", target, back) == 1
+    assert "its base 'model.safetensors' is not beside it" in capsys.readouterr().err
+    (tmp_path / "moved").rename(source)
+    data = bytearray(source.read_bytes())
+    data[-1] ^= 1
+    source.write_bytes(data)
+    assert run("unpack", target, back) == 1
+    assert "SHA-256" in capsys.readouterr().err
+    assert not back.exists()
+
+
+def test_a_base_is_not_overwritten(source, capsys):
+    before = source.read_bytes()
+    assert run("pack", "--lossless", "--base", source, source, source) == 1
+    assert "is a base of itself" in capsys.readouterr().err
+    assert source.read_bytes() == before

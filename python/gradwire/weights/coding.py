@@ -1,7 +1,7 @@
 """Tensors that files hold as codes, and from which every bit comes back."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +22,9 @@ _BLOCK = 1 << 16
 _LEAST = 8
 """Bytes of the shortest block, with its length."""
 
+_CHECKED = 8 << 20
+"""Bytes whose checksum is taken at a time."""
+
 Bytes = NDArray[np.uint8]
 
 
@@ -36,15 +39,16 @@ class Entries(Protocol):
 
 
 class Plain:
-    """Entries that lie in a file as they are."""
+    """Entries that lie in a file as they are; ``done`` is called after some were read."""
 
-    def __init__(self, data: memoryview) -> None:
-        self._data, self._at = np.frombuffer(data, np.uint8), 0
+    def __init__(self, data: memoryview, done: Callable[[], None]) -> None:
+        self._data, self._at, self._done = np.frombuffer(data, np.uint8), 0, done
 
     def read(self, out: Bytes) -> None:
         """See `Entries`."""
         out[:] = self._data[self._at : self._at + len(out)]
         self._at += len(out)
+        self._done()
 
     def end(self) -> None:
         """See `Entries`."""
@@ -66,14 +70,19 @@ class Coded:
         dtype: str,
         shape: Sequence[int],
         base: Entries | None,
+        done: Callable[[], None],
     ) -> None:
         blocks = -(-math.prod(shape) // _BLOCK)
         if len(data) < 4 + _LEAST * blocks:
             raise CorruptFileError(f"{len(data)} bytes hold no {blocks} blocks of codes", name)
-        if int.from_bytes(data[:4], "little") != _native.crc32c(data[4:]):
+        check = 0
+        for at in range(4, len(data), _CHECKED):
+            check = _native.crc32c(data[at : at + _CHECKED], check)
+            done()
+        if int.from_bytes(data[:4], "little") != check:
             raise CorruptFileError("its checksum is that of other bytes", name)
         self._rest, self._name, self._base = data[4:], name, base
-        self._format = FORMATS[dtype]
+        self._format, self._done = FORMATS[dtype], done
 
     def read(self, out: Bytes) -> None:
         """See `Entries`."""
@@ -84,6 +93,7 @@ class Coded:
         except (CorruptFrameError, TruncatedFrameError) as error:
             raise CorruptFileError(str(error), self._name) from None
         self._rest = self._rest[used:]
+        self._done()
 
     def end(self) -> None:
         """See `Entries`."""

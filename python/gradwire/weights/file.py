@@ -145,17 +145,26 @@ class File(Mapping[str, Tensor]):
         section = None if name in self._further else self._sections.get(name)
         return None if section is None else (section.dtype, section.shape)
 
-    def entries(self, name: str) -> coding.Entries:
-        """Return what reads the bytes of an array from the first to the last."""
+    def entries(self, name: str, *, forget: bool = False) -> coding.Entries:
+        """Return what reads the bytes of an array from the first to the last.
+
+        With ``forget``, pages of the file that were read do not stay in memory, nor what anybody
+        has written to its arrays.
+        """
         how, data = self.coding_of(name), self.data(name)
+        done = self._forget if forget else _nothing
         if how is None:
-            return coding.Plain(data)
+            return coding.Plain(data, done)
         fields, base = self._table[name], None
         if how == "difference":
             assert self.base is not None
             self._check_base(self.base)
-            base = self.base.entries(name)
-        return coding.Coded(data, name, NAMES[fields["dtype"]], fields["shape"], base)
+            base = self.base.entries(name, forget=forget)
+        return coding.Coded(data, name, NAMES[fields["dtype"]], fields["shape"], base, done)
+
+    def _forget(self) -> None:
+        if hasattr(mmap, "MADV_DONTNEED") and isinstance(pages := self._map.obj, mmap.mmap):
+            pages.madvise(mmap.MADV_DONTNEED)
 
     def digest(self) -> str:
         """Return the SHA-256 of the whole file."""
@@ -223,6 +232,9 @@ class File(Mapping[str, Tensor]):
             raise CorruptFileError("the file was cut while it was open", name)
         return self._map[begin:end]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._sections and name not in self._further
+
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._sections if name not in self._further)
 
@@ -245,6 +257,10 @@ class File(Mapping[str, Tensor]):
         self._file.close()
         if self.base is not None:
             self.base.close()
+
+
+def _nothing() -> None:
+    pass
 
 
 def open(path: str | os.PathLike[str]) -> File:

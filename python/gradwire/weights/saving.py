@@ -32,7 +32,7 @@ from gradwire.weights.packed import Packed
 
 
 @dataclasses.dataclass(frozen=True)
-class Section:
+class Content:
     """A tensor to write; ``data`` gives its bytes when it is its turn."""
 
     dtype: str
@@ -89,7 +89,7 @@ def save(
     OSError
         The file cannot be written, or the base not read; what was there is as it was.
     """
-    sections: dict[str, Section] = {}
+    sections: dict[str, Content] = {}
     for name, tensor in tensors.items():
         for each, section in _sections(name, tensors, tensor):
             if each in sections or each == "__metadata__":
@@ -102,7 +102,7 @@ def save(
 
 def _sections(
     name: str, tensors: Mapping[str, Tensor], tensor: Tensor
-) -> Iterator[tuple[str, Section]]:
+) -> Iterator[tuple[str, Content]]:
     def data() -> Any:
         array: Any = tensors[name]
         array = np.ascontiguousarray(array, np.dtype(array.dtype).newbyteorder("<"))
@@ -115,13 +115,13 @@ def _sections(
         known = name_of(np.dtype(tensor.dtype))
         if known is None:
             raise TypeError(f"{name!r} is of {tensor.dtype}, which such a file cannot hold")
-        yield name, Section(known, tensor.shape, tensor.nbytes, data)
+        yield name, Content(known, tensor.shape, tensor.nbytes, data)
         return
     nbytes = memoryview(tensor.frame).nbytes
-    yield name, Section(PACKED, (nbytes,), nbytes, frame("frame"), _described(tensor))
+    yield name, Content(PACKED, (nbytes,), nbytes, frame("frame"), _described(tensor))
     if tensor.further is not None:
         nbytes = memoryview(tensor.further).nbytes
-        yield name + MORE, Section(PACKED, (nbytes,), nbytes, frame("further"))
+        yield name + MORE, Content(PACKED, (nbytes,), nbytes, frame("further"))
 
 
 def _described(tensor: Packed) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def _described(tensor: Packed) -> dict[str, Any]:
 
 def write(
     path: str | os.PathLike[str],
-    sections: Mapping[str, Section],
+    sections: Mapping[str, Content],
     metadata: Mapping[str, str] | None,
     *,
     lossless: bool = False,
@@ -180,7 +180,7 @@ class _Writing:
     def __init__(
         self,
         target: BinaryIO,
-        sections: Mapping[str, Section],
+        sections: Mapping[str, Content],
         metadata: Mapping[str, str],
         about: Mapping[str, Any],
         base: File | None,
@@ -271,7 +271,7 @@ class _Writing:
         section, base = self._sections[name], None
         if self._codings[name] == "difference":
             assert self._base is not None
-            base = self._base.entries(name)
+            base = self._base.entries(name, forget=True)
         begin, check, length = file.tell(), 0, 4
         file.write(bytes(4))
         step = coding.PIECE * section.nbytes // math.prod(section.shape)
@@ -306,7 +306,8 @@ def restore(file: File, path: str | os.PathLike[str]) -> None:
     with _files.replacing(path) as target:
         _write_header(target, header)
         for name, section in sorted(sections.items(), key=lambda item: item[1].range):
-            entries, nbytes = file.entries(name), section.range[1] - section.range[0]
+            entries = file.entries(name, forget=True)
+            nbytes = section.range[1] - section.range[0]
             step = coding.PIECE * max(section.itemsize, 1)
             buffer = np.empty(min(step, nbytes), np.uint8)
             for at in range(0, nbytes, step):
@@ -327,11 +328,11 @@ def _sync(file: BinaryIO) -> None:
         os.fsync(file.fileno())
 
 
-def sections_of(file: File) -> dict[str, Section]:
+def sections_of(file: File) -> dict[str, Content]:
     """Return what to write for the tensors of a file, none of them packed."""
     found = {}
     for name in file:
         dtype, shape = file.kind(name) or ("", ())
         data = file.data(name)
-        found[name] = Section(dtype, shape, len(data), partial(np.frombuffer, data, np.uint8))
+        found[name] = Content(dtype, shape, len(data), partial(np.frombuffer, data, np.uint8))
     return found

@@ -13,10 +13,17 @@ Codes that keep what layers compute, and bits where they matter most, by some ba
 ...         model(batch)
 >>> report = weights.pack(model, {"*": weights.Budget(4.0)}, calibration=seen)
 
+In training, checkpoints without loss, and how they differ from one before:
+
+>>> weights.save_checkpoint("step-100.safetensors", model, optimizer)
+>>> weights.save_checkpoint("step-200.safetensors", model, optimizer, base="step-100.safetensors")
+>>> weights.load_checkpoint("step-200.safetensors", model, optimizer)
+
 See ``docs/weights.md``; `gradwire.weights` packs arrays, without torch.
 """
 
 from gradwire.torch.weights.calibration import Calibration
+from gradwire.torch.weights.checkpoint import load_checkpoint, save_checkpoint
 from gradwire.torch.weights.experts import expert_change
 from gradwire.torch.weights.files import load, save
 from gradwire.torch.weights.modules import PackedEmbedding, PackedLinear
@@ -39,7 +46,9 @@ __all__ = [
     "backend",
     "expert_change",
     "load",
+    "load_checkpoint",
     "pack",
     "save",
+    "save_checkpoint",
     "straight_through",
 ]

@@ -39,31 +39,62 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     OSError
         The file cannot be written; what was there is as before.
     """
-    inner = getattr(model, "_orig_mod", model)  # what torch.compile returns
-    for name, module in inner.named_modules():
+    inner = unwrapped(model)
+    check_extra_state(inner)
+    weights.save(path, {slot.name: _saved(slot) for slot in slots_of(inner)})
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model that torch.compile was given, if it was."""
+    inner: nn.Module = getattr(model, "_orig_mod", model)
+    return inner
+
+
+def check_extra_state(model: nn.Module) -> None:
+    """Raise a TypeError if a module has state that is no tensor."""
+    for name, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             raise TypeError(f"module {name!r} has extra state, which a file of tensors cannot hold")
-    weights.save(path, {slot.name: _saved(slot) for slot in slots_of(inner)})
 
 
 def _saved(slot: Slot) -> Any:
     value = slot.value
     if isinstance(value, PackedWeight):
         return dataclasses.replace(value.packed, dtype=packed_name(slot.dtype))
+    _check(slot)
+    if (packed := slot.kept()) is not None:
+        return dataclasses.replace(packed, dtype=packed_name(slot.dtype))
+    assert isinstance(value, torch.Tensor)
+    return host(value, slot.name)
+
+
+def dense(slot: Slot) -> Any:
+    """Return the array of a tensor that is not packed."""
+    value = slot.value
+    if isinstance(value, PackedWeight):
+        raise TypeError(f"{slot.name!r} is packed: a checkpoint is of a model in training")
+    _check(slot)
+    return host(value, slot.name)
+
+
+def _check(slot: Slot) -> None:
+    value = slot.value
     if type(value) not in (nn.Parameter, torch.Tensor, nn.Buffer):
         raise TypeError(
             f"{slot.name!r} is a {type(value).__name__}: save a model of plain tensors, whole ones"
         )
+
+
+def host(value: torch.Tensor, name: str) -> Any:
+    """Return the array of a tensor; on the CPU both have the same memory."""
     if value.layout is not torch.strided:
-        raise TypeError(f"{slot.name!r} must be dense, got layout {value.layout}")
+        raise TypeError(f"{name!r} must be dense, got layout {value.layout}")
     if value.is_meta:
-        raise ValueError(f"{slot.name!r} is on meta: it has no values")
-    if (packed := slot.kept()) is not None:
-        return dataclasses.replace(packed, dtype=packed_name(slot.dtype))
-    host = value.detach().cpu().contiguous()
-    if host.dtype is torch.bfloat16:
-        return host.view(torch.uint16).numpy().view(weights.header.dtype_named("BF16"))
-    return host.numpy()
+        raise ValueError(f"{name!r} is on meta: it has no values")
+    there = value.detach().cpu().contiguous()
+    if there.dtype is torch.bfloat16:
+        return there.view(torch.uint16).numpy().view(weights.header.dtype_named("BF16"))
+    return there.numpy()
 
 
 def load(
@@ -108,22 +139,17 @@ def load(
         The file cannot be read.
     """
     _validate.choice("activations", activations, get_args(Activations))
-    inner = getattr(model, "_orig_mod", model)
+    inner = unwrapped(model)
     slots = slots_of(inner)
     with weights.open(path) as file:
         found = {slot: [name for name in slot.names if name in file] for slot in slots}
-        differences = [
-            *_lost(inner),
-            *_unknown(file, slots),
-            *(text for slot, names in found.items() for text in _differences(slot, names, file)),
-        ]
-        if differences:
-            raise ValueError(_listed(path, differences))
+        if differences := [*differences_of(inner, found, file)]:
+            raise ValueError(listed(path, differences))
         values = {slot: file[names[0]] for slot, names in found.items()}
     packed = {slot: each for slot, each in values.items() if isinstance(each, Packed)}
     if bits is not None:
         packed = _kept(packed, bits)
-    dense = {slot: _tensor(each) for slot, each in values.items() if slot not in packed}
+    dense = {slot: tensor(each) for slot, each in values.items() if slot not in packed}
     put(packed, activations)
     for slot, value in dense.items():
         slot.fill(value)
@@ -142,6 +168,16 @@ def _kept(packed: Mapping[Slot, Packed], bits: int) -> dict[Slot, Packed]:
         except ValueError as error:
             raise ValueError(f"{slot.name!r}: {error}") from None
     return kept
+
+
+def differences_of(
+    model: nn.Module, found: Mapping[Slot, list[str]], file: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield what differs between a model and a file, where its tensors have these names."""
+    yield from _lost(model)
+    yield from _unknown(file, [*found])
+    for slot, names in found.items():
+        yield from _differences(slot, names, file)
 
 
 def _unknown(file: Mapping[str, Any], slots: list[Slot]) -> Iterator[str]:
@@ -185,13 +221,14 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a.shape == b.shape and a.tobytes() == b.tobytes())
 
 
-def _listed(path: object, differences: list[str]) -> str:
+def listed(path: object, differences: list[str]) -> str:
+    """Return an error message with the first of many differences."""
     more = len(differences) - _SHOWN
     lines = differences[:_SHOWN] + ([f"and {more} more"] if more > 0 else [])
     return f"{str(path)!r} does not fit the model, which is as before:\n  " + "\n  ".join(lines)
 
 
-def _tensor(array: Any) -> torch.Tensor:
+def tensor(array: Any) -> torch.Tensor:
     """Return a copy: tensors of a model are written to, and a file is not."""
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view("u2").copy()).view(torch.bfloat16)

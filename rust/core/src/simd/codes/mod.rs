@@ -24,47 +24,86 @@ pub type Slots = [u32; SLOTS];
 /// Streams that are written side by side: of more, not all is in registers.
 const BESIDE: usize = 2;
 
+/// The same of those that are read.
+const READ_BESIDE: usize = 4;
+
 /// Symbols are below this.
 pub const ALPHABET: usize = 2048;
 
 /// For all symbols: the length of their code, and above 16 bits the code, its first bit in the lowest.
 pub type Codes = [u32; ALPHABET];
 
-/// At least 57 bits from some bit on; zeros after the last byte.
+/// Eight bytes from one on; zeros after the last.
 #[inline(always)]
-pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
-    let from = at / 8;
-    let word = match bytes.get(from..from + 8) {
+fn load(bytes: &[u8], from: usize) -> u64 {
+    match bytes.get(from..from + 8) {
         Some(word) => u64::from_le_bytes(*word.first_chunk().unwrap_or(&[0; 8])),
-        None => last_word(bytes, from),
-    };
-    word >> (at % 8)
+        None => last(bytes, from),
+    }
 }
 
 #[cold]
-fn last_word(bytes: &[u8], from: usize) -> u64 {
+fn last(bytes: &[u8], from: usize) -> u64 {
     let rest = bytes.get(from..).unwrap_or_default();
     rest.iter().take(8).rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+/// At least 57 bits from some bit on; zeros after the last byte.
+#[inline(always)]
+pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
+    load(bytes, at / 8) >> (at % 8)
+}
+
+/// The same number, which the compiler knows nothing of: it makes vectors of eight, which are twice as slow.
+#[inline(always)]
+fn alone(mut word: u64) -> u64 {
+    #[cfg(not(miri))]
+    // SAFETY: there is no instruction.
+    unsafe {
+        core::arch::asm!("/* {} */", inout(reg) word, options(pure, nomem, nostack, preserves_flags));
+    }
+    #[cfg(miri)]
+    let _ = &mut word;
+    word
 }
 
 /// The symbols of whole runs, of which each stream has the next in turn.
 #[inline(always)]
 fn read_body(slots: &Slots, bytes: &[u8], ends: &mut [usize; STREAMS], out: &mut [u16]) {
     let mut at = *ends;
-    for run in out.as_chunks_mut::<{ RUN * STREAMS }>().0 {
-        for (i, at) in at.iter_mut().enumerate() {
-            let (mut word, mut lengths) = (word(bytes, *at), 0_u32);
-            for j in 0..RUN {
-                let slot = slots[word as usize % SLOTS];
-                run[j * STREAMS + i] = (slot >> 16) as u16;
-                // By its six lowest bits.
-                word = word.wrapping_shr(slot);
-                lengths = lengths.wrapping_add(slot);
-            }
-            *at += (lengths & 0xFF) as usize;
+    for run in out.as_chunks_mut().0 {
+        for first in (0..STREAMS).step_by(READ_BESIDE) {
+            read_run(slots, bytes, &mut at, first, run);
         }
     }
     *ends = at;
+}
+
+/// The highest bit of what was loaded moves down with what is read, and so tells how much that was.
+#[inline(always)]
+fn read_run(
+    slots: &Slots,
+    bytes: &[u8],
+    at: &mut [usize; STREAMS],
+    first: usize,
+    run: &mut [u16; RUN * STREAMS],
+) {
+    const MARK: u64 = 1 << 63;
+    let mut words = [0; READ_BESIDE];
+    for (word, at) in words.iter_mut().zip(&at[first..]) {
+        *word = alone((load(bytes, at / 8) | MARK) >> (at % 8));
+    }
+    for row in run.as_chunks_mut::<STREAMS>().0 {
+        for (out, word) in row[first..].iter_mut().zip(&mut words) {
+            let slot = slots[*word as usize % SLOTS];
+            *out = (slot >> 16) as u16;
+            // By its six lowest bits.
+            *word = alone(word.wrapping_shr(slot));
+        }
+    }
+    for (at, word) in at[first..].iter_mut().zip(words) {
+        *at = *at / 8 * 8 + word.leading_zeros() as usize;
+    }
 }
 
 /// A stream that is being written: where its next byte goes, and what is not a whole one.

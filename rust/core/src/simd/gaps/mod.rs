@@ -60,17 +60,23 @@ fn put_body(lengths: &[u16], fields: &[u32], out: &mut [u8]) {
 /// whether all floats stayed in their order.
 #[inline(always)]
 fn apply<T: Word>(lengths: &[u16], bytes: &[u8], mut at: usize, out: &mut [T]) -> (usize, bool) {
+    // As many fields as one load has for sure.
+    let run = if size_of::<T>() == 2 { 3 } else { 1 };
     let mut beyond = 0;
-    for (out, length) in out.iter_mut().zip(lengths) {
-        let length = u32::from(*length) & 63;
-        let half = 1_u64 << length >> 1;
-        let field = word(bytes, at) & ((1 << length) - 1);
-        at += length as usize;
-        let size = (field | half) as i64;
-        let gap = if field & half == 0 { size } else { -size };
-        let new = i64::from(order(*out)) + gap;
-        beyond |= new >> (8 * size_of::<T>());
-        *out = restore(new as u32);
+    for (out, lengths) in out.chunks_mut(run).zip(lengths.chunks(run)) {
+        let mut word = word(bytes, at);
+        for (out, length) in out.iter_mut().zip(lengths) {
+            let length = u32::from(*length) & 0x3F;
+            let half = 1_u64 << length >> 1;
+            let field = word & ((1 << length) - 1);
+            word >>= length;
+            at += length as usize;
+            let size = (field | half) as i64;
+            let gap = if field & half == 0 { size } else { -size };
+            let new = i64::from(order(*out)) + gap;
+            beyond |= new >> (8 * size_of::<T>());
+            *out = restore(new as u32);
+        }
     }
     (at, beyond == 0)
 }

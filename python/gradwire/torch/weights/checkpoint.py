@@ -1,0 +1,273 @@
+"""Checkpoints of a model and its optimizer in a file of tensors, which nobody has to unpickle."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradwire import weights
+from gradwire.errors import CorruptFileError
+from gradwire.torch.weights import files
+from gradwire.torch.weights.slots import slots_of
+from gradwire.weights.header import parse_json
+
+KEY = "gradwire.checkpoint"
+"""What the metadata has all under that is no tensor."""
+
+VERSION = 1
+
+_MODEL, _STATE, _GROUPS = "model.", "optimizer.state.", "optimizer.groups."
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    base: str | os.PathLike[str] | None = None,
+) -> None:
+    """Write a model and what its optimizer keeps to a safetensors file, without loss.
+
+    Parameters
+    ----------
+    path : path-like
+        Written beside it first, then renamed.
+    model : torch.nn.Module
+        Its parameters and persistent buffers are written, tied ones once.
+    optimizer : torch.optim.Optimizer, optional
+        Of parameters of the model. Its state is written by their names, with the options of its
+        groups.
+    base : path-like, optional
+        An earlier checkpoint: how the tensors differ from those is written. It must stay beside
+        this file, see `gradwire.weights.save`.
+
+    Raises
+    ------
+    TypeError
+        A tensor is sparse or of a class of its own, a weight is packed, a module has extra state,
+        or the optimizer keeps something that is neither a tensor nor plain data.
+    ValueError
+        A tensor is on meta; the optimizer has a parameter that is not the model's; the target is
+        the base, or the base has too many.
+    CorruptFileError
+        The base is not valid.
+    OSError
+        The file cannot be written; what was there is as before.
+    """
+    inner = files.unwrapped(model)
+    files.check_extra_state(inner)
+    slots = slots_of(inner)
+    arrays = {_MODEL + slot.name: files.dense(slot) for slot in slots}
+    about: dict[str, Any] = {"version": VERSION}
+    if optimizer is not None:
+        names = {id(slot.value): slot.name for slot in slots}
+        about |= _described(optimizer, names, arrays)
+    weights.save(path, arrays, {KEY: json.dumps(about)}, lossless=True, base=base)
+
+
+def _described(
+    optimizer: torch.optim.Optimizer, names: Mapping[int, str], arrays: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what an optimizer keeps but for its tensors, which go to ``arrays``."""
+    of_index = dict(enumerate(_parameters(optimizer, names)))
+    saved = optimizer.state_dict()
+    state, groups = {}, []
+    for index, kept in saved["state"].items():
+        name = of_index[index]
+        state[name] = _tree(kept, _STATE + name, arrays)
+    for i, group in enumerate(saved["param_groups"]):
+        options = {key: value for key, value in group.items() if key != "params"}
+        described = _tree(options, f"{_GROUPS}{i}", arrays)
+        groups.append({"params": [of_index[j] for j in group["params"]], "options": described})
+    return {"optimizer": type(optimizer).__name__, "state": state, "groups": groups}
+
+
+def _parameters(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> list[str]:
+    """Return the names of an optimizer's parameters, in the order of its state dict."""
+    found = []
+    for i, group in enumerate(optimizer.param_groups):
+        for j, parameter in enumerate(group["params"]):
+            if id(parameter) not in names:
+                raise ValueError(
+                    f"parameter {j} of group {i} of the optimizer, of shape "
+                    f"{tuple(parameter.shape)}, is not one of the model"
+                )
+            found.append(names[id(parameter)])
+    return found
+
+
+def _tree(value: Any, name: str, arrays: dict[str, Any]) -> Any:
+    """Return what JSON can hold; a tensor as its name in ``arrays``."""
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, torch.Tensor):
+        arrays[name] = files.host(value, name)
+        return {"tensor": name}
+    if type(value) in (list, tuple):
+        return {
+            type(value).__name__: [_tree(v, f"{name}.{i}", arrays) for i, v in enumerate(value)]
+        }
+    if isinstance(value, dict) and all(type(key) in (str, int) for key in value):
+        return {"dict": [[key, _tree(v, f"{name}.{key}", arrays)] for key, v in value.items()]}
+    raise TypeError(f"{name!r} is a {type(value).__name__}, which is neither a tensor nor plain")
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> None:
+    """Load a file of `save_checkpoint` into a model and its optimizer: all of it, or nothing.
+
+    Nothing is unpickled. A run that goes on from it is the one that was not interrupted, bit for
+    bit, if its batches and random numbers are.
+
+    Parameters
+    ----------
+    path : path-like
+        Its bases lie beside it.
+    model : torch.nn.Module
+        With the names, shapes and dtypes of the file.
+    optimizer : torch.optim.Optimizer, optional
+        Of the class that was saved, with the same parameters in the same groups; the options of
+        these become those of the file. Without, only the model is loaded.
+
+    Raises
+    ------
+    CorruptFileError
+        The file, or a base, is not valid, or a base is not there.
+    ValueError
+        The file and the model or the optimizer differ: all differences are listed; or it is no
+        checkpoint.
+    OSError
+        The file cannot be read.
+    """
+    inner = files.unwrapped(model)
+    slots = slots_of(inner)
+    with weights.open(path) as file:
+        about = _read_about(file)
+        part = _Part(file, _MODEL)
+        found = {slot: [name for name in slot.names if name in part] for slot in slots}
+        differences = [*files.differences_of(inner, found, part)]
+        state = None
+        if optimizer is not None:
+            names = {id(slot.value): slot.name for slot in slots}
+            differences += _differences(about, _parameters(optimizer, names), optimizer)
+        if differences:
+            raise ValueError(files.listed(path, differences))
+        if optimizer is not None:
+            state = _state_dict(file, about, optimizer)
+        values = {slot: files.tensor(part[names[0]]) for slot, names in found.items()}
+    if optimizer is not None and state is not None:
+        optimizer.load_state_dict(state)
+    for slot, value in values.items():
+        slot.fill(value)
+
+
+class _Part(Mapping[str, Any]):
+    """The tensors whose names begin so, without that; what was read stays."""
+
+    def __init__(self, file: weights.File, prefix: str) -> None:
+        self._file, self._prefix = file, prefix
+        self._read: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._read:
+            self._read[name] = self._file[self._prefix + name]
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        size = len(self._prefix)
+        return (name[size:] for name in self._file if name.startswith(self._prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return f"{self._prefix}{name}" in self._file
+
+
+def _read_about(file: weights.File) -> dict[str, Any]:
+    if KEY not in file.metadata:
+        raise ValueError(f"{file.path!r} is no checkpoint: save one by save_checkpoint")
+    about = parse_json(file.metadata[KEY], f"metadata {KEY!r}")
+    if about.get("version") != VERSION:
+        raise CorruptFileError(
+            f"a checkpoint of version {about.get('version')!r}, this library reads {VERSION}: "
+            "update gradwire"
+        )
+    return about
+
+
+def _differences(
+    about: Mapping[str, Any], names: list[str], optimizer: torch.optim.Optimizer
+) -> Iterator[str]:
+    saved, own = about.get("optimizer"), type(optimizer).__name__
+    if saved != own:
+        yield f"the optimizer is {own} here, and {saved or 'none'} in the file"
+        return
+    groups, rest = _groups(about), iter(names)
+    if len(groups) != len(optimizer.param_groups):
+        yield f"there are {len(optimizer.param_groups)} groups here, and {len(groups)} in the file"
+        return
+    for i, (group, (saved_names, _)) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
+        own_names = [next(rest) for _ in group["params"]]
+        for name in own_names:
+            if name not in saved_names:
+                yield f"{name!r} is in group {i} of the optimizer here only"
+        for name in saved_names:
+            if name not in own_names:
+                yield f"{name!r} is in group {i} of the optimizer in the file only"
+        if sorted(own_names) == sorted(saved_names) and own_names != saved_names:
+            yield f"the parameters of group {i} are in another order"
+
+
+def _groups(about: Mapping[str, Any]) -> list[tuple[list[str], Any]]:
+    try:
+        groups = [(list(group["params"]), group["options"]) for group in about["groups"]]
+    except (KeyError, TypeError):
+        groups = [([None], None)]
+    if not all(isinstance(name, str) for names, _ in groups for name in names):
+        raise CorruptFileError("the groups of the optimizer are not described as they are written")
+    return groups
+
+
+def _state_dict(
+    file: weights.File, about: Mapping[str, Any], optimizer: torch.optim.Optimizer
+) -> dict[str, Any]:
+    groups, state = _groups(about), about.get("state")
+    names = [name for each, _ in groups for name in each]
+    if not isinstance(state, dict) or not state.keys() <= {*names}:
+        raise CorruptFileError("the state of the optimizer is not described as it is written")
+    index = {name: i for i, name in enumerate(names)}
+    saved = optimizer.state_dict()["param_groups"]
+    return {
+        "state": {index[name]: _value(kept, file) for name, kept in state.items()},
+        "param_groups": [
+            {**_value(options, file), "params": group["params"]}
+            for group, (_, options) in zip(saved, groups, strict=True)
+        ],
+    }
+
+
+def _value(tree: Any, file: weights.File) -> Any:
+    """Return what `_tree` described."""
+    if type(tree) in _PLAIN:
+        return tree
+    match tree:
+        case {"tensor": str(name)} if name in file:
+            return files.tensor(file[name])
+        case {"list": list(values)}:
+            return [_value(value, file) for value in values]
+        case {"tuple": list(values)}:
+            return tuple(_value(value, file) for value in values)
+        case {"dict": list(items)} if all(_is_item(item) for item in items):
+            return {key: _value(value, file) for key, value in items}
+    raise CorruptFileError(f"the optimizer keeps {tree!r:.100}, which nothing is written as")
+
+
+def _is_item(item: Any) -> bool:
+    return isinstance(item, list) and len(item) == 2 and type(item[0]) in (str, int)
