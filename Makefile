@@ -98,7 +98,7 @@ format: ## Format Rust and Python
 	$(bin)/ruff check --fix-only --quiet .
 	$(bin)/ruff format --quiet .
 
-.PHONY: bench accuracy study weights quantize bench-instructions bench-history
+.PHONY: bench accuracy study weights quantize checkpoints bench-instructions bench-history
 bench: ## Time the codecs, a plain copy and other implementations (ARGS="--quick" for a short run)
 	@$(environment) bench
 	@$(python) -m benches.compare $(ARGS)
@@ -110,11 +110,11 @@ study: ## Time to dense accuracy over links and ranks: who wins, where compressi
 	@$(environment) demo
 	@$(python) -m benches.study $(ARGS)
 weights: ## Pack three models at a few bits a weight, and time what reads them (ARGS="--quick"; PEERS=1: beside other packages)
-	@$(environment) demo weights $(if $(PEERS),peers)
-	@$(python) -m benches.weights $(ARGS)
 quantize: ## Choose codes of few bits by calibration, budgets and training, and see what they keep (ARGS="--quick")
-	@$(environment) demo weights
-	@$(python) -m benches.quantize $(ARGS)
+checkpoints: ## Save, send and keep for backward in fewer bytes: sizes, times, losses (ARGS="--quick"; PEERS=1: beside other packages)
+weights quantize checkpoints:
+	@$(environment) demo weights $(if $(PEERS),peers)
+	@$(python) -m benches.$@ $(ARGS)
 bench-instructions: ## Instructions per element of kernels and encodes, with valgrind (ARGS="--only sweep")
 	@$(PYTHON) -m benches.instructions $(ARGS)
 bench-history: ## asv over the package's history (ARGS="NEW" for all new commits; default: HEAD only)
