@@ -7,24 +7,33 @@ use super::codes::word;
 use super::parts::Word;
 use super::stamp::stamp;
 
+/// Fields that are read before floats are moved by them, many at a time.
+const CHUNK: usize = 512;
+
 /// The highest bit of a float.
 const fn top<T>() -> u32 {
     1 << (8 * size_of::<T>() - 1)
 }
 
+/// All bits of a float if it is negative, otherwise none: without a branch, which nobody could predict.
+#[inline(always)]
+fn sign<T>(bits: u32) -> u32 {
+    let below = (bits << (32 - 8 * size_of::<T>())) as i32 >> 31;
+    below as u32 & (top::<T>() | (top::<T>() - 1))
+}
+
 /// As a number in the order of floats.
 #[inline(always)]
 pub(crate) fn order<T: Word>(value: T) -> u32 {
-    let (bits, top) = (value.get(), top::<T>());
-    let all = top | (top - 1);
-    if bits & top == 0 { bits | top } else { !bits & all }
+    let bits = value.get();
+    bits ^ (top::<T>() | sign::<T>(bits))
 }
 
 /// The float of such a number.
 #[inline(always)]
 pub(crate) fn restore<T: Word>(order: u32) -> T {
     let top = top::<T>();
-    T::of(if order & top == 0 { !order } else { order ^ top })
+    T::of(order ^ (top | !sign::<T>(order) & (top - 1)))
 }
 
 /// The bit lengths of distances; and the bits below the highest, under one that is set where a float is below
@@ -35,9 +44,12 @@ fn gaps<T: Word>(values: &[T], base: &[T], lengths: &mut [u16], fields: &mut [u3
     for ((value, base), (length, field)) in values.iter().zip(base).zip(out) {
         let (new, old) = (order(*value), order(*base));
         let size = new.abs_diff(old);
-        let bits = u32::BITS - size.leading_zeros();
-        let half = (1_u64 << bits >> 1) as u32;
-        *length = bits as u16;
+        // All bits from the highest on, and so one less than a power of two, whose exponent float32 tells:
+        // that is the same for all entries of a vector, where the number of leading zeros is not.
+        let filled = [1, 2, 4, 8, 16].iter().fold(size, |bits, by| bits | bits >> by);
+        let exponent = ((u64::from(filled) + 1) as f32).to_bits() >> 23;
+        let half = filled ^ filled >> 1;
+        *length = (exponent - 127) as u16;
         *field = size ^ half | if new < old { half } else { 0 };
     }
 }
@@ -60,25 +72,35 @@ fn put_body(lengths: &[u16], fields: &[u32], out: &mut [u8]) {
 /// whether all floats stayed in their order.
 #[inline(always)]
 fn apply<T: Word>(lengths: &[u16], bytes: &[u8], mut at: usize, out: &mut [T]) -> (usize, bool) {
-    // As many fields as one load has for sure.
-    let run = if size_of::<T>() == 2 { 3 } else { 1 };
-    let mut beyond = 0;
-    for (out, lengths) in out.chunks_mut(run).zip(lengths.chunks(run)) {
-        let mut word = word(bytes, at);
-        for (out, length) in out.iter_mut().zip(lengths) {
+    let (mut fields, mut within) = ([0; CHUNK], true);
+    for (out, lengths) in out.chunks_mut(CHUNK).zip(lengths.chunks(CHUNK)) {
+        let fields = &mut fields[..out.len()];
+        for (field, length) in fields.iter_mut().zip(lengths) {
             let length = u32::from(*length) & 0x3F;
-            let half = 1_u64 << length >> 1;
-            let field = word & ((1 << length) - 1);
-            word >>= length;
+            *field = (word(bytes, at) & ((1 << length) - 1)) as u32;
             at += length as usize;
-            let size = (field | half) as i64;
-            let gap = if field & half == 0 { size } else { -size };
-            let new = i64::from(order(*out)) + gap;
-            beyond |= new >> (8 * size_of::<T>());
-            *out = restore(new as u32);
         }
+        within &= move_by(lengths, fields, out);
     }
-    (at, beyond == 0)
+    (at, within)
+}
+
+#[inline(always)]
+fn move_by<T: Word>(lengths: &[u16], fields: &[u32], out: &mut [T]) -> bool {
+    let (mut beyond, all) = (0, top::<T>() | (top::<T>() - 1));
+    for ((out, length), field) in out.iter_mut().zip(lengths).zip(fields) {
+        let half = (1_u64 << (length & 0x3F) >> 1) as u32;
+        // The highest bit for the sign that is there instead.
+        let (size, old) = (field | half, order(*out));
+        let (new, wrong) = if field & half == 0 {
+            (old.wrapping_add(size), all - old < size)
+        } else {
+            (old.wrapping_sub(size), old < size)
+        };
+        beyond |= u32::from(wrong);
+        *out = restore(new);
+    }
+    beyond == 0
 }
 
 pub(in crate::simd) mod put {

@@ -136,7 +136,7 @@ mod tests {
                         symbols[i],
                         (bits >> below) as u16 & ((1 << (31 - below)) - 1) as u16
                     );
-                    let rest = (bits % (1 << below)) | bits >> 31 << below;
+                    let rest = (bits % (1 << below)) | (bits >> 31 << below);
                     let found = [0, 1, 2].map(|byte: usize| planes[byte][i]);
                     assert_eq!(found, rest.to_le_bytes()[..3]);
                 }
