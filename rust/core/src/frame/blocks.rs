@@ -82,7 +82,6 @@ pub(super) fn expand(
     let (format, threads) = (float.format(), num_threads());
     let blocks = section.get(HEAD..).unwrap_or_default();
     let width = if float == Float::Float32 { 4 } else { 2 };
-    codes.clear();
     allocate::resize(codes, count * width)?;
     if width == 4 {
         sequence::read(blocks, threads, codes.as_chunks_mut::<4>().0, |_, bytes, out| {
