@@ -32,7 +32,7 @@ from gradwire.weights import coding
 PAGE = pages.ROOT / "docs" / "checkpoint-files.md"
 PUBLISHED = results.FOLDER / "checkpoint-files.json"
 ENTRIES = 48 << 20
-ROUNDS = 5
+ROUNDS = 3
 STEPS, RATE = 2400, 0.002
 EVERY = (1, 10, 100, 1000)
 MIDDLE = 1200
