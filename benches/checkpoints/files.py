@@ -9,6 +9,7 @@ from those 1, 10, 100 and 1000 steps before. About six minutes on two cores.
 """
 
 import argparse
+import importlib
 import importlib.util
 import sys
 import tempfile
@@ -31,7 +32,7 @@ from gradwire.weights import coding
 PAGE = pages.ROOT / "docs" / "checkpoint-files.md"
 PUBLISHED = results.FOLDER / "checkpoint-files.json"
 ENTRIES = 48 << 20
-ROUNDS = 5
+ROUNDS = 3
 STEPS, RATE = 2400, 0.002
 EVERY = (1, 10, 100, 1000)
 MIDDLE = 1200
@@ -95,8 +96,7 @@ class ZipNN:
     """Huffman codes of exponents; it overwrites its input, of which it gets a copy."""
 
     def __init__(self, dtype: str) -> None:
-        import zipnn
-
+        zipnn: Any = importlib.import_module("zipnn")
         self._zipnn = zipnn.ZipNN(bytearray_dtype=dtype, threads=1)
 
     def prepared(self, data: Bytes) -> bytearray:
@@ -192,7 +192,7 @@ def snapshots(falling: bool, steps: int) -> dict[int, Arrays]:
     batches = task.batches(0, 1, 0)
     for step in range(1, max(at) + 1):
         optimizer.zero_grad()
-        task.loss(model, next(batches)).backward()
+        task.loss(model, next(batches)).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if schedule is not None and step < steps:
             schedule.step()
@@ -249,7 +249,7 @@ def sizes(steps: int) -> list[dict[str, Any]]:
                     step: in_bfloat16(each) if dtype == "bfloat16" else each
                     for step, each in taken.items()
                 }
-                compared = [("whole", 0, None, steps)]
+                compared: list[tuple[str, int, int | None, int]] = [("whole", 0, None, steps)]
                 compared += [("middle", n, middle, middle + n) for n in EVERY]
                 compared += [("end", n, steps - n, steps) for n in EVERY]
                 for where, every, old, new in compared:

@@ -22,6 +22,7 @@ PAGES = [
     "report",
     "mixed-precision",
     "checkpoints",
+    "checkpoint-files",
     "torchrun",
     "from-powersgd",
     "accuracy-drops",

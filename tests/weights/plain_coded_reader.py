@@ -41,9 +41,9 @@ def tensor(data: bytes, dtype: str, count: int, old: bytes | None) -> bytes:
         length = int.from_bytes(data[at : at + 4], "little")
         block, at = data[at + 4 : at + 4 + length], at + 4 + length
         many = min(BLOCK, count - first)
-        if block[0] == 4:
+        if 4 <= block[0] <= 11:
             assert old is not None
-            bits = differences(block[1:], many, size, old[first * size :])
+            bits = differences(block, many, size, old[first * size :])
         else:
             bits = floats(block, many, *FORMATS[dtype], size)
         out += b"".join(each.to_bytes(size, "little") for each in bits)
@@ -70,8 +70,15 @@ def floats(block: bytes, count: int, e: int, m: int, size: int) -> list[int]:
     return found
 
 
-def differences(rest: bytes, count: int, size: int, old: bytes) -> list[int]:
-    lengths, rest = codes(rest, count)
+def differences(block: bytes, count: int, size: int, old: bytes) -> list[int]:
+    each = block[0] - 3
+    if each == 1:
+        lengths, rest = codes(block[1:], count)
+    else:
+        symbols, rest = codes(block[2:], -(-count // each))
+        lengths = [symbol // block[1] ** i % block[1] for symbol in symbols for i in range(each)]
+        assert not any(lengths[count:])
+        del lengths[count:]
     found, top = [], 1 << (8 * size - 1)
     for i, (length, raw) in enumerate(zip(lengths, fields(rest, lengths), strict=True)):
         d = 0

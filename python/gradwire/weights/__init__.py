@@ -2,8 +2,10 @@
 
 A packed tensor is one frame of `gradwire.quantize.Affine` codes and what a frame does not say:
 shape, dtype, and codes of further bits. A file is a safetensors file, which every tool opens; its
-format is in ``docs/packed-files.md``. `gradwire.torch.weights` computes with both, and calibrates:
-with the `Gram` matrix of a layer's inputs, codes are chosen so that its outputs change least.
+format is in ``docs/packed-files.md``. It may also hold floats without loss, and how they differ
+from those of another file: ``docs/checkpoint-files.md``. `gradwire.torch.weights` computes with
+packed tensors, and calibrates: with the `Gram` matrix of a layer's inputs, codes are chosen so that
+its outputs change least.
 """
 
 from gradwire.weights.budget import Budget

@@ -7,19 +7,24 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 1 | 4; or what a block of [`floats`] begins with, which follows from here on |
-//! | | the bit lengths of all differences, see [`huffman`] |
+//! | 1 | 3 and how many bit lengths are in a symbol, up to 11; or what a block of [`floats`] begins with, which follows |
+//! | 1 | if they are more than one: `a`, which all lengths are below |
+//! | | the symbols, see [`huffman`]: of lengths `l`, `m`, and so on `l + a m + ...`; those of the last one that are not there are 0 |
 //! | | as many bits of each: those below its highest, and whether it is negative above them; none of zero |
 //!
-//! A difference is the new number less the old one. A block of floats stands where it is shorter.
+//! A difference is the new number less the old one. A block of floats stands where it is shorter. No code is shorter
+//! than a bit: where most differences are zero, several lengths are one symbol.
 
 use super::floats::{self, Bits, Format};
-use super::huffman::{self, Code, Reader, split};
+use super::huffman::{self, ALPHABET, Code, Reader, split};
 use crate::simd::Kernels;
 use crate::{Error, Result};
 
-/// The first byte of differences.
-const DIFFERENCES: u8 = 4;
+/// The first byte of differences, less the number of lengths in a symbol.
+const DIFFERENCES: u8 = 3;
+
+/// Lengths in a symbol at most.
+const TOGETHER: usize = 8;
 
 /// Differences that are worked on together.
 const CHUNK: usize = 4096;
@@ -44,16 +49,19 @@ pub fn write<T: Bits>(
     T::gaps(kernels, values, base, &mut lengths, &mut fields);
     let counts = huffman::counts(&lengths, alphabet::<T>());
     let plain = floats::choose(kernels, format, values);
-    let Some(code) = Code::new(&counts) else {
+    let bits: usize = counts.iter().map(|(len, count)| usize::from(*len) * *count as usize).sum();
+    let Some(chosen) = Joined::choose(&lengths, &counts) else {
         return floats::write_chosen(kernels, plain, values, out);
     };
-    let bits: usize = counts.iter().map(|(len, count)| usize::from(*len) * *count as usize).sum();
-    let (about, start) = (code.len(&counts) + bits.div_ceil(8), out.len());
+    let (about, start) = (chosen.len + bits.div_ceil(8), out.len());
     let most = size_of_val(values);
     let plain_about = plain.as_ref().map_or(most, |plain| plain.len().min(most));
     if about < plain_about + DOUBT {
-        out.push(DIFFERENCES);
-        code.write(kernels, &lengths, out);
+        out.push(DIFFERENCES + chosen.each as u8);
+        if chosen.each > 1 {
+            out.push(chosen.base as u8);
+        }
+        chosen.code.write(kernels, chosen.symbols.as_deref().unwrap_or(&lengths), out);
         let at = out.len();
         out.resize(at + bits.div_ceil(8) + 8, 0);
         kernels.put_fields(&lengths, &fields, &mut out[at..]);
@@ -74,6 +82,107 @@ pub fn write<T: Bits>(
     }
 }
 
+/// Bit lengths as symbols, several in each.
+struct Joined {
+    each: usize,
+    base: usize,
+    code: Code,
+    /// About the bytes of the codes.
+    len: usize,
+    /// None: the lengths.
+    symbols: Option<Vec<u16>>,
+}
+
+impl Joined {
+    /// What is shortest of lengths that occur so often; none of none.
+    fn choose(lengths: &[u16], counts: &[(u16, u32)]) -> Option<Self> {
+        let code = Code::new(counts)?;
+        let base = 1 + counts.last().map_or(0, |(longest, _)| usize::from(*longest));
+        let len = code.len(counts);
+        let mut best = Self { each: 1, base, code, len, symbols: None };
+        let most = counts.iter().map(|(_, count)| *count as usize).max().unwrap_or(0);
+        // Otherwise no code is much longer than it should be; and one of a single symbol takes nothing.
+        if 5 * most < 2 * lengths.len() || base < 2 {
+            return Some(best);
+        }
+        for each in 2..=TOGETHER {
+            let Some(alphabet) = alphabet_of(base, each) else { break };
+            let symbols: Vec<u16> =
+                lengths.chunks(each).map(|lengths| joined(lengths, base)).collect();
+            let counts = huffman::counts(&symbols, alphabet);
+            let Some(code) = Code::new(&counts) else { break };
+            let len = code.len(&counts);
+            if len < best.len {
+                best = Self { each, base, code, len, symbols: Some(symbols) };
+            }
+        }
+        Some(best)
+    }
+}
+
+/// How many symbols of so many lengths there may be, unless too many.
+fn alphabet_of(base: usize, each: usize) -> Option<usize> {
+    base.checked_pow(each as u32).filter(|alphabet| *alphabet <= ALPHABET)
+}
+
+fn joined(lengths: &[u16], base: usize) -> u16 {
+    lengths.iter().rev().fold(0, |symbol, length| symbol * base as u16 + length)
+}
+
+/// Reads bit lengths, many of them at a time.
+struct Lengths<'a> {
+    reader: Reader<'a>,
+    each: usize,
+    /// Of each symbol, if it has several.
+    table: Vec<[u16; TOGETHER]>,
+}
+
+impl<'a> Lengths<'a> {
+    /// Reads what is before the codes of `len` lengths below `alphabet`, and returns what follows those, too.
+    fn new(each: usize, bytes: &'a [u8], len: usize, alphabet: usize) -> Result<(Self, &'a [u8])> {
+        if each == 1 {
+            let (reader, rest) = Reader::new(bytes, len, alphabet)?;
+            return Ok((Self { reader, each, table: Vec::new() }, rest));
+        }
+        let (base, bytes) = split(bytes, 1)?;
+        let base = usize::from(base[0]);
+        let symbols = alphabet_of(base, each).filter(|_| (2..=alphabet).contains(&base));
+        let symbols = symbols.ok_or_else(|| Error::corrupt("lengths do not fit a symbol"))?;
+        let (reader, rest) = Reader::new(bytes, len.div_ceil(each), symbols)?;
+        let mut table = vec![[0; TOGETHER]; symbols];
+        for (mut symbol, lengths) in table.iter_mut().enumerate() {
+            for length in lengths.iter_mut().take(each) {
+                *length = (symbol % base) as u16;
+                symbol /= base;
+            }
+        }
+        Ok((Self { reader, each, table }, rest))
+    }
+
+    /// Whether all are zero.
+    fn are_zero(&self) -> bool {
+        self.reader.single() == Some(0)
+    }
+
+    /// The next ones: a multiple of 32 times those in a symbol, but for the last ones.
+    fn read(&mut self, kernels: &Kernels, out: &mut [u16]) -> Result<()> {
+        if self.each == 1 {
+            return self.reader.read(kernels, out);
+        }
+        let mut symbols = [0; CHUNK];
+        let symbols = &mut symbols[..out.len().div_ceil(self.each)];
+        self.reader.read(kernels, symbols)?;
+        for (out, symbol) in out.chunks_mut(self.each).zip(symbols) {
+            let (own, beyond) = self.table[usize::from(*symbol)].split_at(out.len());
+            out.copy_from_slice(own);
+            if beyond.iter().any(|length| *length > 0) {
+                return Err(Error::corrupt("a length follows the last difference of a block"));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Reads a block of as many floats as `out` has, and returns what follows it. `out` comes with the base.
 ///
 /// After an error `out` holds anything.
@@ -84,15 +193,16 @@ pub fn read<'a, T: Bits>(
     out: &mut [T],
 ) -> Result<&'a [u8]> {
     let (head, rest) = split(bytes, 1)?;
-    if head[0] != DIFFERENCES {
+    let each = usize::from(head[0].wrapping_sub(DIFFERENCES));
+    if !(1..=TOGETHER).contains(&each) {
         return floats::read(kernels, format, bytes, out);
     }
-    let (mut reader, bytes) = Reader::new(rest, out.len(), alphabet::<T>())?;
-    if reader.single() == Some(0) {
+    let (mut reader, bytes) = Lengths::new(each, rest, out.len(), alphabet::<T>())?;
+    if reader.are_zero() {
         return Ok(bytes);
     }
     let (mut lengths, mut at) = ([0; CHUNK], 0);
-    for out in out.chunks_mut(CHUNK) {
+    for out in out.chunks_mut(CHUNK / each / 32 * 32 * each) {
         let lengths = &mut lengths[..out.len()];
         reader.read(kernels, lengths)?;
         let (next, in_order) = T::close(kernels, lengths, bytes, at, out);
@@ -201,6 +311,13 @@ mod tests {
     fn what_has_not_changed_takes_nothing_and_what_has_moved_little_takes_that() {
         let base = singles(&tensor(BLOCK, 5));
         assert_eq!(comes_back(Format::FLOAT32, &base, &base), 4);
+        // One of ten by one step: 0.57 bits each, of which no code of its own can be.
+        let mut rarely = base.clone();
+        for (new, base) in rarely.iter_mut().zip(moved(&base, 1)).step_by(7) {
+            *new = base;
+        }
+        let len = comes_back(Format::FLOAT32, &rarely, &base);
+        assert!(8 * len < 6 * BLOCK / 10, "{len}");
         // From -3 to 3: 2.8 bits each.
         let len = comes_back(Format::FLOAT32, &moved(&base, 3), &base);
         assert!(8 * len < 29 * BLOCK / 10, "{len}");
@@ -208,10 +325,14 @@ mod tests {
 
     #[test]
     fn no_change_of_the_bytes_does_any_harm() {
-        for len in [60, 2100] {
+        for (len, steps) in [(60, 40), (2100, 40), (2101, 1)] {
             let base = singles(&tensor(len, 5));
-            let bytes = written(Format::FLOAT32, &moved(&base, 40), &base);
-            assert_eq!(bytes[0], DIFFERENCES);
+            let mut values = moved(&base, steps);
+            if steps == 1 {
+                values[..1900].copy_from_slice(&base[..1900]);
+            }
+            let bytes = written(Format::FLOAT32, &values, &base);
+            assert_eq!(bytes[0] > 1 + DIFFERENCES, steps == 1);
             let kernels = Kernels::current();
             let again = |bytes: &[u8]| {
                 let mut out = base.clone();
@@ -231,7 +352,7 @@ mod tests {
     #[test]
     fn a_difference_beyond_all_floats_is_an_error() {
         let bytes = written(Format::FLOAT32, &[[9, 0, 0, 0]; 9], &[[8, 0, 0, 0]; 9]);
-        assert_eq!(bytes[0], DIFFERENCES);
+        assert_eq!(bytes[0], 1 + DIFFERENCES);
         // The float of the largest number.
         let mut base = [0x7FFF_FFFF_u32.to_le_bytes(); 9];
         let error = read(Kernels::current(), Format::FLOAT32, &bytes, &mut base).unwrap_err();
