@@ -6,11 +6,9 @@ alive. Times are CPU time of whole steps, optimizer included; settings take turn
 minutes on two cores; with --quick one seed and a third of the steps.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -204,21 +202,3 @@ def lines(rows: list[Row]) -> list[str]:
             f"{each.time:.2f} × |"
         )
     return found
-
-
-def main(given: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one seed, a third of the steps")
-    parser.add_argument("--only", choices=TASKS, help="one of the models")
-    parser.add_argument("--threads", type=int, help="of torch")
-    chosen = parser.parse_args(given)
-    if chosen.threads:
-        torch.set_num_threads(chosen.threads)
-    seeds, steps = (1, STEPS // 3) if chosen.quick else (SEEDS, STEPS)
-    for name in TASKS if chosen.only is None else [chosen.only]:
-        print("\n".join(lines(measure(name, seeds, steps))), flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

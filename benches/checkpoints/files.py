@@ -3,18 +3,14 @@
 Times a copy, zstd, zipnn where it is installed, and gradwire on bfloat16 and float32 drawn as the
 layers of a large model, one after the other, in rounds. Then trains a text transformer by AdamW at
 a rate that falls along a cosine and at a constant one, and saves weights and moments as they differ
-from those 1, 10, 100 and 1000 steps before. About six minutes on two cores.
-
-    python -m benches.checkpoints.files [--publish]
+from those 1, 10, 100 and 1000 steps before.
 """
 
-import argparse
 import importlib
 import importlib.util
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +20,11 @@ from numpy.typing import NDArray
 
 import gradwire
 from benches.accuracy.tasks.text import Text
-from benches.harness import pages, results
+from benches.harness import pages
 from benches.harness.command import progress
 from gradwire import _native, weights
 from gradwire.weights import coding
 
-PAGE = pages.ROOT / "docs" / "checkpoint-files.md"
-PUBLISHED = results.FOLDER / "checkpoint-files.json"
 ENTRIES = 48 << 20
 ROUNDS = 3
 STEPS, RATE = 2400, 0.002
@@ -299,34 +293,8 @@ def size_table(rows: list[dict[str, Any]]) -> str:
     return pages.table(headings, shown, texts=3)
 
 
-def publish(document: Mapping[str, Any]) -> None:
-    """Write the tables into the page."""
-    results.write(document, PUBLISHED)
-    where = results.where(document["machine"])
-    pages.replace(PAGE, "speeds", f"{speed_table(document['speeds'])}\n\n{where}")
-    pages.replace(PAGE, "sizes", f"{size_table(document['sizes'])}\n\n{where}")
-
-
 def measure(quick: bool) -> dict[str, Any]:
     """Return all figures."""
     progress("speeds")
     timed = speeds(ENTRIES // 8 if quick else ENTRIES, 2 if quick else ROUNDS)
-    return {**results.circumstances(), "speeds": timed, "sizes": sizes(STEPS)}
-
-
-def main(given: list[str] | None = None) -> int:
-    """Measure, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="time less")
-    parser.add_argument("--publish", action="store_true", help="write the page's tables, too")
-    chosen = parser.parse_args(given)
-    document = measure(chosen.quick)
-    print(speed_table(document["speeds"]))
-    print(size_table(document["sizes"]))
-    if chosen.publish:
-        publish(document)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return {"speeds": timed, "sizes": sizes(STEPS)}

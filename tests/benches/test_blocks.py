@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("pandas", reason="the layer demo has pandas")
 
 from benches.accuracy import methods, show, store
+from benches.checkpoints import __main__ as checkpoints
 from benches.compare.__main__ import state_bytes
 from benches.harness import pages, results
 from benches.plan import predict
@@ -39,6 +40,11 @@ def test_the_tables_and_the_figure_of_accuracy_are_those_of_their_run():
     figure, best = (DOCS / show.FIGURE).read_text("utf-8"), pages.find(text, show.BEST)
     for method in methods.METHODS:
         assert (f"| {method} " in best) == (f">{method}<" in figure or f"{method}," in figure)
+
+
+def test_the_tables_of_checkpoints_frames_and_activations_are_those_of_their_run():
+    for (page, name), table in checkpoints.blocks(results.read(checkpoints.PUBLISHED)).items():
+        assert pages.find(page.read_text("utf-8"), name) == f"\n{table}\n"
 
 
 def test_the_map_of_the_study_is_that_of_its_records():
