@@ -84,7 +84,9 @@ def test_a_limit_counts_coded_bytes_and_what_it_leaves_out_stays_in_the_residual
         frame = codec.encode(x, state, max_nbytes=limit)
         assert 0.8 * limit - 60 < len(frame) <= limit
         assert frame.count == 2000 if share == 1.0 else frame.count < 2000
-        np.testing.assert_array_equal(gradwire.decode(frame) + state.residual, x)
+        residual = state.residual
+        assert residual is not None
+        np.testing.assert_array_equal(gradwire.decode(frame) + residual, x)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
@@ -134,7 +136,7 @@ def test_hostile_sections_are_refused_and_touch_nothing() -> None:
                 out[:] = 7
 
 
-def checksum(frame: bytes) -> int:
+def checksum(frame: bytearray) -> int:
     """CRC-32C of all bytes but the four of the checksum, as docs/frame-format.md has it."""
     crc = 0xFFFFFFFF
     for byte in frame[:12] + frame[16:]:
