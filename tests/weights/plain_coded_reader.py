@@ -1,4 +1,7 @@
-"""A reader of coded tensors, from docs/packed-files.md alone: `gradwire.weights` is held to it."""
+"""A reader of coded tensors, from docs/packed-files.md and frame-values.md alone.
+
+`gradwire.weights` is held to it, and so are frames of floats without loss.
+"""
 
 import base64
 import hashlib
