@@ -2,8 +2,8 @@
 
 Each setting trains from the same weights on the same batches, for each seed; held-out loss is that
 of the last step. Memory is what torch has allocated in a forward pass and not freed, with the graph
-alive. Times are CPU time of whole steps, optimizer included; settings take turns. About five
-minutes on two cores; with --quick one seed and a third of the steps.
+alive. Times are CPU time of whole steps on one thread, optimizer included; settings take turns.
+About five minutes on two cores; with --quick one seed and a third of the steps.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
+import gradwire
 from benches.accuracy.run import Task, evaluate
 from benches.accuracy.tasks.fashion import Block
 from benches.accuracy.tasks.text import Text
@@ -162,7 +163,13 @@ def _stepper(task: Task, net: nn.Module, steps: int) -> tuple[Callable[[Any], No
 
 
 def _times(task: Task) -> dict[int | None, float]:
-    """Return seconds of CPU time of a step, by the number of bits."""
+    """Return seconds of CPU time of a step on one thread, by the number of bits.
+
+    A thread of torch that waits while another packs would count as work.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    gradwire.set_num_threads(1)
     net, batch = task.model(0), next(task.batches(0, 1, 0))
     step, _ = _stepper(task, net, STEPS)
     taken: dict[int | None, list[float]] = {bits: [] for bits in BITS}
@@ -174,6 +181,8 @@ def _times(task: Task) -> dict[int | None, float]:
                     began = time.process_time()
                     step(batch)
                     taken[bits].append(time.process_time() - began)
+    torch.set_num_threads(threads)
+    gradwire.set_num_threads(threads)
     return {bits: statistics.quantiles(each, n=4)[0] for bits, each in taken.items()}
 
 

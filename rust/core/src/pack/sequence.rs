@@ -5,14 +5,22 @@
 //! | 4 | the length of the block in bytes |
 //! | | the block |
 
+use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use super::huffman::{BLOCK, split};
 use crate::{Error, Result, pool};
 
+/// Blocks that a thread writes before they are put together with those of others.
+const RUN: usize = 4;
+
+thread_local! {
+    /// What threads write for this one, to be used again: a megabyte for each of them at most.
+    static RUNS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Appends blocks of [`BLOCK`] values each, but for the last one; `code` appends one to what it is given.
-///
-/// Blocks that several threads have made wait for those before them: twice the memory of the result.
 pub fn write<T: Sync>(
     values: &[T],
     threads: usize,
@@ -33,26 +41,34 @@ pub fn write_each(
     out: &mut Vec<u8>,
     code: impl Fn(usize, &mut Vec<u8>) + Sync,
 ) {
-    if threads < 2 {
-        for i in 0..number {
+    let write = |blocks: Range<usize>, out: &mut Vec<u8>| {
+        for i in blocks {
             let start = out.len();
             out.extend([0; 4]);
             code(i, out);
             let len = out.len() - start - 4;
             out[start..start + 4].copy_from_slice(&(len as u32).to_le_bytes());
         }
-        return;
+    };
+    if threads < 2 || number < 2 {
+        return write(0..number, out);
     }
-    let mut coded = vec![Vec::new(); number];
-    pool::share(threads, number, 1, &mut coded, &|blocks, coded| {
-        for (i, coded) in blocks.zip(coded) {
-            code(i, coded);
-        }
-    });
-    for block in &coded {
-        out.extend((block.len() as u32).to_le_bytes());
-        out.extend_from_slice(block);
+    // Some blocks for each thread at a time, which the cache may hold until they are put together.
+    let (mut runs, mut first) = (RUNS.take(), 0);
+    runs.resize(threads, Vec::new());
+    while first < number {
+        let each = (number - first).div_ceil(threads).min(RUN);
+        pool::share(threads, threads, 1, &mut runs, &|range, runs| {
+            for (i, run) in range.zip(runs) {
+                run.clear();
+                let start = number.min(first + i * each);
+                write(start..number.min(start + each), run);
+            }
+        });
+        runs.iter().for_each(|run| out.extend_from_slice(run));
+        first += threads * each;
     }
+    RUNS.set(runs);
 }
 
 /// The CRC-32C of bytes that follow those with the CRC-32C `before`; 0 of none.
