@@ -161,6 +161,7 @@ def two_threads(dtype: str, data: Bytes, rounds: int) -> dict[str, Any]:
     for _ in range(rounds):
         for threads in (1, 2):
             gradwire.set_num_threads(threads)
+            codes: list[bytes] = []  # the memory of the last ones serves again, every time
             begin = time.perf_counter()
             codes = ours.compress(data)
             middle = time.perf_counter()

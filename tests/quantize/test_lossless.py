@@ -75,6 +75,24 @@ def test_memory_and_values_are_those_of_the_float_itself(name) -> None:
         np.testing.assert_array_equal(state.residual, other.residual)
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_state_goes_on_with_the_float_itself_and_back(name) -> None:
+    x = draws(20_000)
+    codec = gradwire.topk(ratio=0.01, quantize=Lossless(name))
+    plain = codec.replace(quantize=FORMATS[name][1])
+    (_, second), after = encode(codec, x, 2)
+    (first,), state = encode(plain, x)
+    fresh = codec.init_state(x)
+    fresh.load_state_dict(state.state_dict())
+    for each in (state, fresh):
+        assert codec.encode(x, each) == second
+        np.testing.assert_array_equal(each.residual, after.residual)
+    other = gradwire.topk(ratio=0.01, quantize=Float16())
+    with pytest.raises(ValueError, match="only ratio, k or threshold may differ"):
+        other.init_state(x).load_state_dict(state.state_dict())
+    assert len(first) > len(second)
+
+
 def test_a_limit_counts_coded_bytes_and_what_it_leaves_out_stays_in_the_residual() -> None:
     x = draws(200_000)
     codec = gradwire.topk(ratio=0.01, quantize=Lossless("bfloat16"))

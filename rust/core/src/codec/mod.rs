@@ -100,11 +100,11 @@ impl Codec {
         }
     }
 
-    /// Whether two codecs differ at most in how much they send: a state of one may be used with the
-    /// other.
+    /// Whether two codecs differ at most in how much they send, of the same values: a state of one may be
+    /// used with the other.
     pub fn same_kind(&self, other: &Self) -> bool {
         self.sparsifier.same_kind(other.sparsifier)
-            && self.quantizer.same_kind(other.quantizer)
+            && self.quantizer.plain().same_kind(other.quantizer.plain())
             && self.memory.same_kind(other.memory)
             && self.indices == other.indices
     }

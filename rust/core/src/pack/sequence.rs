@@ -65,7 +65,9 @@ pub fn write_each(
                 write(start..number.min(start + each), run);
             }
         });
-        runs.iter().for_each(|run| out.extend_from_slice(run));
+        for run in &runs {
+            out.extend_from_slice(run);
+        }
         first += threads * each;
     }
     RUNS.set(runs);

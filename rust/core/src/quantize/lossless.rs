@@ -10,7 +10,8 @@ use super::code::Work;
 use super::coding::Head;
 use super::prologue::Prologue;
 use super::{
-    Code, Facts, Fit, Grouping, Quantize, Quantizer, ValueCoding, bfloat16, float16, float32,
+    Code, Facts, Fit, Float16, Grouping, Quantize, Quantizer, ValueCoding, bfloat16, float16,
+    float32,
 };
 use crate::pack::floats::Format;
 use crate::part::{Options, Part};
@@ -104,6 +105,18 @@ impl Quantizer {
         match self {
             Self::Lossless(Lossless { format: None }) => {
                 Self::Lossless(Lossless { format: Some(Float::of(dtype)) })
+            }
+            other => other,
+        }
+    }
+
+    /// The one that sends the same values as they are.
+    pub(crate) fn plain(self) -> Self {
+        match self {
+            Self::Lossless(Lossless { format: Some(Float::Float32) }) => Self::Float32,
+            Self::Lossless(Lossless { format: Some(Float::BFloat16) }) => Self::BFloat16,
+            Self::Lossless(Lossless { format: Some(Float::Float16) }) => {
+                Self::Float16(Float16 { scaled: false })
             }
             other => other,
         }
