@@ -13,8 +13,8 @@ NUMEL = 192
 pytestmark = pytest.mark.parametrize("preset", presets, ids=names)
 
 
-def frame_of(preset) -> bytes:
-    codec = made(preset, SHAPE)
+def frame_of(preset, make=made) -> bytes:
+    codec = make(preset, SHAPE)
     state = codec.init_state(NUMEL, name="w")
     codec.encode(gradient(NUMEL), state)
     return bytes(codec.encode(gradient(NUMEL, 1), state))

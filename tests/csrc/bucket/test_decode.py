@@ -8,12 +8,12 @@ import pytest
 import gradwire
 from gradwire._codec import IndexCoding
 from gradwire.memory import NoMemory
-from gradwire.quantize import Lossless, SignScale
+from gradwire.quantize import SignScale
 from gradwire.sparsify import All, RandomK, TopK
 from tests.csrc.bucket.decoding import Into, Verdict, decode, same_bits
 from tests.csrc.emulated.kernels import Kernels
 from tests.presets.examples import DEGENERATE, gradient, made_for_kernels, names, presets
-from tests.support import CODINGS, FITTED, QUANTIZERS, memory_for
+from tests.support import CODINGS, FOR_KERNELS, memory_for
 
 GOOD = Verdict.GOOD
 
@@ -60,10 +60,9 @@ def test_positions_of_any_density_decode_to_the_same_bits(
     kernels: Kernels, coding: IndexCoding, k: int
 ) -> None:
     x = gradient(40_000)
-    quantizers = [each for each in (*QUANTIZERS, *FITTED) if not isinstance(each, Lossless)]
     codecs = [
         gradwire.Codec(sparsify=TopK(k=k), quantize=q, indices=coding, memory=memory_for(q))
-        for q in quantizers
+        for q in FOR_KERNELS
     ]
     if k == 30_000:
         codecs = codecs[:2]

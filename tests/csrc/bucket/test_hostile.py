@@ -11,17 +11,15 @@ from gradwire.presets import Preset
 from gradwire.sparsify import All, ChunkTopK, RandomK, TopK
 from tests.csrc.bucket.decoding import Verdict, by_the_cpu, decode, same_bits
 from tests.csrc.emulated.kernels import Kernels
-from tests.presets.examples import gradient, names, presets
+from tests.presets.examples import gradient, made_for_kernels, names, presets
 from tests.presets.test_hostile_frames import NUMEL, frame_of
-from tests.support import CODINGS, FITTED, QUANTIZERS, forge, memory_for, name_of
+from tests.support import CODINGS, FOR_KERNELS, forge, memory_for, name_of
 
 X = gradient(61)
-EVERY = (*QUANTIZERS, *FITTED)
-"""Every quantizer, in a dense frame and with positions; every coding."""
 CODECS = [
     *(
         gradwire.Codec(sparsify=All(), quantize=quantize, memory=memory_for(quantize))
-        for quantize in EVERY
+        for quantize in FOR_KERNELS
     ),
     *(
         gradwire.Codec(
@@ -30,12 +28,13 @@ CODECS = [
             indices=CODINGS[i % len(CODINGS)],
             memory=memory_for(quantize),
         )
-        for i, quantize in enumerate(EVERY)
+        for i, quantize in enumerate(FOR_KERNELS)
     ),
     gradwire.Codec(sparsify=ChunkTopK(chunk=10, k=2)),
     gradwire.Codec(sparsify=RandomK(k=11), memory=NoMemory()),
     gradwire.Codec(sparsify=RandomK(k=11, block=True), memory=NoMemory()),
 ]
+"""Every quantizer, in a dense frame and with positions; every coding."""
 FRAMES = [bytes(codec.encode(X, codec.init_state(X.size))) for codec in CODECS]
 STRIDE = 5
 """Of what is too much to try in full, one in so many is tried."""
@@ -123,7 +122,7 @@ def test_forged_sections_with_a_right_checksum(
 def test_forged_frames_of_every_preset(
     kernels: Kernels, rng: np.random.Generator, preset: Preset
 ) -> None:
-    data = frame_of(preset)
+    data = frame_of(preset, made_for_kernels)
     judged(kernels, [data, *forged_at_random(data, rng, 4, 500 // STRIDE)], NUMEL)
 
 

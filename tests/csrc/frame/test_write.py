@@ -15,7 +15,7 @@ from gradwire._codec import IndexCoding
 from gradwire.quantize import Quantizer
 from tests.csrc.emulated.kernels import Kernels
 from tests.csrc.frame.writing import CODINGS, Entries, Written, draws, key, write
-from tests.support import examples
+from tests.support import FOR_KERNELS
 
 EXTRA = [
     quantize.Uniform(bits=2, block=7),
@@ -31,9 +31,8 @@ EXTRA = [
 ]
 QUANTIZERS: list[Quantizer] = [
     each
-    for each in [*examples(quantize.QUANTIZERS), *EXTRA]
+    for each in [*FOR_KERNELS, *EXTRA]
     if getattr(each, "scale", None) not in ("bin-max", "threshold")
-    and not isinstance(each, quantize.Lossless)  # kernels send its floats
 ]
 VALUES = ("normal", "zero", "equal", "subnormal", "huge", "mixed", "negative")
 
