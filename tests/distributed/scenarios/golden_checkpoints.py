@@ -14,6 +14,7 @@ import gradwire
 import gradwire.torch
 from gradwire import Codec
 from gradwire.exchange import AllGather
+from gradwire.quantize import BFloat16
 from gradwire.torch.ddp import Handle
 from tests.distributed.scenarios.common import attached, plain
 
@@ -23,7 +24,7 @@ CODECS: dict[str, Codec] = {
     "topk": gradwire.topk(0.1),
     "topk_bfloat16": gradwire.topk(0.1, memory=gradwire.memory.Residual(dtype="bfloat16")),
     "dgc": gradwire.dgc(0.1),
-    "adam": gradwire.adam(0.1),
+    "adam": gradwire.adam(0.1, quantize=BFloat16()),
     "powersgd": gradwire.powersgd(2),
     "nodes": gradwire.topk(0.1),
 }
