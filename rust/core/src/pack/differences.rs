@@ -18,6 +18,7 @@
 use super::floats::{self, Bits, Format};
 use super::huffman::{self, ALPHABET, Code, Reader, split};
 use crate::simd::Kernels;
+use crate::simd::fields::is_padded;
 use crate::{Error, Result};
 
 /// The first byte of differences, less the number of lengths in a symbol.
@@ -212,10 +213,7 @@ pub fn read<'a, T: Bits>(
         at = next;
     }
     let (own, rest) = split(bytes, at.div_ceil(8))?;
-    if let Some(last) = own.last()
-        && !at.is_multiple_of(8)
-        && last >> (at % 8) != 0
-    {
+    if !is_padded(own, 1, at as u64) {
         return Err(Error::corrupt("bits follow the last difference of a block"));
     }
     Ok(rest)

@@ -16,6 +16,7 @@ use std::array::from_fn;
 
 use super::huffman::{self, Code, Reader};
 use crate::simd::Kernels;
+use crate::simd::fields::is_padded;
 use crate::simd::parts::Cut;
 use crate::{Error, Result};
 
@@ -283,11 +284,8 @@ pub fn read<'a, T: Bits>(
     let (mut symbols, bytes) = Reader::new(bytes, out.len(), split.alphabet)?;
     let (rests, after) = huffman::split(bytes, split.len(out.len()))?;
     let (planes, fields) = rests.split_at(out.len() * split.bytes);
-    if let Some(last) = fields.last() {
-        let filled = (out.len() * split.bits as usize) % 8;
-        if filled > 0 && last >> filled != 0 {
-            return Err(Error::corrupt("bits follow the last one of a block of floats"));
-        }
+    if !is_padded(fields, split.bits, out.len() as u64) {
+        return Err(Error::corrupt("bits follow the last one of a block of floats"));
     }
     let total = out.len();
     let (mut chunk, mut unpacked) = ([0; CHUNK], [0; CHUNK]);
