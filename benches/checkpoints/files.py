@@ -33,6 +33,7 @@ MIDDLE = 1200
 FORMATS = {"bfloat16": "BF16", "float32": "F32"}
 
 Bytes = NDArray[np.uint8]
+Clock = Callable[[], float]
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -58,17 +59,14 @@ class Ours:
     """Codes as files hold them."""
 
     def __init__(self, dtype: str) -> None:
-        self._dtype = FORMATS[dtype]
-        self._step = coding.PIECE * (2 if dtype == "bfloat16" else 4)
+        self._format = coding.FORMATS[FORMATS[dtype]]
+        self._coder = coding.Coder(FORMATS[dtype], None)
 
-    def compress(self, data: Bytes) -> list[bytes]:
-        pieces = range(0, len(data), self._step)
-        return [coding.encode(self._dtype, data[at : at + self._step], None) for at in pieces]
+    def compress(self, data: Bytes) -> Bytes:
+        return self._coder.encode(data)
 
-    def decompress(self, codes: list[bytes], out: Bytes) -> None:
-        name = coding.FORMATS[self._dtype]
-        for at, piece in zip(range(0, len(out), self._step), codes, strict=True):
-            _native.lossless_decode(name, piece, out[at : at + self._step], False)
+    def decompress(self, codes: Bytes, out: Bytes) -> None:
+        _native.lossless_decode(self._format, codes, out, False)
 
 
 class Zstd:
@@ -79,11 +77,11 @@ class Zstd:
 
         self._out, self._in = zstandard.ZstdCompressor(level), zstandard.ZstdDecompressor()
 
-    def compress(self, data: Bytes) -> list[bytes]:
-        return [self._out.compress(data.data)]
+    def compress(self, data: Bytes) -> bytes:
+        return self._out.compress(data.data)
 
-    def decompress(self, codes: list[bytes], out: Bytes) -> None:
-        self._in.decompress(codes[0], len(out))
+    def decompress(self, codes: bytes, out: Bytes) -> None:
+        self._in.decompress(codes, len(out))
 
 
 class ZipNN:
@@ -93,14 +91,12 @@ class ZipNN:
         zipnn: Any = importlib.import_module("zipnn")
         self._zipnn = zipnn.ZipNN(bytearray_dtype=dtype, threads=1)
 
-    def prepared(self, data: Bytes) -> bytearray:
-        return bytearray(data)
+    def compress(self, data: Any) -> bytes:
+        codes: bytes = self._zipnn.compress(data)
+        return codes
 
-    def compress(self, data: Any) -> list[bytes]:
-        return [self._zipnn.compress(data)]
-
-    def decompress(self, codes: list[bytes], out: Bytes) -> None:
-        self._zipnn.decompress(codes[0])
+    def decompress(self, codes: bytes, out: Bytes) -> None:
+        self._zipnn.decompress(codes)
 
 
 def contestants(dtype: str) -> dict[str, Any]:
@@ -113,11 +109,22 @@ def contestants(dtype: str) -> dict[str, Any]:
     return found | {"gradwire": Ours(dtype)}
 
 
-def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the CPU time of something, and what it returned."""
-    begin = time.process_time()
-    result = work()
-    return time.process_time() - begin, result
+def times(coder: Any, data: Bytes, out: Bytes, step: int, clock: Clock) -> tuple[float, ...]:
+    """Return seconds to compress and to decompress, and the size relative to the data.
+
+    It goes by pieces, as files are written and read, so that memory serves again.
+    """
+    took = back = size = 0.0
+    for at in range(0, len(data), step):
+        piece: Any = data[at : at + step]
+        if isinstance(coder, ZipNN):
+            piece = bytearray(piece)
+        begin = clock()
+        codes = coder.compress(piece)
+        middle = clock()
+        coder.decompress(codes, out[at : at + step])
+        took, back, size = took + middle - begin, back + clock() - middle, size + len(codes)
+    return took, back, size / len(data)
 
 
 def speeds(entries: int, rounds: int) -> list[dict[str, Any]]:
@@ -127,51 +134,37 @@ def speeds(entries: int, rounds: int) -> list[dict[str, Any]]:
     rows = []
     for dtype in FORMATS:
         data: Bytes = (narrowed(values) if dtype == "bfloat16" else values).view(np.uint8)
-        data = data[: 2 * entries]
+        data, step = data[: 2 * entries], coding.PIECE * (2 if dtype == "bfloat16" else 4)
         out = np.zeros_like(data)
-        them = contestants(dtype)
-        best: dict[str, list[float]] = {name: [np.inf, np.inf, 1.0] for name in ("copy", *them)}
+        found: dict[str, list[tuple[float, ...]]] = {"copy": []}
         for _ in range(rounds):
-            took, _ = seconds(lambda: np.copyto(out, data))  # noqa: B023
-            best["copy"] = [min(best["copy"][0], took)] * 2 + [1.0]
-            for name, each in them.items():
-                given = each.prepared(data) if isinstance(each, ZipNN) else data
-                took, codes = seconds(lambda: each.compress(given))  # noqa: B023
-                back, _ = seconds(lambda: each.decompress(codes, out))  # noqa: B023
-                size = sum(map(len, codes)) / len(data)
-                best[name] = [min(best[name][0], took), min(best[name][1], back), size]
-        rows += [
-            {
-                "dtype": dtype,
-                "name": name,
-                "size": size,
-                "compress": len(data) / took / 1e9,
-                "decompress": len(data) / back / 1e9,
-            }
-            for name, (took, back, size) in best.items()
-        ]
-        rows.append(two_threads(dtype, data, rounds))
+            begin = time.process_time()
+            np.copyto(out, data)
+            took = time.process_time() - begin
+            found["copy"].append((took, took, 1.0))
+            for name, coder in contestants(dtype).items():
+                taken = times(coder, data, out, step, time.process_time)
+                found.setdefault(name, []).append(taken)
+        for name, each in found.items():
+            took, back, size = (min(column) for column in zip(*each, strict=True))
+            about = {"dtype": dtype, "name": name, "size": size}
+            rates = {"compress": len(data) / took / 1e9, "decompress": len(data) / back / 1e9}
+            rows.append({**about, **rates})
+        rows.append(two_threads(dtype, data, step, rounds))
     return rows
 
 
-def two_threads(dtype: str, data: Bytes, rounds: int) -> dict[str, Any]:
+def two_threads(dtype: str, data: Bytes, step: int, rounds: int) -> dict[str, Any]:
     """Return how much faster two threads are than one, by the clock."""
-    out, ours = np.zeros_like(data), Ours(dtype)
-    best = {(threads, way): np.inf for threads in (1, 2) for way in (0, 1)}
+    out, coder = np.zeros_like(data), Ours(dtype)
+    taken: dict[int, list[tuple[float, ...]]] = {1: [], 2: []}
     for _ in range(rounds):
-        for threads in (1, 2):
+        for threads, each in taken.items():
             gradwire.set_num_threads(threads)
-            codes: list[bytes] = []  # the memory of the last ones serves again, every time
-            begin = time.perf_counter()
-            codes = ours.compress(data)
-            middle = time.perf_counter()
-            ours.decompress(codes, out)
-            took = (middle - begin, time.perf_counter() - middle)
-            for way in (0, 1):
-                best[threads, way] = min(best[threads, way], took[way])
+            each.append(times(coder, data, out, step, time.perf_counter))
     gradwire.set_num_threads(1)
-    gains = [best[1, way] / best[2, way] for way in (0, 1)]
-    return {"dtype": dtype, "name": "two threads", "gains": gains}
+    one, two = ([min(column) for column in zip(*each, strict=True)] for each in taken.values())
+    return {"dtype": dtype, "name": "two threads", "gains": [one[0] / two[0], one[1] / two[1]]}
 
 
 def snapshots(falling: bool, steps: int) -> dict[int, Arrays]:

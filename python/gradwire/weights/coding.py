@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,10 +103,22 @@ class Coded:
             raise CorruptFileError(f"{len(self._rest)} bytes follow its codes", self._name)
 
 
-def encode(dtype: str, values: Bytes, base: Entries | None) -> bytes:
-    """Return codes of a piece of a tensor, whose base is read on."""
-    other: Any = None
-    if base is not None:
-        other = np.empty_like(values)
-        base.read(other)
-    return _native.lossless_encode(FORMATS[dtype], values, other)
+class Coder:
+    """Makes codes of a tensor, some of its entries after the other, whose base is read on."""
+
+    def __init__(self, dtype: str, base: Entries | None) -> None:
+        self._format, self._base = FORMATS[dtype], base
+        self._codes = self._other = np.empty(0, np.uint8)
+
+    def encode(self, values: Bytes) -> Bytes:
+        """Return codes of the next entries. The next call writes over them."""
+        most = len(values) + 5 * (len(values) // _BLOCK + 1)
+        if len(self._codes) < most:
+            self._codes = np.empty(most, np.uint8)
+        other = None
+        if self._base is not None:
+            if len(self._other) < len(values):
+                self._other = np.empty_like(values)
+            other = self._other[: len(values)]
+            self._base.read(other)
+        return self._codes[: _native.lossless_encode(self._format, values, self._codes, other)]

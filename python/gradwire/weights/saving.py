@@ -275,13 +275,14 @@ class _Writing:
         begin, check, length = file.tell(), 0, 4
         file.write(bytes(4))
         step = coding.PIECE * section.nbytes // math.prod(section.shape)
+        coder = coding.Coder(section.dtype, base)
         for at in range(0, len(data), step):
-            codes = coding.encode(section.dtype, data[at : at + step], base)
+            codes = coder.encode(data[at : at + step])
             check = _native.crc32c(codes, check)
             length += len(codes)
             if length >= len(data):
                 return False
-            file.write(codes)
+            file.write(codes.data)
         end = file.tell()
         file.seek(begin)
         file.write(check.to_bytes(4, "little"))

@@ -6,12 +6,10 @@ use gradwire_core::pool;
 use gradwire_core::simd::Kernels;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 
 use crate::buffer::{Bytes, Writable, disjoint};
 use crate::errors::to_py;
 use crate::number::number;
-use crate::scratch::with_staged;
 
 /// The format of that name, and its bytes.
 fn format(name: &str) -> PyResult<(Format, usize)> {
@@ -32,7 +30,7 @@ fn whole(name: &str, len: usize, size: usize) -> PyResult<()> {
     Err(PyValueError::new_err(format!("{name} has {len} bytes, which are no floats of {size}")))
 }
 
-/// Return floats as blocks of codes, as bytes.
+/// Write floats as blocks of codes, and return how many bytes those are.
 ///
 /// Parameters
 /// ----------
@@ -40,24 +38,32 @@ fn whole(name: &str, len: usize, size: usize) -> PyResult<()> {
 ///     "bfloat16", "float16" or "float32".
 /// values : bytes-like
 ///     The floats, little-endian, of any bits.
+/// out : numpy.ndarray or bytearray
+///     uint8: becomes the codes. It has as many bytes as the values, and 5 for each 65536 of them
+///     and for the rest.
 /// base : bytes-like or None
 ///     As many others: what is coded is how the values differ from them.
 ///
 /// Raises
 /// ------
 /// ValueError
-///     The format is another, or there is another number of bytes.
+///     The format is another, there is another number of bytes, or ``out`` has fewer.
 #[pyfunction]
-#[pyo3(signature = (format, values, base=None))]
-pub(crate) fn lossless_encode<'py>(
-    py: Python<'py>,
+#[pyo3(signature = (format, values, out, base=None))]
+pub(crate) fn lossless_encode(
+    py: Python<'_>,
     format: &str,
-    values: &Bound<'py, PyAny>,
-    base: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyBytes>> {
+    values: &Bound<'_, PyAny>,
+    out: &Bound<'_, PyAny>,
+    base: Option<&Bound<'_, PyAny>>,
+) -> PyResult<usize> {
     let (format, size) = self::format(format)?;
-    let values = Bytes::get("values", values)?;
+    let (values, mut out) = (Bytes::get("values", values)?, Writable::bytes("out", out)?);
+    disjoint("values", &out, &values)?;
     let base = base.map(|base| Bytes::get("base", base)).transpose()?;
+    if let Some(base) = &base {
+        disjoint("base", &out, base)?;
+    }
     let (values, base) = (values.as_slice(), base.as_ref().map(Bytes::as_slice));
     whole("values", values.len(), size)?;
     if let Some(base) = base
@@ -66,32 +72,45 @@ pub(crate) fn lossless_encode<'py>(
         let (have, need) = (base.len(), values.len());
         return Err(PyValueError::new_err(format!("base has {have} bytes, and values {need}")));
     }
-    with_staged(|out| {
-        out.clear();
-        py.detach(|| match size {
-            2 => encode::<2>(format, values, base, out),
-            _ => encode::<4>(format, values, base, out),
-        });
-        Ok(PyBytes::new(py, out))
-    })
+    let (have, need) =
+        (out.len(), values.len() + 5 * (values.len() / size).div_ceil(floats::BLOCK));
+    if have < need {
+        return Err(PyValueError::new_err(format!("out has {have} bytes, of {need}")));
+    }
+    let out = out.as_mut_slice();
+    Ok(py.detach(|| match size {
+        2 => encode::<2>(format, values, base, out),
+        _ => encode::<4>(format, values, base, out),
+    }))
 }
 
-fn encode<const SIZE: usize>(format: Format, values: &[u8], base: Option<&[u8]>, out: &mut Vec<u8>)
+fn encode<const SIZE: usize>(
+    format: Format,
+    values: &[u8],
+    base: Option<&[u8]>,
+    out: &mut [u8],
+) -> usize
 where
     [u8; SIZE]: Bits,
 {
-    let (kernels, threads) = (Kernels::current(), pool::num_threads());
+    let kernels = Kernels::current();
     let values = values.as_chunks::<SIZE>().0;
-    let Some(base) = base else {
-        return sequence::write(values, threads, out, |values, out| {
-            floats::write(kernels, format, values, out);
-        });
-    };
-    let (base, number) = (base.as_chunks().0, values.len().div_ceil(floats::BLOCK));
-    sequence::write_each(number, threads, out, |i, out| {
+    let base = base.map(|base| base.as_chunks::<SIZE>().0);
+    let code = |i: usize, out: &mut Vec<u8>| {
         let block = i * floats::BLOCK..values.len().min((i + 1) * floats::BLOCK);
-        differences::write(kernels, format, &values[block.clone()], &base[block], out);
+        match base {
+            None => floats::write(kernels, format, &values[block], out),
+            Some(base) => {
+                differences::write(kernels, format, &values[block.clone()], &base[block], out);
+            }
+        }
+    };
+    let (number, mut len) = (values.len().div_ceil(floats::BLOCK), 0);
+    sequence::write_each(number, pool::num_threads(), code, |block| {
+        out[len..len + block.len()].copy_from_slice(block);
+        len += block.len();
     });
+    len
 }
 
 /// Read floats from blocks of codes, and return how many bytes those were.

@@ -8,16 +8,24 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::huffman::{BLOCK, split};
 use crate::{Error, Result, pool};
 
-/// Blocks that a thread writes before they are put together with those of others.
-const RUN: usize = 4;
+/// Blocks for each thread until they are put together.
+const RUN: usize = 16;
+
+/// Blocks that a thread has written, one after the other, and which and where they are.
+#[derive(Debug, Default, Clone)]
+struct Run {
+    bytes: Vec<u8>,
+    blocks: Vec<(usize, Range<usize>)>,
+}
 
 thread_local! {
-    /// What threads write for this one, to be used again: a megabyte for each of them at most.
-    static RUNS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    /// What threads write for this one, to be used again: four megabytes for each of them at most.
+    static RUNS: RefCell<Vec<Run>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Appends blocks of [`BLOCK`] values each, but for the last one; `code` appends one to what it is given.
@@ -28,49 +36,61 @@ pub fn write<T: Sync>(
     code: impl Fn(&[T], &mut Vec<u8>) + Sync,
 ) {
     let number = values.len().div_ceil(BLOCK);
-    write_each(number, threads, out, |i, coded| {
+    let code = |i: usize, coded: &mut Vec<u8>| {
         let rest = &values[i * BLOCK..];
         code(&rest[..rest.len().min(BLOCK)], coded);
-    });
+    };
+    write_each(number, threads, code, |block| out.extend_from_slice(block));
 }
 
-/// Appends so many blocks; `code` appends one, by its number, to what it is given.
+/// Hands on so many blocks, one after the other; `code` appends one, by its number, to what it is given.
 pub fn write_each(
     number: usize,
     threads: usize,
-    out: &mut Vec<u8>,
     code: impl Fn(usize, &mut Vec<u8>) + Sync,
+    mut put: impl FnMut(&[u8]),
 ) {
-    let write = |blocks: Range<usize>, out: &mut Vec<u8>| {
-        for i in blocks {
-            let start = out.len();
-            out.extend([0; 4]);
-            code(i, out);
-            let len = out.len() - start - 4;
-            out[start..start + 4].copy_from_slice(&(len as u32).to_le_bytes());
-        }
-    };
-    if threads < 2 || number < 2 {
-        return write(0..number, out);
-    }
-    // Some blocks for each thread at a time, which the cache may hold until they are put together.
-    let (mut runs, mut first) = (RUNS.take(), 0);
-    runs.resize(threads, Vec::new());
-    while first < number {
-        let each = (number - first).div_ceil(threads).min(RUN);
-        pool::share(threads, threads, 1, &mut runs, &|range, runs| {
-            for (i, run) in range.zip(runs) {
-                run.clear();
-                let start = number.min(first + i * each);
-                write(start..number.min(start + each), run);
+    let threads = threads.min(number);
+    let together = if threads < 2 { 1 } else { threads * RUN };
+    let mut runs = RUNS.take();
+    runs.resize(threads.max(runs.len()), Run::default());
+    for first in (0..number).step_by(together) {
+        let (next, end) = (AtomicUsize::new(first), number.min(first + together));
+        pool::share(threads, threads, 1, &mut runs[..threads], &|_, runs| {
+            for run in runs {
+                run.write(&next, end, &code);
             }
         });
-        for run in &runs {
-            out.extend_from_slice(run);
+        let mut order: Vec<&[u8]> = vec![&[]; end - first];
+        for run in &runs[..threads] {
+            for (i, place) in &run.blocks {
+                order[i - first] = &run.bytes[place.clone()];
+            }
         }
-        first += threads * each;
+        order.into_iter().for_each(&mut put);
     }
     RUNS.set(runs);
+}
+
+impl Run {
+    /// Writes one block after the other, as long as there are any that no other thread has begun.
+    fn write(&mut self, next: &AtomicUsize, end: usize, code: &impl Fn(usize, &mut Vec<u8>)) {
+        let Self { bytes, blocks } = self;
+        bytes.clear();
+        blocks.clear();
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            if i >= end {
+                return;
+            }
+            let start = bytes.len();
+            bytes.extend([0; 4]);
+            code(i, bytes);
+            let len = bytes.len() - start - 4;
+            bytes[start..start + 4].copy_from_slice(&(len as u32).to_le_bytes());
+            blocks.push((i, start..bytes.len()));
+        }
+    }
 }
 
 /// The CRC-32C of bytes that follow those with the CRC-32C `before`; 0 of none.
