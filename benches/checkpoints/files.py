@@ -223,6 +223,30 @@ def shares(folder: Path, old: Arrays | None, new: Arrays) -> dict[str, float]:
     return found
 
 
+def bound(old: Arrays, new: Arrays) -> float:
+    """Return the least size of differences of weights, by the bits that each has.
+
+    That is the entropy of their number in each block, and the bits themselves.
+    """
+    found = total = 0.0
+    for name in (name for name in new if name.startswith("weights.")):
+        lengths = np.frexp(np.abs(_ordered(new[name]) - _ordered(old[name])).astype(float))[1]
+        for at in range(0, lengths.size, 1 << 16):
+            block = lengths[at : at + (1 << 16)]
+            shares = np.bincount(block) / block.size
+            entropy = -(shares[shares > 0] * np.log2(shares[shares > 0])).sum()
+            found += block.size * entropy + block.sum()
+        total += 8 * new[name].nbytes
+    return found / total
+
+
+def _ordered(floats: NDArray[Any]) -> NDArray[np.int64]:
+    """Return whole numbers in the order of the floats, one apart where nothing is between these."""
+    bits = floats.reshape(-1).view(f"u{floats.itemsize}").astype(np.int64)
+    sign = 1 << (8 * floats.itemsize - 1)
+    return np.where(bits & sign, 2 * sign - 1 - bits, bits | sign)
+
+
 def sizes(steps: int) -> list[dict[str, Any]]:
     """Return what checkpoints and differences take."""
     rows = []
@@ -243,7 +267,8 @@ def sizes(steps: int) -> list[dict[str, Any]]:
                 for where, every, old, new in compared:
                     found = shares(Path(name), None if old is None else kept[old], kept[new])
                     about = {"dtype": dtype, "rate": rate, "where": where, "every": every}
-                    rows.append({**about, **found})
+                    least = None if old is None else bound(kept[old], kept[new])
+                    rows.append({**about, **found, "bound": least})
     return rows
 
 
@@ -279,12 +304,13 @@ def size_table(rows: list[dict[str, Any]]) -> str:
             row["dtype"],
             row["rate"],
             named[row["where"]].format(row["every"]),
+            "" if row["bound"] is None else f"{100 * row['bound']:.1f}",
             *(f"{100 * row[kind]:.1f}" for kind in ("weights", "exp_avg", "exp_avg_sq")),
         )
         for row in rows
     ]
-    headings = ("dtype", "rate", "what", "weights %", "first moment %", "second moment %")
-    return pages.table(headings, shown, texts=3)
+    kinds = ("weights: bound %", "weights %", "first moment %", "second moment %")
+    return pages.table(("dtype", "rate", "what", *kinds), shown, texts=3)
 
 
 def measure(quick: bool) -> dict[str, Any]:

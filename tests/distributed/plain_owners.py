@@ -54,13 +54,13 @@ def check_bytes(
     for names, dense in found["buckets"]:
         ends = [dense * each // size for each in range(size + 1)]
         segments = 4 * np.diff(ends)
-        front = 32 + -(-len(names) // 8)
+        front = 56 + -(-len(names) // 8)
         to_owners = segments + sum(parts[name][rank] for name in names)
         result = int(segments[rank] + sum(made[name][rank] for name in names))
         expected += [
             (size * front, (size - 1) * front),
             (int(to_owners.sum()), int(to_owners.sum() - to_owners[rank])),
-            (32, 32 * (size - 1)),
+            (56, 56 * (size - 1)),
             (size * result, (size - 1) * result),
         ]
     assert sorted(found["calls"]) == sorted(expected)

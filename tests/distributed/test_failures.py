@@ -69,6 +69,15 @@ def test_a_failure_to_encode_reaches_every_rank(two: Ranks) -> None:
         assert found["plain"] == "works"
 
 
+@pytest.mark.parametrize("name", ["default", "senders", "one buffer", "scattered", "quantized"])
+def test_averages_that_differ_are_noticed_a_step_later_on_every_rank(two: Ranks, name: str) -> None:
+    first, second = two.run("failures.averages_differ", name=name)
+    assert first == second
+    assert first["steps"] == 4
+    assert first["rank"] == 1
+    assert "ranks 0 and 1 got different averages in the step before" in first["text"]
+
+
 def test_a_failure_to_undo_is_an_error_and_no_hang(two: Ranks) -> None:
     for found in two.run("failures.undoing_fails"):
         assert "gradwire failed on this rank: ArithmeticError: cannot undo" in found["text"]

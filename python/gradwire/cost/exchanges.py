@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from gradwire.cost.payload import Payload
 
-FRONT, RESULT = 32, 32
+FRONT, RESULT = 56, 56
 """Bytes of a reduce-scatter's headers: of pieces, which also have a bit per tensor, and of sums."""
 
 

@@ -17,7 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch.ddp
 from gradwire.torch.ddp import ExchangeError
-from gradwire.torch.engine.step import Step
+from gradwire.torch.engine.step import InFlightBucket, Step
+from gradwire.torch.exchange.checksums import AverageChecksums
 from gradwire.torch.transport import Store
 from tests.deadlines import stretched
 from tests.distributed.scenarios.common import (
@@ -197,6 +198,31 @@ def encoding_fails(rank: int, world_size: int) -> dict[str, str]:
     train(model, rank, range(3, 5))
     found["plain"] = "works"
     return found
+
+
+def averages_differ(rank: int, world_size: int, name: str) -> dict[str, Any]:
+    """One bit of one average is another on rank 1, in the third step."""
+    model = DistributedDataParallel(network(), bucket_cap_mb=SMALL_BUCKETS)
+    one_buffer = gradwire.topk(ratio=0.05, memory=gradwire.memory.Residual(low_memory=True))
+    codec = one_buffer if name == "one buffer" else exchanged(name)
+    handle = gradwire.torch.ddp.attach(model, codec)
+    train(model, rank, range(2))
+    note = AverageChecksums.note
+
+    def changed(checksums: AverageChecksums, flight: InFlightBucket) -> None:
+        if "3.weight" in flight.task.layout.names:
+            flight.task.bucket.values.view(torch.uint8)[5] ^= 1
+        note(checksums, flight)
+
+    with mock.patch.object(AverageChecksums, "note", changed if rank == 1 else note):
+        train(model, rank, range(2, 3))
+    try:
+        train(model, rank, range(3, 5))
+    except ExchangeError as error:
+        return {"text": str(error), "rank": error.rank, "steps": handle.report().steps}
+    finally:
+        handle.detach()
+    return {"text": ""}
 
 
 def undoing_fails(rank: int, world_size: int) -> dict[str, Any]:

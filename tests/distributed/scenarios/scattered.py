@@ -17,6 +17,7 @@ import gradwire.torch.ddp
 from gradwire import _native
 from gradwire.torch.ddp import ExchangeError, GradientError
 from gradwire.torch.engine.step import Step
+from gradwire.torch.exchange.wire import HEADER_NBYTES
 from gradwire.torch.transport.process_group import ProcessGroupChannel
 from tests.distributed.scenarios.common import (
     SHAPES,
@@ -74,8 +75,8 @@ class Counting:
         return self._real[2](group, parts, *rest)
 
     def all_gather(self, group: ProcessGroupChannel, out: torch.Tensor, mine: torch.Tensor) -> Any:
-        if mine.numel() == 32:  # not the message of a report
-            self.calls.append((32, 32 * (self.size - 1)))
+        if mine.numel() == HEADER_NBYTES:  # not the message of a report
+            self.calls.append((HEADER_NBYTES, HEADER_NBYTES * (self.size - 1)))
         return self._real[1](group, out, mine)
 
     def __enter__(self) -> "Counting":

@@ -444,6 +444,12 @@ class Bucket:
     def _holds(self, flag: torch.Tensor) -> bool:
         return bool(flag)
 
+    def checksum(self) -> int | torch.Tensor:
+        """Return the sum of all words of eight bytes, modulo 2**64, and of the bytes after them."""
+        values = self.values.detach().view(torch.uint8).numpy()
+        words, rest = np.split(values, [values.size // 8 * 8])
+        return int(np.add.reduce(words.view(np.uint64))) + int(rest.sum())
+
     def store(self, result: torch.Tensor | None = None) -> None:
         """End writing: bring what was written, or a sparse result, to where the buffer lies."""
         if result is not None:

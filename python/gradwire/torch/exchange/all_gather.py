@@ -141,7 +141,8 @@ class AllGatherExchange(ExchangeBase):
             layout.counters.encoded(layout.rows, outcomes, outcomes.nbytes)
             if layout.runs:
                 pack_dense(task, slot[plan.dense_at : plan.dense_end].view(layout.dtype))
-            wire.write_verdict(front, layout.digest, sequence)
+            checksum = self._checksums.last(layout)
+            wire.write_verdict(front, layout.digest, sequence, checksum=checksum)
             front = front[: plan.dense_at]
         except BaseException as error:  # of any kind: the other ranks wait for this slot
             front[:] = 0
@@ -162,6 +163,7 @@ class AllGatherExchange(ExchangeBase):
         try:
             self._read(flight, slots, headers)
             self._decode(task, slots)
+            self._checksums.note(flight)
         finally:
             mark = task.bucket.used(slots.slot, slots.gathered)
             self._frames.give(slots.slot, mark)
@@ -170,7 +172,9 @@ class AllGatherExchange(ExchangeBase):
     def _read(self, flight: InFlightBucket, slots: _Slots, headers: NDArray[np.uint8]) -> None:
         """Raise the error of any rank; undo the encodes of parameters that none has used."""
         task, layout = flight.task, flight.task.layout
-        wire.raise_first(wire.read_verdicts(headers, layout.digest, flight.sequence))
+        verdicts = wire.read_verdicts(headers, layout.digest, flight.sequence)
+        wire.raise_first(verdicts)
+        self._checksums.compare(layout, verdicts)
         records = slots.plan.read_records(headers)
         slots.sizes = records["size"].tolist()
         slots.unused = records["zero"].astype(bool).min(axis=0)
@@ -240,6 +244,7 @@ class DeferredAllGather(AllGatherExchange):
         assert isinstance(slots, _Slots)
         self._commit(task, slots)
         self._decode(task, slots)
+        self._checksums.note(flight)
         task.bucket.store()
         self._give(task, slots)
 

@@ -17,6 +17,7 @@ from gradwire.torch.engine.metrics import Outcomes, StepTimes
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket, measure
 from gradwire.torch.errors import ExchangeError
+from gradwire.torch.exchange.checksums import AverageChecksums
 from gradwire.torch.exchange.dense import naming, overflow_error, receive_sparse, send_sparse
 from gradwire.torch.exchange.wire import wait
 from gradwire.torch.transport import Channel
@@ -90,6 +91,7 @@ class ExchangeBase(abc.ABC):
         self.world_size = channel.size
         self.rank = channel.rank
         self.times = StepTimes()
+        self._checksums = AverageChecksums()  # where averages are decoded
         self._frames = BufferPool()  # for what this rank encodes
         self._buffers = BufferPool()  # for what collectives fill
         # Gloo's threads release a collective's tensors shortly after it completes. If these had no

@@ -15,7 +15,7 @@ from gradwire.torch.errors import GradientError
 from gradwire.torch.exchange.wire import read_verdicts, write_verdict
 from gradwire.torch.transport import Channel
 
-_SPARSE_NBYTES = 64  # of a message without room for a name
+_SPARSE_NBYTES = 96  # with room for the numbers of a GradientError
 
 
 def take_buffers(

@@ -193,10 +193,12 @@ class OwnerExchange(ExchangeBase):
             error, parts = raised, []
         sizes = [each.size for each in parts]
         front = wire.HEADER_NBYTES + -(-len(layout.pieces) // 8)
+        checksum = self._checksums.last(layout)
         rows = np.zeros((self.world_size, front), np.uint8)
         rows[:, wire.HEADER_NBYTES :] = np.packbits(zero.astype(bool))
         for row, nbytes in zip(rows, sizes or [0] * self.world_size, strict=True):
-            wire.write_verdict(row[: wire.HEADER_NBYTES], layout.digest, sequence, error, nbytes)
+            row = row[: wire.HEADER_NBYTES]
+            wire.write_verdict(row, layout.digest, sequence, error, nbytes, checksum)
         mine = torch.from_numpy(rows).view(-1)
         fronts = torch.empty_like(mine)
         self.times.add("encode", start)
@@ -282,6 +284,7 @@ class OwnerExchange(ExchangeBase):
         verdicts = wire.read_verdicts(messages, layout.digest, sequence)
         if any(each.failed for each in verdicts):
             wire.share_failure(self.second, layout, sequence, error, act)
+        self._checksums.compare(layout, verdicts)
         return verdicts
 
     def _swap(
@@ -341,6 +344,7 @@ class OwnerExchange(ExchangeBase):
         if layout.runs:
             start = time.perf_counter()
             unpack_dense(task, torch.cat(means).view(layout.dtype), start)
+        self._checksums.note(flight)
 
     def _decode(
         self, task: BucketTask, messages: _Messages, rank: int, message: torch.Tensor, start: int

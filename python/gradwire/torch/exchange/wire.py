@@ -1,8 +1,9 @@
 """Messages in which ranks tell each other whether they could do their part of a bucket.
 
-A message begins with a header of 32 bytes: magic bytes, version, status, CRC-32 of the bucket's
-layout, number of the bucket, and bytes that follow. After a failure, the error follows as far as
-there is room for it. All ranks read the messages of all ranks, and raise the same error.
+A message begins with a header of 56 bytes: magic bytes, version, status, CRC-32 of the bucket's
+layout, number of the bucket, bytes that follow, and the checksum of an average from before. After a
+failure, the error follows as far as there is room for it. All ranks read the messages of all ranks,
+and raise the same error.
 
 Exchanges that sum values have no message of each rank. They sum `Flags` along with the values, and
 gather messages only if these report a failure (`share_failure`).
@@ -14,7 +15,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -26,9 +27,10 @@ from gradwire.torch.transport import Channel, Work
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
-_HEADER = struct.Struct("<3sBB3xI4xQQ")  # magic, version, status, layout digest, sequence, nbytes
+# Magic, version, status, layout digest, sequence, nbytes; sequence, scale and sum of an average.
+_HEADER = struct.Struct("<3sBB3xI4xQQQdQ")
 _ERROR = struct.Struct("<QQi4x")  # non-finite entries, position of the first, rank or -1
-_MAGIC, _VERSION = b"GWV", 1
+_MAGIC, _VERSION = b"GWV", 2
 
 HEADER_NBYTES = _HEADER.size
 MESSAGE_NBYTES = 1024  # of a message with room for a readable error
@@ -40,6 +42,17 @@ class _Status(enum.IntEnum):
     FAILED = 2
 
 
+class Checksum(NamedTuple):
+    """A sum over the bits of an average, modulo 2**64."""
+
+    number: int = 0  # one more than that of its bucket; 0 for none
+    scale: float = 0.0  # the loss scale in it
+    total: int = 0
+
+
+_NO_CHECKSUM = Checksum()
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What a message says: whether one rank could do its part of a bucket."""
@@ -47,6 +60,7 @@ class Verdict:
     nbytes: int  # that the rank announces, if it could
     failed: bool = False
     error: ExchangeError | GradientError | None = None  # if the message had room for that
+    checksum: Checksum = _NO_CHECKSUM
 
 
 def attributed(
@@ -62,7 +76,12 @@ def attributed(
 
 
 def write_verdict(
-    out: Bytes, digest: int, sequence: int, error: BaseException | None = None, nbytes: int = 0
+    out: Bytes,
+    digest: int,
+    sequence: int,
+    error: BaseException | None = None,
+    nbytes: int = 0,
+    checksum: Checksum = _NO_CHECKSUM,
 ) -> None:
     """Write a header and, after a failure, as much of the error as there is room for.
 
@@ -75,7 +94,7 @@ def write_verdict(
         status = _Status.NON_FINITE if bad else _Status.FAILED
         body = _pack_error(error, out.size - HEADER_NBYTES)
         nbytes = len(body)
-    _HEADER.pack_into(out.data, 0, _MAGIC, _VERSION, status, digest, sequence, nbytes)
+    _HEADER.pack_into(out.data, 0, _MAGIC, _VERSION, status, digest, sequence, nbytes, *checksum)
     out[HEADER_NBYTES : HEADER_NBYTES + len(body)] = np.frombuffer(body, np.uint8)
 
 
@@ -101,7 +120,7 @@ def read_verdict(message: Bytes, rank: int, digest: int, sequence: int) -> Verdi
     """
     if message.size < HEADER_NBYTES:
         raise ExchangeError(f"the message of rank {rank} has {message.size} bytes", rank)
-    magic, version, status, theirs, number, nbytes = _HEADER.unpack_from(message.data)
+    magic, version, status, theirs, number, nbytes, *checksum = _HEADER.unpack_from(message.data)
     if magic == _MAGIC and version != _VERSION:
         raise ExchangeError(
             f"rank {rank} has another version of gradwire: its messages have version {version}, "
@@ -118,7 +137,7 @@ def read_verdict(message: Bytes, rank: int, digest: int, sequence: int) -> Verdi
             rank,
         )
     if status == _Status.OK:
-        return Verdict(nbytes)
+        return Verdict(nbytes, checksum=Checksum(*checksum))
     if not nbytes:
         return Verdict(0, True)
     if not _ERROR.size <= nbytes <= message.size - HEADER_NBYTES:

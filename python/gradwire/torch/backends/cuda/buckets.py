@@ -296,6 +296,14 @@ class CUDABucket(host.HostBucket):
         return bool(self._staging.read(flag))
 
     @override
+    def checksum(self) -> int | torch.Tensor:
+        values = self.values.detach().view(torch.uint8)
+        words, rest = values.tensor_split([values.numel() // 8 * 8])
+        if words.storage_offset() % 8:
+            words = words.clone()
+        return words.view(torch.int64).sum() + rest.sum()
+
+    @override
     def store(self, result: torch.Tensor | None = None) -> None:
         if result is not None:
             self._result = result.to(self.buffer.device)

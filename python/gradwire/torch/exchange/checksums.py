@@ -1,0 +1,48 @@
+"""Checksums of averages, by which ranks notice that they no longer have the same ones."""
+
+from collections.abc import Sequence
+
+import torch
+
+from gradwire.torch.engine.bucket_contents import BucketContents
+from gradwire.torch.engine.step import InFlightBucket
+from gradwire.torch.errors import ExchangeError
+from gradwire.torch.exchange.wire import Checksum, Verdict
+
+
+class AverageChecksums:
+    """The checksum of the last average of each bucket, sent with the next exchange of that bucket.
+
+    By then all buckets of the step have been averaged, on every rank. All exchanges that decode
+    frames write the same bits on every rank, whatever its hardware. So a difference means that a
+    link, a memory or a decoder has changed something, and that the replicas have drifted apart.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[int, float, int | torch.Tensor]] = {}
+
+    def note(self, flight: InFlightBucket) -> None:
+        """Take the checksum of the average that a bucket holds."""
+        task = flight.task
+        total = task.bucket.checksum()
+        self._last[task.layout.digest] = flight.sequence + 1, task.scale, total
+
+    def last(self, layout: BucketContents) -> Checksum:
+        """Return that of a bucket's last average, or one that says nothing."""
+        number, scale, total = self._last.get(layout.digest, Checksum())
+        return Checksum(number, scale, int(total) & 0xFFFFFFFFFFFFFFFF)
+
+    def compare(self, layout: BucketContents, verdicts: Sequence[Verdict]) -> None:
+        """Raise an ExchangeError, the same on all ranks, if two have different averages."""
+        first: dict[tuple[int, float], tuple[int, int]] = {}
+        for rank, verdict in enumerate(verdicts):
+            number, scale, total = verdict.checksum
+            other, expected = first.setdefault((number, scale), (rank, total))
+            if number and total != expected:
+                raise ExchangeError(
+                    f"ranks {other} and {rank} got different averages in the step before, of the "
+                    f"bucket with {layout.names[0]!r}, from the same frames: a link, a memory or a "
+                    "device has changed bytes. Their parameters differ since then: go on from a "
+                    "checkpoint",
+                    rank,
+                )
