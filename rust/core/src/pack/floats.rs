@@ -31,6 +31,9 @@ const STORED: u8 = 255;
 /// Floats that are worked on together, which stay in the cache.
 const CHUNK: usize = 4096;
 
+/// Floats that are read together: besides them and their parts, the cache holds the table of codes.
+const STEP: usize = 2048;
+
 /// Floats of 16 or 32 bits, as bytes, the lowest first; and the kernels for them.
 pub trait Bits: Copy + Send + Sync {
     /// The parts that are coded.
@@ -288,9 +291,11 @@ pub fn read<'a, T: Bits>(
         return Err(Error::corrupt("bits follow the last one of a block of floats"));
     }
     let total = out.len();
-    let (mut chunk, mut unpacked) = ([0; CHUNK], [0; CHUNK]);
-    for (i, out) in out.chunks_mut(CHUNK).enumerate() {
-        let (at, len) = (i * CHUNK, out.len());
+    let (mut chunk, mut unpacked) = ([0; STEP], [0; STEP]);
+    for (i, out) in out.chunks_mut(STEP).enumerate() {
+        // Its lines come while the symbols are read.
+        kernels.fetch(T::bytes(out));
+        let (at, len) = (i * STEP, out.len());
         let (chunk, unpacked) = (&mut chunk[..len], &mut unpacked[..len]);
         symbols.read(kernels, chunk)?;
         let mut parts: [&[u8]; 3] =

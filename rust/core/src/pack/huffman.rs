@@ -36,6 +36,9 @@ const SHORT: usize = 2048;
 /// Symbols that are sorted to be counted, which is faster for so few.
 const FEW: usize = 512;
 
+/// Bits on average below which codes are read by eight: more would seldom fit what one load brings.
+const SHORT_CODE: usize = 6;
+
 /// The shortest runs of zeros that are written in one, two and three nibbles more.
 const RUNS: [usize; 3] = [3, 3 + 16, 3 + 16 + 256];
 
@@ -328,7 +331,8 @@ impl<'a> Reader<'a> {
         }
         let whole = if self.many == STREAMS { out.len() - out.len() % (RUN * STREAMS) } else { 0 };
         let (runs, rows) = out.split_at_mut(whole);
-        kernels.read_codes(&self.slots, self.bytes, &mut self.at, runs);
+        let short = 8 * self.bytes.len() < SHORT_CODE * self.len;
+        kernels.read_codes(&self.slots, self.bytes, short, &mut self.at, runs);
         for row in rows.chunks_mut(self.many) {
             for (out, at) in row.iter_mut().zip(&mut self.at) {
                 let slot = self.slots[word(self.bytes, *at) as usize % SLOTS];

@@ -102,7 +102,7 @@ kernels! {
     /// The least and the largest value of each group: see [`cells`].
     pub fn group_extremes(x: &[f32], len: usize, out: &mut [[f32; 2]]) = cells::extremes;
     /// Symbols of codes in eight streams: see [`codes`].
-    pub fn read_codes(slots: &codes::Slots, bytes: &[u8], at: &mut [usize; codes::STREAMS], out: &mut [u16]) = codes::read;
+    pub fn read_codes(slots: &codes::Slots, bytes: &[u8], short: bool, at: &mut [usize; codes::STREAMS], out: &mut [u16]) = codes::read;
     /// Codes of symbols in eight streams: see [`codes`].
     pub fn write_codes(table: &codes::Codes, symbols: &[u16], room: usize, ends: &mut [codes::End; codes::STREAMS], out: &mut [u8]) = codes::write;
     /// Codes of a row to values, from `skip` entries behind the first block's beginning on: see [`dot`].

@@ -2,7 +2,8 @@
 //!
 //! All streams are read side by side: what comes after a code is known when that was looked up, which takes longer
 //! than all else. Four codes of a stream are read by one load, and written by one store: with a part of a byte
-//! they fit 64 bits.
+//! they fit 64 bits. Eight mostly do where codes are short, which shows once they were read: if not, each is read again
+//! by a load of its own.
 
 use super::stamp::stamp;
 
@@ -24,8 +25,8 @@ pub type Slots = [u32; SLOTS];
 /// Streams that are written side by side: of more, not all is in registers.
 const BESIDE: usize = 2;
 
-/// The same of those that are read.
-const READ_BESIDE: usize = 4;
+/// Codes of each stream that are looked up before their symbols are taken out of the slots.
+const TOGETHER: usize = 64;
 
 /// Symbols are below this.
 pub const ALPHABET: usize = 2048;
@@ -43,6 +44,7 @@ fn load(bytes: &[u8], from: usize) -> u64 {
 }
 
 #[cold]
+#[inline(never)]
 fn last(bytes: &[u8], from: usize) -> u64 {
     let rest = bytes.get(from..).unwrap_or_default();
     rest.iter().take(8).rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
@@ -67,42 +69,81 @@ fn alone(mut word: u64) -> u64 {
     word
 }
 
-/// The symbols of whole runs, of which each stream has the next in turn.
+/// The symbols of whole runs, of which each stream has the next in turn; `short` codes are read by eight.
 #[inline(always)]
-fn read_body(slots: &Slots, bytes: &[u8], ends: &mut [usize; STREAMS], out: &mut [u16]) {
-    let mut at = *ends;
-    for run in out.as_chunks_mut().0 {
-        for first in (0..STREAMS).step_by(READ_BESIDE) {
-            read_run(slots, bytes, &mut at, first, run);
-        }
-    }
-    *ends = at;
-}
-
-/// The highest bit of what was loaded moves down with what is read, and so tells how much that was.
-#[inline(always)]
-fn read_run(
+fn read_body(
     slots: &Slots,
     bytes: &[u8],
-    at: &mut [usize; STREAMS],
-    first: usize,
-    run: &mut [u16; RUN * STREAMS],
+    short: bool,
+    ends: &mut [usize; STREAMS],
+    out: &mut [u16],
 ) {
-    const MARK: u64 = 1 << 63;
-    let mut words = [0; READ_BESIDE];
-    for (word, at) in words.iter_mut().zip(&at[first..]) {
-        *word = alone((load(bytes, at / 8) | MARK) >> (at % 8));
-    }
-    for row in run.as_chunks_mut::<STREAMS>().0 {
-        for (out, word) in row[first..].iter_mut().zip(&mut words) {
-            let slot = slots[*word as usize % SLOTS];
+    let mut found = [[0; STREAMS]; TOGETHER];
+    for out in out.chunks_mut(TOGETHER * STREAMS) {
+        let rows = &mut found[..out.len() / STREAMS];
+        if short {
+            read_rows::<{ 2 * RUN }>(slots, bytes, ends, rows);
+        } else {
+            read_rows::<RUN>(slots, bytes, ends, rows);
+        }
+        // By vectors.
+        for (out, slot) in out.iter_mut().zip(rows.as_flattened()) {
             *out = (slot >> 16) as u16;
-            // By its six lowest bits.
-            *word = alone(word.wrapping_shr(slot));
         }
     }
-    for (at, word) in at[first..].iter_mut().zip(words) {
-        *at = *at / 8 * 8 + word.leading_zeros() as usize;
+}
+
+/// The slots of the next codes, `N` of each stream by one load.
+///
+/// The highest bit of what was loaded moves down with what is read, and so tells how much that was. A code that goes
+/// beyond takes it along.
+#[inline(always)]
+fn read_rows<const N: usize>(
+    slots: &Slots,
+    bytes: &[u8],
+    ends: &mut [usize; STREAMS],
+    rows: &mut [[u32; STREAMS]],
+) {
+    const MARK: u64 = 1 << 63;
+    let (runs, rest) = rows.as_chunks_mut::<N>();
+    for run in runs {
+        let mut words = [0; STREAMS];
+        for (word, at) in words.iter_mut().zip(&*ends) {
+            *word = alone((load(bytes, at / 8) | MARK) >> (at % 8));
+        }
+        for row in run.iter_mut() {
+            for (out, word) in row.iter_mut().zip(&mut words) {
+                let slot = slots[*word as usize % SLOTS];
+                *out = slot;
+                // By its six lowest bits.
+                *word = alone(word.wrapping_shr(slot));
+            }
+        }
+        if N > RUN && words.contains(&0) {
+            read_each(slots, bytes, ends, run);
+            continue;
+        }
+        for (at, word) in ends.iter_mut().zip(words) {
+            *at = alone((*at / 8 * 8) as u64 + u64::from(word.leading_zeros())) as usize;
+        }
+    }
+    read_each(slots, bytes, ends, rest);
+}
+
+/// The same, by a load for each.
+#[cold]
+#[inline(never)]
+fn read_each(
+    slots: &Slots,
+    bytes: &[u8],
+    ends: &mut [usize; STREAMS],
+    rows: &mut [[u32; STREAMS]],
+) {
+    for row in rows {
+        for (out, at) in row.iter_mut().zip(&mut *ends) {
+            *out = slots[word(bytes, *at) as usize % SLOTS];
+            *at += (*out & 0x3F) as usize;
+        }
     }
 }
 
@@ -151,10 +192,12 @@ fn write_body(
                 for (k, end) in next.iter_mut().enumerate() {
                     let code = codes[usize::from(run[j * STREAMS + BESIDE * i + k]) % ALPHABET];
                     end.pending |= u64::from(code >> 16) << (end.filled & 0x3F);
-                    end.filled += code & 0xFF;
+                    // The code above the length is cut off once all are added.
+                    end.filled = end.filled.wrapping_add(code);
                 }
             }
             for (end, out) in next.iter_mut().zip(&mut parts) {
+                end.filled &= 0xFF;
                 end.flush(out);
             }
         }
@@ -164,7 +207,7 @@ fn write_body(
 
 pub(in crate::simd) mod read {
     use super::{STREAMS, Slots, read_body, stamp};
-    stamp!(fn(slots: &Slots, bytes: &[u8], at: &mut [usize; STREAMS], out: &mut [u16]) => read_body);
+    stamp!(fn(slots: &Slots, bytes: &[u8], short: bool, at: &mut [usize; STREAMS], out: &mut [u16]) => read_body);
 }
 
 pub(in crate::simd) mod write {
@@ -189,12 +232,14 @@ mod tests {
         for kernels in available_levels().into_iter().filter_map(Kernels::of) {
             for runs in [0, 1, 2, 50] {
                 let len = runs * RUN * STREAMS;
-                let symbols: Vec<u16> = (0..len).map(|i| (i * i % 12) as u16).collect();
+                // Some eight of a stream are short, others longer than what one load brings.
+                let symbols: Vec<u16> =
+                    (0..len).map(|i| (i / STREAMS * (i % STREAMS + 1) % 12) as u16).collect();
                 let room = len * 2 + 8;
                 let (mut ends, mut out) = ([End::default(); STREAMS], vec![0; room * STREAMS]);
                 kernels.write_codes(&codes, &symbols, room, &mut ends, &mut out);
                 let mut found = vec![0; len];
-                let mut at: [usize; STREAMS] = std::array::from_fn(|i| 8 * room * i);
+                let at: [usize; STREAMS] = std::array::from_fn(|i| 8 * room * i);
                 for (i, end) in ends.iter_mut().enumerate() {
                     out[i * room + end.at] = end.pending as u8;
                     let mut expected = vec![0_u8; room];
@@ -207,8 +252,12 @@ mod tests {
                     let whole = bit.div_ceil(8);
                     assert_eq!(out[i * room..][..whole], expected[..whole]);
                 }
-                kernels.read_codes(&slots, &out, &mut at, &mut found);
-                assert_eq!(found, symbols);
+                for short in [true, false] {
+                    let mut at = at;
+                    found.fill(0);
+                    kernels.read_codes(&slots, &out, short, &mut at, &mut found);
+                    assert_eq!(found, symbols);
+                }
             }
         }
     }

@@ -52,13 +52,19 @@ fn pack_by<const W: usize>(codes: &[u8], out: &mut [u8], gather: impl Fn(u64) ->
 #[inline(always)]
 fn unpack_by<const W: usize>(bytes: &[u8], codes: &mut [u8], scatter: impl Fn(u64) -> u64) {
     let (groups, rest) = codes.as_chunks_mut::<8>();
-    let (whole, tail) = bytes.split_at(groups.len() * W);
+    let tail = &bytes[groups.len() * W..];
     let word = |bytes: &[u8]| {
         let mut word = [0; 8];
         word[..bytes.len()].copy_from_slice(bytes);
         scatter(u64::from_le_bytes(word)).to_le_bytes()
     };
-    for (group, bytes) in groups.iter_mut().zip(whole.as_chunks::<W>().0) {
+    // Whole words, of which what follows the fields does not count, as long as there are any.
+    let whole = groups.len().min((bytes.len() + W).saturating_sub(8) / W);
+    let (groups, last) = groups.split_at_mut(whole);
+    for (group, bytes) in groups.iter_mut().zip(bytes.windows(8).step_by(W)) {
+        *group = word(bytes);
+    }
+    for (group, bytes) in last.iter_mut().zip(bytes[whole * W..].as_chunks::<W>().0) {
         *group = word(bytes);
     }
     let len = rest.len();

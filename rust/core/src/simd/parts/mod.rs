@@ -15,6 +15,7 @@ pub struct Cut {
 pub(crate) trait Word: Copy {
     fn get(self) -> u32;
     fn of(bits: u32) -> Self;
+    fn join(symbol: u16, rest: u32, cut: Cut) -> Self;
 }
 
 impl Word for [u8; 2] {
@@ -26,6 +27,11 @@ impl Word for [u8; 2] {
     fn of(bits: u32) -> Self {
         (bits as u16).to_le_bytes()
     }
+    #[inline(always)]
+    fn join(symbol: u16, rest: u32, Cut { below, sign }: Cut) -> Self {
+        let rest = rest as u16;
+        (symbol << below | rest & ((1 << below) - 1) | rest >> below << sign).to_le_bytes()
+    }
 }
 
 impl Word for [u8; 4] {
@@ -36,6 +42,11 @@ impl Word for [u8; 4] {
     #[inline(always)]
     fn of(bits: u32) -> Self {
         bits.to_le_bytes()
+    }
+    #[inline(always)]
+    fn join(symbol: u16, rest: u32, Cut { below, sign }: Cut) -> Self {
+        let symbol = u32::from(symbol);
+        (symbol << below | rest & ((1 << below) - 1) | rest >> below << sign).to_le_bytes()
     }
 }
 
@@ -77,14 +88,12 @@ fn join_planes<T: Word, const N: usize>(
 ) {
     let len = out.len();
     let (symbols, planes) = (&symbols[..len], planes.map(|plane| &plane[..len]));
-    let mask = (1 << cut.below) - 1;
     for i in 0..len {
         let mut rest = 0;
         for (at, plane) in planes.iter().enumerate() {
             rest |= u32::from(plane[i]) << (8 * at);
         }
-        let symbol = u32::from(symbols[i]) << cut.below;
-        out[i] = T::of(symbol | rest & mask | rest >> cut.below << cut.sign);
+        out[i] = T::join(symbols[i], rest, cut);
     }
 }
 
