@@ -1,4 +1,5 @@
 // How the positions of frames are coded, and how long the frames are.
+#include "device/probe.h"
 #include "frame/writing.cuh"
 
 namespace gradwire {
@@ -52,6 +53,8 @@ __global__ void plan_frames(Writing writing) {
     if (nbytes > piece.limit) selection.status = Status::limit;
     state = {positions, nbytes > piece.limit ? 0 : nbytes, 0, 0, 0, 0, 0};
 }
+
+const Kernels kernels{measure_tiles, plan_frames};
 
 }  // namespace
 

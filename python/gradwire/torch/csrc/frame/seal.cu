@@ -1,4 +1,5 @@
 // Puts checksums into frames, a block for each part of their bytes.
+#include "device/probe.h"
 #include "frame/checksum.cuh"
 #include "frame/writing.cuh"
 
@@ -21,6 +22,8 @@ __global__ void seal_parts(Writing writing) {
     __threadfence();
     reinterpret_cast<std::uint32_t*>(out)[checksum_word] = ~atomicXor(&state.checksum, 0u);
 }
+
+const Kernels kernels{seal_parts};
 
 }  // namespace
 
