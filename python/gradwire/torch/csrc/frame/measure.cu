@@ -51,7 +51,7 @@ __global__ void plan_frames(Writing writing) {
     const std::uint64_t nbytes = frame_len(piece, count, positions);
     selection.nbytes = nbytes;
     if (nbytes > piece.limit) selection.status = Status::limit;
-    state = {positions, nbytes > piece.limit ? 0 : nbytes, 0, 0, 0, 0, 0};
+    state = {positions, nbytes > piece.limit ? 0 : nbytes, 0, 0, 0, 0, 0, 0};
 }
 
 const Kernels kernels{measure_tiles, plan_frames};

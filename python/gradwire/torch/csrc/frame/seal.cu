@@ -13,7 +13,11 @@ __global__ void seal_parts(Writing writing) {
     FrameState& state = writing.states[frame];
     const std::uint64_t part = blockIdx.x - writing.parts[frame], nbytes = state.nbytes;
     if (nbytes == 0 || part >= checksum::parts_of(nbytes)) return;
-    std::uint8_t* const out = writing.pieces[frame].frame;
+    const Piece& piece = writing.pieces[frame];
+    std::uint8_t* const out = piece.frame;
+    // Part of a word is put together elsewhere; its bytes are in the last part.
+    if (!is_dense(piece) && part + 1 == checksum::parts_of(nbytes) && threadIdx.x < nbytes % 4)
+        out[nbytes / 4 * 4 + threadIdx.x] = static_cast<std::uint8_t>(state.tail >> (8 * threadIdx.x));
     const std::uint32_t sum = checksum::of_part(out, nbytes, part, shared);
     if (threadIdx.x != 0) return;
     atomicXor(&state.checksum, sum);
