@@ -37,6 +37,7 @@ class DeviceSuite:
         for one, other in zip(found, expected, strict=True):
             assert one["bucket"] == self.module
             assert one["carried_by"] == self.carried_by
+            assert one["loaded"] == self.module.endswith("cuda.buckets")
             assert one["averages"] == other["averages"]
             assert one["state"] == other["state"]
             assert one["wire"] == other["wire"]

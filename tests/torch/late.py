@@ -6,6 +6,7 @@ device, that is a race. Tensors are `Late`, on the device ``late:0``; `late` is 
 """
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -89,11 +90,12 @@ class Module:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all streams, threads that have waited, and uses of memory that were recorded."""
+        """Forget all streams, and what was recorded: who waited, uses of memory, operations."""
         self._local = threading.local()
         self._default = LateStream()
         self.waits: list[threading.Thread] = []
         self.records: list[tuple[int, LateStream]] = []
+        self.operations: set[tuple[str, ...]] = set()
 
     def current_stream(self, device: Any = None) -> LateStream:
         current: LateStream = getattr(self._local, "stream", self._default)
@@ -191,6 +193,8 @@ class Late(torch.Tensor):
         kwargs = dict(kwargs or {})
         stream, name = late.current_stream(), func._schema.name.removeprefix("aten::")
         given = tree_map(_raw, args)
+        if name not in _VIEWS:
+            late.operations.add((str(func), *map(str, _dtypes(args))))
         if name == "copy_":
             target, source = given[:2]
             stream.give(lambda: target.copy_(source))
@@ -211,6 +215,15 @@ class Late(torch.Tensor):
         made = torch.empty_like(shape, device="cpu")
         stream.give(lambda: made.copy_(func(*given, **named)))
         return Late(made)
+
+
+def _dtypes(args: Any) -> Iterator[torch.dtype]:
+    """Yield the dtypes of the first tensors, of a list of the first: what chooses a kernel."""
+    for each in args:
+        if isinstance(each, (list, tuple)):
+            yield from itertools.islice(_dtypes(each), 1)
+        elif isinstance(each, torch.Tensor):
+            yield each.dtype
 
 
 def _raw(value: Any) -> Any:

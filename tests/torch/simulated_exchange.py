@@ -16,6 +16,7 @@ from gradwire.quantize import BFloat16
 from gradwire.torch import backends
 from gradwire.torch.backends import cuda, dispatch
 from gradwire.torch.backends.cuda import operators
+from gradwire.torch.backends.cuda.preload import preload
 from gradwire.torch.backends.host import Staging, staging
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit
@@ -242,6 +243,22 @@ def test_memory_is_kept_from_other_uses_until_the_receiving_thread_is_done(on_de
     assert all(each.device.type == "late" for each in kept)
     noted = {at for at, stream in late.records if stream is on_device._up}
     assert {each.raw.untyped_storage().data_ptr() for each in kept} <= noted
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_what_an_exchange_runs_on_a_device_was_run_before(on_device, codec):
+    # Else torch loads a kernel in the middle of a backward pass, where that may wait for ever.
+    preload.cache_clear()
+    backends.preload([Late(torch.zeros(3))])
+    loaded = late.operations
+    late.reset()
+    found = Run(codec, there=True)
+    found.step(0)
+    found.end()
+    plain = {each for each in late.operations if "copy_" in each[0] and each[1:2] == each[2:]}
+    kernels = late.operations - plain  # a copy to another dtype is one, or of what is not in a row
+    assert len(kernels) > 8
+    assert kernels <= loaded
 
 
 def test_streams_of_frames_come_before_the_backward_pass(on_device):

@@ -250,6 +250,24 @@ def test_every_type_of_elements(
         pair.encode([heavy(rng, n).astype(dtype) for n in numels], divisor=divisor)
 
 
+def test_a_frame_fills_its_memory_to_the_last_byte_and_no_further(
+    kernels: Kernels, rng: np.random.Generator
+) -> None:
+    # Which a sanitizer sees: bits are put into words, and a frame may end in the middle of one.
+    parts = [quantize.Float32(), quantize.BFloat16(), quantize.Uniform(3)]
+    codecs = [
+        compose(sparsify=each, quantize=part, indices=coding, memory=memory.NoMemory())
+        for each in (sparsify.TopK(ratio=0.05), sparsify.RandomK(ratio=0.1), *SELECTING[5:6])
+        for part in parts
+        for coding in CODINGS
+    ]
+    numels = [int(n) for n in rng.integers(30, 200, len(codecs))]
+    gradients = [heavy(rng, n).astype(np.float64) for n in numels]
+    limits = [len(frame) for frame in Pair(kernels, codecs, numels).encode(gradients)]
+    assert {limit % 4 for limit in limits} == {0, 1, 2, 3}
+    Pair(kernels, codecs, numels).encode(gradients, limits=limits)
+
+
 def test_the_number_of_launches_does_not_depend_on_the_number_of_tensors(
     kernels: Kernels, rng: np.random.Generator
 ) -> None:

@@ -10,6 +10,14 @@ extern "C" void emulated_configure(unsigned seed, unsigned resident) {
 
 extern "C" unsigned emulated_launches() { return emulated::control().launches; }
 
+// How many kernels were loaded since this was called last; of those from now on, one is refused, or none.
+extern "C" unsigned emulated_loaded(unsigned refused) {
+    const unsigned loaded = emulated::control().loaded;
+    emulated::control().loaded = 0;
+    emulated::control().refused = refused;
+    return loaded;
+}
+
 extern "C" void emulated_take_error(char* text, std::size_t room) {
     std::strncpy(text, emulated::take_error().c_str(), room - 1);
     text[room - 1] = 0;

@@ -22,9 +22,10 @@
 
 using cudaStream_t = void*;
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorInvalidConfiguration = 9, cudaErrorLaunchFailure = 719 };
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorInvalidConfiguration = 9, cudaErrorInvalidDeviceFunction = 98, cudaErrorLaunchFailure = 719 };
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16 };
+struct cudaFuncAttributes {};
 
 enum cudaLaunchAttributeID { cudaLaunchAttributeCooperative = 2 };
 struct cudaLaunchAttribute {
@@ -71,6 +72,10 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
     return cudaSuccess;
 }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) {
+    emulated::Control& control = emulated::control();
+    return ++control.loaded == control.refused ? cudaErrorInvalidDeviceFunction : cudaSuccess;
+}
 template <class Kernel>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, int, std::size_t) {
     *blocks = 2;
@@ -81,5 +86,6 @@ inline const char* cudaGetErrorString(cudaError_t error) {
     static thread_local std::string why;
     if (error == cudaSuccess) return "no error";
     why = emulated::take_error();
+    if (error == cudaErrorInvalidDeviceFunction) return "invalid device function";
     return why.empty() ? "the launch failed" : why.c_str();
 }

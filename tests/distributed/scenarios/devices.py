@@ -17,6 +17,7 @@ import gradwire
 import gradwire.torch
 from gradwire.torch import backends
 from gradwire.torch.backends import cpu, dispatch
+from gradwire.torch.backends.cuda.preload import preload
 from gradwire.torch.backends.host import Staging
 from gradwire.torch.ddp import GradientError
 from gradwire.torch.transport.process_group import ProcessGroups
@@ -83,6 +84,7 @@ def given(
             "state": plain(handle.state_dict()),
             "bucket": bucket.__module__,
             "backend": gradwire.torch.backend(on).name,
+            "loaded": preload.cache_info().currsize > 0,
             "carried_by": handle.report().carried_by,
             "wire": handle.report().wire_bytes,
         }

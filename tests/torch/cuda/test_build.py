@@ -1,9 +1,12 @@
 """The CUDA extension is built, found and loaded, on a machine without a GPU."""
 
 import importlib.util
+import os
+import re
 import subprocess
 import sys
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -45,13 +48,26 @@ torch.ops.gradwire.encode_forget(0)
 """
 
 
+OTHER_BYTES = re.compile(
+    r"\b(?:fma|mad)\.\S*f(?:16|32|64)"  # a product and a sum rounded together,
+    r"|\b(?:add|sub|mul)\.f"  # or left for the assembler to join: not so with `.rn`
+    r"|\.(?:approx|full|ftz)\b"  # divisions, roots and small numbers that are not exact
+    r"|\b(?:atom|red)\.\S*b?f(?:16|32|64)"  # sums in any order
+)
+"""Instructions of PTX whose results may differ from the core's."""
+
+
 @pytest.fixture(scope="module")
-def library() -> Path:
-    """The extension for one kind of GPU."""
+def toolkit() -> build.Toolkit:
     try:
-        build.find_toolkit()
+        return build.find_toolkit()
     except ExtensionError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def library(toolkit: build.Toolkit) -> Path:
+    """The extension for one kind of GPU."""
     if torch.version.cuda is None:
         pytest.skip("torch was built without CUDA")
     return gradwire.torch.build_cuda(architectures=["90"], folder=FOLDER)
@@ -112,6 +128,41 @@ def test_without_a_library_the_reason_says_what_to_do() -> None:
     assert "gradwire.torch.cuda.build_cuda()" in found.reason
     with pytest.raises(ExtensionError, match="build_cuda"):
         cuda.load()
+
+
+def test_flags_of_the_environment_do_not_count(
+    toolkit: build.Toolkit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = toolkit.version()
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "--use_fast_math")
+    monkeypatch.setenv("NVCC_PREPEND_FLAGS", "--no-such-flag")
+    assert toolkit.version() == version
+    build._run([str(toolkit.nvcc), "--version"])
+
+
+def test_kernels_have_no_instruction_that_rounds_otherwise(
+    toolkit: build.Toolkit, tmp_path: Path
+) -> None:
+    passed = FOLDER / f"{build._key([OTHER_BYTES.pattern], toolkit.version())}.passed"
+    if passed.exists():
+        pytest.skip("has passed with these sources and this compiler")
+    folders = [f"-I{path}" for path in (build.SOURCES, *toolkit.include)]
+    oldest = f"-arch=compute_{build.ARCHITECTURES[0]}"
+
+    def compiled(source: Path) -> str:
+        made = tmp_path / source.with_suffix(".ptx").name
+        flags = [*build._FLAGS, oldest, *folders, "-ptx", str(source), "-o", str(made)]
+        build._run([str(toolkit.nvcc), *flags])
+        return made.read_text()
+
+    sources = [path for path in build.SOURCES.rglob("*.cu") if "const Kernels " in path.read_text()]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        ptx = "".join(pool.map(compiled, sources))
+    assert ptx.count(".entry") > 20
+    assert len(re.findall(r"\b(?:add|sub|mul|div)\.rn\.f", ptx)) > 1000
+    assert set(OTHER_BYTES.findall(ptx)) == set()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    passed.touch()
 
 
 @pytest.mark.parametrize(

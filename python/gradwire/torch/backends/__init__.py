@@ -42,7 +42,7 @@ A state is what the backend's `Backend.init_state` made, with the attributes and
 """
 
 from gradwire.torch.backends.cpu import Bucket, LeaderEncoding, Table
-from gradwire.torch.backends.dispatch import Backend, BackendInUse, backend, backend_for
+from gradwire.torch.backends.dispatch import Backend, BackendInUse, backend, backend_for, preload
 
 __all__ = [
     "Backend",
@@ -52,4 +52,5 @@ __all__ = [
     "Table",
     "backend",
     "backend_for",
+    "preload",
 ]

@@ -1,7 +1,7 @@
 """Which backend takes a tensor, and why."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from gradwire.state import State
 from gradwire.torch.backends import cpu, cuda, host
 from gradwire.torch.backends.cpu import Bucket, FrameBytes
 from gradwire.torch.backends.cuda.operators import hindrance
+from gradwire.torch.backends.cuda.preload import preload as _preload
 from gradwire.torch.cuda import load
 
 
@@ -128,6 +129,16 @@ def backend_for(*tensors: object) -> Backend:
                 return _KERNELS
             return _STAGED
     return _IN_PLACE
+
+
+def preload(tensors: Iterable[torch.Tensor]) -> None:
+    """Have the devices of tensors load all kernels that exchanges use, and wait for them.
+
+    To be called before anything is under way that waits for other ranks.
+    """
+    for device, each in {each.device: each for each in tensors}.items():
+        if backend_for(each).name == _KERNELS.name:
+            _preload(device)
 
 
 def _asked_again(index: int | None) -> tuple[bool, str]:

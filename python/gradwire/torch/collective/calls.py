@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gradwire.torch import backends
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.consensus import ControlChannel, agree, checksum
 from gradwire.torch.engine.engine import Engine, left_on_error
@@ -60,6 +61,7 @@ def connect(transport: Transport, like: Sequence[torch.Tensor]) -> Engine:
     Tensors to come are on the devices of those given. The transport is left if this fails.
     """
     with left_on_error(transport):
+        backends.preload(like)
         device_backends = transport.device_backends(like)
         messages = transport.make()
         agree(messages, "connected", {"carriers of frames": device_backends})

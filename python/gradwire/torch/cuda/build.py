@@ -33,6 +33,7 @@ _FLAGS = (
     *("-std=c++20", "-O3", "-DNDEBUG", "-DUSE_CUDA", f"-DTORCH_TARGET_VERSION={TARGET}"),
     # A product and a sum round each on its own: frames are those of the CPU, byte for byte.
     "-fmad=false",
+    "--threads=0",  # architectures at the same time
     *("-Xcompiler", "-fPIC,-fvisibility=hidden,-ffp-contract=off"),
 )
 
@@ -135,7 +136,8 @@ class Toolkit:
     def version(self) -> str:
         """Return what the compiler says of itself."""
         asked = [str(self.nvcc), "--version"]
-        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        done = subprocess.run(asked, env=_environment(), capture_output=True, text=True, check=True)
+        return done.stdout
 
 
 def _of_the_machine() -> Toolkit | None:
@@ -259,8 +261,14 @@ def _compile(
     return library
 
 
+def _environment() -> dict[str, str]:
+    """Return that of nvcc, without flags: they would change frames, and not the name of a build."""
+    adding = ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS")
+    return {name: value for name, value in os.environ.items() if name not in adding}
+
+
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, env=_environment(), capture_output=True, text=True)
     if done.returncode != 0:
         raise ExtensionError(
             f"the CUDA extension could not be compiled: {shlex.join(command)}\n"

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 import torch
 
+from gradwire.torch import backends
 from gradwire.torch.engine.backward import AutoControl
 from gradwire.torch.engine.config import Options, check_place, devices_of_kernels
 from gradwire.torch.engine.consensus import ControlChannel, agree
@@ -139,6 +140,7 @@ def _connect(
     """Connect the ranks, once they agree on options and parameters; if not, leave the transport."""
     scaled = options.scaled
     with left_on_error(transport):
+        backends.preload(named.values())
         device_backends = transport.device_backends(named.values())
         levels = transport if isinstance(transport, Hierarchy) else None
         messages = transport.make() if levels is None else levels.messages()

@@ -2,6 +2,7 @@
 #include "bucket/decode.h"
 
 #include "bucket/settle.cuh"
+#include "device/probe.h"
 
 namespace gradwire {
 
@@ -55,6 +56,8 @@ Finish finish_of(const Decode& call) {
     if (!finish.scaled) finish.factor = factor;
     return finish;
 }
+
+const Kernels kernels{read_heads, draw_wide, draw_rest, examine, judge, apply, settle_memories, settle_states};
 
 }  // namespace
 

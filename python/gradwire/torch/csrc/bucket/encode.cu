@@ -2,6 +2,7 @@
 #include "bucket/encode.h"
 
 #include "bucket/select.cuh"
+#include "device/probe.h"
 #include "frame/write.cuh"
 
 namespace gradwire {
@@ -150,6 +151,9 @@ __global__ void __launch_bounds__(team_threads) overwrite(Selecting bucket) {
         Added(tensor, batch, nonzero).keep(tensor, batch);
     }
 }
+
+const Kernels kernels{trim, skip_after_failure, overwrite, prepare_frames<BucketEntries>, place_grids<BucketEntries>,
+                      code_tiles<BucketEntries>};
 
 }  // namespace
 

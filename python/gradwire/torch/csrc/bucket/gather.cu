@@ -3,6 +3,7 @@
 
 #include "device/block.cuh"
 #include "device/launch.cuh"
+#include "device/probe.h"
 
 namespace gradwire {
 
@@ -89,6 +90,8 @@ __global__ void __launch_bounds__(threads) copy(const Piece* pieces, unsigned co
         copy_bytes(pieces[piece].frame, stop - start, out, start, from, to);
     }
 }
+
+const Kernels kernels{tabulate, copy};
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 // Three launches: what the first read is to gather, that read, and all that follows of it.
 #include "bucket/select.cuh"
+#include "device/probe.h"
 #include "device/segments.cuh"
 #include "frame/header.cuh"
 #include "frame/length.cuh"
@@ -233,6 +234,8 @@ __global__ void roll_back(const Piece* pieces, unsigned count) {
     state.step -= 1;
     state.undoable = 0;
 }
+
+const Kernels kernels{prepare, read, select, commit, roll_back};
 
 }  // namespace
 

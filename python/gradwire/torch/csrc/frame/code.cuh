@@ -111,15 +111,15 @@ __global__ void __launch_bounds__(write_threads, code_blocks)
     const Piece& piece = writing.pieces[tile.frame];
     Selection& selection = writing.selections[tile.frame];
     const FrameShape& shape = writing.shapes[tile.frame];
-    const FrameState& state = writing.states[tile.frame];
+    FrameState& state = writing.states[tile.frame];
     if (state.nbytes == 0) return;
     const bool dense = is_dense(piece);
-    const Edges edges = dense ? Edges::own : Edges::shared;
+    const Edges edges = edges_of(piece, state);
     const Coded coded = state.coded;
     const auto numel = static_cast<std::uint32_t>(piece.numel);
     const std::uint64_t count = selection.count, values_at = header_len + coded.len;
     const IndexSection section{piece.frame,   header_len,  coded, piece.pattern, selection.selection_key,
-                               piece.numel, count};
+                               piece.numel, count,       edges};
     if (tile.number == 0) {
         // What was divided is float32.
         const Dtype dtype = selection.divisor == 1.0f ? piece.dtype : Dtype::f32;

@@ -1,4 +1,5 @@
 // How the positions of frames are coded, and how long the frames are.
+#include "device/probe.h"
 #include "frame/writing.cuh"
 
 namespace gradwire {
@@ -50,8 +51,10 @@ __global__ void plan_frames(Writing writing) {
     const std::uint64_t nbytes = frame_len(piece, count, positions);
     selection.nbytes = nbytes;
     if (nbytes > piece.limit) selection.status = Status::limit;
-    state = {positions, nbytes > piece.limit ? 0 : nbytes, 0, 0, 0, 0, 0};
+    state = {positions, nbytes > piece.limit ? 0 : nbytes, 0, 0, 0, 0, 0, 0};
 }
+
+const Kernels kernels{measure_tiles, plan_frames};
 
 }  // namespace
 

@@ -163,12 +163,11 @@ __device__ inline void clear_share(const Writing& writing, std::uint64_t number)
     const unsigned frame = segment_of(writing.tiles, writing.frames, number);
     const Piece& piece = writing.pieces[frame];
     if (is_dense(piece)) return;
-    const std::uint64_t nbytes = writing.states[frame].nbytes, words = nbytes / 4, tile = number - writing.tiles[frame];
+    const std::uint64_t words = writing.states[frame].nbytes / 4, tile = number - writing.tiles[frame];
     const std::uint32_t tiles = writing.shapes[frame].tiles;
     const std::uint64_t begin = words * tile / tiles, end = words * (tile + 1) / tiles;
     auto* const out = reinterpret_cast<std::uint32_t*>(piece.frame);
     for (std::uint64_t i = begin + threadIdx.x; i < end; i += fit_threads) out[i] = 0;
-    if (tile == 0 && threadIdx.x < nbytes % 4) piece.frame[words * 4 + threadIdx.x] = 0;
 }
 
 // What has to be there before the first code is written. The first `fits` blocks sum up, the others

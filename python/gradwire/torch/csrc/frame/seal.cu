@@ -1,4 +1,5 @@
 // Puts checksums into frames, a block for each part of their bytes.
+#include "device/probe.h"
 #include "frame/checksum.cuh"
 #include "frame/writing.cuh"
 
@@ -12,7 +13,11 @@ __global__ void seal_parts(Writing writing) {
     FrameState& state = writing.states[frame];
     const std::uint64_t part = blockIdx.x - writing.parts[frame], nbytes = state.nbytes;
     if (nbytes == 0 || part >= checksum::parts_of(nbytes)) return;
-    std::uint8_t* const out = writing.pieces[frame].frame;
+    const Piece& piece = writing.pieces[frame];
+    std::uint8_t* const out = piece.frame;
+    // Part of a word is put together elsewhere; its bytes are in the last part.
+    if (!is_dense(piece) && part + 1 == checksum::parts_of(nbytes) && threadIdx.x < nbytes % 4)
+        out[nbytes / 4 * 4 + threadIdx.x] = static_cast<std::uint8_t>(state.tail >> (8 * threadIdx.x));
     const std::uint32_t sum = checksum::of_part(out, nbytes, part, shared);
     if (threadIdx.x != 0) return;
     atomicXor(&state.checksum, sum);
@@ -21,6 +26,8 @@ __global__ void seal_parts(Writing writing) {
     __threadfence();
     reinterpret_cast<std::uint32_t*>(out)[checksum_word] = ~atomicXor(&state.checksum, 0u);
 }
+
+const Kernels kernels{seal_parts};
 
 }  // namespace
 

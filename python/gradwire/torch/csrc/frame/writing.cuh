@@ -18,6 +18,7 @@ struct FrameState {
     std::uint32_t fitted;  // chunks that are summed up
     std::uint32_t placed;  // chunks whose errors are
     std::uint32_t checksum, sealed;
+    std::uint32_t tail;  // of a sparse frame, the bytes after the last whole word
 };
 
 struct TileState {
@@ -53,6 +54,11 @@ __device__ inline Tile tile_of_block(const Writing& writing) {
     const std::uint64_t begin = static_cast<std::uint64_t>(number) * tile, count = writing.selections[frame].count;
     const std::uint64_t left = begin < count ? count - begin : 0;
     return {frame, number, begin, static_cast<unsigned>(left < tile ? left : tile)};
+}
+
+__device__ inline Edges edges_of(const Piece& piece, FrameState& state) {
+    if (is_dense(piece)) return {};
+    return {&state.tail, piece.frame + state.nbytes / 4 * 4};
 }
 
 // What the launches share, where table and scratch memory are.

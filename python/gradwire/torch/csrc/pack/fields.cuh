@@ -15,16 +15,26 @@ struct Fields {
     __device__ std::uint32_t operator[](unsigned i) const { return words[i + i / 32]; }
 };
 
-// Where a stream may be written to by others at the same time: words that it fills in part are put
-// together from parts by `or`, and must be zero before.
-enum class Edges : bool { shared, own };
+// What becomes of words that a stream fills in part. Where others write to them at the same time, they
+// are put together from parts by `or`, and must be zero before. A last word that memory ends in has
+// another place to be put together in: nothing behind the end is touched.
+struct Edges {
+    std::uint32_t* tail = nullptr;  // that place; null where nobody else writes
+    const std::uint8_t* last = nullptr;
+};
+
+// Adds bits to a word that is put together from parts.
+__device__ inline void or_bits(std::uint8_t* word, std::uint32_t bits, const Edges& edges) {
+    if (bits) atomicOr(word == edges.last ? edges.tail : reinterpret_cast<std::uint32_t*>(word), bits);
+}
 
 // Writes some bits of a 32-bit word to memory.
-__device__ inline void store_bits(std::uint8_t* word, std::uint32_t bits, unsigned from, unsigned to, Edges edges) {
+__device__ inline void store_bits(std::uint8_t* word, std::uint32_t bits, unsigned from, unsigned to,
+                                  const Edges& edges) {
     if (from == 0 && to == 32) {
         *reinterpret_cast<std::uint32_t*>(word) = bits;
-    } else if (edges == Edges::shared) {
-        if (bits) atomicOr(reinterpret_cast<unsigned*>(word), bits);
+    } else if (edges.tail != nullptr) {
+        or_bits(word, bits, edges);
     } else {
         for (unsigned bit = from / 8 * 8; bit < to; bit += 8) word[bit / 8] = static_cast<std::uint8_t>(bits >> bit);
     }
@@ -34,7 +44,7 @@ __device__ inline void store_bits(std::uint8_t* word, std::uint32_t bits, unsign
 // threads of a block call. A field is `field(i)`, below 2^width. A width that is known to the compiler
 // is `Width`; all fields have less than 2^32 bits.
 template <unsigned Threads, unsigned Width = 0, class Field>
-__device__ void write_fields(std::uint8_t* out, std::uint64_t at, unsigned n, unsigned width, Edges edges,
+__device__ void write_fields(std::uint8_t* out, std::uint64_t at, unsigned n, unsigned width, const Edges& edges,
                              const Field& field) {
     if (Width != 0) width = Width;
     if (n == 0 || width == 0) return;
@@ -54,7 +64,7 @@ __device__ void write_fields(std::uint8_t* out, std::uint64_t at, unsigned n, un
 
 // The same for codes of values, whose width is mostly a power of two.
 template <unsigned Threads, class Field>
-__device__ void write_codes(std::uint8_t* out, std::uint64_t at, unsigned n, unsigned width, Edges edges,
+__device__ void write_codes(std::uint8_t* out, std::uint64_t at, unsigned n, unsigned width, const Edges& edges,
                             const Field& field) {
     switch (width) {
         case 1: return write_fields<Threads, 1>(out, at, n, width, edges, field);
@@ -70,6 +80,7 @@ __device__ void write_codes(std::uint8_t* out, std::uint64_t at, unsigned n, uns
 // Sets single bits of `out`, which is aligned and zero, in ascending order: those of one word at once.
 struct Ones {
     std::uint8_t* out;
+    const Edges& edges;
     std::uint64_t word = 0;
     std::uint32_t bits = 0;
 
@@ -81,7 +92,7 @@ struct Ones {
         bits |= 1u << (bit % 32);
     }
     __device__ void flush() {
-        if (bits) atomicOr(reinterpret_cast<unsigned*>(out) + word, bits);
+        or_bits(out + 4 * word, bits, edges);
         bits = 0;
     }
 };

@@ -18,6 +18,7 @@ struct IndexSection {
     Pattern pattern;
     std::uint64_t key;    // of drawn positions
     std::uint64_t numel, count;
+    const Edges& edges;
 };
 
 // What a section begins with, and all of it where nothing is said of single positions. By one thread.
@@ -31,7 +32,7 @@ __device__ inline void write_index_prologue(const IndexSection& section) {
         words[0] = (section.pattern.kind == PatternKind::run) | low << 8;
         words[1] = low >> 24 | high << 8;
         // The values share the last word.
-        atomicOr(words + 2, high >> 24);
+        or_bits(section.frame + section.at + 8, high >> 24, section.edges);
     }
 }
 
@@ -45,7 +46,7 @@ __device__ inline void write_positions(const IndexSection& section, const std::u
     const unsigned from = min(threadIdx.x * entries_each, n), to = min(from + entries_each, n);
     const std::uint64_t stream = section.at * 8;
     if (coding == Coding::bitmap) {
-        Ones ones{section.frame};
+        Ones ones{section.frame, section.edges};
         for (unsigned i = from; i < to; ++i) ones.set(stream + positions[begin + i]);
         return ones.flush();
     }
@@ -57,7 +58,7 @@ __device__ inline void write_positions(const IndexSection& section, const std::u
             fields[i] = positions[begin + i] - static_cast<std::uint32_t>((begin + i) / k) * size;
         __syncthreads();
         write_fields<write_threads>(section.frame, stream + chunk_prologue * 8 + begin * width, n, width,
-                                    Edges::shared, [&](unsigned i) { return fields[i]; });
+                                    section.edges, [&](unsigned i) { return fields[i]; });
         __syncthreads();
         return;
     }
@@ -66,7 +67,7 @@ __device__ inline void write_positions(const IndexSection& section, const std::u
     for (unsigned i = threadIdx.x; i < n; i += write_threads)
         fields[i] = gaps ? gap_at(positions, begin + i) : positions[begin + i];
     __syncthreads();
-    write_fields<write_threads>(section.frame, stream + begin * width, n, width, Edges::shared,
+    write_fields<write_threads>(section.frame, stream + begin * width, n, width, section.edges,
                                 [&](unsigned i) { return fields[i] & mask; });
     // The upper vector has a one for each entry, after as many ones as entries and all zeros before.
     std::uint64_t zeros = 0;
@@ -76,7 +77,7 @@ __device__ inline void write_positions(const IndexSection& section, const std::u
         zeros = zeros_before + block_scan<write_threads>(own).before;
     }
     const std::uint64_t upper = stream + section.count * width;
-    Ones ones{section.frame};
+    Ones ones{section.frame, section.edges};
     for (unsigned i = from; i < to; ++i) {
         zeros = gaps ? zeros + (fields[i] >> width) : fields[i] >> width;
         ones.set(upper + zeros + begin + i);

@@ -123,11 +123,8 @@ __device__ GRADWIRE_APART inline Moments Survivors::tail_of(Team& team, float lo
         }
         const double reduced = reduce_lanes(sums.sum);
         const std::uint32_t found = warp_reduce(lane() < lanes_of_sums ? sums.count : 0u, Sum{});
-        Moments* const part = desk->parts + chunk;
-        if (lane() == 0) *part = {found, 0, reduced, part->sum_sq, 0.0, 0.0};
-        __syncwarp();
-        if (lane() == lanes_of_sums) part->sum_sq = reduced;
-        __syncwarp();
+        const double squares = __shfl_sync(all_lanes, reduced, static_cast<int>(lanes_of_sums));
+        if (lane() == 0) desk->parts[chunk] = {found, 0, reduced, squares, 0.0, 0.0};
     }
     team.sync();
     const Moments total = total_of_parts(*desk, chunks);

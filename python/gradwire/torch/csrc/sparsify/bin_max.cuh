@@ -64,7 +64,7 @@ __device__ GRADWIRE_APART inline Selected select_bins(ScannedTensor& scanned) {
             for (std::uint64_t b = tile; b < last; ++b) part += static_cast<double>(float_of(highest[b]));
             sum += part;
         }
-        desk.parts[u].sum = sum;
+        desk.parts[u] = {0, 0, sum, 0.0, 0.0, 0.0};
     }
     take_marks(scanned);
     const double sum = total_of_parts(desk, units).sum;

@@ -1,0 +1,65 @@
+"""Loads torch's own kernels that exchanges use on a device, while nothing is under way there.
+
+As csrc/device/probe.h says of the library's kernels: CUDA loads one at its first launch, and may
+wait for the device then, which may wait for other ranks.
+"""
+
+import functools
+
+import torch
+
+from gradwire.torch.backends import cpu
+from gradwire.torch.backends.host import staging
+
+_PARTS = (300, 212)  # a whole number of wide loads each, so that kernels with these are loaded, too
+
+
+@functools.cache
+def preload(device: torch.device) -> None:
+    """Run each operation once by which gradients are packed, added up and put back; wait for it."""
+    with torch.no_grad():
+        for dtype in cpu.INPUTS:
+            for start in (0, 1):  # wide loads begin there, or cannot
+                room = torch.zeros(start + sum(_PARTS), dtype=dtype, device=device)
+                _dense(room[start:])
+                _sparse(room[start:])
+        _spread(torch.zeros(sum(_PARTS), device=device))
+        slot = torch.zeros(sum(_PARTS), dtype=torch.uint8, device=device)
+        staging(device).read(slot.new_zeros((2, slot.numel()))[:, :3])
+
+
+def _dense(values: torch.Tensor) -> None:
+    """Do what is done with dense parameters, and with the gradients that are in ``.grad``."""
+    parts, packed = torch.split(values, list(_PARTS)), torch.empty_like(values)
+    torch.cat(parts, out=packed)
+    cpu.finite(packed.fill_(torch.inf), _holds)  # which looks at all of them then
+    total = packed.new_zeros(packed.shape, dtype=torch.promote_types(packed.dtype, torch.float32))
+    total += packed
+    torch.add(packed, 0.0, out=total)
+    total.div_(total.new_full((), 2)).mul_(0.5).div_(2)
+    for averages in (total, packed):
+        torch._foreach_copy_(parts, torch.split(averages, list(_PARTS)))
+    torch.mul(values, 0.5, out=torch.empty_like(values, dtype=torch.bfloat16))
+    values += packed.clone().zero_() + values
+    held = values.any()
+    torch.stack([held, held & held]).cpu()
+
+
+def _holds(flag: torch.Tensor) -> bool:
+    return bool(staging(flag.device).read(flag))
+
+
+def _sparse(values: torch.Tensor) -> None:
+    """Do what is done with the values of entries, whose sums may have another dtype."""
+    for dtype in cpu.INPUTS:
+        values.copy_(values.to(dtype))
+    places = torch.tensor([0, 1], device="cpu").to(values.device)
+    values[places] = values[2:4].mul_(0.5).clone()
+
+
+def _spread(values: torch.Tensor) -> None:
+    """Do what tells how far gradients differ among ranks: see engine/step.py."""
+    found = values.new_full((2,), torch.nan)
+    found[0] = values.square().sum()
+    signs = values.to(torch.uint8).float().mul_(2.0).sub_(1.0)
+    torch.nn.functional.pad(values[1:], (0, 1)).mul_(signs).view(2, -1).sum(0)
