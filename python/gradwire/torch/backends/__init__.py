@@ -42,7 +42,15 @@ A state is what the backend's `Backend.init_state` made, with the attributes and
 """
 
 from gradwire.torch.backends.cpu import Bucket, LeaderEncoding, Table
-from gradwire.torch.backends.dispatch import Backend, BackendInUse, backend, backend_for
+from gradwire.torch.backends.dispatch import (
+    Backend,
+    BackendInUse,
+    backend,
+    backend_for,
+    go_by_host,
+    in_use,
+    tell_of_host,
+)
 
 __all__ = [
     "Backend",
@@ -52,4 +60,7 @@ __all__ = [
     "Table",
     "backend",
     "backend_for",
+    "go_by_host",
+    "in_use",
+    "tell_of_host",
 ]
