@@ -91,3 +91,11 @@ class TestCarried(DeviceSuite):
         one, other = there.run("devices.disagreeing", fault="a hang")
         assert other["error"].startswith("ExtensionError: cpu hangs: ")
         assert one["error"].startswith("ExtensionError: rank 1 cannot attach: cpu hangs: ")
+
+    def test_a_device_without_kernels_is_said_once(self, there: Ranks) -> None:
+        for (said,) in there.run("devices.told"):
+            assert said.startswith(
+                "RuntimeWarning: gradients on meta go by the host in every step: gradwire has no "
+                "backend for meta"
+            )
+            assert "build_cuda()" in said

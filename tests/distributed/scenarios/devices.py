@@ -212,6 +212,20 @@ def disagreeing(rank: int, world_size: int, fault: str) -> dict[str, Any]:
     return found | {"said": said}
 
 
+def told(rank: int, world_size: int) -> list[str]:
+    """Attach twice to tensors of a device that kernels are not made for; return what is said."""
+    world: Any = dist.group.WORLD
+    channel = ProcessGroups(world, None).make()
+    with (
+        patch.object(dispatch, "_told", set()),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        for _ in range(2):
+            devices.Devices([torch.empty(3, device="meta"), torch.empty(3)]).agree(channel)
+    return [f"{each.category.__name__}: {each.message}" for each in caught]
+
+
 def trained(rank: int, world_size: int, device: str, with_adam: bool) -> dict[str, Any]:
     """Train with an optimizer and no wait of the program's own thread; return what is left."""
     on = own(device, rank)

@@ -1,4 +1,4 @@
-"""Which backend encodes on the devices of a model: the same way on all ranks."""
+"""Which backend encodes on the devices of a model: the same way on all ranks, and not quietly."""
 
 from collections.abc import Iterable
 
@@ -28,7 +28,7 @@ class Devices:
             self._error = error
 
     def agree(self, channel: Channel) -> None:
-        """Have all ranks go by the host where one has to. A collective.
+        """Have all ranks go by the host where one has to, and say so once. A collective.
 
         So frames are carried in the same way on all ranks. Raises an ExtensionError on all ranks
         if a device of one hangs.
@@ -50,3 +50,11 @@ class Devices:
                 _with_kernels.add(device)
             elif way.name == "cuda" and device not in _with_kernels:
                 backends.go_by_host(device, why[0])
+            elif way.name == "host" and device.type != "cpu":
+                backends.tell_of_host(
+                    device,
+                    f"gradients on {device} go by the host in every step: {way.reason}. Kernels "
+                    "take an NVIDIA GPU, a driver for CUDA 13, torch 2.11 and the extension, which "
+                    "gradwire.torch.build_cuda() compiles. Where one of these cannot be had, this "
+                    "is expected: averages are the same, and steps take longer",
+                )
