@@ -41,6 +41,7 @@ def test_text_fits_80_columns_and_names_neither_the_user_nor_the_machine(
     monkeypatch.setattr(platform, "node", lambda: "host-of-mine")
     monkeypatch.setenv("GRADWIRE_CACHE", f"{home}/cache")
     monkeypatch.setenv("GRADWIRE_CUDA_LIBRARY", f"{home}/none.so")
+    monkeypatch.setenv("GRADWIRE_CUDA_TRIAL", "0")
     monkeypatch.setenv("GRADWIRE_DILOCO_TOKEN", "secret")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "host-of-mine\nµ")
     text = shown(capsys)
@@ -53,8 +54,10 @@ def test_text_fits_80_columns_and_names_neither_the_user_nor_the_machine(
     assert f"torch {importlib.metadata.version('torch')}" in words
     assert "backends cpu: cpu (" in words
     assert "cuda: host (the extension is as above: tensors are copied" in words
+    assert "cuda trial off, by GRADWIRE_CUDA_TRIAL=0" in words
     assert "collectives gloo" in words
     assert "GRADWIRE_CACHE=~/cache; " in words
+    assert "GRADWIRE_CUDA_TRIAL=0; " in words
     assert "GRADWIRE_DILOCO_TOKEN=(set)" in words
     assert "~/none.so, which is no file" in words
 

@@ -60,9 +60,42 @@ class TestCarried(DeviceSuite):
         here = {"cpu": "carrier"}
         assert there.run("devices.split") == [[here, here, {}, here]] * 2
 
-    def test_ranks_with_different_ways_for_frames_are_refused(self, there: Ranks) -> None:
-        for text in there.run("devices.disagreeing"):
-            assert text == (
-                "rank 1 and rank 0 attached with different carriers of frames: {} and "
-                "{'cpu': 'carrier'}"
+    @pytest.mark.parametrize(
+        ("fault", "words"),
+        [
+            ("a wrong byte", "kernels on cpu have failed their trial (another result of frames"),
+            ("no extension", "the extension is not installed"),
+        ],
+    )
+    def test_all_ranks_go_by_the_host_where_one_has_to(
+        self, there: Ranks, fault: str, words: str
+    ) -> None:
+        one, other = there.run("devices.disagreeing", fault=fault)
+        assert one["averages"] == other["averages"]
+        for found in (one, other):
+            assert (found["name"], found["carried_by"]) == ("host", "gloo")
+            assert words in found["why"]
+        assert one["why"].startswith("as on rank 1, where ")
+        assert one["said"] == []
+        if fault == "a wrong byte":
+            (said,) = other["said"]
+            assert "step 2, float32" in said
+            assert "Please report" in said
+
+    def test_ranks_whose_kernels_are_right_use_them(self, there: Ranks) -> None:
+        for found in there.run("devices.disagreeing", fault="none"):
+            assert (found["name"], found["carried_by"]) == ("cuda", "carrier")
+            assert found["said"] == []
+
+    def test_no_rank_waits_for_one_whose_kernels_hang(self, there: Ranks) -> None:
+        one, other = there.run("devices.disagreeing", fault="a hang")
+        assert other["error"].startswith("ExtensionError: cpu hangs: ")
+        assert one["error"].startswith("ExtensionError: rank 1 cannot attach: cpu hangs: ")
+
+    def test_a_device_without_kernels_is_said_once(self, there: Ranks) -> None:
+        for (said,) in there.run("devices.told"):
+            assert said.startswith(
+                "RuntimeWarning: gradients on meta go by the host in every step: gradwire has no "
+                "backend for meta"
             )
+            assert "build_cuda()" in said

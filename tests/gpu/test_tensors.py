@@ -46,6 +46,14 @@ def test_frames_and_states_are_those_of_the_cpu(preset, dtype, tensor):
 
 
 @pytest.mark.skipif(not KERNELS, reason="the CUDA extension is not there")
+def test_every_gpu_passes_its_trial():
+    for index in range(torch.cuda.device_count()):
+        found = gradwire.torch.cuda.trial(index)
+        print(found)
+        assert found.failure is None
+
+
+@pytest.mark.skipif(not KERNELS, reason="the CUDA extension is not there")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("preset", presets, ids=names)
 def test_kernels_write_the_frames_and_states_of_the_cpu(preset, dtype, tensor):

@@ -12,6 +12,7 @@ import gradwire
 import gradwire.torch
 from gradwire.memory import NoMemory, Residual
 from gradwire.torch.backends import Bucket, cpu, cuda, dispatch, host
+from gradwire.torch.backends.cuda.trial import Trial, TrialRow
 from gradwire.torch.cuda import Status
 from tests.presets.examples import made, names, presets
 from tests.support import same_state
@@ -38,7 +39,14 @@ def no_extension(monkeypatch, tmp_path):
 
 def _forget():
     dispatch._extension.cache_clear()
-    dispatch._kernels.cache_clear()
+    for each in (dispatch._ways, dispatch._hang, dispatch._told):
+        each.clear()
+
+
+def _use_cuda(monkeypatch, captures=bool):
+    """As in a process that uses CUDA."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", captures)
 
 
 @pytest.mark.usefixtures("no_extension")
@@ -86,9 +94,10 @@ class TestChoice:
             dispatch, "load", lambda: Status(Path("library.so"), "built from source")
         )
         monkeypatch.setattr(dispatch, "hindrance", hindrance)
+        monkeypatch.setenv("GRADWIRE_CUDA_TRIAL", "0")
         assert gradwire.torch.backend("cuda:1").name == "cuda"
         assert tried == []  # a process that does not use CUDA is not made to
-        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        _use_cuda(monkeypatch)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         assert gradwire.torch.backend("cuda").name == "cuda"
         for _ in range(2):
@@ -97,6 +106,53 @@ class TestChoice:
             assert "cuda:1 does not run the kernels" in chosen.reason
             assert "no kernel image" in chosen.reason
         assert tried == [0, 1]
+
+    def test_a_device_is_tried_once_unless_that_is_off_or_a_stream_is_captured(self, monkeypatch):
+        tried, capturing = [], [True]
+
+        def run(device):
+            tried.append(device.index)
+            rows = (TrialRow("topk(ratio=0.01)", 2, "float32", "another frame"),)
+            return Trial(str(device), rows if device.index == 1 else ())
+
+        monkeypatch.setattr(dispatch, "load", lambda: Status(Path("library.so"), "built"))
+        monkeypatch.setattr(dispatch, "hindrance", lambda device: None)
+        monkeypatch.setattr(dispatch.trial, "run", run)
+        assert gradwire.torch.backend("cuda:1").name == "cuda"
+        assert tried == []  # a process that does not use CUDA is not made to
+        _use_cuda(monkeypatch, lambda: capturing[0])
+        assert gradwire.torch.backend("cuda:1").name == "cuda"
+        assert tried == []
+        capturing[0] = False
+        with pytest.warns(RuntimeWarning, match="report") as caught:
+            chosen = gradwire.torch.backend("cuda:1")
+        assert len(caught) == 1
+        assert chosen.name == "host"
+        for text in (chosen.reason, str(caught[0].message)):
+            assert "another frame for topk(ratio=0.01), step 2, float32" in text
+        for index in (1, 0, 0):
+            assert gradwire.torch.backend(f"cuda:{index}").name == ("host" if index else "cuda")
+        assert tried == [1, 0]
+        monkeypatch.setenv("GRADWIRE_CUDA_TRIAL", "0")
+        _forget()
+        assert gradwire.torch.backend("cuda:1").name == "cuda"
+        assert tried == [1, 0]
+
+    def test_a_device_that_hangs_is_not_tried_again(self, monkeypatch):
+        tried = []
+
+        def run(device):
+            tried.append(device)
+            raise gradwire.errors.ExtensionError(f"{device} hangs")
+
+        monkeypatch.setattr(dispatch, "load", lambda: Status(Path("library.so"), "built"))
+        monkeypatch.setattr(dispatch, "hindrance", lambda device: None)
+        monkeypatch.setattr(dispatch.trial, "run", run)
+        _use_cuda(monkeypatch)
+        for _ in range(2):
+            with pytest.raises(gradwire.errors.ExtensionError, match="cuda:3 hangs"):
+                gradwire.torch.backend("cuda:3")
+        assert len(tried) == 1
 
     def test_there_is_nothing_to_encode_without_values(self):
         with pytest.raises(ValueError, match="no values"):

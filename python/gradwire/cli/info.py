@@ -31,7 +31,10 @@ _LEVELS = {
 }
 """The SIMD levels of a CPU, by its highest."""
 _PACKAGES = ("gradwire-cuda", "horovod", "lightning", "accelerate", "transformers")
-_SHOWN = ("GRADWIRE_SIMD", "GRADWIRE_NUM_THREADS", "GRADWIRE_CACHE", "GRADWIRE_CUDA_LIBRARY")
+_SHOWN = (
+    *("GRADWIRE_SIMD", "GRADWIRE_NUM_THREADS", "GRADWIRE_CACHE"),
+    *("GRADWIRE_CUDA_LIBRARY", "GRADWIRE_CUDA_TRIAL"),
+)
 """Variables of ours that hold no secret; others, such as a token, are only said to be set."""
 _OTHERS = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
@@ -199,13 +202,19 @@ def print_torch() -> None:
         return found.reason if found.library is None else f"{found.reason}: {found.library}"
 
     def backends() -> str:
-        devices = [each for each in ("xpu", "mps") if getattr(torch, each).is_available()]
-        found = {device: gradwire.torch.backend(device) for device in ("cpu", "cuda", *devices)}
+        gpus = [f"cuda:{each}" for each in range(torch.cuda.device_count())] or ["cuda"]
+        others = [each for each in ("xpu", "mps") if getattr(torch, each).is_available()]
+        found = {device: gradwire.torch.backend(device) for device in ("cpu", *gpus, *others)}
         said = gradwire.torch.cuda.status().reason  # in a line of its own
         return "; ".join(
             f"{name}: {each.name} ({each.reason.replace(said, 'the extension is as above')})"
             for name, each in found.items()
         )
+
+    def trial() -> str:
+        if os.environ.get("GRADWIRE_CUDA_TRIAL") == "0":
+            return "off, by GRADWIRE_CUDA_TRIAL=0: kernels are not compared with the core"
+        return "on: kernels of a device are compared with the core at first use"
 
     def collectives() -> str:
         if not torch.distributed.is_available():
@@ -226,6 +235,7 @@ def print_torch() -> None:
         "gpus": gpus,
         "cuda extension": extension,
         "backends": backends,
+        "cuda trial": trial,
         "collectives": collectives,
     }
     print(json.dumps(_found(facts)))

@@ -5,6 +5,8 @@ gives can be compared with what the CPU gives, bit for bit.
 """
 
 import contextlib
+import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
@@ -16,10 +18,13 @@ from torch import nn, optim
 import gradwire
 import gradwire.torch
 from gradwire.torch import backends
-from gradwire.torch.backends import cpu, dispatch
+from gradwire.torch.backends import cuda, dispatch, host
+from gradwire.torch.backends.cuda import encoding, trial
+from gradwire.torch.backends.cuda.cases import cases
 from gradwire.torch.backends.cuda.preload import preload
 from gradwire.torch.backends.host import Staging
 from gradwire.torch.ddp import GradientError
+from gradwire.torch.engine import devices
 from gradwire.torch.transport.process_group import ProcessGroups
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
@@ -134,15 +139,93 @@ def split(rank: int, world_size: int) -> list[dict[str, str]]:
         return [*found, *(each.device_backends(tensors) for each in groups)]
 
 
-def disagreeing(rank: int, world_size: int) -> str:
-    """Attach with kernels on rank 0 alone."""
-    backend = dispatch._IN_PLACE if rank == 0 else cpu
-    with patch.object(dispatch, "_IN_PLACE", backend):
+class _Tried:
+    """What encodes tensors on the CPU: emulated kernels, if they pass the trial, else the host."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(cuda if dispatch._kernels(torch.device("cpu"))[0] else host, name)
+
+
+def _in_use(device: torch.device) -> backends.BackendInUse:
+    taken, why = dispatch._kernels(device)
+    return backends.BackendInUse("cuda" if taken else "host", why)
+
+
+@contextlib.contextmanager
+def _first_use() -> Iterator[None]:
+    """Have the CPU stand for a device that was not used so far, in this block."""
+    few = [each._replace(numel=min(each.numel, 300)) for each in cases()[:4]]
+    with contextlib.ExitStack() as stack:
+        puts: tuple[Any, ...] = (
+            patch.object(dispatch, "_IN_PLACE", _Tried()),
+            patch.object(backends, "in_use", _in_use),
+            patch.object(dispatch, "_extension", lambda: (True, "emulated")),
+            *(patch.object(dispatch, each, {}) for each in ("_ways", "_hang")),
+            patch.object(dispatch, "_told", set()),
+            patch.object(devices, "_with_kernels", set()),
+            patch.object(trial, "cases", lambda: few),
+            patch.object(trial, "PATIENCE", 600.0),
+        )
+        for put in puts:
+            stack.enter_context(put)
+        yield
+
+
+def disagreeing(rank: int, world_size: int, fault: str) -> dict[str, Any]:
+    """Attach with kernels that go wrong on rank 1 alone."""
+    real = encoding.decode
+
+    def wrong(out: torch.Tensor, *given: Any) -> bool:
+        done = real(out, *given)
+        out[-1] += 1
+        return done
+
+    def hangs(*given: Any) -> bool:
+        time.sleep(3)
+        return real(*given)
+
+    faults = {"a wrong byte": wrong, "a hang": hangs}
+    with (
+        _first_use(),
+        warnings.catch_warnings(record=True) as caught,
+        contextlib.ExitStack() as stack,
+    ):
+        warnings.simplefilter("always")
+        if rank == 1:
+            stack.enter_context(patch.object(encoding, "decode", faults.get(fault, real)))
+            if fault == "a hang":
+                stack.enter_context(patch.object(trial, "PATIENCE", 1.0))
+            if fault == "no extension":
+                missing = (False, "the extension is not installed")
+                stack.enter_context(patch.object(dispatch, "_extension", lambda: missing))
+        module = Given()
         try:
-            with attached(Given(), gradwire.topk(ratio=0.1)):
-                return ""
-        except ValueError as error:
-            return str(error)
+            with attached(module, gradwire.topk(ratio=0.1)) as (model, handle):
+                model(integers(3, rank, 0)).backward()
+                found = {
+                    "carried_by": handle.report().carried_by,
+                    "averages": _gradients(module),
+                    "name": backends.backend_for(*module.parameters()).name,
+                    "why": dispatch._kernels(torch.device("cpu"))[1],
+                }
+        except RuntimeError as error:
+            found = {"error": f"{type(error).__name__}: {error}"}
+    said = [str(each.message) for each in caught if each.category is RuntimeWarning]
+    return found | {"said": said}
+
+
+def told(rank: int, world_size: int) -> list[str]:
+    """Attach twice to tensors of a device that kernels are not made for; return what is said."""
+    world: Any = dist.group.WORLD
+    channel = ProcessGroups(world, None).make()
+    with (
+        patch.object(dispatch, "_told", set()),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        for _ in range(2):
+            devices.Devices([torch.empty(3, device="meta"), torch.empty(3)]).agree(channel)
+    return [f"{each.category.__name__}: {each.message}" for each in caught]
 
 
 def trained(rank: int, world_size: int, device: str, with_adam: bool) -> dict[str, Any]:

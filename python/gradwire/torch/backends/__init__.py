@@ -42,7 +42,16 @@ A state is what the backend's `Backend.init_state` made, with the attributes and
 """
 
 from gradwire.torch.backends.cpu import Bucket, LeaderEncoding, Table
-from gradwire.torch.backends.dispatch import Backend, BackendInUse, backend, backend_for, preload
+from gradwire.torch.backends.dispatch import (
+    Backend,
+    BackendInUse,
+    backend,
+    backend_for,
+    go_by_host,
+    in_use,
+    preload,
+    tell_of_host,
+)
 
 __all__ = [
     "Backend",
@@ -52,5 +61,8 @@ __all__ = [
     "Table",
     "backend",
     "backend_for",
+    "go_by_host",
+    "in_use",
     "preload",
+    "tell_of_host",
 ]

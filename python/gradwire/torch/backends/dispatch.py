@@ -1,6 +1,7 @@
 """Which backend takes a tensor, and why."""
 
 import functools
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,9 +14,11 @@ from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch.backends import cpu, cuda, host
 from gradwire.torch.backends.cpu import Bucket, FrameBytes
+from gradwire.torch.backends.cuda import trial
 from gradwire.torch.backends.cuda.operators import hindrance
 from gradwire.torch.backends.cuda.preload import preload as _preload
-from gradwire.torch.cuda import load
+from gradwire.torch.cuda.library import load
+from gradwire.torch.errors import warn
 
 
 class Backend(Protocol):
@@ -102,22 +105,35 @@ def backend(device: torch.device | str | int) -> BackendInUse:
     ------
     ValueError
         Tensors of the device ``"meta"`` have no values to encode.
+    ExtensionError
+        The device hangs, as the trial of its kernels has shown.
     RuntimeError
         torch knows no such device.
     """
-    kind = torch.device(device).type
+    place = torch.device(device)
+    if place.type == "meta":
+        raise ValueError("tensors on meta have no values to encode")
+    return _in_use(place, _asked_again)
+
+
+def in_use(device: torch.device) -> BackendInUse:
+    """Return the same for the device of a tensor, as `backend_for` finds it."""
+    return _in_use(device, _kernels)
+
+
+def _in_use(
+    device: torch.device, kernels: Callable[[torch.device], tuple[bool, str]]
+) -> BackendInUse:
+    kind = device.type
     if kind == "cpu":
         return BackendInUse(_IN_PLACE.name, "tensors on the CPU are read and written in place")
-    if kind == "meta":
-        raise ValueError("tensors on meta have no values to encode")
     why = f"gradwire has no backend for {kind}"
     if kind == "cuda" and torch.version.hip is not None:
         why = f"{why} by ROCm"
     elif kind == "cuda":
-        taken, found = _asked_again(torch.device(device).index)
+        taken, why = kernels(device)
         if taken:
-            return BackendInUse(_KERNELS.name, f"CUDA kernels encode in place: {found}")
-        why = found
+            return BackendInUse(_KERNELS.name, f"CUDA kernels encode in place: {why}")
     return BackendInUse(_STAGED.name, f"{why}: tensors are copied to the host, which encodes them")
 
 
@@ -125,7 +141,7 @@ def backend_for(*tensors: object) -> Backend:
     """Return the backend for the tensors that a call was given; what is none does not count."""
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
-            if tensor.is_cuda and torch.version.hip is None and _kernels(tensor.device.index)[0]:
+            if tensor.is_cuda and torch.version.hip is None and _kernels(tensor.device)[0]:
                 return _KERNELS
             return _STAGED
     return _IN_PLACE
@@ -141,7 +157,27 @@ def preload(tensors: Iterable[torch.Tensor]) -> None:
             _preload(device)
 
 
-def _asked_again(index: int | None) -> tuple[bool, str]:
+def go_by_host(device: torch.device, reason: str) -> None:
+    """Have tensors on a device, which no kernels have encoded, go by the host."""
+    _ways[device] = False, reason
+    _told.add(device)
+
+
+def tell_of_host(device: torch.device, text: str) -> None:
+    """Warn that tensors on a device go by the host, once in this process."""
+    if device not in _told:
+        _told.add(device)
+        warn(text, RuntimeWarning)
+
+
+_ways: dict[torch.device, tuple[bool, str]] = {}
+"""Whether kernels encode on a device, and why, once that was tried."""
+_hang: dict[torch.device, str] = {}
+_told: set[torch.device] = set()
+_trying = threading.RLock()
+
+
+def _asked_again(device: torch.device) -> tuple[bool, str]:
     """Look anew for what was not there; try a device only in a process that uses CUDA already.
 
     A process that asks which backend is used may be one that forks later, and its children could
@@ -149,20 +185,48 @@ def _asked_again(index: int | None) -> tuple[bool, str]:
     """
     if not _extension()[0]:
         _extension.cache_clear()  # it may have been built since
-        _kernels.cache_clear()
+        _ways.clear()
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return _extension()
-    return _kernels(torch.cuda.current_device() if index is None else index)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return _kernels(torch.device(device.type, index))
 
 
-@functools.cache
-def _kernels(index: int) -> tuple[bool, str]:
+def _kernels(device: torch.device) -> tuple[bool, str]:
     """Tell whether a device runs the kernels, which is tried once, and why."""
-    loaded, why = _extension()
-    because = hindrance(torch.device("cuda", index)) if loaded else None
-    if because is None:
-        return loaded, why
-    return False, f"cuda:{index} does not run the kernels of the CUDA extension ({because})"
+    found = _ways.get(device)
+    if found is None:
+        with _trying:
+            found = _ways.get(device) or _tried(device)
+    return found
+
+
+def _tried(device: torch.device) -> tuple[bool, str]:
+    """Try a device; not while a stream is captured, which could take none of it."""
+    if device in _hang:
+        raise ExtensionError(_hang[device])
+    taken, why = _extension()
+    if taken and device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return taken, why
+    because, failure = hindrance(device) if taken else None, None
+    if because is not None:
+        taken, why = False, f"{device} does not run the kernels of the CUDA extension ({because})"
+    elif taken and trial.is_on():
+        try:
+            failure = trial.run(device).failure
+        except ExtensionError as error:
+            _hang[device] = str(error)
+            raise
+    if failure is not None:
+        taken, why = False, f"kernels on {device} have failed their trial ({failure})"
+    _ways[device] = taken, why
+    if failure is not None:
+        tell_of_host(
+            device,
+            f"{why}: tensors on it go by the host. Please report this, with what `gradwire info` "
+            f'prints, and gradwire.torch.cuda.trial("{device}")',
+        )
+    return taken, why
 
 
 @functools.cache

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gradwire.torch import backends
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.consensus import ControlChannel, agree, checksum
+from gradwire.torch.engine.devices import Devices
 from gradwire.torch.engine.engine import Engine, left_on_error
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import AgreementError, ExchangeError, fresh
@@ -61,9 +61,10 @@ def connect(transport: Transport, like: Sequence[torch.Tensor]) -> Engine:
     Tensors to come are on the devices of those given. The transport is left if this fails.
     """
     with left_on_error(transport):
-        backends.preload(like)
-        device_backends = transport.device_backends(like)
+        devices = Devices(like)
         messages = transport.make()
+        devices.agree(messages)
+        device_backends = transport.device_backends(like)
         agree(messages, "connected", {"carriers of frames": device_backends})
         frames = transport.make(device_backends)
         transport.connect(frames, device_backends, like)

@@ -1,4 +1,4 @@
-"""Finds the library of the CUDA extension, and loads it."""
+"""Finds the library of the CUDA extension, loads it, and compares its kernels with the core."""
 
 import importlib
 import os
@@ -10,6 +10,7 @@ import torch
 
 from gradwire._native import VERSION
 from gradwire.errors import ExtensionError
+from gradwire.torch.backends.cuda.trial import Trial, run
 from gradwire.torch.cuda import build
 
 
@@ -106,3 +107,31 @@ def load() -> Status:
         raise ExtensionError(found.reason)
     _loaded(found.library)
     return found
+
+
+def trial(device: torch.device | str | int = "cuda") -> Trial:
+    """Compare all that the kernels of a device do with the core, bit for bit, and say what differs.
+
+    That is done by itself when a device is first used, up to the first difference, unless the
+    variable ``GRADWIRE_CUDA_TRIAL`` of the environment is 0. This does all of it again, whatever it
+    is set to, and changes nothing of what the device is used for.
+
+    Parameters
+    ----------
+    device : torch.device, str or int
+        A GPU, by default the current one.
+
+    Returns
+    -------
+    Trial
+        Printed as a table: codec, steps, dtype and outcome.
+
+    Raises
+    ------
+    ExtensionError
+        There is no extension, or a kernel hangs.
+    """
+    load()
+    place = torch.device(device)
+    index = torch.cuda.current_device() if place.index is None else place.index
+    return run(torch.device(place.type, index), whole=True)

@@ -6,10 +6,10 @@ from types import MappingProxyType
 
 import torch
 
-from gradwire.torch import backends
 from gradwire.torch.engine.backward import AutoControl
 from gradwire.torch.engine.config import Options, check_place, devices_of_kernels
 from gradwire.torch.engine.consensus import ControlChannel, agree
+from gradwire.torch.engine.devices import Devices
 from gradwire.torch.engine.engine import Engine, left_on_error
 from gradwire.torch.engine.handle import GradientSource, Handle
 from gradwire.torch.engine.optimizer_link import OptimizerLink
@@ -140,10 +140,11 @@ def _connect(
     """Connect the ranks, once they agree on options and parameters; if not, leave the transport."""
     scaled = options.scaled
     with left_on_error(transport):
-        backends.preload(named.values())
-        device_backends = transport.device_backends(named.values())
+        devices = Devices(named.values())
         levels = transport if isinstance(transport, Hierarchy) else None
         messages = transport.make() if levels is None else levels.messages()
+        devices.agree(messages)
+        device_backends = transport.device_backends(named.values())
         facts = {**options.facts(named, sparse), **more, "carriers of frames": device_backends}
         facts["hierarchy"] = None if levels is None else (levels.nodes, levels.shares)
         divisible = (

@@ -297,17 +297,22 @@ class CUDABucket(host.HostBucket):
 
     @override
     def checksum(self) -> int | torch.Tensor:
-        values = self.values.detach().view(torch.uint8)
-        words, rest = values.tensor_split([values.numel() // 8 * 8])
-        if words.storage_offset() % 8:
-            words = words.clone()
-        return words.view(torch.int64).sum() + rest.sum()
+        return checksum(self.values)
 
     @override
     def store(self, result: torch.Tensor | None = None) -> None:
         if result is not None:
             self._result = result.to(self.buffer.device)
         self._staged = None
+
+
+def checksum(values: torch.Tensor) -> torch.Tensor:
+    """Return what `Bucket.checksum` does, modulo 2**64, where the values are."""
+    data = values.detach().view(torch.uint8)
+    words, rest = data.tensor_split([data.numel() // 8 * 8])
+    if words.storage_offset() % 8:
+        words = words.clone()
+    return words.view(torch.int64).sum() + rest.sum()
 
 
 def _shares(start: float, ends: Sequence[int]) -> NDArray[np.int64]:

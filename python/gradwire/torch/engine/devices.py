@@ -1,0 +1,62 @@
+"""Which backend encodes on the devices of a model: the same way on all ranks, and not quietly."""
+
+from collections.abc import Iterable
+
+import torch
+
+from gradwire.errors import ExtensionError
+from gradwire.torch import backends
+from gradwire.torch.transport import Channel
+
+_with_kernels: set[torch.device] = set()
+"""Devices on which ranks have agreed on kernels, which stay in use: states are there."""
+
+
+class Devices:
+    """The devices of these tensors, whose kernels are tried and loaded, before any collective.
+
+    A rank whose device hangs still comes to `agree`, and no other one waits for it in vain.
+    """
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        self._found: dict[torch.device, backends.BackendInUse] = {}
+        self._error: Exception | None = None
+        try:
+            every = {each.device: each for each in tensors}
+            for device in every:
+                self._found[device] = backends.in_use(device)
+            backends.preload(every.values())
+        except Exception as error:
+            self._error = error
+
+    def agree(self, channel: Channel) -> None:
+        """Have all ranks go by the host where one has to, and say so once. A collective.
+
+        So frames are carried in the same way on all ranks. Raises an ExtensionError on all ranks
+        if a device of one hangs.
+        """
+        found = {each.type: way.reason for each, way in self._found.items() if way.name == "host"}
+        every = channel.all_gather_object((found, self._error and str(self._error)))
+        if self._error is not None:
+            raise self._error
+        for rank, (_, error) in enumerate(every):
+            if error is not None:
+                raise ExtensionError(f"rank {rank} cannot attach: {error}")
+        for device, way in self._found.items():
+            why = [
+                f"as on rank {rank}, where {theirs[device.type]}"
+                for rank, (theirs, _) in enumerate(every)
+                if device.type in theirs
+            ]
+            if way.name == "cuda" and not why:
+                _with_kernels.add(device)
+            elif way.name == "cuda" and device not in _with_kernels:
+                backends.go_by_host(device, why[0])
+            elif way.name == "host" and device.type != "cpu":
+                backends.tell_of_host(
+                    device,
+                    f"gradients on {device} go by the host in every step: {way.reason}. Kernels "
+                    "take an NVIDIA GPU, a driver for CUDA 13, torch 2.11 and the extension, which "
+                    "gradwire.torch.build_cuda() compiles. Where one of these cannot be had, this "
+                    "is expected: averages are the same, and steps take longer",
+                )
