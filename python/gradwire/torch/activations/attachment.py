@@ -7,7 +7,6 @@ from typing import Any, Self
 
 import torch
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
 
 from gradwire import _validate
 from gradwire.torch.activations.forms import Encoder
@@ -207,9 +206,9 @@ class _Begin(_Hook):
         self._thread = threading.local()
 
     @property
-    def calls(self) -> list[saved_tensors_hooks | None]:
-        """The calls that this thread is in."""
-        calls: list[saved_tensors_hooks | None] = self._thread.__dict__.setdefault("calls", [])
+    def calls(self) -> list[bool]:
+        """The calls that this thread is in, and whether they pack."""
+        calls: list[bool] = self._thread.__dict__.setdefault("calls", [])
         return calls
 
     def __call__(self, module: nn.Module, inputs: tuple[object, ...], *_: Any) -> None:
@@ -217,17 +216,16 @@ class _Begin(_Hook):
             _refuse()
         # In a backward pass a checkpoint runs layers again, whose tensors are read at once.
         if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
-            self.calls.append(None)
+            self.calls.append(False)
             return
         on = _on()
         if on is not None and not isinstance(on, Packing):
             self._how[3].leave("other hooks for saved tensors are on", 0)
-            self.calls.append(None)
+            self.calls.append(False)
             return
-        numel = max((x.numel() for x in inputs if isinstance(x, torch.Tensor)), default=0)
-        hooks = saved_tensors_hooks(Packing(module, numel, *self._how).pack, Saved.tensor)
-        hooks.__enter__()
-        self.calls.append(hooks)
+        packing = Packing(module, inputs, *self._how)
+        torch._C._autograd._push_saved_tensors_default_hooks(packing.pack, Saved.tensor)
+        self.calls.append(True)
 
 
 class _End(_Hook):
@@ -238,9 +236,9 @@ class _End(_Hook):
 
     def __call__(self, *_: Any) -> None:
         # Where a hook before `_Begin` has raised, there is no call.
-        hooks = self._begin.calls.pop() if self._begin.calls else None
-        if hooks is not None:
-            hooks.__exit__()
+        calls = self._begin.calls
+        if calls and calls.pop():
+            torch._C._autograd._pop_saved_tensors_default_hooks()
 
 
 def _on() -> object:

@@ -4,10 +4,11 @@ A form is made of the entries in the order of memory, and gives them back so.
 """
 
 import itertools
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gradwire import _native
 from gradwire._codec import Codec
@@ -54,9 +55,10 @@ class Encoder:
         if not flat.is_cpu:
             return self.by_operators(flat, stream)
         state = self._codec.init_state(flat.numel(), stream=stream)
-        frame = torch.empty(self._codec.max_encoded_len(flat.numel()), dtype=torch.uint8)
+        frame = torch.empty(self._codec.max_encoded_len(flat.numel()), dtype=torch.uint8).numpy()
+        array, bfloat16 = _shared(flat)
         try:
-            self._codec.encode_into(flat, state, frame)
+            self._codec._encode_into(array, state, frame, None, bfloat16)
         except NonFiniteError:
             return None
         return _Frame(frame, flat)
@@ -72,11 +74,11 @@ class Encoder:
 
 
 class _Frame:
-    """A frame of the core."""
+    """A frame of the core, in memory of torch."""
 
     __slots__ = ("__weakref__", "_dtype", "_frame", "_numel")
 
-    def __init__(self, frame: torch.Tensor, like: torch.Tensor) -> None:
+    def __init__(self, frame: NDArray[np.uint8], like: torch.Tensor) -> None:
         self._frame, self._numel, self._dtype = frame, like.numel(), like.dtype
 
     @property
@@ -86,9 +88,14 @@ class _Frame:
     def values(self) -> torch.Tensor:
         narrow = self._dtype is torch.bfloat16
         out = torch.empty(self._numel, dtype=self._dtype if narrow else torch.float32)
-        array = (out.view(torch.uint16) if narrow else out).numpy()
-        _native.packed_rows(self._frame.numpy(), self._numel, 0, 1, array)
-        return out.to(self._dtype)
+        _native.packed_rows(self._frame, self._numel, 0, 1, _shared(out)[0])
+        return out.to(self._dtype) if self._dtype is torch.float16 else out
+
+
+def _shared(x: torch.Tensor) -> tuple[NDArray[Any], bool]:
+    """Return an array that shares the memory of a tensor, and whether it has bfloat16 as uint16."""
+    narrow = x.dtype is torch.bfloat16
+    return (x.view(torch.uint16) if narrow else x).numpy(), narrow
 
 
 class _Codes:

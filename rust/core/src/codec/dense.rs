@@ -13,8 +13,8 @@ use crate::quantize::{
     Basis, Coder, LONGEST, LONGEST_FIT, Place, Quantizer, Scratch, SectionMut, store,
 };
 use crate::scan::{Block, CHUNK, STEP, Share, Split, Tensor, Update, Worker, is_streamed, steps};
-use crate::simd::LANES;
 use crate::simd::peak::NON_FINITE;
+use crate::simd::{BLOCK, LANES};
 use crate::{Input, Result, allocate};
 
 impl Codec {
@@ -246,8 +246,14 @@ fn code(share: Share<'_, Target<'_>>) {
             update.fetch(kernels, range.start + STEP);
         }
         if let (Table::Open(scales), Some(group)) = (&mut scales, job.group) {
+            // Short ones of values that lie in memory many at once.
+            let until = if group <= STEP && update.tensor().as_slice().is_some() {
+                all.len().min(range.start + BLOCK)
+            } else {
+                range.end
+            };
             while fitted < range.end {
-                let groups = (range.end - fitted).div_ceil(group);
+                let groups = (until - fitted).div_ceil(group);
                 let size = (groups * group).min(all.len() - fitted);
                 let block = Block::new(kernels, fitted..fitted + size, &mut worker.scratch);
                 let scales = &mut scales[fitted / group * each..][..groups * each];

@@ -99,6 +99,8 @@ kernels! {
     pub fn cell_errors(x: &[f32], cells: cells::Cells, grids: &[cells::Grid; cells::GRIDS], errors: &mut [f64; cells::GRIDS]) = cells::errors;
     /// Ranges to grids of equal cells: see [`cells`].
     pub fn cut_ranges(ends: &[[f32; 2]], shares: &[f32], most: f32, out: &mut [cells::Grid]) = cells::cut;
+    /// Ranges to grids with codes at their ends: see [`cells`].
+    pub fn cover_ranges(ends: &[[f32; 2]], most: f32, out: &mut [cells::Grid]) = cells::cover;
     /// The least and the largest value of each group: see [`cells`].
     pub fn group_extremes(x: &[f32], len: usize, out: &mut [[f32; 2]]) = cells::extremes;
     /// Symbols of codes in eight streams: see [`codes`].

@@ -8,7 +8,7 @@ use std::array::from_fn;
 
 use super::{Affine, AffineFit, Rounding};
 use crate::quantize::{Summary, peak, power};
-use crate::simd::cells::half::{down, near, up};
+use crate::simd::cells::half::{near, up};
 use crate::simd::cells::{Cells, GRIDS, Grid};
 use crate::simd::{BLOCK, Kernels};
 
@@ -47,9 +47,7 @@ pub(super) fn groups(
                 kernels.cut_ranges(ends, &[0.0], codes.most, grids);
             }
             (AffineFit::Range, Rounding::Stochastic) => {
-                for ((ends, _), grid) in blocks {
-                    *grid = codes.over(*ends);
-                }
+                kernels.cover_ranges(ends, codes.most, grids);
             }
             (AffineFit::Zero, _) => {
                 for ((ends, _), grid) in blocks {
@@ -100,13 +98,6 @@ impl Codes {
             per_step_below: 1.0 / below_zero,
             per_step_above: 1.0 / (below_zero - 1.0).max(1.0),
         }
-    }
-
-    /// Codes from one end to the other, and not less.
-    #[inline(always)]
-    fn over(self, [least, largest]: [f32; 2]) -> Grid {
-        let base = down(least);
-        [up((largest - base) * self.per_step), base]
     }
 
     /// Symmetric, with zero the code in the middle.

@@ -7,6 +7,8 @@
 //! is infinite.
 
 pub(crate) mod half;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use super::stamp::stamp;
 use super::{LANES, Pair};
@@ -26,6 +28,9 @@ pub const GRIDS: usize = 16;
 
 /// The distance of two codes, and the value of code 0.
 pub type Grid = [f32; 2];
+
+/// How many numbers [`Key::unit`] has.
+const CELLS: f32 = 16_777_216.0;
 
 /// Adding this rounds a number from 0 to 255 to a whole one, ties to even, into the lowest bits.
 pub(super) const WHOLE: f32 = 8_388_608.0;
@@ -69,15 +74,17 @@ fn round_randomly(
     first: u32,
     codes: &mut [u8],
 ) {
-    let mut open = 0;
+    let mut nearest = u32::MAX;
     let entries = codes.iter_mut().zip(x).zip(inverses.iter().zip(bases));
     for (i, ((code, &x), (&inverse, &base))) in entries.enumerate() {
         let (whole, part) = split(cells.place(x, inverse, base));
-        let unit = key.unit(first.wrapping_add(i as u32));
-        open |= u32::from(Key::is_open(unit, part));
-        *code = (whole + i32::from(unit < part)) as u8;
+        // `key.unit() < part`, in whole numbers; where both are of one cell, that is not known yet.
+        let (cell, _) = split(part * CELLS);
+        let below = (key.bits(first.wrapping_add(i as u32)) >> 8).wrapping_sub(cell as u32);
+        nearest = nearest.min(below);
+        *code = (whole as u32 + (below >> 31)) as u8;
     }
-    if open != 0 {
+    if nearest == 0 {
         settle(x, cells, [inverses, bases], key, first, codes);
     }
 }
@@ -100,10 +107,10 @@ fn settle(
     }
 }
 
-/// The code below a place, and how far it is from there.
+/// The whole number below a place, and how far it is from there.
 #[inline(always)]
 fn split(place: f32) -> (i32, f32) {
-    // SAFETY: from 0 to 255.
+    // SAFETY: from 0 to 2^24.
     let whole: i32 = unsafe { place.to_int_unchecked() };
     (whole, place - whole as f32)
 }
@@ -154,6 +161,16 @@ fn cut_ranges(ends: &[[f32; 2]], shares: &[f32], most: f32, out: &mut [Grid]) {
             let step = (largest - base) * per_cell_but_half;
             *out = [half::near(if step > 0.0 { step } else { 0.0 }), base];
         }
+    }
+}
+
+/// Codes from one end of each range to the other, and not less, of codes up to `most`.
+#[inline(always)]
+fn cover_ranges(ends: &[[f32; 2]], most: f32, out: &mut [Grid]) {
+    let per_step = 1.0 / most;
+    for (&[least, largest], out) in ends.iter().zip(out) {
+        let base = half::down(least);
+        *out = [half::up((largest - base) * per_step), base];
     }
 }
 
@@ -226,21 +243,20 @@ pub(in crate::simd) mod cut {
     stamp!(fn(ends: &[[f32; 2]], shares: &[f32], most: f32, out: &mut [Grid]) => cut_ranges);
 }
 
+/// The grids of ranges that have codes at their ends.
+pub(in crate::simd) mod cover {
+    use super::{Grid, cover_ranges, stamp};
+    stamp!(fn(ends: &[[f32; 2]], most: f32, out: &mut [Grid]) => cover_ranges);
+}
+
 /// The least and the largest value of each group.
 pub(in crate::simd) mod extremes {
     pub(in crate::simd) use super::extremes_of_groups as scalar;
     #[cfg(target_arch = "aarch64")]
     pub(in crate::simd) use super::extremes_of_groups as neon;
 
-    /// The compiler makes twice as long a loop of wider vectors.
     #[cfg(target_arch = "x86_64")]
-    pub(in crate::simd) use avx2 as avx512;
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    pub(in crate::simd) fn avx2(x: &[f32], len: usize, out: &mut [[f32; 2]]) {
-        super::extremes_of_groups(x, len, out);
-    }
+    pub(in crate::simd) use super::x86::{extremes as avx2, extremes as avx512};
 }
 
 #[cfg(test)]
