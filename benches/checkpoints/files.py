@@ -150,7 +150,7 @@ def speeds(entries: int, rounds: int) -> list[dict[str, Any]]:
             about = {"dtype": dtype, "name": name, "size": size}
             rates = {"compress": len(data) / took / 1e9, "decompress": len(data) / back / 1e9}
             rows.append({**about, **rates})
-        rows.append(two_threads(dtype, data, step, rounds))
+        rows.append(two_threads(dtype, data, step, 3 * rounds))
     return rows
 
 

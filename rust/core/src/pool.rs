@@ -63,7 +63,7 @@ pub(crate) fn acquire(threads: usize) -> Option<Arc<ThreadPool>> {
 }
 
 /// Has so many threads do `count` pieces of work: `work` gets some, and `each` elements of `out` for every
-/// one but the last, which may have fewer.
+/// one but the last, which may have fewer. The caller is one of them: it begins at once, while others wake up.
 pub(crate) fn share<T: Send>(
     threads: usize,
     count: usize,
@@ -72,29 +72,20 @@ pub(crate) fn share<T: Send>(
     work: &(impl Fn(Range<usize>, &mut [T]) + Sync),
 ) {
     let threads = threads.min(count);
-    match acquire(threads) {
-        Some(pool) => pool.install(|| spread(threads, 0..count, each, out, work)),
-        None => work(0..count, out),
-    }
-}
-
-fn spread<T: Send>(
-    threads: usize,
-    pieces: Range<usize>,
-    each: usize,
-    out: &mut [T],
-    work: &(impl Fn(Range<usize>, &mut [T]) + Sync),
-) {
-    if threads < 2 {
-        return work(pieces, out);
-    }
-    let half = pieces.len() * (threads / 2) / threads;
-    let (middle, at) = (pieces.start + half, (half * each).min(out.len()));
-    let (near, far) = out.split_at_mut(at);
-    rayon::join(
-        || spread(threads / 2, pieces.start..middle, each, near, work),
-        || spread(threads - threads / 2, middle..pieces.end, each, far, work),
-    );
+    let Some(pool) = acquire(threads) else { return work(0..count, out) };
+    pool.in_place_scope(|scope| {
+        let (mut start, mut rest) = (0, out);
+        for thread in 1..=threads {
+            let pieces = start..count * thread / threads;
+            let (own, after) = rest.split_at_mut((pieces.len() * each).min(rest.len()));
+            (start, rest) = (pieces.end, after);
+            if thread == threads {
+                work(pieces, own);
+            } else {
+                scope.spawn(move |_| work(pieces, own));
+            }
+        }
+    });
 }
 
 impl Shared {

@@ -7,8 +7,8 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use super::huffman::{BLOCK, split};
 use crate::{Error, Result, pool};
@@ -131,17 +131,21 @@ pub fn read_some<'b, T: Send>(
         blocks.push(block);
         bytes = rest;
     }
-    let failed = OnceLock::new();
-    pool::share(threads, number, BLOCK, out, &|range, out| {
-        let done = range.zip(out.chunks_mut(BLOCK)).try_for_each(|(i, out)| {
-            let rest = decode(i, blocks[i], out)?;
-            if rest.is_empty() {
-                return Ok(());
+    let decode = |i: usize, out: &mut [T]| {
+        let rest = decode(i, blocks[i], out)?;
+        if rest.is_empty() {
+            return Ok(());
+        }
+        Err(Error::corrupt(format!("{} bytes follow the codes of a block", rest.len())))
+    };
+    // Each thread takes the next block when it is done with one: no other waits for the slowest.
+    let (next, failed) = (Mutex::new(out.chunks_mut(BLOCK).enumerate()), OnceLock::new());
+    let take = || next.lock().ok()?.next();
+    pool::share(threads, threads.min(number), 1, &mut vec![(); threads], &|_, _| {
+        while let Some((i, out)) = take() {
+            if let Err(error) = decode(i, out) {
+                let _ = failed.set(error);
             }
-            Err(Error::corrupt(format!("{} bytes follow the codes of a block", rest.len())))
-        });
-        if let Err(error) = done {
-            let _ = failed.set(error);
         }
     });
     failed.into_inner().map_or(Ok(bytes), Err)
