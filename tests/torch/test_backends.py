@@ -39,7 +39,7 @@ def no_extension(monkeypatch, tmp_path):
 
 def _forget():
     dispatch._extension.cache_clear()
-    for each in (dispatch._ways, dispatch._hang, dispatch._told):
+    for each in (dispatch._choices, dispatch._hangs, dispatch._warned):
         each.clear()
 
 

@@ -47,10 +47,10 @@ from gradwire.torch.backends.dispatch import (
     BackendInUse,
     backend,
     backend_for,
-    go_by_host,
+    use_host,
     in_use,
     preload,
-    tell_of_host,
+    warn_of_host,
 )
 
 __all__ = [
@@ -61,8 +61,8 @@ __all__ = [
     "Table",
     "backend",
     "backend_for",
-    "go_by_host",
+    "use_host",
     "in_use",
     "preload",
-    "tell_of_host",
+    "warn_of_host",
 ]

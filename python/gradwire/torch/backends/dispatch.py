@@ -157,23 +157,23 @@ def preload(tensors: Iterable[torch.Tensor]) -> None:
             _preload(device)
 
 
-def go_by_host(device: torch.device, reason: str) -> None:
+def use_host(device: torch.device, reason: str) -> None:
     """Have tensors on a device, which no kernels have encoded, go by the host."""
-    _ways[device] = False, reason
-    _told.add(device)
+    _choices[device] = False, reason
+    _warned.add(device)
 
 
-def tell_of_host(device: torch.device, text: str) -> None:
+def warn_of_host(device: torch.device, text: str) -> None:
     """Warn that tensors on a device go by the host, once in this process."""
-    if device not in _told:
-        _told.add(device)
+    if device not in _warned:
+        _warned.add(device)
         warn(text, RuntimeWarning)
 
 
-_ways: dict[torch.device, tuple[bool, str]] = {}
+_choices: dict[torch.device, tuple[bool, str]] = {}
 """Whether kernels encode on a device, and why, once that was tried."""
-_hang: dict[torch.device, str] = {}
-_told: set[torch.device] = set()
+_hangs: dict[torch.device, str] = {}
+_warned: set[torch.device] = set()
 _trying = threading.RLock()
 
 
@@ -185,7 +185,7 @@ def _asked_again(device: torch.device) -> tuple[bool, str]:
     """
     if not _extension()[0]:
         _extension.cache_clear()  # it may have been built since
-        _ways.clear()
+        _choices.clear()
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return _extension()
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -194,17 +194,17 @@ def _asked_again(device: torch.device) -> tuple[bool, str]:
 
 def _kernels(device: torch.device) -> tuple[bool, str]:
     """Tell whether a device runs the kernels, which is tried once, and why."""
-    found = _ways.get(device)
+    found = _choices.get(device)
     if found is None:
         with _trying:
-            found = _ways.get(device) or _tried(device)
+            found = _choices.get(device) or _try_kernels(device)
     return found
 
 
-def _tried(device: torch.device) -> tuple[bool, str]:
+def _try_kernels(device: torch.device) -> tuple[bool, str]:
     """Try a device; not while a stream is captured, which could take none of it."""
-    if device in _hang:
-        raise ExtensionError(_hang[device])
+    if device in _hangs:
+        raise ExtensionError(_hangs[device])
     taken, why = _extension()
     if taken and device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return taken, why
@@ -215,13 +215,13 @@ def _tried(device: torch.device) -> tuple[bool, str]:
         try:
             failure = trial.run(device).failure
         except ExtensionError as error:
-            _hang[device] = str(error)
+            _hangs[device] = str(error)
             raise
     if failure is not None:
         taken, why = False, f"kernels on {device} have failed their trial ({failure})"
-    _ways[device] = taken, why
+    _choices[device] = taken, why
     if failure is not None:
-        tell_of_host(
+        warn_of_host(
             device,
             f"{why}: tensors on it go by the host. Please report this, with what `gradwire info` "
             f'prints, and gradwire.torch.cuda.trial("{device}")',

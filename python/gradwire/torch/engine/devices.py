@@ -51,9 +51,9 @@ class Devices:
             if way.name == "cuda" and not why:
                 _with_kernels.add(device)
             elif way.name == "cuda" and device not in _with_kernels:
-                backends.go_by_host(device, why[0])
+                backends.use_host(device, why[0])
             elif way.name == "host" and device.type != "cpu":
-                backends.tell_of_host(
+                backends.warn_of_host(
                     device,
                     f"gradients on {device} go by the host in every step: {way.reason}. Kernels "
                     "take an NVIDIA GPU, a driver for CUDA 13, torch 2.11 and the extension, which "
