@@ -47,9 +47,9 @@ from gradwire.torch.backends.dispatch import (
     BackendInUse,
     backend,
     backend_for,
-    use_host,
     in_use,
     preload,
+    use_host,
     warn_of_host,
 )
 
@@ -61,8 +61,8 @@ __all__ = [
     "Table",
     "backend",
     "backend_for",
-    "use_host",
     "in_use",
     "preload",
+    "use_host",
     "warn_of_host",
 ]
