@@ -160,8 +160,8 @@ def _first_use() -> Iterator[None]:
             patch.object(dispatch, "_IN_PLACE", _Tried()),
             patch.object(backends, "in_use", _in_use),
             patch.object(dispatch, "_extension", lambda: (True, "emulated")),
-            *(patch.object(dispatch, each, {}) for each in ("_ways", "_hang")),
-            patch.object(dispatch, "_told", set()),
+            *(patch.object(dispatch, each, {}) for each in ("_choices", "_hangs")),
+            patch.object(dispatch, "_warned", set()),
             patch.object(devices, "_with_kernels", set()),
             patch.object(trial, "cases", lambda: few),
             patch.object(trial, "PATIENCE", 600.0),
@@ -219,7 +219,7 @@ def told(rank: int, world_size: int) -> list[str]:
     world: Any = dist.group.WORLD
     channel = ProcessGroups(world, None).make()
     with (
-        patch.object(dispatch, "_told", set()),
+        patch.object(dispatch, "_warned", set()),
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")

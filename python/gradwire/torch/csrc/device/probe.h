@@ -8,8 +8,9 @@
 namespace gradwire {
 
 // The kernels that a source launches. Each source that does has one of these, which is known from the
-// time on when the library is loaded: `const Kernels kernels{first, second<Type>};`
-class Kernels {
+// time on when the library is loaded: `const Kernels kernels{first, second<Type>};` Hidden, since another
+// build of the library, loaded into the same process, would share the list otherwise.
+class __attribute__((visibility("hidden"))) Kernels {
   public:
     template <class... Functions>
     explicit Kernels(Functions*... functions)
