@@ -89,9 +89,12 @@ class Environment:
 @functools.cache
 def find_uv() -> str:
     """Return a uv: the one asked for, the one installed, or one brought along into .cache."""
-    for candidate in (setting("UV"), shutil.which("uv")):
-        if candidate:
-            return candidate
+    if asked := setting("UV"):
+        return asked
+    installed = shutil.which("uv")
+    # One of an environment in here, which may be active, goes when that is made anew.
+    if installed and not Path(installed).is_relative_to(ROOT):
+        return installed
     lock = ROOT / "requirements" / "uv.txt"
     version = lock.read_text().partition("uv==")[2].split()[0]
     home = ROOT / ".cache" / f"uv-{version}"
