@@ -74,12 +74,12 @@ class Zstd:
     """Standard compression, which knows nothing of floats."""
 
     def __init__(self, level: int) -> None:
-        import zstandard
-
+        zstandard: Any = importlib.import_module("zstandard")
         self._out, self._in = zstandard.ZstdCompressor(level), zstandard.ZstdDecompressor()
 
     def compress(self, data: Bytes) -> bytes:
-        return self._out.compress(data.data)
+        codes: bytes = self._out.compress(data.data)
+        return codes
 
     def decompress(self, codes: bytes, out: Bytes) -> None:
         self._in.decompress(codes, len(out))
