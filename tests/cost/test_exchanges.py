@@ -172,7 +172,7 @@ def test_which_exchanges_do_not_grow():
     assert growth(RingAllReduce(), Payload.dense(numel)) == pytest.approx(2, rel=1e-3)
     assert growth(GatheredFrames(), payload) == pytest.approx(9_999)
     assert growth(SharedPositions(), payload) < 2.01
-    assert growth(SparseReduceScatter(), payload) < 4  # what 10 000 messages begin with
+    assert growth(SparseReduceScatter(), payload) < 3.7  # what 10 000 messages begin with
 
 
 def test_every_exchange_of_a_codec_has_a_model():
