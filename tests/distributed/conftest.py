@@ -28,6 +28,8 @@ CARRIED = (
     "test_models",
     "test_modes",
     "test_one_buffer",
+    "test_quantized_all_reduce",
+    "test_reduce_scatter",
     "test_saving",
     "test_scaling",
     "test_schedules",

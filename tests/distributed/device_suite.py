@@ -9,6 +9,31 @@ from tests.distributed.ranks import Ranks
 __all__ = ["DeviceSuite"]
 
 SEVERAL = {"bucket_cap_mb": 0.01}
+SCATTER = {"ratio": 0.05, "exchange": "ReduceScatter"}
+SUMS = {"exchange": "QuantizedAllReduce"}
+NARROW = {"kind": "residual", "dtype": "bfloat16"}
+OWNED: dict[str, tuple[str, dict[str, Any]]] = {
+    "all entries": ("topk", SCATTER | {"ratio": 1.0}),
+    "narrow": ("topk", SCATTER | {"memory": NARROW}),
+    "float16": ("topk", SCATTER | {"quantize": "Float16"}),
+    "bfloat16": ("topk", SCATTER | {"quantize": "BFloat16"}),
+    "signs": ("topk", SCATTER | {"quantize": "SignScale"}),
+    "blocks": ("topk", SCATTER | {"quantize": ("Uniform", {"bits": 4, "norm": "max"})}),
+    "sidco": ("sidco", SCATTER),
+    "dgc": ("dgc", SCATTER),
+    "adacomp": ("adacomp", {"exchange": "ReduceScatter"}),
+    "chunks": ("sparseloco", {"k": 4, "chunk": 64, "exchange": "ReduceScatter"}),
+    "drawn": ("randomk", SCATTER),
+    "adaptive": ("adaptive", SUMS),
+    "qsgd": ("qsgd", SUMS),
+    "terngrad": ("terngrad", SUMS),
+    "float8": ("float8", SUMS),
+    "natural": ("natural", SUMS),
+    "signsgd": ("signsgd", SUMS | {"memory": {"kind": "low_pass", "beta": 0.5}}),
+    "onebit": ("onebit", SUMS | {"memory": NARROW}),
+    "floats": ("dense", SUMS | {"quantize": "BFloat16"}),
+}
+"""Codecs of all that owners add up and encode again."""
 
 
 class DeviceSuite:
@@ -27,7 +52,9 @@ class DeviceSuite:
 
     @pytest.mark.parametrize("half", [False, True], ids=["float32", "with-halves"])
     @pytest.mark.parametrize("ddp", [{}, SEVERAL | {"gradient_as_bucket_view": True}], ids=str)
-    @pytest.mark.parametrize("exchange", ["gather", "one buffer", "reduce", "dense", "leader"])
+    @pytest.mark.parametrize(
+        "exchange", ["gather", "one buffer", "reduce", "dense", "leader", "owners", "sums"]
+    )
     def test_averages_and_states_are_those_of_the_cpu_bit_for_bit(
         self, cpu: Ranks, there: Ranks, exchange: str, ddp: dict[str, Any], half: bool
     ) -> None:
@@ -38,6 +65,19 @@ class DeviceSuite:
             assert one["bucket"] == self.module
             assert one["carried_by"] == self.carried_by
             assert one["loaded"] == self.module.endswith("cuda.buckets")
+            assert one["averages"] == other["averages"]
+            assert one["state"] == other["state"]
+            assert one["wire"] == other["wire"]
+
+    @pytest.mark.parametrize("codec", OWNED.values(), ids=OWNED)
+    def test_owners_merge_as_on_the_cpu_bit_for_bit(
+        self, cpu: Ranks, there: Ranks, codec: Any
+    ) -> None:
+        options: dict[str, Any] = {"exchange": codec, "ddp": SEVERAL}
+        expected = cpu.run("devices.given", device="cpu", **options)
+        found = there.run("devices.given", device=self.device, **options)
+        for one, other in zip(found, expected, strict=True):
+            assert one["carried_by"] == self.carried_by
             assert one["averages"] == other["averages"]
             assert one["state"] == other["state"]
             assert one["wire"] == other["wire"]

@@ -37,7 +37,6 @@ class AllGather(Exchange):
     gathers_frames: ClassVar[bool] = True
     divides: ClassVar[bool] = False
     needs_whole_tensor: ClassVar[bool] = False
-    on_device: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _validate.choice("mean", self.mean, ("ranks", "senders"))

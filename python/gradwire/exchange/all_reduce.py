@@ -27,7 +27,6 @@ class AllReduce(Exchange):
     gathers_frames: ClassVar[bool] = False
     divides: ClassVar[bool] = False
     needs_whole_tensor: ClassVar[bool] = False
-    on_device: ClassVar[bool] = True
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
         """Refuse a codec whose values cannot be summed position by position."""
@@ -63,7 +62,6 @@ class LeaderIndices(Exchange):
     gathers_frames: ClassVar[bool] = False
     divides: ClassVar[bool] = False
     needs_whole_tensor: ClassVar[bool] = False
-    on_device: ClassVar[bool] = True
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
         """Refuse a codec that sends every entry, or whose values cannot be summed."""

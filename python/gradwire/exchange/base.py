@@ -19,7 +19,6 @@ class Exchange(Part):
         "gathers_frames",
         "divides",
         "needs_whole_tensor",
-        "on_device",
         "check",
     )
 
@@ -29,8 +28,6 @@ class Exchange(Part):
     """Every rank owns a range of each bucket and sends every other rank a different message."""
     needs_whole_tensor: ClassVar[bool]
     """Tensors are sent as matrices, not as frames, and have another state than `gradwire.State`."""
-    on_device: ClassVar[bool]
-    """Frames may be encoded, and residuals kept, on a device. False if it merges on the host."""
 
     @property
     def means_senders(self) -> bool:

@@ -18,9 +18,8 @@ class ByRanks(Exchange):
     `attach` decides once it knows how many ranks exchange gradients. Among fewer than eight it is
     `AllGather`. From eight on it is `ReduceScatter` for a codec that selects entries, and
     `QuantizedAllReduce` for one that sends all of them. It stays `AllGather` where these cannot be:
-    with a codec that they refuse, in a hierarchy, with FSDP2 and Horovod, and for parameters on a
-    GPU whose gradients kernels encode. Everything but `attach`, such as
-    `gradwire.torch.all_reduce`, always gathers.
+    with a codec that they refuse, in a hierarchy, with FSDP2 and Horovod. Everything but `attach`,
+    such as `gradwire.torch.all_reduce`, always gathers.
 
     Why eight: from there on the cost model finds owners of 25 million parameters no slower on any
     link from 0.1 to 10 Gbit/s, with a quarter of the bytes or less; with fewer ranks they gain too
@@ -33,7 +32,6 @@ class ByRanks(Exchange):
     gathers_frames: ClassVar[bool] = True
     divides: ClassVar[bool] = False
     needs_whole_tensor: ClassVar[bool] = False
-    on_device: ClassVar[bool] = True
     MANY: ClassVar[int] = 8
     """Least number of ranks for owners."""
 

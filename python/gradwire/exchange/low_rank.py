@@ -46,7 +46,6 @@ class LowRank(Exchange):
     gathers_frames: ClassVar[bool] = False
     divides: ClassVar[bool] = False
     needs_whole_tensor: ClassVar[bool] = True
-    on_device: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._check("rank", _validate.integer, low=1, high=1024)

@@ -18,7 +18,6 @@ class Owners(Exchange):
     gathers_frames: ClassVar[bool] = False
     divides: ClassVar[bool] = True
     needs_whole_tensor: ClassVar[bool] = False
-    on_device: ClassVar[bool] = False
 
     def check_quantizer(self, quantize: Quantizer) -> None:
         """Raise a ValueError for a quantizer of another package, whose codes cannot be cut."""
@@ -57,7 +56,7 @@ class ReduceScatter(Owners):
     small sums are sent later. So this is for many ranks: see docs/exchanges.md.
 
     The codec needs a memory with a residual that can be undone: not `gradwire.memory.NoMemory`, and
-    no ``low_memory``. It merges on the host.
+    no ``low_memory``.
     """
 
     kind: ClassVar[str] = "reduce_scatter"
@@ -106,7 +105,7 @@ class QuantizedAllReduce(Owners):
     For codecs that send every entry: `gradwire.onebit`, `gradwire.signsgd`, `gradwire.qsgd`,
     `gradwire.terngrad`, `gradwire.natural`, `gradwire.float8`, `gradwire.dense`; and for
     `gradwire.adaptive`, whose owners send as many of the sums as with `ReduceScatter`. Not with
-    ``low_memory``. It merges on the host.
+    ``low_memory``.
 
     References
     ----------

@@ -35,12 +35,14 @@ from tests.distributed.scenarios.common import (
     network,
     plain,
 )
+from tests.distributed.scenarios.parity import preset
 
 STEPS = 4
 
 EXCHANGES = {
     "gather": gradwire.exchange.AllGather(),
     "leader": gradwire.exchange.LeaderIndices(),
+    "owners": gradwire.exchange.ReduceScatter(),
 }
 
 
@@ -53,8 +55,11 @@ def own(device: str, rank: int) -> torch.device:
     return chosen
 
 
-def codec(exchange: str) -> gradwire.Codec:
-    """A codec that fits an exchange."""
+def codec(exchange: str | tuple[str, dict[str, Any]]) -> gradwire.Codec:
+    """A codec that fits an exchange, or a preset's with these options."""
+    if not isinstance(exchange, str):
+        made: gradwire.Codec = preset(exchange[0], **exchange[1])
+        return made
     if exchange == "dense":
         return gradwire.Codec(
             sparsify=gradwire.sparsify.All(),
@@ -63,6 +68,8 @@ def codec(exchange: str) -> gradwire.Codec:
         )
     if exchange == "reduce":
         return gradwire.randomk(ratio=0.2)
+    if exchange == "sums":
+        return gradwire.onebit(column=32, exchange=gradwire.exchange.QuantizedAllReduce())
     largest = gradwire.sparsify.TopK(ratio=0.1)
     if exchange == "one buffer":
         return gradwire.Codec(sparsify=largest, memory=gradwire.memory.Residual(low_memory=True))
@@ -70,7 +77,12 @@ def codec(exchange: str) -> gradwire.Codec:
 
 
 def given(
-    rank: int, world_size: int, device: str, exchange: str, ddp: dict[str, Any], half: bool = False
+    rank: int,
+    world_size: int,
+    device: str,
+    exchange: str | tuple[str, dict[str, Any]],
+    ddp: dict[str, Any],
+    half: bool = False,
 ) -> dict[str, Any]:
     """Exchange gradients that are given; return averages, the checkpoint and the backend's name."""
     on = own(device, rank)

@@ -14,9 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
-from gradwire import _native
+from gradwire.torch import backends
 from gradwire.torch.ddp import ExchangeError, GradientError
 from gradwire.torch.engine.step import Step
+from gradwire.torch.exchange import owners
 from gradwire.torch.exchange.wire import HEADER_NBYTES
 from gradwire.torch.transport.process_group import ProcessGroupChannel
 from tests.distributed.scenarios.common import (
@@ -188,12 +189,13 @@ def fails(rank: int, world_size: int, where: str, how: str, codec: Spec = SPARSE
             trouble()
         real(step, parameters)
 
+    (bucket,) = {type(backends.backend_for(each).bucket(each)) for each in module.parameters()}
     place, name, replaced = {
-        "encode": (_native, "encode_bucket", trouble),
-        "cut": (_native, "split_bucket", trouble),
+        "encode": (bucket, "encode", trouble),
+        "cut": (bucket, "split", trouble),
         "undo": (Step, "undo", undo),
-        "merge": (_native, "merge_bucket", trouble),
-        "copy": (np, "tile", trouble),
+        "merge": (bucket, "merge", trouble),
+        "copy": (owners, "_copies", trouble),
     }[where]
     with mock.patch.object(place, name, replaced if rank == 1 else getattr(place, name)):
         try:

@@ -6,6 +6,7 @@ numpy has no bfloat16, so bfloat16 tensors are passed as uint16 with a flag.
 `Bucket` is also what the other backends derive theirs from: its docstrings are the contract of all.
 """
 
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -39,6 +40,9 @@ Table: TypeAlias = NDArray[np.int64]
 _LEAST = 64  # smallest limit of a frame in bytes: its header must fit
 _TRIES = 8
 _BLOCK = 1 << 14
+_HEADER_NBYTES = 48
+_SECTIONS = struct.Struct("<QQ")  # bytes of both sections, in the header of a frame
+_SECTIONS_AT = 32
 
 _CPU = torch.device("cpu")
 _scratch = threading.local()
@@ -225,15 +229,15 @@ class Bucket:
     # Both threads -----------------------------------------------------------------------------
 
     def used(self, *tensors: torch.Tensor) -> Any:
-        """Return a mark of the work that the receiving thread has given the device so far.
+        """Return a mark of the work that this thread has given the device so far.
 
-        It uses these tensors, which the sending thread has taken: until then their memory must not
-        be used for anything else.
+        It uses these tensors, which the other thread has taken, or takes: until then their memory
+        must not be used for anything else.
         """
         del tensors
 
     def follow(self, mark: Any) -> None:
-        """Let what the sending thread gives the device from now on come after a mark."""
+        """Let what this thread gives the device from now on come after a mark of the other one."""
         del mark
 
     # The sending thread -----------------------------------------------------------------------
@@ -286,6 +290,22 @@ class Bucket:
             self.dtype == torch.bfloat16,
             deferred,
         )
+
+    def split(
+        self,
+        frames: torch.Tensor,
+        sizes: Sequence[int],
+        bounds: Sequence[Sequence[int]],
+        owners: Sequence[Sequence[int]],
+        ranks: int,
+    ) -> list[torch.Tensor]:
+        """Cut frames by range, and return for each owner those of its ranges, one after another.
+
+        The frames follow one another, of so many bytes each. `bounds` tell for each where its
+        ranges begin and end, and `owners` which of so many owners has each of them.
+        """
+        parts = _native.split_bucket(frames.numpy(), sizes, bounds, owners, ranks)
+        return [torch.from_numpy(part) for part in parts]
 
     def encode_leader(
         self, codec: Codec, state: State, start: int, stop: int, limit: int, scale: float
@@ -398,17 +418,13 @@ class Bucket:
         unused: Sequence[bool],
         senders: bool,
         scale: float,
-        *,
-        ranks: int | None = None,
     ) -> NDArray[np.int64]:
         """Decode the frames of all ranks in their order, and write the averages.
 
         `starts` tell where each rank's frames begin, and `sizes` the bytes of each. Parameters that
         are `unused` are set to zero instead. `senders` divides by the number of ranks that sent an
-        entry, not by that of all. With `ranks`, the frames are not those of all ranks, but sums
-        over so many: on the host alone. Returns the nanoseconds for each parameter.
+        entry, not by that of all. Returns the nanoseconds for each parameter.
         """
-        sums = {} if ranks is None else {"ranks": ranks}
         return _native.average_bucket(
             frames.numpy(),
             starts,
@@ -419,8 +435,80 @@ class Bucket:
             scale,
             senders,
             self.dtype == torch.bfloat16,
-            **sums,
         )
+
+    def merge(
+        self,
+        received: torch.Tensor,
+        bounds: Sequence[int],
+        codecs: Sequence[Codec],
+        states: Sequence[State],
+        ends: Sequence[int],
+        unused: Sequence[bool],
+    ) -> tuple[torch.Tensor, Exception | None, int]:
+        """Add up what all ranks have sent of ranges, and encode the sums, where frames are.
+
+        Of each rank in its order, `bounds` are the start and the stop in `received` of the parts of
+        all ranges, as from `split`; `ends` are those of the ranges in their parameters. What is
+        left of the sums is added to the states, which were encoded in this step and must be undone
+        after an error. Ranges that are `unused` are passed over.
+
+        Returns the frames, one after another, the error of a range or None, and which range that
+        is: its number.
+        """
+        data = received.numpy()
+        frames, merged, error = _native.merge_bucket(
+            [data[start:stop] for start, stop in zip(bounds[::2], bounds[1::2], strict=True)],
+            [0] * (len(bounds) // 2),
+            [codec._codec for codec in codecs],
+            states,
+            ends,
+            unused,
+        )
+        return torch.from_numpy(frames), error, merged.size // 3
+
+    def frame_sizes(
+        self, data: torch.Tensor, bounds: Sequence[int], counts: Sequence[int]
+    ) -> list[list[int] | None]:
+        """Return the bytes of so many frames that follow one another in each message.
+
+        `bounds` are the start and the stop of each message, alternating. None for a message that
+        they do not fill, as their headers say.
+        """
+        messages = zip(bounds[::2], bounds[1::2], counts, strict=True)
+        array = data.numpy()
+        return [_sizes_in(array[start:stop], count) for start, stop, count in messages]
+
+    def average_sums(
+        self,
+        frames: torch.Tensor,
+        starts: Sequence[int],
+        sizes: Sequence[Sequence[int]],
+        ends: Sequence[Sequence[int]],
+        unused: Sequence[Sequence[bool]],
+        scale: float,
+        ranks: int,
+    ) -> list[NDArray[np.int64]]:
+        """Decode frames of sums over so many ranks, and write the averages.
+
+        As `average`, but every message has frames of ranges of its own. Returns for each message
+        the nanoseconds of its ranges.
+        """
+        return [
+            _native.average_bucket(
+                frames.numpy(),
+                [start],
+                [own],
+                pairs,
+                skipped,
+                _array(self.values),
+                scale,
+                False,
+                self.dtype == torch.bfloat16,
+                ranks=ranks,
+            )
+            for start, own, pairs, skipped in zip(starts, sizes, ends, unused, strict=True)
+        ]
 
     def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
         """Write values to the runs that `pack` read."""
@@ -514,6 +602,18 @@ def encode_until_fits(
     row = [frame.nbytes, frame.count, target, last["trimmed"], zero, nanoseconds]
     values = torch.from_numpy(frame.values())
     return LeaderEncoding(positions, wanted, values, np.array(row, np.int64))
+
+
+def _sizes_in(message: NDArray[np.uint8], count: int) -> list[int] | None:
+    """Return the bytes of so many frames, as their headers say; None if they do not fill it."""
+    sizes, at = [], 0
+    for _ in range(count):
+        if at + _HEADER_NBYTES > message.size:
+            return None
+        sections = _SECTIONS.unpack_from(message.data, at + _SECTIONS_AT)
+        sizes.append(_HEADER_NBYTES + sum(sections))
+        at += sizes[-1]
+    return sizes if at == message.size else None
 
 
 def _float32(numel: int) -> torch.Tensor:

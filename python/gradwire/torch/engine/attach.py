@@ -7,7 +7,7 @@ from types import MappingProxyType
 import torch
 
 from gradwire.torch.engine.backward import AutoControl
-from gradwire.torch.engine.config import Options, check_place, devices_of_kernels
+from gradwire.torch.engine.config import Options, check_place
 from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.devices import Devices
 from gradwire.torch.engine.engine import Engine, left_on_error
@@ -31,7 +31,14 @@ from gradwire.torch.exchange import (
     HierarchicalExchange,
     build,
 )
-from gradwire.torch.transport import Hierarchy, ProcessGroups, RankTopology, Transport
+from gradwire.torch.transport import (
+    NO_DEVICE_BACKENDS,
+    Channel,
+    Hierarchy,
+    ProcessGroups,
+    RankTopology,
+    Transport,
+)
 
 ShareOf = Callable[[str, torch.Tensor], Shard]
 """Returns what a rank is given of a parameter's gradient, which is summed inside its node."""
@@ -76,7 +83,7 @@ def attach_engine(
                 "some rows: use another codec, or leave the hierarchy out"
             )
         divides = place.shares > 1 or share_of is not None
-        check_place(assignment.exchange, named.values(), divides=divides)
+        check_place(assignment.exchange, divides=divides)
         dense = options.dense(named, sparse)
 
         def share(name: str, tensor: torch.Tensor) -> Shard | None:
@@ -147,26 +154,26 @@ def _connect(
         device_backends = transport.device_backends(named.values())
         facts = {**options.facts(named, sparse), **more, "carriers of frames": device_backends}
         facts["hierarchy"] = None if levels is None else (levels.nodes, levels.shares)
-        divisible = (
-            levels is None
-            and share_of is None
-            and hasattr(messages, "all_to_all")
-            and not devices_of_kernels(named.values())
-        )
+        divisible = levels is None and share_of is None and hasattr(messages, "all_to_all")
         owned = divisible and not options.adaptive
         parts = options.assignment.for_ranks(messages.size if owned else 1)
         facts["exchange among these ranks"] = ", ".join(map(repr, parts))
         agree(messages, "attached", facts)
-        frames = transport.make(device_backends)
-        transport.connect(frames, device_backends, named.values())
+
+        def make(kinds: Mapping[str, str] = NO_DEVICE_BACKENDS) -> Channel:
+            channel = transport.make(kinds)
+            transport.connect(channel, kinds, named.values())
+            return channel
+
+        frames = make(device_backends)
         exchange: BucketExchange
         if options.owners_of(frames.size) is not None:
-            exchange = AutoExchangeRouter(frames, transport.make(), device_backends)
+            exchange = AutoExchangeRouter(frames, make(device_backends), device_backends)
         else:
             exchange = build(
                 parts[0],
                 frames,
-                transport.make,
+                make,
                 device_backends,
                 check_result=scaled,
                 postpones=any(not each.memory.undoable for each in options.assignment.codecs),

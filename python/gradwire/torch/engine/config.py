@@ -19,7 +19,6 @@ from gradwire.memory import Memory
 from gradwire.presets import advice
 from gradwire.presets import codec as build_codec
 from gradwire.schedule import Schedule, recommended
-from gradwire.torch import backends
 from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.pairing import check_optimizer, facts_of, options_of
 from gradwire.torch.engine.parameter import ParameterSlot
@@ -66,26 +65,13 @@ def check_frames(codec: Codec, call: str) -> None:
         )
 
 
-def check_place(exchange: Exchange, tensors: Iterable[torch.Tensor], *, divides: bool) -> None:
-    """Raise a `ValueError` for an exchange that cannot be done there, or where nodes divide."""
+def check_place(exchange: Exchange, *, divides: bool) -> None:
+    """Raise a `ValueError` for an exchange that cannot be done where nodes divide."""
     if exchange.divides and divides:
         raise ValueError(
             f"{exchange!r} divides every bucket among all ranks, and the ranks of a node divide it "
             "already: use exchange=gradwire.exchange.AllGather(), or leave the hierarchy out"
         )
-    on = devices_of_kernels(tensors)
-    if on and not exchange.on_device:
-        raise ValueError(
-            f"{exchange!r} merges on the host, and residuals of parameters on {', '.join(on)} are "
-            "on the device: use exchange=gradwire.exchange.AllGather(), or LeaderIndices()"
-        )
-
-
-def devices_of_kernels(tensors: Iterable[torch.Tensor]) -> list[str]:
-    """Return the devices whose kernels encode some of these tensors, and keep their residuals."""
-    return sorted(
-        {str(each.device) for each in tensors if backends.backend_for(each).name == "cuda"}
-    )
 
 
 def check_memory(codec: Codec, *, whole: bool = True) -> None:

@@ -15,18 +15,16 @@ Every rank hears of a failure before the collective that the failing rank would 
 then the ranks share the errors instead, and raise the same one.
 """
 
-import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import ClassVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire import _native
 from gradwire.errors import NonFiniteError
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot
@@ -37,10 +35,6 @@ from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, unpack_dense
 from gradwire.torch.transport import LocalChannel
 
-_NOTHING = np.empty(0, np.uint8)
-_FRAME_HEADER_NBYTES = 48
-_SECTIONS = struct.Struct("<QQ")  # bytes of both sections, in the header of a frame
-_SECTIONS_AT = 32
 # More than any frame has, whatever its codec: besides its entries, and for each of them.
 _FRAME_NBYTES, _ENTRY_NBYTES = 4096, 32
 _UNEQUAL = 4  # runs begin where groups do if a run has at least so many of them
@@ -139,39 +133,28 @@ def check_lengths(verdicts: Sequence[wire.Verdict], limits: Sequence[int]) -> li
     return lengths
 
 
-def _frame_sizes(message: wire.Bytes, at: int, count: int, rank: int) -> list[int]:
-    """Return the bytes of so many frames that follow one another, as their headers say."""
-    sizes = []
-    for _ in range(count):
-        if at + _FRAME_HEADER_NBYTES > message.size:
-            break
-        size = _FRAME_HEADER_NBYTES + sum(_SECTIONS.unpack_from(message.data, at + _SECTIONS_AT))
-        sizes.append(size)
-        at += size
-    if len(sizes) < count or at != message.size:
-        raise ExchangeError(f"the frames of rank {rank} do not fill its message", rank)
-    return sizes
-
-
 @dataclass(slots=True, eq=False)
 class _Messages:
     """The messages of one bucket."""
 
     ownership: _Ownership
-    parts: wire.Bytes  # for all owners, one after another: dense entries, and parts of frames
+    # For all owners, one after another: dense entries, and parts of frames; None if there are none.
+    parts: torch.Tensor | None
+    mark: object  # of the work that has made them
     sizes: list[int]  # of the parts for each owner
     fronts: torch.Tensor  # messages of all ranks, each with its zero flags
     error: BaseException | None = None  # why this rank has no parts
     # Parameters whose gradients are zero on every rank.
     unused: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
-    # Of each owner: means of dense entries, and frames of sums.
-    merged: list[torch.Tensor] = field(default_factory=list)
+    # Of all owners: means of dense entries, and frames of sums; and the bytes of each owner's.
+    merged: torch.Tensor | None = None
+    lengths: list[int] = field(default_factory=list)
 
 
 class OwnerExchange(ExchangeBase):
     """Sends parts of frames to their owners, and what those make of the sums to all ranks.
 
-    Both channels are a `LocalChannel`. Frames are on the host.
+    Both channels are a `LocalChannel`; `second` takes tensors of where frames are.
     """
 
     _KEPT: ClassVar[int] = 8
@@ -184,19 +167,20 @@ class OwnerExchange(ExchangeBase):
         layout = task.layout
         ownership = _Ownership(layout, self.world_size)
         zero, error = np.zeros(len(layout.pieces), np.int64), None
-        parts: list[wire.Bytes] = []
-        message = _NOTHING
+        sizes = [0] * self.world_size
+        message, mark = None, None
         try:
             parts = self._cut(task, ownership, zero)
-            message = np.concatenate(parts)
+            message = torch.cat(parts)
+            mark = task.bucket.used(message)
+            sizes = [each.numel() for each in parts]
         except BaseException as raised:  # of any kind: the other ranks wait for the message
-            error, parts = raised, []
-        sizes = [each.size for each in parts]
+            error = raised
         front = wire.HEADER_NBYTES + -(-len(layout.pieces) // 8)
         checksum = self._checksums.last(layout)
         rows = np.zeros((self.world_size, front), np.uint8)
         rows[:, wire.HEADER_NBYTES :] = np.packbits(zero.astype(bool))
-        for row, nbytes in zip(rows, sizes or [0] * self.world_size, strict=True):
+        for row, nbytes in zip(rows, sizes, strict=True):
             row = row[: wire.HEADER_NBYTES]
             wire.write_verdict(row, layout.digest, sequence, error, nbytes, checksum)
         mine = torch.from_numpy(rows).view(-1)
@@ -204,18 +188,19 @@ class OwnerExchange(ExchangeBase):
         self.times.add("encode", start)
         self._keep(mine, fronts)
         work = cast("LocalChannel", self.channel).all_to_all(fronts, mine)
+        fronts = fronts.view(self.world_size, -1)
         return InFlightBucket(
             task,
             sequence,
             works=(work,),
-            contents=_Messages(ownership, message, sizes, fronts.view(self.world_size, -1), error),
+            contents=_Messages(ownership, message, mark, sizes, fronts, error),
             room=mine.numel(),
             wire=mine.numel() - front,
         )
 
     def _cut(
         self, task: BucketTask, ownership: _Ownership, zero: NDArray[np.int64]
-    ) -> list[wire.Bytes]:
+    ) -> list[torch.Tensor]:
         """Return the message for each owner: its dense entries, and then its parts."""
         layout = task.layout
         # Lengths are exact: no sizes are observed, and those that a checkpoint brings do not count.
@@ -225,20 +210,20 @@ class OwnerExchange(ExchangeBase):
             outcomes = self._encode(task, range(len(layout.pieces)), limits, frames)
             zero[:] = outcomes.zero
             sizes = outcomes.nbytes.tolist()
-            parts = _native.split_bucket(
-                frames.numpy(), sizes, ownership.bounds, ownership.owners, self.world_size
+            parts = task.bucket.split(
+                frames, sizes, ownership.bounds, ownership.owners, self.world_size
             )
         finally:
             self._frames.give(frames)  # to this thread, which works in its own order
         layout.counters.encoded(layout.rows, outcomes, outcomes.nbytes)
         if not layout.runs:
             return parts
-        dense = torch.empty(layout.dense_numel, dtype=layout.dtype)
+        dense = torch.empty(layout.dense_numel, dtype=layout.dtype, device=task.bucket.frames_on)
         pack_dense(task, dense)
-        values, size = dense.view(torch.uint8).numpy(), dense.element_size()
+        values, size = dense.view(torch.uint8), dense.element_size()
         bounds = [bound * size for bound in ownership.dense]
         return [
-            np.concatenate((values[bounds[rank] : bounds[rank + 1]], part))
+            torch.cat((values[bounds[rank] : bounds[rank + 1]], part))
             for rank, part in enumerate(parts)
         ]
 
@@ -255,17 +240,19 @@ class OwnerExchange(ExchangeBase):
         messages.unused = zeros.min(axis=0).astype(bool)
         limits = messages.ownership.limits(task.bucket.itemsize)
         lengths = check_lengths(verdicts, [limits[self.rank]] * self.world_size)
+        assert messages.parts is not None
+        task.bucket.follow(messages.mark)
         received = self._swap(flight, messages.parts, messages.sizes, lengths)
-        messages.parts = _NOTHING
-        error, merged, copies = None, _NOTHING, _NOTHING
+        messages.parts = None
+        error, nbytes, merged = None, 0, None
         try:
             task.step.undo([layout.compressed[index] for index in np.flatnonzero(messages.unused)])
-            merged = self._merge(task, messages, received)
-            copies = np.tile(merged, self.world_size)
+            merged = self._merge(task, messages, received, lengths)
+            nbytes, merged = merged.numel(), _copies(merged, self.world_size)
         except BaseException as raised:  # of any kind: the other ranks wait for the message
             error = raised
         header = np.zeros(wire.HEADER_NBYTES, np.uint8)
-        wire.write_verdict(header, layout.digest, sequence, error, merged.size)
+        wire.write_verdict(header, layout.digest, sequence, error, nbytes)
         mine = torch.from_numpy(header)
         every = mine.new_empty(self.world_size * wire.HEADER_NBYTES)
         self._keep(mine, every)
@@ -273,7 +260,9 @@ class OwnerExchange(ExchangeBase):
         rows: NDArray[np.uint8] = every.view(self.world_size, -1).numpy()
         _count(flight, mine.numel(), every.numel() - mine.numel())
         lengths = check_lengths(self._verdicts(flight, rows, error, "merge what it owns"), limits)
-        messages.merged = self._swap(flight, copies, [merged.size] * self.world_size, lengths)
+        assert merged is not None
+        messages.merged = self._swap(flight, merged, [nbytes] * self.world_size, lengths)
+        messages.lengths = lengths
         return rows
 
     def _verdicts(
@@ -288,82 +277,98 @@ class OwnerExchange(ExchangeBase):
         return verdicts
 
     def _swap(
-        self, flight: InFlightBucket, message: wire.Bytes, sizes: list[int], lengths: list[int]
-    ) -> list[torch.Tensor]:
+        self, flight: InFlightBucket, mine: torch.Tensor, sizes: list[int], lengths: list[int]
+    ) -> torch.Tensor:
         """Send each rank its bytes of a message; return those of all ranks for this one."""
-        mine = torch.from_numpy(message)
         every = mine.new_empty(sum(lengths))
         self._keep(mine, every)
         work = cast("LocalChannel", self.second).all_to_all(every, mine, lengths, sizes)
         wire.wait(work, flight.sequence)
         _count(flight, mine.numel(), mine.numel() - sizes[self.rank])
-        return list(torch.split(every, lengths))
+        return every
 
     def _merge(
-        self, task: BucketTask, messages: _Messages, received: list[torch.Tensor]
-    ) -> wire.Bytes:
+        self, task: BucketTask, messages: _Messages, received: torch.Tensor, lengths: list[int]
+    ) -> torch.Tensor:
         """Return the means of this rank's dense entries, and frames of the sums of its runs."""
         layout, ownership = task.layout, messages.ownership
         numel = ownership.dense[self.rank + 1] - ownership.dense[self.rank]
         nbytes = numel * task.bucket.itemsize
+        starts, bounds = _bounds(lengths, [nbytes] * self.world_size)
         runs = ownership.runs[self.rank]
-        frames, merged, error = _native.merge_bucket(
-            [message.numpy() for message in received],
-            [nbytes] * self.world_size,
-            [layout.compressed[run.index].codec._codec for run in runs],
+        frames, error, at = task.bucket.merge(
+            received,
+            bounds,
+            [layout.compressed[run.index].codec for run in runs],
             [layout.compressed[run.index].state for run in runs],
             [end for run in runs for end in (run.start, run.stop)],
             [bool(messages.unused[run.index]) for run in runs],
         )
         if isinstance(error, NonFiniteError):
-            run = runs[merged.size // 3]
+            run = runs[at]
             name = layout.compressed[run.index].name
             raise GradientError(error.count, run.start + error.first, name, -1) from error
         if error is not None:
             raise error
         if not numel:
             return frames
-        total = torch.zeros(numel, dtype=sum_dtype(layout.dtype))
-        for message in received:
+        total = received.new_zeros(numel, dtype=sum_dtype(layout.dtype))
+        for start in starts:
             # A copy: what follows dense entries of another rank may have put these anywhere.
-            total += torch.from_numpy(message[:nbytes].numpy().copy()).view(layout.dtype)
+            total += received[start : start + nbytes].clone().view(layout.dtype)
         mean = divide(total, self.world_size).to(layout.dtype)
-        return np.concatenate((mean.view(torch.uint8).numpy(), frames))
+        return torch.cat((mean.view(torch.uint8), frames))
 
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
         """Decode the messages of all owners."""
         del headers
         messages, task = flight.contents, flight.task
         assert isinstance(messages, _Messages)
-        layout, bounds = task.layout, messages.ownership.dense
-        means = []
-        for rank, message in enumerate(messages.merged):
-            nbytes = (bounds[rank + 1] - bounds[rank]) * task.bucket.itemsize
-            means.append(message[:nbytes])
-            self._decode(task, messages, rank, message, nbytes)
-        if layout.runs:
+        assert messages.merged is not None
+        ends = [bound * task.bucket.itemsize for bound in messages.ownership.dense]
+        dense = [end - start for start, end in pairwise(ends)]
+        starts, bounds = _bounds(messages.lengths, dense)
+        self._decode(task, messages, bounds)
+        if task.layout.runs:
             start = time.perf_counter()
-            unpack_dense(task, torch.cat(means).view(layout.dtype), start)
+            merged = messages.merged
+            means = [merged[at : at + n] for at, n in zip(starts, dense, strict=True)]
+            unpack_dense(task, torch.cat(means).view(task.layout.dtype), start)
         self._checksums.note(flight)
 
-    def _decode(
-        self, task: BucketTask, messages: _Messages, rank: int, message: torch.Tensor, start: int
-    ) -> None:
-        """Write the averages of a rank's runs."""
-        layout = task.layout
-        runs = messages.ownership.runs[rank]
-        unused = [bool(messages.unused[run.index]) for run in runs]
-        sizes = iter(_frame_sizes(message.numpy(), start, unused.count(False), rank))
-        if not runs:
-            return
-        nanoseconds = task.bucket.average(
-            message,
-            [start],
-            [[0 if skipped else next(sizes) for skipped in unused]],
-            [layout.pieces[run.index].start + end for run in runs for end in (run.start, run.stop)],
-            unused,
-            False,
-            task.scale,
-            ranks=self.world_size,
+    def _decode(self, task: BucketTask, messages: _Messages, bounds: list[int]) -> None:
+        """Write the averages of the runs of all ranks, of whose messages the frames lie there."""
+        layout, merged = task.layout, messages.merged
+        assert merged is not None
+        runs = messages.ownership.runs
+        unused = [[bool(messages.unused[run.index]) for run in own] for own in runs]
+        sizes: list[list[int]] = []
+        counts = [own.count(False) for own in unused]
+        for rank, found in enumerate(task.bucket.frame_sizes(merged, bounds, counts)):
+            if found is None:
+                raise ExchangeError(f"the frames of rank {rank} do not fill its message", rank)
+            rest = iter(found)
+            sizes.append([0 if skipped else next(rest) for skipped in unused[rank]])
+        ends = [
+            [layout.pieces[run.index].start + end for run in own for end in (run.start, run.stop)]
+            for own in runs
+        ]
+        spent = task.bucket.average_sums(
+            merged, bounds[::2], sizes, ends, unused, task.scale, self.world_size
         )
-        layout.counters.decoded(layout.rows[[run.index for run in runs]], nanoseconds)
+        for own, nanoseconds in zip(runs, spent, strict=True):
+            if own:
+                layout.counters.decoded(layout.rows[[run.index for run in own]], nanoseconds)
+
+
+def _bounds(lengths: list[int], dense: list[int]) -> tuple[list[int], list[int]]:
+    """Return where messages begin, and start and stop of the frames in each, behind dense bytes."""
+    stops = list(accumulate(lengths))
+    starts = [0, *stops][: len(stops)]
+    bounds = [(at + n, stop) for at, n, stop in zip(starts, dense, stops, strict=True)]
+    return starts, [each for pair in bounds for each in pair]
+
+
+def _copies(message: torch.Tensor, ranks: int) -> torch.Tensor:
+    """Return the same message for each rank."""
+    return message.repeat(ranks)

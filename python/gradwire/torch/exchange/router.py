@@ -22,7 +22,7 @@ from gradwire.torch.transport import Channel
 def build(
     part: Part,
     channel: Channel,
-    another: Callable[[], Channel],
+    another: Callable[..., Channel],
     device_backends: Mapping[str, str],
     *,
     check_result: bool,
@@ -31,7 +31,8 @@ def build(
     """Return the object that carries out an exchange; see `ExchangeBase`.
 
     The channel takes tensors of the CPU and where frames are. What ``another`` makes, as a
-    collective, takes those of the CPU. Only an `AllGather` postpones, which a `ByRanks` is here.
+    collective, takes those of the CPU, and of the devices that it is given with what moves frames
+    there. Only an `AllGather` postpones, which a `ByRanks` is here.
     Raises a ValueError if the channel cannot do what the exchange needs.
     """
     if isinstance(part, ByRanks):
@@ -49,7 +50,8 @@ def build(
                 f"{part!r} has something else for each rank, which this package does not send with "
                 "Horovod: use exchange=gradwire.exchange.AllGather(), or LeaderIndices()"
             )
-        return OwnerExchange(channel, {}, check_result=check_result, second=another())
+        second = another(device_backends)
+        return OwnerExchange(channel, device_backends, check_result=check_result, second=second)
     summed = AllReduceExchange if isinstance(part, AllReduce) else LeaderExchange
     return summed(channel, device_backends, check_result=check_result, second=another())
 
@@ -101,7 +103,7 @@ class ExchangeRouter:
             exchange = build(
                 part,
                 channel,
-                lambda: second,
+                lambda *_: second,
                 self.device_backends,
                 check_result=False,
                 postpones=not undoable,

@@ -19,7 +19,7 @@ from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch.backends import cpu, host
 from gradwire.torch.backends.cpu import LeaderEncoding, Table
-from gradwire.torch.backends.cuda import encoding
+from gradwire.torch.backends.cuda import encoding, merging
 from gradwire.torch.backends.cuda.operators import takes
 from gradwire.torch.backends.cuda.states import DeviceState
 
@@ -125,6 +125,22 @@ class CUDABucket(host.HostBucket):
         )
         refused = RuntimeError("kernels refuse a gradient that the core encodes")
         return table, error or refused
+
+    @override
+    def split(
+        self,
+        frames: torch.Tensor,
+        sizes: Sequence[int],
+        bounds: Sequence[Sequence[int]],
+        owners: Sequence[Sequence[int]],
+        ranks: int,
+    ) -> list[torch.Tensor]:
+        if not self._on_device:
+            return super().split(frames, sizes, bounds, owners, ranks)
+        there = self._staging.read(frames[: sum(sizes)])
+        parts = super().split(there, sizes, bounds, owners, ranks)
+        lengths = [part.numel() for part in parts]
+        return list(torch.split(self._staging.upload(torch.cat(parts)), lengths))
 
     @override
     def encode_leader(
@@ -244,10 +260,7 @@ class CUDABucket(host.HostBucket):
         unused: Sequence[bool],
         senders: bool,
         scale: float,
-        *,
-        ranks: int | None = None,
     ) -> NDArray[np.int64]:
-        assert ranks is None, "what is merged is merged on the host"
         began = time.perf_counter()
         offsets = np.cumsum([[start, *own] for start, own in zip(starts, sizes, strict=True)], 1)
         kept = [i for i, each in enumerate(unused) if not each]
@@ -269,6 +282,75 @@ class CUDABucket(host.HostBucket):
         copied = self._copied()
         on_host = self._staging.read(frames) if self._on_device else frames
         spent = copied.average(on_host, starts, sizes, ends, unused, senders, scale)
+        self.buffer.copy_(copied.values)
+        return spent
+
+    @override
+    def merge(
+        self,
+        received: torch.Tensor,
+        bounds: Sequence[int],
+        codecs: Sequence[Codec],
+        states: Sequence[Any],
+        ends: Sequence[int],
+        unused: Sequence[bool],
+    ) -> tuple[torch.Tensor, Exception | None, int]:
+        if states and all(state.is_on_host for state in states):  # where the core has encoded
+            there = self._staging.read(received) if self._on_device else received
+            held = [state.on_host() for state in states]
+            frames, error, at = super().merge(there, bounds, codecs, held, ends, unused)
+            return (self._staging.upload(frames) if self._on_device else frames), error, at
+        ranges = merging.Ranges(codecs, states, ends, unused)
+        frames, error, at = merging.merge(self._there(received), bounds, ranges)
+        return (frames if self._on_device else self._staging.read(frames)), error, at
+
+    @override
+    def frame_sizes(
+        self, data: torch.Tensor, bounds: Sequence[int], counts: Sequence[int]
+    ) -> list[list[int] | None]:
+        if not self._on_device:
+            return super().frame_sizes(data, bounds, counts)
+        rows = merging.heads(data, bounds, max(counts, default=0))[:, :, 1]
+        found = [own[:count].tolist() for own, count in zip(rows, counts, strict=True)]
+        lengths = np.diff(np.array(bounds).reshape(-1, 2), axis=1)[:, 0].tolist()
+        return [
+            sizes if all(sizes) and sum(sizes) == length else None
+            for sizes, length in zip(found, lengths, strict=True)
+        ]
+
+    @override
+    def average_sums(
+        self,
+        frames: torch.Tensor,
+        starts: Sequence[int],
+        sizes: Sequence[Sequence[int]],
+        ends: Sequence[Sequence[int]],
+        unused: Sequence[Sequence[bool]],
+        scale: float,
+        ranks: int,
+    ) -> list[NDArray[np.int64]]:
+        began = time.perf_counter()
+        used: list[int] = []
+        places: list[int] = []
+        lens: list[int] = []
+        for start, own, pairs, skipped in zip(starts, sizes, ends, unused, strict=True):
+            at = start
+            for i, (nbytes, skip) in enumerate(zip(own, skipped, strict=True)):
+                if skip:
+                    self.clear(pairs[2 * i], pairs[2 * i + 1])
+                    continue
+                used += pairs[2 * i : 2 * i + 2]
+                places.append(at)
+                lens.append(nbytes)
+                at += nbytes
+        into = encoding.RANKS
+        if not used or encoding.decode(
+            self.buffer, self._there(frames), used, places, lens, 1, into, scale, ranks
+        ):
+            return [_shares(began, pairs) for pairs in ends]
+        copied = self._copied()
+        on_host = self._staging.read(frames) if self._on_device else frames
+        spent = copied.average_sums(on_host, starts, sizes, ends, unused, scale, ranks)
         self.buffer.copy_(copied.values)
         return spent
 

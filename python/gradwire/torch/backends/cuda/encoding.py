@@ -17,7 +17,7 @@ from gradwire.torch.backends.host import staging
 PLACE, ADD, RANKS, SENDERS = range(4)  # what becomes of decoded values: see csrc/bucket/decode.h
 _DONE, _CHANGED = range(2)  # what comes of a second half, as csrc/bucket/decode.h numbers it
 # The columns of the table, as csrc/bucket/gather.h numbers them.
-_STATUS, _NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO, _THRESHOLD = range(7)
+STATUS, NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO, _THRESHOLD = range(7)
 # Devices that have met a frame of drawn positions: these take more memory to read.
 _seeded: set[torch.device] = set()
 
@@ -58,7 +58,7 @@ def encode(
         limits = [min(pair) for pair in zip(limits, most, strict=True)]
         table = plan.encode(gradients, limits, tensors, scale, out, positions, deferred=deferred)
         rows: NDArray[np.int64] = staging(device).read(table).numpy()
-        failed = np.flatnonzero(rows[:, _STATUS])
+        failed = np.flatnonzero(rows[:, STATUS])
         done = int(failed[0]) if failed.size else len(rows)
         thresholds = rows[:, _THRESHOLD].astype(np.uint32).view(np.float32)
         for i, state in enumerate(states):
@@ -66,7 +66,7 @@ def encode(
                 state.encoded(codecs[i], _last(rows[i], float(thresholds[i])), deferred=deferred)
             else:
                 state.failed()
-    return rows[:done, [_NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO]]
+    return rows[:done, [NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO]]
 
 
 def commit(
@@ -110,8 +110,11 @@ def decode(
     ranks: int,
     into: int,
     scale: float,
+    over: int = 0,
 ) -> bool:
     """Decode on the current stream; wait, and tell whether all frames could be read.
+
+    Means are over so many ranks, or with 0 over those whose frames there are.
 
     If one could not be, nothing is written, and the host's decoder says why, or reads what kernels
     do not read.
@@ -121,7 +124,7 @@ def decode(
     stage = staging(out.device)
     for seeded in (True,) if out.device in _seeded else (False, True):
         verdicts = operators().decode_bucket(
-            out, data, list(ends), list(starts), list(sizes), ranks, into, scale, seeded
+            out, data, list(ends), list(starts), list(sizes), ranks, into, scale, seeded, over
         )
         if not int(stage.read(verdicts[:1])):
             if seeded:

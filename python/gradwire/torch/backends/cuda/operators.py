@@ -5,6 +5,7 @@ and no two threads use one at a time. The memory that they work in is the thread
 """
 
 import ctypes
+import functools
 import threading
 import weakref
 from collections import OrderedDict
@@ -57,11 +58,15 @@ def takes(codec: Codec) -> bool:
 
 
 def completed(
-    codecs: Sequence[Codec], numels: Sequence[int], given: Sequence[bool] = ()
+    codecs: Sequence[Codec],
+    numels: Sequence[int],
+    given: Sequence[bool] = (),
+    named: Sequence[str | None] = (),
 ) -> torch.Tensor:
     """Return the structs of tensors of these lengths, as bytes; their pointers are not set.
 
-    Where positions are given, the smallest entries may be left out of a frame.
+    Where positions are given, the smallest entries may be left out of a frame. Frames name the
+    sparsifier of this kind, where it is not None.
     """
     pieces = (structs.Piece * len(codecs))()
     for piece, codec, numel in zip(pieces, codecs, numels, strict=True):
@@ -78,6 +83,8 @@ def completed(
         piece.given = piece.may_trim = is_given
         if is_given and piece.pattern.kind != structs.CHUNKS:
             piece.pattern = structs.Pattern()
+    for piece, kind in zip(pieces, named, strict=False):
+        piece.named = 0 if kind is None else 1 + structs.SPARSIFIERS.index(kind)
     data = torch.empty(ctypes.sizeof(pieces), dtype=torch.uint8, device="cpu")
     ctypes.memmove(data.data_ptr(), pieces, ctypes.sizeof(pieces))
     done: torch.Tensor = operators().complete_pieces(data)
@@ -88,8 +95,8 @@ class EncodePlan:
     """The shape of the work on some parts of a flat tensor.
 
     The parts start and stop at `ends`, alternating. `like` is of the device and dtype of the
-    tensors, and `given` tells of which parts positions are given, if of any. Encodes follow one
-    another: each is over before the next one begins.
+    tensors, and `given` tells of which parts positions are given, if of any; for `named` see
+    `completed`. Encodes follow one another: each is over before the next one begins.
     """
 
     def __init__(
@@ -98,16 +105,20 @@ class EncodePlan:
         ends: Sequence[int],
         like: torch.Tensor,
         given: Sequence[bool] = (),
+        named: Sequence[str | None] = (),
     ) -> None:
         self.codecs = tuple(codecs)
         starts = list(ends[::2])
         self.numels = [stop - start for start, stop in zip(starts, ends[1::2], strict=True)]
-        self.most = [
-            codec.max_encoded_len(numel) for codec, numel in zip(codecs, self.numels, strict=True)
-        ]
-        pieces = completed(codecs, self.numels, given)
+        pieces = completed(codecs, self.numels, given, named)
         self.number: int = operators().encode_plan(pieces, starts, like)
         weakref.finalize(self, operators().encode_forget, self.number).atexit = False
+
+    @functools.cached_property
+    def most(self) -> list[int]:
+        """Bytes that the frame of each part has at most."""
+        pairs = zip(self.codecs, self.numels, strict=True)
+        return [codec.max_encoded_len(numel) for codec, numel in pairs]
 
     def of(self, codecs: Sequence[Codec]) -> bool:
         """Tell whether these are the very codecs that were planned for."""
@@ -125,14 +136,16 @@ class EncodePlan:
         positions: Sequence[NDArray[np.uint32] | None] = (),
         *,
         deferred: bool = False,
+        most: Sequence[int] = (),
     ) -> torch.Tensor:
         """Encode to bytes on the device, on the current stream, and do not wait.
 
-        If memories are written later, they have one buffer each. Returns a table of int64 with a
-        row for each part: see csrc/bucket/gather.h.
+        If memories are written later, they have one buffer each. Of a part whose codec is top-k, at
+        most so many entries may be selected as `most` says, where it is not -1. Returns a table of
+        int64 with a row for each part: see csrc/bucket/gather.h.
         """
         given = [each for each in positions if each is not None]
-        counts = [-1 if each is None else each.size for each in positions]
+        counts = [-1 if each is None else each.size for each in positions] or list(most)
         there = torch.empty(0, dtype=torch.int32, device=gradients.device)
         if given:
             host = torch.from_numpy(np.concatenate(given).view(np.int32))
@@ -157,12 +170,13 @@ class PlanCache:
         ends: Sequence[int],
         like: torch.Tensor,
         given: Sequence[bool],
+        named: Sequence[str | None] = (),
     ) -> EncodePlan:
         """Return the plan for such tensors; another one if codecs have changed."""
-        key = (like.device, like.dtype, tuple(ends), tuple(given))
+        key = (like.device, like.dtype, tuple(ends), tuple(given), tuple(named))
         plan = self._kept.get(key)
         if plan is None or not plan.of(codecs):
-            plan = self._kept[key] = EncodePlan(codecs, ends, like, given)
+            plan = self._kept[key] = EncodePlan(codecs, ends, like, given, named)
         self._kept.move_to_end(key)
         if len(self._kept) > self._most:
             self._kept.popitem(last=False)

@@ -22,7 +22,7 @@ from gradwire.torch.backends.cuda import structs
 from gradwire.torch.backends.cuda.operators import PlanCache, completed, operators
 from gradwire.torch.backends.host import staging
 
-_ROOM, _ALIGN = 1024, 256  # as csrc/ops/pieces.h has them
+ROOM, _ALIGN = 1024, 256  # as csrc/ops/pieces.h has them
 _MOMENTS = {"momentum_correction": "momentum", "adam_correction": "second_moment"}
 _TRACKED = ("bound", "threshold", "location")
 _CONTROLLER = ("stages", "last", "sum", "seen", "aim", "misses", "rest", "rests")
@@ -72,6 +72,16 @@ class DeviceState(StateBase):
         self._undoable = self.pending = False
 
     # Where it is ------------------------------------------------------------------------------
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether it is a state of the core now."""
+        return self._host is not None
+
+    @property
+    def is_undoable(self) -> bool:
+        """Whether kernels have encoded, and `rollback` undoes it."""
+        return self._host is None and self._undoable
 
     def on_host(self) -> State:
         """Return the state of the core that is this one from now on."""
@@ -317,7 +327,7 @@ class StateLayout:
             dtypes[_MOMENTS[codec.memory.kind]] = torch.float32
         if not codec.memory.keeps:
             dtypes = {}
-        self._numel, self.nbytes = numel, _ROOM
+        self._numel, self.nbytes = numel, ROOM
         self._places: dict[str, tuple[torch.dtype, list[int]]] = {}
         for name, dtype in dtypes.items():
             room = -(-dtype.itemsize * numel // _ALIGN) * _ALIGN

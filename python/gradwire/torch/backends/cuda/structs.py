@@ -183,6 +183,7 @@ class Piece(c.Structure):
         may_trim=c.c_uint32,
         support=c.c_void_p,
         support_count=c.c_uint64,
+        named=c.c_uint32,
     )
 
 

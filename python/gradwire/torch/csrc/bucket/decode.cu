@@ -1,6 +1,7 @@
 // Host side of decoding: sizes and launches. The kernels are in examine.cuh and apply.cuh.
 #include "bucket/decode.h"
 
+#include "bucket/absorb.cuh"
 #include "bucket/settle.cuh"
 #include "device/probe.h"
 
@@ -49,7 +50,7 @@ Finish finish_of(const Decode& call) {
     Finish finish{1.0f, 1.0f, 1.0f, false};
     if (call.into == Into::add) finish.factor = static_cast<float>(call.scale);
     if (call.into != Into::ranks && call.into != Into::senders) return finish;
-    finish.ranks = call.into == Into::ranks ? static_cast<float>(call.ranks) : 1.0f;
+    finish.ranks = call.into == Into::ranks ? static_cast<float>(call.over != 0 ? call.over : call.ranks) : 1.0f;
     const float factor = power_of_two(call.scale / static_cast<double>(finish.ranks));
     finish.scaled = factor == 0.0f;
     finish.scale = static_cast<float>(call.scale);
@@ -57,7 +58,7 @@ Finish finish_of(const Decode& call) {
     return finish;
 }
 
-const Kernels kernels{read_heads, draw_wide, draw_rest, examine, judge, apply, settle_memories, settle_states};
+const Kernels kernels{read_heads, draw_wide, draw_rest, examine, judge, apply, settle_memories, settle_states, absorb_left};
 
 }  // namespace
 
@@ -123,6 +124,14 @@ cudaError_t settle(const Decode& call, const Settle& settle, std::uint32_t tiles
     GRADWIRE_TRY(read_frames(call, tiles_of_frames, stream, work));
     GRADWIRE_TRY(launch(settle_memories, {tiles_of_targets}, apply_threads, stream, call, work, settle));
     return launch(settle_states, {pieces(call.tensors, apply_threads)}, apply_threads, stream, call, work, settle);
+}
+
+cudaError_t absorb(const Decode& call, const Absorb& absorb, std::uint32_t tiles_of_frames,
+                   std::uint32_t tiles_of_targets, cudaStream_t stream) {
+    if (call.tensors == 0) return cudaSuccess;
+    Work work{};
+    GRADWIRE_TRY(read_frames(call, tiles_of_frames, stream, work));
+    return launch(absorb_left, {tiles_of_targets}, apply_threads, stream, call, work, absorb);
 }
 
 }  // namespace gradwire

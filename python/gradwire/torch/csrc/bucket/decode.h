@@ -42,6 +42,7 @@ struct Decode {
     const std::uint32_t* target_tiles = nullptr;
     Into into = Into::place;
     double scale = 1.0;
+    std::uint32_t over = 0;          // ranks that the means are over, if frames are sums; 0: those of the frames
     bool seeded = false;             // there is room for drawn positions
     Verdict* verdicts = nullptr;     // of each frame
     std::uint32_t* failed = nullptr; // 0, or how many frames there are less the first that is not good
@@ -71,6 +72,17 @@ struct Settle {
     float divisor = 1.0f;
     std::uint32_t* outcomes = nullptr;  // `Settled` of each
 };
+
+struct Absorb {
+    const Piece* pieces = nullptr;         // each with its state, after an encode
+    const std::uint64_t* starts = nullptr; // of each the first of the entries that were added up
+    // Of each how many entries would not be finite, and the first of them among those that were added up.
+    unsigned long long* outcomes = nullptr;
+};
+
+// Adds to residuals what is left of sums, float32 at `out` of the targets, of which there is one frame each.
+cudaError_t absorb(const Decode& call, const Absorb& absorb, std::uint32_t tiles_of_frames,
+                   std::uint32_t tiles_of_targets, cudaStream_t stream);
 
 // The second half of encodes: see `launch_encode`. Of each tensor there is one frame, its own; `out` of the
 // targets is not used.

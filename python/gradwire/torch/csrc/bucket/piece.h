@@ -134,6 +134,8 @@ struct Piece {
     std::uint32_t given, may_trim;
     const std::uint32_t* support;
     std::uint64_t support_count;
+    // The sparsifier that the header names, if it is another one than what selects, and one more; else 0.
+    std::uint32_t named;
 };
 
 enum class Status : std::uint32_t {

@@ -23,7 +23,7 @@ __device__ inline std::uint32_t header_word(const Piece& piece, const Header& he
         case 1:
             // No flags; dtype, sparsifier, quantizer.
             return static_cast<std::uint32_t>(header.dtype) << 8 |
-                   static_cast<std::uint32_t>(piece.sparsify.kind) << 16 |
+                   (piece.named != 0 ? piece.named - 1 : static_cast<std::uint32_t>(piece.sparsify.kind)) << 16 |
                    static_cast<std::uint32_t>(piece.quantize.kind) << 24;
         case 2:
             return static_cast<std::uint32_t>(header.coded.coding) |

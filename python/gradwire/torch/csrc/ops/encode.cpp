@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t frame_align = 16;
 
 // Points pieces to their positions, one piece's after another: where a count is not -1, it is of those
-// that are given.
+// that are given, or for a piece without any, how many entries to select at most.
 void support(std::vector<Piece>& pieces, const Tensor& positions, const std::vector<std::int64_t>& counts, int device) {
     const std::size_t count = pieces.size();
     STD_TORCH_CHECK(counts.empty() || counts.size() == count, "supports must have ", count, " items");
@@ -22,6 +22,11 @@ void support(std::vector<Piece>& pieces, const Tensor& positions, const std::vec
     std::int64_t left = positions.numel();
     for (std::size_t i = 0; i < count; ++i) {
         const std::int64_t here = counts.empty() ? -1 : counts[i];
+        if (here >= 0 && pieces[i].given == 0 && pieces[i].sparsify.kind == Sparsifier::topk) {
+            pieces[i].sparsify.counted = 1;
+            pieces[i].sparsify.k = static_cast<std::uint64_t>(here);
+            continue;
+        }
         STD_TORCH_CHECK((here >= 0) == (pieces[i].given != 0), "positions must be given where that was planned for");
         if (here < 0) continue;
         STD_TORCH_CHECK(here <= left && static_cast<std::uint64_t>(here) <= pieces[i].support_count, "there must be room for positions, and as many as supports say");

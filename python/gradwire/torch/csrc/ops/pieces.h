@@ -54,9 +54,10 @@ inline void attach(Piece& piece, const Tensor& state, int device) {
                     state.numel());
 }
 
-inline Tensor uploaded(const std::vector<Piece>& pieces, const Tensor& like) {
-    const Tensor host = pinned_bytes(pieces.size() * sizeof(Piece));
-    if (!pieces.empty()) std::memcpy(host.mutable_data_ptr(), pieces.data(), pieces.size() * sizeof(Piece));
+template <class T>
+Tensor uploaded(const std::vector<T>& items, const Tensor& like) {
+    const Tensor host = pinned_bytes(items.size() * sizeof(T));
+    if (!items.empty()) std::memcpy(host.mutable_data_ptr(), items.data(), items.size() * sizeof(T));
     return torch::stable::to(host, like.device(), true);
 }
 

@@ -65,7 +65,7 @@ std::int64_t encode_room(std::int64_t plan, std::vector<std::int64_t> supports) 
     bool grown = false;
     for (std::size_t i = 0; i < supports.size(); ++i) {
         const auto count = static_cast<std::uint64_t>(std::max<std::int64_t>(supports[i], 0));
-        if (count <= pieces[i].support_count) continue;
+        if (pieces[i].given == 0 || count <= pieces[i].support_count) continue;
         pieces[i].support_count = std::min(count + count / 2, std::max(count, pieces[i].numel));
         grown = true;
     }

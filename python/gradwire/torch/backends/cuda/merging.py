@@ -1,0 +1,257 @@
+"""What owners of ranges do, by kernels: sums of what all ranks have sent, encoded once more.
+
+As ``rust/core/src/bucket/merge.rs``, byte for byte: parts are added up in the order of ranks, the
+largest sums of each range selected, as many as a rank has sent on average, and what their frames do
+not say is added to residuals. The host waits three times, for a few words each: for the headers of
+the parts, for the sizes of the frames, and for what became of residuals.
+"""
+
+import ctypes
+import functools
+import itertools
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradwire import _native
+from gradwire._codec import Codec
+from gradwire.errors import NonFiniteError
+from gradwire.memory import NoMemory
+from gradwire.quantize import Quantizer
+from gradwire.sparsify import All, Sparsifier, TopK
+from gradwire.torch.backends.cuda import encoding, structs
+from gradwire.torch.backends.cuda.operators import completed, operators
+from gradwire.torch.backends.cuda.states import ROOM, DeviceState
+from gradwire.torch.backends.host import staging
+
+_START, _NBYTES, _NUMEL, _COUNT = range(4)  # columns of csrc/bucket/heads.h
+_PARTS = 2  # of a range, at most: see rust/core/src/frame/split.rs
+_TARGETED = ("topk", "gaussian", "sid", "chunk_topk")  # what may ask for all entries
+_MERGING = 1 << 62  # in the stream of the random numbers of a merge: no rank has one so high
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """The ranges of one owner, each in a parameter of its own; `ends` alternate."""
+
+    codecs: Sequence[Codec]
+    states: Sequence[DeviceState]
+    ends: Sequence[int]
+    unused: Sequence[bool]
+
+    @property
+    def numels(self) -> list[int]:
+        """Entries of each."""
+        return [end - start for start, end in zip(self.ends[::2], self.ends[1::2], strict=True)]
+
+
+def heads(data: torch.Tensor, bounds: Sequence[int], most: int) -> NDArray[np.int64]:
+    """Return where frames follow one another in messages, as their headers say; wait for it.
+
+    Of each message and each of at most so many frames: its start, bytes (0 if there is none),
+    elements and entries. Shape (messages, most, 4).
+    """
+    table = operators().frame_heads(data, list(bounds), most)
+    found: NDArray[np.int64] = staging(data.device).read(table).numpy()
+    return found
+
+
+def merge(
+    data: torch.Tensor, bounds: Sequence[int], ranges: Ranges
+) -> tuple[torch.Tensor, Exception | None, int]:
+    """Merge on the current stream, as `Bucket.merge`, from bytes on the device to such bytes.
+
+    If something is wrong, the core says what, with copies; residuals may have changed.
+    """
+    device, used = data.device, np.flatnonzero(np.logical_not(ranges.unused)).tolist()
+    found = heads(data, bounds, _PARTS * len(ranges.codecs))
+    messages = zip(found, bounds[::2], bounds[1::2], strict=True)
+    parts = [_parts(rows, start, stop, ranges.numels) for rows, start, stop in messages]
+    whole = [each for each in parts if each is not None]
+    nothing = torch.empty(0, dtype=torch.uint8, device=device)
+    if len(whole) < len(parts):
+        return nothing, *_why(data, bounds, ranges)
+    if not used:
+        return nothing, None, 0
+    numels = [ranges.numels[i] for i in used]
+    stops = list(itertools.accumulate(numels))
+    ends = [end for pair in zip([0, *stops], stops, strict=False) for end in pair]
+    sums, verdicts = _add_up(data, [[each[i] for i in used] for each in whole], ends)
+    codecs, states = [ranges.codecs[i] for i in used], [ranges.states[i] for i in used]
+    most = [
+        _most(codec, state, numel, sum(int(rows[i][:, _COUNT].sum()) for rows in whole), len(whole))
+        for i, codec, state, numel in zip(used, codecs, states, numels, strict=True)
+    ]
+    out, rows = _encode(sums, ends, codecs, states, most)
+    read = staging(device).read
+    good = not any(int(read(each[:1])) for each in verdicts)
+    if not good or rows[:, encoding.STATUS].any():
+        return nothing, *_why(data, bounds, ranges)
+    sizes = rows[:, encoding.NBYTES].tolist()
+    bad = _absorb(sums, ends, codecs, states, [ranges.ends[2 * i] for i in used], out, sizes)
+    if bad is not None:
+        at, error = bad
+        return nothing, error, used[at]
+    return out[: sum(sizes)], None, len(ranges.codecs)
+
+
+def _parts(
+    rows: NDArray[np.int64], start: int, stop: int, numels: Sequence[int]
+) -> list[NDArray[np.int64]] | None:
+    """Return the rows of each range; None if the frames of a message do not cover the ranges."""
+    parts, first = [], 0
+    for numel in numels:
+        end = first
+        while numel > 0 and end < min(first + _PARTS, len(rows)) and rows[end, _NBYTES]:
+            numel -= int(rows[end, _NUMEL])
+            end += 1
+        if numel != 0:
+            return None
+        parts.append(rows[first:end])
+        first = end
+    at = int(rows[first - 1, [_START, _NBYTES]].sum()) if first else start
+    return parts if at == stop else None
+
+
+def _add_up(
+    data: torch.Tensor, parts: Sequence[Sequence[NDArray[np.int64]]], ends: Sequence[int]
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return the sums of the parts of all ranks, and verdicts on their frames."""
+    sums = torch.zeros(ends[-1], dtype=torch.float32, device=data.device)
+    alike: list[list[int]] = [[], [], []]  # ends, starts and bytes, if all ranks cut at one place
+    others: list[list[list[int]]] = [[[], [], []] for _ in parts]
+    for i, begin in enumerate(ends[::2]):
+        own = [rank[i] for rank in parts]
+        same = all(np.array_equal(each[:, _NUMEL], own[0][:, _NUMEL]) for each in own)
+        for rank, rows in enumerate(own):
+            at = begin
+            for j, (start, nbytes, numel, _) in enumerate(rows.tolist()):
+                if not same:
+                    pairs, starts, lens = others[rank]
+                    pairs += (at, at + numel)
+                    starts.append(start)
+                    lens.append(nbytes)
+                elif rank == 0:
+                    alike[0] += (at, at + numel)
+                    alike[1] += [int(each[j, _START]) for each in own]
+                    alike[2] += [int(each[j, _NBYTES]) for each in own]
+                at += numel
+    ranks = len(parts)
+    calls = [(*alike, ranks, encoding.RANKS, float(ranks))]
+    calls += [(*each, 1, encoding.ADD, 1.0) for each in others]
+    decode = operators().decode_bucket
+    return sums, [decode(sums, data, *call, False, 0) for call in calls if call[0]]
+
+
+def _most(codec: Codec, state: DeviceState, numel: int, sent: int, ranks: int) -> int:
+    """Return how many sums of a range may be sent; -1 for all of them, zeros too."""
+    if not codec.sparsify.selects:
+        return -1
+    target = None if state.last is None else state.last["target"]
+    if codec.sparsify.kind in _TARGETED and target == state.numel:
+        return numel
+    return min(-(-sent // ranks), numel)
+
+
+def _encode(
+    sums: torch.Tensor,
+    ends: Sequence[int],
+    codecs: Sequence[Codec],
+    states: Sequence[DeviceState],
+    most: Sequence[int],
+) -> tuple[torch.Tensor, NDArray[np.int64]]:
+    """Encode sums, at most so many of each range; return the frames, and a row for each."""
+    again = [_again(codec.quantize, codec.indices, codec.sparsify.selects) for codec in codecs]
+    named = [codec.sparsify.kind if codec.sparsify.selects else None for codec in codecs]
+    plan = states[0].plans.of(again, ends, sums, (), named)
+    limits = [
+        codec._codec.max_encoded_len(numel, None if few < 0 else few)
+        for codec, numel, few in zip(codecs, plan.numels, most, strict=True)
+    ]
+    out = torch.empty(sum(limits), dtype=torch.uint8, device=sums.device)
+    table = plan.encode(sums, limits, _drawing(states, sums.device), 1.0, out, most=most)
+    rows: NDArray[np.int64] = staging(sums.device).read(table).numpy()
+    return out, rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """The parts of a codec by which sums are encoded: one that nobody else may have."""
+
+    sparsify: Sparsifier
+    quantize: Quantizer
+    indices: object
+    memory: NoMemory
+
+
+@functools.lru_cache(256)
+def _again(quantize: Quantizer, indices: object, selects: bool) -> Codec:
+    """Return what selects as many sums as it is told, or all; one object for the same parts."""
+    sparsify = TopK(ratio=1.0) if selects else All()
+    return cast("Codec", _Again(sparsify, quantize, indices, NoMemory()))
+
+
+def _drawing(states: Sequence[DeviceState], device: torch.device) -> list[torch.Tensor]:
+    """Return states without a memory, whose random numbers are those of a merge in this step."""
+    rows = torch.zeros((len(states), ROOM), dtype=torch.uint8, device="cpu")
+    for row, state in zip(rows, states, strict=True):
+        struct = structs.State(tensor=structs.tensor_id(state.name), step=state.step, rate=1.0)
+        struct.stream = state.stream ^ _MERGING
+        row[: ctypes.sizeof(struct)] = torch.frombuffer(bytearray(struct), dtype=torch.uint8)
+    return list(staging(device).upload(rows))
+
+
+def _absorb(
+    sums: torch.Tensor,
+    ends: Sequence[int],
+    codecs: Sequence[Codec],
+    states: Sequence[DeviceState],
+    begins: Sequence[int],
+    frames: torch.Tensor,
+    sizes: Sequence[int],
+) -> tuple[int, NonFiniteError] | None:
+    """Add what is left of sums to residuals; return the first range where that is not finite."""
+    keeps = [i for i, codec in enumerate(codecs) if codec.memory.keeps]
+    if not keeps:
+        return None
+    if not all(states[i].is_undoable for i in keeps):
+        raise ValueError("residuals take what is left of sums after an encode that can be undone")
+    starts = list(itertools.accumulate(sizes[:-1], initial=0))
+    with ExitStack() as stack:
+        kept = [states[i] for i in keeps]
+        tensors = [stack.enter_context(state.on_device(sums.device)) for state in kept]
+        outcomes = operators().absorb_bucket(
+            completed([codecs[i] for i in keeps], [state.numel for state in kept]),
+            *(tensors, [begins[i] for i in keeps], sums),
+            *([end for i in keeps for end in ends[2 * i : 2 * i + 2]], frames),
+            *([starts[i] for i in keeps], [sizes[i] for i in keeps]),
+        )
+        found = staging(sums.device).read(outcomes).numpy().view(np.int64).reshape(-1, 2)
+    for i, (count, first) in zip(keeps, found.tolist(), strict=True):
+        if count:
+            return i, NonFiniteError(count, first, states[i].name)
+    return None
+
+
+def _why(data: torch.Tensor, bounds: Sequence[int], ranges: Ranges) -> tuple[Exception | None, int]:
+    """Have the core say what is wrong with messages or sums, and with which range."""
+    array, twins = staging(data.device).read(data).numpy(), []
+    for codec, state in zip(ranges.codecs, ranges.states, strict=True):
+        twin = codec.init_state(state.numel, name=state.name, stream=state.stream)
+        codec.encode(np.zeros(state.numel, np.float32), twin)
+        twins.append(twin)
+    _, merged, error = _native.merge_bucket(
+        [array[start:stop] for start, stop in zip(bounds[::2], bounds[1::2], strict=True)],
+        [0] * (len(bounds) // 2),
+        [codec._codec for codec in ranges.codecs],
+        twins,
+        ranges.ends,
+        ranges.unused,
+    )
+    refused = RuntimeError("kernels refuse parts of frames that the core merges")
+    return error or refused, merged.size // 3

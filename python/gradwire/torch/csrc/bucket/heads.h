@@ -1,0 +1,24 @@
+// Where the frames are that follow one another in messages, as their headers say.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace gradwire {
+
+// A row of the table, all of int64.
+enum HeadColumn : unsigned {
+    head_start,   // its first byte
+    head_nbytes,  // 0: here is no frame
+    head_numel,
+    head_count,
+    head_columns,
+};
+
+// Message i has the bytes of `data` from `bounds[2 i]` to `bounds[2 i + 1]`, and at most `most` rows in the
+// table. What headers say is not checked but for the bytes: no frame reaches beyond its message.
+cudaError_t launch_heads(const std::uint8_t* data, const std::int64_t* bounds, std::uint64_t messages, std::uint64_t most,
+                         std::int64_t* table, cudaStream_t stream);
+
+}  // namespace gradwire
