@@ -22,6 +22,7 @@ WRONG = 3
 OPERATORS = (
     *("complete_pieces", "encode_plan", "encode_room", "encode_forget", "encode_bucket"),
     *("rollback_bucket", "decode_bucket", "settle_bucket"),
+    *("split_bucket", "frame_heads", "absorb_bucket"),
 )
 
 
@@ -145,6 +146,19 @@ def wrong_settle(real, *given):
     return outcomes
 
 
+def wrong_part(real, *given):
+    parts, table, verdicts = real(*given)
+    flipped(parts, int(table[0, 1]) - 1)
+    return parts, table, verdicts
+
+
+def wrong_residual(real, *given):
+    outcomes = real(*given)
+    flipped(given[1][0], 1024 + 1)
+    flipped(given[1][0], given[1][0].numel() // 2 + 512 + 1)
+    return outcomes
+
+
 @pytest.mark.parametrize(
     ("name", "fault", "which", "said"),
     [
@@ -177,6 +191,8 @@ def wrong_settle(real, *given):
             "another verdict on a damaged frame for",
         ),
         ("settle_bucket", wrong_settle, -1, "another state for {}, step 1, float32"),
+        ("split_bucket", wrong_part, 1, "another cut frame for {}, step 3, float32"),
+        ("absorb_bucket", wrong_residual, 1, "another state for {}, step 3, float32"),
         ("encode_room", lambda real, *given: real(*given) - 1, None, "scratch must have"),
     ],
 )

@@ -293,17 +293,21 @@ class Bucket:
 
     def split(
         self,
+        codecs: Sequence[Codec],
         frames: torch.Tensor,
         sizes: Sequence[int],
+        counts: Sequence[int],
         bounds: Sequence[Sequence[int]],
         owners: Sequence[Sequence[int]],
         ranks: int,
     ) -> list[torch.Tensor]:
         """Cut frames by range, and return for each owner those of its ranges, one after another.
 
-        The frames follow one another, of so many bytes each. `bounds` tell for each where its
-        ranges begin and end, and `owners` which of so many owners has each of them.
+        The frames follow one another, as `encode` with these codecs has written them, of so many
+        bytes and entries each. `bounds` tell for each where its ranges begin and end, and `owners`
+        which of so many owners has each of them.
         """
+        del codecs, counts
         parts = _native.split_bucket(frames.numpy(), sizes, bounds, owners, ranks)
         return [torch.from_numpy(part) for part in parts]
 

@@ -211,7 +211,9 @@ class OwnerExchange(ExchangeBase):
             zero[:] = outcomes.zero
             sizes = outcomes.nbytes.tolist()
             parts = task.bucket.split(
-                frames, sizes, ownership.bounds, ownership.owners, self.world_size
+                [each.codec for each in layout.compressed],
+                *(frames, sizes, outcomes.count.tolist()),
+                *(ownership.bounds, ownership.owners, self.world_size),
             )
         finally:
             self._frames.give(frames)  # to this thread, which works in its own order

@@ -19,7 +19,7 @@ from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch.backends import cpu, host
 from gradwire.torch.backends.cpu import LeaderEncoding, Table
-from gradwire.torch.backends.cuda import encoding, merging
+from gradwire.torch.backends.cuda import encoding, merging, splitting
 from gradwire.torch.backends.cuda.operators import takes
 from gradwire.torch.backends.cuda.states import DeviceState
 
@@ -129,16 +129,22 @@ class CUDABucket(host.HostBucket):
     @override
     def split(
         self,
+        codecs: Sequence[Codec],
         frames: torch.Tensor,
         sizes: Sequence[int],
+        counts: Sequence[int],
         bounds: Sequence[Sequence[int]],
         owners: Sequence[Sequence[int]],
         ranks: int,
     ) -> list[torch.Tensor]:
+        given = codecs, frames, sizes, counts, bounds, owners, ranks
         if not self._on_device:
-            return super().split(frames, sizes, bounds, owners, ranks)
+            return super().split(*given)
+        parts = splitting.split(*given) if codecs and all(map(takes, codecs)) else None
+        if parts is not None:
+            return parts
         there = self._staging.read(frames[: sum(sizes)])
-        parts = super().split(there, sizes, bounds, owners, ranks)
+        parts = super().split(codecs, there, *given[2:])
         lengths = [part.numel() for part in parts]
         return list(torch.split(self._staging.upload(torch.cat(parts)), lengths))
 

@@ -3,7 +3,8 @@
 The checksum of a frame is computed where its bytes are, so no receiver notices a kernel that is
 wrong: models would train worse, or replicas drift apart. So all that kernels take is encoded and
 decoded once on the device and once by the core, and compared bit for bit: frames, also trimmed
-ones, averages, and states, also after a rollback and where memories are written late.
+ones, cut by owner and merged, averages, and states, also after a rollback and where memories are
+written late.
 """
 
 import os
@@ -11,7 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,10 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire.errors import ExtensionError
+from gradwire.exchange.owners import owners_for
+from gradwire.frame import Frame
 from gradwire.torch.backends import cpu
-from gradwire.torch.backends.cuda import encoding
+from gradwire.torch.backends.cuda import encoding, merging, splitting
 from gradwire.torch.backends.cuda.cases import Case, cases
 from gradwire.torch.backends.cuda.states import init_state, rollback
 from gradwire.torch.backends.host import staging
@@ -167,7 +170,9 @@ class _Work:
             rollback([bucket.there[i] for i in undone])
             cpu.rollback([bucket.here[i] for i in undone])
             self._encode(bucket, 1)
-            self._encode(bucket, 2, [len(frame) - len(frame) // 3 for frame in made[1]])
+            limits = [len(frame) - len(frame) // 3 for frame in made[1]]
+            made.append(self._encode(bucket, 2, limits))
+        self._own(bucket, made)
         self._compare_states(bucket)
 
     def _encode(
@@ -251,6 +256,51 @@ class _Work:
         what = "verdict on a damaged frame"
         self._compare(what, bucket, [same or i != longest for i in range(len(spans))])
 
+    def _own(self, bucket: "_Bucket", made: Sequence[list[bytes]]) -> None:
+        """Cut frames by owner, and merge what two ranks have sent to one, after the last encode."""
+        own = [i for i, case in enumerate(bucket.cases) if _is_divided(case)]
+        codecs = [bucket.cases[i].codec for i in own]
+        cuts = [[0, case.numel * 2 // 5, case.numel] for case in bucket.cases]
+        core = cpu.bucket(torch.empty(0, device="cpu"))
+        messages = []
+        for frames in (made[0], made[-1]):
+            self._begin(f"a split of {len(own)} frames")
+            data = [_bytes(frames[i]) for i in own]
+            sizes, counts = [len(each) for each in data], [Frame(each).count for each in data]
+            bounds, whose = [cuts[i] for i in own], [[0, 1]] * len(own)
+            joined = torch.cat(data).to(self._device)
+            found = splitting.split(codecs, joined, sizes, counts, bounds, whose, 2)
+            parts = [
+                core.split([codec], each, [each.numel()], [count], [cut], [[0, 1]], 2)
+                for codec, each, count, cut in zip(codecs, data, counts, bounds, strict=True)
+            ]
+            every = [list(part) for part in zip(*parts, strict=True)]
+            ours = [_pieces(each, theirs) for each, theirs in zip(found or (), every, strict=False)]
+            pairs = zip(parts, zip(*ours, strict=True), strict=False)
+            alike = [all(map(torch.equal, theirs, each)) for theirs, each in pairs]
+            self._compare_some("cut frame", bucket, own, alike or [False] * len(own))
+            messages.append(torch.cat(every[0]))
+        self._begin(f"a merge of {len(own)} ranges")
+        sent, stops = torch.cat(messages), list(accumulate(map(len, messages)))
+        places = [0, stops[0], *stops]
+        ends, used = [end for i in own for end in cuts[i][:2]], [False] * len(own)
+        ranges = merging.Ranges(codecs, [bucket.there[i] for i in own], ends, used)
+        merged, _, _ = merging.merge(sent.to(self._device), places, ranges)
+        here = [bucket.here[i] for i in own]
+        right, error, _ = core.merge(sent, places, codecs, here, ends, used)
+        if error is not None:
+            raise error
+        (lengths,) = core.frame_sizes(right, [0, right.numel()], [len(own)])
+        theirs = list(torch.split(right, lengths or []))
+        alike = list(map(torch.equal, _pieces(merged, theirs), theirs))
+        self._compare_some("merged frame", bucket, own, alike)
+
+    def _compare_some(
+        self, what: str, bucket: "_Bucket", which: Sequence[int], equal: Sequence[bool]
+    ) -> None:
+        every = dict(zip(which, equal, strict=True))
+        self._compare(what, bucket, [every.get(i, True) for i in range(len(bucket.cases))])
+
     def _settle(self, bucket: "_Bucket") -> None:
         """Encode in two halves, of which the second writes the memories."""
         if not bucket.cases:
@@ -295,6 +345,22 @@ def _values(numel: int, step: int) -> torch.Tensor:
 def _cut(data: torch.Tensor, sizes: NDArray[np.int64]) -> list[bytes]:
     held = data.numpy().tobytes()
     return [held[end - size : end] for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
+
+
+def _bytes(frame: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(frame), dtype=torch.uint8)
+
+
+def _pieces(data: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return bytes of the device in pieces as long as others; what is missing is missing there."""
+    held, stops = data.cpu(), [0, *accumulate(map(len, like))]
+    return [held[first:stop] for first, stop in pairwise(stops)]
+
+
+def _is_divided(case: Case) -> bool:
+    """Tell whether owners of ranges are for a codec."""
+    codec = case.codec
+    return case.numel > 1 and bool(owners_for(codec.sparsify, codec.quantize, codec.memory))
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

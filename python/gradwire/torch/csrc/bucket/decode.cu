@@ -78,9 +78,6 @@ std::uint64_t plan_decode(const std::uint64_t* frame_lens, const std::uint64_t* 
     return Parts(frame, frame_tiles[frame], seeded).end;
 }
 
-namespace {
-
-// All but what becomes of the entries.
 cudaError_t read_frames(const Decode& call, std::uint32_t tiles_of_frames, cudaStream_t stream, Work& work) {
     const std::uint64_t frames = static_cast<std::uint64_t>(call.tensors) * call.ranks;
     GRADWIRE_TRY(cudaMemsetAsync(call.failed, 0, sizeof *call.failed, stream));
@@ -105,8 +102,6 @@ cudaError_t read_frames(const Decode& call, std::uint32_t tiles_of_frames, cudaS
     GRADWIRE_TRY(launch(examine, {tiles_of_frames}, examine_threads, stream, call, work));
     return launch(judge, {by_frame}, frame_threads, stream, call, work);
 }
-
-}  // namespace
 
 cudaError_t decode(const Decode& call, std::uint32_t tiles_of_frames, std::uint32_t tiles_of_targets,
                    cudaStream_t stream) {

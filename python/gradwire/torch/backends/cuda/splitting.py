@@ -1,0 +1,47 @@
+"""Frames cut by the owners of their ranges, by kernels: as ``rust/core/src/frame/split.rs``."""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradwire._codec import Codec
+from gradwire.torch.backends.cuda.encoding import NBYTES
+from gradwire.torch.backends.cuda.operators import completed, operators
+from gradwire.torch.backends.host import staging
+
+
+def split(
+    codecs: Sequence[Codec],
+    frames: torch.Tensor,
+    sizes: Sequence[int],
+    counts: Sequence[int],
+    bounds: Sequence[Sequence[int]],
+    owners: Sequence[Sequence[int]],
+    ranks: int,
+) -> list[torch.Tensor] | None:
+    """Cut on the current stream, as `Bucket.split`, bytes of the device; wait for the sizes.
+
+    None if kernels do not read a frame, as with sections that are coded outside of them.
+    """
+    cuts: list[list[tuple[int, int, int]]] = [[] for _ in range(ranks)]  # of each owner
+    for frame, (ends, whose) in enumerate(zip(bounds, owners, strict=True)):
+        for owner, start, stop in zip(whose, ends[:-1], ends[1:], strict=True):
+            cuts[owner].append((frame, start, stop))
+    every = [cut for own in cuts for cut in own]
+    parts, table, verdicts = operators().split_bucket(
+        completed(codecs, [ends[-1] for ends in bounds]),
+        *(frames, list(sizes), list(counts)),
+        *([frame for frame, _, _ in every], [end for _, *pair in every for end in pair]),
+        any(codec.sparsify.kind == "random_k" for codec in codecs),
+    )
+    stage = staging(frames.device)
+    rows: NDArray[np.int64] = stage.read(table).numpy()
+    if int(stage.read(verdicts[:1])):
+        return None
+    lengths = rows[:, NBYTES].reshape(-1, 2).sum(1).tolist()  # of each range
+    stops = [0, *accumulate(lengths)]
+    firsts = [0, *accumulate(map(len, cuts))]
+    return [parts[stops[first] : stops[beyond]] for first, beyond in pairwise(firsts)]

@@ -1,0 +1,126 @@
+// gradwire::split_bucket: frames cut by the owners of their ranges.
+#include <algorithm>
+
+#include "bucket/gather.h"
+#include "bucket/split.h"
+#include "ops/pieces.h"
+#include "ops/reading.h"
+
+namespace gradwire::ops {
+
+namespace {
+
+// Where the parts of a piece of memory of the device begin, each aligned.
+struct Room {
+    std::uint64_t used = 0;
+
+    std::uint64_t take(std::uint64_t bytes) {
+        const std::uint64_t at = used;
+        used += aligned(bytes, buffer_align);
+        return at;
+    }
+};
+
+template <class T>
+T* at(const Tensor& room, std::uint64_t offset) {
+    return reinterpret_cast<T*>(static_cast<std::uint8_t*>(room.mutable_data_ptr()) + offset);
+}
+
+// Cuts the frames of `data`, of `lens` bytes each one after another, which have so many entries in `counts`
+// and are made by the codecs of `pieces`. Range i is that of the entries from `ends[2 i]` to `ends[2 i + 1]`
+// of frame `frames[i]`.
+//
+// Returns the parts of all ranges, one after another, in more bytes than they have; a table of int64 with two
+// rows for each range, as of an encode, which has no bytes of what is no part; and the verdicts of
+// `decode_bucket`, which say if a frame is not valid: then there are no parts. Waits for nothing.
+std::tuple<Tensor, Tensor, Tensor> split_bucket(Tensor pieces, Tensor data, std::vector<std::int64_t> lens,
+                                                std::vector<std::int64_t> counts, std::vector<std::int64_t> frames,
+                                                std::vector<std::int64_t> ends, bool seeded) {
+    const int device = static_cast<int>(data.get_device_index());
+    const DeviceGuard guard(device);
+    check_bytes(data, "data", device);
+    std::vector<Piece> codecs = pieces_in(pieces);
+    const std::size_t number = codecs.size(), count = frames.size();
+    STD_TORCH_CHECK(lens.size() == number && counts.size() == number && ends.size() == 2 * count,
+                    "lens and counts must be of ", number, " frames, and ends of ", count, " ranges");
+    std::vector<Target> targets;
+    std::vector<std::int64_t> starts, firsts;
+    std::vector<std::uint64_t> of_frame(number);
+    std::int64_t entries = 0, start = 0;
+    for (std::size_t i = 0; i < number; ++i) {
+        Piece& codec = codecs[i];
+        STD_TORCH_CHECK(0 <= counts[i] && counts[i] <= static_cast<std::int64_t>(codec.numel), "counts must be of entries");
+        codec.limit = ~std::uint64_t{0};
+        codec.indices = static_cast<std::uint32_t>(IndexCoding::automatic);
+        codec.pattern = {};
+        // As the frame says it: of all positions, whatever the length of a part.
+        if (codec.quantize.kind == Quantizer::two_means && codec.quantize.block == 0)
+            codec.quantize.block = static_cast<std::uint32_t>(std::max<std::uint64_t>(codec.numel, 1));
+        targets.push_back({nullptr, codec.numel, Dtype::f32});
+        starts.push_back(start);
+        firsts.push_back(entries);
+        start += lens[i];
+        if (codec.sparsify.kind != Sparsifier::all) entries += counts[i];
+    }
+    std::vector<FrameRange> ranges(count);
+    std::vector<Piece> all;
+    std::vector<std::uint64_t> most;
+    for (std::size_t i = 0; i < count; ++i) {
+        STD_TORCH_CHECK(0 <= frames[i] && frames[i] < static_cast<std::int64_t>(number), "there is no frame ", frames[i]);
+        const auto frame = static_cast<std::size_t>(frames[i]);
+        const std::int64_t begin = ends[2 * i], end = ends[2 * i + 1];
+        STD_TORCH_CHECK(0 <= begin && begin <= end && end <= static_cast<std::int64_t>(codecs[frame].numel),
+                        "ends must be ranges of the tensors");
+        ranges[i] = {static_cast<std::uint32_t>(frame), 0, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end)};
+        ++of_frame[frame];
+        Piece part = codecs[frame];
+        part.numel = static_cast<std::uint64_t>(end - begin);
+        for (int side = 0; side < 2; ++side) {
+            all.push_back(part);
+            most.push_back(std::min(part.numel, static_cast<std::uint64_t>(counts[frame])));
+        }
+    }
+    std::uint64_t longest = 0;
+    for (std::size_t i = 0; i < number; ++i)
+        longest += longest_parts(codecs[i].quantize, codecs[i].numel, static_cast<std::uint64_t>(counts[i]), of_frame[i]);
+    const WritePlan plan = plan_write(all.data(), most.data(), static_cast<unsigned>(all.size()));
+    const Tensor host = pinned_bytes(plan.table_bytes());
+    plan.fill_table(host.mutable_data_ptr());
+    Room room;
+    const std::uint64_t selections_at = room.take(all.size() * sizeof(Selection)), parts_at = room.take(all.size() * sizeof(FramePart));
+    const std::uint64_t positions_at = room.take(static_cast<std::uint64_t>(entries) * sizeof(std::uint32_t));
+    const std::uint64_t slots_at = room.take(longest), scratch_at = room.take(plan.scratch_bytes());
+    const Tensor memory = device_bytes(room.used, data), own = uploaded(all, data), where = uploaded(ranges, data);
+    const Tensor from = uploaded(firsts, data), tables = torch::stable::to(host, data.device(), true);
+    const Tensor out = device_bytes(longest, data);
+    Tensor table = torch::stable::new_empty(data, {static_cast<std::int64_t>(all.size()), outcome_columns}, ScalarType::Long);
+    Reading reading = reading_of(targets, data, starts, lens, 1, seeded);
+    const cudaStream_t stream = stream_of(device);
+    Split order;
+    order.ranges = at<const FrameRange>(where, 0);
+    order.count = static_cast<std::uint32_t>(count);
+    order.pieces = at<Piece>(own, 0);
+    order.selections = at<Selection>(memory, selections_at);
+    order.parts = at<FramePart>(memory, parts_at);
+    order.positions = at<std::uint32_t>(memory, positions_at);
+    order.firsts = at<const std::uint64_t>(from, 0);
+    order.slots = at<std::uint8_t>(memory, slots_at);
+    check(split(reading.call, order, plan, tables.const_data_ptr(), at<void>(memory, scratch_at), reading.tiles_of_frames,
+                reading.tiles_of_targets, stream));
+    check(launch_gather(order.pieces, order.selections, static_cast<unsigned>(all.size()), longest,
+                        static_cast<std::uint8_t*>(out.mutable_data_ptr()), static_cast<std::int64_t*>(table.mutable_data_ptr()),
+                        stream));
+    return {out, table, reading.result};
+}
+
+}  // namespace
+
+}  // namespace gradwire::ops
+
+GRADWIRE_SCHEMAS(m) {
+    m.def(
+        "split_bucket(Tensor pieces, Tensor data, int[] lens, int[] counts, int[] frames, int[] ends, bool seeded) "
+        "-> (Tensor, Tensor, Tensor)");
+}
+
+GRADWIRE_KERNELS(m) { m.impl("split_bucket", TORCH_BOX(&gradwire::ops::split_bucket)); }
