@@ -15,7 +15,7 @@ import gradwire
 from gradwire.quantize import BFloat16
 from gradwire.torch import backends
 from gradwire.torch.backends import cuda, dispatch
-from gradwire.torch.backends.cuda import operators
+from gradwire.torch.backends.cuda import merging, operators, splitting
 from gradwire.torch.backends.cuda.preload import preload
 from gradwire.torch.backends.host import Staging, staging
 from gradwire.torch.engine.bucket_contents import BucketContents
@@ -39,6 +39,8 @@ CODECS = {
         exchange=gradwire.exchange.AllReduce(),
     ),
     "seeded": gradwire.randomk(ratio=0.1),
+    "owners": gradwire.topk(0.1, exchange=gradwire.exchange.ReduceScatter()),
+    "sums": gradwire.onebit(column=64, exchange=gradwire.exchange.QuantizedAllReduce()),
 }
 
 
@@ -75,22 +77,59 @@ class Operators:
         )
         return Late(verdicts)
 
+    def frame_heads(self, data, *rest):
+        return self._made("frame_heads", _raw(data), *rest)
+
+    def split_bucket(self, pieces, data, *rest):
+        return self._made("split_bucket", pieces, _raw(data), *rest)
+
+    def absorb_bucket(self, pieces, states, starts, sums, ends, frames, *rest):
+        raws = pieces, list(map(_raw, states)), starts, _raw(sums), ends, _raw(frames), *rest
+        outcomes = torch.full((16 * len(starts),), 7, dtype=torch.uint8)
+        late.current_stream().give(lambda: outcomes.copy_(self.library.absorb_bucket(*raws)))
+        return Late(outcomes)
+
+    def _made(self, name, *raws):
+        """Return what an operator makes, in tensors as long as it makes them of what is there."""
+        operator = getattr(self.library, name)
+        probed = operator(*raws)
+        several = probed if isinstance(probed, tuple) else (probed,)
+        out = [torch.full_like(each, 7) for each in several]
+
+        def work():
+            made = operator(*raws)
+            for to, each in zip(out, made if several is probed else (made,), strict=True):
+                to.copy_(each)
+
+        late.current_stream().give(work)
+        found = tuple(map(Late, out))
+        return found if several is probed else found[0]
+
 
 class Collectives:
-    """A channel of two ranks with the same gradients: this one knows what the other one sends."""
+    """A channel of ranks with the same gradients: this one knows what the other ones send.
 
-    rank, size = 0, RANKS
+    Owners of ranges send what nobody else knows, so each is alone.
+    """
 
-    def __init__(self):
-        self.stream = late.Stream()
+    rank = 0
+
+    def __init__(self, size):
+        self.size, self.stream = size, late.Stream()
 
     def all_gather(self, every, mine):
-        return self._work(lambda: _raw(every).copy_(_raw(mine).repeat(RANKS)))
+        return self._work(lambda: _raw(every).copy_(_raw(mine).repeat(self.size)), every)
+
+    def all_to_all(self, every, mine, theirs=None, sizes=None):
+        assert self.size == 1
+        return self._work(lambda: _raw(every).copy_(_raw(mine)), every)
 
     def all_reduce(self, vector):
-        return self._work(lambda: _raw(vector).mul_(RANKS))
+        return self._work(lambda: _raw(vector).mul_(self.size), vector)
 
-    def _work(self, work):
+    def _work(self, work, filled):
+        if not isinstance(filled, Late):  # a message of the host, by another backend
+            return AtOnce._work(self, work, filled)
         ready, done = late.Event(), late.Event()
         ready.record(late.current_stream())
         self.stream.wait_event(ready)
@@ -102,7 +141,7 @@ class Collectives:
 class AtOnce(Collectives):
     """The same on the CPU."""
 
-    def _work(self, work):
+    def _work(self, work, filled):
         work()
         return SimpleNamespace(wait=lambda: None)
 
@@ -132,7 +171,7 @@ def on_device(monkeypatch):
     monkeypatch.setattr(dispatch, "_STAGED", cuda)
     monkeypatch.setattr(operators, "_device", "late")
     library = operators.operators()
-    for module in (cuda.encoding, operators, cuda.states):
+    for module in (cuda.encoding, operators, cuda.states, merging, splitting):
         monkeypatch.setattr(module, "operators", lambda: Operators(library))
     monkeypatch.setattr(Staging, "_asynchronous", lambda self, host: True)
     monkeypatch.setattr(Staging, "future", lambda self: Handed())
@@ -152,14 +191,15 @@ class Run:
     """Buckets that two threads exchange, on the device or on the CPU."""
 
     def __init__(self, codec, *, there):
-        collectives = Collectives() if there else AtOnce()
+        size = 1 if codec.exchange.divides else RANKS
+        collectives = Collectives(size) if there else AtOnce(size)
         self.collectives = collectives
         self.put = Late if there else torch.clone
         device_backends = {"late": "nccl"} if there else {}
         exchange = build(
             codec.exchange,
             collectives,
-            lambda: None,
+            lambda *_: collectives if codec.exchange.divides else None,
             device_backends,
             check_result=False,
             postpones=not codec.memory.undoable,

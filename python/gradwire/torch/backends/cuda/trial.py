@@ -266,7 +266,7 @@ class _Work:
         for frames in (made[0], made[-1]):
             self._begin(f"a split of {len(own)} frames")
             data = [_bytes(frames[i]) for i in own]
-            sizes, counts = [len(each) for each in data], [Frame(each).count for each in data]
+            sizes, counts = [len(each) for each in data], [Frame(frames[i]).count for i in own]
             bounds, whose = [cuts[i] for i in own], [[0, 1]] * len(own)
             joined = torch.cat(data).to(self._device)
             found = splitting.split(codecs, joined, sizes, counts, bounds, whose, 2)
