@@ -174,6 +174,18 @@ const Kernels kernels{list_positions, find_parts, localize, place_parts, clear_s
 
 }  // namespace
 
+Piece part_of(const Piece& codec, std::uint64_t numel) {
+    Piece part = codec;
+    part.numel = numel;
+    part.limit = ~std::uint64_t{0};
+    part.indices = static_cast<std::uint32_t>(IndexCoding::automatic);
+    part.pattern = {};
+    // As the frame says it: of all positions, whatever the length of a part.
+    if (part.quantize.kind == Quantizer::two_means && part.quantize.block == 0)
+        part.quantize.block = static_cast<std::uint32_t>(codec.numel > 0 ? codec.numel : 1);
+    return part;
+}
+
 std::uint64_t longest_parts(const Quantize& quantize, std::uint64_t numel, std::uint64_t entries, std::uint64_t ranges) {
     // A part has a header, no more than two groups that another one has too, and bytes that it does not fill.
     const Groups groups = groups_of(quantize, static_cast<std::uint32_t>(numel));

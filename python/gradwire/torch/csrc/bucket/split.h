@@ -23,13 +23,16 @@ struct FramePart {
 struct Split {
     const FrameRange* ranges = nullptr;
     std::uint32_t count = 0;                  // of ranges; of each there are two pieces, selections and parts
-    Piece* pieces = nullptr;                  // of what quantizer and sparsifier, and with no limit
+    Piece* pieces = nullptr;                  // see `part_of`
     Selection* selections = nullptr;
     FramePart* parts = nullptr;
     std::uint32_t* positions = nullptr;       // room for those of all frames
     const std::uint64_t* firsts = nullptr;    // where those of each frame begin
     std::uint8_t* slots = nullptr;            // room to write the parts, from a multiple of 16 on
 };
+
+// The piece of a part of so many elements, of a tensor whose frames are made by a codec.
+Piece part_of(const Piece& codec, std::uint64_t numel);
 
 // Bytes of all parts of a frame with so many entries and ranges, at most, each from a multiple of 16 on.
 std::uint64_t longest_parts(const Quantize& quantize, std::uint64_t numel, std::uint64_t entries, std::uint64_t ranges);

@@ -39,7 +39,7 @@ std::tuple<Tensor, Tensor, Tensor> split_bucket(Tensor pieces, Tensor data, std:
     const int device = static_cast<int>(data.get_device_index());
     const DeviceGuard guard(device);
     check_bytes(data, "data", device);
-    std::vector<Piece> codecs = pieces_in(pieces);
+    const std::vector<Piece> codecs = pieces_in(pieces);
     const std::size_t number = codecs.size(), count = frames.size();
     STD_TORCH_CHECK(lens.size() == number && counts.size() == number && ends.size() == 2 * count,
                     "lens and counts must be of ", number, " frames, and ends of ", count, " ranges");
@@ -48,14 +48,8 @@ std::tuple<Tensor, Tensor, Tensor> split_bucket(Tensor pieces, Tensor data, std:
     std::vector<std::uint64_t> of_frame(number);
     std::int64_t entries = 0, start = 0;
     for (std::size_t i = 0; i < number; ++i) {
-        Piece& codec = codecs[i];
+        const Piece& codec = codecs[i];
         STD_TORCH_CHECK(0 <= counts[i] && counts[i] <= static_cast<std::int64_t>(codec.numel), "counts must be of entries");
-        codec.limit = ~std::uint64_t{0};
-        codec.indices = static_cast<std::uint32_t>(IndexCoding::automatic);
-        codec.pattern = {};
-        // As the frame says it: of all positions, whatever the length of a part.
-        if (codec.quantize.kind == Quantizer::two_means && codec.quantize.block == 0)
-            codec.quantize.block = static_cast<std::uint32_t>(std::max<std::uint64_t>(codec.numel, 1));
         targets.push_back({nullptr, codec.numel, Dtype::f32});
         starts.push_back(start);
         firsts.push_back(entries);
@@ -73,8 +67,7 @@ std::tuple<Tensor, Tensor, Tensor> split_bucket(Tensor pieces, Tensor data, std:
                         "ends must be ranges of the tensors");
         ranges[i] = {static_cast<std::uint32_t>(frame), 0, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end)};
         ++of_frame[frame];
-        Piece part = codecs[frame];
-        part.numel = static_cast<std::uint64_t>(end - begin);
+        const Piece part = part_of(codecs[frame], static_cast<std::uint64_t>(end - begin));
         for (int side = 0; side < 2; ++side) {
             all.push_back(part);
             most.push_back(std::min(part.numel, static_cast<std::uint64_t>(counts[frame])));
