@@ -178,8 +178,9 @@ def test_what_is_left_of_sums_is_added_to_a_residual(kernels, numel):
     kept[start + 1 :: 3][: numel // 4] *= np.float32(1e-38)
     left = sums - gradwire.decode(frame)
     expected = kept.copy()
-    expected[start : start + numel][left != 0] += left[left != 0]  # a negative zero stays
-    expected[np.abs(expected) < np.finfo(np.float32).smallest_normal] = 0
+    added = expected[start : start + numel] + left
+    added[np.abs(added) < np.finfo(np.float32).smallest_normal] = 0
+    np.copyto(expected[start : start + numel], added, where=left != 0)  # a negative zero stays
     for _ in kernels.orders():
         state = (structs.State * 1)(structs.State(current=1))
         buffers = [np.zeros(whole, np.float32), kept.copy()]
