@@ -1,6 +1,7 @@
 """The suite of devices without one: over copies, and by kernels that are emulated."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,21 @@ class TestCarried(DeviceSuite):
             assert 0 < found["up"] <= 1100
             assert 0 < found["down"] <= 2 * 1024 + 600
             assert found["wire"] > 3000, "there is more than that to send"
+
+    @pytest.mark.parametrize(
+        ("name", "options"),
+        [("topk", [{"ratio": 0.05}, {"ratio": 0.4}]), ("qsgd", [{"bits": 2}, {"bits": 8}])],
+        ids=["ReduceScatter", "QuantizedAllReduce"],
+    )
+    def test_as_much_goes_by_the_host_however_much_owners_are_sent(
+        self, there: Ranks, name: str, options: list[dict[str, Any]]
+    ) -> None:
+        exchange = "ReduceScatter" if name == "topk" else "QuantizedAllReduce"
+        codecs = [(name, each | {"exchange": exchange}) for each in options]
+        runs = [there.run("devices.crossed", device="cpu", exchange=codec) for codec in codecs]
+        for few, many in zip(*runs, strict=True):
+            assert many["wire"] > 2 * few["wire"]
+            assert (many["down"], many["up"]) == (few["down"], few["up"])
 
     def test_no_group_is_made_that_torch_would_split_off_with_other_ranks(
         self, there: Ranks

@@ -107,7 +107,9 @@ def given(
         }
 
 
-def crossed(rank: int, world_size: int, device: str, exchange: str) -> dict[str, Any]:
+def crossed(
+    rank: int, world_size: int, device: str, exchange: str | tuple[str, dict[str, Any]]
+) -> dict[str, Any]:
     """Count the bytes that a step copies between the device and the host."""
     on = own(device, rank)
     module = Given().to(on)
