@@ -15,7 +15,7 @@ constexpr unsigned list_threads = 256, part_threads = 64, place_threads = 256;
 constexpr std::uint64_t slot_align = 16, listed_elements = 4096;
 
 // Puts down the positions of all entries, in their order.
-__global__ void __launch_bounds__(list_threads) list_positions(Decode call, Work work, Split split) {
+__global__ void __launch_bounds__(list_threads) list_positions(Decode call, Work work, SplitCall split) {
     if (*call.failed != 0) return;
     const unsigned at = segment_of(call.target_tiles, call.tensors, static_cast<std::uint32_t>(blockIdx.x));
     const Frame& frame = work.frames[at];
@@ -29,12 +29,12 @@ __global__ void __launch_bounds__(list_threads) list_positions(Decode call, Work
 }
 
 // A range before it is cut, or a part of it: positions and entries.
-struct Cut {
+struct PartBounds {
     std::uint64_t begin, end, rank, beyond;
 };
 
 // Where the second part of a range begins, if it begins within a group and goes on behind that.
-__device__ bool next_group(const Frame& frame, const std::uint32_t* positions, const Cut& whole, std::uint64_t& position,
+__device__ bool next_group(const Frame& frame, const std::uint32_t* positions, const PartBounds& whole, std::uint64_t& position,
                            std::uint64_t& rank) {
     const Groups& groups = frame.values.groups;
     if (groups.by == Grouping::ranks) {
@@ -50,7 +50,7 @@ __device__ bool next_group(const Frame& frame, const std::uint32_t* positions, c
     return true;
 }
 
-__device__ void put_part(const Split& split, std::uint64_t at, const Cut* cut, std::uint32_t* positions) {
+__device__ void put_part(const SplitCall& split, std::uint64_t at, const PartBounds* cut, std::uint32_t* positions) {
     Selection selection{};
     selection.status = cut != nullptr ? Status::ok : Status::skipped;
     if (cut != nullptr) {
@@ -62,7 +62,7 @@ __device__ void put_part(const Split& split, std::uint64_t at, const Cut* cut, s
     split.selections[at] = selection;
 }
 
-__global__ void find_parts(Decode call, Work work, Split split) {
+__global__ void find_parts(Decode call, Work work, SplitCall split) {
     const std::uint64_t at = static_cast<std::uint64_t>(blockIdx.x) * part_threads + threadIdx.x;
     if (at >= split.count) return;
     const FrameRange range = split.ranges[at];
@@ -73,20 +73,21 @@ __global__ void find_parts(Decode call, Work work, Split split) {
         put_part(split, 2 * at + 1, nullptr, positions);
         return;
     }
-    Cut whole{range.begin, range.end, range.begin, range.end};
+    PartBounds whole{range.begin, range.end, range.begin, range.end};
     if (!frame.is_dense()) {
         whole.rank = first_from(positions, frame.count, range.begin);
         whole.beyond = first_from(positions, frame.count, range.end);
     }
     std::uint64_t position = 0, rank = 0;
     const bool cut = next_group(frame, positions, whole, position, rank);
-    const Cut first = cut ? Cut{whole.begin, position, whole.rank, rank} : whole, second{position, whole.end, rank, whole.beyond};
+    const PartBounds first = cut ? PartBounds{whole.begin, position, whole.rank, rank} : whole;
+    const PartBounds second{position, whole.end, rank, whole.beyond};
     put_part(split, 2 * at, &first, positions);
     put_part(split, 2 * at + 1, cut ? &second : nullptr, positions);
 }
 
 // Makes positions relative to their part; those of every position too.
-__global__ void __launch_bounds__(write_threads) localize(Writing writing, Split split, Work work) {
+__global__ void __launch_bounds__(write_threads) localize(Writing writing, SplitCall split, Work work) {
     const Tile tile = tile_of_block(writing);
     if (is_dense(writing.pieces[tile.frame]) || writing.selections[tile.frame].status != Status::ok) return;
     const FramePart part = split.parts[tile.frame];
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(write_threads) localize(Writing writing, Split
 }
 
 // Each thread takes parts `place_threads` apart, and counts on from what all before have.
-__global__ void __launch_bounds__(place_threads) place_parts(Writing writing, Split split) {
+__global__ void __launch_bounds__(place_threads) place_parts(Writing writing, SplitCall split) {
     std::uint64_t before = 0;
     for (unsigned first = 0; first < writing.frames; first += place_threads) {
         const unsigned i = first + threadIdx.x;
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(place_threads) place_parts(Writing writing, Sp
 __global__ void __launch_bounds__(fit_threads) clear_slots(Writing writing) { clear_share(writing, blockIdx.x); }
 
 // Writes all of the frame of a part but its checksum, a block for each tile of its entries.
-__global__ void __launch_bounds__(write_threads) copy_tiles(Writing writing, Split split, Work work) {
+__global__ void __launch_bounds__(write_threads) copy_tiles(Writing writing, SplitCall split, Work work) {
     struct Shared {
         Fields<most_tile> fields;
     };
@@ -195,7 +196,7 @@ std::uint64_t longest_parts(const Quantize& quantize, std::uint64_t numel, std::
     return 2 * ranges * each + scales + pieces(entries * (code_bits(quantize) + most_low_bits + 3), 8);
 }
 
-cudaError_t split(const Decode& call, const Split& split, const WritePlan& plan, const void* table, void* scratch,
+cudaError_t split(const Decode& call, const SplitCall& split, const WritePlan& plan, const void* table, void* scratch,
                   std::uint32_t tiles_of_frames, std::uint32_t tiles_of_targets, cudaStream_t stream) {
     if (split.count == 0) return cudaSuccess;
     Work work{};

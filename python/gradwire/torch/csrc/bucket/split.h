@@ -20,7 +20,7 @@ struct FramePart {
 
 // A range is one part, or two where it begins within a group of entries that share scales. All pointers are
 // to device memory.
-struct Split {
+struct SplitCall {
     const FrameRange* ranges = nullptr;
     std::uint32_t count = 0;                  // of ranges; of each there are two pieces, selections and parts
     Piece* pieces = nullptr;                  // see `part_of`
@@ -40,7 +40,7 @@ std::uint64_t longest_parts(const Quantize& quantize, std::uint64_t numel, std::
 // Writes the parts to `slots`, and what they are to the selections, whose status is `skipped` where there is
 // no part or a frame is not valid. `call` has one frame for each target. `table` and `scratch` are those of the
 // plan for all pieces.
-cudaError_t split(const Decode& call, const Split& split, const WritePlan& plan, const void* table, void* scratch,
+cudaError_t split(const Decode& call, const SplitCall& split, const WritePlan& plan, const void* table, void* scratch,
                   std::uint32_t tiles_of_frames, std::uint32_t tiles_of_targets, cudaStream_t stream);
 
 }  // namespace gradwire

@@ -11,7 +11,7 @@ namespace gradwire::ops {
 namespace {
 
 // Where the parts of a piece of memory of the device begin, each aligned.
-struct Room {
+struct RoomPlan {
     std::uint64_t used = 0;
 
     std::uint64_t take(std::uint64_t bytes) {
@@ -79,7 +79,7 @@ std::tuple<Tensor, Tensor, Tensor> split_bucket(Tensor pieces, Tensor data, std:
     const WritePlan plan = plan_write(all.data(), most.data(), static_cast<unsigned>(all.size()));
     const Tensor host = pinned_bytes(plan.table_bytes());
     plan.fill_table(host.mutable_data_ptr());
-    Room room;
+    RoomPlan room;
     const std::uint64_t selections_at = room.take(all.size() * sizeof(Selection)), parts_at = room.take(all.size() * sizeof(FramePart));
     const std::uint64_t positions_at = room.take(static_cast<std::uint64_t>(entries) * sizeof(std::uint32_t));
     const std::uint64_t slots_at = room.take(longest), scratch_at = room.take(plan.scratch_bytes());
@@ -89,7 +89,7 @@ std::tuple<Tensor, Tensor, Tensor> split_bucket(Tensor pieces, Tensor data, std:
     Tensor table = torch::stable::new_empty(data, {static_cast<std::int64_t>(all.size()), outcome_columns}, ScalarType::Long);
     Reading reading = reading_of(targets, data, starts, lens, 1, seeded);
     const cudaStream_t stream = stream_of(device);
-    Split order;
+    SplitCall order;
     order.ranges = at<const FrameRange>(where, 0);
     order.count = static_cast<std::uint32_t>(count);
     order.pieces = at<Piece>(own, 0);
