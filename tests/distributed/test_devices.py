@@ -7,7 +7,7 @@ import pytest
 
 from tests.csrc.emulated.build import build
 from tests.distributed.device_suite import DeviceSuite
-from tests.distributed.ranks import Ranks
+from tests.distributed.ranks import Nursery, Ranks
 
 
 class TestStaged(DeviceSuite):
@@ -69,6 +69,25 @@ class TestCarried(DeviceSuite):
         for few, many in zip(*runs, strict=True):
             assert many["wire"] > 2 * few["wire"]
             assert (many["down"], many["up"]) == (few["down"], few["up"])
+
+    @pytest.mark.full
+    @pytest.mark.parametrize(
+        ("name", "exchange"), [("topk", "ReduceScatter"), ("onebit", "QuantizedAllReduce")]
+    )
+    def test_eight_ranks_have_owners_as_on_the_cpu(
+        self, nursery: Nursery, name: str, exchange: str
+    ) -> None:
+        runs = []
+        for backend, transport in (("cpu", "gloo"), ("cuda", "carrier")):
+            ranks = Ranks(nursery, 8, backend=backend, transport=transport)
+            options: dict[str, Any] = {"device": "cpu", "exchange": (name, {}), "ddp": {}}
+            runs.append(ranks.run("devices.given", **options))
+            ranks.stop()
+        for expected, found in zip(*runs, strict=True):
+            assert found["exchange"] == f"gradwire.exchange.{exchange}()"
+            assert found["carried_by"] == "carrier"
+            assert found["averages"] == expected["averages"]
+            assert found["state"] == expected["state"]
 
     def test_no_group_is_made_that_torch_would_split_off_with_other_ranks(
         self, there: Ranks

@@ -103,6 +103,7 @@ def given(
             "backend": gradwire.torch.backend(on).name,
             "loaded": preload.cache_info().currsize > 0,
             "carried_by": handle.report().carried_by,
+            "exchange": handle.report().exchange,
             "wire": handle.report().wire_bytes,
         }
 
