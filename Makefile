@@ -133,7 +133,7 @@ wheel: ## The abi3 wheel, in dist, tested without torch (ARGS="--target TRIPLE" 
 	@.cache/wheel-env/bin/python scripts/wheel.py $(ARGS)
 
 cuda: ## The CUDA extension for all GPUs as the wheel gradwire-cuda, in dist; takes no GPU
-	@$(environment) demo cuda
+	@$(environment) demo cuda manylinux
 	@$(python) scripts/cuda_wheel.py $(ARGS)
 
 lock: ## Rewrite requirements/*.txt with the newest versions that the .in files allow

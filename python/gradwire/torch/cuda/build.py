@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from filelock import FileLock
 
 from gradwire import _validate
 from gradwire.errors import ExtensionError
@@ -38,10 +39,12 @@ _FLAGS = (
 )
 
 _LINK = (
-    "-shared",
+    *("-shared", "-nodlink"),  # no code is shared between sources
     # The runtime goes into the library, and stays its own: torch may have one of another release.
     *("-cudart=static", "-Xlinker", "--exclude-libs=ALL"),
 )
+
+NEEDED = ("-ltorch", "-ltorch_cpu", "-ltorch_cuda")
 
 
 def cache_folder() -> Path:
@@ -135,9 +138,7 @@ class Toolkit:
 
     def version(self) -> str:
         """Return what the compiler says of itself."""
-        asked = [str(self.nvcc), "--version"]
-        done = subprocess.run(asked, env=_environment(), capture_output=True, text=True, check=True)
-        return done.stdout
+        return run([str(self.nvcc), "--version"])
 
 
 def _of_the_machine() -> Toolkit | None:
@@ -209,7 +210,20 @@ def build_cuda(
         If there is no CUDA compiler, torch was built without CUDA, or the compiler fails; with its
         words.
     """
-    tell = _validate.progress(progress)
+    return build(architectures, folder, _validate.progress(progress), _link)
+
+
+Link = Callable[[Toolkit, Path, Sequence[str], Path], None]
+"""Makes a library from objects, beside torch's libraries in a folder."""
+
+
+def build(
+    architectures: Sequence[str] | None,
+    folder: str | os.PathLike[str] | None,
+    tell: Callable[[str, float], object],
+    link: Link,
+) -> Path:
+    """Compile for `build_cuda`, and link as asked."""
     toolkit = find_toolkit()
     chosen = tuple(architectures or names(capabilities()) or ARCHITECTURES)
     root = Path(folder) if folder is not None else cache_folder()
@@ -222,11 +236,14 @@ def build_cuda(
             f"torch {torch.__version__} was built without CUDA; install a build of torch with CUDA"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root) as scratch:
-        made = _compile(toolkit, chosen, libraries, Path(scratch), tell)
-        # At once: another process may be building too.
-        shutil.move(made, target.with_suffix(f".{os.getpid()}"))
-        target.with_suffix(f".{os.getpid()}").replace(target)
+    with FileLock(target.with_suffix(".lock")):  # the ranks of a node compile once
+        if target.exists():
+            return target
+        with tempfile.TemporaryDirectory(dir=root) as scratch:
+            objects = _compile(toolkit, chosen, libraries, Path(scratch), tell)
+            made = Path(scratch) / NAME
+            link(toolkit, libraries, objects, made)
+            made.replace(target)
     tell("done", 1.0)
     return target
 
@@ -237,7 +254,7 @@ def _compile(
     libraries: Path,
     scratch: Path,
     tell: Callable[[str, float], object],
-) -> Path:
+) -> list[str]:
     include = (SOURCES, *toolkit.include, libraries.parent / "include")
     folders = [f"-I{path}" for path in include[:-1]] + [f"-isystem={include[-1]}"]
     common = [*_FLAGS, *_gencode(architectures)]
@@ -245,7 +262,7 @@ def _compile(
     def compiled(source: Path) -> str:
         name = "-".join(source.relative_to(SOURCES).with_suffix(".o").parts)
         made = str(scratch / name)
-        _run([str(toolkit.nvcc), *common, *folders, "-c", str(source), "-o", made])
+        run([str(toolkit.nvcc), *common, *folders, "-c", str(source), "-o", made])
         return made
 
     sources = [path for path in _files() if path.suffix in (".cu", ".cpp")]
@@ -254,11 +271,12 @@ def _compile(
         for source, made in zip(sources, pool.map(compiled, sources), strict=True):
             objects.append(made)
             tell(source.name, len(objects) / (len(sources) + 1))
-    library = scratch / NAME
+    return objects
+
+
+def _link(toolkit: Toolkit, libraries: Path, objects: Sequence[str], made: Path) -> None:
     search = [f"-L{path}" for path in (*toolkit.libraries, libraries)]
-    needed = ["-ltorch", "-ltorch_cpu", "-ltorch_cuda"]
-    _run([str(toolkit.nvcc), *_LINK, *common, *objects, *search, *needed, "-o", str(library)])
-    return library
+    run([str(toolkit.nvcc), *_LINK, *objects, *search, *NEEDED, "-o", str(made)])
 
 
 def _environment() -> dict[str, str]:
@@ -267,10 +285,12 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in adding}
 
 
-def _run(command: list[str]) -> None:
+def run(command: list[str]) -> str:
+    """Run a compiler, and return what it prints; ExtensionError with its words if it fails."""
     done = subprocess.run(command, env=_environment(), capture_output=True, text=True)
     if done.returncode != 0:
         raise ExtensionError(
             f"the CUDA extension could not be compiled: {shlex.join(command)}\n"
             f"{done.stdout}{done.stderr}"
         )
+    return done.stdout
