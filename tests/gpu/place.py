@@ -16,6 +16,7 @@ import torch
 import gradwire.torch
 from benches.gpu.measure import facts
 from gradwire.torch.backends import cuda, dispatch
+from gradwire.torch.backends.cuda import trial
 from tests.csrc.emulated.operators import emulate
 
 EMULATED = os.environ.get("GRADWIRE_VISIT_EMULATED") == "1"
@@ -29,6 +30,7 @@ def kernels() -> bool:
         return gradwire.torch.backend("cuda").name == "cuda"
     emulate()
     dispatch._IN_PLACE = cuda
+    trial.PATIENCE = 600.0  # emulated kernels take long
     return True
 
 
