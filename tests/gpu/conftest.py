@@ -45,11 +45,15 @@ def _note(**entry: Any) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Take a share under the sanitizers, and leave what has run before."""
     take_share(config, items)
-    lines = Path(JOURNAL).read_text().splitlines()
-    if not lines:
-        _note(collected=len(items))
-    done = {note["test"] for line in lines if "test" in (note := json.loads(line))}
+    notes = map(json.loads, Path(JOURNAL).read_text().splitlines())
+    done = {note["test"] for note in notes if "test" in note}
     items[:] = [item for item in items if item.nodeid not in done]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Say once how many tests there are."""
+    if not Path(JOURNAL).read_text():
+        _note(collected=len(session.items))
 
 
 @pytest.hookimpl(wrapper=True)
