@@ -260,7 +260,7 @@ def run_tests(
 
 
 def tensors(visit: Visit) -> Record:
-    """frames and states of single tensors and buckets are those of the CPU, and no load hangs"""
+    """Frames and states of single tensors and buckets are those of the CPU, and no load hangs"""
     lazy = alive(visit, "tensors", ["lazy"])
     found = run_tests(visit, "tensors", ["tests/gpu/test_tensors.py"], limit=120.0)
     found["lazy"] = lazy
@@ -275,12 +275,12 @@ def ddp(visit: Visit) -> Record:
 
 
 def quick(visit: Visit) -> Record:
-    """the benches, briefly"""
+    """The benches, briefly"""
     return bench(visit, "--quick", name="quick")
 
 
 def bench(visit: Visit, *options: str, name: str = "bench") -> Record:
-    """the benches: kernels beside a copy on the device and what torch offers"""
+    """The benches: kernels beside a copy on the device and what torch offers"""
     times = visit.out / f"{name}-times.json"
     times.unlink(missing_ok=True)
     words = ("tests.gpu.emulated", "bench") if visit.emulated else ("benches.gpu", *options)
@@ -297,7 +297,7 @@ def bench(visit: Visit, *options: str, name: str = "bench") -> Record:
 
 
 def sanitize(visit: Visit) -> Record:
-    """a share of the tests of tensors under compute-sanitizer"""
+    """A share of the tests of tensors under compute-sanitizer"""
     if visit.emulated:
         return _unavailable(f"{SANITIZER} needs a GPU")
     sanitizer = find_sanitizer()
@@ -306,7 +306,7 @@ def sanitize(visit: Visit) -> Record:
             f"{SANITIZER} is neither on the path, nor in CUDA_HOME, nor in the package "
             f"{SANITIZER_WHEEL}: nothing ran under it"
         )
-    touch = [sanitizer, "--tool", "memcheck", sys.executable, "-c", TOUCH]
+    touch: list[str | Path] = [sanitizer, "--tool", "memcheck", sys.executable, "-c", TOUCH]
     status, said = visit.run("sanitize", touch, seconds=120.0)
     if status != 0:
         return _unavailable(f"{SANITIZER} does not run here: {_last_line(said)}")
@@ -345,7 +345,7 @@ def _sanitized(visit: Visit, sanitizer: Path, tool: str, seconds: float) -> Reco
 
 
 def liveness(visit: Visit) -> Record:
-    """do encodes get through beside kernels that hold multiprocessors, is a lost device said"""
+    """Do encodes get through beside kernels that hold multiprocessors, is a lost device said"""
     return alive(visit, "liveness", ["lazy", "held", "poison"])
 
 
@@ -362,12 +362,14 @@ def alive(visit: Visit, name: str, scenarios: Iterable[str]) -> Record:
 
 
 def soak(visit: Visit) -> Record:
-    """thousands of steps beside the core, while streams and collectives are busy"""
+    """Thousands of steps beside the core, while streams and collectives are busy"""
     out = visit.out / "soak-scenarios.json"
     out.unlink(missing_ok=True)
     minutes = str(max(0.75 * visit.minutes - 0.5, 0.1))
     words = ("emulated", "soak") if visit.emulated else ("soak", "--minutes", minutes)
-    status, said = visit.program("soak", "-m", f"tests.gpu.{words[0]}", *words[1:], "--out", str(out))
+    status, said = visit.program(
+        "soak", "-m", f"tests.gpu.{words[0]}", *words[1:], "--out", str(out)
+    )
     found = json.loads(out.read_text())["scenarios"] if out.exists() else {}
     out.unlink(missing_ok=True)
     outcome = PASSED if status == 0 else FAILED
@@ -482,7 +484,9 @@ def main(given: Sequence[str] | None = None) -> int:
         record = {"step": name, **found, "seconds": seconds, "machine": here}
         (out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
         (out / "machine.txt").unlink(missing_ok=True)
-        print(f"\ngpu-visit: {name} {found['outcome']} in {seconds} s: {out / name}.json", flush=True)
+        print(
+            f"\ngpu-visit: {name} {found['outcome']} in {seconds} s: {out / name}.json", flush=True
+        )
         failed += found["outcome"] == FAILED
     return 1 if failed else 0
 

@@ -193,7 +193,7 @@ class ExtensionError(GradwireError, RuntimeError):
 
 
 class DeviceError(GradwireError, RuntimeError):
-    """This process cannot use a device any more: it is lost, or the process was forked too late.
+    """A device is lost to this process, or the process was forked from one that used it.
 
     What lay on it is lost, too, as are the residuals that kernels keep there. End the process, and
     go on from a checkpoint.

@@ -31,7 +31,8 @@ LOST = 87
 """What the process exits with after a test that has left a device which answers no more."""
 WORDS = 1500
 
-_stacks = Path(f"{JOURNAL}.stacks" if JOURNAL != os.devnull else os.devnull).open("a")
+# faulthandler writes to it when Python can do nothing any more.
+_stacks = os.open(os.devnull if os.devnull == JOURNAL else f"{JOURNAL}.stacks", os.O_WRONLY)
 _failed: dict[str, str] = {}
 _skipped: set[str] = set()
 

@@ -1,6 +1,6 @@
 """The benches and the soak over emulated kernels, for a moment: a visit is tried with them.
 
-    python3 -m tests.gpu.emulated bench | soak --out FILE
+python3 -m tests.gpu.emulated bench | soak --out FILE
 """
 
 import argparse

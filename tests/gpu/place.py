@@ -36,7 +36,7 @@ def kernels() -> bool:
 
 def lost() -> str | None:
     """Return the error of a device that this process can use no more, or None."""
-    if EMULATED or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if EMULATED or not torch.cuda.is_initialized():
         return None
     try:
         torch.cuda.synchronize()
@@ -51,7 +51,7 @@ def found() -> dict[str, Any]:
     if not GPU:
         return {**said, "gpu": False, "kernels": False, "reason": "no GPU here", "facts": {}}
     if not EMULATED:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.init()
     used = kernels()
     reason = "emulated" if EMULATED else gradwire.torch.backend("cuda").reason
     return {**said, "gpu": True, "kernels": used, "reason": reason, "facts": facts(DEVICE)}

@@ -59,7 +59,9 @@ class TestGloo(DeviceSuite):
         return gloo
 
 
-@pytest.mark.skipif(not EMULATED and torch.cuda.device_count() < 2, reason="NCCL takes a GPU per process")
+@pytest.mark.skipif(
+    not EMULATED and torch.cuda.device_count() < 2, reason="NCCL takes a GPU per process"
+)
 class TestNccl(DeviceSuite):
     """Two processes with the process group of DDP on NCCL."""
 

@@ -109,7 +109,9 @@ def test_kernels_refuse_hostile_frames_and_write_nothing(indices, tensor):
         flipped = bytearray(frame)
         flipped[at] ^= 1 << at % 8
         for hostile in (flipped, frame[:at]):
-            there = torch.frombuffer(bytearray(hostile) or bytearray(1), dtype=torch.uint8).to(DEVICE)
+            there = torch.frombuffer(bytearray(hostile) or bytearray(1), dtype=torch.uint8).to(
+                DEVICE
+            )
             with pytest.raises(gradwire.GradwireError):
                 gradwire.torch.decode(there, out)
     assert bool((out == 7).all())

@@ -220,7 +220,7 @@ class TestDevices:
         plant("encode_bucket")
         assert "unspecified launch failure" in trial.run(CPU).failure
         lost.yet = True
-        with pytest.raises(DeviceError, match="after the trial .*GRADWIRE_CUDA_LIBRARY=none"):
+        with pytest.raises(DeviceError, match=r"after the trial .*GRADWIRE_CUDA_LIBRARY=none"):
             trial.run(CPU)
 
     def test_is_lost_asks_the_stream_and_waits_for_nothing(self, monkeypatch):

@@ -304,7 +304,10 @@ def rollback(states: Sequence[Any]) -> None:
         for device, own in there.items():
             stage = staging(device)
             pieces = completed([state._codec for state in own], [state.numel for state in own])
-            with told(device), stage.writing():  # the caller's stream may have all of a backward pass before it
+            with (
+                told(device),
+                stage.writing(),
+            ):  # the caller's stream may have all of a backward pass before it
                 operators().rollback_bucket(pieces, [state._device for state in own])
                 stage.wait(stage.mark())  # the next encode may be on another stream
             for state in own:
