@@ -12,7 +12,7 @@ from typing_extensions import override
 from gradwire import _validate
 from gradwire.torch import backends
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.transport import p2p
+from gradwire.torch.transport import group_names, p2p
 from gradwire.torch.transport.channel import (
     NO_DEVICE_BACKENDS,
     Channel,
@@ -202,7 +202,7 @@ class ProcessGroups:
         if bound is not None:  # torch asks every group what moves tensors of that device
             kinds.setdefault(bound.type, "gloo")
         try:
-            group = dist.new_group(
+            group = group_names.new_group(
                 self._ranks,
                 timeout=timeout,
                 backend=",".join(f"{kind}:{by}" for kind, by in kinds.items()),
