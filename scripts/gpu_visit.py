@@ -218,7 +218,7 @@ def run_tests(
     selected = ("-k", visit.select) if visit.select and "-k" not in tests else ()
     until = time.monotonic() + min(seconds or visit.left, visit.left)
     variables |= {"GRADWIRE_TEST_JOURNAL": str(journal), "GRADWIRE_TEST_LIMIT": str(limit)}
-    restarts = 0
+    restarts, dumps = 0, ""
     while True:
         command = [*before, sys.executable, *PYTEST, *tests, *selected]
         over = max(until - time.monotonic(), 1.0)
@@ -226,11 +226,14 @@ def run_tests(
         notes = [json.loads(line) for line in journal.read_text().splitlines()]
         ended = {each["test"]: each for each in notes if "outcome" in each}
         begun = [each["begun"] for each in notes if "begun" in each and each["begun"] not in ended]
+        dumped = stacks.read_text()
+        dumps += dumped
+        stacks.write_text("")
         for test in begun:
             kind, why = "hung", f"no end in {limit:g} s"
             if status is None:
                 why = "the time of the step was over"
-            elif not stacks.stat().st_size:
+            elif not dumped:
                 kind, why = "died", f"its process ended with {status}: {_last_line(said)}"
             ended[test] = {"test": test, "outcome": kind, "words": why, "seconds": None}
             with journal.open("a") as file:
@@ -243,8 +246,6 @@ def run_tests(
     collected = max([each["collected"] for each in notes if "collected" in each], default=0)
     bad = [each for each in ended.values() if each["outcome"] not in ("passed", "skipped")]
     slowest = sorted(ended.values(), key=lambda each: -(each["seconds"] or 0.0))[:5]
-    if stacks.stat().st_size:
-        bad.append({"stacks": stacks.read_text()[-4000:]})
     for path in (journal, stacks):
         path.unlink()
     complete = len(ended) >= collected > 0
@@ -254,6 +255,7 @@ def run_tests(
         "tests": {kind: outcomes.count(kind) for kind in sorted(set(outcomes))},
         "left": max(collected - len(ended), 0),
         "failed": bad[:20],
+        "stacks": dumps[-4000:],
         "slowest": {each["test"]: each["seconds"] for each in slowest},
         "said": _last_line(said),
     }

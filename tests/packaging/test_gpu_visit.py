@@ -79,11 +79,11 @@ def test_a_test_that_hangs_or_dies_or_loses_the_device_ends_alone(
     assert found["outcome"] == gpu_visit.FAILED
     assert found["tests"] == {"died": 1, "failed": 2, "hung": 1, "passed": 2}
     assert found["left"] == 0
-    words = {each["test"].partition("::")[2]: each["words"] for each in found["failed"][:4]}
+    words = {each["test"].partition("::")[2]: each["words"] for each in found["failed"]}
     assert words["test_hangs"] == "no end in 5 s"
     assert words["test_dies"].startswith("its process ended with 5")
     assert "another frame" in words["test_loses_the_device"]
-    assert "test_hangs" in found["failed"][4]["stacks"]
+    assert "test_hangs" in found["stacks"]
     assert [path.name for path in visit.out.iterdir()] == ["planted.txt"]
 
 
