@@ -112,6 +112,6 @@ def named(rank: int, world_size: int) -> list[str]:
         for _ in range(2):
             groups = ProcessGroups(part, None)
             channels = [groups.make() for _ in range(2)]
-            found += [channel.group.group_name for channel in channels]
+            found += [str(channel.group.group_name) for channel in channels]
             groups.leave()
     return found
