@@ -31,8 +31,6 @@ SPIN = 4.0
 """Seconds that a block spins, far more than an encode takes."""
 PATIENCE = 2.0
 """Seconds after which an encode is taken to wait for what holds the multiprocessors."""
-ROOM = 200 * 1024
-"""Bytes of shared memory of a block that holds a multiprocessor."""
 HELD = (0, 16, 24, 32, 33, 40, 48, 66)
 HOLD = """
 extern "C" __global__ void hold(const volatile unsigned* flag) {
@@ -69,7 +67,8 @@ def lazy() -> dict[str, Any]:
     """Which calls have ended when the block that spins is still there?"""
     encode, other = encoder(gradwire.topk(ratio=0.001)), torch.randn(1000, device="cuda")
     backends.preload([other])
-    clock = torch.cuda.get_device_properties(0).clock_rate  # in kHz
+    # In kHz, which CUDA 13 does not tell of every device.
+    clock = getattr(torch.cuda.get_device_properties(0), "clock_rate", 0) or 1_500_000
     side, event = torch.cuda.Stream(), torch.cuda.Event()
     with torch.cuda.stream(side):
         torch.cuda._sleep(int(SPIN * 1000 * clock))
@@ -86,10 +85,12 @@ def lazy() -> dict[str, Any]:
 def held() -> dict[str, Any]:
     """How long does an encode take beside so many multiprocessors that are held?"""
     hold = torch.cuda._compile_kernel(HOLD, "hold")
-    hold.set_shared_memory_config(ROOM)
+    properties = torch.cuda.get_device_properties(0)
+    room = properties.shared_memory_per_block_optin  # so that a block has a multiprocessor alone
+    hold.set_shared_memory_config(room)
     flag = torch.zeros(1, dtype=torch.int32).pin_memory()
     side = torch.cuda.Stream()
-    count = torch.cuda.get_device_properties(0).multi_processor_count
+    count = properties.multi_processor_count
     found: dict[str, Any] = {"multiprocessors": count}
     for name, codec in (("topk", gradwire.topk(0.001)), ("sidco", gradwire.sidco(0.001))):
         encode = encoder(codec)
@@ -100,7 +101,7 @@ def held() -> dict[str, Any]:
             flag.fill_(0)
             if blocks:
                 grid, block = (blocks, 1, 1), (64, 1, 1)
-                hold(grid=grid, block=block, args=[flag], shared_mem=ROOM, stream=side)
+                hold(grid=grid, block=block, args=[flag], shared_mem=room, stream=side)
                 time.sleep(0.05)
             thread, took = started(encode)
             thread.join(PATIENCE)
