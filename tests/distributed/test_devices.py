@@ -9,6 +9,19 @@ from tests.distributed.device_suite import DeviceSuite
 from tests.distributed.ranks import Ranks
 
 
+def _loses_its_device(ranks: Ranks) -> None:
+    found = ranks.run("devices.lost")
+    text = (
+        "rank 1 could not encode: DeviceError: cpu is lost to this process (CUDA error: "
+        "unspecified launch failure): nothing can be read from it or given to it any more. "
+        "End the process, and go on from a checkpoint"
+    )
+    for each in found:
+        assert each["errors"] == [text, f"gradwire stopped after an earlier error: {text}"]
+        assert each["before"] == each["after"], "all is as before the step"
+        assert each["steps"] == 2
+
+
 class TestStaged(DeviceSuite):
     """Tensors on the CPU that are copied before they are encoded."""
 
@@ -32,6 +45,9 @@ class TestKernels(DeviceSuite):
         """Two ranks over the emulated kernels."""
         build(operators=True)  # before the ranks, which have no time for it
         return kept(2, "cuda")
+
+    def test_a_device_that_is_lost_is_one_error_on_all_ranks(self, there: Ranks) -> None:
+        _loses_its_device(there)
 
 
 class TestCarried(DeviceSuite):
@@ -59,6 +75,9 @@ class TestCarried(DeviceSuite):
     ) -> None:
         here = {"cpu": "carrier"}
         assert there.run("devices.split") == [[here, here, {}, here]] * 2
+
+    def test_a_device_that_is_lost_is_one_error_on_all_ranks(self, there: Ranks) -> None:
+        _loses_its_device(there)
 
     @pytest.mark.parametrize(
         ("fault", "words"),

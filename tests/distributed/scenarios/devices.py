@@ -19,11 +19,11 @@ import gradwire
 import gradwire.torch
 from gradwire.torch import backends
 from gradwire.torch.backends import cuda, dispatch, host
-from gradwire.torch.backends.cuda import encoding, trial
+from gradwire.torch.backends.cuda import encoding, operators, trial
 from gradwire.torch.backends.cuda.cases import cases
 from gradwire.torch.backends.cuda.preload import preload
 from gradwire.torch.backends.host import Staging
-from gradwire.torch.ddp import GradientError
+from gradwire.torch.ddp import ExchangeError, GradientError
 from gradwire.torch.engine import devices
 from gradwire.torch.transport.process_group import ProcessGroups
 from tests.distributed.scenarios.common import (
@@ -212,6 +212,44 @@ def disagreeing(rank: int, world_size: int, fault: str) -> dict[str, Any]:
             found = {"error": f"{type(error).__name__}: {error}"}
     said = [str(each.message) for each in caught if each.category is RuntimeWarning]
     return found | {"said": said}
+
+
+class _Failing:
+    """Operators of which one raises, as where the device is lost."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._real = name, operators.operators()
+
+    def __getattr__(self, name: str) -> Any:
+        return self._fail if name == self._name else getattr(self._real, name)
+
+    def _fail(self, *given: Any) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure\nand what torch says of it")
+
+
+def lost(rank: int, world_size: int) -> dict[str, Any]:
+    """Train until the device of rank 1 is lost in a step; return errors, and what states are."""
+    module = Given()
+    with attached(module, codec("gather")) as (model, handle), contextlib.ExitStack() as stack:
+        for step in range(2):
+            model.zero_grad()
+            model(integers(3, rank, step)).backward()
+        found: dict[str, Any] = {"before": plain(handle.state_dict())}
+        if rank == 1:
+            planted = patch.object(torch.ops, "planted", _Failing("encode_bucket"), create=True)
+            stack.enter_context(planted)
+            stack.enter_context(patch.object(operators, "_library", "planted"))
+            stack.enter_context(patch.object(host, "is_lost", lambda device: True))
+        errors = []
+        for step in (2, 3):
+            model.zero_grad()
+            try:
+                model(integers(3, rank, step)).backward()
+            except ExchangeError as error:
+                errors.append(str(error))
+        stack.pop_all().close()
+        after = plain(handle.state_dict())
+        return found | {"errors": errors, "steps": handle.step, "after": after}
 
 
 def told(rank: int, world_size: int) -> list[str]:

@@ -19,6 +19,7 @@ import torch
 from typing_extensions import override
 
 from gradwire._codec import Codec
+from gradwire.errors import DeviceError
 from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch.backends import cpu
@@ -32,6 +33,49 @@ init_state, rollback = cpu.init_state, cpu.rollback
 _STREAMS = ("Event", "Stream", "current_stream", "device", "stream")
 _NO_PINS = ("out of memory", "memory allocation", "pin memory", "pinned memory", "not supported")
 """Words of errors that mean there is no pinned memory, or no more of it, and no lost device."""
+
+# Devices that are lost --------------------------------------------------------------------------
+
+
+def is_lost(device: torch.device) -> bool:
+    """Tell whether a device refuses whatever it is asked, and wait for nothing.
+
+    After an error of a kernel, or of the device itself, CUDA answers every call of the process by
+    the same error. After others, as where memory is missing, it goes on.
+    """
+    module: Any = getattr(torch, device.type, None)
+    if device.type == "cpu" or not hasattr(module, "current_stream"):
+        return False
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return False  # where nothing may be asked
+    try:
+        module.current_stream(device).query()
+    except RuntimeError:
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def told(device: torch.device) -> Iterator[None]:
+    """Raise a DeviceError in place of what an operation on a device raises, if it is lost."""
+    try:
+        yield
+    except DeviceError:
+        raise
+    except RuntimeError as error:
+        if is_lost(device):
+            raise lost(device, error) from error
+        raise
+
+
+def lost(device: torch.device, error: object) -> DeviceError:
+    """Return the error of a device that is lost."""
+    said = str(error).partition("\n")[0]
+    return DeviceError(
+        f"{device} is lost to this process ({said}): nothing can be read from it or given to it "
+        "any more. End the process, and go on from a checkpoint"
+    )
+
 
 # Copies -------------------------------------------------------------------------------------------
 
@@ -96,20 +140,22 @@ class Staging:
 
     def fetch(self, tensor: torch.Tensor, after: Any) -> torch.Tensor:
         """Return a copy on the host of what a tensor holds after an event; wait for it."""
-        with self.reading(after):
+        with told(self.device), self.reading(after):
             return self.read(tensor)
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy on the host in the order of the current stream; wait for that one alone."""
-        host = self._copy(tensor)
-        if self._streams:
-            self.mark().synchronize()
-        return host
+        with told(self.device):
+            host = self._copy(tensor)
+            if self._streams:
+                self.mark().synchronize()
+            return host
 
     def upload(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return a copy on the device of values of the host, in the order of the current stream."""
         host = self.empty(values.shape, dtype or values.dtype).copy_(values)
-        return host.to(self.device, non_blocking=self._asynchronous(host))
+        with told(self.device):
+            return host.to(self.device, non_blocking=self._asynchronous(host))
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.layout != torch.strided:
@@ -160,7 +206,8 @@ class Staging:
 
     def write(self, tensor: torch.Tensor, host: torch.Tensor) -> None:
         """Copy from memory that `empty` made, on the current stream."""
-        tensor.copy_(host, non_blocking=self._asynchronous(host))
+        with told(self.device):
+            tensor.copy_(host, non_blocking=self._asynchronous(host))
 
     def future(self) -> "torch.futures.Future[torch.Tensor]":
         """Return a future that streams of the device wait for, not threads alone."""
@@ -246,8 +293,9 @@ def number(tensor: torch.Tensor) -> Callable[[], float]:
 
 
 def _fetched(tensor: torch.Tensor) -> torch.Tensor:
-    stage = staging(tensor.device)
-    return stage.fetch(tensor.detach(), stage.mark())
+    with told(tensor.device):
+        stage = staging(tensor.device)
+        return stage.fetch(tensor.detach(), stage.mark())
 
 
 def _bytes(frame: FrameBytes) -> FrameBytes:

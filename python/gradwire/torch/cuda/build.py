@@ -1,5 +1,6 @@
 """Compiles the CUDA extension from the sources in this package, for the GPUs that are asked for."""
 
+import functools
 import hashlib
 import os
 import platform
@@ -19,6 +20,7 @@ import torch
 from filelock import FileLock
 
 from gradwire import _validate
+from gradwire._native import VERSION
 from gradwire.errors import ExtensionError
 
 Capability = tuple[int, int]  # as torch calls it: (9, 0) is that of architecture 90
@@ -37,6 +39,9 @@ _FLAGS = (
     "--threads=0",  # architectures at the same time
     *("-Xcompiler", "-fPIC,-fvisibility=hidden,-ffp-contract=off"),
 )
+
+_SEAL = b"gradwire-cuda-seal-1"
+_SEALED = len(_SEAL) + 128  # with both hashes, in hexadecimal
 
 _LINK = (
     *("-shared", "-nodlink"),  # no code is shared between sources
@@ -60,15 +65,44 @@ def _files() -> list[Path]:
 
 
 def _key(architectures: Sequence[str], compiler: str) -> str:
+    where = torch.__version__, platform.machine()
+    return _hash([sources(), *_LINK, *architectures, compiler, *where])[:20]
+
+
+@functools.cache
+def sources() -> str:
+    """Return a hash of the sources in this package, and of how they are compiled."""
+    files = (part for path in _files() for part in (path.name, path.read_bytes()))
+    return _hash([_SEAL, *files, *_FLAGS])
+
+
+def _hash(parts: Iterable[str | bytes]) -> str:
     total = hashlib.sha256()
-    parts: Iterable[bytes] = (
-        *(part for path in _files() for part in (path.name.encode(), path.read_bytes())),
-        *(text.encode() for text in (*_FLAGS, *_LINK, *architectures, compiler)),
-        *(torch.__version__.encode(), platform.machine().encode()),
-    )
     for part in parts:
-        total.update(len(part).to_bytes(8, "little") + part)
-    return total.hexdigest()[:20]
+        data = part.encode() if isinstance(part, str) else part
+        total.update(len(data).to_bytes(8, "little") + data)
+    return total.hexdigest()
+
+
+def sealed(data: bytes) -> bytes:
+    """Return a library with its seal behind it: a hash of its sources, and one of itself."""
+    return b"".join((data, _SEAL, sources().encode(), hashlib.sha256(data).hexdigest().encode()))
+
+
+def broken_seal(data: bytes) -> str | None:
+    """Return why a library is not the one that was built from these sources, or None if it is.
+
+    The system's loader maps a file that is cut off, and ends the process at the first page that is
+    missing; and kernels of other sources read structs of this package as something else.
+    """
+    seal, made, own = data[-_SEALED:-128], data[-128:-64], data[-64:]
+    if seal != _SEAL:
+        return "it is damaged, or not a library that build_cuda() or `make cuda` has made"
+    if own != hashlib.sha256(memoryview(data)[:-_SEALED]).hexdigest().encode():
+        return "it is damaged: its bytes are not those that were built"
+    if made != sources().encode():
+        return f"it was built from the sources of another gradwire than this one ({VERSION})"
+    return None
 
 
 @dataclass(frozen=True)
@@ -213,6 +247,10 @@ def build_cuda(
     return build(architectures, folder, _validate.progress(progress), _link)
 
 
+def _whole(library: Path) -> bool:
+    return library.exists() and broken_seal(library.read_bytes()) is None
+
+
 Link = Callable[[Toolkit, Path, Sequence[str], Path], None]
 """Makes a library from objects, beside torch's libraries in a folder."""
 
@@ -228,7 +266,7 @@ def build(
     chosen = tuple(architectures or names(capabilities()) or ARCHITECTURES)
     root = Path(folder) if folder is not None else cache_folder()
     target = root / _folder(chosen, toolkit.version()) / NAME
-    if target.exists():
+    if _whole(target):
         return target
     libraries = Path(torch.__file__).parent / "lib"
     if not (libraries / "libtorch_cuda.so").exists():
@@ -237,12 +275,13 @@ def build(
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(target.with_suffix(".lock")):  # the ranks of a node compile once
-        if target.exists():
+        if _whole(target):
             return target
         with tempfile.TemporaryDirectory(dir=root) as scratch:
             objects = _compile(toolkit, chosen, libraries, Path(scratch), tell)
             made = Path(scratch) / NAME
             link(toolkit, libraries, objects, made)
+            made.write_bytes(sealed(made.read_bytes()))
             made.replace(target)
     tell("done", 1.0)
     return target

@@ -1,12 +1,16 @@
 """The transport of torch.distributed: makes and destroys the process groups of one attachment."""
 
+import hashlib
 import re
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 from typing_extensions import override
 
 from gradwire import _validate
@@ -26,6 +30,10 @@ _ABSENT = re.compile(r"wait timeout(?: after \d+ ?ms, keys: \S*/(\d+))?$", re.IG
 
 _BY_HOST = ("gloo", "mpi", "ucc", "undefined")
 """Backends that frames on a device are not given to: Gloo copies to the host by itself, slowly."""
+
+_names: "weakref.WeakKeyDictionary[dist.ProcessGroup, Counter[tuple[int, ...]]]"
+_names = weakref.WeakKeyDictionary()
+"""How many groups of the same ranks were made, in the lifetime of that of all ranks."""
 
 
 class ProcessGroupChannel(LocalChannel):
@@ -202,7 +210,7 @@ class ProcessGroups:
         if bound is not None:  # torch asks every group what moves tensors of that device
             kinds.setdefault(bound.type, "gloo")
         try:
-            group = dist.new_group(
+            group = _new_group(
                 self._ranks,
                 timeout=timeout,
                 backend=",".join(f"{kind}:{by}" for kind, by in kinds.items()),
@@ -262,6 +270,31 @@ class ProcessGroups:
         made, self._made = [group for group in self._made if _is_registered(group)], []
         # Nobody else refers to a group then: whoever drops the last reference has to wait, too.
         close_in_time(dist.destroy_process_group, made)
+
+
+def _new_group(ranks: Sequence[int], *, use_local_synchronization: bool, **options: Any) -> Any:
+    """Make a group, as `torch.distributed.new_group` does.
+
+    A group that other ranks know nothing of gets its name from torch by its ranks, and in releases
+    such as 2.11 by how many groups there are. So one that follows another which is gone has the
+    same name, reads the addresses that the other has left in the store, and never connects. And
+    ranks that have different numbers of other groups give it different names.
+    """
+    named_by = "_hash_ranks_to_str"
+    original: Any = getattr(c10d, named_by, None)
+    if not use_local_synchronization or original is None:
+        return dist.new_group(ranks, use_local_synchronization=use_local_synchronization, **options)
+    world = dist.group.WORLD
+    assert world is not None
+    counts = _names.setdefault(world, Counter())
+    counts[tuple(ranks)] += 1
+    text = "_".join(map(str, ["gradwire", counts[tuple(ranks)], *ranks]))
+    name = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    setattr(c10d, named_by, lambda ranks: name)
+    try:
+        return dist.new_group(ranks, use_local_synchronization=True, **options)
+    finally:
+        setattr(c10d, named_by, original)
 
 
 def _timeout(group: dist.ProcessGroup) -> timedelta | None:

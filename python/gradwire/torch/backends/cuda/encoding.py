@@ -12,7 +12,7 @@ from gradwire._codec import Codec
 from gradwire.errors import InputChangedError
 from gradwire.torch.backends.cuda.operators import completed, operators
 from gradwire.torch.backends.cuda.states import DeviceState
-from gradwire.torch.backends.host import staging
+from gradwire.torch.backends.host import staging, told
 
 PLACE, ADD, RANKS, SENDERS = range(4)  # what becomes of decoded values: see csrc/bucket/decode.h
 _DONE, _CHANGED = range(2)  # what comes of a second half, as csrc/bucket/decode.h numbers it
@@ -45,7 +45,7 @@ def encode(
     encode of that part says why.
     """
     device = gradients.device
-    with ExitStack() as stack:
+    with told(device), ExitStack() as stack:
         tensors = [stack.enter_context(state.on_device(device)) for state in states]
         given = [each is not None for each in positions]
         if not any(given):
@@ -83,7 +83,7 @@ def commit(
     Parts begin at `starts`, and their frames, in bytes on the device, at `offsets`.
     """
     device = gradients.device
-    with ExitStack() as stack:
+    with told(device), ExitStack() as stack:
         tensors = [stack.enter_context(state.on_device(device)) for state in states]
         codecs = [state.codec for state in states]
         drawn = any(codec.sparsify.kind == "random_k" for codec in codecs)
@@ -120,9 +120,10 @@ def decode(
         return False
     stage = staging(out.device)
     for seeded in (True,) if out.device in _seeded else (False, True):
-        verdicts = operators().decode_bucket(
-            out, data, list(ends), list(starts), list(sizes), ranks, into, scale, seeded
-        )
+        with told(out.device):
+            verdicts = operators().decode_bucket(
+                out, data, list(ends), list(starts), list(sizes), ranks, into, scale, seeded
+            )
         if not int(stage.read(verdicts[:1])):
             if seeded:
                 _seeded.add(out.device)

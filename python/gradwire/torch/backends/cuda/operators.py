@@ -16,9 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire._codec import Codec
+from gradwire.errors import DeviceError
 from gradwire.extension import Quantizer, Sparsifier
 from gradwire.torch.backends.cuda import structs
-from gradwire.torch.backends.host import staging
+from gradwire.torch.backends.host import staging, told
 
 _kept = threading.local()
 _library, _device = "gradwire", "cuda"
@@ -39,12 +40,15 @@ def hindrance(device: torch.device) -> str | None:
     """Return why a device does not run the kernels, or None if it does.
 
     Starts one that does nothing, and waits for nothing: what is in the way, such as a driver that
-    is too old, shows when a kernel is started.
+    is too old, shows when a kernel is started. Raises a DeviceError if the device is lost.
     """
     try:
-        operators().probe(torch.empty(0, device=device))
+        with told(device):
+            operators().probe(torch.empty(0, device=device))
     except AttributeError:
         return "the library is of another version of gradwire"
+    except DeviceError:
+        raise
     except RuntimeError as error:
         return str(error).partition("\n")[0]
     return None

@@ -20,7 +20,7 @@ from gradwire.errors import StateInUseError
 from gradwire.state import VERSION, State, StateBase
 from gradwire.torch.backends.cuda import structs
 from gradwire.torch.backends.cuda.operators import PlanCache, completed, operators
-from gradwire.torch.backends.host import staging
+from gradwire.torch.backends.host import staging, told
 
 _ROOM, _ALIGN = 1024, 256  # as csrc/ops/pieces.h has them
 _MOMENTS = {"momentum_correction": "momentum", "adam_correction": "second_moment"}
@@ -155,6 +155,11 @@ class DeviceState(StateBase):
 
     def _read(self) -> dict[str, Any]:
         """Return what `state_dict` returns, from the device."""
+        assert self._device is not None
+        with told(self._device.device):
+            return self._read_device()
+
+    def _read_device(self) -> dict[str, Any]:
         struct, buffers = self._current()
         arrays: dict[str, Any] = dict.fromkeys(("residual", "momentum", "second_moment"))
         for name, each in buffers.items():
@@ -299,7 +304,10 @@ def rollback(states: Sequence[Any]) -> None:
         for device, own in there.items():
             stage = staging(device)
             pieces = completed([state._codec for state in own], [state.numel for state in own])
-            with stage.writing():  # the caller's stream may have all of a backward pass before it
+            with (
+                told(device),
+                stage.writing(),
+            ):  # the caller's stream may have all of a backward pass before it
                 operators().rollback_bucket(pieces, [state._device for state in own])
                 stage.wait(stage.mark())  # the next encode may be on another stream
             for state in own:

@@ -23,7 +23,7 @@ from gradwire.torch.backends import cpu
 from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.backends.cuda.cases import Case, cases
 from gradwire.torch.backends.cuda.states import init_state, rollback
-from gradwire.torch.backends.host import staging
+from gradwire.torch.backends.host import is_lost, lost, staging
 
 PATIENCE = 10.0
 """Seconds without an answer after which a kernel is taken to hang. All are loaded before."""
@@ -79,6 +79,8 @@ class Trial:
 def run(device: torch.device, *, whole: bool = False) -> Trial:
     """Try a device, on a stream and in a thread of its own; raise an ExtensionError if it hangs.
 
+    Raises a DeviceError if the kernels have left a device that is lost.
+
     Unless the `whole` of it is asked for, it ends with the first difference.
     """
     if device.type == "cuda":
@@ -100,7 +102,14 @@ def run(device: torch.device, *, whole: bool = False) -> Trial:
                 "what `gradwire info` prints"
             ) from None
     thread.join()
-    return Trial(str(device), tuple(work.found.values()))
+    found = Trial(str(device), tuple(work.found.values()))
+    if found.failure is not None and is_lost(device):
+        raise lost(
+            device,
+            f"after the trial of its kernels: {found.failure}; with GRADWIRE_CUDA_LIBRARY=none "
+            "the host encodes instead",
+        )
+    return found
 
 
 class _Difference(Exception):
