@@ -224,6 +224,17 @@ class Bucket:
 
     # Both threads -----------------------------------------------------------------------------
 
+    def read(self, values: torch.Tensor) -> torch.Tensor:
+        """Return values on the host, as they are in the order of this thread's stream.
+
+        This thread waits for them alone.
+        """
+        return values
+
+    def upload(self, values: torch.Tensor) -> torch.Tensor:
+        """Return values of the host where `values` lie."""
+        return values
+
     def used(self, *tensors: torch.Tensor) -> Any:
         """Return a mark of the work that the receiving thread has given the device so far.
 

@@ -360,6 +360,14 @@ class DeviceBucket(HostBucket):
     # Both threads -----------------------------------------------------------------------------
 
     @override
+    def read(self, values: torch.Tensor) -> torch.Tensor:
+        return values if values.is_cpu else self._staging.read(values)
+
+    @override
+    def upload(self, values: torch.Tensor) -> torch.Tensor:
+        return self._staging.upload(values)
+
+    @override
     def used(self, *tensors: torch.Tensor) -> Any:
         if not self._on_device:
             return None  # threads wait for what reads frames on the host
@@ -398,6 +406,8 @@ class DeviceBucket(HostBucket):
 
     @override
     def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
+        if not runs:  # as of a rank of a node that has no share of a bucket
+            return True
         parts = [self.buffer[start:stop] for start, stop in runs]
         if self._on_device:
             torch.cat(parts, out=out)
@@ -434,6 +444,8 @@ class DeviceBucket(HostBucket):
 
     @override
     def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
+        if not runs:
+            return
         lengths = [stop - start for start, stop in runs]
         parts = torch.split(self._there(values, self.dtype), lengths)
         torch._foreach_copy_([self.buffer[start:stop] for start, stop in runs], parts)

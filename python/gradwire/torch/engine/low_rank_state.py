@@ -1,9 +1,9 @@
 """The state of a parameter that is sent as factors of low rank."""
 
 import base64
-import contextlib
+import functools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from gradwire import _validate
 from gradwire.exchange.low_rank import LowRank
 from gradwire.torch.backends.host import staging
 
-_HOST: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+FLOAT32: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 """What the program may have other defaults for."""
 
 
@@ -35,7 +35,7 @@ class LowRankState:
         self.keeps = keeps
         self._exchange = exchange
         self._seed = zlib.crc32(name.encode())
-        self._residual = torch.zeros(1, **_HOST).expand(self.numel) if keeps else None
+        self._residual = torch.zeros(1, **FLOAT32).expand(self.numel) if keeps else None
         self._spare: torch.Tensor | None = None
         self._q: torch.Tensor | None = None
         self._before: tuple[int, torch.Tensor | None] | None = None
@@ -72,7 +72,7 @@ class LowRankState:
         if self._q is not None and self._exchange.warm_start:
             return self._q
         random = torch.Generator("cpu").manual_seed(self._seed + self.step)
-        return torch.randn(self.columns, self._exchange.rank, generator=random, **_HOST)
+        return torch.randn(self.columns, self._exchange.rank, generator=random, **FLOAT32)
 
     def take(self, q: torch.Tensor) -> None:
         """End a step: keep what the matrix has left, which is what was not sent."""
@@ -98,8 +98,8 @@ class LowRankState:
         """The Euclidean norm of the residual."""
         if self._residual is None:
             return None
-        with _reading(self._residual):
-            return float(torch.linalg.vector_norm(self._residual, dtype=torch.float64))
+        norm = functools.partial(torch.linalg.vector_norm, dtype=torch.float64)
+        return float(_on_host(self._residual, norm))
 
     @property
     def nbytes(self) -> int:
@@ -146,17 +146,15 @@ class LowRankState:
         return _finite("q", q).view(self.columns, -1)
 
 
-def _reading(values: torch.Tensor) -> contextlib.AbstractContextManager[None]:
-    """Give what is done in this block to the stream that has written a state on a device."""
+def _on_host(
+    values: torch.Tensor, act: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.detach
+) -> torch.Tensor:
+    """Return what is made of a state's values: after the stream that has written them."""
     if values.is_cpu:
-        return contextlib.nullcontext()
+        return act(values)
     stage = staging(values.device)
-    return stage.writing(stage.mark())
-
-
-def _on_host(values: torch.Tensor) -> torch.Tensor:
-    with _reading(values):
-        return values.cpu()
+    with stage.writing(stage.mark()):
+        return stage.read(act(values))
 
 
 def _text(values: torch.Tensor) -> str:

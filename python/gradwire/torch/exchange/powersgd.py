@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire._orthonormal import orthonormalize
-from gradwire.torch.engine.low_rank_state import LowRankState
+from gradwire.torch.engine.low_rank_state import FLOAT32, LowRankState
 from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
@@ -113,23 +113,22 @@ class PowerSGDExchange(ExchangeBase):
     def _fill(self, task: BucketTask, factors: _Factors, flags: wire.Flags) -> None:
         task.check()
         layout = task.layout
-        at = 0
-        table = []
-        totals = []
+        table, totals, ps = [], [], []
         for piece, state in zip(layout.pieces, _states(task), strict=True):
             begin = time.perf_counter_ns()
             gradient = task.bucket.gradient_there(piece.start, piece.stop, task.scale)
-            totals.append(gradient.sum())
+            totals.append(gradient.sum(dtype=sum_dtype(gradient.dtype)))
             matrix = state.matrix(gradient)
             factors.matrices.append(matrix)
             # Products with a few columns are several times as fast if each is contiguous.
-            p = matrix @ state.first().to(matrix.device).T.contiguous().T
-            factors.ps[at : at + p.numel()] = p.view(-1)
-            at += p.numel()
+            q = state.first()
+            q = q if q.device == matrix.device else task.bucket.upload(q)
+            ps.append((matrix @ q.T.contiguous().T).view(-1))
             nbytes = 4 * self._columns * (state.rows + state.columns)
             table.append([nbytes, 0, -1, 0, 0, time.perf_counter_ns() - begin])
         if table:
-            for index, total in enumerate(torch.stack(totals).tolist()):  # which waits for a device
+            _put(task, torch.cat(ps), factors.ps)
+            for index, total in enumerate(task.bucket.read(torch.stack(totals)).tolist()):
                 table[index][4] = zero = _is_zero(total, task, layout.pieces[index])
                 if not zero:
                     flags.use(index)
@@ -168,32 +167,38 @@ class PowerSGDExchange(ExchangeBase):
     ) -> None:
         """Sum Q, and write the approximation of the average to its place."""
         states, width = _states(task), self._columns
-        sums = _parts(factors.ps.to(torch.float32).cpu(), [each.rows for each in states], width)
-        here, there = factors.matrices[0].device, task.bucket.frames_on
+        ps = task.bucket.read(factors.ps.to(torch.float32))
+        sums = _parts(ps, [each.rows for each in states], width)
+        there = task.bucket.frames_on
         second = torch.empty(self._second_numel(task), dtype=torch.float32, device=there)
         flags, factor = second[: wire.WORD_NUMEL], second[wire.WORD_NUMEL :]
-        qs = _parts(factor, [each.columns for each in states], width)
         bases: list[torch.Tensor] = []
+        own: list[torch.Tensor] = []
         digest = 0
-        for total, q, matrix in zip(sums, qs, factors.matrices, strict=True):
+        for total, matrix in zip(sums, factors.matrices, strict=True):
             columns = total.numpy().T.copy()
             orthonormalize(columns)
             digest = zlib.crc32(columns.data, digest)
-            transposed = torch.from_numpy(columns).to(here)
-            q.copy_((transposed @ matrix).T)
+            transposed = task.bucket.upload(torch.from_numpy(columns))
+            own.append((transposed @ matrix).T.reshape(-1))
             bases.append(transposed.T)
-        flags.copy_(torch.tensor(wire.word_flags(wire.check_word(digest)), device="cpu"))
+        _put(task, torch.cat(own), factor)
+        word = torch.tensor(wire.word_flags(wire.check_word(digest)), **FLOAT32)
+        task.bucket.write_header(second.view(torch.uint8), word.view(torch.uint8).numpy())
         self._keep(second)
         wire.wait(self.second.all_reduce(second), sequence)
         finite = factor.isfinite().all().to(torch.float32).view(1)
-        *word, sound = torch.cat([flags, finite]).tolist()
-        if not wire.same_word([each > 0 for each in word]):
+        *summed, sound = task.bucket.read(torch.cat([flags, finite])).tolist()
+        if not wire.same_word([each > 0 for each in summed]):
             raise ExchangeError(
                 f"the ranks have different bits of P at bucket {sequence}, although they computed "
                 "it from one sum: they would apply different averages. The all-reduce did not give "
                 "all ranks the same bits, or their processors or versions of NumPy round "
                 "differently: use another backend, or the same software on all ranks"
             )
+        if factor.device != bases[0].device:
+            factor = task.bucket.upload(factor)
+        qs = _parts(factor, [each.columns for each in states], width)
         for piece, q in () if sound else zip(task.layout.pieces, qs, strict=True):
             count = int((~torch.isfinite(q)).sum())
             if count:  # finite gradients whose products overflow: the same on all ranks
@@ -204,7 +209,7 @@ class PowerSGDExchange(ExchangeBase):
             if not sent:  # as far as the ranks can tell it is unused: nothing leaves the residual
                 task.bucket.clear(piece.start, piece.stop)
                 continue
-            mean = divide(q.to(here, copy=True), self.world_size)
+            mean = divide(q.clone(), self.world_size)
             self._record(task, piece)  # measures the gradient, which is there until the next line
             self._write(task, piece.start, state, p, mean, matrix)
             state.take(mean)
@@ -241,6 +246,11 @@ def _states(task: BucketTask) -> list[LowRankState]:
     return [cast(LowRankState, piece.parameter.state) for piece in task.layout.pieces]
 
 
+def _put(task: BucketTask, values: torch.Tensor, out: torch.Tensor) -> None:
+    """Copy values that lie where gradients do to where collectives take them."""
+    out.copy_(values if values.device == out.device else task.bucket.read(values))
+
+
 def _parts(vector: torch.Tensor, lengths: Sequence[int], width: int) -> list[torch.Tensor]:
     """Return the matrices that are one after another in a vector; views of it."""
     parts = torch.split(vector, [width * length for length in lengths])
@@ -273,4 +283,5 @@ def _is_zero(total: float, task: BucketTask, piece: BucketSlice) -> bool:
             raise error
     if total != 0.0:
         return False
-    return not task.bucket.gradient_there(piece.start, piece.stop, task.scale).any()
+    gradient = task.bucket.gradient_there(piece.start, piece.stop, task.scale)
+    return not task.bucket.read(gradient.any())

@@ -190,6 +190,7 @@ class CUDABucket(host.DeviceBucket):
         self.buffer.copy_(copied.values)
         return spent
 
+
 def _shares(start: float, ends: Sequence[int]) -> NDArray[np.int64]:
     """Return the nanoseconds since a time, shared out by length: kernels work on all at once."""
     numels = np.diff(np.array(ends, np.int64).reshape(-1, 2), axis=1)[:, 0]

@@ -74,5 +74,5 @@ def _factors(matrix: torch.Tensor) -> None:
     total += torch.mul(matrix[:, 1:2], matrix[1], out=term)
     total.sub_(torch.add(matrix, total, out=term))
     totals = torch.stack([matrix.view(-1).sum(), total.sum()])
-    torch.cat([totals, matrix.isfinite().all().to(torch.float32).view(1)]).tolist()
+    torch.cat([totals, matrix.isfinite().all().to(torch.float32).view(1)]).cpu()
     matrix.clone().copy_(matrix.T.contiguous().T.contiguous())
