@@ -1,6 +1,7 @@
 """The suite of devices without one: over copies, and by kernels that are emulated."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,17 @@ class TestKernels(DeviceSuite):
         _loses_its_device(there)
 
 
+def factors_stay(cpu: Ranks, there: Ranks) -> None:
+    """PowerSGD gives what it gives on the CPU, and copies no gradient to the host."""
+    expected = cpu.run("devices.crossed", device="cpu", exchange="factors")
+    found = there.run("devices.crossed", device="cpu", exchange="factors")
+    for one, other in zip(found, expected, strict=True):
+        assert one["carried_by"] == "carrier"
+        assert (one["averages"], one["state"]) == (other["averages"], other["state"])
+        assert one["down"] <= 4 * (33 + 2) + 1, "flags, and whether dense parameters are finite"
+        assert one["up"] == 4 * (33 + 2 + 32 + 2 * (64 + 50)), "both flags, and P"
+
+
 class TestCarried(DeviceSuite):
     """The same, with frames that stay where tensors are."""
 
@@ -62,6 +74,9 @@ class TestCarried(DeviceSuite):
         """Two ranks with a backend that stands for NCCL."""
         return kept(2, "carried")
 
+    def test_factors_are_made_where_gradients_are(self, cpu: Ranks, there: Ranks) -> None:
+        factors_stay(cpu, there)
+
     @pytest.mark.parametrize("exchange", ["gather", "dense"])
     def test_no_frame_and_no_value_goes_by_the_host(self, there: Ranks, exchange: str) -> None:
         for found in there.run("devices.crossed", device="cpu", exchange=exchange):
@@ -70,11 +85,12 @@ class TestCarried(DeviceSuite):
             assert 0 < found["down"] <= 2 * 1024 + 600
             assert found["wire"] > 3000, "there is more than that to send"
 
-    def test_no_group_is_made_that_torch_would_split_off_with_other_ranks(
+    def test_a_part_of_ranks_that_are_bound_to_devices_connects_by_itself(
         self, there: Ranks
     ) -> None:
-        here = {"cpu": "carrier"}
-        assert there.run("devices.split") == [[here, here, {}, here]] * 2
+        for found in there.run("devices.alone"):
+            assert found["made"] == [(1, "None", "cpu:carrier"), (2, "cpu:0", "cpu:carrier")]
+            assert found["after"] == "cpu:0"
 
     def test_a_device_that_is_lost_is_one_error_on_all_ranks(self, there: Ranks) -> None:
         _loses_its_device(there)
@@ -112,9 +128,37 @@ class TestCarried(DeviceSuite):
         assert one["error"].startswith("ExtensionError: rank 1 cannot attach: cpu hangs: ")
 
     def test_a_device_without_kernels_is_said_once(self, there: Ranks) -> None:
-        for (said,) in there.run("devices.told"):
+        for (said,) in there.run("devices.told", kernels=False):
             assert said.startswith(
                 "RuntimeWarning: gradients on meta go by the host in every step: gradwire has no "
                 "backend for meta"
             )
             assert "build_cuda()" in said
+
+    def test_frames_that_go_over_gloo_all_the_same_are_said_once(self, there: Ranks) -> None:
+        for (said,) in there.run("devices.told", kernels=True):
+            assert said.startswith(
+                "RuntimeWarning: what is sent of gradients on meta goes over Gloo, from copies on "
+                "the host: the process group of the model has no backend for meta"
+            )
+
+
+class TestWithoutKernels:
+    """Tensors on the CPU that are copied to be encoded, and values that stay where they are."""
+
+    def test_factors_are_made_where_gradients_are(self, kept: Callable[[int, str], Ranks]) -> None:
+        factors_stay(kept(2, "cpu"), kept(2, "values"))
+
+    def test_a_node_adds_up_where_gradients_are_and_copies_its_shares(
+        self, kept: Callable[[int, str], Ranks]
+    ) -> None:
+        options: dict[str, Any] = {"device": "cpu", "exchange": "gather", "hierarchy": 2}
+        expected = kept(4, "cpu").run("devices.crossed", **options)
+        found = kept(4, "values").run("devices.crossed", **options)
+        numel = 64 * 40 + 50 * 30 + 40 + 1200 + 1
+        for one, other in zip(found, expected, strict=True):
+            assert other["carried_by"] == "gloo"
+            assert one["carried_by"] == "gloo between nodes, carrier inside"
+            assert (one["averages"], one["state"]) == (other["averages"], other["state"])
+            assert 0 < one["down"] < 0.6 * 4 * numel, "the mean of one share, and flags"
+            assert 0 < one["up"] < 0.6 * 4 * numel

@@ -61,6 +61,8 @@ def codec(exchange: str) -> gradwire.Codec:
             quantize=gradwire.quantize.BFloat16(),
             exchange=gradwire.exchange.AllReduce(),
         )
+    if exchange == "factors":
+        return gradwire.powersgd(rank=2)
     if exchange == "reduce":
         return gradwire.randomk(ratio=0.2)
     largest = gradwire.sparsify.TopK(ratio=0.1)
@@ -95,10 +97,13 @@ def given(
         }
 
 
-def crossed(rank: int, world_size: int, device: str, exchange: str) -> dict[str, Any]:
+def crossed(
+    rank: int, world_size: int, device: str, exchange: str, hierarchy: int | None = None
+) -> dict[str, Any]:
     """Count the bytes that a step copies between the device and the host."""
     on = own(device, rank)
     module = Given().to(on)
+    options = {"hierarchy": hierarchy}
     counted = {"down": 0, "up": 0}
     copy, upload, write = Staging._copy, Staging.upload, Staging.write
 
@@ -118,25 +123,51 @@ def crossed(rank: int, world_size: int, device: str, exchange: str) -> dict[str,
         patch.object(Staging, "_copy", count_down),
         patch.object(Staging, "upload", count_upload),
         patch.object(Staging, "write", count_write),
-        attached(module, codec(exchange)) as (model, handle),
+        attached(module, codec(exchange), options=options) as (model, handle),
     ):
+        averages = []
         for step in range(STEPS):
             model.zero_grad()
             counted |= {"down": 0, "up": 0}
             gradients = integers(3, rank, step)
             model({name: each.to(on) for name, each in gradients.items()}).backward()
-        return counted | {"wire": handle.report().wire_bytes}
+            averages.append(_gradients(module))
+        return counted | {
+            "wire": handle.report().wire_bytes,
+            "carried_by": handle.report().carried_by,
+            "averages": averages,
+            "state": plain(handle.state_dict()),
+        }
 
 
-def split(rank: int, world_size: int) -> list[dict[str, str]]:
-    """Return the device backends of some ranks and of all, then with ranks bound to devices."""
-    tensors = [torch.zeros(3)]
+def alone(rank: int, world_size: int) -> dict[str, Any]:
+    """Make groups of this rank and of all while ranks are bound to devices, and exchange.
+
+    Tell what torch was asked for: of a group that it makes with ranks bound, it asks all of them.
+    """
     world: Any = dist.group.WORLD
     part: Any = dist.new_group([rank], backend="carrier", use_local_synchronization=True)
-    groups = [ProcessGroups(part, None), ProcessGroups(world, None)]
-    found = [each.device_backends(tensors) for each in groups]
-    with patch.object(type(world), "bound_device_id", torch.device("cpu")):
-        return [*found, *(each.device_backends(tensors) for each in groups)]
+    made, tensors = [], [torch.zeros(3)]
+    new_group = dist.new_group
+
+    def recorded(*given: Any, **options: Any) -> Any:
+        made.append((len(given[0]), str(world.bound_device_id), options["backend"]))
+        return new_group(*given, **options)
+
+    world.bound_device_id = torch.device("cpu", 0)
+    transports = [ProcessGroups(part, None), ProcessGroups(world, None)]
+    try:
+        with patch.object(dist, "new_group", recorded):
+            for transport in transports:
+                carriers = transport.device_backends(tensors)
+                channel = transport.make(carriers)
+                transport.connect(channel, carriers, tensors)
+        after = str(world.bound_device_id)
+    finally:
+        world.bound_device_id = None
+        for transport in transports:
+            transport.leave()
+    return {"made": made, "after": after}
 
 
 class _Tried:
@@ -252,17 +283,24 @@ def lost(rank: int, world_size: int) -> dict[str, Any]:
         return found | {"errors": errors, "steps": handle.step, "after": after}
 
 
-def told(rank: int, world_size: int) -> list[str]:
-    """Attach twice to tensors of a device that kernels are not made for; return what is said."""
+def told(rank: int, world_size: int, kernels: bool) -> list[str]:
+    """Attach twice to tensors of a device with kernels, or without; return what is said."""
     world: Any = dist.group.WORLD
     channel = ProcessGroups(world, None).make()
     with (
         patch.object(dispatch, "_warned", set()),
+        patch.object(devices, "_with_kernels", set()),
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")
         for _ in range(2):
-            devices.Devices([torch.empty(3, device="meta"), torch.empty(3)]).agree(channel)
+            found = devices.Devices([torch.empty(3, device="meta"), torch.empty(3)])
+            if kernels:
+                meta = torch.device("meta")
+                found._found[meta] = backends.BackendInUse("cuda", "it is one")
+            found.agree(channel)
+            found.warn_of_copies({"meta": "nccl"})
+            found.warn_of_copies({})
     return [f"{each.category.__name__}: {each.message}" for each in caught]
 
 

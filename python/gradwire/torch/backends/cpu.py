@@ -25,7 +25,7 @@ from gradwire.state import State
 
 name = "cpu"
 waits = False
-can_stay_on_device = False
+can_stay_on_device = values_stay = False
 
 INPUTS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 OUTPUTS = (torch.float32,)
@@ -224,6 +224,17 @@ class Bucket:
 
     # Both threads -----------------------------------------------------------------------------
 
+    def read(self, values: torch.Tensor) -> torch.Tensor:
+        """Return values on the host, as they are in the order of this thread's stream.
+
+        This thread waits for them alone.
+        """
+        return values
+
+    def upload(self, values: torch.Tensor) -> torch.Tensor:
+        """Return values of the host where `values` lie."""
+        return values
+
     def used(self, *tensors: torch.Tensor) -> Any:
         """Return a mark of the work that the receiving thread has given the device so far.
 
@@ -312,6 +323,10 @@ class Bucket:
         # Converted to float32 first: dividing in float16 would underflow small gradients.
         source = _float32(gradient.numel()).copy_(gradient)
         return (source if scale == 1.0 else source.div_(scale)).numpy()
+
+    def gradient_there(self, start: int, stop: int, scale: float) -> torch.Tensor:
+        """Return the same where `values` lie, of any dtype."""
+        return torch.from_numpy(self.gradient(start, stop, scale))
 
     def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
         """Write bytes of the host to the start of a slot."""

@@ -30,6 +30,7 @@ class Backend(Protocol):
     can_stay_on_device: (
         bool  # whether frames can stay on the device, if collectives take them from there
     )
+    values_stay: bool  # whether values can that are sent as they are, or computed by torch
 
     def encode(
         self, codec: Codec, tensor: torch.Tensor, state: State | None, max_nbytes: int | None, /
@@ -70,7 +71,7 @@ class Backend(Protocol):
     def bucket(self, buffer: torch.Tensor, on_device: bool = False, /) -> Bucket:
         """Return the bucket of a buffer of gradients. Does not wait for the device.
 
-        Frames may be asked to stay `on_device` only if they can.
+        What is sent may be asked to stay `on_device` only if it can.
         """
 
 
@@ -151,12 +152,12 @@ def backend_for(*tensors: object) -> Backend:
 
 
 def preload(tensors: Iterable[torch.Tensor]) -> None:
-    """Have the devices of tensors load all kernels that exchanges use, and wait for them.
+    """Have GPUs of tensors load all kernels of torch that exchanges use, and wait for them.
 
     To be called before anything is under way that waits for other ranks.
     """
     for device, each in {each.device: each for each in tensors}.items():
-        if backend_for(each).name == _KERNELS.name:
+        if each.is_cuda or backend_for(each).name == _KERNELS.name:
             _preload(device)
 
 

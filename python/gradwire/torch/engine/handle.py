@@ -530,7 +530,7 @@ class Handle:
                 self._place,
                 self._engine.exchange.times,
                 self._counters,
-                self._engine.exchange.device_backends,
+                self._engine.carried_by,
                 self.step,
                 exchange=", ".join(map(repr, self._engine.parts)),
                 residuals=residuals,

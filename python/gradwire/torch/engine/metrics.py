@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
@@ -209,7 +209,7 @@ def build_report(
     place: RankTopology,
     times: StepTimes,
     counters: Counters,
-    device_backends: Mapping[str, str],
+    carried_by: str,
     step: int,
     *,
     exchange: str,
@@ -232,7 +232,7 @@ def build_report(
         rank=place.rank,
         world_size=place.size,
         codec=repr(codec),
-        carried_by=", ".join(sorted(set(device_backends.values()))) or "gloo",
+        carried_by=carried_by,
         **figures(times, counters, place.nodes, step),
         residual_norm=math.hypot(*known) if residuals else None,
         state_bytes=sum(each.nbytes for each in parameters),

@@ -22,7 +22,7 @@ from gradwire.torch.transport import Channel
 def build(
     part: Part,
     channel: Channel,
-    another: Callable[[], Channel],
+    another: Callable[..., Channel],
     device_backends: Mapping[str, str],
     *,
     check_result: bool,
@@ -31,8 +31,9 @@ def build(
     """Return the object that carries out an exchange; see `ExchangeBase`.
 
     The channel takes tensors of the CPU and where frames are. What ``another`` makes, as a
-    collective, takes those of the CPU. Only an `AllGather` postpones, which a `ByRanks` is here.
-    Raises a ValueError if the channel cannot do what the exchange needs.
+    collective, takes those of the CPU, and of the device backends that it is given. Only an
+    `AllGather` postpones, which a `ByRanks` is here. Raises a ValueError if the channel cannot do
+    what the exchange needs.
     """
     if isinstance(part, ByRanks):
         part = AllGather()
@@ -41,7 +42,11 @@ def build(
         return kind(channel, device_backends, check_result=check_result, mean=part.mean)
     if isinstance(part, LowRank):
         return PowerSGDExchange(
-            channel, device_backends, check_result=check_result, second=another(), rank=part.rank
+            channel,
+            device_backends,
+            check_result=check_result,
+            second=another(device_backends),
+            rank=part.rank,
         )
     if isinstance(part, Owners):
         if not hasattr(channel, "all_to_all"):

@@ -89,8 +89,9 @@ def attach(
     ``register_post_accumulate_grad_hook``, and optimizers within the backward pass, are refused.
 
     `attach` makes three process groups: one between the nodes (two for exchanges that sum on the
-    wire), one inside this node, and one over all ranks. Memory: a copy of this rank's shards of
-    the gradients during the pass, beside what `gradwire.torch.ddp.attach` needs for as many.
+    wire), one inside this node, and one over all ranks. Frames go over the backend that ``mesh``
+    has for GPUs, such as NCCL, where CUDA kernels encode; all else goes over Gloo. Memory: a copy
+    of this rank's shards of the gradients, beside what `gradwire.torch.ddp.attach` needs.
     """
     given, choices = choices_of(codec, optimizer, min_ratio, schedule, low_memory=low_memory)
     groups = groups_of(model)

@@ -176,20 +176,16 @@ class ProcessGroups:
         """Make no more groups, and forget the given one, which may then be collected."""
         self._given = None
 
-    def device_backends(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
+    def device_backends(
+        self, tensors: Iterable[torch.Tensor], *, frames: bool = True
+    ) -> dict[str, str]:
         """Return what moves frames on the device of these tensors, by kind of device.
 
         That is the backend of the given group for that device, as ``{"cuda": "nccl"}``, if frames
-        can stay there. What is not named has its frames on the host; so has all of a model over a
-        part of the ranks, if all of them together are bound to devices: torch would split such a
-        group off, for which every rank is needed.
+        can stay there; without ``frames``, if values can. What is not named goes by the host.
         """
-        world = dist.group.WORLD
-        if not self._whole and getattr(world, "bound_device_id", None) is not None:
-            return {}
-        found = [
-            (each.device.type, backends.backend_for(each).can_stay_on_device) for each in tensors
-        ]
+        stays = "can_stay_on_device" if frames else "values_stay"
+        found = [(each.device.type, getattr(backends.backend_for(each), stays)) for each in tensors]
         # One device of a kind may not run the kernels.
         there = {kind for kind, _ in found} - {kind for kind, stays in found if not stays}
         config = dist.BackendConfig(dist.get_backend_config(self._over))
@@ -206,9 +202,15 @@ class ProcessGroups:
         if timeout is None:
             timeout = _timeout(self._over)
         kinds = {"cpu": "gloo", **device_backends}
-        bound = getattr(dist.group.WORLD, "bound_device_id", None)
-        if bound is not None:  # torch asks every group what moves tensors of that device
+        world: Any = dist.group.WORLD
+        bound = getattr(world, "bound_device_id", None)
+        if bound is not None and self._whole:
+            # torch asks such a group what moves tensors of that device
             kinds.setdefault(bound.type, "gloo")
+        elif bound is not None:
+            # torch would split the group off that of all ranks, which every one of them has to do,
+            # attached or not. So these ranks connect by themselves, as without devices.
+            world.bound_device_id = None
         try:
             group = _new_group(
                 self._ranks,
@@ -231,6 +233,9 @@ class ProcessGroups:
                 "Gloo, also where frames go over NCCL. If Gloo finds no network that connects the "
                 f"machines, name its interface by GLOO_SOCKET_IFNAME ({str(error).strip()})"
             ) from error
+        finally:
+            if bound is not None:
+                world.bound_device_id = bound
         if not isinstance(group, dist.ProcessGroup):
             raise ValueError("this rank is not in the process group passed to attach()")
         self._made.append(group)

@@ -42,12 +42,13 @@ __all__ = [
     "name",
     "number",
     "rollback",
+    "values_stay",
     "waits",
 ]
 
 name = "cuda"
 waits = True
-can_stay_on_device = True
+can_stay_on_device = values_stay = True
 
 
 def encode(

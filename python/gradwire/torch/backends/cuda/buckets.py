@@ -4,7 +4,6 @@ import copy
 import itertools
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -31,53 +30,15 @@ def bucket(buffer: torch.Tensor, on_device: bool = False) -> "CUDABucket":
     return CUDABucket(buffer, on_device)
 
 
-class CUDABucket(host.HostBucket):
+class CUDABucket(host.DeviceBucket):
     """A bucket whose values the kernels read and write where they are.
 
-    The sending thread works on the stream of copies down and the receiving thread on that of copies
-    up, as for a bucket that is copied. What kernels do not encode, the core encodes from a copy.
+    What kernels do not encode, the core encodes from a copy.
     """
 
-    __slots__ = ("_on_device",)
-
-    def __init__(self, buffer: torch.Tensor, on_device: bool) -> None:
-        super().__init__(buffer)
-        self._on_device = on_device
-
-    @property
-    @override
-    def values(self) -> torch.Tensor:
-        return self.buffer
-
-    @property
-    @override
-    def frames_on(self) -> torch.device:
-        return self.buffer.device if self._on_device else super().frames_on
-
-    def _copied(self) -> cpu.Bucket:
-        """Return a bucket on the host, of a copy that is made once."""
-        return cpu.bucket(super().values)
-
-    # Both threads -----------------------------------------------------------------------------
-
-    @override
-    def used(self, *tensors: torch.Tensor) -> Any:
-        if not self._on_device:
-            return None  # threads wait for what reads frames on the host
-        for each in tensors:
-            self._staging.keep(each)
-        return self._staging.mark()
-
-    @override
-    def follow(self, mark: Any) -> None:
-        if mark is not None:
-            self._staging.follow(mark)
+    __slots__ = ()
 
     # The sending thread -----------------------------------------------------------------------
-
-    @override
-    def sending(self) -> AbstractContextManager[None]:
-        return self._staging.reading(self._after)
 
     @override
     def encode(
@@ -152,19 +113,6 @@ class CUDABucket(host.HostBucket):
         return replace(led, values=self._staging.upload(led.values))
 
     @override
-    def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
-        return self._copied().gradient(start, stop, scale)
-
-    @override
-    def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
-        if not self._on_device:
-            super().write_header(slot, front)
-            return
-        room = self._staging.empty(torch.Size([front.size]), torch.uint8)
-        room.numpy()[:] = front
-        self._staging.write(slot[: front.size], room)
-
-    @override
     def values_of(
         self, frames: torch.Tensor, sizes: Sequence[int], numels: Sequence[int], positions: bool
     ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
@@ -181,37 +129,7 @@ class CUDABucket(host.HostBucket):
         read, places = super().values_of(there, sizes, numels, positions)
         return self._staging.upload(read), places
 
-    @override
-    def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
-        parts = [self.buffer[start:stop] for start, stop in runs]
-        if self._on_device:
-            torch.cat(parts, out=out)
-            return cpu.finite(out, self._holds)
-        out.copy_(self._staging.read(torch.cat(parts)))
-        return cpu.finite(out)
-
-    @override
-    def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
-        return self._copied().not_finite(start, stop, width)
-
-    @override
-    def sparse(self) -> torch.Tensor:
-        return self._copied().values
-
     # The receiving thread ---------------------------------------------------------------------
-
-    @override
-    def receiving(self) -> AbstractContextManager[None]:
-        return self._staging.writing(self._after)
-
-    @override
-    def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
-        fronts = slots[:, :nbytes]
-        return (self._staging.read(fronts) if self._on_device else fronts).numpy()
-
-    @override
-    def scratch(self) -> "CUDABucket":
-        return CUDABucket(torch.empty_like(self.buffer), self._on_device)
 
     @override
     def commit(
@@ -271,48 +189,6 @@ class CUDABucket(host.HostBucket):
         spent = copied.average(on_host, starts, sizes, ends, unused, senders, scale)
         self.buffer.copy_(copied.values)
         return spent
-
-    def _there(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Return values that were exchanged on the device, if they are not there."""
-        return values if self._on_device else self._staging.upload(values, dtype)
-
-    @override
-    def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
-        lengths = [stop - start for start, stop in runs]
-        parts = torch.split(self._there(values, self.dtype), lengths)
-        torch._foreach_copy_([self.buffer[start:stop] for start, stop in runs], parts)
-
-    @override
-    def scatter(self, places: Sequence[NDArray[np.int64]], values: torch.Tensor) -> None:
-        at = self._staging.upload(torch.from_numpy(np.concatenate(places)))
-        self.buffer[at] = self._there(values, self.dtype).to(self.dtype)
-
-    @override
-    def finite(self) -> bool:
-        self._staged = None  # of the gradients: what is not finite is named from what is there now
-        return super().finite()
-
-    def _holds(self, flag: torch.Tensor) -> bool:
-        return bool(self._staging.read(flag))
-
-    @override
-    def checksum(self) -> int | torch.Tensor:
-        return checksum(self.values)
-
-    @override
-    def store(self, result: torch.Tensor | None = None) -> None:
-        if result is not None:
-            self._result = result.to(self.buffer.device)
-        self._staged = None
-
-
-def checksum(values: torch.Tensor) -> torch.Tensor:
-    """Return what `Bucket.checksum` does, modulo 2**64, where the values are."""
-    data = values.detach().view(torch.uint8)
-    words, rest = data.tensor_split([data.numel() // 8 * 8])
-    if words.storage_offset() % 8:
-        words = words.clone()
-    return words.view(torch.int64).sum() + rest.sum()
 
 
 def _shares(start: float, ends: Sequence[int]) -> NDArray[np.int64]:
