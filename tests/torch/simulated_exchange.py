@@ -6,6 +6,7 @@ when it was started; to wait for it is work of the current stream, too.
 """
 
 import itertools
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -232,6 +233,26 @@ def test_averages_are_those_of_the_cpu_however_late_or_early_streams_are(on_devi
     for one, other in zip(found.states(), expected.states(), strict=True):
         assert (one is None) == (other is None)
         assert one is None or (one == other).all()
+
+
+WAITS = {
+    "gather": {"gradwire-send": 8, "gradwire-receive": 6},
+    "postponed": {"gradwire-send": 8, "gradwire-receive": 12},
+    "sum": {"gradwire-send": 11, "gradwire-receive": 3},
+    "seeded": {"gradwire-send": 11, "gradwire-receive": 3},
+}
+"""How often threads wait for the device in a step of three buckets."""
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_the_host_waits_so_often_and_no_more(on_device, name):
+    found = Run(CODECS[name], there=True)
+    for number in range(2):  # the first one learns what the others need
+        late.blocked.clear()
+        found.step(number)
+        waits = Counter(each for each in late.blocked if each != "MainThread")
+    found.end()
+    assert waits == WAITS[name]
 
 
 def test_memory_is_kept_from_other_uses_until_the_receiving_thread_is_done(on_device, monkeypatch):
