@@ -92,8 +92,7 @@ class CUDABucket(host.HostBucket):
         *,
         deferred: bool = False,
     ) -> tuple[Table, Exception | None]:
-        own = [state for state in states if isinstance(state, DeviceState)]
-        if len(own) < len(states) or not all(map(takes, codecs)):
+        if not _are_for_kernels(states, codecs):
             held, frames = [state.on_host() for state in states], out
             if self._on_device:
                 frames = self._staging.empty(torch.Size([sum(limits)]), torch.uint8)
@@ -108,7 +107,7 @@ class CUDABucket(host.HostBucket):
         if not self._on_device:
             frames = torch.empty(sum(limits), dtype=torch.uint8, device=self.buffer.device)
         rows = encoding.encode(
-            codecs, own, ends, limits, self.buffer, scale, frames, positions, deferred=deferred
+            codecs, states, ends, limits, self.buffer, scale, frames, positions, deferred=deferred
         )
         done, nbytes = len(rows), int(rows[:, 0].sum())
         if not self._on_device:
@@ -119,7 +118,7 @@ class CUDABucket(host.HostBucket):
         # The core says what is wrong, with a copy of the state.
         one, pair = slice(done, done + 1), slice(2 * done, 2 * done + 2)
         room = torch.empty(limits[done], dtype=torch.uint8, device="cpu")
-        twin = copy.deepcopy(own[done]).on_host()
+        twin = copy.deepcopy(states[done]).on_host()
         _, error = self._copied().encode(
             codecs[one], [twin], ends[pair], limits[one], positions[one], room, scale
         )
@@ -313,6 +312,11 @@ def checksum(values: torch.Tensor) -> torch.Tensor:
     if words.storage_offset() % 8:
         words = words.clone()
     return words.view(torch.int64).sum() + rest.sum()
+
+
+def _are_for_kernels(states: Sequence[Any], codecs: Sequence[Codec]) -> bool:
+    """Tell whether kernels encode with these states, which are then all on a device."""
+    return set(map(type, states)) == {DeviceState} and states[0].plans.takes(codecs)
 
 
 def _shares(start: float, ends: Sequence[int]) -> NDArray[np.int64]:
