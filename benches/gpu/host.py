@@ -59,10 +59,18 @@ class Nothing:
             self._verdicts[len(starts)] = verdicts
         return verdicts
 
+    def write_slot(self, *_: Any) -> None:
+        pass
+
+    def decode_slots(
+        self, out: Any, data: Any, ends: Any, limits: Any, places: Any, header: Any, ranks: int, *_: Any
+    ) -> torch.Tensor:
+        return self.decode_bucket(out, data, ends, range(len(limits) * ranks))
+
     def _table(self, rows: int) -> torch.Tensor:
         table = self._tables.get(rows)
         if table is None:
-            table = self._tables[rows] = torch.tensor([[0, FRAME, 6, 6, 0, 0, 0, 0]] * rows)
+            table = self._tables[rows] = torch.tensor([[0, FRAME, 6, 6, 0, 0, 0, 0, 0, 0]] * rows)
         return table
 
 
@@ -153,6 +161,7 @@ def replaced() -> Iterator[None]:
         patch.object(operators, "operators", lambda: nothing),
         patch.object(cuda.encoding, "operators", lambda: nothing),
         patch.object(cuda.states, "operators", lambda: nothing),
+        patch.object(cuda.slots, "operators", lambda: nothing),
     ):
         yield
 

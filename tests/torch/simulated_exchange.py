@@ -53,7 +53,7 @@ class Operators:
         return lambda *given: getattr(self.library, name)(*map(_raw, given))
 
     def encode_bucket(self, plan, gradients, limits, states, *rest):
-        table = torch.full((len(limits), 8), -1, dtype=torch.int64)
+        table = torch.full((len(limits), 10), -1, dtype=torch.int64)
         raws = _raw(gradients), limits, list(map(_raw, states)), *map(_raw, rest)
         late.current_stream().give(lambda: table.copy_(self.library.encode_bucket(plan, *raws)))
         return Late(table)
@@ -73,6 +73,18 @@ class Operators:
         raws = _raw(out), _raw(data)
         late.current_stream().give(
             lambda: verdicts.copy_(self.library.decode_bucket(*raws, ends, starts, sizes, *rest))
+        )
+        return Late(verdicts)
+
+    def write_slot(self, slot, table, values, facts, total, *rest):
+        raws = list(map(_raw, (slot, table, values, facts, total)))
+        late.current_stream().give(lambda: self.library.write_slot(*raws, *rest))
+
+    def decode_slots(self, out, slots, ends, limits, places, header, ranks, *rest):
+        verdicts = torch.full((1 + len(limits) * ranks,), 7, dtype=torch.int32)
+        raws, shape = (_raw(out), _raw(slots)), (ends, limits, places, header, ranks)
+        late.current_stream().give(
+            lambda: verdicts.copy_(self.library.decode_slots(*raws, *shape, *rest))
         )
         return Late(verdicts)
 
@@ -133,7 +145,7 @@ def on_device(monkeypatch):
     monkeypatch.setattr(dispatch, "_STAGED", cuda)
     monkeypatch.setattr(operators, "_device", "late")
     library = operators.operators()
-    for module in (cuda.encoding, operators, cuda.states):
+    for module in (cuda.encoding, operators, cuda.slots, cuda.states):
         monkeypatch.setattr(module, "operators", lambda: Operators(library))
     monkeypatch.setattr(Staging, "_asynchronous", lambda self, host: True)
     monkeypatch.setattr(Staging, "future", lambda self: Handed())
@@ -236,7 +248,7 @@ def test_averages_are_those_of_the_cpu_however_late_or_early_streams_are(on_devi
 
 
 WAITS = {
-    "gather": {"gradwire-send": 8, "gradwire-receive": 6},
+    "gather": {"gradwire-receive": 3},
     "postponed": {"gradwire-send": 8, "gradwire-receive": 12},
     "sum": {"gradwire-send": 11, "gradwire-receive": 3},
     "seeded": {"gradwire-send": 11, "gradwire-receive": 3},

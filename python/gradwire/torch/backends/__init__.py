@@ -41,7 +41,14 @@ A state is what the backend's `Backend.init_state` made, with the attributes and
 `gradwire.State`; its arrays may lie on the device until someone asks for them.
 """
 
-from gradwire.torch.backends.cpu import Bucket, LeaderEncoding, Table
+from gradwire.torch.backends.cpu import (
+    Bucket,
+    FilledSlot,
+    LeaderEncoding,
+    SlotAverages,
+    SlotFacts,
+    Table,
+)
 from gradwire.torch.backends.dispatch import (
     Backend,
     BackendInUse,
@@ -57,7 +64,10 @@ __all__ = [
     "Backend",
     "BackendInUse",
     "Bucket",
+    "FilledSlot",
     "LeaderEncoding",
+    "SlotAverages",
+    "SlotFacts",
     "Table",
     "backend",
     "backend_for",

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -313,6 +313,31 @@ class Bucket:
         source = _float32(gradient.numel()).copy_(gradient)
         return (source if scale == 1.0 else source.div_(scale)).numpy()
 
+    def fill(
+        self,
+        codecs: Sequence[Codec],
+        states: Sequence[State],
+        ends: Sequence[int],
+        runs: Sequence[tuple[int, int]],
+        slot: torch.Tensor,
+        places: "SlotPlaces",
+        header: Sequence[int],
+        total: torch.Tensor | None,
+        facts: "SlotFacts",
+        scale: float,
+        *,
+        tells_zero: bool,
+    ) -> "FilledSlot | None":
+        """Fill a slot as a device can by itself: with frames, runs of dense entries, and a front.
+
+        The front is the `header`, in words of eight bytes, and a record of each frame, or the error
+        of the first parameter that cannot be sent; the `total` of a checksum, if given, takes its
+        place in the header. Records of gradients that are zero say so if that is told. Returns None where the
+        host has to do that, and nothing was done.
+        """
+        del codecs, states, ends, runs, slot, places, header, total, facts, scale, tells_zero
+        return None
+
     def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
         """Write bytes of the host to the start of a slot."""
         slot.numpy()[: front.size] = front
@@ -462,6 +487,69 @@ class Bucket:
         loss scaler detects.
         """
         self.future.set_result(_poison(self._result) if poisoned else self._result)
+
+
+class SlotPlaces(Protocol):
+    """Sizes and offsets in the slots of one bucket, in bytes."""
+
+    limits: tuple[int, ...]  # of each frame
+    records_at: int
+    dense_at: int
+    dense_end: int
+    frames_at: int
+    nbytes: int
+    front: int
+
+
+@dataclass(slots=True, eq=False)
+class SlotFacts:
+    """What the errors of a bucket need, and its dense parameters; the same in every step."""
+
+    names: list[str]  # of the parameters that are encoded, then of the others
+    dense: list[tuple[int, int]]  # of each of those, how many numbers there are, and in an entry
+    refusal: str  # what precedes a name where nothing else is known
+    room: int  # bytes of a text
+    rank: int
+    there: Any = None  # what a backend keeps of this
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotAverages:
+    """What `FilledSlot.average` returns."""
+
+    headers: NDArray[np.uint8]  # as `Bucket.read_headers` returns them
+    nanoseconds: NDArray[np.int64] | None  # as `Bucket.average`; None: nothing was written
+    finite: bool  # whether all entries are known to be finite
+    seconds: float  # of the device
+
+
+class FilledSlot(Protocol):
+    """A slot that a device fills by itself."""
+
+    launched: float  # seconds that it took to have the device do that
+
+    def settle(self) -> Table:
+        """Return the table of `Bucket.encode`, of fewer rows if one failed; wait if need be."""
+
+    def seconds(self) -> float:
+        """Return how long the device has encoded; once that is over."""
+
+    def average(
+        self,
+        slots: torch.Tensor,
+        ranks: int,
+        ends: Sequence[int],
+        scale: float,
+        *,
+        senders: bool,
+        checks: bool,
+    ) -> SlotAverages:
+        """Write the averages of all slots to the bucket, and wait for the host to know how it went.
+
+        Nothing is written unless all slots and all frames are good: then headers, or
+        `Bucket.average`, say why. What is zero on all ranks is set to zero. Knows whether the
+        bucket is finite then, if asked to.
+        """
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,13 +9,17 @@ import itertools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradwire.torch.backends import FilledSlot, SlotAverages, SlotFacts
 from gradwire.torch.engine.bucket_contents import BucketContents
+from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange import wire
@@ -77,6 +81,8 @@ class _Slots:
     plan: SlotLayout
     slot: torch.Tensor  # this rank's
     gathered: torch.Tensor  # memory that begins with the slots of all ranks
+    filled: FilledSlot | None = None  # by the device, if it was
+    averages: SlotAverages | None = None
     sizes: list[list[int]] = field(default_factory=list)  # bytes of each rank's frames
     # Pieces whose gradients are zero on every rank.
     unused: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
@@ -84,6 +90,16 @@ class _Slots:
     def rows(self, ranks: int) -> torch.Tensor:
         """Return the slots of all ranks, one row per rank."""
         return self.gathered[: self.plan.nbytes * ranks].view(ranks, self.plan.nbytes)
+
+
+def _facts_of(layout: BucketContents, rank: int) -> SlotFacts:
+    return SlotFacts(
+        layout.names,
+        [(piece.stop - piece.start, piece.parameter.width) for piece in layout.dense],
+        f"rank {rank} could not encode: kernels refuse the gradient of ",
+        wire.TEXT_NBYTES,
+        rank,
+    )
 
 
 class AllGatherExchange(ExchangeBase):
@@ -102,6 +118,7 @@ class AllGatherExchange(ExchangeBase):
     ) -> None:
         super().__init__(channel, device_backends, check_result=check_result)
         self._mean = mean
+        self._facts: WeakKeyDictionary[BucketContents, SlotFacts] = WeakKeyDictionary()
 
     # The sending thread -----------------------------------------------------------------------
 
@@ -110,7 +127,7 @@ class AllGatherExchange(ExchangeBase):
         start = time.perf_counter()
         plan = SlotLayout.of(task.layout, task.bucket.itemsize)
         (slot,), task = take_buffers(task, [(self._frames, plan.nbytes)])
-        self._fill(task, plan, slot, sequence)
+        filled = self._fill(task, plan, slot, sequence)
         self.times.add("encode", start)
         total = plan.nbytes * self.world_size
         (gathered,), failed = take_buffers(task, [(self._buffers, total)])
@@ -123,15 +140,21 @@ class AllGatherExchange(ExchangeBase):
             task,
             sequence,
             works=(work,),
-            contents=_Slots(plan, slot, gathered),
+            contents=_Slots(plan, slot, gathered, filled),
             room=plan.nbytes,
             wire=plan.nbytes * (self.world_size - 1),
         )
 
-    def _fill(self, task: BucketTask, plan: SlotLayout, slot: torch.Tensor, sequence: int) -> None:
+    def _fill(
+        self, task: BucketTask, plan: SlotLayout, slot: torch.Tensor, sequence: int
+    ) -> FilledSlot | None:
+        """Write a slot; the device by itself, where it can."""
         layout = task.layout
         front = np.zeros(plan.front, np.uint8)
         try:
+            filled = None if self.postpones else self._start(task, plan, slot, sequence)
+            if filled is not None:
+                return filled
             pieces = range(len(layout.pieces))
             outcomes = self._encode(task, pieces, plan.limits, slot[plan.frames_at :])
             records = plan.records(front)
@@ -149,18 +172,73 @@ class AllGatherExchange(ExchangeBase):
             message = front[: wire.MESSAGE_NBYTES]
             wire.write_verdict(message, layout.digest, sequence, wire.attributed(error, self.rank))
         task.bucket.write_header(slot, front)
+        return None
+
+    def _start(
+        self, task: BucketTask, plan: SlotLayout, slot: torch.Tensor, sequence: int
+    ) -> FilledSlot | None:
+        """Have the device fill the slot by itself, if it can; nobody knows how that ends so far."""
+        task.check()
+        layout = task.layout
+        facts = self._facts.get(layout)
+        if facts is None:
+            facts = self._facts[layout] = _facts_of(layout, self.rank)
+        checksum, total = self._checksums.unread(layout)
+        filled = task.bucket.fill(
+            [parameter.codec for parameter in layout.compressed],
+            [parameter.state for parameter in layout.compressed],
+            layout.ends,
+            layout.runs,
+            slot,
+            plan,
+            wire.header_words(layout.digest, sequence, checksum),
+            total,
+            facts,
+            task.scale,
+            tells_zero=task.unused,
+        )
+        if filled is not None:
+            task.step.awaited.append(partial(self._settle, task, filled))
+            task.step.encoded.update((each.name, each) for each in layout.compressed)
+            for piece in layout.pieces:
+                if piece.parameter.measured is not None:
+                    self._record(task, piece)
+        return filled
+
+    def _settle(self, task: BucketTask, filled: FilledSlot) -> Outcomes:
+        """Return what came of encodes that the device was started for; forget those that failed."""
+        outcomes = self._outcomes(task, filled.settle())
+        for parameter in task.layout.compressed[len(outcomes) :]:
+            task.step.encoded.pop(parameter.name, None)
+        return outcomes
 
     # The receiving thread ---------------------------------------------------------------------
 
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
         slots = flight.contents
         assert isinstance(slots, _Slots)
-        return flight.task.bucket.read_headers(slots.rows(self.world_size), slots.plan.front)
+        rows = slots.rows(self.world_size)
+        if slots.filled is None:
+            return flight.task.bucket.read_headers(rows, slots.plan.front)
+        task = flight.task
+        # All that can be done is started before the one wait, whatever the headers are to say.
+        if task.layout.runs:
+            self._average_dense(task, slots)
+        slots.averages = slots.filled.average(
+            rows.view(-1),
+            self.world_size,
+            task.layout.ends,
+            task.scale,
+            senders=self._mean == "senders",
+            checks=self._check_result,
+        )
+        return slots.averages.headers
 
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
         slots, task = flight.contents, flight.task
         assert isinstance(slots, _Slots)
         try:
+            self._take(flight, slots)
             self._read(flight, slots, headers)
             self._decode(task, slots)
             self._checksums.note(flight)
@@ -168,6 +246,21 @@ class AllGatherExchange(ExchangeBase):
             mark = task.bucket.used(slots.slot, slots.gathered)
             self._frames.give(slots.slot, mark)
             self._buffers.give(slots.gathered, mark)
+
+    def _take(self, flight: InFlightBucket, slots: _Slots) -> None:
+        """Take note of what the device has done by itself, before the headers are read."""
+        filled, averages, task = slots.filled, slots.averages, flight.task
+        if filled is None or averages is None:
+            return
+        outcomes = self._settle(task, filled)
+        if len(outcomes) == len(task.layout.pieces):
+            task.layout.counters.encoded(task.layout.rows, outcomes, outcomes.nbytes)
+        flight.finite = averages.finite and averages.nanoseconds is not None
+        self.times.seconds["encode"] += max(filled.seconds() - filled.launched, 0.0)
+        self.times.move("exchange", "decode", averages.seconds)
+        if flight.marks is not None:
+            flight.marks.arrived -= averages.seconds
+            flight.marks.decoding = flight.marks.arrived
 
     def _read(self, flight: InFlightBucket, slots: _Slots, headers: NDArray[np.uint8]) -> None:
         """Raise the error of any rank; undo the encodes of parameters that none has used."""
@@ -188,7 +281,9 @@ class AllGatherExchange(ExchangeBase):
         """Write the averages of all parameters; what is exchanged dense need not be counted."""
         plan, layout = slots.plan, task.layout
         rows = slots.rows(self.world_size)
-        if layout.pieces:
+        if slots.averages is not None and slots.averages.nanoseconds is not None:
+            layout.counters.decoded(layout.rows, slots.averages.nanoseconds)
+        elif layout.pieces:
             nanoseconds = task.bucket.average(
                 rows.view(-1),
                 [rank * plan.nbytes + plan.frames_at for rank in range(self.world_size)],
@@ -199,16 +294,21 @@ class AllGatherExchange(ExchangeBase):
                 task.scale,
             )
             layout.counters.decoded(layout.rows, nanoseconds)
-        if layout.runs:
-            start = time.perf_counter()
-            total = rows.new_zeros(layout.dense_numel, dtype=sum_dtype(layout.dtype))
-            for values in rows[:, plan.dense_at : plan.dense_end]:
-                total += values.view(layout.dtype)
-            mean = divide(total, self.world_size)
-            if counts:
-                unpack_dense(task, mean, start)
-            else:
-                task.bucket.unpack(layout.runs, mean)
+        if layout.runs and slots.averages is None:
+            self._average_dense(task, slots, counts=counts)
+
+    def _average_dense(self, task: BucketTask, slots: _Slots, *, counts: bool = True) -> None:
+        """Write the averages of what is exchanged dense, which need not be counted."""
+        plan, layout, start = slots.plan, task.layout, time.perf_counter()
+        rows = slots.rows(self.world_size)
+        total = rows.new_zeros(layout.dense_numel, dtype=sum_dtype(layout.dtype))
+        for values in rows[:, plan.dense_at : plan.dense_end]:
+            total += values.view(layout.dtype)
+        mean = divide(total, self.world_size)
+        if counts:
+            unpack_dense(task, mean, start)
+        else:
+            task.bucket.unpack(layout.runs, mean)
 
 
 class DeferredAllGather(AllGatherExchange):

@@ -34,6 +34,7 @@ _MAGIC, _VERSION = b"GWV", 2
 
 HEADER_NBYTES = _HEADER.size
 MESSAGE_NBYTES = 1024  # of a message with room for a readable error
+TEXT_NBYTES = MESSAGE_NBYTES - HEADER_NBYTES - _ERROR.size  # of that
 
 
 class _Status(enum.IntEnum):
@@ -96,6 +97,12 @@ def write_verdict(
         nbytes = len(body)
     _HEADER.pack_into(out.data, 0, _MAGIC, _VERSION, status, digest, sequence, nbytes, *checksum)
     out[HEADER_NBYTES : HEADER_NBYTES + len(body)] = np.frombuffer(body, np.uint8)
+
+
+def header_words(digest: int, sequence: int, checksum: Checksum = _NO_CHECKSUM) -> tuple[int, ...]:
+    """Return what `write_verdict` writes without an error, as signed words of eight bytes."""
+    packed = _HEADER.pack(_MAGIC, _VERSION, _Status.OK, digest, sequence, 0, *checksum)
+    return struct.unpack("<7q", packed)
 
 
 def _pack_error(error: BaseException, room: int) -> bytes:

@@ -18,9 +18,9 @@ from gradwire._codec import Codec
 from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch.backends import cpu, host
-from gradwire.torch.backends.cpu import LeaderEncoding, Table
+from gradwire.torch.backends.cpu import LeaderEncoding, SlotFacts, SlotPlaces, Table
 from gradwire.torch.backends.cuda import encoding
-from gradwire.torch.backends.cuda.operators import takes
+from gradwire.torch.backends.cuda.slots import FilledSlot
 from gradwire.torch.backends.cuda.states import DeviceState
 
 _NONE = np.empty(0, np.uint32)
@@ -126,6 +126,32 @@ class CUDABucket(host.HostBucket):
         return table, error or refused
 
     @override
+    def fill(
+        self,
+        codecs: Sequence[Codec],
+        states: Sequence[Any],
+        ends: Sequence[int],
+        runs: Sequence[tuple[int, int]],
+        slot: torch.Tensor,
+        places: SlotPlaces,
+        header: Sequence[int],
+        total: torch.Tensor | None,
+        facts: SlotFacts,
+        scale: float,
+        *,
+        tells_zero: bool,
+    ) -> FilledSlot | None:
+        if not self._on_device or (codecs and not _are_for_kernels(states, codecs)):
+            return None
+        dense = slot[places.dense_at : places.dense_end].view(self.dtype)
+        if runs:
+            torch.cat([self.buffer[start:stop] for start, stop in runs], out=dense)
+        parts = codecs, states, ends, self.buffer, dense
+        return FilledSlot(
+            *parts, slot, places, header, total, facts, scale, tells_zero=tells_zero
+        )
+
+    @override
     def encode_leader(
         self, codec: Codec, state: Any, start: int, stop: int, limit: int, scale: float
     ) -> LeaderEncoding | None:
@@ -142,7 +168,7 @@ class CUDABucket(host.HostBucket):
             gradient = self.gradient(start, stop, scale)
             return codec.encode(gradient, state.on_host(), max_nbytes=room), not gradient.any()
 
-        if isinstance(state, DeviceState) and takes(codec):
+        if _are_for_kernels([state], [codec]):
             led = cpu.encode_until_fits(encode, cast(State, state), limit)
         else:
             led = self._copied().encode_leader(codec, state.on_host(), start, stop, limit, scale)

@@ -94,6 +94,11 @@ def outcomes(started: Encoding) -> NDArray[np.int64]:
     return started.rows[: started.done, [NBYTES, COUNT, TARGET, TRIMMED, ZERO]]
 
 
+def is_seeded(device: torch.device) -> bool:
+    """Tell whether a device has met a frame of drawn positions."""
+    return device in _seeded
+
+
 def commit(
     states: Sequence[DeviceState],
     starts: Sequence[int],

@@ -28,6 +28,7 @@ _MOMENTS = {"momentum_correction": "momentum", "adam_correction": "second_moment
 _BYTES = operator.attrgetter("_device")
 # The columns of the table, as csrc/bucket/gather.h numbers them.
 STATUS, NBYTES, COUNT, TARGET, TRIMMED, ZERO, THRESHOLD = range(7)
+COLUMNS = 10
 _TRACKED = ("bound", "threshold", "location")
 _CONTROLLER = ("stages", "last", "sum", "seen", "aim", "misses", "rest", "rests")
 
@@ -344,13 +345,16 @@ class Encoding:
     ``table`` is that of csrc/bucket/gather.h, on the device.
     """
 
-    __slots__ = ("_after", "_before", "_deferred", "_lock", "_states", "done", "rows", "table")
+    __slots__ = (
+        *("_after", "_before", "_deferred", "_lock", "_states"),
+        *("done", "rows", "shares", "table"),
+    )
 
     def __init__(
         self, states: Sequence[DeviceState], plan: EncodePlan, table: torch.Tensor, deferred: bool
     ) -> None:
         self.table: torch.Tensor | None = table
-        self._states, self._deferred = states, deferred
+        self._states, self._deferred, self.shares = states, deferred, plan.shares
         self.rows: NDArray[np.int64] | None = None
         self.done = len(states)
         self._after: Any = None
