@@ -2,7 +2,7 @@
 
 Operators, and the collective, are replaced by nothing. What is left is Python: the time of its
 thread to send a bucket and to receive it, over buckets of 1 to 300 parameters, as so much a bucket
-and so much a parameter. `encode` and `average` of the bucket are also given alone.
+and so much a parameter. The bucket's part of both is also given alone.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import gradwire
-from gradwire.torch.backends import cuda
+from gradwire.torch.backends import SlotFacts, cuda
 from gradwire.torch.backends.cuda import operators
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit
@@ -118,6 +118,7 @@ class Run:
         self.buffer = torch.randn(self.layout.numel)
         self.channel.digest, self.channel.count = self.layout.digest, count
         self.sequence = 0
+        self.facts = SlotFacts(self.layout.names, [], "refused: ", wire.TEXT_NBYTES, 0)
 
     def step(self) -> tuple[float, float]:
         """Return the seconds of one send and one receive."""
@@ -134,22 +135,23 @@ class Run:
         return sent - begun - self.channel.spent, done - sent
 
     def alone(self) -> tuple[float, float]:
-        """Return the seconds of `encode` and `average` of the bucket."""
+        """Return the seconds of the bucket's part: `fill`, and `average` of what it returned."""
         bucket, layout = cuda.bucket(self.buffer, True), self.layout
         plan = SlotLayout.of(layout, 4)
-        rows = torch.zeros(RANKS * plan.nbytes, dtype=torch.uint8)
-        count = len(layout.pieces)
+        rows = torch.zeros((RANKS, plan.nbytes), dtype=torch.uint8)
+        slot = torch.zeros(plan.nbytes, dtype=torch.uint8)
         codecs = [each.codec for each in layout.compressed]
         states = [each.state for each in layout.compressed]
-        starts = [rank * plan.nbytes + plan.frames_at for rank in range(RANKS)]
+        header = wire.header_words(layout.digest, 0)
+        ends, runs, facts = layout.ends, layout.runs, self.facts
         begun = time.thread_time()
-        bucket.encode(
-            codecs, states, layout.ends, plan.limits, [None] * count, rows[plan.frames_at :], 1.0
+        filled = bucket.fill(
+            codecs, states, ends, runs, slot, plan, header, None, facts, 1.0, tells_zero=True
         )
-        encoded = time.thread_time()
-        sizes = [[FRAME] * count] * RANKS
-        bucket.average(rows, starts, sizes, layout.ends, [False] * count, False, 1.0)
-        return encoded - begun, time.thread_time() - encoded
+        between = time.thread_time()
+        assert filled is not None
+        filled.average(rows, ends, 1.0, senders=False, checks=False)
+        return between - begun, time.thread_time() - between
 
 
 @contextmanager
@@ -193,7 +195,7 @@ def main(given: list[str] | None = None) -> None:
     with replaced():
         rows = {
             ("send", "receive"): fitted(Run.step, rounds),
-            ("encode alone", "average alone"): fitted(Run.alone, rounds),
+            ("fill alone", "average alone"): fitted(Run.alone, rounds),
         }
     print(f"{'':14} {'us a bucket':>12} {'us a parameter':>15}")
     for names, fits in rows.items():

@@ -237,7 +237,8 @@ def test_averages_are_those_of_the_cpu_however_late_or_early_streams_are(on_devi
         for one, other in zip(found.step(number), averages[number], strict=True):
             assert torch.equal(one, other)
     sending, receiving = "gradwire-send", "gradwire-receive"
-    assert {each.name for each in late.waits} == {sending, receiving}, "the program does not wait"
+    waiting = {each.name for each in late.waits}
+    assert {receiving} <= waiting <= {sending, receiving}, "the program does not wait"
     assert on_device._down.givers == {sending}
     assert on_device._up.givers == {receiving}
     assert late.current_stream().givers == {"MainThread"}, "nor is its stream given anything"

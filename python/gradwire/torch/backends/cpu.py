@@ -537,18 +537,17 @@ class FilledSlot(Protocol):
     def average(
         self,
         slots: torch.Tensor,
-        ranks: int,
         ends: Sequence[int],
         scale: float,
         *,
         senders: bool,
         checks: bool,
     ) -> SlotAverages:
-        """Write the averages of all slots to the bucket, and wait for the host to know how it went.
+        """Write the averages of all slots to the bucket, and wait until the host knows how it went.
 
-        Nothing is written unless all slots and all frames are good: then headers, or
-        `Bucket.average`, say why. What is zero on all ranks is set to zero. Knows whether the
-        bucket is finite then, if asked to.
+        The slots of all ranks are a row each. Nothing is written unless all slots and all frames
+        are good: headers, or `Bucket.average`, say what is not. What is zero on all ranks is set to
+        zero. Tells whether the bucket is finite then, if asked to.
         """
 
 

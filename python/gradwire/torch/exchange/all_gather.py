@@ -66,7 +66,8 @@ class SlotLayout:
 
     def read_records(self, fronts: NDArray[np.uint8]) -> NDArray[np.void]:
         """Return the records of all ranks, one row per rank. No frame exceeds its limit."""
-        records = np.stack([self.records(front) for front in fronts])
+        end = self.records_at + len(self.limits) * _RECORD.itemsize
+        records = np.ascontiguousarray(fronts[:, self.records_at : end]).view(_RECORD)
         bad = (records["size"] > np.array(self.limits, np.uint64)).any(axis=1)
         if bad.any():
             rank = int(bad.argmax())
@@ -83,7 +84,8 @@ class _Slots:
     gathered: torch.Tensor  # memory that begins with the slots of all ranks
     filled: FilledSlot | None = None  # by the device, if it was
     averages: SlotAverages | None = None
-    sizes: list[list[int]] = field(default_factory=list)  # bytes of each rank's frames
+    # Bytes of each rank's frames.
+    sizes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     # Pieces whose gradients are zero on every rank.
     unused: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
 
@@ -225,8 +227,7 @@ class AllGatherExchange(ExchangeBase):
         if task.layout.runs:
             self._average_dense(task, slots)
         slots.averages = slots.filled.average(
-            rows.view(-1),
-            self.world_size,
+            rows,
             task.layout.ends,
             task.scale,
             senders=self._mean == "senders",
@@ -269,7 +270,7 @@ class AllGatherExchange(ExchangeBase):
         wire.raise_first(verdicts)
         self._checksums.compare(layout, verdicts)
         records = slots.plan.read_records(headers)
-        slots.sizes = records["size"].tolist()
+        slots.sizes = records["size"]
         slots.unused = records["zero"].astype(bool).min(axis=0)
         # All limits come first: they must agree on all ranks whatever happens below.
         wanted = records["wanted"].max(axis=0).astype(np.int64)
@@ -287,7 +288,7 @@ class AllGatherExchange(ExchangeBase):
             nanoseconds = task.bucket.average(
                 rows.view(-1),
                 [rank * plan.nbytes + plan.frames_at for rank in range(self.world_size)],
-                slots.sizes,
+                slots.sizes.tolist(),
                 layout.ends,
                 slots.unused.tolist(),
                 self._mean == "senders",
@@ -351,7 +352,7 @@ class DeferredAllGather(AllGatherExchange):
     def _commit(self, task: BucketTask, slots: _Slots) -> None:
         """Write the memories of this rank from its own frames."""
         layout, plan = task.layout, slots.plan
-        sizes = slots.sizes[self.rank]
+        sizes = slots.sizes[self.rank].tolist()
         first = self.rank * plan.nbytes + plan.frames_at
         starts = list(itertools.accumulate(sizes[:-1], initial=first))
         used = np.flatnonzero(~slots.unused).tolist()

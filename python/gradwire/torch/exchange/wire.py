@@ -165,6 +165,10 @@ def _foreign(rank: int) -> ExchangeError:
 
 def read_verdicts(messages: Bytes, digest: int, sequence: int) -> list[Verdict]:
     """Read the messages of all ranks, one row per rank."""
+    begin = np.array(header_words(digest, sequence)[:3], np.int64).view(np.uint8)
+    if messages.shape[1] >= HEADER_NBYTES and (messages[:, : begin.size] == begin).all():
+        rest = [_HEADER.unpack_from(row.data)[5:] for row in messages]
+        return [Verdict(nbytes, checksum=Checksum(*checksum)) for nbytes, *checksum in rest]
     return [read_verdict(row, rank, digest, sequence) for rank, row in enumerate(messages)]
 
 

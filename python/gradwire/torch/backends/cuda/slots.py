@@ -91,7 +91,6 @@ class FilledSlot:
     def average(
         self,
         slots: torch.Tensor,
-        ranks: int,
         ends: Sequence[int],
         scale: float,
         *,
@@ -101,7 +100,7 @@ class FilledSlot:
         """Decode the slots of all ranks, and wait for all that the host is to know."""
         stage, places = self._stage, self._places
         began = stage.moment()
-        reads = [slots.view(ranks, places.nbytes)[:, : places.front], self._table]
+        reads = [slots[:, : places.front], self._table]
         if not self._empty:
             failed = operators().decode_slots(
                 self._buffer,
@@ -110,7 +109,7 @@ class FilledSlot:
                 self._limits,
                 (places.records_at, places.frames_at, places.nbytes),
                 self._header,
-                ranks,
+                len(slots),
                 encoding.SENDERS if senders else encoding.RANKS,
                 scale,
                 encoding.is_seeded(self._buffer.device),
