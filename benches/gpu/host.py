@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import gradwire
-from gradwire.torch.backends import SlotFacts, cuda
+from gradwire.torch.backends import SlotFacts, SlotOrder, cuda
 from gradwire.torch.backends.cuda import operators
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit
@@ -63,7 +63,15 @@ class Nothing:
         pass
 
     def decode_slots(
-        self, out: Any, data: Any, ends: Any, limits: Any, places: Any, header: Any, ranks: int, *_: Any
+        self,
+        out: Any,
+        data: Any,
+        ends: Any,
+        limits: Any,
+        places: Any,
+        header: Any,
+        ranks: int,
+        *_: Any,
     ) -> torch.Tensor:
         return self.decode_bucket(out, data, ends, range(len(limits) * ranks))
 
@@ -140,17 +148,17 @@ class Run:
         plan = SlotLayout.of(layout, 4)
         rows = torch.zeros((RANKS, plan.nbytes), dtype=torch.uint8)
         slot = torch.zeros(plan.nbytes, dtype=torch.uint8)
-        codecs = [each.codec for each in layout.compressed]
-        states = [each.state for each in layout.compressed]
-        header = wire.header_words(layout.digest, 0)
-        ends, runs, facts = layout.ends, layout.runs, self.facts
-        begun = time.thread_time()
-        filled = bucket.fill(
-            codecs, states, ends, runs, slot, plan, header, None, facts, 1.0, tells_zero=True
+        order = SlotOrder(
+            [each.codec for each in layout.compressed],
+            [each.state for each in layout.compressed],
+            *(layout.ends, layout.runs, plan, wire.header_words(layout.digest, 0)),
+            *(None, self.facts, 1.0, True),
         )
+        begun = time.thread_time()
+        filled = bucket.fill(slot, order)
         between = time.thread_time()
         assert filled is not None
-        filled.average(rows, ends, 1.0, senders=False, checks=False)
+        filled.average(rows, senders=False, checks=False)
         return between - begun, time.thread_time() - between
 
 

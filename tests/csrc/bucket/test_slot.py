@@ -28,9 +28,9 @@ def row(status="ok", nbytes=0, count=0, trimmed=0, zero=0, bad=(0, 0)):
 class Case:
     """Rows of the table, lengths and widths of dense parameters, and what is not finite of them."""
 
-    rows: list
-    dense: list = field(default_factory=list)
-    spoiled: list = field(default_factory=list)  # numbers, of all dense entries
+    rows: list[list[int]]
+    dense: list[tuple[int, int]] = field(default_factory=list)
+    spoiled: list[int] = field(default_factory=list)  # numbers, of all dense entries
     dtype: str = "float32"
     error: Exception | None = None
 
@@ -122,9 +122,19 @@ def test_the_front_is_that_of_the_host(kernels, case, dtype):
         slot = np.full(nbytes + 16, 0xA5, np.uint8)
         kernels.call(
             "gradwire_test_write_front",
-            *(slot, np.array([RECORDS, dense_at, nbytes], np.uint64), header.view(np.uint64), total),
+            *(
+                slot,
+                np.array([RECORDS, dense_at, nbytes], np.uint64),
+                header.view(np.uint64),
+                total,
+            ),
             *(np.array(case.rows, np.int64).reshape(-1), count, dense, tells_zero, RANK),
-            *(texts_at, ends, np.array(widths, np.uint64), np.frombuffer(b"".join(texts), np.uint8)),
+            *(
+                texts_at,
+                ends,
+                np.array(widths, np.uint64),
+                np.frombuffer(b"".join(texts), np.uint8),
+            ),
             np.full(2 * dense, 0xA5A5A5A5A5A5A5A5, np.uint64),
             *(values, DTYPES.index(dtype), values.size),
         )

@@ -1,4 +1,4 @@
-"""Slots that the device fills and reads by itself, beside those of the host, over emulated kernels."""
+"""Slots that a device fills and reads by itself, beside the host's, over emulated kernels."""
 
 import time
 from types import SimpleNamespace
@@ -92,9 +92,7 @@ class Rank:
     def task(self, values, *, unused=True):
         bucket = self.module.bucket(values.clone(), self.on_device)
         step = Step(self.sequence)
-        return BucketTask(
-            self.layout, bucket, step, True, lambda: 2.0, time.perf_counter(), unused
-        )
+        return BucketTask(self.layout, bucket, step, True, lambda: 2.0, time.perf_counter(), unused)
 
     def run(self, values, **options):
         """Return the task of one step, and the error that it ended with."""
@@ -114,8 +112,11 @@ class Rank:
         return [each.state for each in self.layout.compressed]
 
     @property
-    def bad(self):
-        return [(each.limit.state(), each.state.step, each.state.last) for each in self.layout.compressed]
+    def kept(self):
+        return [
+            (each.limit.state(), each.state.step, each.state.last)
+            for each in self.layout.compressed
+        ]
 
 
 def values(seed):
@@ -128,7 +129,7 @@ def pair(codec=TOPK, **options):
 
 def alike(ranks):
     one, other = ranks
-    assert one.bad == other.bad
+    assert one.kept == other.kept
     for mine, theirs in zip(one.states, other.states, strict=True):
         assert same_state(mine.state_dict(), theirs.state_dict())
 
@@ -190,7 +191,9 @@ def test_it_is_the_device_that_fills_and_reads_them(monkeypatch):
     assert error is None
 
 
-@pytest.mark.parametrize("at", [[3], [1499, 20, 21], [1545], [1500, 3], [1510, 2241], [2269]], ids=str)
+@pytest.mark.parametrize(
+    "at", [[3], [1499, 20, 21], [1545], [1500, 3], [1510, 2241], [2269]], ids=str
+)
 def test_what_is_not_finite_is_said_as_by_the_host(at):
     ranks = pair()
     both(ranks, values(0))
@@ -227,7 +230,12 @@ def test_an_error_of_another_rank_is_raised_and_the_step_undone():
 
 @pytest.mark.parametrize(
     ("byte", "said"),
-    [(FRAMES_AT + 70, "frame"), (64, "size limit"), (48, "different averages"), (3, "another version")],
+    [
+        (FRAMES_AT + 70, "frame"),
+        (64, "size limit"),
+        (48, "different averages"),
+        (3, "another version"),
+    ],
 )
 def test_a_slot_that_came_wrong_is_refused_before_anything_is_written(byte, said):
     ranks = pair()

@@ -47,6 +47,8 @@ from gradwire.torch.backends.cpu import (
     LeaderEncoding,
     SlotAverages,
     SlotFacts,
+    SlotOrder,
+    SlotPlaces,
     Table,
 )
 from gradwire.torch.backends.dispatch import (
@@ -68,6 +70,8 @@ __all__ = [
     "LeaderEncoding",
     "SlotAverages",
     "SlotFacts",
+    "SlotOrder",
+    "SlotPlaces",
     "Table",
     "backend",
     "backend_for",

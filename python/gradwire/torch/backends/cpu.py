@@ -313,29 +313,13 @@ class Bucket:
         source = _float32(gradient.numel()).copy_(gradient)
         return (source if scale == 1.0 else source.div_(scale)).numpy()
 
-    def fill(
-        self,
-        codecs: Sequence[Codec],
-        states: Sequence[State],
-        ends: Sequence[int],
-        runs: Sequence[tuple[int, int]],
-        slot: torch.Tensor,
-        places: "SlotPlaces",
-        header: Sequence[int],
-        total: torch.Tensor | None,
-        facts: "SlotFacts",
-        scale: float,
-        *,
-        tells_zero: bool,
-    ) -> "FilledSlot | None":
-        """Fill a slot as a device can by itself: with frames, runs of dense entries, and a front.
+    def fill(self, slot: torch.Tensor, order: "SlotOrder") -> "FilledSlot | None":
+        """Have the device fill a slot by itself, with frames, dense entries, and a front.
 
-        The front is the `header`, in words of eight bytes, and a record of each frame, or the error
-        of the first parameter that cannot be sent; the `total` of a checksum, if given, takes its
-        place in the header. Records of gradients that are zero say so if that is told. Returns None where the
-        host has to do that, and nothing was done.
+        The front is the header and a record of each frame, or the error of the first parameter that
+        cannot be sent. Returns None where the host has to do that, and nothing was done.
         """
-        del codecs, states, ends, runs, slot, places, header, total, facts, scale, tells_zero
+        del slot, order
         return None
 
     def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
@@ -489,8 +473,9 @@ class Bucket:
         self.future.set_result(_poison(self._result) if poisoned else self._result)
 
 
-class SlotPlaces(Protocol):
-    """Sizes and offsets in the slots of one bucket, in bytes."""
+@dataclass(frozen=True, slots=True)
+class SlotPlaces:
+    """Sizes and offsets in the slots of one bucket, in bytes; the same on every rank."""
 
     limits: tuple[int, ...]  # of each frame
     records_at: int
@@ -498,7 +483,7 @@ class SlotPlaces(Protocol):
     dense_end: int
     frames_at: int
     nbytes: int
-    front: int
+    front: int  # before the dense parameters, and at least those of a message: errors are there
 
 
 @dataclass(slots=True, eq=False)
@@ -511,6 +496,22 @@ class SlotFacts:
     room: int  # bytes of a text
     rank: int
     there: Any = None  # what a backend keeps of this
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotOrder:
+    """What is to be in a slot; the first three as `Bucket.encode` takes them."""
+
+    codecs: Sequence[Codec]
+    states: Sequence[Any]
+    ends: Sequence[int]
+    runs: Sequence[tuple[int, int]]  # of dense entries
+    places: SlotPlaces
+    header: tuple[int, ...]  # words of eight bytes
+    total: torch.Tensor | None  # of a checksum, for its place in the header
+    facts: SlotFacts
+    scale: float
+    tells_zero: bool  # whether records say that a gradient was zero
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -534,15 +535,7 @@ class FilledSlot(Protocol):
     def seconds(self) -> float:
         """Return how long the device has encoded; once that is over."""
 
-    def average(
-        self,
-        slots: torch.Tensor,
-        ends: Sequence[int],
-        scale: float,
-        *,
-        senders: bool,
-        checks: bool,
-    ) -> SlotAverages:
+    def average(self, slots: torch.Tensor, *, senders: bool, checks: bool) -> SlotAverages:
         """Write the averages of all slots to the bucket, and wait until the host knows how it went.
 
         The slots of all ranks are a row each. Nothing is written unless all slots and all frames

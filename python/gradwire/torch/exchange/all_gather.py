@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire.torch.backends import FilledSlot, SlotAverages, SlotFacts
+from gradwire.torch.backends import FilledSlot, SlotAverages, SlotFacts, SlotOrder, SlotPlaces
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
@@ -35,17 +35,10 @@ def _align(nbytes: int) -> int:
     return -(-nbytes // _ALIGN) * _ALIGN
 
 
-@dataclass(frozen=True, slots=True)
-class SlotLayout:
-    """Sizes and offsets in the slots of one bucket, in bytes; the same on every rank."""
+class SlotLayout(SlotPlaces):
+    """Where everything is in the slots of one bucket."""
 
-    limits: tuple[int, ...]  # of each frame
-    records_at: int
-    dense_at: int
-    dense_end: int
-    frames_at: int
-    nbytes: int
-    front: int  # before the dense parameters, and at least those of a message: errors are there
+    __slots__ = ()
 
     @classmethod
     def of(cls, layout: BucketContents, itemsize: int) -> "SlotLayout":
@@ -186,19 +179,14 @@ class AllGatherExchange(ExchangeBase):
         if facts is None:
             facts = self._facts[layout] = _facts_of(layout, self.rank)
         checksum, total = self._checksums.unread(layout)
-        filled = task.bucket.fill(
+        order = SlotOrder(
             [parameter.codec for parameter in layout.compressed],
             [parameter.state for parameter in layout.compressed],
-            layout.ends,
-            layout.runs,
-            slot,
-            plan,
+            *(layout.ends, layout.runs, plan),
             wire.header_words(layout.digest, sequence, checksum),
-            total,
-            facts,
-            task.scale,
-            tells_zero=task.unused,
+            *(total, facts, task.scale, task.unused),
         )
+        filled = task.bucket.fill(slot, order)
         if filled is not None:
             task.step.awaited.append(partial(self._settle, task, filled))
             task.step.encoded.update((each.name, each) for each in layout.compressed)
@@ -227,11 +215,7 @@ class AllGatherExchange(ExchangeBase):
         if task.layout.runs:
             self._average_dense(task, slots)
         slots.averages = slots.filled.average(
-            rows,
-            task.layout.ends,
-            task.scale,
-            senders=self._mean == "senders",
-            checks=self._check_result,
+            rows, senders=self._mean == "senders", checks=self._check_result
         )
         return slots.averages.headers
 

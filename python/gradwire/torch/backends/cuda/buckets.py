@@ -18,9 +18,9 @@ from gradwire._codec import Codec
 from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch.backends import cpu, host
-from gradwire.torch.backends.cpu import LeaderEncoding, SlotFacts, SlotPlaces, Table
+from gradwire.torch.backends.cpu import FilledSlot, LeaderEncoding, SlotOrder, Table
 from gradwire.torch.backends.cuda import encoding
-from gradwire.torch.backends.cuda.slots import FilledSlot
+from gradwire.torch.backends.cuda.slots import KernelSlot
 from gradwire.torch.backends.cuda.states import DeviceState
 
 _NONE = np.empty(0, np.uint32)
@@ -106,13 +106,17 @@ class CUDABucket(host.HostBucket):
         start, frames = time.perf_counter(), out
         if not self._on_device:
             frames = torch.empty(sum(limits), dtype=torch.uint8, device=self.buffer.device)
-        rows = encoding.encode(
+        started = encoding.start(
             codecs, states, ends, limits, self.buffer, scale, frames, positions, deferred=deferred
         )
+        reads = [started.table] if self._on_device else [started.table, frames]
+        found, *sent = self._staging.read_all(reads)  # frames with the room that limits leave them
+        rows = started.settle(found.numpy())
         done, nbytes = len(rows), int(rows[:, 0].sum())
-        if not self._on_device:
-            out[:nbytes].copy_(self._staging.read(frames[:nbytes]))
-        table = np.column_stack([rows, _shares(start, ends[: 2 * done])])
+        for each in sent:
+            out[:nbytes].copy_(each[:nbytes])
+        spent = 1e9 * (time.perf_counter() - start) * started.shares[:done]
+        table = np.column_stack([rows, spent.astype(np.int64)])
         if done == len(codecs):
             return table, None
         # The core says what is wrong, with a copy of the state.
@@ -126,30 +130,11 @@ class CUDABucket(host.HostBucket):
         return table, error or refused
 
     @override
-    def fill(
-        self,
-        codecs: Sequence[Codec],
-        states: Sequence[Any],
-        ends: Sequence[int],
-        runs: Sequence[tuple[int, int]],
-        slot: torch.Tensor,
-        places: SlotPlaces,
-        header: Sequence[int],
-        total: torch.Tensor | None,
-        facts: SlotFacts,
-        scale: float,
-        *,
-        tells_zero: bool,
-    ) -> FilledSlot | None:
-        if not self._on_device or (codecs and not _are_for_kernels(states, codecs)):
+    def fill(self, slot: torch.Tensor, order: SlotOrder) -> FilledSlot | None:
+        codecs = order.codecs
+        if not self._on_device or (codecs and not _are_for_kernels(order.states, codecs)):
             return None
-        dense = slot[places.dense_at : places.dense_end].view(self.dtype)
-        if runs:
-            torch.cat([self.buffer[start:stop] for start, stop in runs], out=dense)
-        parts = codecs, states, ends, self.buffer, dense
-        return FilledSlot(
-            *parts, slot, places, header, total, facts, scale, tells_zero=tells_zero
-        )
+        return KernelSlot(self.buffer, slot, order)
 
     @override
     def encode_leader(

@@ -9,16 +9,7 @@ from numpy.typing import NDArray
 from gradwire._codec import Codec
 from gradwire.errors import InputChangedError
 from gradwire.torch.backends.cuda.operators import completed, operators
-from gradwire.torch.backends.cuda.states import (
-    COUNT,
-    NBYTES,
-    TARGET,
-    TRIMMED,
-    ZERO,
-    DeviceState,
-    Encoding,
-    on_device,
-)
+from gradwire.torch.backends.cuda.states import DeviceState, Encoding, on_device
 from gradwire.torch.backends.host import staging
 
 PLACE, ADD, RANKS, SENDERS = range(4)  # what becomes of decoded values: see csrc/bucket/decode.h
@@ -52,9 +43,7 @@ def encode(
     started = start(
         codecs, states, ends, limits, gradients, scale, out, positions, deferred=deferred
     )
-    assert started.table is not None
-    started.settle(staging(gradients.device).read(started.table).numpy())
-    return outcomes(started)
+    return started.settle(staging(gradients.device).read(started.table).numpy())
 
 
 def start(
@@ -86,12 +75,6 @@ def start(
             gradients, limits, plan.shared, scale, out, positions, deferred=deferred
         )
         return Encoding(states, plan, table, deferred)
-
-
-def outcomes(started: Encoding) -> NDArray[np.int64]:
-    """Return the rows that `encode` returns, of encodes that have been settled."""
-    assert started.rows is not None
-    return started.rows[: started.done, [NBYTES, COUNT, TARGET, TRIMMED, ZERO]]
 
 
 def is_seeded(device: torch.device) -> bool:

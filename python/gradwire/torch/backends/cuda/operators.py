@@ -170,7 +170,11 @@ class PlanCache:
     ) -> EncodePlan:
         """Return the plan for such tensors; another one if codecs have changed."""
         last = self._last
-        if last is None or last.key != (like.device, like.dtype, ends, given) or not last.of(codecs):
+        if (
+            last is None
+            or last.key != (like.device, like.dtype, ends, given)
+            or not last.of(codecs)
+        ):
             last = self._last = self._find(codecs, ends, like, given)
         return last
 

@@ -322,7 +322,8 @@ def on_device(
         for encoding in {state._encoding for state in states}:
             if encoding is not None:
                 encoding.settle()
-        if len(shared) != taken or not all(map(operator.is_, map(_BYTES, states), shared)):
+        same = len(shared) == taken and all(map(operator.is_, map(_BYTES, states), shared))
+        if not same or shared[0].device != device:
             shared.clear()
             there = [state._moved(device) for state in states]
             for state in states:
@@ -342,7 +343,7 @@ def on_device(
 class Encoding:
     """Encodes of some states that kernels were started for, until it is known how they ended.
 
-    ``table`` is that of csrc/bucket/gather.h, on the device.
+    ``table`` is that of csrc/bucket/gather.h, on the device; ``rows`` are the same, once known.
     """
 
     __slots__ = (
@@ -353,7 +354,7 @@ class Encoding:
     def __init__(
         self, states: Sequence[DeviceState], plan: EncodePlan, table: torch.Tensor, deferred: bool
     ) -> None:
-        self.table: torch.Tensor | None = table
+        self.table = table
         self._states, self._deferred, self.shares = states, deferred, plan.shares
         self.rows: NDArray[np.int64] | None = None
         self.done = len(states)
@@ -371,25 +372,31 @@ class Encoding:
 
     def mark(self) -> None:
         """Have whoever asks for it wait for all that the current stream was given until now."""
-        assert self.table is not None
         self._after = staging(self.table.device).mark()
 
-    def settle(self, rows: NDArray[np.int64] | None = None) -> None:
-        """Take the table, or wait for it, and correct what was noted of states that have failed."""
+    def settle(self, rows: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Take the table, or wait for it, and correct what was noted of states that have failed.
+
+        Returns a row for each state that has not: bytes, entries sent, entries asked for or -1,
+        entries trimmed, and whether all of the input was zero.
+        """
         with self._lock:
-            if self.rows is not None:
-                return
-            if rows is None:
-                assert self.table is not None
-                rows = staging(self.table.device).fetch(self.table, self._after).numpy()
-            failed = np.flatnonzero(rows[:, STATUS])
-            self.done = int(failed[0]) if failed.size else len(rows)
-            for state, before in list(zip(self._states, self._before, strict=True))[self.done :]:
-                state._codec = state._earlier
-                state._encoding, state._row, state._last = before
-                state._step -= not self._deferred
-                state.failed()
-            self.rows, self.table, self._states, self._before = rows, None, (), []
+            if self.rows is None:
+                self._correct(rows)
+            assert self.rows is not None
+            return self.rows[: self.done, NBYTES : ZERO + 1]
+
+    def _correct(self, rows: NDArray[np.int64] | None) -> None:
+        if rows is None:
+            rows = staging(self.table.device).fetch(self.table, self._after).numpy()
+        failed = np.flatnonzero(rows[:, STATUS])
+        self.done = int(failed[0]) if failed.size else len(rows)
+        for state, before in list(zip(self._states, self._before, strict=True))[self.done :]:
+            state._codec = state._earlier
+            state._encoding, state._row, state._last = before
+            state._step -= not self._deferred
+            state.failed()
+        self.rows, self._states, self._before = rows, (), []
 
     def last(self, row: int) -> dict[str, Any]:
         """Return the results of one encode."""
