@@ -152,7 +152,10 @@ class Run:
             [each.codec for each in layout.compressed],
             [each.state for each in layout.compressed],
             *(layout.ends, layout.runs, plan, wire.header_words(layout.digest, 0)),
-            *(None, self.facts, 1.0, True),
+            None,
+            self.facts,
+            1.0,
+            True,
         )
         begun = time.thread_time()
         filled = bucket.fill(slot, order)

@@ -155,6 +155,7 @@ def both(ranks, x, **options):
     assert sent[0] == sent[1]
     assert str(mine) == str(theirs)
     assert type(mine) is type(theirs)
+    assert not one.step.awaited, "a step keeps no bucket alive"
     if mine is None:
         assert torch.equal(one.bucket.buffer, other.bucket.buffer)
     assert sorted(one.step.encoded) == sorted(other.step.encoded)

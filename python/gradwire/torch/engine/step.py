@@ -26,8 +26,8 @@ class Step:
     # Compressed parameters that were handed in, whatever became of them: the same on all ranks.
     asked: list[ParameterSlot] = field(default_factory=list)
     encoded: dict[str, ParameterSlot] = field(default_factory=dict)  # and not rolled back, by name
-    # What devices were started to encode, and what notes how that ended. May wait.
-    awaited: list[Callable[[], object]] = field(default_factory=list)
+    # What devices were started to encode, with what notes how that ended, and may wait for it.
+    awaited: dict[object, Callable[[], object]] = field(default_factory=dict)
     error: BaseException | None = None  # why it does not count
     marks: list[BucketTimestamps] = field(default_factory=list)
     completed: list["InFlightBucket"] = field(default_factory=list)  # if they wait for its outcome
@@ -69,7 +69,7 @@ class Step:
     def undo_all(self) -> None:
         """Roll back everything that this step changed. A second call has no effect."""
         while self.awaited:
-            self.awaited.pop()()
+            self.awaited.popitem()[1]()
         self.undo(list(self.encoded.values()))
         while self.limits:
             parameter, limit = self.limits.pop()

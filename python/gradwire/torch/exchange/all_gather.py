@@ -184,11 +184,14 @@ class AllGatherExchange(ExchangeBase):
             [parameter.state for parameter in layout.compressed],
             *(layout.ends, layout.runs, plan),
             wire.header_words(layout.digest, sequence, checksum),
-            *(total, facts, task.scale, task.unused),
+            total,
+            facts,
+            task.scale,
+            task.unused,
         )
         filled = task.bucket.fill(slot, order)
         if filled is not None:
-            task.step.awaited.append(partial(self._settle, task, filled))
+            task.step.awaited[filled] = partial(self._settle, task, filled)
             task.step.encoded.update((each.name, each) for each in layout.compressed)
             for piece in layout.pieces:
                 if piece.parameter.measured is not None:
@@ -237,6 +240,7 @@ class AllGatherExchange(ExchangeBase):
         filled, averages, task = slots.filled, slots.averages, flight.task
         if filled is None or averages is None:
             return
+        task.step.awaited.pop(filled, None)
         outcomes = self._settle(task, filled)
         if len(outcomes) == len(task.layout.pieces):
             task.layout.counters.encoded(task.layout.rows, outcomes, outcomes.nbytes)

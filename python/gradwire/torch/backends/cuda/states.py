@@ -109,6 +109,7 @@ class DeviceState(StateBase):
 
     def _write_rate(self) -> None:
         assert self._device is not None
+        assert self._rate is not None
         at = structs.State.rate.offset  # filled in there, without waiting for the device
         self._device[at : at + 8].view(torch.float64).fill_(self._rate)
         self._written = self._rate
