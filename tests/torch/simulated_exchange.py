@@ -6,6 +6,7 @@ when it was started; to wait for it is work of the current stream, too.
 """
 
 import itertools
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -56,7 +57,7 @@ class Operators:
         return lambda *given: getattr(self.library, name)(*map(_raw, given))
 
     def encode_bucket(self, plan, gradients, limits, states, *rest):
-        table = torch.full((len(limits), 8), -1, dtype=torch.int64)
+        table = torch.full((len(limits), 10), -1, dtype=torch.int64)
         raws = _raw(gradients), limits, list(map(_raw, states)), *map(_raw, rest)
         late.current_stream().give(lambda: table.copy_(self.library.encode_bucket(plan, *raws)))
         return Late(table)
@@ -76,6 +77,18 @@ class Operators:
         raws = _raw(out), _raw(data)
         late.current_stream().give(
             lambda: verdicts.copy_(self.library.decode_bucket(*raws, ends, starts, sizes, *rest))
+        )
+        return Late(verdicts)
+
+    def write_slot(self, slot, table, values, facts, total, *rest):
+        raws = list(map(_raw, (slot, table, values, facts, total)))
+        late.current_stream().give(lambda: self.library.write_slot(*raws, *rest))
+
+    def decode_slots(self, out, slots, ends, limits, places, header, ranks, *rest):
+        verdicts = torch.full((1 + len(limits) * ranks,), 7, dtype=torch.int32)
+        raws, shape = (_raw(out), _raw(slots)), (ends, limits, places, header, ranks)
+        late.current_stream().give(
+            lambda: verdicts.copy_(self.library.decode_slots(*raws, *shape, *rest))
         )
         return Late(verdicts)
 
@@ -136,7 +149,7 @@ def on_device(monkeypatch):
     monkeypatch.setattr(dispatch, "_STAGED", cuda)
     monkeypatch.setattr(operators, "_device", "late")
     library = operators.operators()
-    for module in (cuda.encoding, operators, cuda.states):
+    for module in (cuda.encoding, operators, cuda.slots, cuda.states):
         monkeypatch.setattr(module, "operators", lambda: Operators(library))
     monkeypatch.setattr(Staging, "_asynchronous", lambda self, host: True)
     monkeypatch.setattr(Staging, "future", lambda self: Handed())
@@ -155,7 +168,7 @@ def gradients(step, index):
 class Run:
     """Buckets that two threads exchange, on the device or on the CPU."""
 
-    def __init__(self, codec, *, there):
+    def __init__(self, codec, *, there, scaled=False):
         collectives = Collectives() if there else AtOnce()
         self.collectives = collectives
         self.put = Late if there else torch.clone
@@ -165,11 +178,11 @@ class Run:
             collectives,
             lambda *_: Collectives() if there else AtOnce(),
             device_backends,
-            check_result=False,
+            check_result=scaled,
             postpones=not codec.memory.undoable,
         )
         self.layouts = [self.layout(codec, index) for index in range(len(BUCKETS))]
-        self.worker = ExchangePipeline(exchange, scaled=False, whole=True)
+        self.worker = ExchangePipeline(exchange, scaled=scaled, whole=True)
         self.exchange = exchange
         self.carried = there
 
@@ -229,7 +242,7 @@ def test_averages_are_those_of_the_cpu_however_late_or_early_streams_are(on_devi
             assert torch.equal(one, other)
     sending, receiving = "gradwire-send", "gradwire-receive"
     waiting = {each.name for each in late.waits}
-    assert receiving in waiting <= {sending, receiving}, "the program does not wait"
+    assert {receiving} <= waiting <= {sending, receiving}, "the program does not wait"
     assert on_device._down.givers == {sending}
     assert on_device._up.givers == {receiving}
     assert late.current_stream().givers == {"MainThread"}, "nor is its stream given anything"
@@ -237,6 +250,29 @@ def test_averages_are_those_of_the_cpu_however_late_or_early_streams_are(on_devi
     for one, other in zip(found.states(), expected.states(), strict=True):
         assert (one is None) == (other is None)
         assert one is None or (one == other).all()
+
+
+WAITS = {
+    "gather": (0, 3),
+    "postponed": (8, 12),
+    "sum": (11, 3),
+    "seeded": (11, 3),
+}
+"""How often the sending and the receiving thread wait for the device in a step of three buckets."""
+
+
+@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_host_waits_so_often_and_no_more(on_device, name, scaled):
+    found = Run(CODECS[name], there=True, scaled=scaled)
+    for number in range(2):  # the first one learns what the others need
+        late.blocked.clear()
+        found.step(number)
+        waits = Counter(late.blocked)
+    found.end()
+    sending, receiving = WAITS[name]
+    receiving += 3 * (scaled and name != "gather")  # for whether averages are finite
+    assert (waits["gradwire-send"], waits["gradwire-receive"]) == (sending, receiving)
 
 
 def test_memory_is_kept_from_other_uses_until_the_receiving_thread_is_done(on_device, monkeypatch):

@@ -10,6 +10,7 @@ that asks. States are the core's.
 
 import contextlib
 import functools
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -148,11 +149,29 @@ class Staging:
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy on the host in the order of the current stream; wait for that one alone."""
+        return self.read_all([tensor])[0]
+
+    def read_all(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Do what `read` does with several, and wait once."""
         with told(self.device):
-            host = self._copy(tensor)
+            copies = [self._copy(tensor) for tensor in tensors]
             if self._streams:
                 self.mark().synchronize()
-            return host
+            return copies
+
+    def moment(self) -> Any:
+        """Return when what the current stream was given until now is done: for `seconds`."""
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = self._module.Event(enable_timing=True)
+        event.record(self._module.current_stream(self.device))
+        return event
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """Return the seconds between two moments, both of which are over."""
+        if self.device.type != "cuda":
+            return float(end - begin)
+        return float(begin.elapsed_time(end)) * 1e-3
 
     def upload(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return a copy on the device of values of the host, in the order of the current stream."""

@@ -175,6 +175,11 @@ class StepTimes:
         self.seconds[stage] += now - start
         return now
 
+    def move(self, stage: str, to: str, seconds: float) -> None:
+        """Count seconds of one stage as those of another."""
+        self.seconds[stage] -= seconds
+        self.seconds[to] += seconds
+
     def sent(self, collectives: int, room: int, wire: float, dense: int) -> None:
         """Add one bucket: collectives, bytes passed to them, bytes sent, bytes of gradients."""
         self.collectives += collectives

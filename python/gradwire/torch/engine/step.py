@@ -26,6 +26,8 @@ class Step:
     # Compressed parameters that were handed in, whatever became of them: the same on all ranks.
     asked: list[ParameterSlot] = field(default_factory=list)
     encoded: dict[str, ParameterSlot] = field(default_factory=dict)  # and not rolled back, by name
+    # What devices were started to encode, with what notes how that ended, and may wait for it.
+    awaited: dict[object, Callable[[], object]] = field(default_factory=dict)
     error: BaseException | None = None  # why it does not count
     marks: list[BucketTimestamps] = field(default_factory=list)
     completed: list["InFlightBucket"] = field(default_factory=list)  # if they wait for its outcome
@@ -66,6 +68,8 @@ class Step:
 
     def undo_all(self) -> None:
         """Roll back everything that this step changed. A second call has no effect."""
+        while self.awaited:
+            self.awaited.popitem()[1]()
         self.undo(list(self.encoded.values()))
         while self.limits:
             parameter, limit = self.limits.pop()
@@ -120,6 +124,7 @@ class InFlightBucket:
     room: int = 0  # bytes that this rank passes to the collectives, including unused room
     wire: float = 0.0  # bytes that this rank sends
     marks: BucketTimestamps | None = None
+    finite: bool = False  # whether its average is known to be
     error: BaseException | None = None  # why the collectives could not be started
 
 

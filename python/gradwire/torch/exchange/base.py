@@ -179,7 +179,8 @@ class ExchangeBase(abc.ABC):
             else:
                 self._combine(flight, headers)
                 if not self.postpones:
-                    self._check(task)
+                    if not flight.finite:
+                        self._check(task)
                     task.bucket.store()
                 self.times.add("decode", start)
         if flight.marks is not None:

@@ -17,9 +17,9 @@ from gradwire._codec import Codec
 from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch.backends import cpu, host
-from gradwire.torch.backends.cpu import LeaderEncoding, Table
+from gradwire.torch.backends.cpu import FilledSlot, LeaderEncoding, SlotOrder, Table
 from gradwire.torch.backends.cuda import encoding
-from gradwire.torch.backends.cuda.operators import takes
+from gradwire.torch.backends.cuda.slots import KernelSlot
 from gradwire.torch.backends.cuda.states import DeviceState
 
 _NONE = np.empty(0, np.uint32)
@@ -53,8 +53,7 @@ class CUDABucket(host.DeviceBucket):
         *,
         deferred: bool = False,
     ) -> tuple[Table, Exception | None]:
-        own = [state for state in states if isinstance(state, DeviceState)]
-        if len(own) < len(states) or not all(map(takes, codecs)):
+        if not _are_for_kernels(states, codecs):
             held, frames = [state.on_host() for state in states], out
             if self._on_device:
                 frames = self._staging.empty(torch.Size([sum(limits)]), torch.uint8)
@@ -68,24 +67,36 @@ class CUDABucket(host.DeviceBucket):
         start, frames = time.perf_counter(), out
         if not self._on_device:
             frames = torch.empty(sum(limits), dtype=torch.uint8, device=self.buffer.device)
-        rows = encoding.encode(
-            codecs, own, ends, limits, self.buffer, scale, frames, positions, deferred=deferred
+        started = encoding.start(
+            codecs, states, ends, limits, self.buffer, scale, frames, positions, deferred=deferred
         )
+        reads = [started.table] if self._on_device else [started.table, frames]
+        found, *sent = self._staging.read_all(reads)  # frames with the room that limits leave them
+        rows = started.settle(found.numpy())
         done, nbytes = len(rows), int(rows[:, 0].sum())
-        if not self._on_device:
-            out[:nbytes].copy_(self._staging.read(frames[:nbytes]))
-        table = np.column_stack([rows, _shares(start, ends[: 2 * done])])
+        for each in sent:
+            out[:nbytes].copy_(each[:nbytes])
+        spent = 1e9 * (time.perf_counter() - start) * started.shares[:done]
+        table = np.column_stack([rows, spent.astype(np.int64)])
         if done == len(codecs):
             return table, None
         # The core says what is wrong, with a copy of the state.
         one, pair = slice(done, done + 1), slice(2 * done, 2 * done + 2)
         room = torch.empty(limits[done], dtype=torch.uint8, device="cpu")
-        twin = copy.deepcopy(own[done]).on_host()
+        twin = copy.deepcopy(states[done]).on_host()
         _, error = self._copied().encode(
             codecs[one], [twin], ends[pair], limits[one], positions[one], room, scale
         )
         refused = RuntimeError("kernels refuse a gradient that the core encodes")
         return table, error or refused
+
+    @override
+    def fill(self, slot: torch.Tensor, order: SlotOrder) -> FilledSlot | None:
+        codecs = order.codecs
+        if not self._on_device or (codecs and not _are_for_kernels(order.states, codecs)):
+            return None
+        with host.told(self.buffer.device):
+            return KernelSlot(self.buffer, slot, order)
 
     @override
     def encode_leader(
@@ -104,7 +115,7 @@ class CUDABucket(host.DeviceBucket):
             gradient = self.gradient(start, stop, scale)
             return codec.encode(gradient, state.on_host(), max_nbytes=room), not gradient.any()
 
-        if isinstance(state, DeviceState) and takes(codec):
+        if _are_for_kernels([state], [codec]):
             led = cpu.encode_until_fits(encode, cast(State, state), limit)
         else:
             led = self._copied().encode_leader(codec, state.on_host(), start, stop, limit, scale)
@@ -189,6 +200,11 @@ class CUDABucket(host.DeviceBucket):
         spent = copied.average(on_host, starts, sizes, ends, unused, senders, scale)
         self.buffer.copy_(copied.values)
         return spent
+
+
+def _are_for_kernels(states: Sequence[Any], codecs: Sequence[Codec]) -> bool:
+    """Tell whether kernels encode with these states, which are then all on a device."""
+    return set(map(type, states)) == {DeviceState} and states[0].plans.takes(codecs)
 
 
 def _shares(start: float, ends: Sequence[int]) -> NDArray[np.int64]:
