@@ -298,9 +298,17 @@ class HostBucket(cpu.Bucket):
     @property
     @override
     def values(self) -> torch.Tensor:
+        return self._copied()
+
+    def _copied(self) -> torch.Tensor:
+        """Return a copy on the host, which is made once."""
         if self._staged is None:
             self._staged = self._staging.fetch(self.buffer, self._after)
         return self._staged
+
+    @override
+    def core(self) -> cpu.Bucket:
+        return cpu.bucket(self._copied())
 
     @override
     def wait(self) -> None:

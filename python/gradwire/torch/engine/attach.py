@@ -29,6 +29,7 @@ from gradwire.torch.exchange import (
     BucketExchange,
     Confirmation,
     HierarchicalExchange,
+    Verification,
     build,
 )
 from gradwire.torch.transport import Hierarchy, ProcessGroups, RankTopology, Transport
@@ -159,9 +160,14 @@ def _connect(
         agree(messages, "attached", facts)
         frames = transport.make(device_backends)
         transport.connect(frames, device_backends, named.values())
+        verification = None
+        if options.verify:
+            verification = Verification(fallback=options.on_mismatch == "fallback")
         exchange: BucketExchange
         if options.owners_of(frames.size) is not None:
-            exchange = AutoExchangeRouter(frames, transport.make(), device_backends)
+            exchange = AutoExchangeRouter(
+                frames, transport.make(), device_backends, verification=verification
+            )
         else:
             exchange = build(
                 parts[0],
@@ -170,6 +176,7 @@ def _connect(
                 device_backends,
                 check_result=scaled,
                 postpones=any(not each.memory.undoable for each in options.assignment.codecs),
+                verification=verification,
             )
         confirm = None
         if levels is None:

@@ -21,6 +21,7 @@ from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, take_buffers, unpack_dense
+from gradwire.torch.exchange.verification import Verification
 from gradwire.torch.transport import Channel
 
 _RECORD = np.dtype([("size", "<u8"), ("wanted", "<u8"), ("zero", "<u8")])
@@ -98,9 +99,17 @@ class AllGatherExchange(ExchangeBase):
         device_backends: Mapping[str, str],
         *,
         check_result: bool,
+        second: Channel | None,
+        verification: Verification | None,
         mean: Literal["ranks", "senders"],
     ) -> None:
-        super().__init__(channel, device_backends, check_result=check_result)
+        super().__init__(
+            channel,
+            device_backends,
+            check_result=check_result,
+            second=second,
+            verification=verification,
+        )
         self._mean = mean
 
     # The sending thread -----------------------------------------------------------------------
@@ -189,7 +198,7 @@ class AllGatherExchange(ExchangeBase):
         plan, layout = slots.plan, task.layout
         rows = slots.rows(self.world_size)
         if layout.pieces:
-            nanoseconds = task.bucket.average(
+            nanoseconds = self._coder(task).average(
                 rows.view(-1),
                 [rank * plan.nbytes + plan.frames_at for rank in range(self.world_size)],
                 slots.sizes,
@@ -243,7 +252,7 @@ class DeferredAllGather(AllGatherExchange):
         slots, task = flight.contents, flight.task
         assert isinstance(slots, _Slots)
         self._commit(task, slots)
-        self._decode(task, slots)
+        self._decode(replace(task, compared=None), slots)  # that was compared before
         self._checksums.note(flight)
         task.bucket.store()
         self._give(task, slots)

@@ -43,6 +43,7 @@ class CUDABucket(host.HostBucket):
     def __init__(self, buffer: torch.Tensor, on_device: bool) -> None:
         super().__init__(buffer)
         self._on_device = on_device
+        self.kernels = True
 
     @property
     @override
@@ -53,10 +54,6 @@ class CUDABucket(host.HostBucket):
     @override
     def frames_on(self) -> torch.device:
         return self.buffer.device if self._on_device else super().frames_on
-
-    def _copied(self) -> cpu.Bucket:
-        """Return a bucket on the host, of a copy that is made once."""
-        return cpu.bucket(super().values)
 
     # Both threads -----------------------------------------------------------------------------
 
@@ -93,11 +90,11 @@ class CUDABucket(host.HostBucket):
         deferred: bool = False,
     ) -> tuple[Table, Exception | None]:
         own = [state for state in states if isinstance(state, DeviceState)]
-        if len(own) < len(states) or not all(map(takes, codecs)):
+        if not self.kernels or len(own) < len(states) or not all(map(takes, codecs)):
             held, frames = [state.on_host() for state in states], out
             if self._on_device:
                 frames = self._staging.empty(torch.Size([sum(limits)]), torch.uint8)
-            encoded = self._copied().encode(
+            encoded = self.core().encode(
                 codecs, held, ends, limits, positions, frames, scale, deferred=deferred
             )
             if self._on_device:
@@ -120,7 +117,7 @@ class CUDABucket(host.HostBucket):
         one, pair = slice(done, done + 1), slice(2 * done, 2 * done + 2)
         room = torch.empty(limits[done], dtype=torch.uint8, device="cpu")
         twin = copy.deepcopy(own[done]).on_host()
-        _, error = self._copied().encode(
+        _, error = self.core().encode(
             codecs[one], [twin], ends[pair], limits[one], positions[one], room, scale
         )
         refused = RuntimeError("kernels refuse a gradient that the core encodes")
@@ -143,17 +140,17 @@ class CUDABucket(host.HostBucket):
             gradient = self.gradient(start, stop, scale)
             return codec.encode(gradient, state.on_host(), max_nbytes=room), not gradient.any()
 
-        if isinstance(state, DeviceState) and takes(codec):
+        if self.kernels and isinstance(state, DeviceState) and takes(codec):
             led = cpu.encode_until_fits(encode, cast(State, state), limit)
         else:
-            led = self._copied().encode_leader(codec, state.on_host(), start, stop, limit, scale)
+            led = self.core().encode_leader(codec, state.on_host(), start, stop, limit, scale)
         if led is None or not self._on_device:
             return led
         return replace(led, values=self._staging.upload(led.values))
 
     @override
     def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
-        return self._copied().gradient(start, stop, scale)
+        return self.core().gradient(start, stop, scale)
 
     @override
     def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
@@ -170,7 +167,7 @@ class CUDABucket(host.HostBucket):
     ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
         if not self._on_device:
             return super().values_of(frames, sizes, numels, positions)
-        if numels and not positions:
+        if self.kernels and numels and not positions:
             stops = list(itertools.accumulate(numels))
             ends = [end for pair in zip([0, *stops], stops, strict=False) for end in pair]
             starts = list(itertools.accumulate(sizes[:-1], initial=0))
@@ -192,11 +189,11 @@ class CUDABucket(host.HostBucket):
 
     @override
     def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
-        return self._copied().not_finite(start, stop, width)
+        return self.core().not_finite(start, stop, width)
 
     @override
     def sparse(self) -> torch.Tensor:
-        return self._copied().values
+        return self.core().values
 
     # The receiving thread ---------------------------------------------------------------------
 
@@ -211,7 +208,9 @@ class CUDABucket(host.HostBucket):
 
     @override
     def scratch(self) -> "CUDABucket":
-        return CUDABucket(torch.empty_like(self.buffer), self._on_device)
+        found = CUDABucket(torch.empty_like(self.buffer), self._on_device)
+        found.kernels = self.kernels
+        return found
 
     @override
     def commit(
@@ -232,7 +231,7 @@ class CUDABucket(host.HostBucket):
             return
         held = [state.on_host() for state in states]
         there = self._staging.read(written) if self._on_device else written
-        self._copied().commit(held, ends, there, offsets, sizes, scale)
+        self.core().commit(held, ends, there, offsets, sizes, scale)
 
     @override
     def average(
@@ -252,21 +251,24 @@ class CUDABucket(host.HostBucket):
         offsets = np.cumsum([[start, *own] for start, own in zip(starts, sizes, strict=True)], 1)
         kept = [i for i, each in enumerate(unused) if not each]
         used = [end for i in kept for end in (ends[2 * i], ends[2 * i + 1])]
-        done = not kept or encoding.decode(
-            self.buffer,
-            self._there(frames),
-            used,
-            [int(offset) for i in kept for offset in offsets[:, i]],
-            [own[i] for i in kept for own in sizes],
-            len(starts),
-            encoding.SENDERS if senders else encoding.RANKS,
-            scale,
+        done = not kept or (
+            self.kernels
+            and encoding.decode(
+                self.buffer,
+                self._there(frames),
+                used,
+                [int(offset) for i in kept for offset in offsets[:, i]],
+                [own[i] for i in kept for own in sizes],
+                len(starts),
+                encoding.SENDERS if senders else encoding.RANKS,
+                scale,
+            )
         )
         if done:
             for i in np.flatnonzero(unused).tolist():
                 self.clear(ends[2 * i], ends[2 * i + 1])
             return _shares(began, ends)
-        copied = self._copied()
+        copied = self.core()
         on_host = self._staging.read(frames) if self._on_device else frames
         spent = copied.average(on_host, starts, sizes, ends, unused, senders, scale)
         self.buffer.copy_(copied.values)
