@@ -171,6 +171,17 @@ def rollback(states: Sequence[State]) -> None:
         state.rollback()
 
 
+def held(state: Any) -> list[object]:
+    """Return what a state keeps, with arrays as bytes, to be compared."""
+    kept = state.state_dict().values()
+    return [each.tobytes() if isinstance(each, np.ndarray) else each for each in kept]
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether two tensors on the CPU have the same bits."""
+    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
 # Buckets -----------------------------------------------------------------------------------------
 
 
@@ -184,17 +195,19 @@ class Bucket:
     """The gradients of one bucket, until their average has taken their place; here on the CPU.
 
     ``buffer`` is the caller's: floating-point numbers of shape (entries,), or a sparse tensor.
-    ``future`` is resolved with it, or for a sparse one with another sparse tensor.
+    ``future`` is resolved with it, or for a sparse one with another sparse tensor. ``kernels``
+    tells whether a device encodes and decodes; where it does, that can be turned off.
 
     Positions count entries of the flat buffer. Frames are in tensors of bytes. The loss scale is
     divided out of what is read and multiplied into what is written by the methods that take one.
     """
 
-    __slots__ = ("_result", "buffer", "future")
+    __slots__ = ("_result", "buffer", "future", "kernels")
 
     def __init__(self, buffer: torch.Tensor, future: "torch.futures.Future[torch.Tensor]") -> None:
         self.buffer = buffer
         self.future = future
+        self.kernels = False
         self._result = buffer
 
     @property
@@ -216,6 +229,10 @@ class Bucket:
     def values(self) -> torch.Tensor:
         """The gradients where they are read, and later their averages."""
         return self.buffer
+
+    def core(self) -> "Bucket":
+        """Return a bucket of the same gradients that the core encodes: a copy, if need be."""
+        return self
 
     @property
     def frames_on(self) -> torch.device:

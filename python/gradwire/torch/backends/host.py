@@ -370,9 +370,17 @@ class HostBucket(cpu.Bucket):
     @property
     @override
     def values(self) -> torch.Tensor:
+        return self._copied()
+
+    def _copied(self) -> torch.Tensor:
+        """Return a copy on the host, which is made once."""
         if self._staged is None:
             self._staged = self._staging.fetch(self.buffer, self._after)
         return self._staged
+
+    @override
+    def core(self) -> cpu.Bucket:
+        return cpu.bucket(self._copied())
 
     @override
     def wait(self) -> None:
@@ -420,10 +428,6 @@ class DeviceBucket(HostBucket):
     def frames_on(self) -> torch.device:
         return self.buffer.device if self._on_device else super().frames_on
 
-    def _copied(self) -> cpu.Bucket:
-        """Return a bucket on the host, of a copy that is made once."""
-        return cpu.bucket(super().values)
-
     # Both threads -----------------------------------------------------------------------------
 
     @override
@@ -455,7 +459,7 @@ class DeviceBucket(HostBucket):
 
     @override
     def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
-        return self._copied().gradient(start, stop, scale)
+        return self.core().gradient(start, stop, scale)
 
     @override
     def gradient_there(self, start: int, stop: int, scale: float) -> torch.Tensor:
@@ -484,11 +488,11 @@ class DeviceBucket(HostBucket):
 
     @override
     def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
-        return self._copied().not_finite(start, stop, width)
+        return self.core().not_finite(start, stop, width)
 
     @override
     def sparse(self) -> torch.Tensor:
-        return self._copied().values
+        return self.core().values
 
     # The receiving thread ---------------------------------------------------------------------
 
@@ -503,7 +507,9 @@ class DeviceBucket(HostBucket):
 
     @override
     def scratch(self) -> "DeviceBucket":
-        return type(self)(torch.empty_like(self.buffer), self._on_device)
+        found = type(self)(torch.empty_like(self.buffer), self._on_device)
+        found.kernels = self.kernels
+        return found
 
     def _there(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return values that were exchanged on the device, if they are not there."""

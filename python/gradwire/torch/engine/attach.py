@@ -30,6 +30,7 @@ from gradwire.torch.exchange import (
     BucketExchange,
     Confirmation,
     HierarchicalExchange,
+    Verification,
     build,
 )
 from gradwire.torch.transport import (
@@ -175,9 +176,14 @@ def _connect(
         agree(messages, "attached", facts)
         connect = functools.partial(_channel, transport, named.values())
         frames = connect(transport.make, device_backends)
+        verification = None
+        if options.verify:
+            verification = Verification(fallback=options.on_mismatch == "fallback")
         exchange: BucketExchange
         if options.owners_of(frames.size) is not None:
-            exchange = AutoExchangeRouter(frames, transport.make(), device_backends)
+            exchange = AutoExchangeRouter(
+                frames, transport.make(), device_backends, verification=verification
+            )
         else:
             exchange = build(
                 parts[0],
@@ -186,6 +192,7 @@ def _connect(
                 device_backends,
                 check_result=scaled,
                 postpones=any(not each.memory.undoable for each in options.assignment.codecs),
+                verification=verification,
             )
         confirm = None
         if levels is None:

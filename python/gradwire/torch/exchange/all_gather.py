@@ -25,6 +25,7 @@ from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, take_buffers, unpack_dense
+from gradwire.torch.exchange.verification import Verification
 from gradwire.torch.transport import Channel
 
 _RECORD = np.dtype([("size", "<u8"), ("wanted", "<u8"), ("zero", "<u8")])
@@ -109,9 +110,17 @@ class AllGatherExchange(ExchangeBase):
         device_backends: Mapping[str, str],
         *,
         check_result: bool,
+        second: Channel | None,
+        verification: Verification | None,
         mean: Literal["ranks", "senders"],
     ) -> None:
-        super().__init__(channel, device_backends, check_result=check_result)
+        super().__init__(
+            channel,
+            device_backends,
+            check_result=check_result,
+            second=second,
+            verification=verification,
+        )
         self._mean = mean
         self._facts: WeakKeyDictionary[BucketContents, SlotFacts] = WeakKeyDictionary()
 
@@ -147,7 +156,8 @@ class AllGatherExchange(ExchangeBase):
         layout = task.layout
         front = np.zeros(plan.front, np.uint8)
         try:
-            filled = None if self.postpones else self._start(task, plan, slot, sequence)
+            by_host = self.postpones or task.compared is not None
+            filled = None if by_host else self._start(task, plan, slot, sequence)
             if filled is not None:
                 return filled
             pieces = range(len(layout.pieces))
@@ -273,7 +283,7 @@ class AllGatherExchange(ExchangeBase):
         if slots.averages is not None and slots.averages.nanoseconds is not None:
             layout.counters.decoded(layout.rows, slots.averages.nanoseconds)
         elif layout.pieces:
-            nanoseconds = task.bucket.average(
+            nanoseconds = self._coder(task).average(
                 rows.view(-1),
                 [rank * plan.nbytes + plan.frames_at for rank in range(self.world_size)],
                 slots.sizes.tolist(),
@@ -332,7 +342,7 @@ class DeferredAllGather(AllGatherExchange):
         slots, task = flight.contents, flight.task
         assert isinstance(slots, _Slots)
         self._commit(task, slots)
-        self._decode(task, slots)
+        self._decode(replace(task, compared=None), slots)  # that was compared before
         self._checksums.note(flight)
         task.bucket.store()
         self._give(task, slots)

@@ -15,12 +15,13 @@ Every rank hears of a failure before the collective that the failing rank would 
 then the ranks share the errors instead, and raise the same one.
 """
 
+import functools
 import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -225,9 +226,16 @@ class OwnerExchange(ExchangeBase):
             outcomes = self._encode(task, range(len(layout.pieces)), limits, frames)
             zero[:] = outcomes.zero
             sizes = outcomes.nbytes.tolist()
-            parts = _native.split_bucket(
-                frames.numpy(), sizes, ownership.bounds, ownership.owners, self.world_size
+            split = functools.partial(
+                _native.split_bucket,
+                frames.numpy(),
+                sizes,
+                ownership.bounds,
+                ownership.owners,
+                self.world_size,
             )
+            compared = self._compared(task)
+            parts = split() if compared is None else compared.split(split)
         finally:
             self._frames.give(frames)  # to this thread, which works in its own order
         layout.counters.encoded(layout.rows, outcomes, outcomes.nbytes)
@@ -307,14 +315,24 @@ class OwnerExchange(ExchangeBase):
         numel = ownership.dense[self.rank + 1] - ownership.dense[self.rank]
         nbytes = numel * task.bucket.itemsize
         runs = ownership.runs[self.rank]
-        frames, merged, error = _native.merge_bucket(
-            [message.numpy() for message in received],
-            [nbytes] * self.world_size,
-            [layout.compressed[run.index].codec._codec for run in runs],
-            [layout.compressed[run.index].state for run in runs],
-            [end for run in runs for end in (run.start, run.stop)],
-            [bool(messages.unused[run.index]) for run in runs],
-        )
+        states = [layout.compressed[run.index].state for run in runs]
+        unused = [bool(messages.unused[run.index]) for run in runs]
+
+        def merge(states: Sequence[Any]) -> tuple[wire.Bytes, Any, Any]:
+            return _native.merge_bucket(
+                [message.numpy() for message in received],
+                [nbytes] * self.world_size,
+                [layout.compressed[run.index].codec._codec for run in runs],
+                states,
+                [end for run in runs for end in (run.start, run.stop)],
+                unused,
+            )
+
+        compared = self._compared(task)
+        if compared is None:
+            frames, merged, error = merge(states)
+        else:
+            frames, merged, error = compared.merge(merge, states, unused)
         if isinstance(error, NonFiniteError):
             run = runs[merged.size // 3]
             name = layout.compressed[run.index].name
@@ -356,7 +374,7 @@ class OwnerExchange(ExchangeBase):
         sizes = iter(_frame_sizes(message.numpy(), start, unused.count(False), rank))
         if not runs:
             return
-        nanoseconds = task.bucket.average(
+        nanoseconds = self._coder(task).average(
             message,
             [start],
             [[0 if skipped else next(sizes) for skipped in unused]],

@@ -68,8 +68,8 @@ def attributed(
     error: BaseException | None, rank: int, act: str = "encode"
 ) -> ExchangeError | GradientError | None:
     """Return the error of one rank, which could not do this act, as all ranks raise it."""
-    if error is None:
-        return None
+    if error is None or (isinstance(error, ExchangeError) and error.rank is not None):
+        return error  # which tells the rank itself
     if isinstance(error, GradientError):
         return GradientError(error.count, error.first, error.name, rank)
     text = f"rank {rank} could not {act}: {type(error).__name__}: {error}"

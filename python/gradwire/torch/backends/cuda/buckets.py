@@ -38,6 +38,10 @@ class CUDABucket(host.DeviceBucket):
 
     __slots__ = ()
 
+    def __init__(self, buffer: torch.Tensor, on_device: bool) -> None:
+        super().__init__(buffer, on_device)
+        self.kernels = True
+
     # The sending thread -----------------------------------------------------------------------
 
     @override
@@ -53,11 +57,11 @@ class CUDABucket(host.DeviceBucket):
         *,
         deferred: bool = False,
     ) -> tuple[Table, Exception | None]:
-        if not _are_for_kernels(states, codecs):
+        if not (self.kernels and _are_for_kernels(states, codecs)):
             held, frames = [state.on_host() for state in states], out
             if self._on_device:
                 frames = self._staging.empty(torch.Size([sum(limits)]), torch.uint8)
-            encoded = self._copied().encode(
+            encoded = self.core().encode(
                 codecs, held, ends, limits, positions, frames, scale, deferred=deferred
             )
             if self._on_device:
@@ -84,7 +88,7 @@ class CUDABucket(host.DeviceBucket):
         one, pair = slice(done, done + 1), slice(2 * done, 2 * done + 2)
         room = torch.empty(limits[done], dtype=torch.uint8, device="cpu")
         twin = copy.deepcopy(states[done]).on_host()
-        _, error = self._copied().encode(
+        _, error = self.core().encode(
             codecs[one], [twin], ends[pair], limits[one], positions[one], room, scale
         )
         refused = RuntimeError("kernels refuse a gradient that the core encodes")
@@ -93,7 +97,9 @@ class CUDABucket(host.DeviceBucket):
     @override
     def fill(self, slot: torch.Tensor, order: SlotOrder) -> FilledSlot | None:
         codecs = order.codecs
-        if not self._on_device or (codecs and not _are_for_kernels(order.states, codecs)):
+        if not (self.kernels and self._on_device):
+            return None
+        if codecs and not _are_for_kernels(order.states, codecs):
             return None
         with host.told(self.buffer.device):
             return KernelSlot(self.buffer, slot, order)
@@ -115,10 +121,10 @@ class CUDABucket(host.DeviceBucket):
             gradient = self.gradient(start, stop, scale)
             return codec.encode(gradient, state.on_host(), max_nbytes=room), not gradient.any()
 
-        if _are_for_kernels([state], [codec]):
+        if self.kernels and _are_for_kernels([state], [codec]):
             led = cpu.encode_until_fits(encode, cast(State, state), limit)
         else:
-            led = self._copied().encode_leader(codec, state.on_host(), start, stop, limit, scale)
+            led = self.core().encode_leader(codec, state.on_host(), start, stop, limit, scale)
         if led is None or not self._on_device:
             return led
         return replace(led, values=self._staging.upload(led.values))
@@ -129,7 +135,7 @@ class CUDABucket(host.DeviceBucket):
     ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
         if not self._on_device:
             return super().values_of(frames, sizes, numels, positions)
-        if numels and not positions:
+        if self.kernels and numels and not positions:
             stops = list(itertools.accumulate(numels))
             ends = [end for pair in zip([0, *stops], stops, strict=False) for end in pair]
             starts = list(itertools.accumulate(sizes[:-1], initial=0))
@@ -161,7 +167,7 @@ class CUDABucket(host.DeviceBucket):
             return
         held = [state.on_host() for state in states]
         there = self._staging.read(written) if self._on_device else written
-        self._copied().commit(held, ends, there, offsets, sizes, scale)
+        self.core().commit(held, ends, there, offsets, sizes, scale)
 
     @override
     def average(
@@ -181,21 +187,24 @@ class CUDABucket(host.DeviceBucket):
         offsets = np.cumsum([[start, *own] for start, own in zip(starts, sizes, strict=True)], 1)
         kept = [i for i, each in enumerate(unused) if not each]
         used = [end for i in kept for end in (ends[2 * i], ends[2 * i + 1])]
-        done = not kept or encoding.decode(
-            self.buffer,
-            self._there(frames),
-            used,
-            [int(offset) for i in kept for offset in offsets[:, i]],
-            [own[i] for i in kept for own in sizes],
-            len(starts),
-            encoding.SENDERS if senders else encoding.RANKS,
-            scale,
+        done = not kept or (
+            self.kernels
+            and encoding.decode(
+                self.buffer,
+                self._there(frames),
+                used,
+                [int(offset) for i in kept for offset in offsets[:, i]],
+                [own[i] for i in kept for own in sizes],
+                len(starts),
+                encoding.SENDERS if senders else encoding.RANKS,
+                scale,
+            )
         )
         if done:
             for i in np.flatnonzero(unused).tolist():
                 self.clear(ends[2 * i], ends[2 * i + 1])
             return _shares(began, ends)
-        copied = self._copied()
+        copied = self.core()
         on_host = self._staging.read(frames) if self._on_device else frames
         spent = copied.average(on_host, starts, sizes, ends, unused, senders, scale)
         self.buffer.copy_(copied.values)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from gradwire.errors import ExtensionError
 from gradwire.torch.backends import cpu
+from gradwire.torch.backends.cpu import held, same_bits
 from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.backends.cuda.cases import Case, cases
 from gradwire.torch.backends.cuda.states import init_state, rollback
@@ -228,7 +229,7 @@ class _Work:
             at, lens = (each[:ranks].T.ravel().tolist() for each in (starts, nbytes))
             done = encoding.decode(out, there, ends, at, lens, ranks, into, _SCALE)
             ours = out.cpu()
-            alike = [done and _same(ours[a:b], right[a:b]) for a, b in spans]
+            alike = [done and same_bits(ours[a:b], right[a:b]) for a, b in spans]
             self._compare(f"result of frames that are {_INTO[into]} in {out.dtype}", bucket, alike)
             return done
 
@@ -256,7 +257,7 @@ class _Work:
         there[first + size // 2] ^= 1
         span = list(spans[longest])
         read = encoding.decode(out, there, span, [first], [size], 1, encoding.PLACE, 1.0)
-        same = not read and _same(out.cpu(), right)
+        same = not read and same_bits(out.cpu(), right)
         what = "verdict on a damaged frame"
         self._compare(what, bucket, [same or i != longest for i in range(len(spans))])
 
@@ -278,7 +279,7 @@ class _Work:
     def _compare_states(self, bucket: "_Bucket") -> None:
         self._begin("a copy of the states")
         pairs = zip(bucket.there, bucket.here, strict=True)
-        self._compare("state", bucket, [_held(ours) == _held(core) for ours, core in pairs])
+        self._compare("state", bucket, [held(ours) == held(core) for ours, core in pairs])
 
 
 class _Bucket:
@@ -304,13 +305,3 @@ def _values(numel: int, step: int) -> torch.Tensor:
 def _cut(data: torch.Tensor, sizes: NDArray[np.int64]) -> list[bytes]:
     held = data.numpy().tobytes()
     return [held[end - size : end] for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
-
-
-def _held(state: Any) -> list[object]:
-    """Return what a state keeps, with arrays as bytes."""
-    held = state.state_dict().values()
-    return [each.tobytes() if isinstance(each, np.ndarray) else each for each in held]
