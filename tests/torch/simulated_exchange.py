@@ -263,6 +263,7 @@ WAITS = {
     "postponed": (8, 12),
     "sum": (11, 3),
     "seeded": (11, 3),
+    "factors": (8, 16),
 }
 """How often the sending and the receiving thread wait for the device in a step of three buckets."""
 
