@@ -57,9 +57,9 @@ soak: ## Train 2 000 steps under random faults, restarts and changes of the numb
 	@$(python) scripts/build_horovod.py --tests
 	@$(python) -m pytest -q -s -m slow tests/distributed/test_soak.py tests/horovod/test_soak.py $(PYTEST_ARGS)
 
-.PHONY: test-gpu bench-gpu test-races toy-parts neon fuzz miri oldest-rust oldest-trainers lint format
-test-gpu: ## The tests that need a GPU, with what PYTHON has installed (ARGS="--tests -- -k Gloo")
-	@$(PYTHON) scripts/test_gpu.py $(ARGS)
+.PHONY: gpu-visit bench-gpu test-races toy-parts neon fuzz miri oldest-rust oldest-trainers lint format
+gpu-visit: wheel ## The folder for a visit to a GPU, where `scripts/gpu_visit.py STEP` runs; takes no GPU (GPUS="80 90"; default: 90)
+	@$(environment) demo cuda && $(python) scripts/gpu_visit.py prepare --architectures $(or $(GPUS),90)
 
 bench-gpu: ## Time the CUDA extension, a copy and what torch offers, with what PYTHON has installed (ARGS="--quick")
 	@$(PYTHON) -m benches.gpu $(ARGS)
@@ -133,7 +133,7 @@ wheel: ## The abi3 wheel, in dist, tested without torch (ARGS="--target TRIPLE" 
 	@.cache/wheel-env/bin/python scripts/wheel.py $(ARGS)
 
 cuda: ## The CUDA extension for all GPUs as the wheel gradwire-cuda, in dist; takes no GPU
-	@$(environment) demo cuda
+	@$(environment) demo cuda manylinux
 	@$(python) scripts/cuda_wheel.py $(ARGS)
 
 lock: ## Rewrite requirements/*.txt with the newest versions that the .in files allow

@@ -3,7 +3,12 @@
     .venv/bin/python scripts/cuda_wheel.py [--architectures 80 90 100 120]
 
 The wheel has one shared library and a module that says where it lies. One library serves every
-Python from 3.11 on and torch from 2.11 on; it needs the C library of this machine, or a newer one.
+Python from 3.11 on and torch from 2.11 on. Zig links it against glibc 2.28, as torch's own wheels
+are, and auditwheel checks the symbols that it uses.
+
+The compiler is that of `gradwire.torch.build_cuda`. The runtime of CUDA is in the library and does
+not touch torch's, so one of CUDA 12 also serves torch with CUDA 13, and drivers from 525 on; one of
+CUDA 13 needs a driver from 580 on. CUDA_HOME chooses.
 """
 
 from __future__ import annotations
@@ -11,8 +16,13 @@ from __future__ import annotations
 import argparse
 import base64
 import hashlib
+import os
 import platform
+import subprocess
+import sys
+import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import gradwire
@@ -20,6 +30,7 @@ from gradwire.torch.cuda import build
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
+GLIBC = "2.28"
 
 MODULE = '''"""The CUDA extension of gradwire."""
 
@@ -58,8 +69,45 @@ def main() -> None:
         "--architectures", nargs="+", default=list(build.ARCHITECTURES), metavar="NN"
     )
     chosen = parser.parse_args()
-    library = build.build_cuda(architectures=chosen.architectures, folder=ROOT / ".cache" / "cuda")
-    print(f"==> {pack(library, DIST).relative_to(ROOT)}", flush=True)
+    library = build.build(chosen.architectures, ROOT / ".cache" / "cuda-wheel", report, link)
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = check(pack(library, Path(folder)), DIST)
+    print(f"==> {wheel.relative_to(ROOT)}", flush=True)
+
+
+def report(what: str, done: float) -> None:
+    print(f"{done:4.0%} {what}", flush=True)
+
+
+def link(toolkit: build.Toolkit, libraries: Path, objects: Sequence[str], made: Path) -> None:
+    """Link a library that needs no newer C library than `GLIBC`."""
+    home = toolkit.nvcc.parents[1]
+    search = [*toolkit.libraries, home / "lib64", home / "lib", libraries]
+    # The compiler's own, for which the objects are; zig would bring others.
+    runtimes = [
+        build.run(["g++", f"-print-file-name={name}"]).strip()
+        for name in ("libstdc++.so.6", "libgcc_s.so.1")
+    ]
+    hidden = made.with_suffix(".map")
+    hidden.write_text("{ local: *; };")  # also CUDA's runtime: nobody else's takes its place
+    target = f"{platform.machine()}-linux-gnu.{GLIBC}"
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", target, "-shared", "-s"]
+    command += [f"-Wl,--version-script={hidden}", *objects, *(f"-L{path}" for path in search)]
+    command += ["-lcudart_static", "-lpthread", "-ldl", "-lrt", *build.NEEDED, *runtimes]
+    build.run([*command, "-o", str(made)])
+
+
+def check(wheel: Path, folder: Path) -> Path:
+    """Write a wheel with the tag of `GLIBC` if its library keeps to it; return its file."""
+    tag = f"manylinux_{GLIBC.replace('.', '_')}_{platform.machine()}"
+    command = [sys.executable, "-m", "auditwheel", "repair", "--plat", tag, "--only-plat"]
+    # Those of torch, which is there before the library is loaded.
+    command += ["--exclude", "libtorch*", "--exclude", "libc10*", "--wheel-dir", str(folder)]
+    scripts = Path(sys.executable).parent
+    path = f"{scripts}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run([*command, str(wheel)], env=os.environ | {"PATH": path}, check=True)
+    (made,) = folder.glob(f"{'-'.join(wheel.name.split('-')[:-1])}-{tag}.whl")
+    return made
 
 
 def pack(library: Path, folder: Path) -> Path:

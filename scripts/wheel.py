@@ -3,9 +3,9 @@
     .cache/wheel-env/bin/python scripts/wheel.py [--target TRIPLE] [--no-try]
 
 One wheel works with every Python from 3.11 on. On Linux, zig links it against glibc 2.28, whatever
-version this machine has, so that it installs wherever torch's own wheels do. ``--target`` builds
-for another architecture, which needs `rustup target add TRIPLE` first. On macOS and Windows the
-system's linker is used.
+version this machine has, so that it installs wherever torch's own wheels do, or against musl.
+``--target`` builds for another architecture, which needs `rustup target add TRIPLE` first. On macOS
+and Windows the system's linker is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
-COMPATIBILITY = "manylinux_2_28"
+GLIBC, MUSL = "manylinux_2_28", "musllinux_1_2"
 
 TRY = """
 import sys
@@ -60,7 +60,7 @@ def build(target: str | None) -> Path:
     if sys.platform == "linux":
         # Zig links against the old glibc only where a target is named.
         target = target or f"{os.uname().machine}-unknown-linux-gnu"
-        command += ["--zig", "--compatibility", COMPATIBILITY]
+        command += ["--zig", "--compatibility", MUSL if target.endswith("musl") else GLIBC]
     if target:
         command += ["--target", target]
     with tempfile.TemporaryDirectory(dir=ROOT) as out:

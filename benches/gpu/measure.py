@@ -11,7 +11,7 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +29,7 @@ from gradwire.presets import PRESETS, Preset
 from gradwire.quantize import BFloat16, Lossless
 from gradwire.torch.backends.cuda.encoding import ADD
 from gradwire.torch.backends.cuda.operators import EncodePlan, operators, takes
-from gradwire.torch.backends.cuda.states import DeviceState
+from gradwire.torch.backends.cuda.states import DeviceState, on_device
 from gradwire.torch.cuda import status
 
 LEAD = 4_000_000
@@ -103,9 +103,8 @@ class Kernels(Contestant):
         self.room = torch.empty(sum(self.plan.most), dtype=torch.uint8, device=self.device)
 
     def encode(self, gradient: Any) -> Wire:
-        with ExitStack() as stack:
-            states = [stack.enter_context(state.on_device(self.device)) for state in self.states]
-            table = self.plan.encode(gradient, self.plan.most, states, 1.0, self.room)
+        with on_device(self.states, self.device, self.plan.shared):
+            table = self.plan.encode(gradient, self.plan.most, self.plan.shared, 1.0, self.room)
         return self.room, table
 
     def frames(self, wire: Wire) -> list[bytes]:

@@ -1,6 +1,6 @@
 """The compiled part of the package."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Self, TypeAlias, final
 
 import numpy as np
@@ -16,6 +16,7 @@ __all__ = [
     "Frame",
     "ReadOnlyBuffer",
     "State",
+    "at_level",
     "average_bucket",
     "crc32c",
     "decode",
@@ -275,6 +276,7 @@ def read_bucket(
 def set_num_threads(count: int) -> None: ...
 def get_num_threads() -> int: ...
 def simd_level() -> str: ...
+def at_level(level: str, act: Callable[..., Any], *args: Any) -> Any: ...
 def solve_comq(
     weights: NDArray[np.float32],
     gram: NDArray[np.float64],

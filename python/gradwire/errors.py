@@ -9,6 +9,7 @@ attributes.
 __all__ = [
     "CorruptFileError",
     "CorruptFrameError",
+    "DeviceError",
     "ExtensionError",
     "FrameTooLargeError",
     "GradwireError",
@@ -189,6 +190,14 @@ class StateInUseError(GradwireError, RuntimeError):
 
 class ExtensionError(GradwireError, RuntimeError):
     """The CUDA extension is missing, or cannot be built or loaded; the message says what to do."""
+
+
+class DeviceError(GradwireError, RuntimeError):
+    """A device is lost to this process, or the process was forked from one that used it.
+
+    What lay on it is lost, too, as are the residuals that kernels keep there. End the process, and
+    go on from a checkpoint.
+    """
 
 
 class PluginError(GradwireError):

@@ -18,6 +18,7 @@ STAGED = (
     "test_parity",
     "test_saving",
     "test_scaling",
+    "test_verification",
 )
 """Files whose tests also run with copies of all buckets, as for tensors on other devices."""
 CARRIED = (
@@ -25,6 +26,8 @@ CARRIED = (
     "test_discarding",
     "test_errors",
     "test_exchanges",
+    "test_hierarchy",
+    "test_low_rank",
     "test_models",
     "test_modes",
     "test_one_buffer",
@@ -33,8 +36,11 @@ CARRIED = (
     "test_saving",
     "test_scaling",
     "test_schedules",
+    "test_verification",
 )
 """Files whose tests also run by emulated kernels, with frames that stay where tensors are."""
+VALUES = ("test_hierarchy", "test_low_rank")
+"""Files whose tests also run without kernels, with values that stay where tensors are."""
 LONG = (
     "test_a_gan_trains_as_with_dense_gradients",
     "test_codecs_that_send_steps_begin_with_a_warm_up",
@@ -53,6 +59,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     found = ["host"] if name.endswith(STAGED) else []
     if name.endswith(CARRIED) and metafunc.function.__name__ not in LONG:
         found.append("carried")
+    if name.endswith(VALUES):
+        found.append("values")
     if found:
         others = [pytest.param(each, marks=pytest.mark.full) for each in found]
         metafunc.parametrize("backend", ["cpu", *others], indirect=True)
@@ -74,15 +82,11 @@ def kept(nursery: Nursery) -> Iterator[Callable[[int, str], Ranks]]:
     def find(world_size: int, backend: str) -> Ranks:
         key = world_size, backend
         if key not in sets:
-            carried = backend == "carried"
-            if carried:
+            encodes = {"carried": "cuda", "values": "host"}.get(backend)
+            if backend == "carried":
                 build(operators=True)  # before the ranks, which have no time for it
-            sets[key] = Ranks(
-                nursery,
-                world_size,
-                backend="cuda" if carried else backend,
-                transport="carrier" if carried else "gloo",
-            )
+            transport = "gloo" if encodes is None else "carrier"
+            sets[key] = Ranks(nursery, world_size, backend=encodes or backend, transport=transport)
         return sets[key]
 
     yield find

@@ -10,6 +10,19 @@ from tests.distributed.device_suite import DeviceSuite
 from tests.distributed.ranks import Nursery, Ranks
 
 
+def _loses_its_device(ranks: Ranks) -> None:
+    found = ranks.run("devices.lost")
+    text = (
+        "rank 1 could not encode: DeviceError: cpu is lost to this process (CUDA error: "
+        "unspecified launch failure): nothing can be read from it or given to it any more. "
+        "End the process, and go on from a checkpoint"
+    )
+    for each in found:
+        assert each["errors"] == [text, f"gradwire stopped after an earlier error: {text}"]
+        assert each["before"] == each["after"], "all is as before the step"
+        assert each["steps"] == 2
+
+
 class TestStaged(DeviceSuite):
     """Tensors on the CPU that are copied before they are encoded."""
 
@@ -34,6 +47,20 @@ class TestKernels(DeviceSuite):
         build(operators=True)  # before the ranks, which have no time for it
         return kept(2, "cuda")
 
+    def test_a_device_that_is_lost_is_one_error_on_all_ranks(self, there: Ranks) -> None:
+        _loses_its_device(there)
+
+
+def factors_stay(cpu: Ranks, there: Ranks) -> None:
+    """PowerSGD gives what it gives on the CPU, and copies no gradient to the host."""
+    expected = cpu.run("devices.crossed", device="cpu", exchange="factors")
+    found = there.run("devices.crossed", device="cpu", exchange="factors")
+    for one, other in zip(found, expected, strict=True):
+        assert one["carried_by"] == "carrier"
+        assert (one["averages"], one["state"]) == (other["averages"], other["state"])
+        assert one["down"] <= 4 * (33 + 2) + 1, "flags, and whether dense parameters are finite"
+        assert one["up"] == 4 * (33 + 2 + 32 + 2 * (64 + 50)), "both flags, and P"
+
 
 class TestCarried(DeviceSuite):
     """The same, with frames that stay where tensors are."""
@@ -47,11 +74,15 @@ class TestCarried(DeviceSuite):
         """Two ranks with a backend that stands for NCCL."""
         return kept(2, "carried")
 
+    def test_factors_are_made_where_gradients_are(self, cpu: Ranks, there: Ranks) -> None:
+        factors_stay(cpu, there)
+
     @pytest.mark.parametrize("exchange", ["gather", "dense"])
     def test_no_frame_and_no_value_goes_by_the_host(self, there: Ranks, exchange: str) -> None:
         for found in there.run("devices.crossed", device="cpu", exchange=exchange):
-            # A row of eight numbers per parameter, a kilobyte per slot, and flags.
-            assert 0 < found["up"] <= 1100
+            # A row of ten numbers per parameter, a kilobyte per slot, and flags. Kernels write the
+            # slots that are gathered.
+            assert found["up"] <= (0 if exchange == "gather" else 1100)
             assert 0 < found["down"] <= 2 * 1024 + 600
             assert found["wire"] > 3000, "there is more than that to send"
 
@@ -89,11 +120,15 @@ class TestCarried(DeviceSuite):
             assert found["averages"] == expected["averages"]
             assert found["state"] == expected["state"]
 
-    def test_no_group_is_made_that_torch_would_split_off_with_other_ranks(
+    def test_a_part_of_ranks_that_are_bound_to_devices_connects_by_itself(
         self, there: Ranks
     ) -> None:
-        here = {"cpu": "carrier"}
-        assert there.run("devices.split") == [[here, here, {}, here]] * 2
+        for found in there.run("devices.alone"):
+            assert found["made"] == [(1, "None", "cpu:carrier"), (2, "cpu:0", "cpu:carrier")]
+            assert found["after"] == "cpu:0"
+
+    def test_a_device_that_is_lost_is_one_error_on_all_ranks(self, there: Ranks) -> None:
+        _loses_its_device(there)
 
     @pytest.mark.parametrize(
         ("fault", "words"),
@@ -128,9 +163,37 @@ class TestCarried(DeviceSuite):
         assert one["error"].startswith("ExtensionError: rank 1 cannot attach: cpu hangs: ")
 
     def test_a_device_without_kernels_is_said_once(self, there: Ranks) -> None:
-        for (said,) in there.run("devices.told"):
+        for (said,) in there.run("devices.told", kernels=False):
             assert said.startswith(
                 "RuntimeWarning: gradients on meta go by the host in every step: gradwire has no "
                 "backend for meta"
             )
             assert "build_cuda()" in said
+
+    def test_frames_that_go_over_gloo_all_the_same_are_said_once(self, there: Ranks) -> None:
+        for (said,) in there.run("devices.told", kernels=True):
+            assert said.startswith(
+                "RuntimeWarning: what is sent of gradients on meta goes over Gloo, from copies on "
+                "the host: the process group of the model has no backend for meta"
+            )
+
+
+class TestWithoutKernels:
+    """Tensors on the CPU that are copied to be encoded, and values that stay where they are."""
+
+    def test_factors_are_made_where_gradients_are(self, kept: Callable[[int, str], Ranks]) -> None:
+        factors_stay(kept(2, "cpu"), kept(2, "values"))
+
+    def test_a_node_adds_up_where_gradients_are_and_copies_its_shares(
+        self, kept: Callable[[int, str], Ranks]
+    ) -> None:
+        options: dict[str, Any] = {"device": "cpu", "exchange": "gather", "hierarchy": 2}
+        expected = kept(4, "cpu").run("devices.crossed", **options)
+        found = kept(4, "values").run("devices.crossed", **options)
+        numel = 64 * 40 + 50 * 30 + 40 + 1200 + 1
+        for one, other in zip(found, expected, strict=True):
+            assert other["carried_by"] == "gloo"
+            assert one["carried_by"] == "gloo between nodes, carrier inside"
+            assert (one["averages"], one["state"]) == (other["averages"], other["state"])
+            assert 0 < one["down"] < 0.6 * 4 * numel, "the mean of one share, and flags"
+            assert 0 < one["up"] < 0.6 * 4 * numel

@@ -1,5 +1,6 @@
 """FSDP2 inside two nodes of two ranks, compressed between the nodes."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,17 @@ def test_what_sends_everything_trains_as_hybrid_sharding_of_torch(four: Ranks) -
         # torch sums replicas in 16 bits, this in the parameters' 32.
         assert found["bf16"] < 1e-4
         assert found["f16"] < 1e-5
+
+
+def test_frames_of_ranks_that_are_bound_to_devices_stay_there(
+    kept: Callable[[int, str], Ranks],
+) -> None:
+    expected = kept(4, "cpu").run("sharded.bound")
+    found = kept(4, "carried").run("sharded.bound")
+    for one, other in zip(found, expected, strict=True):
+        assert (one.pop("carried_by"), other.pop("carried_by")) == ("carrier", "gloo")
+        assert one["alike"]
+        assert one == other
 
 
 def test_replicas_are_alike_by_every_exchange_and_without_compression(four: Ranks) -> None:

@@ -47,3 +47,9 @@ def test_a_message_that_was_given_up_is_an_error(timeout: timedelta | None) -> N
     with pytest.raises(RuntimeError, match="given up"):
         PointToPoint([Message(True), Message(False)], timeout).wait()
     assert waited == [() if timeout is None else (timeout,)] * 4
+
+
+def test_a_group_has_no_name_of_one_before_it(two: Ranks) -> None:
+    first, second = two.run("transport.named")
+    assert first == second
+    assert len(set(first)) == 4

@@ -196,7 +196,7 @@ def _write(record: dict[str, Any], out: Path) -> None:
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--out", type=Path, default=Path(".cache/test-gpu/soak.json"))
+    parser.add_argument("--out", type=Path, default=Path("results/soak.json"))
     chosen = parser.parse_args(given)
     used = gradwire.torch.backend("cuda")
     if not torch.cuda.is_available() or used.name != "cuda":

@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-import gradwire.torch
 from gradwire.torch.exchange.dense import divide
 from tests.distributed.device_suite import DeviceSuite
 from tests.distributed.ranks import Nursery, Ranks
+from tests.gpu.place import DEVICE, EMULATED, GPU, kernels
 
-if not torch.cuda.is_available():
+if not GPU:
     pytest.skip("no GPU here", allow_module_level=True)
 
-BACKEND = gradwire.torch.backend("cuda").name
-MODULE = "gradwire.torch.backends." + {"cuda": "cuda.buckets", "host": "host"}[BACKEND]
-BY_NCCL = "nccl" if BACKEND == "cuda" else "gloo"
+KERNELS = kernels()
+MODULE = "gradwire.torch.backends." + ("cuda.buckets" if KERNELS else "host")
+NCCL = "carrier" if EMULATED else "nccl"
+BY_NCCL = NCCL if KERNELS else "gloo"
 """What carries frames where NCCL is there: only kernels leave them on the device."""
 
 
@@ -32,19 +33,24 @@ def gloo(nursery: Nursery) -> Iterator[Ranks]:
 @pytest.fixture(scope="module")
 def nccl(nursery: Nursery) -> Iterator[Ranks]:
     """Two ranks with DDP on NCCL."""
-    yield from _ranks(nursery, "nccl")
+    yield from _ranks(nursery, NCCL)
 
 
 def _ranks(nursery: Nursery, transport: str) -> Iterator[Ranks]:
-    ranks = Ranks(nursery, 2, timeout=120.0, transport=transport)
+    ranks = _made(nursery, 2, transport)
     yield ranks
     ranks.stop()
+
+
+def _made(nursery: Nursery, ranks: int, transport: str) -> Ranks:
+    backend = "cuda" if EMULATED else "cpu"
+    return Ranks(nursery, ranks, timeout=120.0, backend=backend, transport=transport)
 
 
 class TestGloo(DeviceSuite):
     """Two processes with the process group of DDP on Gloo; they may share a GPU."""
 
-    device = "cuda"
+    device = DEVICE
     module = MODULE
 
     @pytest.fixture
@@ -53,11 +59,13 @@ class TestGloo(DeviceSuite):
         return gloo
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL takes a GPU per process")
+@pytest.mark.skipif(
+    not EMULATED and torch.cuda.device_count() < 2, reason="NCCL takes a GPU per process"
+)
 class TestNccl(DeviceSuite):
     """Two processes with the process group of DDP on NCCL."""
 
-    device = "cuda"
+    device = DEVICE
     module = MODULE
     carried_by = BY_NCCL
 
@@ -73,7 +81,7 @@ class TestNcclAlone:
     @pytest.fixture(scope="class")
     def alone(self, nursery: Nursery) -> Iterator[tuple[Ranks, Ranks]]:
         """A rank with NCCL, and one on the CPU to compare with."""
-        made = Ranks(nursery, 1, timeout=120.0, transport="nccl"), Ranks(nursery, 1)
+        made = _made(nursery, 1, NCCL), Ranks(nursery, 1)
         yield made
         for each in made:
             each.stop()
@@ -86,22 +94,22 @@ class TestNcclAlone:
         options: dict[str, Any] = {"exchange": exchange, "ddp": {}, "half": half}
         (found,), (expected,) = (
             ranks.run("devices.given", device=device, **options)
-            for ranks, device in zip(alone, ("cuda", "cpu"), strict=True)
+            for ranks, device in zip(alone, (DEVICE, "cpu"), strict=True)
         )
         assert found["carried_by"] == BY_NCCL
         assert found["averages"] == expected["averages"]
         assert found["state"] == expected["state"]
 
-    @pytest.mark.skipif(BY_NCCL == "gloo", reason="the CUDA extension is not there")
+    @pytest.mark.skipif(not KERNELS, reason="the CUDA extension is not there")
     @pytest.mark.parametrize("exchange", ["gather", "dense"])
     def test_no_frame_and_no_value_goes_by_the_host(
         self, alone: tuple[Ranks, Ranks], exchange: str
     ) -> None:
-        (found,) = alone[0].run("devices.crossed", device="cuda", exchange=exchange)
+        (found,) = alone[0].run("devices.crossed", device=DEVICE, exchange=exchange)
         assert 0 < found["up"] <= 1100
         assert 0 < found["down"] <= 1024 + 600
 
 
 def test_means_are_rounded_as_on_the_cpu() -> None:
     total = torch.randn(10_000, generator=torch.Generator().manual_seed(5))
-    assert torch.equal(divide(total.cuda(), 3).cpu(), divide(total, 3))
+    assert torch.equal(divide(total.to(DEVICE), 3).cpu(), divide(total, 3))

@@ -10,16 +10,19 @@ import gradwire
 import gradwire.torch
 from gradwire.torch import backends
 from gradwire.torch.backends import cpu, cuda
-from gradwire.torch.backends.cuda import encoding
+from gradwire.torch.backends.cuda import encoding, trial
 from gradwire.torch.cuda import status
+from tests.gpu.place import DEVICE, EMULATED, GPU, kernels
 from tests.presets.examples import made_for_kernels, names, presets
 from tests.support import same_state
 
-if not torch.cuda.is_available():
+if not GPU:
     pytest.skip("no GPU here", allow_module_level=True)
 
-KERNELS = gradwire.torch.backend("cuda").name == "cuda"
-N = 100_003
+KERNELS = kernels()
+N = 5_003 if EMULATED else 100_003
+needs_kernels = pytest.mark.skipif(not KERNELS, reason="the CUDA extension is not there")
+needs_gpu = pytest.mark.skipif(EMULATED, reason="needs a GPU")
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 
@@ -32,60 +35,61 @@ def tensor():
 @pytest.mark.parametrize("preset", presets, ids=names)
 def test_frames_and_states_are_those_of_the_cpu(preset, dtype, tensor):
     x = tensor.to(dtype)
-    there = x.cuda()
+    there = x.to(DEVICE)
     codec = made_for_kernels(preset, x.shape)
     states = codec.init_state(N), codec.init_state(N)
-    out, total = torch.zeros(N, device="cuda"), torch.zeros(N)
+    out, total = torch.zeros(N, device=DEVICE), torch.zeros(N)
     for _ in range(3):
         frame = gradwire.torch.encode(codec, there, states[0])
-        assert bytes(frame) == bytes(gradwire.torch.encode(codec, x, states[1]))
+        assert bytes(frame) == bytes(cpu.encode(codec, x, states[1], None))
         gradwire.torch.decode_add(frame, out, 0.5)
-        gradwire.torch.decode_add(frame, total, 0.5)
+        cpu.decode_add(frame, total, 0.5)
     assert torch.equal(out.cpu(), total)
     assert same_state(states[0].state_dict(), states[1].state_dict())
 
 
-@pytest.mark.skipif(not KERNELS, reason="the CUDA extension is not there")
+@needs_kernels
 def test_every_gpu_passes_its_trial():
-    for index in range(torch.cuda.device_count()):
-        found = gradwire.torch.cuda.trial(index)
+    places = ["cpu"] if EMULATED else [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    for place in places:
+        found = trial.run(torch.device(place), whole=True)
         print(found)
         assert found.failure is None
 
 
-@pytest.mark.skipif(not KERNELS, reason="the CUDA extension is not there")
+@needs_kernels
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("preset", presets, ids=names)
 def test_kernels_write_the_frames_and_states_of_the_cpu(preset, dtype, tensor):
     x = tensor.to(dtype)
-    there, codec = x.cuda(), made_for_kernels(preset, x.shape)
+    there, codec = x.to(DEVICE), made_for_kernels(preset, x.shape)
     states = [each.init_state(codec, N, "w", 3) for each in (cuda, cpu)]
     for step in range(4):
         frame = gradwire.torch.encode(codec, there, states[0])
-        assert bytes(frame) == bytes(gradwire.torch.encode(codec, x, states[1]))
+        assert bytes(frame) == bytes(cpu.encode(codec, x, states[1], None))
         if step == 2:
             for state in states:
                 state.rollback()
         assert same_state(states[0].state_dict(), states[1].state_dict())
-    decoded = gradwire.torch.decode(frame, torch.empty(N, device="cuda"))
-    assert torch.equal(decoded.cpu(), gradwire.torch.decode(frame))
+    decoded = gradwire.torch.decode(frame, torch.empty(N, device=DEVICE))
+    assert torch.equal(decoded.cpu(), cpu.decode(frame, None, None))
 
 
-@pytest.mark.skipif(not KERNELS, reason="the CUDA extension is not there")
-def test_kernels_write_a_bucket_of_all_presets_as_the_cpu_does(tensor):
+@needs_kernels
+def test_kernels_write_a_bucket_of_all_presets_as_the_cpu_does():
     numels = [1 + 601 * i % 5000 for i in range(len(presets))]
     codecs = [made_for_kernels(preset, (n,)) for preset, n in zip(presets, numels, strict=True)]
     between = list(itertools.accumulate(numels, initial=0))
     ends = [end for pair in itertools.pairwise(between) for end in pair]
-    flat = tensor[: between[-1]]
+    flat = torch.randn(between[-1], generator=torch.Generator().manual_seed(5))
     here, there = (
         [each.init_state(codec, n, "w", 3) for codec, n in zip(codecs, numels, strict=True)]
         for each in (cpu, cuda)
     )
     limits = [codec.max_encoded_len(n) for codec, n in zip(codecs, numels, strict=True)]
-    out = torch.empty(sum(limits) + 16 * len(limits), dtype=torch.uint8, device="cuda")
+    out = torch.empty(sum(limits) + 16 * len(limits), dtype=torch.uint8, device=DEVICE)
     for _ in range(3):
-        rows = encoding.encode(codecs, there, ends, limits, flat.cuda(), 1.0, out)
+        rows = encoding.encode(codecs, there, ends, limits, flat.to(DEVICE), 1.0, out)
         frames = [
             bytes(cpu.encode(codec, flat[begin:end], state, None))
             for codec, state, (begin, end) in zip(
@@ -95,48 +99,53 @@ def test_kernels_write_a_bucket_of_all_presets_as_the_cpu_does(tensor):
         assert out[: rows[:, 0].sum()].cpu().numpy().tobytes() == b"".join(frames)
 
 
-@pytest.mark.skipif(not KERNELS, reason="the CUDA extension is not there")
+@needs_kernels
 @pytest.mark.parametrize("indices", ["elias-fano", "rice", "bitmap"])
 def test_kernels_refuse_hostile_frames_and_write_nothing(indices, tensor):
     codec = dataclasses.replace(gradwire.topk(0.01), indices=indices)
-    frame = bytes(gradwire.torch.encode(codec, tensor, codec.init_state(N)))
-    out = torch.full((N,), 7.0, device="cuda")
+    frame = bytes(cpu.encode(codec, tensor, codec.init_state(N), None))
+    out = torch.full((N,), 7.0, device=DEVICE)
     for at in range(0, len(frame), 1 + len(frame) // 40):
         flipped = bytearray(frame)
         flipped[at] ^= 1 << at % 8
         for hostile in (flipped, frame[:at]):
-            there = torch.frombuffer(bytearray(hostile) or bytearray(1), dtype=torch.uint8).cuda()
+            there = torch.frombuffer(bytearray(hostile) or bytearray(1), dtype=torch.uint8).to(
+                DEVICE
+            )
             with pytest.raises(gradwire.GradwireError):
                 gradwire.torch.decode(there, out)
     assert bool((out == 7).all())
 
 
+@needs_gpu
 def test_a_tensor_and_its_frame_may_lie_on_either_side(tensor):
     codec = gradwire.topk(0.01)
     frame = gradwire.torch.encode(codec, tensor, codec.init_state(N))
-    there = torch.frombuffer(bytearray(frame), dtype=torch.uint8).cuda()
+    there = torch.frombuffer(bytearray(frame), dtype=torch.uint8).to(DEVICE)
     for data, device in ((there, "cpu"), (there.cpu(), "cuda")):
         out = torch.empty(N, device=device)
         assert torch.equal(gradwire.torch.decode(data, out).cpu(), gradwire.torch.decode(frame))
     made_there = backends.backend_for(there).init_state(codec, N, "w", 0)
-    out = torch.empty(frame.nbytes, dtype=torch.uint8, device="cuda")
+    out = torch.empty(frame.nbytes, dtype=torch.uint8, device=DEVICE)
     assert gradwire.torch.encode_into(codec, tensor, made_there, out) == frame.nbytes
     assert out.cpu().numpy().tobytes() == bytes(frame)
 
 
+@needs_gpu
 def test_frames_may_lie_there(tensor):
     codec = gradwire.topk(0.01)
     frame = gradwire.torch.encode(codec, tensor, codec.init_state(N))
-    out = torch.zeros(4 * N, dtype=torch.uint8, device="cuda")
+    out = torch.zeros(4 * N, dtype=torch.uint8, device=DEVICE)
     written = gradwire.torch.encode_into(codec, tensor.cuda(), codec.init_state(N), out)
     assert out[:written].cpu().numpy().tobytes() == bytes(frame)
     assert not out[written:].any()
     decoded = gradwire.torch.decode(out[:written])
     assert decoded.is_cuda
-    assert torch.equal(decoded.cpu(), gradwire.torch.decode(frame))
+    assert torch.equal(decoded.cpu(), cpu.decode(frame, None, None))
     assert torch.equal(torch.ops.gradwire.decode(out[:written], N), decoded)
 
 
+@needs_gpu
 def test_calls_keep_to_the_order_of_the_current_stream(tensor):
     codec = gradwire.topk(0.01)
     expected = gradwire.torch.encode(codec, tensor, codec.init_state(N))
@@ -144,7 +153,7 @@ def test_calls_keep_to_the_order_of_the_current_stream(tensor):
     torch.cuda.synchronize()
     for _ in range(20):
         with torch.cuda.stream(stream):
-            x = torch.zeros(N, device="cuda")
+            x = torch.zeros(N, device=DEVICE)
             torch.cuda._sleep(2_000_000)
             x.copy_(source)
             state = backends.backend_for(x).init_state(codec, N, "w", 0)
@@ -161,11 +170,12 @@ def test_what_is_not_finite_is_named(tensor):
     state = codec.init_state(N, name="w")
     tensor[[7, 9]] = torch.inf
     with pytest.raises(gradwire.NonFiniteError) as caught:
-        gradwire.torch.encode(codec, tensor.cuda(), state)
+        gradwire.torch.encode(codec, tensor.to(DEVICE), state)
     assert (caught.value.count, caught.value.first, caught.value.name) == (2, 7, "w")
     assert state.step == 0
 
 
+@needs_gpu
 def test_it_is_said_which_backend_is_used():
     there = status().library is not None
     assert gradwire.torch.backend("cuda").name == ("cuda" if there else "host")

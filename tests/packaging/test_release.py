@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import environment, release_home
+from scripts import environment, prepare_release
 
 ROOT = Path(__file__).parents[2]
 PROJECT = (ROOT / "pyproject.toml").read_text("utf-8")
@@ -29,22 +29,39 @@ def test_the_metadata_says_what_it_runs_on():
 
 
 def test_a_release_has_absolute_links_alone():
-    relative = [match[2] for match in release_home.LINK.finditer(README)]
+    relative = [match[2] for match in prepare_release.LINK.finditer(README)]
     assert relative
     assert all((ROOT / link.rstrip(")").partition("#")[0]).exists() for link in relative)
-    released = release_home.absolute(README, HOME, "1.2.3")
-    assert not release_home.LINK.search(released)
+    released = prepare_release.absolute(README, HOME, "1.2.3")
+    assert not prepare_release.LINK.search(released)
     assert f"({HOME}/blob/v1.2.3/{relative[0]}" in released
     assert released.count(HOME) == len(relative)
 
 
 def test_a_release_has_addresses():
-    project = tomllib.loads(release_home.with_urls(PROJECT, HOME))["project"]
+    project = tomllib.loads(prepare_release.with_urls(PROJECT, HOME))["project"]
     assert project["urls"]["Repository"] == HOME
     assert {"Documentation", "Changelog", "Issues"} <= project["urls"].keys()
     assert project["scripts"] == tomllib.loads(PROJECT)["project"]["scripts"]
     with pytest.raises(SystemExit, match="already"):
-        release_home.with_urls(release_home.with_urls(PROJECT, HOME), HOME)
+        prepare_release.with_urls(prepare_release.with_urls(PROJECT, HOME), HOME)
+
+
+def test_a_release_has_the_licenses_of_what_is_compiled_into_it():
+    text = prepare_release.licenses()
+    for crate in ("pyo3", "rayon", "libm"):  # also what others need
+        assert re.search(rf"^{crate} [\d.]+ \(.*MIT.*\)$", text, re.MULTILINE)
+    assert "syn " not in text  # runs in the compiler alone
+    assert text.count("Permission is hereby granted") > 5
+    files = tomllib.loads(prepare_release.with_license(PROJECT))["project"]["license-files"]
+    assert files == ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-CRATES"]
+
+
+def test_workflows_use_actions_of_known_commits():
+    folder = ROOT / ".github" / "workflows"
+    used = re.findall(r"uses: (\S+.*)", "".join(file.read_text() for file in folder.iterdir()))
+    assert len(used) >= 8
+    assert all(re.fullmatch(r"\S+@[0-9a-f]{40} # v[\d.]+", each) for each in used)
 
 
 def test_the_environment_of_the_wheel_is_without_torch(monkeypatch, tmp_path):

@@ -78,7 +78,7 @@ class LateEvent:
 
     def synchronize(self) -> None:
         late.waits.append(threading.current_thread())
-        self.stream.advance(self.at)
+        late.waited(self.stream.advance, self.at)
 
 
 class Module:
@@ -90,12 +90,22 @@ class Module:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all streams, and what was recorded: who waited, uses of memory, operations."""
+        """Forget all streams, and what was recorded: who waited, uses of memory, operations.
+
+        ``blocked`` has the thread's name for every wait: for events, and for what a copy or a read
+        of a number waits for.
+        """
         self._local = threading.local()
         self._default = LateStream()
         self.waits: list[threading.Thread] = []
+        self.blocked: list[str] = []
         self.records: list[tuple[int, LateStream]] = []
         self.operations: set[tuple[str, ...]] = set()
+
+    def waited(self, act: Callable[..., None], *given: Any) -> None:
+        """Wait for the device in this thread."""
+        self.blocked.append(threading.current_thread().name)
+        act(*given)
 
     def current_stream(self, device: Any = None) -> LateStream:
         current: LateStream = getattr(self._local, "stream", self._default)
@@ -199,7 +209,7 @@ class Late(torch.Tensor):
             target, source = given[:2]
             stream.give(lambda: target.copy_(source))
             if not (len(args) > 2 and args[2]):  # blocking
-                stream.synchronize()
+                late.waited(stream.synchronize)
             return args[0]
         device = torch.device(kwargs.pop("device", None) or "late")
         named = tree_map(_raw, kwargs)
@@ -209,7 +219,7 @@ class Late(torch.Tensor):
             stream.give(lambda: func(*given, **named))
             return kwargs.get("out", args[0]) if func._schema.returns else None
         if name == "_local_scalar_dense" or device.type == "cpu":
-            stream.synchronize()
+            late.waited(stream.synchronize)
             return func(*given, **named)
         shape = func(*tree_map(_meta, given), **tree_map(_meta, named))
         made = torch.empty_like(shape, device="cpu")

@@ -6,6 +6,7 @@ when it was started; to wait for it is work of the current stream, too.
 """
 
 import itertools
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -19,10 +20,12 @@ from gradwire.torch.backends.cuda import merging, operators, splitting
 from gradwire.torch.backends.cuda.preload import preload
 from gradwire.torch.backends.host import Staging, staging
 from gradwire.torch.engine.bucket_contents import BucketContents
-from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit
+from gradwire.torch.engine.low_rank_state import LowRankState
+from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit, new_state
 from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.engine.step import Step
-from gradwire.torch.exchange import build
+from gradwire.torch.errors import ExchangeError
+from gradwire.torch.exchange import Verification, build
 from tests.csrc.emulated.operators import emulate
 from tests.torch.late import Late, late, register
 
@@ -41,7 +44,10 @@ CODECS = {
     "seeded": gradwire.randomk(ratio=0.1),
     "owners": gradwire.topk(0.1, exchange=gradwire.exchange.ReduceScatter()),
     "sums": gradwire.onebit(column=64, exchange=gradwire.exchange.QuantizedAllReduce()),
+    "factors": gradwire.powersgd(rank=2),
 }
+COLUMNS = 50
+"""Of the matrices that compressed parameters are."""
 
 
 class Operators:
@@ -54,7 +60,7 @@ class Operators:
         return lambda *given: getattr(self.library, name)(*map(_raw, given))
 
     def encode_bucket(self, plan, gradients, limits, states, *rest):
-        table = torch.full((len(limits), 8), -1, dtype=torch.int64)
+        table = torch.full((len(limits), 10), -1, dtype=torch.int64)
         raws = _raw(gradients), limits, list(map(_raw, states)), *map(_raw, rest)
         late.current_stream().give(lambda: table.copy_(self.library.encode_bucket(plan, *raws)))
         return Late(table)
@@ -104,6 +110,18 @@ class Operators:
         late.current_stream().give(work)
         found = tuple(map(Late, out))
         return found if several is probed else found[0]
+
+    def write_slot(self, slot, table, values, facts, total, *rest):
+        raws = list(map(_raw, (slot, table, values, facts, total)))
+        late.current_stream().give(lambda: self.library.write_slot(*raws, *rest))
+
+    def decode_slots(self, out, slots, ends, limits, places, header, ranks, *rest):
+        verdicts = torch.full((1 + len(limits) * ranks,), 7, dtype=torch.int32)
+        raws, shape = (_raw(out), _raw(slots)), (ends, limits, places, header, ranks)
+        late.current_stream().give(
+            lambda: verdicts.copy_(self.library.decode_slots(*raws, *shape, *rest))
+        )
+        return Late(verdicts)
 
 
 class Collectives:
@@ -171,7 +189,7 @@ def on_device(monkeypatch):
     monkeypatch.setattr(dispatch, "_STAGED", cuda)
     monkeypatch.setattr(operators, "_device", "late")
     library = operators.operators()
-    for module in (cuda.encoding, operators, cuda.states, merging, splitting):
+    for module in (cuda.encoding, operators, cuda.slots, cuda.states, merging, splitting):
         monkeypatch.setattr(module, "operators", lambda: Operators(library))
     monkeypatch.setattr(Staging, "_asynchronous", lambda self, host: True)
     monkeypatch.setattr(Staging, "future", lambda self: Handed())
@@ -190,33 +208,36 @@ def gradients(step, index):
 class Run:
     """Buckets that two threads exchange, on the device or on the CPU."""
 
-    def __init__(self, codec, *, there):
+    def __init__(self, codec, *, there, scaled=False, verify=False):
+        kind = Collectives if there else AtOnce
         size = 1 if codec.exchange.divides else RANKS
-        collectives = Collectives(size) if there else AtOnce(size)
+        collectives = kind(size)
         self.collectives = collectives
         self.put = Late if there else torch.clone
         device_backends = {"late": "nccl"} if there else {}
         exchange = build(
             codec.exchange,
             collectives,
-            lambda *_: collectives if codec.exchange.divides else None,
+            lambda *on: collectives if codec.exchange.divides else (kind if on else AtOnce)(size),
             device_backends,
-            check_result=False,
+            check_result=scaled,
             postpones=not codec.memory.undoable,
+            verification=Verification(fallback=False) if verify else None,
         )
+        self.verify = verify
         self.layouts = [self.layout(codec, index) for index in range(len(BUCKETS))]
-        self.worker = ExchangePipeline(exchange, scaled=False, whole=True)
+        self.worker = ExchangePipeline(exchange, scaled=scaled, whole=True)
         self.exchange = exchange
         self.carried = there
 
     def layout(self, codec, index):
         parameters = []
         for at, numel in enumerate(BUCKETS[index]):
-            tensor = self.put(torch.zeros(numel))
-            made = ParameterSlot(f"{index}.{at}", tensor)
+            shape = (numel // COLUMNS, COLUMNS) if numel >= 100 else (numel,)
+            made = ParameterSlot(f"{index}.{at}", self.put(torch.zeros(shape)))
             if numel >= 100:
                 made.codec = codec
-                made.state = backends.backend_for(tensor).init_state(codec, numel, made.name, 0)
+                made.state = new_state(made, 0)
                 made.limit = SizeLimit(codec.max_encoded_len(numel), fixed=not codec.memory.keeps)
             parameters.append(made)
         return BucketContents(parameters, torch.float32)
@@ -224,13 +245,16 @@ class Run:
     def step(self, number):
         """Exchange all buckets; return their averages as the caller's stream finds them."""
         step, buckets = Step(number), []
+        if self.verify:
+            step.compared = number % len(BUCKETS)
         for index, layout in enumerate(self.layouts):
             buffer = self.put(torch.zeros(layout.numel))
             buffer.copy_(gradients(number, index), non_blocking=True)
             last = index == len(self.layouts) - 1
             buckets.append((buffer, self.worker.submit(step, layout, buffer, last=last)))
         assert self.worker.drain(60.0)
-        assert step.error is None
+        if step.error is not None:
+            raise step.error
         for _, future in buckets if self.carried else ():
             late.current_stream().wait_event(future.event)
         return [buffer.clone().cpu() for buffer, _ in buckets]
@@ -264,7 +288,8 @@ def test_averages_are_those_of_the_cpu_however_late_or_early_streams_are(on_devi
         for one, other in zip(found.step(number), averages[number], strict=True):
             assert torch.equal(one, other)
     sending, receiving = "gradwire-send", "gradwire-receive"
-    assert {each.name for each in late.waits} == {sending, receiving}, "the program does not wait"
+    waiting = {each.name for each in late.waits}
+    assert {receiving} <= waiting <= {sending, receiving}, "the program does not wait"
     assert on_device._down.givers == {sending}
     assert on_device._up.givers == {receiving}
     assert late.current_stream().givers == {"MainThread"}, "nor is its stream given anything"
@@ -272,6 +297,75 @@ def test_averages_are_those_of_the_cpu_however_late_or_early_streams_are(on_devi
     for one, other in zip(found.states(), expected.states(), strict=True):
         assert (one is None) == (other is None)
         assert one is None or (one == other).all()
+
+
+WAITS = {
+    "gather": (0, 3),
+    "postponed": (8, 12),
+    "sum": (11, 3),
+    "seeded": (11, 3),
+    "owners": (11, 15),
+    "sums": (11, 15),
+    "factors": (8, 16),
+}
+"""How often the sending and the receiving thread wait for the device in a step of three buckets."""
+
+
+@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_host_waits_so_often_and_no_more(on_device, name, scaled):
+    found = Run(CODECS[name], there=True, scaled=scaled)
+    for number in range(2):  # the first one learns what the others need
+        late.blocked.clear()
+        found.step(number)
+        waits = Counter(late.blocked)
+    found.end()
+    sending, receiving = WAITS[name]
+    receiving += 3 * (scaled and name != "gather")  # for whether averages are finite
+    assert (waits["gradwire-send"], waits["gradwire-receive"]) == (sending, receiving)
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["late", "early"])
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_buckets_are_compared_in_the_order_of_the_streams(on_device, codec, eager):
+    expected = Run(codec, there=False)
+    averages = [expected.step(number) for number in range(STEPS)]
+    expected.end()
+    preload.cache_clear()
+    backends.preload([Late(torch.zeros(3))])
+    loaded = late.operations
+    late.reset()
+    found = Run(codec, there=True, verify=True)
+    for stream in (on_device._down, on_device._up, found.collectives.stream):
+        stream.eager = eager
+    for number in range(STEPS):
+        for one, other in zip(found.step(number), averages[number], strict=True):
+            assert torch.equal(one, other)
+    found.end()
+    for one, other in zip(found.states(), expected.states(), strict=True):
+        assert one is None or (one == other).all()
+    copies = {each for each in late.operations if "copy_" in each[0] and each[1:2] == each[2:]}
+    copies |= {each for each in late.operations if "_local_scalar" in each[0]}  # of one number
+    assert late.operations - copies <= loaded, "no kernel is loaded for it"
+
+
+def test_a_wrong_byte_of_a_kernel_ends_the_step_that_compares_it(on_device, monkeypatch):
+    real = Operators.encode_bucket
+
+    def wrong(self, plan, gradients, limits, states, *rest):
+        table = real(self, plan, gradients, limits, states, *rest)
+        if len(limits) == 1:  # the second bucket
+            out = rest[1]
+            late.current_stream().give(lambda: _raw(out)[100:101].bitwise_xor_(1))
+        return table
+
+    monkeypatch.setattr(Operators, "encode_bucket", wrong)
+    found = Run(CODECS["gather"], there=True, verify=True)
+    with pytest.raises(
+        ExchangeError, match=r"^rank 0 has another frame of '1\.0' than the core: .*"
+    ):
+        found.step(1)
+    found.end()
 
 
 def test_memory_is_kept_from_other_uses_until_the_receiving_thread_is_done(on_device, monkeypatch):
@@ -285,11 +379,44 @@ def test_memory_is_kept_from_other_uses_until_the_receiving_thread_is_done(on_de
     assert {each.raw.untyped_storage().data_ptr() for each in kept} <= noted
 
 
+@pytest.mark.parametrize("there", [False, True], ids=["to-the-device", "to-the-host"])
+def test_states_of_factors_go_on_where_the_next_gradients_are(on_device, there):
+    runs = [Run(CODECS["factors"], there=where) for where in (False, there, not there)]
+    whole = [runs[0].step(number) for number in range(STEPS)]
+    halves = [runs[1].step(number) for number in range(2)]
+    for before, after in zip(runs[1].layouts, runs[2].layouts, strict=True):
+        for one, other in zip(before.compressed, after.compressed, strict=True):
+            norm = one.state.residual_norm
+            other.state.load_state_dict(one.state.state_dict())
+            assert other.state.residual_norm == pytest.approx(norm, rel=1e-12)
+            assert norm > 0
+    halves += [runs[2].step(number) for number in range(2, STEPS)]
+    for expected, found in zip(whole, halves, strict=True):
+        assert all(map(torch.equal, expected, found))
+    for each in runs:
+        each.end()
+
+
+def test_a_sum_of_factors_is_kept_until_the_receiving_thread_is_done(on_device, monkeypatch):
+    found = Run(CODECS["factors"], there=True)
+    sent, send = [], found.exchange.send
+    monkeypatch.setattr(
+        found.exchange, "send", lambda *given: sent.append(send(*given)) or sent[-1]
+    )
+    found.step(0)
+    found.end()
+    noted = {at for at, stream in late.records if stream is on_device._up}
+    assert len(sent) == len(BUCKETS)
+    assert {each.contents.vector.raw.untyped_storage().data_ptr() for each in sent} <= noted
+
+
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 def test_what_an_exchange_runs_on_a_device_was_run_before(on_device, codec):
     # Else torch loads a kernel in the middle of a backward pass, where that may wait for ever.
     preload.cache_clear()
     backends.preload([Late(torch.zeros(3))])
+    if codec.exchange.needs_whole_tensor:
+        LowRankState(codec.exchange, (30, COLUMNS), "", keeps=True).preload(on_device.device)
     loaded = late.operations
     late.reset()
     found = Run(codec, there=True)

@@ -162,9 +162,26 @@ class TestChoice:
         functions = {each for each in vars(dispatch.Backend) if not each.startswith("_")}
         assert {"encode", "decode_add", "init_state", "rollback", "bucket"} <= functions
         for each in (cpu, cuda, host):
-            assert {*functions, "name", "waits", "can_stay_on_device"} <= {*vars(each)}
+            assert {*functions, "name", "waits", "can_stay_on_device", "values_stay"} <= {
+                *vars(each)
+            }
             assert each.name == each.__name__.rpartition(".")[2]
             assert issubclass(type(each.bucket(torch.zeros(3))), Bucket)
+
+
+@pytest.mark.parametrize("make", [cpu.bucket, host.bucket, lambda x: host.bucket(x, True)])
+def test_values_of_a_bucket_go_out_and_come_back_where_they_are_asked_from(make):
+    bucket = make(torch.arange(8.0))
+    out = torch.empty(5)
+    assert bucket.pack([(0, 2), (5, 8)], out)
+    assert out.tolist() == [0, 1, 5, 6, 7]
+    assert bucket.pack([], out[:0]), "a rank may have no share of a bucket"
+    bucket.unpack([(0, 2), (5, 8)], 2 * out)
+    bucket.unpack([], out[:0])
+    bucket.store()
+    assert bucket.buffer.tolist() == [0, 2, 2, 3, 4, 10, 12, 14]
+    bucket.values[0] = torch.inf
+    assert not bucket.pack([(0, 1)], out[:1])
 
 
 class TestHost:

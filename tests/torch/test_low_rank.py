@@ -58,6 +58,7 @@ def test_a_state_that_is_not_finite_is_refused_and_nothing_changes(value):
     from gradwire.torch.engine.low_rank_state import LowRankState
 
     state = LowRankState(LowRank(2), (6, 4), "weight", keeps=True)
+    state.matrix(torch.ones(24))
     state.take(torch.ones(4, 2))
     before = state.state_dict()
     q = np.full(8, value, np.float32)

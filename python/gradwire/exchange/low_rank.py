@@ -25,7 +25,7 @@ class LowRank(Exchange):
 
     The codec has `gradwire.sparsify.All`, values in float32, and `gradwire.memory.Residual` for
     error feedback, or `gradwire.memory.NoMemory`. It works in DDP without a hierarchy, and computes
-    on the host: frames are not involved.
+    where gradients are, by operations of torch: frames are not involved.
 
     Parameters
     ----------

@@ -93,7 +93,8 @@ class Report(ReportFields):
         The codec that was attached, by its repr.
     carried_by : str
         What moves frames between the ranks: ``"gloo"``, from the memory of the host, or a backend
-        that takes them from the device, such as ``"nccl"``.
+        that takes them from the device, such as ``"nccl"``. Both, if values inside a node go by
+        another one: ``"gloo between nodes, nccl inside"``.
     step : int
         Backward passes exchanged and not rolled back, ever, including those before a resume.
     steps : int

@@ -46,6 +46,7 @@ mod _native {
     use gradwire_core::{pool, simd};
     use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
+    use pyo3::types::PyTuple;
 
     #[pymodule_export]
     use crate::bucket::{average_bucket, encode_bucket, read_bucket, settle_bucket};
@@ -114,6 +115,35 @@ mod _native {
     #[pyfunction]
     fn simd_level() -> &'static str {
         simd::level().name()
+    }
+
+    /// Call a function with another SIMD level in use in this thread, and return its result.
+    ///
+    /// Parameters
+    /// ----------
+    /// level : str
+    ///     One that `simd_level` may return.
+    /// act : callable
+    ///     What to call.
+    /// *args
+    ///     Its arguments.
+    ///
+    /// Raises
+    /// ------
+    /// ValueError
+    ///     This CPU has no such level.
+    #[pyfunction]
+    #[pyo3(signature = (level, act, *args))]
+    fn at_level<'py>(
+        level: &str,
+        act: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        simd::Level::from_name(level)
+            .and_then(|level| simd::at_level(level, || act.call1(args)))
+            .unwrap_or_else(|| {
+                Err(PyValueError::new_err(format!("this CPU has no SIMD level {level:?}")))
+            })
     }
 
     /// Return a message for each environment variable whose value is ignored.

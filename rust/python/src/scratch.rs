@@ -25,6 +25,7 @@ thread_local! {
 /// Has an encode work with this thread's scratch.
 pub(crate) fn with_workspace<T>(work: impl FnOnce(&mut Workspace) -> T) -> T {
     let mut workspace = WORKSPACE.take().unwrap_or_default();
+    workspace.follow();
     let result = work(&mut workspace);
     if workspace.bytes() <= KEPT_TO_ENCODE {
         WORKSPACE.set(Some(workspace));

@@ -8,15 +8,14 @@ import torch
 import torch.distributed as dist
 
 from benches.compare.contestants import PEERS, HalfHook
-from benches.compare.timing import timed
 from benches.gpu import __main__ as command
 from benches.gpu import measure
-from benches.gpu.measure import Setup
 from benches.harness import pages, results
 from gradwire.presets import PRESETS
 from tests.csrc.emulated.operators import emulate
+from tests.gpu.emulated import BENCH
 
-NUMEL = 5003
+NUMEL = BENCH.numel
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,7 +28,7 @@ def emulated():
 
 @pytest.fixture(scope="module")
 def setup():
-    return Setup("cpu", timed, NUMEL, rounds=1, warm_up=1)
+    return BENCH
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gradwire.torch.backends.cuda import structs
+from gradwire.torch.backends.cuda.states import COLUMNS
 
 CASES = {
     "none": [0],
@@ -25,7 +26,7 @@ def test_frames_follow_one_another(kernels, lens):
         piece.frame, selection.nbytes = frame.ctypes.data, frame.size
     most = sum(lens) + 40
     for _ in kernels.orders():
-        out, table = np.full(most, 9, np.uint8), np.zeros((len(lens), 8), np.int64)
+        out, table = np.full(most, 9, np.uint8), np.zeros((len(lens), COLUMNS), np.int64)
         kernels.call("gradwire_test_gather", pieces, selections, len(lens), most, out, table)
         assert out[: sum(lens)].tobytes() == b"".join(frame.tobytes() for frame in frames)
         assert (out[sum(lens) :] == 9).all()
@@ -38,6 +39,6 @@ def test_a_frame_that_failed_is_left_out(kernels):
     for frame, piece, selection in zip(frames, pieces, selections, strict=True):
         piece.frame, selection.nbytes = frame.ctypes.data, frame.size
     selections[1].status = structs.STATUS.index("non_finite")
-    out, table = np.zeros(15, np.uint8), np.zeros((3, 8), np.int64)
+    out, table = np.zeros(15, np.uint8), np.zeros((3, COLUMNS), np.int64)
     kernels.call("gradwire_test_gather", pieces, selections, 3, 15, out, table)
     assert out.tobytes() == b"\1" * 5 + b"\3" * 5 + b"\0" * 5

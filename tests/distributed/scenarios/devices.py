@@ -19,11 +19,11 @@ import gradwire
 import gradwire.torch
 from gradwire.torch import backends
 from gradwire.torch.backends import cuda, dispatch, host
-from gradwire.torch.backends.cuda import encoding, trial
+from gradwire.torch.backends.cuda import encoding, operators, trial
 from gradwire.torch.backends.cuda.cases import cases
 from gradwire.torch.backends.cuda.preload import preload
 from gradwire.torch.backends.host import Staging
-from gradwire.torch.ddp import GradientError
+from gradwire.torch.ddp import ExchangeError, GradientError
 from gradwire.torch.engine import devices
 from gradwire.torch.transport.process_group import ProcessGroups
 from tests.distributed.scenarios.common import (
@@ -66,6 +66,8 @@ def codec(exchange: str | tuple[str, dict[str, Any]]) -> gradwire.Codec:
             quantize=gradwire.quantize.BFloat16(),
             exchange=gradwire.exchange.AllReduce(),
         )
+    if exchange == "factors":
+        return gradwire.powersgd(rank=2)
     if exchange == "reduce":
         return gradwire.randomk(ratio=0.2)
     if exchange == "sums":
@@ -109,11 +111,16 @@ def given(
 
 
 def crossed(
-    rank: int, world_size: int, device: str, exchange: str | tuple[str, dict[str, Any]]
+    rank: int,
+    world_size: int,
+    device: str,
+    exchange: str | tuple[str, dict[str, Any]],
+    hierarchy: int | None = None,
 ) -> dict[str, Any]:
     """Count the bytes that a step copies between the device and the host."""
     on = own(device, rank)
     module = Given().to(on)
+    options = {"hierarchy": hierarchy}
     counted = {"down": 0, "up": 0}
     copy, upload, write = Staging._copy, Staging.upload, Staging.write
 
@@ -133,25 +140,51 @@ def crossed(
         patch.object(Staging, "_copy", count_down),
         patch.object(Staging, "upload", count_upload),
         patch.object(Staging, "write", count_write),
-        attached(module, codec(exchange)) as (model, handle),
+        attached(module, codec(exchange), options=options) as (model, handle),
     ):
+        averages = []
         for step in range(STEPS):
             model.zero_grad()
             counted |= {"down": 0, "up": 0}
             gradients = integers(3, rank, step)
             model({name: each.to(on) for name, each in gradients.items()}).backward()
-        return counted | {"wire": handle.report().wire_bytes}
+            averages.append(_gradients(module))
+        return counted | {
+            "wire": handle.report().wire_bytes,
+            "carried_by": handle.report().carried_by,
+            "averages": averages,
+            "state": plain(handle.state_dict()),
+        }
 
 
-def split(rank: int, world_size: int) -> list[dict[str, str]]:
-    """Return the device backends of some ranks and of all, then with ranks bound to devices."""
-    tensors = [torch.zeros(3)]
+def alone(rank: int, world_size: int) -> dict[str, Any]:
+    """Make groups of this rank and of all while ranks are bound to devices, and exchange.
+
+    Tell what torch was asked for: of a group that it makes with ranks bound, it asks all of them.
+    """
     world: Any = dist.group.WORLD
     part: Any = dist.new_group([rank], backend="carrier", use_local_synchronization=True)
-    groups = [ProcessGroups(part, None), ProcessGroups(world, None)]
-    found = [each.device_backends(tensors) for each in groups]
-    with patch.object(type(world), "bound_device_id", torch.device("cpu")):
-        return [*found, *(each.device_backends(tensors) for each in groups)]
+    made, tensors = [], [torch.zeros(3)]
+    new_group = dist.new_group
+
+    def recorded(*given: Any, **options: Any) -> Any:
+        made.append((len(given[0]), str(world.bound_device_id), options["backend"]))
+        return new_group(*given, **options)
+
+    world.bound_device_id = torch.device("cpu", 0)
+    transports = [ProcessGroups(part, None), ProcessGroups(world, None)]
+    try:
+        with patch.object(dist, "new_group", recorded):
+            for transport in transports:
+                carriers = transport.device_backends(tensors)
+                channel = transport.make(carriers)
+                transport.connect(channel, carriers, tensors)
+        after = str(world.bound_device_id)
+    finally:
+        world.bound_device_id = None
+        for transport in transports:
+            transport.leave()
+    return {"made": made, "after": after}
 
 
 class _Tried:
@@ -229,17 +262,62 @@ def disagreeing(rank: int, world_size: int, fault: str) -> dict[str, Any]:
     return found | {"said": said}
 
 
-def told(rank: int, world_size: int) -> list[str]:
-    """Attach twice to tensors of a device that kernels are not made for; return what is said."""
+class _Failing:
+    """Operators of which one raises, as where the device is lost."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._real = name, operators.operators()
+
+    def __getattr__(self, name: str) -> Any:
+        return self._fail if name == self._name else getattr(self._real, name)
+
+    def _fail(self, *given: Any) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure\nand what torch says of it")
+
+
+def lost(rank: int, world_size: int) -> dict[str, Any]:
+    """Train until the device of rank 1 is lost in a step; return errors, and what states are."""
+    module = Given()
+    with attached(module, codec("gather")) as (model, handle), contextlib.ExitStack() as stack:
+        for step in range(2):
+            model.zero_grad()
+            model(integers(3, rank, step)).backward()
+        found: dict[str, Any] = {"before": plain(handle.state_dict())}
+        if rank == 1:
+            planted = patch.object(torch.ops, "planted", _Failing("encode_bucket"), create=True)
+            stack.enter_context(planted)
+            stack.enter_context(patch.object(operators, "_library", "planted"))
+            stack.enter_context(patch.object(host, "is_lost", lambda device: True))
+        errors = []
+        for step in (2, 3):
+            model.zero_grad()
+            try:
+                model(integers(3, rank, step)).backward()
+            except ExchangeError as error:
+                errors.append(str(error))
+        stack.pop_all().close()
+        after = plain(handle.state_dict())
+        return found | {"errors": errors, "steps": handle.step, "after": after}
+
+
+def told(rank: int, world_size: int, kernels: bool) -> list[str]:
+    """Attach twice to tensors of a device with kernels, or without; return what is said."""
     world: Any = dist.group.WORLD
     channel = ProcessGroups(world, None).make()
     with (
         patch.object(dispatch, "_warned", set()),
+        patch.object(devices, "_with_kernels", set()),
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")
         for _ in range(2):
-            devices.Devices([torch.empty(3, device="meta"), torch.empty(3)]).agree(channel)
+            found = devices.Devices([torch.empty(3, device="meta"), torch.empty(3)])
+            if kernels:
+                meta = torch.device("meta")
+                found._found[meta] = backends.BackendInUse("cuda", "it is one")
+            found.agree(channel)
+            found.warn_of_copies({"meta": "nccl"})
+            found.warn_of_copies({})
     return [f"{each.category.__name__}: {each.message}" for each in caught]
 
 

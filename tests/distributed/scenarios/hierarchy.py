@@ -21,6 +21,7 @@ import gradwire
 import gradwire.torch
 import gradwire.torch.ddp
 from gradwire.torch.backends import Bucket
+from gradwire.torch.backends.host import DeviceBucket
 from gradwire.torch.engine.step import BufferPool
 from gradwire.torch.exchange import hierarchical
 from gradwire.torch.transport import ProcessGroupChannel
@@ -257,10 +258,10 @@ def marks(rank: int, world_size: int) -> list[bool]:
     def used(bucket: Bucket, *tensors: torch.Tensor) -> None:
         found.append(getattr(inside, "depth", 0) > 0)
 
-    with (
-        mock.patch.object(Bucket, "receiving", receiving),
-        mock.patch.object(Bucket, "used", used),
-    ):
+    with contextlib.ExitStack() as stack:
+        for kind in (Bucket, DeviceBucket):
+            stack.enter_context(mock.patch.object(kind, "receiving", receiving))
+            stack.enter_context(mock.patch.object(kind, "used", used))
         for memory in (_KEEPS, gradwire.memory.Residual(low_memory=True)):
             codec = gradwire.topk(0.1, memory=memory)
             with attached(Odd(), codec, options={**NODES, "min_numel": 64}) as (model, _):
@@ -275,17 +276,23 @@ def no_memory(rank: int, world_size: int) -> dict[str, Any]:
     def trouble(*arguments: Any, **options: Any) -> Any:
         raise MemoryError("no memory for a share")
 
-    places = [(BufferPool, "take"), (Bucket, "pack"), (hierarchical, "divide")]
+    places = [
+        ("take", (BufferPool,)),
+        ("pack", (Bucket, DeviceBucket)),
+        ("divide", (hierarchical,)),
+    ]
     codecs = {
         "gathered": gradwire.topk(0.1),
         "summed": preset("randomk", ratio=0.1, exchange="AllReduce", memory="Residual"),
     }
     for name, codec in codecs.items():
-        for place, act in places:
+        for act, owners in places:
             with attached(Odd(), codec, options={**NODES, "min_numel": 64}) as (model, handle):
                 model(integers(rank, 0)).backward()
                 before, said = residuals(handle), ""
-                with mock.patch.object(place, act, trouble if rank == 1 else getattr(place, act)):
+                with contextlib.ExitStack() as stack:
+                    for owner in owners if rank == 1 else ():
+                        stack.enter_context(mock.patch.object(owner, act, trouble))
                     try:
                         model(integers(rank, 1)).backward()
                     except gradwire.torch.ddp.ExchangeError as error:

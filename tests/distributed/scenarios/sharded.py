@@ -121,6 +121,25 @@ def against_hsdp(rank: int, world_size: int) -> dict[str, Any]:
     return found
 
 
+def bound(rank: int, world_size: int) -> dict[str, Any]:
+    """Train while ranks are bound to devices, as by ``init_process_group(device_id=)``."""
+    both, world = mesh(), cast(Any, dist.group.WORLD)
+    model = sharded(both["shard"])
+    world.bound_device_id = torch.device("cpu", 0)
+    try:
+        with attached(model, gradwire.topk(ratio=0.05), both) as handle:
+            steps(model, rank, range(4))
+            carried_by, residuals = handle.report().carried_by, left(handle)
+    finally:
+        world.bound_device_id = None
+    return {
+        "alike": alike(model),
+        "carried_by": carried_by,
+        "parameters": {name: each.numpy().tobytes() for name, each in full(model).items()},
+        "residuals": {name: each.tobytes() for name, each in residuals.items()},
+    }
+
+
 def replicas(rank: int, world_size: int) -> dict[str, Any]:
     """Every exchange; conservation; paused passes; what follows detach()."""
     both, found = mesh(), cast(dict[str, Any], {"alike": []})

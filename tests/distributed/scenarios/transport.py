@@ -3,9 +3,11 @@
 import time
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from gradwire.torch.transport import store as gloo
 from gradwire.torch.transport.process_group import ProcessGroups
@@ -99,4 +101,17 @@ def alone(rank: int, world_size: int) -> tuple[str, float]:
     found = said, time.perf_counter() - begin
     dist.barrier()
     groups.leave()
+    return found
+
+
+def named(rank: int, world_size: int) -> list[str]:
+    """Make groups of a part one after another, as where torch names them all alike; their names."""
+    part: Any = dist.new_group(backend="gloo")
+    found = []
+    with patch.object(distributed_c10d, "_hash_ranks_to_str", lambda ranks: "the same"):
+        for _ in range(2):
+            groups = ProcessGroups(part, None)
+            channels = [groups.make() for _ in range(2)]
+            found += [str(channel.group.group_name) for channel in channels]
+            groups.leave()
     return found

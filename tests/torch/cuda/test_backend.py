@@ -3,7 +3,9 @@
 import copy
 import dataclasses
 import gc
+import operator
 import pickle
+import weakref
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -59,13 +61,13 @@ def emulated():
 def kernels(monkeypatch):
     """How often kernels have encoded."""
     calls = []
-    real = cuda.encoding.encode
+    real = cuda.encoding.start
 
     def counted(codecs, *rest, **options):
         calls.append(len(codecs))
         return real(codecs, *rest, **options)
 
-    monkeypatch.setattr(cuda.encoding, "encode", counted)
+    monkeypatch.setattr(cuda.encoding, "start", counted)
     return calls
 
 
@@ -356,7 +358,7 @@ class TestStates:
         assert kernels == [1, 1, 1]
 
     def test_structs_are_those_of_the_library(self):
-        assert cuda.buckets.takes(gradwire.topk(0.1))
+        assert operators.takes(gradwire.topk(0.1))
         with pytest.raises(RuntimeError, match="another version"):
             torch.ops.gradwire_emulated.complete_pieces(torch.zeros(3, dtype=torch.uint8))
         assert structs.Piece.limit.offset > 0
@@ -761,3 +763,206 @@ class TestEncodeInto:
         alike(states)
         decoded = cuda.decode(outs[0, : written[0]], None, None)
         assert torch.equal(decoded, cpu.decode(outs[1, : written[0]], None, None))
+
+
+def refused(each, state):
+    with pytest.raises(gradwire.NonFiniteError):
+        each.encode(state.codec, torch.full((N,), torch.nan), state, None)
+
+
+class TestStatesOfAPlan:
+    """A plan has the bytes of states from step to step, and is never mistaken about them."""
+
+    def bucket(self, codec, count=3, **options):
+        return [pair(codec, N, name=f"w{i}", **options) for i in range(count)]
+
+    def step(self, codec, states, seed, dtype=torch.float32):
+        x = torch.cat([tensor(10 * seed + i) for i in range(len(states))]).to(dtype)
+        bucketed(x, [codec] * len(states), states, [4000] * len(states), [None] * len(states))
+
+    @pytest.fixture
+    def made(self, monkeypatch):
+        """How often states were looked up on the device."""
+        calls = []
+        real = cuda.states.DeviceState._moved
+
+        def counted(state, device):
+            calls.append(state.name)
+            return real(state, device)
+
+        monkeypatch.setattr(cuda.states.DeviceState, "_moved", counted)
+        return calls
+
+    def test_they_are_looked_up_once(self, made):
+        codec = gradwire.topk(ratio=0.02)
+        states = self.bucket(codec)
+        for seed in range(3):
+            self.step(codec, states, seed)
+        assert made == ["w0", "w1", "w2"]
+
+    @pytest.mark.parametrize("which", [0, 1, 2])
+    @pytest.mark.parametrize(
+        "change",
+        {
+            "load": lambda each, state, other: state.load_state_dict(other.state_dict()),
+            "host": lambda each, state, other: state.on_host(),
+            "reset": lambda each, state, other: state.reset(),
+            "rollback": lambda each, state, other: state.rollback(),
+            "alone": lambda each, state, other: each.encode(state.codec, tensor(70), state, None),
+            "failed": lambda each, state, other: refused(each, state),
+        }.items(),
+        ids=lambda each: each[0],
+    )
+    def test_what_changes_a_state_is_in_the_next_encode(self, change, which):
+        codec = gradwire.topk(ratio=0.02)
+        states, others = self.bucket(codec), self.bucket(codec)
+        for seed in range(2):
+            self.step(codec, states, seed)
+            self.step(codec, others, seed + 5)
+        for side, each in enumerate((cuda, cpu)):
+            change[1](each, states[which][side], others[which][side])
+        for seed in range(2, 4):
+            self.step(codec, states, seed)
+
+    def test_the_memory_of_a_state_that_left_is_free(self):
+        codec = gradwire.topk(ratio=0.02)
+        states = self.bucket(codec)
+        self.step(codec, states, 0)
+        for act in (
+            lambda state: state.load_state_dict(state.state_dict()),
+            lambda state: state.on_host(),
+        ):
+            self.step(codec, states, 1)
+            kept = [weakref.ref(one._device) for one, _ in states]
+            for one, other in states:
+                act(one)
+                act(other)
+            gc.collect()
+            assert [each() for each in kept] == [None] * 3
+
+    def test_states_may_be_in_other_buckets_and_in_another_order(self):
+        codec = gradwire.topk(ratio=0.02)
+        states = self.bucket(codec, 4)
+        for seed, order in enumerate(
+            ([0, 1, 2], [0, 2, 1], [0, 1, 2], [0, 1, 3], [3, 0], [0, 1, 2], [0], [0, 1, 2, 3])
+        ):
+            self.step(codec, [states[at] for at in order], seed)
+
+    def test_another_state_in_the_place_of_one_is_another_one(self):
+        codec = gradwire.topk(ratio=0.02)
+        states = self.bucket(codec)
+        for seed in range(3):
+            self.step(codec, states, seed)
+            states[1] = pair(codec, N, name="w1")
+
+    def test_other_dtypes_and_codecs_have_plans_of_their_own(self):
+        states = self.bucket(gradwire.sidco(ratio=0.02))
+        for seed, (ratio, dtype) in enumerate(
+            [(0.02, DTYPES[0]), (0.02, DTYPES[3]), (0.1, DTYPES[0]), (0.02, DTYPES[0])]
+        ):
+            self.step(gradwire.sidco(ratio=ratio), states, seed, dtype)
+
+    def test_on_another_device_states_go_along(self, monkeypatch):
+        codec = gradwire.topk(ratio=0.02)
+        states = [one for one, _ in self.bucket(codec)]
+        shared: list[torch.Tensor] = []
+        for name in ("cpu", "meta", "cpu"):
+            device = torch.device(name)
+            if name == "cpu":
+                kept = states[0].state_dict()
+            else:  # nothing is there to be read
+                monkeypatch.setattr(cuda.states.DeviceState, "_read", lambda _, kept=kept: kept)
+            with cuda.states.on_device(states, device, shared):
+                assert [each.device.type for each in shared] == [name] * 3
+                assert all(map(operator.is_, shared, [each._device for each in states]))
+
+    def test_a_learning_rate_is_in_the_next_encode(self):
+        codec = gradwire.adam(ratio=0.02, quantize=quantize.BFloat16())
+        states = self.bucket(codec)
+        for seed, rate in enumerate((0.1, 0.1, 0.02, 0.3)):
+            for state in states[1]:
+                state.learning_rate = rate
+            self.step(codec, states, seed)
+
+    def test_a_state_in_use_is_an_error_and_leaves_the_others_free(self):
+        codec = gradwire.topk(ratio=0.02)
+        states = self.bucket(codec)
+        self.step(codec, states, 0)
+        own = [one for one, _ in states]
+        with own[1]._used(), pytest.raises(gradwire.StateInUseError):
+            self.step(codec, states, 1)
+        for one in own:
+            assert one.step == 1
+        with pytest.raises(gradwire.StateInUseError):
+            self.step(codec, [states[0], states[0]], 1)
+        self.step(codec, states, 2)
+
+
+class TestEncodesThatAreStarted:
+    """What is asked of a state before the host knows how its encode ended."""
+
+    ends: ClassVar[list[int]] = [0, N, N, 2 * N, 2 * N, 3 * N]
+
+    def started(self, codec, bad=()):
+        """Encode once, start another one; states on both sides of which the CPU's have both."""
+        states = [pair(codec, N, name=f"w{i}") for i in range(3)]
+        out = torch.zeros(60000, dtype=torch.uint8)
+        for seed in range(2):
+            x = torch.cat([tensor(10 * seed + i) for i in range(3)])
+            if seed:
+                x[list(bad)] = torch.nan
+            for side, module in enumerate((cuda, cpu)):
+                own = [each[side] for each in states]
+                if side == 0:
+                    encoding = cuda.encoding.start(
+                        [codec] * 3, own, self.ends, [4000] * 3, x, 1.0, out
+                    )
+                    encoding.mark()
+                else:
+                    module.bucket(x.clone()).encode(
+                        [codec] * 3, own, self.ends, [4000] * 3, [None] * 3, out.clone(), 1.0
+                    )
+        return states, encoding
+
+    ASKED: ClassVar = {
+        "step": lambda each, state: state.step,
+        "last": lambda each, state: state.last,
+        "codec": lambda each, state: state.codec.get_config(),
+        "residual": lambda each, state: state.residual.tolist(),
+        "dict": lambda each, state: state.state_dict()["step"],
+        "copy": lambda each, state: copy.deepcopy(state).step,
+        "host": lambda each, state: state.on_host().step,
+        "encode": lambda each, state: bytes(each.encode(state.codec, tensor(50), state, None)),
+    }
+
+    @pytest.mark.parametrize("bad", [(), (3,), (N + 3, 2 * N), (3 * N - 1,)], ids=str)
+    @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+    def test_is_answered_as_on_the_cpu(self, asked, bad):
+        states, _ = self.started(gradwire.topk(ratio=0.02), bad)
+        for one, other in reversed(states):
+            assert asked(cuda, one) == asked(cpu, other)
+        for each in states:
+            alike(each)
+
+    @pytest.mark.parametrize("bad", [None, 0, 1, 2])
+    def test_a_rollback_undoes_those_that_have_not_failed(self, bad):
+        states, _ = self.started(gradwire.topk(ratio=0.02), () if bad is None else (N * bad + 5,))
+        for side, module in enumerate((cuda, cpu)):
+            own = [each[side] for each in states]
+            for each in own[: 3 if bad is None else bad]:
+                module.rollback([each])
+            for each in own[3 if bad is None else bad :]:
+                if side == 0:
+                    with pytest.raises(ValueError, match="no encode to roll back"):
+                        module.rollback([each])
+        for each in states:
+            alike(each)
+
+    def test_what_was_settled_stays(self):
+        states, encoding = self.started(gradwire.topk(ratio=0.02), (N + 3,))
+        rows = encoding.settle()
+        assert len(rows) == 1
+        wrong = np.full((3, cuda.states.COLUMNS), 5, np.int64)
+        assert (encoding.settle(wrong) == rows).all()
+        for each in states:
+            alike(each)

@@ -96,7 +96,7 @@ def test_a_build_is_found_again_and_not_repeated(
     monkeypatch.setitem(sys.modules, "gradwire_cuda", None)
     monkeypatch.setenv("GRADWIRE_CACHE", str(FOLDER))
     assert cuda.status() == cuda.Status(library, "built from source")
-    monkeypatch.setattr(build, "_run", lambda command: pytest.fail(f"compiled: {command}"))
+    monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("compiled again"))
     assert gradwire.torch.build_cuda(architectures=["90"], folder=FOLDER) == library
 
 
@@ -137,7 +137,7 @@ def test_flags_of_the_environment_do_not_count(
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "--use_fast_math")
     monkeypatch.setenv("NVCC_PREPEND_FLAGS", "--no-such-flag")
     assert toolkit.version() == version
-    build._run([str(toolkit.nvcc), "--version"])
+    build.run([str(toolkit.nvcc), "--version"])
 
 
 def test_kernels_have_no_instruction_that_rounds_otherwise(
@@ -152,7 +152,7 @@ def test_kernels_have_no_instruction_that_rounds_otherwise(
     def compiled(source: Path) -> str:
         made = tmp_path / source.with_suffix(".ptx").name
         flags = [*build._FLAGS, oldest, *folders, "-ptx", str(source), "-o", str(made)]
-        build._run([str(toolkit.nvcc), *flags])
+        build.run([str(toolkit.nvcc), *flags])
         return made.read_text()
 
     sources = [path for path in build.SOURCES.rglob("*.cu") if "const Kernels " in path.read_text()]
@@ -182,10 +182,11 @@ def test_code_runs_on_later_gpus_of_its_kind_and_its_ptx_on_all_later_ones(built
 def test_a_library_is_taken_only_where_it_has_code_for_a_gpu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for chosen in (("80", "90"), ("100",)):
+    for built, chosen in enumerate((("80", "90"), ("100",))):
         library = tmp_path / build._folder(chosen, "a compiler") / build.NAME
         library.parent.mkdir()
         library.write_bytes(b"")
+        os.utime(library, (built, built))
     newest, older = build.cached()
     assert (newest.architectures, older.architectures) == (("100",), ("80", "90"))
     # Which GPUs there are is not known before the process uses CUDA.
@@ -221,22 +222,30 @@ def test_a_library_that_is_named_must_be_there(
     assert "which is no file" in cuda.status().reason
     (tmp_path / "broken.so").write_bytes(b"no library")
     monkeypatch.setenv("GRADWIRE_CUDA_LIBRARY", str(tmp_path / "broken.so"))
-    with pytest.raises(ExtensionError, match="cannot be loaded by torch"):
+    with pytest.raises(ExtensionError, match="was not loaded: it is damaged"):
         cuda.load()
 
 
-def test_progress_counts_the_files_that_are_compiled(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def compiled(command: list[str]) -> None:
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The files that a compiler makes that takes no time, for a torch with CUDA."""
+    made: list[str] = []
+
+    def run(command: list[str]) -> None:
+        made.append(Path(command[command.index("-o") + 1]).name)
         Path(command[command.index("-o") + 1]).write_bytes(b"")
 
     (tmp_path / "torch" / "lib").mkdir(parents=True)
     (tmp_path / "torch" / "lib" / "libtorch_cuda.so").write_bytes(b"")
-    monkeypatch.setattr(build, "_run", compiled)
+    monkeypatch.setattr(build, "run", run)
     monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
     monkeypatch.setattr(build, "find_toolkit", lambda: build.Toolkit(Path("nvcc")))
     monkeypatch.setattr(build.Toolkit, "version", lambda self: "any")
+    return made
+
+
+@pytest.mark.usefixtures("compiled")
+def test_progress_counts_the_files_that_are_compiled(tmp_path: Path) -> None:
     told: list[tuple[str, float]] = []
     made = gradwire.torch.build_cuda(
         architectures=["90"], folder=tmp_path, progress=lambda *what: told.append(what)
@@ -246,6 +255,20 @@ def test_progress_counts_the_files_that_are_compiled(
     assert [what for what, _ in told] == [*sources, "done"]
     assert [share for _, share in told] == sorted(share for _, share in told)
     assert told[-2][1] < told[-1][1] == 1.0
+
+
+def test_the_ranks_of_a_node_compile_once(compiled: list[str], tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def rank(_: int) -> Path:
+        return gradwire.torch.build_cuda(
+            architectures=["90"], folder=tmp_path, progress=lambda what, _: told.append(what)
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        (made,) = set(pool.map(rank, range(8)))
+    assert made.exists()
+    assert compiled.count(build.NAME) == told.count("done") == 1
 
 
 def test_without_a_compiler_the_error_says_which_one(

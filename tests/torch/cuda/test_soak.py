@@ -7,8 +7,7 @@ import torch.distributed as dist
 
 from tests.csrc.emulated.operators import emulate
 from tests.gpu import soak
-
-SETUP = soak.Setup("cpu", numel=700, large=3000, seconds=0.0, least=4, least_large=2)
+from tests.gpu.emulated import SOAK as SETUP
 
 
 @pytest.fixture(scope="module", autouse=True)

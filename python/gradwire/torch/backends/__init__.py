@@ -20,7 +20,8 @@ same errors.
    call into the memory of a slot, and packs the others behind each other. What comes back to the
    host is a table of a few words per parameter: sizes, counts, and whether a gradient was zero.
    Headers go to the start of a slot by `Bucket.write_header`. What fails there fails before any
-   state has changed.
+   state has changed. A device that does all that by itself, by `Bucket.fill`, is not waited for:
+   how it ended, and the frames of all ranks, are read at once by `FilledSlot.average`.
 3. The *receiving* thread reads the headers of all slots by `Bucket.read_headers`, decodes the
    frames of all ranks with one call, in the order of ranks, or puts sums in their places.
    `Bucket.resolve` hands the result over so that whatever the caller's stream does next comes after
@@ -41,7 +42,16 @@ A state is what the backend's `Backend.init_state` made, with the attributes and
 `gradwire.State`; its arrays may lie on the device until someone asks for them.
 """
 
-from gradwire.torch.backends.cpu import Bucket, LeaderEncoding, Table
+from gradwire.torch.backends.cpu import (
+    Bucket,
+    FilledSlot,
+    LeaderEncoding,
+    SlotAverages,
+    SlotFacts,
+    SlotOrder,
+    SlotPlaces,
+    Table,
+)
 from gradwire.torch.backends.dispatch import (
     Backend,
     BackendInUse,
@@ -57,7 +67,12 @@ __all__ = [
     "Backend",
     "BackendInUse",
     "Bucket",
+    "FilledSlot",
     "LeaderEncoding",
+    "SlotAverages",
+    "SlotFacts",
+    "SlotOrder",
+    "SlotPlaces",
     "Table",
     "backend",
     "backend_for",

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from gradwire.state import State
 
 name = "cpu"
 waits = False
-can_stay_on_device = False
+can_stay_on_device = values_stay = False
 
 INPUTS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 OUTPUTS = (torch.float32,)
@@ -175,6 +175,17 @@ def rollback(states: Sequence[State]) -> None:
         state.rollback()
 
 
+def held(state: Any) -> list[object]:
+    """Return what a state keeps, with arrays as bytes, to be compared."""
+    kept = state.state_dict().values()
+    return [each.tobytes() if isinstance(each, np.ndarray) else each for each in kept]
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether two tensors on the CPU have the same bits."""
+    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
 # Buckets -----------------------------------------------------------------------------------------
 
 
@@ -188,17 +199,19 @@ class Bucket:
     """The gradients of one bucket, until their average has taken their place; here on the CPU.
 
     ``buffer`` is the caller's: floating-point numbers of shape (entries,), or a sparse tensor.
-    ``future`` is resolved with it, or for a sparse one with another sparse tensor.
+    ``future`` is resolved with it, or for a sparse one with another sparse tensor. ``kernels``
+    tells whether a device encodes and decodes; where it does, that can be turned off.
 
     Positions count entries of the flat buffer. Frames are in tensors of bytes. The loss scale is
     divided out of what is read and multiplied into what is written by the methods that take one.
     """
 
-    __slots__ = ("_result", "buffer", "future")
+    __slots__ = ("_result", "buffer", "future", "kernels")
 
     def __init__(self, buffer: torch.Tensor, future: "torch.futures.Future[torch.Tensor]") -> None:
         self.buffer = buffer
         self.future = future
+        self.kernels = False
         self._result = buffer
 
     @property
@@ -221,12 +234,27 @@ class Bucket:
         """The gradients where they are read, and later their averages."""
         return self.buffer
 
+    def core(self) -> "Bucket":
+        """Return a bucket of the same gradients that the core encodes: a copy, if need be."""
+        return self
+
     @property
     def frames_on(self) -> torch.device:
         """Where frames are written, gathered and read."""
         return _CPU
 
     # Both threads -----------------------------------------------------------------------------
+
+    def read(self, values: torch.Tensor) -> torch.Tensor:
+        """Return values on the host, as they are in the order of this thread's stream.
+
+        This thread waits for them alone.
+        """
+        return values
+
+    def upload(self, values: torch.Tensor) -> torch.Tensor:
+        """Return values of the host where `values` lie."""
+        return values
 
     def used(self, *tensors: torch.Tensor) -> Any:
         """Return a mark of the work that this thread has given the device so far.
@@ -336,6 +364,19 @@ class Bucket:
         # Converted to float32 first: dividing in float16 would underflow small gradients.
         source = _float32(gradient.numel()).copy_(gradient)
         return (source if scale == 1.0 else source.div_(scale)).numpy()
+
+    def gradient_there(self, start: int, stop: int, scale: float) -> torch.Tensor:
+        """Return the same where `values` lie, of any dtype."""
+        return torch.from_numpy(self.gradient(start, stop, scale))
+
+    def fill(self, slot: torch.Tensor, order: "SlotOrder") -> "FilledSlot | None":
+        """Have the device fill a slot by itself, with frames, dense entries, and a front.
+
+        The front is the header and a record of each frame, or the error of the first parameter that
+        cannot be sent. Returns None where the host has to do that, and nothing was done.
+        """
+        del slot, order
+        return None
 
     def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
         """Write bytes of the host to the start of a slot."""
@@ -554,6 +595,77 @@ class Bucket:
         loss scaler detects.
         """
         self.future.set_result(_poison(self._result) if poisoned else self._result)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlaces:
+    """Sizes and offsets in the slots of one bucket, in bytes; the same on every rank."""
+
+    limits: tuple[int, ...]  # of each frame
+    records_at: int
+    dense_at: int
+    dense_end: int
+    frames_at: int
+    nbytes: int
+    front: int  # before the dense parameters, and at least those of a message: errors are there
+
+
+@dataclass(slots=True, eq=False)
+class SlotFacts:
+    """What the errors of a bucket need, and its dense parameters; the same in every step."""
+
+    names: list[str]  # of the parameters that are encoded, then of the others
+    dense: list[tuple[int, int]]  # of each of those, how many numbers there are, and in an entry
+    refusal: str  # what precedes a name where nothing else is known
+    room: int  # bytes of a text
+    rank: int
+    there: Any = None  # what a backend keeps of this
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotOrder:
+    """What is to be in a slot; the first three as `Bucket.encode` takes them."""
+
+    codecs: Sequence[Codec]
+    states: Sequence[Any]
+    ends: Sequence[int]
+    runs: Sequence[tuple[int, int]]  # of dense entries
+    places: SlotPlaces
+    header: tuple[int, ...]  # words of eight bytes
+    total: torch.Tensor | None  # of a checksum, for its place in the header
+    facts: SlotFacts
+    scale: float
+    tells_zero: bool  # whether records say that a gradient was zero
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotAverages:
+    """What `FilledSlot.average` returns."""
+
+    headers: NDArray[np.uint8]  # as `Bucket.read_headers` returns them
+    nanoseconds: NDArray[np.int64] | None  # as `Bucket.average`; None: nothing was written
+    finite: bool  # whether all entries are known to be finite
+    seconds: float  # of the device
+
+
+class FilledSlot(Protocol):
+    """A slot that a device fills by itself."""
+
+    launched: float  # seconds that it took to have the device do that
+
+    def settle(self) -> Table:
+        """Return the table of `Bucket.encode`, of fewer rows if one failed; wait if need be."""
+
+    def seconds(self) -> float:
+        """Return how long the device has encoded; once that is over."""
+
+    def average(self, slots: torch.Tensor, *, senders: bool, checks: bool) -> SlotAverages:
+        """Write the averages of all slots to the bucket, and wait until the host knows how it went.
+
+        The slots of all ranks are a row each. Nothing is written unless all slots and all frames
+        are good: headers, or `Bucket.average`, say what is not. What is zero on all ranks is set to
+        zero. Tells whether the bucket is finite then, if asked to.
+        """
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,6 +1,7 @@
 """Which backend takes a tensor, and why."""
 
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Protocol
 import torch
 
 from gradwire._codec import Codec
-from gradwire.errors import ExtensionError
+from gradwire.errors import DeviceError, ExtensionError
 from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch.backends import cpu, cuda, host
@@ -29,6 +30,7 @@ class Backend(Protocol):
     can_stay_on_device: (
         bool  # whether frames can stay on the device, if collectives take them from there
     )
+    values_stay: bool  # whether values can that are sent as they are, or computed by torch
 
     def encode(
         self, codec: Codec, tensor: torch.Tensor, state: State | None, max_nbytes: int | None, /
@@ -69,7 +71,7 @@ class Backend(Protocol):
     def bucket(self, buffer: torch.Tensor, on_device: bool = False, /) -> Bucket:
         """Return the bucket of a buffer of gradients. Does not wait for the device.
 
-        Frames may be asked to stay `on_device` only if they can.
+        What is sent may be asked to stay `on_device` only if it can.
         """
 
 
@@ -107,6 +109,8 @@ def backend(device: torch.device | str | int) -> BackendInUse:
         Tensors of the device ``"meta"`` have no values to encode.
     ExtensionError
         The device hangs, as the trial of its kernels has shown.
+    DeviceError
+        The device is lost, or the process was forked from one that uses CUDA.
     RuntimeError
         torch knows no such device.
     """
@@ -148,12 +152,12 @@ def backend_for(*tensors: object) -> Backend:
 
 
 def preload(tensors: Iterable[torch.Tensor]) -> None:
-    """Have the devices of tensors load all kernels that exchanges use, and wait for them.
+    """Have GPUs of tensors load all kernels of torch that exchanges use, and wait for them.
 
     To be called before anything is under way that waits for other ranks.
     """
     for device, each in {each.device: each for each in tensors}.items():
-        if backend_for(each).name == _KERNELS.name:
+        if each.is_cuda or backend_for(each).name == _KERNELS.name:
             _preload(device)
 
 
@@ -183,22 +187,36 @@ def _asked_again(device: torch.device) -> tuple[bool, str]:
     A process that asks which backend is used may be one that forks later, and its children could
     then not use CUDA.
     """
+    _check_fork(device)
     if not _extension()[0]:
         _extension.cache_clear()  # it may have been built since
         _choices.clear()
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return _extension()
+        taken, why = _extension()
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+        return taken, f"{why}; CUDA_VISIBLE_DEVICES hides all GPUs here" if hidden else why
     index = torch.cuda.current_device() if device.index is None else device.index
     return _kernels(torch.device(device.type, index))
 
 
 def _kernels(device: torch.device) -> tuple[bool, str]:
     """Tell whether a device runs the kernels, which is tried once, and why."""
+    _check_fork(device)
     found = _choices.get(device)
     if found is None:
         with _trying:
             found = _choices.get(device) or _try_kernels(device)
     return found
+
+
+def _check_fork(device: torch.device) -> None:
+    """Raise a DeviceError in a child of a process that used CUDA: tensors there cannot be read."""
+    if device.type == "cuda" and torch.cuda._is_in_bad_fork():
+        raise DeviceError(
+            f"{device} cannot be used by this process, which was forked from one that uses CUDA: "
+            'start processes by multiprocessing.set_start_method("spawn"), or fork before CUDA is '
+            "used"
+        )
 
 
 def _try_kernels(device: torch.device) -> tuple[bool, str]:

@@ -10,15 +10,19 @@ that asks. States are the core's.
 
 import contextlib
 import functools
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from gradwire._codec import Codec
+from gradwire.errors import DeviceError
 from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch.backends import cpu
@@ -27,11 +31,55 @@ from gradwire.torch.backends.cpu import BYTES, INPUTS, OUTPUTS, FrameBytes, chec
 name = "host"
 waits = True
 can_stay_on_device = False
+values_stay = True
 init_state, rollback = cpu.init_state, cpu.rollback
 
 _STREAMS = ("Event", "Stream", "current_stream", "device", "stream")
 _NO_PINS = ("out of memory", "memory allocation", "pin memory", "pinned memory", "not supported")
 """Words of errors that mean there is no pinned memory, or no more of it, and no lost device."""
+
+# Devices that are lost --------------------------------------------------------------------------
+
+
+def is_lost(device: torch.device) -> bool:
+    """Tell whether a device refuses whatever it is asked, and wait for nothing.
+
+    After an error of a kernel, or of the device itself, CUDA answers every call of the process by
+    the same error. After others, as where memory is missing, it goes on.
+    """
+    module: Any = getattr(torch, device.type, None)
+    if device.type == "cpu" or not hasattr(module, "current_stream"):
+        return False
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return False  # where nothing may be asked
+    try:
+        module.current_stream(device).query()
+    except RuntimeError:
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def told(device: torch.device) -> Iterator[None]:
+    """Raise a DeviceError in place of what an operation on a device raises, if it is lost."""
+    try:
+        yield
+    except DeviceError:
+        raise
+    except RuntimeError as error:
+        if is_lost(device):
+            raise lost(device, error) from error
+        raise
+
+
+def lost(device: torch.device, error: object) -> DeviceError:
+    """Return the error of a device that is lost."""
+    said = str(error).partition("\n")[0]
+    return DeviceError(
+        f"{device} is lost to this process ({said}): nothing can be read from it or given to it "
+        "any more. End the process, and go on from a checkpoint"
+    )
+
 
 # Copies -------------------------------------------------------------------------------------------
 
@@ -96,20 +144,40 @@ class Staging:
 
     def fetch(self, tensor: torch.Tensor, after: Any) -> torch.Tensor:
         """Return a copy on the host of what a tensor holds after an event; wait for it."""
-        with self.reading(after):
+        with told(self.device), self.reading(after):
             return self.read(tensor)
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy on the host in the order of the current stream; wait for that one alone."""
-        host = self._copy(tensor)
-        if self._streams:
-            self.mark().synchronize()
-        return host
+        return self.read_all([tensor])[0]
+
+    def read_all(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Do what `read` does with several, and wait once."""
+        with told(self.device):
+            copies = [self._copy(tensor) for tensor in tensors]
+            if self._streams:
+                self.mark().synchronize()
+            return copies
+
+    def moment(self) -> Any:
+        """Return when what the current stream was given until now is done: for `seconds`."""
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = self._module.Event(enable_timing=True)
+        event.record(self._module.current_stream(self.device))
+        return event
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """Return the seconds between two moments, both of which are over."""
+        if self.device.type != "cuda":
+            return float(end - begin)
+        return float(begin.elapsed_time(end)) * 1e-3
 
     def upload(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return a copy on the device of values of the host, in the order of the current stream."""
         host = self.empty(values.shape, dtype or values.dtype).copy_(values)
-        return host.to(self.device, non_blocking=self._asynchronous(host))
+        with told(self.device):
+            return host.to(self.device, non_blocking=self._asynchronous(host))
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.layout != torch.strided:
@@ -160,7 +228,8 @@ class Staging:
 
     def write(self, tensor: torch.Tensor, host: torch.Tensor) -> None:
         """Copy from memory that `empty` made, on the current stream."""
-        tensor.copy_(host, non_blocking=self._asynchronous(host))
+        with told(self.device):
+            tensor.copy_(host, non_blocking=self._asynchronous(host))
 
     def future(self) -> "torch.futures.Future[torch.Tensor]":
         """Return a future that streams of the device wait for, not threads alone."""
@@ -246,8 +315,9 @@ def number(tensor: torch.Tensor) -> Callable[[], float]:
 
 
 def _fetched(tensor: torch.Tensor) -> torch.Tensor:
-    stage = staging(tensor.device)
-    return stage.fetch(tensor.detach(), stage.mark())
+    with told(tensor.device):
+        stage = staging(tensor.device)
+        return stage.fetch(tensor.detach(), stage.mark())
 
 
 def _bytes(frame: FrameBytes) -> FrameBytes:
@@ -275,9 +345,11 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def bucket(buffer: torch.Tensor, on_device: bool = False) -> "HostBucket":
-    """Return a bucket that will be copied once its gradients are there."""
-    del on_device  # frames are where the core is
-    return HostBucket(buffer)
+    """Return a bucket that will be copied once its gradients are there.
+
+    With ``on_device`` it is not: nothing can be encoded then.
+    """
+    return DeviceBucket(buffer, True) if on_device else HostBucket(buffer)
 
 
 class HostBucket(cpu.Bucket):
@@ -298,9 +370,17 @@ class HostBucket(cpu.Bucket):
     @property
     @override
     def values(self) -> torch.Tensor:
+        return self._copied()
+
+    def _copied(self) -> torch.Tensor:
+        """Return a copy on the host, which is made once."""
         if self._staged is None:
             self._staged = self._staging.fetch(self.buffer, self._after)
         return self._staged
+
+    @override
+    def core(self) -> cpu.Bucket:
+        return cpu.bucket(self._copied())
 
     @override
     def wait(self) -> None:
@@ -322,3 +402,155 @@ class HostBucket(cpu.Bucket):
         # The caller may free it without having waited for the future, as after an error.
         self._staging.keep(self.buffer)
         self._staged = None
+
+
+class DeviceBucket(HostBucket):
+    """A bucket whose values are read and written where they are, by operations of torch.
+
+    The sending thread works on the stream of copies down and the receiving thread on that of copies
+    up, as for a bucket that is copied. With ``on_device``, collectives take what is sent from the
+    device, too. It encodes and decodes nothing: `gradwire.torch.backends.cuda` does.
+    """
+
+    __slots__ = ("_on_device",)
+
+    def __init__(self, buffer: torch.Tensor, on_device: bool) -> None:
+        super().__init__(buffer)
+        self._on_device = on_device
+
+    @property
+    @override
+    def values(self) -> torch.Tensor:
+        return self.buffer
+
+    @property
+    @override
+    def frames_on(self) -> torch.device:
+        return self.buffer.device if self._on_device else super().frames_on
+
+    # Both threads -----------------------------------------------------------------------------
+
+    @override
+    def read(self, values: torch.Tensor) -> torch.Tensor:
+        return values if values.is_cpu else self._staging.read(values)
+
+    @override
+    def upload(self, values: torch.Tensor) -> torch.Tensor:
+        return self._staging.upload(values)
+
+    @override
+    def used(self, *tensors: torch.Tensor) -> Any:
+        if not self._on_device:
+            return None  # threads wait for what reads frames on the host
+        for each in tensors:
+            self._staging.keep(each)
+        return self._staging.mark()
+
+    @override
+    def follow(self, mark: Any) -> None:
+        if mark is not None:
+            self._staging.follow(mark)
+
+    # The sending thread -----------------------------------------------------------------------
+
+    @override
+    def sending(self) -> AbstractContextManager[None]:
+        return self._staging.reading(self._after)
+
+    @override
+    def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
+        return self.core().gradient(start, stop, scale)
+
+    @override
+    def gradient_there(self, start: int, stop: int, scale: float) -> torch.Tensor:
+        gradient = self.buffer[start:stop]
+        return gradient if scale == 1.0 else torch.div(gradient.to(torch.float32), scale)
+
+    @override
+    def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
+        if not self._on_device:
+            super().write_header(slot, front)
+            return
+        room = self._staging.empty(torch.Size([front.size]), torch.uint8)
+        room.numpy()[:] = front
+        self._staging.write(slot[: front.size], room)
+
+    @override
+    def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
+        if not runs:  # as of a rank of a node that has no share of a bucket
+            return True
+        parts = [self.buffer[start:stop] for start, stop in runs]
+        if self._on_device:
+            torch.cat(parts, out=out)
+            return cpu.finite(out, self._holds)
+        out.copy_(self._staging.read(torch.cat(parts)))
+        return cpu.finite(out)
+
+    @override
+    def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
+        return self.core().not_finite(start, stop, width)
+
+    @override
+    def sparse(self) -> torch.Tensor:
+        return self.core().values
+
+    # The receiving thread ---------------------------------------------------------------------
+
+    @override
+    def receiving(self) -> AbstractContextManager[None]:
+        return self._staging.writing(self._after)
+
+    @override
+    def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
+        fronts = slots[:, :nbytes]
+        return (self._staging.read(fronts) if self._on_device else fronts).numpy()
+
+    @override
+    def scratch(self) -> "DeviceBucket":
+        found = type(self)(torch.empty_like(self.buffer), self._on_device)
+        found.kernels = self.kernels
+        return found
+
+    def _there(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return values that were exchanged on the device, if they are not there."""
+        return values if self._on_device else self._staging.upload(values, dtype)
+
+    @override
+    def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
+        if not runs:
+            return
+        lengths = [stop - start for start, stop in runs]
+        parts = torch.split(self._there(values, self.dtype), lengths)
+        torch._foreach_copy_([self.buffer[start:stop] for start, stop in runs], parts)
+
+    @override
+    def scatter(self, places: Sequence[NDArray[np.int64]], values: torch.Tensor) -> None:
+        at = self._staging.upload(torch.from_numpy(np.concatenate(places)))
+        self.buffer[at] = self._there(values, self.dtype).to(self.dtype)
+
+    @override
+    def finite(self) -> bool:
+        self._staged = None  # of the gradients: what is not finite is named from what is there now
+        return super().finite()
+
+    def _holds(self, flag: torch.Tensor) -> bool:
+        return bool(self._staging.read(flag))
+
+    @override
+    def checksum(self) -> int | torch.Tensor:
+        return checksum(self.values)
+
+    @override
+    def store(self, result: torch.Tensor | None = None) -> None:
+        if result is not None:
+            self._result = result.to(self.buffer.device)
+        self._staged = None
+
+
+def checksum(values: torch.Tensor) -> torch.Tensor:
+    """Return what `Bucket.checksum` does, modulo 2**64, where the values are."""
+    data = values.detach().view(torch.uint8)
+    words, rest = data.tensor_split([data.numel() // 8 * 8])
+    if words.storage_offset() % 8:
+        words = words.clone()
+    return words.view(torch.int64).sum() + rest.sum()

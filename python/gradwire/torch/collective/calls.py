@@ -65,6 +65,7 @@ def connect(transport: Transport, like: Sequence[torch.Tensor]) -> Engine:
         messages = transport.make()
         devices.agree(messages)
         device_backends = transport.device_backends(like)
+        devices.warn_of_copies(device_backends)
         agree(messages, "connected", {"carriers of frames": device_backends})
         frames = transport.make(device_backends)
         transport.connect(frames, device_backends, like)

@@ -1,5 +1,6 @@
 """Compiles the CUDA extension from the sources in this package, for the GPUs that are asked for."""
 
+import functools
 import hashlib
 import os
 import platform
@@ -16,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from filelock import FileLock
 
 from gradwire import _validate
+from gradwire._native import VERSION
 from gradwire.errors import ExtensionError
 
 Capability = tuple[int, int]  # as torch calls it: (9, 0) is that of architecture 90
@@ -37,11 +40,16 @@ _FLAGS = (
     *("-Xcompiler", "-fPIC,-fvisibility=hidden,-ffp-contract=off"),
 )
 
+_SEAL = b"gradwire-cuda-seal-1"
+_SEALED = len(_SEAL) + 128  # with both hashes, in hexadecimal
+
 _LINK = (
-    "-shared",
+    *("-shared", "-nodlink"),  # no code is shared between sources
     # The runtime goes into the library, and stays its own: torch may have one of another release.
     *("-cudart=static", "-Xlinker", "--exclude-libs=ALL"),
 )
+
+NEEDED = ("-ltorch", "-ltorch_cpu", "-ltorch_cuda")
 
 
 def cache_folder() -> Path:
@@ -57,15 +65,44 @@ def _files() -> list[Path]:
 
 
 def _key(architectures: Sequence[str], compiler: str) -> str:
+    where = torch.__version__, platform.machine()
+    return _hash([sources(), *_LINK, *architectures, compiler, *where])[:20]
+
+
+@functools.cache
+def sources() -> str:
+    """Return a hash of the sources in this package, and of how they are compiled."""
+    files = (part for path in _files() for part in (path.name, path.read_bytes()))
+    return _hash([_SEAL, *files, *_FLAGS])
+
+
+def _hash(parts: Iterable[str | bytes]) -> str:
     total = hashlib.sha256()
-    parts: Iterable[bytes] = (
-        *(part for path in _files() for part in (path.name.encode(), path.read_bytes())),
-        *(text.encode() for text in (*_FLAGS, *_LINK, *architectures, compiler)),
-        *(torch.__version__.encode(), platform.machine().encode()),
-    )
     for part in parts:
-        total.update(len(part).to_bytes(8, "little") + part)
-    return total.hexdigest()[:20]
+        data = part.encode() if isinstance(part, str) else part
+        total.update(len(data).to_bytes(8, "little") + data)
+    return total.hexdigest()
+
+
+def sealed(data: bytes) -> bytes:
+    """Return a library with its seal behind it: a hash of its sources, and one of itself."""
+    return b"".join((data, _SEAL, sources().encode(), hashlib.sha256(data).hexdigest().encode()))
+
+
+def broken_seal(data: bytes) -> str | None:
+    """Return why a library is not the one that was built from these sources, or None if it is.
+
+    The system's loader maps a file that is cut off, and ends the process at the first page that is
+    missing; and kernels of other sources read structs of this package as something else.
+    """
+    seal, made, own = data[-_SEALED:-128], data[-128:-64], data[-64:]
+    if seal != _SEAL:
+        return "it is damaged, or not a library that build_cuda() or `make cuda` has made"
+    if own != hashlib.sha256(memoryview(data)[:-_SEALED]).hexdigest().encode():
+        return "it is damaged: its bytes are not those that were built"
+    if made != sources().encode():
+        return f"it was built from the sources of another gradwire than this one ({VERSION})"
+    return None
 
 
 @dataclass(frozen=True)
@@ -135,9 +172,7 @@ class Toolkit:
 
     def version(self) -> str:
         """Return what the compiler says of itself."""
-        asked = [str(self.nvcc), "--version"]
-        done = subprocess.run(asked, env=_environment(), capture_output=True, text=True, check=True)
-        return done.stdout
+        return run([str(self.nvcc), "--version"])
 
 
 def _of_the_machine() -> Toolkit | None:
@@ -209,12 +244,29 @@ def build_cuda(
         If there is no CUDA compiler, torch was built without CUDA, or the compiler fails; with its
         words.
     """
-    tell = _validate.progress(progress)
+    return build(architectures, folder, _validate.progress(progress), _link)
+
+
+def _whole(library: Path) -> bool:
+    return library.exists() and broken_seal(library.read_bytes()) is None
+
+
+Link = Callable[[Toolkit, Path, Sequence[str], Path], None]
+"""Makes a library from objects, beside torch's libraries in a folder."""
+
+
+def build(
+    architectures: Sequence[str] | None,
+    folder: str | os.PathLike[str] | None,
+    tell: Callable[[str, float], object],
+    link: Link,
+) -> Path:
+    """Compile for `build_cuda`, and link as asked."""
     toolkit = find_toolkit()
     chosen = tuple(architectures or names(capabilities()) or ARCHITECTURES)
     root = Path(folder) if folder is not None else cache_folder()
     target = root / _folder(chosen, toolkit.version()) / NAME
-    if target.exists():
+    if _whole(target):
         return target
     libraries = Path(torch.__file__).parent / "lib"
     if not (libraries / "libtorch_cuda.so").exists():
@@ -222,11 +274,15 @@ def build_cuda(
             f"torch {torch.__version__} was built without CUDA; install a build of torch with CUDA"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root) as scratch:
-        made = _compile(toolkit, chosen, libraries, Path(scratch), tell)
-        # At once: another process may be building too.
-        shutil.move(made, target.with_suffix(f".{os.getpid()}"))
-        target.with_suffix(f".{os.getpid()}").replace(target)
+    with FileLock(target.with_suffix(".lock")):  # the ranks of a node compile once
+        if _whole(target):
+            return target
+        with tempfile.TemporaryDirectory(dir=root) as scratch:
+            objects = _compile(toolkit, chosen, libraries, Path(scratch), tell)
+            made = Path(scratch) / NAME
+            link(toolkit, libraries, objects, made)
+            made.write_bytes(sealed(made.read_bytes()))
+            made.replace(target)
     tell("done", 1.0)
     return target
 
@@ -237,7 +293,7 @@ def _compile(
     libraries: Path,
     scratch: Path,
     tell: Callable[[str, float], object],
-) -> Path:
+) -> list[str]:
     include = (SOURCES, *toolkit.include, libraries.parent / "include")
     folders = [f"-I{path}" for path in include[:-1]] + [f"-isystem={include[-1]}"]
     common = [*_FLAGS, *_gencode(architectures)]
@@ -245,7 +301,7 @@ def _compile(
     def compiled(source: Path) -> str:
         name = "-".join(source.relative_to(SOURCES).with_suffix(".o").parts)
         made = str(scratch / name)
-        _run([str(toolkit.nvcc), *common, *folders, "-c", str(source), "-o", made])
+        run([str(toolkit.nvcc), *common, *folders, "-c", str(source), "-o", made])
         return made
 
     sources = [path for path in _files() if path.suffix in (".cu", ".cpp")]
@@ -254,11 +310,12 @@ def _compile(
         for source, made in zip(sources, pool.map(compiled, sources), strict=True):
             objects.append(made)
             tell(source.name, len(objects) / (len(sources) + 1))
-    library = scratch / NAME
+    return objects
+
+
+def _link(toolkit: Toolkit, libraries: Path, objects: Sequence[str], made: Path) -> None:
     search = [f"-L{path}" for path in (*toolkit.libraries, libraries)]
-    needed = ["-ltorch", "-ltorch_cpu", "-ltorch_cuda"]
-    _run([str(toolkit.nvcc), *_LINK, *common, *objects, *search, *needed, "-o", str(library)])
-    return library
+    run([str(toolkit.nvcc), *_LINK, *objects, *search, *NEEDED, "-o", str(made)])
 
 
 def _environment() -> dict[str, str]:
@@ -267,10 +324,12 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in adding}
 
 
-def _run(command: list[str]) -> None:
+def run(command: list[str]) -> str:
+    """Run a compiler, and return what it prints; ExtensionError with its words if it fails."""
     done = subprocess.run(command, env=_environment(), capture_output=True, text=True)
     if done.returncode != 0:
         raise ExtensionError(
             f"the CUDA extension could not be compiled: {shlex.join(command)}\n"
             f"{done.stdout}{done.stderr}"
         )
+    return done.stdout

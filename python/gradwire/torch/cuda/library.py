@@ -79,6 +79,11 @@ def _built() -> Status:
 @cache
 def _loaded(path: Path) -> None:
     try:
+        if (why := build.broken_seal(path.read_bytes())) is not None:
+            raise ExtensionError(
+                f"the CUDA extension {path} was not loaded: {why}. Build it again with "
+                "gradwire.torch.cuda.build_cuda(), or remove it"
+            )
         torch.ops.load_library(path)  # type: ignore[no-untyped-call]
     except OSError as error:
         raise ExtensionError(
@@ -129,9 +134,15 @@ def trial(device: torch.device | str | int = "cuda") -> Trial:
     Raises
     ------
     ExtensionError
-        There is no extension, or a kernel hangs.
+        There is no extension, no such GPU, or a kernel hangs.
+    DeviceError
+        A kernel has left a device that is lost.
     """
     load()
     place = torch.device(device)
+    if (seen := torch.cuda.device_count()) <= (place.index or 0):
+        only = os.environ.get("CUDA_VISIBLE_DEVICES")
+        shown = "" if only is None else f", with CUDA_VISIBLE_DEVICES={only!r}"
+        raise ExtensionError(f"there is no {place} to try: torch sees {seen} GPU(s){shown}")
     index = torch.cuda.current_device() if place.index is None else place.index
     return run(torch.device(place.type, index), whole=True)

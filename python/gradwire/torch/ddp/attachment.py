@@ -15,7 +15,7 @@ from gradwire.schedule import Schedule
 from gradwire.torch.auto import AutoController, check_measurable, choices_of
 from gradwire.torch.ddp.source import DDPSource, check_ranks
 from gradwire.torch.engine.attach import attach_engine
-from gradwire.torch.engine.config import OTHER_KEYWORDS, Codecs, GradScaler, Options
+from gradwire.torch.engine.config import OTHER_KEYWORDS, Codecs, GradScaler, OnMismatch, Options
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.parameter import plain_names
 from gradwire.torch.transport import Hierarchy, Levels, ProcessGroups, Transport, parse_hierarchy
@@ -33,6 +33,8 @@ def attach(
     min_numel: int = 1024,
     min_ndim: int = 1,
     low_memory: bool | None = None,
+    verify: int = 0,
+    on_mismatch: OnMismatch = "raise",
     process_group: dist.ProcessGroup | None = None,
     timeout: timedelta | None = None,
     hierarchy: Levels | None = None,
@@ -93,6 +95,16 @@ def attach(
         Keep residuals and second moments in one buffer instead of two: half of the memory, and a
         pass that counted cannot be undone; see `gradwire.memory.Residual`. By default as the codec
         says.
+    verify : int
+        Compare one bucket of every so many steps with what the core makes of it, bit for bit:
+        frames, states and averages. 0 for never. On a GPU what kernels do is compared with the
+        core on the host, else what the core does with its scalar level. Training does not change
+        by it. See ``docs/ddp.md``.
+    on_mismatch : {"raise", "fallback"}
+        What follows from a difference on some rank. With ``"raise"`` an `ExchangeError` on all
+        ranks, in the same pass. With ``"fallback"`` the rank uses what the core makes of the
+        bucket, and from then on all ranks encode and decode as it was compared: on the host, or at
+        the scalar level.
     process_group : torch.distributed.ProcessGroup, optional
         Group to use instead of the model's own; it must consist of the same ranks.
     timeout : datetime.timedelta, optional
@@ -120,8 +132,9 @@ def attach(
         than the model, options are incompatible, the schedule does not fit the codec, the codec has
         ``low_memory=True`` and an exchange or parts that do not go with it, a pattern of names
         matches no parameter, ``hierarchy`` does not divide the ranks into nodes of equal size or
-        gradients are sparse with it, codecs have several exchanges, the optimizer would not apply
-        what the codec sends or has none of the parameters, or the ranks disagree on the arguments.
+        gradients are sparse with it, codecs have several exchanges, the codec sends no
+        frames that ``verify`` could compare, the optimizer would not apply what the codec sends or
+        has none of the parameters, or the ranks disagree on the arguments.
     ExchangeError
         Gloo, which carries messages between the ranks, could not connect them.
 
@@ -133,16 +146,18 @@ def attach(
     RuntimeWarning
         Nothing is compressed: there is one rank, or no parameter to which a codec applies. Or
         frames bring each rank more than a dense all-reduce would: what helps is said. Later, if
-        the schedule waits for `Handle.epoch`, which is not called.
+        the schedule waits for `Handle.epoch`, which is not called; or if a bucket was not what the
+        core makes of it, with ``on_mismatch="fallback"``.
 
     Notes
     -----
     `attach` makes two process groups, one for buckets and one for messages between steps, and a
-    third one for exchanges that sum: by default from eight ranks on
+    third one for ``verify`` and for exchanges that sum: by default from eight ranks on
     (`gradwire.exchange.ByRanks`), with ``"auto"`` from three. Messages go over Gloo. Frames do too,
     unless CUDA kernels encode and the given group moves tensors of the GPU, as NCCL does: then they
-    go over the same backend, from GPU to GPU. If the model spans only some of the ranks, the other
-    ranks must make the same number of groups at the same time, for example with
+    go over the same backend, from GPU to GPU. What takes no kernels goes over it in any case: sums
+    inside a node, and the factors of `gradwire.powersgd`. If the model spans only some of the
+    ranks, the other ranks must make the same number of groups at the same time, for example with
     ``new_group([rank], use_local_synchronization=True)``, because torch names groups by a counter.
 
     Memory: two float32 buffers per compressed parameter, four with momentum or a second moment, and
@@ -164,6 +179,8 @@ def attach(
         min_numel=min_numel,
         min_ndim=min_ndim,
         low_memory=low_memory,
+        verify=verify,
+        on_mismatch=on_mismatch,
         adaptive=choices is not None,
         owners=None if choices is None else choices.owners,
     )

@@ -1,8 +1,9 @@
 """Puts a codec, parameters and a transport together."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -29,11 +30,11 @@ from gradwire.torch.exchange import (
     BucketExchange,
     Confirmation,
     HierarchicalExchange,
+    Verification,
     build,
 )
 from gradwire.torch.transport import (
     NO_DEVICE_BACKENDS,
-    Channel,
     Hierarchy,
     ProcessGroups,
     RankTopology,
@@ -151,48 +152,57 @@ def _connect(
         levels = transport if isinstance(transport, Hierarchy) else None
         messages = transport.make() if levels is None else levels.messages()
         devices.agree(messages)
-        device_backends = transport.device_backends(named.values())
+        frames_alone = not options.assignment.exchange.needs_whole_tensor
+        device_backends = transport.device_backends(named.values(), frames=frames_alone)
+        inside_backends: Mapping[str, str] = NO_DEVICE_BACKENDS
+        carried_by = _names(device_backends)
+        if levels is not None and share_of is None:  # else only messages go inside a node
+            inside_backends = levels.device_backends(named.values(), frames=False)
+            if (inside := _names(inside_backends)) != carried_by:
+                carried_by = f"{carried_by} between nodes, {inside} inside"
+        devices.warn_of_copies(device_backends)
         facts = {**options.facts(named, sparse), **more, "carriers of frames": device_backends}
+        facts["carriers inside a node"] = dict(inside_backends)
         facts["hierarchy"] = None if levels is None else (levels.nodes, levels.shares)
         divisible = levels is None and share_of is None and hasattr(messages, "all_to_all")
         owned = divisible and not options.adaptive
         parts = options.assignment.for_ranks(messages.size if owned else 1)
         facts["exchange among these ranks"] = ", ".join(map(repr, parts))
         agree(messages, "attached", facts)
-
-        def make(kinds: Mapping[str, str] = NO_DEVICE_BACKENDS) -> Channel:
-            channel = transport.make(kinds)
-            transport.connect(channel, kinds, named.values())
-            return channel
-
-        frames = make(device_backends)
+        connect = functools.partial(_channel, transport, named.values())
+        frames = connect(transport.make, device_backends)
+        verification = None
+        if options.verify:
+            verification = Verification(fallback=options.on_mismatch == "fallback")
         exchange: BucketExchange
         if options.owners_of(frames.size) is not None:
-            exchange = AutoExchangeRouter(frames, make(device_backends), device_backends)
+            second = connect(transport.make, device_backends)
+            exchange = AutoExchangeRouter(
+                frames, second, device_backends, verification=verification
+            )
         else:
             exchange = build(
                 parts[0],
                 frames,
-                make,
+                functools.partial(connect, transport.make),
                 device_backends,
                 check_result=scaled,
                 postpones=any(not each.memory.undoable for each in options.assignment.codecs),
+                verification=verification,
             )
         confirm = None
         if levels is None:
             place = RankTopology.alone(messages.rank, messages.size)
         else:
-            inside = levels.local(device_backends)
-            transport.connect(inside, device_backends, named.values())
+            inside = connect(levels.local, inside_backends)
             place = levels.place(messages, frames, inside)
             if share_of is not None:
                 starts = {name: share_of(name, tensor).start for name, tensor in named.items()}
                 confirm = Confirmation(inside, place, starts)
             else:
-                gather = levels.local(device_backends)
-                transport.connect(gather, device_backends, named.values())
+                gather = connect(levels.local, inside_backends)
                 exchange = HierarchicalExchange(
-                    exchange, inside, gather, place, check_result=scaled
+                    exchange, inside, gather, place, inside_backends, check_result=scaled
                 )
         return Engine(
             exchange,
@@ -206,4 +216,21 @@ def _connect(
             divides=levels is not None and share_of is None,
             parts=[] if options.adaptive else parts,
             divisible=divisible,
+            carried_by=carried_by,
         )
+
+
+def _channel(
+    transport: Transport,
+    tensors: Iterable[torch.Tensor],
+    make: Callable[[Mapping[str, str]], Any],
+    device_backends: Mapping[str, str] = NO_DEVICE_BACKENDS,
+) -> Any:
+    """Return a channel that a method of the transport makes, connected on the tensors' devices."""
+    made = make(device_backends)
+    transport.connect(made, device_backends, tensors)
+    return made
+
+
+def _names(device_backends: Mapping[str, str]) -> str:
+    return ", ".join(sorted(set(device_backends.values()))) or "gloo"

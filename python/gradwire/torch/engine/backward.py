@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -118,7 +118,8 @@ class BackwardPasses:
     A framework calls `begin` before the first bucket of a pass, `average` with each of them, and in
     the end raises what `ending` or `end` tells. The pass is exchanged, or stands aside and is
     averaged densely, or is refused, and then exchanges nothing. ``grad_scaler`` is one in use;
-    ``joining`` tells whether the model is within `join`, where ranks without inputs take part.
+    ``joining`` tells whether the model is within `join`, where ranks without inputs take part. One
+    bucket of every ``verify``-th step is compared with the core.
     """
 
     dense: DenseAverage  # how the framework averages without a codec
@@ -132,6 +133,7 @@ class BackwardPasses:
         *,
         link: OptimizerLink | None,
         joining: Callable[[], bool],
+        verify: int = 0,
     ) -> None:
         self._pipeline = engine.pipeline
         self._control = engine.control
@@ -141,6 +143,8 @@ class BackwardPasses:
         self._grad_scaler = grad_scaler
         self._link = link
         self._joining = joining
+        self._verify = verify
+        self._begun = Step()  # the step that was begun last, whatever became of it
         self._steps_before = 0
         # How often states were loaded: what is known of earlier steps does not hold after it.
         self.restarts = 0
@@ -335,7 +339,7 @@ class BackwardPasses:
         link = self._link
         if link is None:
             self._advance(_nothing)
-            self.last = Step(self.step)
+            self.last = self._new_step()
             return None
         self.last = None
         if not shadow and (refusal := link.refusal()) is not None:
@@ -360,10 +364,21 @@ class BackwardPasses:
         # Where moments may change hands, and in fewer and fewer passes in between.
         measures = self._changed or number & (number - 1) == 0
         self._changed = False
-        self.last = link.last = Step(
-            number, prepare=prepare, applied=self._joining(), measures=measures
+        self.last = link.last = self._new_step(
+            prepare=prepare, applied=self._joining(), measures=measures
         )
         return None
+
+    def _new_step(self, **given: Any) -> Step:
+        """Begin a step, of whose buckets one is compared with the core if that is due.
+
+        They are taken in turn; how many there are is known from the step before.
+        """
+        step, every, buckets = Step(self.step, **given), self._verify, self._begun.coded
+        if every and step.number % every == 0:
+            step.compared = step.number // every % max(buckets, 1)
+        self._begun = step
+        return step
 
     def _advance(self, undo: Callable[[], None]) -> Callable[[], None]:
         """Advance a schedule that counts steps; return what is still to be done of an undo."""

@@ -1,6 +1,6 @@
 """Which backend encodes on the devices of a model: the same way on all ranks, and not quietly."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -30,7 +30,7 @@ class Devices:
             self._error = error
 
     def agree(self, channel: Channel) -> None:
-        """Have all ranks go by the host where one has to, and say so once. A collective.
+        """Have all ranks go by the host where one has to. A collective.
 
         So frames are carried in the same way on all ranks. Raises an ExtensionError on all ranks
         if a device of one hangs.
@@ -52,11 +52,25 @@ class Devices:
                 _with_kernels.add(device)
             elif way.name == "cuda" and device not in _with_kernels:
                 backends.use_host(device, why[0])
-            elif way.name == "host" and device.type != "cpu":
-                backends.warn_of_host(
-                    device,
-                    f"gradients on {device} go by the host in every step: {way.reason}. Kernels "
-                    "take an NVIDIA GPU, a driver for CUDA 13, torch 2.11 and the extension, which "
-                    "gradwire.torch.build_cuda() compiles. Where one of these cannot be had, this "
-                    "is expected: averages are the same, and steps take longer",
+
+    def warn_of_copies(self, device_backends: Mapping[str, str]) -> None:
+        """Say once of each device that what is sent from it is copied to the host.
+
+        Not of kinds of devices that have a backend here, which takes it from there.
+        """
+        for device, way in self._found.items():
+            if device.type in ("cpu", *device_backends):
+                continue
+            text = (
+                f"gradients on {device} go by the host in every step: {way.reason}. Kernels "
+                "take an NVIDIA GPU, a driver for CUDA 13, torch 2.11 and the extension, which "
+                "gradwire.torch.build_cuda() compiles. Where one of these cannot be had, this "
+                "is expected: averages are the same, and steps take longer"
+            )
+            if way.name == "cuda":
+                text = (
+                    f"what is sent of gradients on {device} goes over Gloo, from copies on the "
+                    f"host: the process group of the model has no backend for {device.type} that "
+                    "takes it from there, as NCCL does"
                 )
+            backends.warn_of_host(device, text)

@@ -26,7 +26,7 @@ class Engine:
     ``peers`` is a channel of the ranks with this rank's share, which is free between steps; None if
     every rank is a node. ``divides`` tells that the exchange divides every bucket in a node, and
     ``parts`` what it is of codecs among these ranks; empty where that changes. ``divisible`` tells
-    that buckets can be divided among all ranks.
+    that buckets can be divided among all ranks. ``carried_by`` names what moves frames.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Engine:
         divides: bool = False,
         parts: Sequence[Part] = (),
         divisible: bool = False,
+        carried_by: str = "",
     ) -> None:
         self.exchange = exchange
         self.control = control
@@ -51,6 +52,7 @@ class Engine:
         self.peers = peers
         self.divides = divides
         self.parts, self.divisible = parts, divisible
+        self.carried_by = carried_by
         self.pipeline = ExchangePipeline(exchange, scaled=scaled, whole=whole, confirm=confirm)
         self._release = functools.partial(_release, self.pipeline, exchange, control, transport)
         self._finalizer = weakref.finalize(self, self._release)

@@ -115,6 +115,7 @@ class Handle:
             self._options.grad_scaler if self._options.scaled else None,
             link=self._link,
             joining=self._joining,
+            verify=self._options.verify,
         )
         if self._decide is not None:
             self._passes.auto = self._decide(
@@ -530,7 +531,7 @@ class Handle:
                 self._place,
                 self._engine.exchange.times,
                 self._counters,
-                self._engine.exchange.device_backends,
+                self._engine.carried_by,
                 self.step,
                 exchange=", ".join(map(repr, self._engine.parts)),
                 residuals=residuals,

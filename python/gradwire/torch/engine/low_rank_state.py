@@ -1,8 +1,9 @@
 """The state of a parameter that is sent as factors of low rank."""
 
 import base64
+import functools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 
 from gradwire import _validate
 from gradwire.exchange.low_rank import LowRank
+from gradwire.torch.backends.host import staging
 
-_HOST: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+FLOAT32: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 """What the program may have other defaults for."""
 
 
@@ -20,7 +22,8 @@ class LowRankState:
     """A residual and the last Q, each as it is and as it was before the last step.
 
     It has the attributes and methods of `gradwire.State` that the engine uses. The name determines
-    the first Q; ``keeps`` tells whether there is a residual.
+    the first Q; ``keeps`` tells whether there is a residual. Both lie where the gradients do that
+    it is given; until the first, a residual of zeros takes no memory.
     """
 
     def __init__(
@@ -32,23 +35,35 @@ class LowRankState:
         self.keeps = keeps
         self._exchange = exchange
         self._seed = zlib.crc32(name.encode())
-        self._residual = torch.zeros(self.numel, **_HOST) if keeps else None
-        self._spare = torch.zeros(self.numel, **_HOST) if keeps else None
+        self._residual = torch.zeros(1, **FLOAT32).expand(self.numel) if keeps else None
+        self._spare: torch.Tensor | None = None
         self._q: torch.Tensor | None = None
         self._before: tuple[int, torch.Tensor | None] | None = None
 
-    def matrix(self, gradient: NDArray[Any]) -> torch.Tensor:
-        """Return gradient plus residual: float32, shape (rows, columns).
+    def preload(self, device: torch.device) -> None:
+        """Have a GPU load the kernels of both products, which cuBLAS chooses by their shapes.
+
+        As backends/cuda/preload.py says: not in the middle of a backward pass.
+        """
+        matrix = torch.zeros(self.rows, self.columns, dtype=torch.float32, device=device)
+        p = matrix @ self.first().to(device).T.contiguous().T
+        (p.T.contiguous() @ matrix).sum().item()
+
+    def matrix(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Return gradient plus residual: float32, shape (rows, columns), on the gradient's device.
 
         With error feedback it is in memory of the state: subtract from it what is sent, and `take`
         keeps the rest. The step before can no longer be undone.
         """
         self._before = None
-        values = torch.from_numpy(np.ascontiguousarray(gradient, np.float32))
+        values = gradient.to(torch.float32)
         # A copy in any case: the gradient's memory is used for other things soon.
-        if self._residual is None or self._spare is None:
+        if self._residual is None:
             matrix = values.clone()
         else:
+            if self._spare is None or self._spare.device != values.device:
+                self._residual = self._residual.to(values.device).contiguous()
+                self._spare = torch.empty_like(self._residual)
             matrix = torch.add(values, self._residual, out=self._spare)
         return matrix.view(self.rows, self.columns)
 
@@ -57,7 +72,7 @@ class LowRankState:
         if self._q is not None and self._exchange.warm_start:
             return self._q
         random = torch.Generator("cpu").manual_seed(self._seed + self.step)
-        return torch.randn(self.columns, self._exchange.rank, generator=random, **_HOST)
+        return torch.randn(self.columns, self._exchange.rank, generator=random, **FLOAT32)
 
     def take(self, q: torch.Tensor) -> None:
         """End a step: keep what the matrix has left, which is what was not sent."""
@@ -76,26 +91,28 @@ class LowRankState:
     @property
     def residual(self) -> NDArray[np.float32] | None:
         """What was not sent, flat; None without error feedback."""
-        return None if self._residual is None else self._residual.numpy().copy()
+        return None if self._residual is None else _on_host(self._residual).numpy().copy()
 
     @property
     def residual_norm(self) -> float | None:
         """The Euclidean norm of the residual."""
         if self._residual is None:
             return None
-        return float(torch.linalg.vector_norm(self._residual, dtype=torch.float64))
+        norm = functools.partial(torch.linalg.vector_norm, dtype=torch.float64)
+        return float(_on_host(self._residual, norm))
 
     @property
     def nbytes(self) -> int:
         """Bytes kept between steps."""
-        kept = (self._residual, self._spare, self._q, self._before and self._before[1])
-        return sum(each.nbytes for each in kept if isinstance(each, torch.Tensor))
+        kept = self._q, self._before and self._before[1]
+        factors = sum(each.nbytes for each in kept if isinstance(each, torch.Tensor))
+        return factors + (8 * self.numel if self.keeps else 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that `load_state_dict` needs: arrays, numbers and text."""
         return {
             "step": self.step,
-            "q": None if self._q is None else base64.b64encode(self._q.numpy().tobytes()).decode(),
+            "q": None if self._q is None else _text(_on_host(self._q)),
             "residual": self.residual,
             "momentum": None,
             "second_moment": None,
@@ -116,7 +133,7 @@ class LowRankState:
             loaded = _finite("residual", torch.from_numpy(np.array(residual, np.float32).ravel()))
             if loaded.numel() != self.numel:
                 raise ValueError(f"a residual has {loaded.numel()} entries, expected {self.numel}")
-            self._residual = loaded
+            self._residual, self._spare = loaded, None
         self.step, self._q, self._before = step, q, None
 
     def _read(self, text: object) -> torch.Tensor:
@@ -127,6 +144,21 @@ class LowRankState:
             raise ValueError(f"q has {len(data)} bytes, expected those of another rank or shape")
         q = torch.frombuffer(bytearray(data), dtype=torch.float32)
         return _finite("q", q).view(self.columns, -1)
+
+
+def _on_host(
+    values: torch.Tensor, act: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.detach
+) -> torch.Tensor:
+    """Return what is made of a state's values: after the stream that has written them."""
+    if values.is_cpu:
+        return act(values)
+    stage = staging(values.device)
+    with stage.writing(stage.mark()):
+        return stage.read(act(values))
+
+
+def _text(values: torch.Tensor) -> str:
+    return base64.b64encode(values.numpy().tobytes()).decode()
 
 
 def _finite(what: str, values: torch.Tensor) -> torch.Tensor:

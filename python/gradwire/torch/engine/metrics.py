@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
@@ -175,6 +175,11 @@ class StepTimes:
         self.seconds[stage] += now - start
         return now
 
+    def move(self, stage: str, to: str, seconds: float) -> None:
+        """Count seconds of one stage as those of another."""
+        self.seconds[stage] -= seconds
+        self.seconds[to] += seconds
+
     def sent(self, collectives: int, room: int, wire: float, dense: int) -> None:
         """Add one bucket: collectives, bytes passed to them, bytes sent, bytes of gradients."""
         self.collectives += collectives
@@ -209,7 +214,7 @@ def build_report(
     place: RankTopology,
     times: StepTimes,
     counters: Counters,
-    device_backends: Mapping[str, str],
+    carried_by: str,
     step: int,
     *,
     exchange: str,
@@ -232,7 +237,7 @@ def build_report(
         rank=place.rank,
         world_size=place.size,
         codec=repr(codec),
-        carried_by=", ".join(sorted(set(device_backends.values()))) or "gloo",
+        carried_by=carried_by,
         **figures(times, counters, place.nodes, step),
         residual_norm=math.hypot(*known) if residuals else None,
         state_bytes=sum(each.nbytes for each in parameters),

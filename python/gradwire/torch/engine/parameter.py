@@ -282,7 +282,10 @@ def new_state(parameter: ParameterSlot, rank: int) -> State:
     if parameter.codec.exchange.needs_whole_tensor:
         exchange = cast(LowRank, parameter.codec.exchange)
         shape, keeps = _in_memory(parameter.tensor), parameter.codec.memory.keeps
-        return cast(State, LowRankState(exchange, shape, parameter.name, keeps=keeps))
+        state = LowRankState(exchange, shape, parameter.name, keeps=keeps)
+        if parameter.tensor.is_cuda:
+            state.preload(parameter.tensor.device)
+        return cast(State, state)
     init = backends.backend_for(parameter.tensor).init_state
     return init(parameter.codec, parameter.numel, parameter.name, rank)
 

@@ -12,7 +12,7 @@ import torch
 
 from gradwire.torch import backends
 from gradwire.torch.engine.bucket_contents import BucketContents
-from gradwire.torch.engine.step import BucketTask, InFlightBucket, Step
+from gradwire.torch.engine.step import BucketTask, Comparison, InFlightBucket, Step
 from gradwire.torch.errors import AgreementError, ExchangeError, GradientError, fresh
 from gradwire.torch.exchange.base import BucketExchange
 
@@ -106,7 +106,12 @@ class ExchangePipeline:
         on_device = buffer.device.type in self._exchange.device_backends
         bucket = backends.backend_for(buffer).bucket(buffer, on_device)
         now = time.perf_counter()
-        self._tasks.put(BucketTask(layout, bucket, step, last, read_scale, now, unused))
+        task = BucketTask(layout, bucket, step, last, read_scale, now, unused)
+        if layout.pieces:
+            if step.coded == step.compared:
+                task.compared = Comparison(step.coded)
+            step.coded += 1
+        self._tasks.put(task)
         return bucket.future
 
     def run_in_sender(self, act: Callable[[], T]) -> T:

@@ -26,6 +26,8 @@ class Step:
     # Compressed parameters that were handed in, whatever became of them: the same on all ranks.
     asked: list[ParameterSlot] = field(default_factory=list)
     encoded: dict[str, ParameterSlot] = field(default_factory=dict)  # and not rolled back, by name
+    # What devices were started to encode, with what notes how that ended, and may wait for it.
+    awaited: dict[object, Callable[[], object]] = field(default_factory=dict)
     error: BaseException | None = None  # why it does not count
     marks: list[BucketTimestamps] = field(default_factory=list)
     completed: list["InFlightBucket"] = field(default_factory=list)  # if they wait for its outcome
@@ -37,6 +39,8 @@ class Step:
     refused: BaseException | None = None  # raised by that: no rank exchanges its buckets
     measures: bool = False  # all ranks measure the spread of its gradients
     spreads: dict[str, float | None] = field(default_factory=dict)  # before that, by name
+    coded: int = 0  # buckets with compressed parameters that were submitted so far
+    compared: int = -1  # which of these is compared with the core; the same on all ranks
 
     def encode(self, parameter: ParameterSlot, gradient: NDArray[Any] | None = None) -> None:
         """Record that a gradient was encoded into the parameter's state; measure it if given."""
@@ -66,10 +70,21 @@ class Step:
 
     def undo_all(self) -> None:
         """Roll back everything that this step changed. A second call has no effect."""
+        while self.awaited:
+            self.awaited.popitem()[1]()
         self.undo(list(self.encoded.values()))
         while self.limits:
             parameter, limit = self.limits.pop()
             parameter.limit.load(limit)
+
+
+@dataclass(slots=True, eq=False)
+class Comparison:
+    """What came of a bucket that is compared with the core."""
+
+    number: int  # of the bucket, among those of its step that have compressed parameters
+    difference: str = ""  # the first on this rank, which was put right
+    twins: dict[str, Any] = field(default_factory=dict)  # states that have encoded the same
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +104,7 @@ class BucketTask:
     enqueued: float  # by time.perf_counter
     unused: bool = True
     error: BaseException | None = None
+    compared: Comparison | None = None  # with the core, if it is: the same on all ranks
 
     def check(self) -> None:
         """Raise the error, if there is one; where errors of encoding are told to other ranks."""
@@ -120,6 +136,7 @@ class InFlightBucket:
     room: int = 0  # bytes that this rank passes to the collectives, including unused room
     wire: float = 0.0  # bytes that this rank sends
     marks: BucketTimestamps | None = None
+    finite: bool = False  # whether its average is known to be
     error: BaseException | None = None  # why the collectives could not be started
 
 

@@ -5,11 +5,13 @@ ranks. It guarantees that each task makes the same collectives on every rank, wh
 contains; that a failure on one rank is reported to all (`wire`); and that a step that does not
 count leaves no trace. `ValueSumExchange` is the base of the two exchanges that sum values.
 `HierarchicalExchange` does an exchange between nodes, of what it has summed inside each of them.
+`Verification` compares some buckets with the core.
 """
 
 from gradwire.torch.exchange.base import BucketExchange, ExchangeBase
 from gradwire.torch.exchange.hierarchical import Confirmation, HierarchicalExchange
 from gradwire.torch.exchange.router import AutoExchangeRouter, ExchangeRouter, build
+from gradwire.torch.exchange.verification import Verification
 
 __all__ = [
     "AutoExchangeRouter",
@@ -18,5 +20,6 @@ __all__ = [
     "ExchangeBase",
     "ExchangeRouter",
     "HierarchicalExchange",
+    "Verification",
     "build",
 ]

@@ -9,18 +9,23 @@ import itertools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradwire.torch.backends import FilledSlot, SlotAverages, SlotFacts, SlotOrder, SlotPlaces
 from gradwire.torch.engine.bucket_contents import BucketContents
+from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, take_buffers, unpack_dense
+from gradwire.torch.exchange.verification import Verification
 from gradwire.torch.transport import Channel
 
 _RECORD = np.dtype([("size", "<u8"), ("wanted", "<u8"), ("zero", "<u8")])
@@ -31,17 +36,10 @@ def _align(nbytes: int) -> int:
     return -(-nbytes // _ALIGN) * _ALIGN
 
 
-@dataclass(frozen=True, slots=True)
-class SlotLayout:
-    """Sizes and offsets in the slots of one bucket, in bytes; the same on every rank."""
+class SlotLayout(SlotPlaces):
+    """Where everything is in the slots of one bucket."""
 
-    limits: tuple[int, ...]  # of each frame
-    records_at: int
-    dense_at: int
-    dense_end: int
-    frames_at: int
-    nbytes: int
-    front: int  # before the dense parameters, and at least those of a message: errors are there
+    __slots__ = ()
 
     @classmethod
     def of(cls, layout: BucketContents, itemsize: int) -> "SlotLayout":
@@ -62,7 +60,8 @@ class SlotLayout:
 
     def read_records(self, fronts: NDArray[np.uint8]) -> NDArray[np.void]:
         """Return the records of all ranks, one row per rank. No frame exceeds its limit."""
-        records = np.stack([self.records(front) for front in fronts])
+        end = self.records_at + len(self.limits) * _RECORD.itemsize
+        records = np.ascontiguousarray(fronts[:, self.records_at : end]).view(_RECORD)
         bad = (records["size"] > np.array(self.limits, np.uint64)).any(axis=1)
         if bad.any():
             rank = int(bad.argmax())
@@ -77,13 +76,26 @@ class _Slots:
     plan: SlotLayout
     slot: torch.Tensor  # this rank's
     gathered: torch.Tensor  # memory that begins with the slots of all ranks
-    sizes: list[list[int]] = field(default_factory=list)  # bytes of each rank's frames
+    filled: FilledSlot | None = None  # by the device, if it was
+    averages: SlotAverages | None = None
+    # Bytes of each rank's frames.
+    sizes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     # Pieces whose gradients are zero on every rank.
     unused: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
 
     def rows(self, ranks: int) -> torch.Tensor:
         """Return the slots of all ranks, one row per rank."""
         return self.gathered[: self.plan.nbytes * ranks].view(ranks, self.plan.nbytes)
+
+
+def _facts_of(layout: BucketContents, rank: int) -> SlotFacts:
+    return SlotFacts(
+        layout.names,
+        [(piece.stop - piece.start, piece.parameter.width) for piece in layout.dense],
+        f"rank {rank} could not encode: kernels refuse the gradient of ",
+        wire.TEXT_NBYTES,
+        rank,
+    )
 
 
 class AllGatherExchange(ExchangeBase):
@@ -98,10 +110,19 @@ class AllGatherExchange(ExchangeBase):
         device_backends: Mapping[str, str],
         *,
         check_result: bool,
+        second: Channel | None,
+        verification: Verification | None,
         mean: Literal["ranks", "senders"],
     ) -> None:
-        super().__init__(channel, device_backends, check_result=check_result)
+        super().__init__(
+            channel,
+            device_backends,
+            check_result=check_result,
+            second=second,
+            verification=verification,
+        )
         self._mean = mean
+        self._facts: WeakKeyDictionary[BucketContents, SlotFacts] = WeakKeyDictionary()
 
     # The sending thread -----------------------------------------------------------------------
 
@@ -110,7 +131,7 @@ class AllGatherExchange(ExchangeBase):
         start = time.perf_counter()
         plan = SlotLayout.of(task.layout, task.bucket.itemsize)
         (slot,), task = take_buffers(task, [(self._frames, plan.nbytes)])
-        self._fill(task, plan, slot, sequence)
+        filled = self._fill(task, plan, slot, sequence)
         self.times.add("encode", start)
         total = plan.nbytes * self.world_size
         (gathered,), failed = take_buffers(task, [(self._buffers, total)])
@@ -123,15 +144,22 @@ class AllGatherExchange(ExchangeBase):
             task,
             sequence,
             works=(work,),
-            contents=_Slots(plan, slot, gathered),
+            contents=_Slots(plan, slot, gathered, filled),
             room=plan.nbytes,
             wire=plan.nbytes * (self.world_size - 1),
         )
 
-    def _fill(self, task: BucketTask, plan: SlotLayout, slot: torch.Tensor, sequence: int) -> None:
+    def _fill(
+        self, task: BucketTask, plan: SlotLayout, slot: torch.Tensor, sequence: int
+    ) -> FilledSlot | None:
+        """Write a slot; the device by itself, where it can."""
         layout = task.layout
         front = np.zeros(plan.front, np.uint8)
         try:
+            by_host = self.postpones or task.compared is not None
+            filled = None if by_host else self._start(task, plan, slot, sequence)
+            if filled is not None:
+                return filled
             pieces = range(len(layout.pieces))
             outcomes = self._encode(task, pieces, plan.limits, slot[plan.frames_at :])
             records = plan.records(front)
@@ -149,18 +177,66 @@ class AllGatherExchange(ExchangeBase):
             message = front[: wire.MESSAGE_NBYTES]
             wire.write_verdict(message, layout.digest, sequence, wire.attributed(error, self.rank))
         task.bucket.write_header(slot, front)
+        return None
+
+    def _start(
+        self, task: BucketTask, plan: SlotLayout, slot: torch.Tensor, sequence: int
+    ) -> FilledSlot | None:
+        """Have the device fill the slot by itself, if it can; nobody knows how that ends so far."""
+        task.check()
+        layout = task.layout
+        facts = self._facts.get(layout)
+        if facts is None:
+            facts = self._facts[layout] = _facts_of(layout, self.rank)
+        checksum, total = self._checksums.unread(layout)
+        order = SlotOrder(
+            [parameter.codec for parameter in layout.compressed],
+            [parameter.state for parameter in layout.compressed],
+            *(layout.ends, layout.runs, plan),
+            wire.header_words(layout.digest, sequence, checksum),
+            total,
+            facts,
+            task.scale,
+            task.unused,
+        )
+        filled = task.bucket.fill(slot, order)
+        if filled is not None:
+            task.step.awaited[filled] = partial(self._settle, task, filled)
+            task.step.encoded.update((each.name, each) for each in layout.compressed)
+            for piece in layout.pieces:
+                if piece.parameter.measured is not None:
+                    self._record(task, piece)
+        return filled
+
+    def _settle(self, task: BucketTask, filled: FilledSlot) -> Outcomes:
+        """Return what came of encodes that the device was started for; forget those that failed."""
+        outcomes = self._outcomes(task, filled.settle())
+        for parameter in task.layout.compressed[len(outcomes) :]:
+            task.step.encoded.pop(parameter.name, None)
+        return outcomes
 
     # The receiving thread ---------------------------------------------------------------------
 
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
         slots = flight.contents
         assert isinstance(slots, _Slots)
-        return flight.task.bucket.read_headers(slots.rows(self.world_size), slots.plan.front)
+        rows = slots.rows(self.world_size)
+        if slots.filled is None:
+            return flight.task.bucket.read_headers(rows, slots.plan.front)
+        task = flight.task
+        # All that can be done is started before the one wait, whatever the headers are to say.
+        if task.layout.runs:
+            self._average_dense(task, slots)
+        slots.averages = slots.filled.average(
+            rows, senders=self._mean == "senders", checks=self._check_result
+        )
+        return slots.averages.headers
 
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
         slots, task = flight.contents, flight.task
         assert isinstance(slots, _Slots)
         try:
+            self._take(flight, slots)
             self._read(flight, slots, headers)
             self._decode(task, slots)
             self._checksums.note(flight)
@@ -169,6 +245,22 @@ class AllGatherExchange(ExchangeBase):
             self._frames.give(slots.slot, mark)
             self._buffers.give(slots.gathered, mark)
 
+    def _take(self, flight: InFlightBucket, slots: _Slots) -> None:
+        """Take note of what the device has done by itself, before the headers are read."""
+        filled, averages, task = slots.filled, slots.averages, flight.task
+        if filled is None or averages is None:
+            return
+        task.step.awaited.pop(filled, None)
+        outcomes = self._settle(task, filled)
+        if len(outcomes) == len(task.layout.pieces):
+            task.layout.counters.encoded(task.layout.rows, outcomes, outcomes.nbytes)
+        flight.finite = averages.finite and averages.nanoseconds is not None
+        self.times.seconds["encode"] += max(filled.seconds() - filled.launched, 0.0)
+        self.times.move("exchange", "decode", averages.seconds)
+        if flight.marks is not None:
+            flight.marks.arrived -= averages.seconds
+            flight.marks.decoding = flight.marks.arrived
+
     def _read(self, flight: InFlightBucket, slots: _Slots, headers: NDArray[np.uint8]) -> None:
         """Raise the error of any rank; undo the encodes of parameters that none has used."""
         task, layout = flight.task, flight.task.layout
@@ -176,7 +268,7 @@ class AllGatherExchange(ExchangeBase):
         wire.raise_first(verdicts)
         self._checksums.compare(layout, verdicts)
         records = slots.plan.read_records(headers)
-        slots.sizes = records["size"].tolist()
+        slots.sizes = records["size"]
         slots.unused = records["zero"].astype(bool).min(axis=0)
         # All limits come first: they must agree on all ranks whatever happens below.
         wanted = records["wanted"].max(axis=0).astype(np.int64)
@@ -188,27 +280,34 @@ class AllGatherExchange(ExchangeBase):
         """Write the averages of all parameters; what is exchanged dense need not be counted."""
         plan, layout = slots.plan, task.layout
         rows = slots.rows(self.world_size)
-        if layout.pieces:
-            nanoseconds = task.bucket.average(
+        if slots.averages is not None and slots.averages.nanoseconds is not None:
+            layout.counters.decoded(layout.rows, slots.averages.nanoseconds)
+        elif layout.pieces:
+            nanoseconds = self._coder(task).average(
                 rows.view(-1),
                 [rank * plan.nbytes + plan.frames_at for rank in range(self.world_size)],
-                slots.sizes,
+                slots.sizes.tolist(),
                 layout.ends,
                 slots.unused.tolist(),
                 self._mean == "senders",
                 task.scale,
             )
             layout.counters.decoded(layout.rows, nanoseconds)
-        if layout.runs:
-            start = time.perf_counter()
-            total = rows.new_zeros(layout.dense_numel, dtype=sum_dtype(layout.dtype))
-            for values in rows[:, plan.dense_at : plan.dense_end]:
-                total += values.view(layout.dtype)
-            mean = divide(total, self.world_size)
-            if counts:
-                unpack_dense(task, mean, start)
-            else:
-                task.bucket.unpack(layout.runs, mean)
+        if layout.runs and slots.averages is None:
+            self._average_dense(task, slots, counts=counts)
+
+    def _average_dense(self, task: BucketTask, slots: _Slots, *, counts: bool = True) -> None:
+        """Write the averages of what is exchanged dense, which need not be counted."""
+        plan, layout, start = slots.plan, task.layout, time.perf_counter()
+        rows = slots.rows(self.world_size)
+        total = rows.new_zeros(layout.dense_numel, dtype=sum_dtype(layout.dtype))
+        for values in rows[:, plan.dense_at : plan.dense_end]:
+            total += values.view(layout.dtype)
+        mean = divide(total, self.world_size)
+        if counts:
+            unpack_dense(task, mean, start)
+        else:
+            task.bucket.unpack(layout.runs, mean)
 
 
 class DeferredAllGather(AllGatherExchange):
@@ -243,7 +342,7 @@ class DeferredAllGather(AllGatherExchange):
         slots, task = flight.contents, flight.task
         assert isinstance(slots, _Slots)
         self._commit(task, slots)
-        self._decode(task, slots)
+        self._decode(replace(task, compared=None), slots)  # that was compared before
         self._checksums.note(flight)
         task.bucket.store()
         self._give(task, slots)
@@ -251,7 +350,7 @@ class DeferredAllGather(AllGatherExchange):
     def _commit(self, task: BucketTask, slots: _Slots) -> None:
         """Write the memories of this rank from its own frames."""
         layout, plan = task.layout, slots.plan
-        sizes = slots.sizes[self.rank]
+        sizes = slots.sizes[self.rank].tolist()
         first = self.rank * plan.nbytes + plan.frames_at
         starts = list(itertools.accumulate(sizes[:-1], initial=first))
         used = np.flatnonzero(~slots.unused).tolist()

@@ -1,6 +1,7 @@
 """The interface of every exchange, and the code that most of them share."""
 
 import abc
+import functools
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -12,13 +13,14 @@ from numpy.typing import NDArray
 
 from gradwire._outside import SelectingCodec
 from gradwire.errors import NonFiniteError
-from gradwire.torch.backends import Table
+from gradwire.torch.backends import Bucket, Table
 from gradwire.torch.engine.metrics import Outcomes, StepTimes
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket, measure
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange.checksums import AverageChecksums
 from gradwire.torch.exchange.dense import naming, overflow_error, receive_sparse, send_sparse
+from gradwire.torch.exchange.verification import Verification, VerifiedBucket
 from gradwire.torch.exchange.wire import wait
 from gradwire.torch.transport import Channel
 
@@ -72,6 +74,7 @@ class ExchangeBase(abc.ABC):
     Nobody else uses its channels: one is for the collectives that `send` starts, and ``second`` for
     those of the receiving thread, as those of two threads would start in undefined order. With
     ``check_result``, an average that overflows is an error, which a loss scaler has to hear of.
+    Buckets that are to be compared take ``verification``, and ``second``.
     """
 
     postpones: ClassVar[bool] = False
@@ -84,10 +87,12 @@ class ExchangeBase(abc.ABC):
         *,
         check_result: bool,
         second: Channel | None = None,
+        verification: Verification | None = None,
     ) -> None:
         self._channels: tuple[Channel, Channel | None] | None = channel, second
         self.device_backends = device_backends
         self._check_result = check_result
+        self._verification = verification or Verification(fallback=False)
         self.world_size = channel.size
         self.rank = channel.rank
         self.times = StepTimes()
@@ -152,7 +157,8 @@ class ExchangeBase(abc.ABC):
             with task.bucket.sending():
                 if task.step.measures:
                     measure(task, self.channel)
-                flight = self.send(task, sequence)
+                self._verification.begin(task)
+                flight = self._verification.run(self.send, task, sequence)
         flight.marks, marks.sent = marks, time.perf_counter()
         return flight
 
@@ -162,11 +168,12 @@ class ExchangeBase(abc.ABC):
         if flight.error is not None:
             raise flight.error
         task, sparse = flight.task, flight.task.layout.sparse
+        self._verification.begin(task)
         with task.bucket.receiving():
             start = time.perf_counter()
             for work in flight.works:
                 wait(work, flight.sequence)
-            headers = None if sparse else self._read_headers(flight)
+            headers = None if sparse else self._verification.run(self._read_headers, flight)
             start = self.times.add("exchange", start)
             # As in plain DDP: sparse gradients go from all to all, others around a ring.
             dense = flight.room * self.world_size // 2 if sparse else task.bucket.nbytes
@@ -177,26 +184,43 @@ class ExchangeBase(abc.ABC):
             if headers is None:
                 receive_sparse(flight, check_result=self._check_result)
             else:
-                self._combine(flight, headers)
-                if not self.postpones:
-                    self._check(task)
-                    task.bucket.store()
+                if task.compared is None:
+                    self._decode_all(flight, headers)
+                else:
+                    decode = functools.partial(self._decode_all, flight, headers)
+                    self._verification.agree(self.second, flight, decode)
                 self.times.add("decode", start)
         if flight.marks is not None:
             flight.marks.done = time.perf_counter()
+
+    def _decode_all(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
+        self._verification.run(self._combine, flight, headers)
+        if not self.postpones:
+            if not flight.finite:
+                self._check(flight.task)
+            flight.task.bucket.store()
 
     @final
     def complete(self, flight: InFlightBucket) -> None:
         """Do what `receive` has postponed, now that the whole step is good on all ranks."""
         if self.postpones and not flight.task.layout.sparse:
             start = time.perf_counter()
+            self._verification.begin(flight.task)
             with flight.task.bucket.receiving():
-                self._complete(flight)
+                self._verification.run(self._complete, flight)
             end = self.times.add("decode", start)
             if flight.marks is not None:
                 flight.marks.decoding, flight.marks.done = start, end
 
     # What exchanges are made of ---------------------------------------------------------------
+
+    def _compared(self, task: BucketTask) -> VerifiedBucket | None:
+        """Return what encodes and decodes a bucket twice, if it is one to be compared."""
+        return self._verification.compared(task, self.rank)
+
+    def _coder(self, task: BucketTask) -> Bucket | VerifiedBucket:
+        """Return what encodes and decodes a bucket."""
+        return self._compared(task) or task.bucket
 
     def _check(self, task: BucketTask) -> None:
         """Raise a GradientError if the scaler must hear of the result."""
@@ -222,7 +246,7 @@ class ExchangeBase(abc.ABC):
             return Outcomes.of(np.empty(0, np.int64))
         pieces = [task.layout.pieces[index] for index in members]
         parameters = [piece.parameter for piece in pieces]
-        table, error = task.bucket.encode(
+        table, error = self._coder(task).encode(
             [parameter.codec for parameter in parameters],
             [parameter.state for parameter in parameters],
             [end for piece in pieces for end in (piece.start, piece.stop)],

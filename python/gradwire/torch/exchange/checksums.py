@@ -9,6 +9,8 @@ from gradwire.torch.engine.step import InFlightBucket
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange.wire import Checksum, Verdict
 
+_ALL_BITS = 2**64 - 1
+
 
 class AverageChecksums:
     """The checksum of the last average of each bucket, sent with the next exchange of that bucket.
@@ -29,8 +31,15 @@ class AverageChecksums:
 
     def last(self, layout: BucketContents) -> Checksum:
         """Return that of a bucket's last average, or one that says nothing."""
+        checksum, total = self.unread(layout)
+        return checksum if total is None else checksum._replace(total=int(total) & _ALL_BITS)
+
+    def unread(self, layout: BucketContents) -> tuple[Checksum, torch.Tensor | None]:
+        """Return the same; a total on a device apart, as it is there."""
         number, scale, total = self._last.get(layout.digest, Checksum())
-        return Checksum(number, scale, int(total) & 0xFFFFFFFFFFFFFFFF)
+        if isinstance(total, torch.Tensor):
+            return Checksum(number, scale), total
+        return Checksum(number, scale, total & _ALL_BITS), None
 
     def compare(self, layout: BucketContents, verdicts: Sequence[Verdict]) -> None:
         """Raise an ExchangeError, the same on all ranks, if two have different averages."""

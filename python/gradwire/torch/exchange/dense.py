@@ -40,7 +40,7 @@ def take_buffers(
 def pack_dense(task: BucketTask, packed: torch.Tensor) -> None:
     """Copy the dense parameters into one vector; a GradientError if one of them is not finite."""
     if not task.bucket.pack(task.layout.runs, packed):
-        error = _not_finite(task, task.layout.dense, -1)
+        error = not_finite_error(task, task.layout.dense, -1)
         if error is not None:
             raise error
 
@@ -77,12 +77,14 @@ def naming(piece: BucketSlice) -> Iterator[None]:
 
 def overflow_error(task: BucketTask) -> GradientError:
     """Return the error of an average that is not finite."""
-    error = _not_finite(task, (*task.layout.pieces, *task.layout.dense), 0)
+    error = not_finite_error(task, (*task.layout.pieces, *task.layout.dense), 0)
     assert error is not None, "called for a finite buffer"
     return error
 
 
-def _not_finite(task: BucketTask, pieces: Iterable[BucketSlice], rank: int) -> GradientError | None:
+def not_finite_error(
+    task: BucketTask, pieces: Iterable[BucketSlice], rank: int
+) -> GradientError | None:
     """Return the error of the first piece that has values which are not finite."""
     for piece in pieces:
         count, first = task.bucket.not_finite(piece.start, piece.stop, piece.parameter.width)

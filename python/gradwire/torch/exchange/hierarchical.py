@@ -35,7 +35,8 @@ class HierarchicalExchange:
     nodes that have the same share, by another exchange, as if there were no others. At last the
     ranks of a node gather their messages and results: one all-gather. So all ranks have the same
     bits, and know of an error on any of them. Both channels are inside the node and have no other
-    user: the sending thread scatters, the receiving thread gathers.
+    user: the sending thread scatters, the receiving thread gathers. They take values from where
+    they are with these device backends, which may be more than take frames between the nodes.
     """
 
     def __init__(
@@ -44,13 +45,14 @@ class HierarchicalExchange:
         scatter: LocalChannel,
         gather: Channel,
         place: RankTopology,
+        device_backends: Mapping[str, str],
         *,
         check_result: bool,
     ) -> None:
         self._between = between
         self.times = between.times  # which also count what goes inside the node
         self.postpones = between.postpones
-        self.device_backends = between.device_backends
+        self.device_backends = device_backends
         self._scatter: LocalChannel | None = scatter
         self._gather: Channel | None = gather
         self._place = place
@@ -110,7 +112,8 @@ class HierarchicalExchange:
             memory = share = torch.empty(0, dtype=dtype, device=bucket.buffer.device)
         for each in buffers:  # to this thread, which works in its own order
             self._sums.give(each)
-        own = backends.backend_for(share).bucket(share, share.device.type in self.device_backends)
+        there = share.device.type in self._between.device_backends
+        own = backends.backend_for(share).bucket(share, there)
         return replace(task, bucket=own), memory, nbytes // place.shares * (place.shares - 1)
 
     # The receiving thread ---------------------------------------------------------------------

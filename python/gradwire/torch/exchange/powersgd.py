@@ -7,6 +7,9 @@ Each rank's own products, M Q and M^T P, may have other last bits on other proce
 summed, and an all-reduce gives all ranks the same bits. What is computed from the sums must not
 differ: it is made of elementwise operations. Should the ranks have other bits of the orthonormal P
 all the same, flags that are summed along with Q tell them.
+
+All of it is done where the gradients are, on a GPU too, but for the orthonormal P: a few numbers
+per row, which take as long there as on the host.
 """
 
 import math
@@ -21,18 +24,25 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire._orthonormal import orthonormalize
-from gradwire.torch.engine.low_rank_state import LowRankState
+from gradwire.torch.engine.low_rank_state import FLOAT32, LowRankState
 from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import ExchangeBase
-from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, unpack_dense
+from gradwire.torch.exchange.dense import (
+    divide,
+    not_finite_error,
+    pack_dense,
+    sum_dtype,
+    unpack_dense,
+)
 from gradwire.torch.transport import Channel
 
 # Entries that are computed at once: what an outer product reads and writes fits into a cache.
 _BLOCK = 1 << 17
+_BLOCK_OF_GPU = 1 << 22
 
 
 @dataclass(slots=True, eq=False)
@@ -103,23 +113,25 @@ class PowerSGDExchange(ExchangeBase):
     def _fill(self, task: BucketTask, factors: _Factors, flags: wire.Flags) -> None:
         task.check()
         layout = task.layout
-        at = 0
-        table = []
-        for index, (piece, state) in enumerate(zip(layout.pieces, _states(task), strict=True)):
+        table, totals, ps = [], [], []
+        for piece, state in zip(layout.pieces, _states(task), strict=True):
             begin = time.perf_counter_ns()
-            gradient = self._gradient(task, piece)
-            zero = _is_zero(gradient, piece)
-            if not zero:
-                flags.use(index)
+            gradient = task.bucket.gradient_there(piece.start, piece.stop, task.scale)
+            totals.append(gradient.sum(dtype=sum_dtype(gradient.dtype)))
             matrix = state.matrix(gradient)
             factors.matrices.append(matrix)
             # Products with a few columns are several times as fast if each is contiguous.
-            p = matrix @ state.first().T.contiguous().T
-            factors.ps[at : at + p.numel()] = p.view(-1)
-            at += p.numel()
+            q = state.first()
+            q = q if q.device == matrix.device else task.bucket.upload(q)
+            ps.append((matrix @ q.T.contiguous().T).view(-1))
             nbytes = 4 * self._columns * (state.rows + state.columns)
-            table.append([nbytes, 0, -1, 0, int(zero), time.perf_counter_ns() - begin])
+            table.append([nbytes, 0, -1, 0, 0, time.perf_counter_ns() - begin])
         if table:
+            _put(task, torch.cat(ps), factors.ps)
+            for index, total in enumerate(task.bucket.read(torch.stack(totals)).tolist()):
+                table[index][4] = zero = _is_zero(total, task, layout.pieces[index])
+                if not zero:
+                    flags.use(index)
             outcomes = Outcomes.of(np.array(table, np.int64))
             layout.counters.encoded(layout.rows, outcomes, outcomes.nbytes)
         if layout.runs:
@@ -148,38 +160,46 @@ class PowerSGDExchange(ExchangeBase):
         start = time.perf_counter()
         if task.layout.runs:
             unpack_dense(task, divide(factors.dense, self.world_size), start)
+        task.bucket.used(factors.vector)
 
     def _approximate(
         self, task: BucketTask, factors: _Factors, used: Sequence[bool], sequence: int
     ) -> None:
         """Sum Q, and write the approximation of the average to its place."""
         states, width = _states(task), self._columns
-        sums = _parts(factors.ps.to(torch.float32).cpu(), [each.rows for each in states], width)
-        second = torch.empty(self._second_numel(task), dtype=torch.float32, device="cpu")
+        ps = task.bucket.read(factors.ps.to(torch.float32))
+        sums = _parts(ps, [each.rows for each in states], width)
+        there = task.bucket.frames_on
+        second = torch.empty(self._second_numel(task), dtype=torch.float32, device=there)
         flags, factor = second[: wire.WORD_NUMEL], second[wire.WORD_NUMEL :]
-        qs = _parts(factor, [each.columns for each in states], width)
         bases: list[torch.Tensor] = []
+        own: list[torch.Tensor] = []
         digest = 0
-        for total, q, matrix in zip(sums, qs, factors.matrices, strict=True):
+        for total, matrix in zip(sums, factors.matrices, strict=True):
             columns = total.numpy().T.copy()
             orthonormalize(columns)
             digest = zlib.crc32(columns.data, digest)
-            transposed = torch.from_numpy(columns)
-            q.copy_((transposed @ matrix).T)
+            transposed = task.bucket.upload(torch.from_numpy(columns))
+            own.append((transposed @ matrix).T.reshape(-1))
             bases.append(transposed.T)
-        flags.copy_(torch.tensor(wire.word_flags(wire.check_word(digest)), device="cpu"))
-        vector = second.to(task.bucket.frames_on)
-        self._keep(vector)
-        wire.wait(self.second.all_reduce(vector), sequence)
-        second.copy_(vector)
-        if not wire.same_word((flags > 0).tolist()):
+        _put(task, torch.cat(own), factor)
+        word = torch.tensor(wire.word_flags(wire.check_word(digest)), **FLOAT32)
+        task.bucket.write_header(second.view(torch.uint8), word.view(torch.uint8).numpy())
+        self._keep(second)
+        wire.wait(self.second.all_reduce(second), sequence)
+        finite = factor.isfinite().all().to(torch.float32).view(1)
+        *summed, sound = task.bucket.read(torch.cat([flags, finite])).tolist()
+        if not wire.same_word([each > 0 for each in summed]):
             raise ExchangeError(
                 f"the ranks have different bits of P at bucket {sequence}, although they computed "
                 "it from one sum: they would apply different averages. The all-reduce did not give "
                 "all ranks the same bits, or their processors or versions of NumPy round "
                 "differently: use another backend, or the same software on all ranks"
             )
-        for piece, q in zip(task.layout.pieces, qs, strict=True):
+        if factor.device != bases[0].device:
+            factor = task.bucket.upload(factor)
+        qs = _parts(factor, [each.columns for each in states], width)
+        for piece, q in () if sound else zip(task.layout.pieces, qs, strict=True):
             count = int((~torch.isfinite(q)).sum())
             if count:  # finite gradients whose products overflow: the same on all ranks
                 raise GradientError(count, 0, piece.parameter.name, 0)
@@ -205,13 +225,12 @@ class PowerSGDExchange(ExchangeBase):
     ) -> None:
         """Write ``p q^T`` to its place, and leave in the matrix what that misses.
 
-        A few rows after the other, which stay in the caches, but one copy to a device.
+        A few rows after the other, which stay in the caches.
         """
-        device = task.bucket.frames_on
-        at_once = max(1, _BLOCK // state.columns) if device.type == "cpu" else state.rows
+        at_once = max(1, (_BLOCK if matrix.is_cpu else _BLOCK_OF_GPU) // state.columns)
         transposed = q.T.contiguous()
         room = (2, min(at_once, state.rows), state.columns)
-        product, term = torch.empty(room, dtype=torch.float32, device="cpu")
+        product, term = torch.empty(room, dtype=torch.float32, device=matrix.device)
         for first in range(0, state.rows, at_once):
             rows = slice(first, min(first + at_once, state.rows))
             values = _product(p[rows], transposed, product, term)
@@ -220,12 +239,16 @@ class PowerSGDExchange(ExchangeBase):
             if task.scale != 1.0:
                 values.mul_(task.scale)
             begin = start + first * state.columns
-            run = (begin, begin + values.numel())
-            task.bucket.unpack([run], values.view(-1).to(device))
+            task.bucket.values[begin : begin + values.numel()].copy_(values.view(-1))
 
 
 def _states(task: BucketTask) -> list[LowRankState]:
     return [cast(LowRankState, piece.parameter.state) for piece in task.layout.pieces]
+
+
+def _put(task: BucketTask, values: torch.Tensor, out: torch.Tensor) -> None:
+    """Copy values that lie where gradients do to where collectives take them."""
+    out.copy_(values if values.device == out.device else task.bucket.read(values))
 
 
 def _parts(vector: torch.Tensor, lengths: Sequence[int], width: int) -> list[torch.Tensor]:
@@ -249,13 +272,16 @@ def _product(
     return total
 
 
-def _is_zero(gradient: NDArray[np.floating], piece: BucketSlice) -> bool:
-    """Tell whether all entries are zero; a GradientError if one of them is not finite."""
-    # One read in most cases. The sum of finite values may overflow; then look at every entry.
-    total = torch.from_numpy(gradient).sum().item()
+def _is_zero(total: float, task: BucketTask, piece: BucketSlice) -> bool:
+    """Tell whether all entries are zero; a GradientError if one of them is not finite.
+
+    Most often their sum tells. That of finite values may overflow: then look at every entry.
+    """
     if not math.isfinite(total):
-        finite = np.isfinite(gradient)
-        if not finite.all():
-            bad = np.flatnonzero(~finite)
-            raise GradientError(bad.size, int(bad[0]), piece.parameter.name, -1)
-    return total == 0.0 and not gradient.any()
+        error = not_finite_error(task, [piece], -1)
+        if error is not None:
+            raise error
+    if total != 0.0:
+        return False
+    gradient = task.bucket.gradient_there(piece.start, piece.stop, task.scale)
+    return not task.bucket.read(gradient.any())

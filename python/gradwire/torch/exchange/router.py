@@ -16,6 +16,7 @@ from gradwire.torch.exchange.leader import LeaderExchange
 from gradwire.torch.exchange.owners import OwnerExchange
 from gradwire.torch.exchange.powersgd import PowerSGDExchange
 from gradwire.torch.exchange.value_sum import AllReduceExchange
+from gradwire.torch.exchange.verification import Verification
 from gradwire.torch.transport import Channel
 
 
@@ -27,22 +28,34 @@ def build(
     *,
     check_result: bool,
     postpones: bool,
+    verification: Verification | None = None,
 ) -> ExchangeBase:
     """Return the object that carries out an exchange; see `ExchangeBase`.
 
     The channel takes tensors of the CPU and where frames are. What ``another`` makes, as a
-    collective, takes those of the CPU, and of the devices that it is given with what moves frames
-    there. Only an `AllGather` postpones, which a `ByRanks` is here.
+    collective, takes those of the CPU, and of the device backends that it is given; an `AllGather`
+    needs it for ``verification`` alone. Only an `AllGather` postpones, which a `ByRanks` is here.
     Raises a ValueError if the channel cannot do what the exchange needs.
     """
     if isinstance(part, ByRanks):
         part = AllGather()
     if isinstance(part, AllGather):
         kind = DeferredAllGather if postpones else AllGatherExchange
-        return kind(channel, device_backends, check_result=check_result, mean=part.mean)
+        return kind(
+            channel,
+            device_backends,
+            check_result=check_result,
+            second=None if verification is None else another(),
+            verification=verification,
+            mean=part.mean,
+        )
     if isinstance(part, LowRank):
         return PowerSGDExchange(
-            channel, device_backends, check_result=check_result, second=another(), rank=part.rank
+            channel,
+            device_backends,
+            check_result=check_result,
+            second=another(device_backends),
+            rank=part.rank,
         )
     if isinstance(part, Owners):
         if not hasattr(channel, "all_to_all"):
@@ -50,10 +63,21 @@ def build(
                 f"{part!r} has something else for each rank, which this package does not send with "
                 "Horovod: use exchange=gradwire.exchange.AllGather(), or LeaderIndices()"
             )
-        second = another(device_backends)
-        return OwnerExchange(channel, device_backends, check_result=check_result, second=second)
+        return OwnerExchange(
+            channel,
+            device_backends,
+            check_result=check_result,
+            second=another(device_backends),
+            verification=verification,
+        )
     summed = AllReduceExchange if isinstance(part, AllReduce) else LeaderExchange
-    return summed(channel, device_backends, check_result=check_result, second=another())
+    return summed(
+        channel,
+        device_backends,
+        check_result=check_result,
+        second=another(),
+        verification=verification,
+    )
 
 
 class ExchangeRouter:
@@ -66,11 +90,17 @@ class ExchangeRouter:
     postpones: ClassVar[bool] = True
 
     def __init__(
-        self, channel: Channel, second: Channel, device_backends: Mapping[str, str]
+        self,
+        channel: Channel,
+        second: Channel,
+        device_backends: Mapping[str, str],
+        *,
+        verification: Verification | None = None,
     ) -> None:
         self._channels: tuple[Channel, Channel] | None = channel, second
         self.device_backends = device_backends
         self.times = StepTimes()
+        self._verification = verification
         self._exchanges: dict[tuple[Part, bool], ExchangeBase] = {}
 
     def close(self) -> None:
@@ -107,6 +137,7 @@ class ExchangeRouter:
                 self.device_backends,
                 check_result=False,
                 postpones=not undoable,
+                verification=self._verification,
             )
             exchange.times = self.times
             self._exchanges[part, undoable] = exchange

@@ -16,7 +16,7 @@ from gradwire.schedule import Schedule
 from gradwire.torch import ddp
 from gradwire.torch.auto import AUTO, check_alone, least_ratio
 from gradwire.torch.checkpoint import files as rank_files
-from gradwire.torch.engine.config import OTHER_KEYWORDS, Codecs, Options
+from gradwire.torch.engine.config import OTHER_KEYWORDS, Codecs, OnMismatch, Options
 from gradwire.torch.lightning import pairing, saving
 from gradwire.torch.lightning.pairing import Callback, LightningModule, Trainer
 from gradwire.torch.lightning.saving import Policy
@@ -60,7 +60,7 @@ class Compress(Callback):
         ``gradient_clip_val`` then clips each rank's own gradients, before they are compressed. It
         takes an AdamW, Adam or SGD of torch, automatic optimization and no scaler. By default it is
         so if the Trainer clips, all of these are there, and the codec sends other than gradients.
-    low_memory : bool, optional
+    low_memory, verify, on_mismatch
         As in `gradwire.torch.ddp.attach`.
     policy : {"sum-and-split", "keep", "drop"}
         What to do with the residuals of a checkpoint of another number of ranks, as in
@@ -102,6 +102,8 @@ class Compress(Callback):
         hierarchy: int | Literal["node"] | None = None,
         exchange_in_step: bool | None = None,
         low_memory: bool | None = None,
+        verify: int = 0,
+        on_mismatch: OnMismatch = "raise",
         policy: Policy = "sum-and-split",
         checkpoints: bool | str | os.PathLike[str] = True,
         rate: bool = False,
@@ -113,6 +115,8 @@ class Compress(Callback):
             "min_numel": min_numel,
             "min_ndim": min_ndim,
             "low_memory": low_memory,
+            "verify": verify,
+            "on_mismatch": on_mismatch,
         }
         if codec in (None, AUTO) and optimizer is None:
             raise ValueError(

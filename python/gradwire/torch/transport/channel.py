@@ -124,10 +124,13 @@ class LocalChannel(Channel):
 class Transport(Protocol):
     """Makes the channels of one attachment, and closes them."""
 
-    def device_backends(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
+    def device_backends(
+        self, tensors: Iterable[torch.Tensor], *, frames: bool = True
+    ) -> dict[str, str]:
         """Return what moves frames on the devices of these tensors, by kind of device.
 
-        As ``{"cuda": "nccl"}``. What is not named has its frames on the host, as all by default.
+        As ``{"cuda": "nccl"}``. What is not named goes by the host, as all does by default. Without
+        ``frames``, what moves values that are sent as they are, or summed: no kernels are needed.
         """
         return {}
 

@@ -290,7 +290,9 @@ class HorovodTransport(Transport):
         self._timeout = timeout
 
     @override
-    def device_backends(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
+    def device_backends(
+        self, tensors: Iterable[torch.Tensor], *, frames: bool = True
+    ) -> dict[str, str]:
         """Return what moves frames: Horovod, from the memory of the host."""
         return {"cpu": "horovod"}
 

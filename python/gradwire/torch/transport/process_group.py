@@ -1,12 +1,16 @@
 """The transport of torch.distributed: makes and destroys the process groups of one attachment."""
 
+import hashlib
 import re
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 from typing_extensions import override
 
 from gradwire import _validate
@@ -26,6 +30,10 @@ _ABSENT = re.compile(r"wait timeout(?: after \d+ ?ms, keys: \S*/(\d+))?$", re.IG
 
 _BY_HOST = ("gloo", "mpi", "ucc", "undefined")
 """Backends that frames on a device are not given to: Gloo copies to the host by itself, slowly."""
+
+_names: "weakref.WeakKeyDictionary[dist.ProcessGroup, Counter[tuple[int, ...]]]"
+_names = weakref.WeakKeyDictionary()
+"""How many groups of the same ranks were made, in the lifetime of that of all ranks."""
 
 
 class ProcessGroupChannel(LocalChannel):
@@ -168,20 +176,16 @@ class ProcessGroups:
         """Make no more groups, and forget the given one, which may then be collected."""
         self._given = None
 
-    def device_backends(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
+    def device_backends(
+        self, tensors: Iterable[torch.Tensor], *, frames: bool = True
+    ) -> dict[str, str]:
         """Return what moves frames on the device of these tensors, by kind of device.
 
         That is the backend of the given group for that device, as ``{"cuda": "nccl"}``, if frames
-        can stay there. What is not named has its frames on the host; so has all of a model over a
-        part of the ranks, if all of them together are bound to devices: torch would split such a
-        group off, for which every rank is needed.
+        can stay there; without ``frames``, if values can. What is not named goes by the host.
         """
-        world = dist.group.WORLD
-        if not self._whole and getattr(world, "bound_device_id", None) is not None:
-            return {}
-        found = [
-            (each.device.type, backends.backend_for(each).can_stay_on_device) for each in tensors
-        ]
+        stays = "can_stay_on_device" if frames else "values_stay"
+        found = [(each.device.type, getattr(backends.backend_for(each), stays)) for each in tensors]
         # One device of a kind may not run the kernels.
         there = {kind for kind, _ in found} - {kind for kind, stays in found if not stays}
         config = dist.BackendConfig(dist.get_backend_config(self._over))
@@ -198,11 +202,17 @@ class ProcessGroups:
         if timeout is None:
             timeout = _timeout(self._over)
         kinds = {"cpu": "gloo", **device_backends}
-        bound = getattr(dist.group.WORLD, "bound_device_id", None)
-        if bound is not None:  # torch asks every group what moves tensors of that device
+        world: Any = dist.group.WORLD
+        bound = getattr(world, "bound_device_id", None)
+        if bound is not None and self._whole:
+            # torch asks such a group what moves tensors of that device
             kinds.setdefault(bound.type, "gloo")
+        elif bound is not None:
+            # torch would split the group off that of all ranks, which every one of them has to do,
+            # attached or not. So these ranks connect by themselves, as without devices.
+            world.bound_device_id = None
         try:
-            group = dist.new_group(
+            group = _new_group(
                 self._ranks,
                 timeout=timeout,
                 backend=",".join(f"{kind}:{by}" for kind, by in kinds.items()),
@@ -223,6 +233,9 @@ class ProcessGroups:
                 "Gloo, also where frames go over NCCL. If Gloo finds no network that connects the "
                 f"machines, name its interface by GLOO_SOCKET_IFNAME ({str(error).strip()})"
             ) from error
+        finally:
+            if bound is not None:
+                world.bound_device_id = bound
         if not isinstance(group, dist.ProcessGroup):
             raise ValueError("this rank is not in the process group passed to attach()")
         self._made.append(group)
@@ -262,6 +275,31 @@ class ProcessGroups:
         made, self._made = [group for group in self._made if _is_registered(group)], []
         # Nobody else refers to a group then: whoever drops the last reference has to wait, too.
         close_in_time(dist.destroy_process_group, made)
+
+
+def _new_group(ranks: Sequence[int], *, use_local_synchronization: bool, **options: Any) -> Any:
+    """Make a group, as `torch.distributed.new_group` does.
+
+    A group that other ranks know nothing of gets its name from torch by its ranks, and in releases
+    such as 2.11 by how many groups there are. So one that follows another which is gone has the
+    same name, reads the addresses that the other has left in the store, and never connects. And
+    ranks that have different numbers of other groups give it different names.
+    """
+    named_by = "_hash_ranks_to_str"
+    original: Any = getattr(c10d, named_by, None)
+    if not use_local_synchronization or original is None:
+        return dist.new_group(ranks, use_local_synchronization=use_local_synchronization, **options)
+    world = dist.group.WORLD
+    assert world is not None
+    counts = _names.setdefault(world, Counter())
+    counts[tuple(ranks)] += 1
+    text = "_".join(map(str, ["gradwire", counts[tuple(ranks)], *ranks]))
+    name = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    setattr(c10d, named_by, lambda ranks: name)
+    try:
+        return dist.new_group(ranks, use_local_synchronization=True, **options)
+    finally:
+        setattr(c10d, named_by, original)
 
 
 def _timeout(group: dist.ProcessGroup) -> timedelta | None:

@@ -142,9 +142,11 @@ class Hierarchy:
         self._inside = ProcessGroups(over, timeout, inside)
         self._across = ProcessGroups(over, timeout, across)
 
-    def device_backends(self, tensors: Iterable[torch.Tensor]) -> dict[str, str]:
-        """Return what moves frames on the device of these tensors, as `ProcessGroups` does."""
-        return self._across.device_backends(tensors)
+    def device_backends(
+        self, tensors: Iterable[torch.Tensor], *, frames: bool = True
+    ) -> dict[str, str]:
+        """Return what moves frames, or values, on their devices, as `ProcessGroups` does."""
+        return self._across.device_backends(tensors, frames=frames)
 
     def messages(self) -> ProcessGroupChannel:
         """Make a channel over all ranks. A collective."""

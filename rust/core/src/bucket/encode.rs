@@ -64,6 +64,7 @@ pub fn encode(
     out: &mut [u8],
     outcomes: &mut Vec<Outcome>,
 ) -> Result<()> {
+    scratch.workspace.follow();
     in_standard_mode(|| encode_pieces(input, scale, pieces, scratch, out, outcomes))
 }
 
@@ -75,6 +76,7 @@ pub fn settle(
     pieces: &mut [Rest<'_>],
     scratch: &mut Scratch,
 ) -> Result<()> {
+    scratch.workspace.follow();
     in_standard_mode(|| {
         for Rest { state, range, frame } in pieces {
             let piece = part(input, range)?;
@@ -184,5 +186,25 @@ fn is_zero(input: Input<'_>) -> bool {
         Input::F64(x) => all(x, |value| value == 0.0),
         Input::F16(x) => all(x, |value: f16| value.to_bits() << 1 == 0),
         Input::BF16(x) => all(x, |value: bf16| value.to_bits() << 1 == 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::{Level, at_level, level};
+
+    #[test]
+    fn memory_that_is_used_again_follows_the_level_in_use() {
+        let (mut scratch, usual) = (Scratch::default(), level());
+        let mut run = || {
+            encode(Input::F32(&[]), 1.0, &mut [], &mut scratch, &mut [], &mut Vec::new()).unwrap();
+            let encodes = scratch.workspace.kernels().level();
+            settle(Input::F32(&[]), 1.0, &mut [], &mut scratch).unwrap();
+            (encodes, scratch.workspace.kernels().level())
+        };
+        assert_eq!(run(), (usual, usual));
+        assert_eq!(at_level(Level::Scalar, &mut run), Some((Level::Scalar, Level::Scalar)));
+        assert_eq!(run(), (usual, usual));
     }
 }

@@ -30,6 +30,11 @@ impl Workspace {
         Self::on(Scanner::new(kernels, Some(threads)))
     }
 
+    /// Has encodes run the kernels in use from now on: memory is kept longer than a level.
+    pub fn follow(&mut self) {
+        self.scanner.kernels = Kernels::current();
+    }
+
     /// The kernels that encodes run.
     pub(crate) fn kernels(&self) -> &'static Kernels {
         self.scanner.kernels

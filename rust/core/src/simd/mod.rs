@@ -104,7 +104,7 @@ use std::ops::AddAssign;
 pub use float_mode::in_standard_mode;
 pub use level::{Level, available_levels};
 pub(crate) use normal::normal_or_zero;
-pub use table::{Kernels, level};
+pub use table::{Kernels, at_level, level};
 
 /// Lanes that a sum is spread over, on every level.
 pub const LANES: usize = 16;

@@ -1,5 +1,6 @@
 //! The dispatch table: which function runs a kernel on each level.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -253,10 +254,12 @@ impl Kernels {
     }
 
     /// The kernels in use, found once: those of the highest level of this CPU, unless the environment
-    /// variable `GRADWIRE_SIMD` names a lower one.
+    /// variable `GRADWIRE_SIMD` names a lower one. Within [`at_level`], those of its level.
     pub fn current() -> &'static Self {
         static CURRENT: OnceLock<&'static Kernels> = OnceLock::new();
-        CURRENT.get_or_init(|| Self::of(preferred()).unwrap_or(&SCALAR))
+        CHOSEN
+            .get()
+            .unwrap_or_else(|| CURRENT.get_or_init(|| Self::of(preferred()).unwrap_or(&SCALAR)))
     }
 
     /// The level of these kernels.
@@ -274,6 +277,26 @@ impl fmt::Debug for Kernels {
 /// The level in use: that of [`Kernels::current`].
 pub fn level() -> Level {
     Kernels::current().level()
+}
+
+thread_local! {
+    static CHOSEN: Cell<Option<&'static Kernels>> = const { Cell::new(None) };
+}
+
+/// Has the kernels of a level in use in this thread while `work` runs, which gives them to the pool's.
+/// `None` if this CPU lacks the level.
+pub fn at_level<T>(level: Level, work: impl FnOnce() -> T) -> Option<T> {
+    struct Before(Option<&'static Kernels>);
+
+    impl Drop for Before {
+        fn drop(&mut self) {
+            CHOSEN.set(self.0);
+        }
+    }
+
+    let kernels = Kernels::of(level)?;
+    let _before = Before(CHOSEN.replace(Some(kernels)));
+    Some(work())
 }
 
 #[cfg(test)]
@@ -302,6 +325,24 @@ mod tests {
     fn the_kernels_in_use_are_found_once() {
         assert!(std::ptr::eq(Kernels::current(), Kernels::current()));
         assert_eq!(level(), Kernels::current().level());
+    }
+
+    #[test]
+    fn a_level_is_in_use_in_one_thread_until_its_work_ends_also_in_a_panic() {
+        let usual = level();
+        let within = at_level(Level::Scalar, || {
+            let other = std::thread::spawn(level).join().unwrap();
+            let nested = available_levels().into_iter().map(|each| at_level(each, level)).collect();
+            (level(), other, nested)
+        });
+        let nested: Vec<_> = available_levels().into_iter().map(Some).collect();
+        assert_eq!(within, Some((Level::Scalar, usual, nested)));
+        assert_eq!(level(), usual);
+        let _ = catch_unwind(|| at_level(Level::Scalar, || panic!("within")));
+        assert_eq!(level(), usual);
+        for missing in Level::ALL.into_iter().filter(|each| !each.is_available()) {
+            assert_eq!(at_level(missing, level), None);
+        }
     }
 
     thread_local! {

@@ -29,7 +29,7 @@ from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.backends.cuda.buckets import bucket
 from gradwire.torch.backends.cuda.operators import are_for, stateless, takes
 from gradwire.torch.backends.cuda.states import DeviceState, init_state, rollback
-from gradwire.torch.backends.host import number, overlap
+from gradwire.torch.backends.host import number, overlap, told
 
 __all__ = [
     "bucket",
@@ -42,12 +42,13 @@ __all__ = [
     "name",
     "number",
     "rollback",
+    "values_stay",
     "waits",
 ]
 
 name = "cuda"
 waits = True
-can_stay_on_device = True
+can_stay_on_device = values_stay = True
 
 
 def encode(
@@ -58,7 +59,8 @@ def encode(
     made = _encoded(codec, tensor, state, max_nbytes)
     if made is None:
         return host.encode(codec, tensor, on_host(state), max_nbytes)
-    return _native.Frame(made.cpu().numpy())
+    with told(tensor.device):
+        return _native.Frame(made.cpu().numpy())
 
 
 def encode_into(
@@ -100,7 +102,8 @@ def _encoded(
     if max_nbytes is not None:
         limit = min(limit, _validate.integer("max_nbytes", max_nbytes, low=0))
     flat = tensor.detach().view(-1)
-    frame = torch.empty(limit, dtype=torch.uint8, device=tensor.device)
+    with told(tensor.device):
+        frame = torch.empty(limit, dtype=torch.uint8, device=tensor.device)
     rows = encoding.encode([codec], [state], [0, flat.numel()], [limit], flat, 1.0, frame)
     return frame[: int(rows[0, 0])] if len(rows) else None
 
@@ -148,7 +151,8 @@ def _decoded(frame: FrameBytes, out: torch.Tensor, into: int, scale: float) -> b
         data = frame
     else:
         data = torch.from_numpy(np.frombuffer(memoryview(frame), np.uint8).copy())
-    data = data.detach().view(-1).to(out.device)
+    with told(out.device):
+        data = data.detach().view(-1).to(out.device)
     flat = out.detach().view(-1)
     with torch.no_grad():
         done = encoding.decode(flat, data, [0, flat.numel()], [0], [data.numel()], 1, into, scale)

@@ -4,7 +4,6 @@ import copy
 import itertools
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,10 +17,11 @@ from gradwire._codec import Codec
 from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch.backends import cpu, host
-from gradwire.torch.backends.cpu import LeaderEncoding, Table
+from gradwire.torch.backends.cpu import FilledSlot, LeaderEncoding, SlotOrder, Table
 from gradwire.torch.backends.cuda import encoding, merging, splitting
 from gradwire.torch.backends.cuda.operators import takes
-from gradwire.torch.backends.cuda.states import DeviceState
+from gradwire.torch.backends.cuda.slots import KernelSlot
+from gradwire.torch.backends.cuda.states import DeviceState, is_on_device
 
 _NONE = np.empty(0, np.uint32)
 
@@ -31,53 +31,19 @@ def bucket(buffer: torch.Tensor, on_device: bool = False) -> "CUDABucket":
     return CUDABucket(buffer, on_device)
 
 
-class CUDABucket(host.HostBucket):
+class CUDABucket(host.DeviceBucket):
     """A bucket whose values the kernels read and write where they are.
 
-    The sending thread works on the stream of copies down and the receiving thread on that of copies
-    up, as for a bucket that is copied. What kernels do not encode, the core encodes from a copy.
+    What kernels do not encode, the core encodes from a copy.
     """
 
-    __slots__ = ("_on_device",)
+    __slots__ = ()
 
     def __init__(self, buffer: torch.Tensor, on_device: bool) -> None:
-        super().__init__(buffer)
-        self._on_device = on_device
-
-    @property
-    @override
-    def values(self) -> torch.Tensor:
-        return self.buffer
-
-    @property
-    @override
-    def frames_on(self) -> torch.device:
-        return self.buffer.device if self._on_device else super().frames_on
-
-    def _copied(self) -> cpu.Bucket:
-        """Return a bucket on the host, of a copy that is made once."""
-        return cpu.bucket(super().values)
-
-    # Both threads -----------------------------------------------------------------------------
-
-    @override
-    def used(self, *tensors: torch.Tensor) -> Any:
-        if not self._on_device:
-            return None  # threads wait for what reads frames on the host
-        for each in tensors:
-            self._staging.keep(each)
-        return self._staging.mark()
-
-    @override
-    def follow(self, mark: Any) -> None:
-        if mark is not None:
-            self._staging.follow(mark)
+        super().__init__(buffer, on_device)
+        self.kernels = True
 
     # The sending thread -----------------------------------------------------------------------
-
-    @override
-    def sending(self) -> AbstractContextManager[None]:
-        return self._staging.reading(self._after)
 
     @override
     def encode(
@@ -92,12 +58,11 @@ class CUDABucket(host.HostBucket):
         *,
         deferred: bool = False,
     ) -> tuple[Table, Exception | None]:
-        own = [state for state in states if isinstance(state, DeviceState)]
-        if len(own) < len(states) or not all(map(takes, codecs)):
+        if not (self.kernels and _are_for_kernels(states, codecs)):
             held, frames = [state.on_host() for state in states], out
             if self._on_device:
                 frames = self._staging.empty(torch.Size([sum(limits)]), torch.uint8)
-            encoded = self._copied().encode(
+            encoded = self.core().encode(
                 codecs, held, ends, limits, positions, frames, scale, deferred=deferred
             )
             if self._on_device:
@@ -107,20 +72,24 @@ class CUDABucket(host.HostBucket):
         start, frames = time.perf_counter(), out
         if not self._on_device:
             frames = torch.empty(sum(limits), dtype=torch.uint8, device=self.buffer.device)
-        rows = encoding.encode(
-            codecs, own, ends, limits, self.buffer, scale, frames, positions, deferred=deferred
+        started = encoding.start(
+            codecs, states, ends, limits, self.buffer, scale, frames, positions, deferred=deferred
         )
+        reads = [started.table] if self._on_device else [started.table, frames]
+        found, *sent = self._staging.read_all(reads)  # frames with the room that limits leave them
+        rows = started.settle(found.numpy())
         done, nbytes = len(rows), int(rows[:, 0].sum())
-        if not self._on_device:
-            out[:nbytes].copy_(self._staging.read(frames[:nbytes]))
-        table = np.column_stack([rows, _shares(start, ends[: 2 * done])])
+        for each in sent:
+            out[:nbytes].copy_(each[:nbytes])
+        spent = 1e9 * (time.perf_counter() - start) * started.shares[:done]
+        table = np.column_stack([rows, spent.astype(np.int64)])
         if done == len(codecs):
             return table, None
         # The core says what is wrong, with a copy of the state.
         one, pair = slice(done, done + 1), slice(2 * done, 2 * done + 2)
         room = torch.empty(limits[done], dtype=torch.uint8, device="cpu")
-        twin = copy.deepcopy(own[done]).on_host()
-        _, error = self._copied().encode(
+        twin = copy.deepcopy(states[done]).on_host()
+        _, error = self.core().encode(
             codecs[one], [twin], ends[pair], limits[one], positions[one], room, scale
         )
         refused = RuntimeError("kernels refuse a gradient that the core encodes")
@@ -140,13 +109,25 @@ class CUDABucket(host.HostBucket):
         given = codecs, frames, sizes, counts, bounds, owners, ranks
         if not self._on_device:
             return super().split(*given)
-        parts = splitting.split(*given) if codecs and all(map(takes, codecs)) else None
-        if parts is not None:
-            return parts
+        if self.kernels and codecs and all(map(takes, codecs)):
+            with host.told(frames.device):
+                parts = splitting.split(*given)
+            if parts is not None:
+                return parts
         there = self._staging.read(frames[: sum(sizes)])
         parts = super().split(codecs, there, *given[2:])
         lengths = [part.numel() for part in parts]
         return list(torch.split(self._staging.upload(torch.cat(parts)), lengths))
+
+    @override
+    def fill(self, slot: torch.Tensor, order: SlotOrder) -> FilledSlot | None:
+        codecs = order.codecs
+        if not (self.kernels and self._on_device):
+            return None
+        if codecs and not _are_for_kernels(order.states, codecs):
+            return None
+        with host.told(self.buffer.device):
+            return KernelSlot(self.buffer, slot, order)
 
     @override
     def encode_leader(
@@ -165,26 +146,13 @@ class CUDABucket(host.HostBucket):
             gradient = self.gradient(start, stop, scale)
             return codec.encode(gradient, state.on_host(), max_nbytes=room), not gradient.any()
 
-        if isinstance(state, DeviceState) and takes(codec):
+        if self.kernels and _are_for_kernels([state], [codec]):
             led = cpu.encode_until_fits(encode, cast(State, state), limit)
         else:
-            led = self._copied().encode_leader(codec, state.on_host(), start, stop, limit, scale)
+            led = self.core().encode_leader(codec, state.on_host(), start, stop, limit, scale)
         if led is None or not self._on_device:
             return led
         return replace(led, values=self._staging.upload(led.values))
-
-    @override
-    def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
-        return self._copied().gradient(start, stop, scale)
-
-    @override
-    def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
-        if not self._on_device:
-            super().write_header(slot, front)
-            return
-        room = self._staging.empty(torch.Size([front.size]), torch.uint8)
-        room.numpy()[:] = front
-        self._staging.write(slot[: front.size], room)
 
     @override
     def values_of(
@@ -192,7 +160,7 @@ class CUDABucket(host.HostBucket):
     ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
         if not self._on_device:
             return super().values_of(frames, sizes, numels, positions)
-        if numels and not positions:
+        if self.kernels and numels and not positions:
             stops = list(itertools.accumulate(numels))
             ends = [end for pair in zip([0, *stops], stops, strict=False) for end in pair]
             starts = list(itertools.accumulate(sizes[:-1], initial=0))
@@ -203,37 +171,7 @@ class CUDABucket(host.HostBucket):
         read, places = super().values_of(there, sizes, numels, positions)
         return self._staging.upload(read), places
 
-    @override
-    def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
-        parts = [self.buffer[start:stop] for start, stop in runs]
-        if self._on_device:
-            torch.cat(parts, out=out)
-            return cpu.finite(out, self._holds)
-        out.copy_(self._staging.read(torch.cat(parts)))
-        return cpu.finite(out)
-
-    @override
-    def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
-        return self._copied().not_finite(start, stop, width)
-
-    @override
-    def sparse(self) -> torch.Tensor:
-        return self._copied().values
-
     # The receiving thread ---------------------------------------------------------------------
-
-    @override
-    def receiving(self) -> AbstractContextManager[None]:
-        return self._staging.writing(self._after)
-
-    @override
-    def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
-        fronts = slots[:, :nbytes]
-        return (self._staging.read(fronts) if self._on_device else fronts).numpy()
-
-    @override
-    def scratch(self) -> "CUDABucket":
-        return CUDABucket(torch.empty_like(self.buffer), self._on_device)
 
     @override
     def commit(
@@ -254,7 +192,7 @@ class CUDABucket(host.HostBucket):
             return
         held = [state.on_host() for state in states]
         there = self._staging.read(written) if self._on_device else written
-        self._copied().commit(held, ends, there, offsets, sizes, scale)
+        self.core().commit(held, ends, there, offsets, sizes, scale)
 
     @override
     def average(
@@ -271,21 +209,24 @@ class CUDABucket(host.HostBucket):
         offsets = np.cumsum([[start, *own] for start, own in zip(starts, sizes, strict=True)], 1)
         kept = [i for i, each in enumerate(unused) if not each]
         used = [end for i in kept for end in (ends[2 * i], ends[2 * i + 1])]
-        done = not kept or encoding.decode(
-            self.buffer,
-            self._there(frames),
-            used,
-            [int(offset) for i in kept for offset in offsets[:, i]],
-            [own[i] for i in kept for own in sizes],
-            len(starts),
-            encoding.SENDERS if senders else encoding.RANKS,
-            scale,
+        done = not kept or (
+            self.kernels
+            and encoding.decode(
+                self.buffer,
+                self._there(frames),
+                used,
+                [int(offset) for i in kept for offset in offsets[:, i]],
+                [own[i] for i in kept for own in sizes],
+                len(starts),
+                encoding.SENDERS if senders else encoding.RANKS,
+                scale,
+            )
         )
         if done:
             for i in np.flatnonzero(unused).tolist():
                 self.clear(ends[2 * i], ends[2 * i + 1])
             return _shares(began, ends)
-        copied = self._copied()
+        copied = self.core()
         on_host = self._staging.read(frames) if self._on_device else frames
         spent = copied.average(on_host, starts, sizes, ends, unused, senders, scale)
         self.buffer.copy_(copied.values)
@@ -301,14 +242,16 @@ class CUDABucket(host.HostBucket):
         ends: Sequence[int],
         unused: Sequence[bool],
     ) -> tuple[torch.Tensor, Exception | None, int]:
-        if states and all(state.is_on_host for state in states):  # where the core has encoded
+        # By what has encoded: only that can undo both.
+        if states and not any(is_on_device(state) for state in states):
             there = self._staging.read(received) if self._on_device else received
             held = [state.on_host() for state in states]
             frames, error, at = super().merge(there, bounds, codecs, held, ends, unused)
             return (self._staging.upload(frames) if self._on_device else frames), error, at
-        ranges = merging.Ranges(codecs, states, ends, unused)
-        frames, error, at = merging.merge(self._there(received), bounds, ranges)
-        return (frames if self._on_device else self._staging.read(frames)), error, at
+        with host.told(self.buffer.device):
+            ranges = merging.Ranges(codecs, states, ends, unused)
+            frames, error, at = merging.merge(self._there(received), bounds, ranges)
+            return (frames if self._on_device else self._staging.read(frames)), error, at
 
     @override
     def frame_sizes(
@@ -316,7 +259,10 @@ class CUDABucket(host.HostBucket):
     ) -> list[list[int] | None]:
         if not self._on_device:
             return super().frame_sizes(data, bounds, counts)
-        rows = merging.heads(data, bounds, max(counts, default=0))[:, :, 1]
+        if not self.kernels:
+            return super().frame_sizes(self._staging.read(data), bounds, counts)
+        with host.told(data.device):
+            rows = merging.heads(data, bounds, max(counts, default=0))[:, :, 1]
         found = [own[:count].tolist() for own, count in zip(rows, counts, strict=True)]
         lengths = np.diff(np.array(bounds).reshape(-1, 2), axis=1)[:, 0].tolist()
         return [
@@ -350,57 +296,23 @@ class CUDABucket(host.HostBucket):
                 lens.append(nbytes)
                 at += nbytes
         into = encoding.RANKS
-        if not used or encoding.decode(
-            self.buffer, self._there(frames), used, places, lens, 1, into, scale, ranks
+        if not used or (
+            self.kernels
+            and encoding.decode(
+                self.buffer, self._there(frames), used, places, lens, 1, into, scale, ranks
+            )
         ):
             return [_shares(began, pairs) for pairs in ends]
-        copied = self._copied()
+        copied = self.core()
         on_host = self._staging.read(frames) if self._on_device else frames
         spent = copied.average_sums(on_host, starts, sizes, ends, unused, scale, ranks)
         self.buffer.copy_(copied.values)
         return spent
 
-    def _there(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Return values that were exchanged on the device, if they are not there."""
-        return values if self._on_device else self._staging.upload(values, dtype)
 
-    @override
-    def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
-        lengths = [stop - start for start, stop in runs]
-        parts = torch.split(self._there(values, self.dtype), lengths)
-        torch._foreach_copy_([self.buffer[start:stop] for start, stop in runs], parts)
-
-    @override
-    def scatter(self, places: Sequence[NDArray[np.int64]], values: torch.Tensor) -> None:
-        at = self._staging.upload(torch.from_numpy(np.concatenate(places)))
-        self.buffer[at] = self._there(values, self.dtype).to(self.dtype)
-
-    @override
-    def finite(self) -> bool:
-        self._staged = None  # of the gradients: what is not finite is named from what is there now
-        return super().finite()
-
-    def _holds(self, flag: torch.Tensor) -> bool:
-        return bool(self._staging.read(flag))
-
-    @override
-    def checksum(self) -> int | torch.Tensor:
-        return checksum(self.values)
-
-    @override
-    def store(self, result: torch.Tensor | None = None) -> None:
-        if result is not None:
-            self._result = result.to(self.buffer.device)
-        self._staged = None
-
-
-def checksum(values: torch.Tensor) -> torch.Tensor:
-    """Return what `Bucket.checksum` does, modulo 2**64, where the values are."""
-    data = values.detach().view(torch.uint8)
-    words, rest = data.tensor_split([data.numel() // 8 * 8])
-    if words.storage_offset() % 8:
-        words = words.clone()
-    return words.view(torch.int64).sum() + rest.sum()
+def _are_for_kernels(states: Sequence[Any], codecs: Sequence[Codec]) -> bool:
+    """Tell whether kernels encode with these states, which are then all on a device."""
+    return set(map(type, states)) == {DeviceState} and states[0].plans.takes(codecs)
 
 
 def _shares(start: float, ends: Sequence[int]) -> NDArray[np.int64]:

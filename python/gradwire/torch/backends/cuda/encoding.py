@@ -1,8 +1,6 @@
 """Encodes and decodes parts of a flat tensor by kernels: single tensors and buckets alike."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,13 +9,11 @@ from numpy.typing import NDArray
 from gradwire._codec import Codec
 from gradwire.errors import InputChangedError
 from gradwire.torch.backends.cuda.operators import completed, operators
-from gradwire.torch.backends.cuda.states import DeviceState
-from gradwire.torch.backends.host import staging
+from gradwire.torch.backends.cuda.states import DeviceState, Encoding, on_device
+from gradwire.torch.backends.host import staging, told
 
 PLACE, ADD, RANKS, SENDERS = range(4)  # what becomes of decoded values: see csrc/bucket/decode.h
 _DONE, _CHANGED = range(2)  # what comes of a second half, as csrc/bucket/decode.h numbers it
-# The columns of the table, as csrc/bucket/gather.h numbers them.
-STATUS, NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO, _THRESHOLD = range(7)
 # Devices that have met a frame of drawn positions: these take more memory to read.
 _seeded: set[torch.device] = set()
 
@@ -44,29 +40,46 @@ def encode(
     whether all of the input was zero. Fewer rows than there are parts if one failed: the host's
     encode of that part says why.
     """
-    device = gradients.device
-    with ExitStack() as stack:
-        tensors = [stack.enter_context(state.on_device(device)) for state in states]
-        given = [each is not None for each in positions]
-        if not any(given):
-            positions, given = (), []
-        plan = states[0].plans.of(codecs, ends, gradients, given)
-        most = list(plan.most)
-        for i, each in enumerate(positions):
-            if each is not None:
-                most[i] = codecs[i]._codec.max_encoded_len(plan.numels[i], each.size)
-        limits = [min(pair) for pair in zip(limits, most, strict=True)]
-        table = plan.encode(gradients, limits, tensors, scale, out, positions, deferred=deferred)
-        rows: NDArray[np.int64] = staging(device).read(table).numpy()
-        failed = np.flatnonzero(rows[:, STATUS])
-        done = int(failed[0]) if failed.size else len(rows)
-        thresholds = rows[:, _THRESHOLD].astype(np.uint32).view(np.float32)
-        for i, state in enumerate(states):
-            if i < done:
-                state.encoded(codecs[i], _last(rows[i], float(thresholds[i])), deferred=deferred)
-            else:
-                state.failed()
-    return rows[:done, [NBYTES, _COUNT, _TARGET, _TRIMMED, _ZERO]]
+    started = start(
+        codecs, states, ends, limits, gradients, scale, out, positions, deferred=deferred
+    )
+    return started.settle(staging(gradients.device).read(started.table).numpy())
+
+
+def start(
+    codecs: Sequence[Codec],
+    states: Sequence[DeviceState],
+    ends: Sequence[int],
+    limits: Sequence[int],
+    gradients: torch.Tensor,
+    scale: float,
+    out: torch.Tensor,
+    positions: Sequence[NDArray[np.uint32] | None] = (),
+    *,
+    deferred: bool = False,
+) -> Encoding:
+    """Do what `encode` does, and do not wait: `Encoding.settle` tells what came of it."""
+    if positions and all(each is None for each in positions):
+        positions = ()
+    given = [each is not None for each in positions]
+    plan = states[0].plans.of(codecs, list(ends), gradients, given)
+    most = plan.most
+    if positions:
+        most = [
+            bound if each is None else codec._codec.max_encoded_len(numel, each.size)
+            for bound, codec, numel, each in zip(most, codecs, plan.numels, positions, strict=True)
+        ]
+    limits = list(map(min, limits, most))
+    with told(gradients.device), on_device(states, gradients.device, plan.shared):
+        table = plan.encode(
+            gradients, limits, plan.shared, scale, out, positions, deferred=deferred
+        )
+        return Encoding(states, plan, table, deferred)
+
+
+def is_seeded(device: torch.device) -> bool:
+    """Tell whether a device has met a frame of drawn positions."""
+    return device in _seeded
 
 
 def commit(
@@ -83,8 +96,8 @@ def commit(
     Parts begin at `starts`, and their frames, in bytes on the device, at `offsets`.
     """
     device = gradients.device
-    with ExitStack() as stack:
-        tensors = [stack.enter_context(state.on_device(device)) for state in states]
+    tensors = states[0]._shared
+    with told(device), on_device(states, device, tensors):
         codecs = [state.codec for state in states]
         drawn = any(codec.sparsify.kind == "random_k" for codec in codecs)
         outcomes = operators().settle_bucket(
@@ -123,21 +136,12 @@ def decode(
         return False
     stage = staging(out.device)
     for seeded in (True,) if out.device in _seeded else (False, True):
-        verdicts = operators().decode_bucket(
-            out, data, list(ends), list(starts), list(sizes), ranks, into, scale, seeded, over
-        )
+        with told(out.device):
+            verdicts = operators().decode_bucket(
+                out, data, list(ends), list(starts), list(sizes), ranks, into, scale, seeded, over
+            )
         if not int(stage.read(verdicts[:1])):
             if seeded:
                 _seeded.add(out.device)
             return True
     return False
-
-
-def _last(row: NDArray[np.int64], threshold: float) -> dict[str, Any]:
-    target = int(row[_TARGET])
-    return {
-        "count": int(row[_COUNT]),
-        "target": None if target < 0 else target,
-        "threshold": threshold,
-        "trimmed": int(row[_TRIMMED]),
-    }

@@ -10,7 +10,6 @@ import ctypes
 import functools
 import itertools
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import cast
 
@@ -26,7 +25,7 @@ from gradwire.quantize import Quantizer
 from gradwire.sparsify import All, Sparsifier, TopK
 from gradwire.torch.backends.cuda import encoding, structs
 from gradwire.torch.backends.cuda.operators import completed, operators
-from gradwire.torch.backends.cuda.states import ROOM, DeviceState
+from gradwire.torch.backends.cuda.states import NBYTES, ROOM, STATUS, DeviceState, undoable
 from gradwire.torch.backends.host import staging
 
 _START, _NBYTES, _NUMEL, _COUNT = range(4)  # columns of csrc/bucket/heads.h
@@ -87,12 +86,11 @@ def merge(
         _most(codec, state, numel, sum(int(rows[i][:, _COUNT].sum()) for rows in whole), len(whole))
         for i, codec, state, numel in zip(used, codecs, states, numels, strict=True)
     ]
-    out, rows = _encode(sums, ends, codecs, states, most)
-    read = staging(device).read
-    good = not any(int(read(each[:1])) for each in verdicts)
-    if not good or rows[:, encoding.STATUS].any():
+    out, table = _encode(sums, ends, codecs, states, most)
+    rows, *failed = staging(device).read_all([table, *(each[:1] for each in verdicts)])
+    if any(map(int, failed)) or rows[:, STATUS].any():
         return nothing, *_why(data, bounds, ranges)
-    sizes = rows[:, encoding.NBYTES].tolist()
+    sizes = rows[:, NBYTES].tolist()
     bad = _absorb(sums, ends, codecs, states, [ranges.ends[2 * i] for i in used], out, sizes)
     if bad is not None:
         at, error = bad
@@ -164,19 +162,17 @@ def _encode(
     codecs: Sequence[Codec],
     states: Sequence[DeviceState],
     most: Sequence[int],
-) -> tuple[torch.Tensor, NDArray[np.int64]]:
-    """Encode sums, at most so many of each range; return the frames, and a row for each."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Encode sums, at most so many of each range; return the frames, and the table of them."""
     again = [_again(codec.quantize, codec.indices, codec.sparsify.selects) for codec in codecs]
     named = [codec.sparsify.kind if codec.sparsify.selects else None for codec in codecs]
-    plan = states[0].plans.of(again, ends, sums, (), named)
+    plan = states[0].plans.of(again, list(ends), sums, [], named)
     limits = [
         codec._codec.max_encoded_len(numel, None if few < 0 else few)
         for codec, numel, few in zip(codecs, plan.numels, most, strict=True)
     ]
     out = torch.empty(sum(limits), dtype=torch.uint8, device=sums.device)
-    table = plan.encode(sums, limits, _drawing(states, sums.device), 1.0, out, most=most)
-    rows: NDArray[np.int64] = staging(sums.device).read(table).numpy()
-    return out, rows
+    return out, plan.encode(sums, limits, _drawing(states, sums.device), 1.0, out, most=most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +215,9 @@ def _absorb(
     keeps = [i for i, codec in enumerate(codecs) if codec.memory.keeps]
     if not keeps:
         return None
-    if not all(states[i].is_undoable for i in keeps):
-        raise ValueError("residuals take what is left of sums after an encode that can be undone")
     starts = list(itertools.accumulate(sizes[:-1], initial=0))
-    with ExitStack() as stack:
-        kept = [states[i] for i in keeps]
-        tensors = [stack.enter_context(state.on_device(sums.device)) for state in kept]
+    kept = [states[i] for i in keeps]
+    with undoable(kept) as tensors:
         outcomes = operators().absorb_bucket(
             completed([codecs[i] for i in keeps], [state.numel for state in kept]),
             *(tensors, [begins[i] for i in keeps], sums),

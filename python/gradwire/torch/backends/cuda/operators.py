@@ -6,6 +6,7 @@ and no two threads use one at a time. The memory that they work in is the thread
 
 import ctypes
 import functools
+import operator
 import threading
 import weakref
 from collections import OrderedDict
@@ -17,9 +18,10 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire._codec import Codec
+from gradwire.errors import DeviceError
 from gradwire.extension import Quantizer, Sparsifier
 from gradwire.torch.backends.cuda import structs
-from gradwire.torch.backends.host import staging
+from gradwire.torch.backends.host import staging, told
 
 _kept = threading.local()
 _library, _device = "gradwire", "cuda"
@@ -40,12 +42,15 @@ def hindrance(device: torch.device) -> str | None:
     """Return why a device does not run the kernels, or None if it does.
 
     Starts one that does nothing, and waits for nothing: what is in the way, such as a driver that
-    is too old, shows when a kernel is started.
+    is too old, shows when a kernel is started. Raises a DeviceError if the device is lost.
     """
     try:
-        operators().probe(torch.empty(0, device=device))
+        with told(device):
+            operators().probe(torch.empty(0, device=device))
     except AttributeError:
         return "the library is of another version of gradwire"
+    except DeviceError:
+        raise
     except RuntimeError as error:
         return str(error).partition("\n")[0]
     return None
@@ -97,6 +102,9 @@ class EncodePlan:
     The parts start and stop at `ends`, alternating. `like` is of the device and dtype of the
     tensors, and `given` tells of which parts positions are given, if of any; for `named` see
     `completed`. Encodes follow one another: each is over before the next one begins.
+
+    ``shared`` are the states of the last encode: see `states.on_device`. ``shares`` are the parts'
+    shares of all entries, and ``undoable`` tells which memories can go back.
     """
 
     def __init__(
@@ -108,8 +116,14 @@ class EncodePlan:
         named: Sequence[str | None] = (),
     ) -> None:
         self.codecs = tuple(codecs)
+        self.key = (like.device, like.dtype, list(ends), list(given))
+        self.undoable = [codec.memory.undoable for codec in codecs]
+        self.shared: list[torch.Tensor] = []
+        self._room: int | None = None
+        self._nowhere = torch.empty(0, dtype=torch.int32, device=like.device)
         starts = list(ends[::2])
         self.numels = [stop - start for start, stop in zip(starts, ends[1::2], strict=True)]
+        self.shares = np.array(self.numels, np.float64) / max(sum(self.numels), 1)
         pieces = completed(codecs, self.numels, given, named)
         self.number: int = operators().encode_plan(pieces, starts, like)
         weakref.finalize(self, operators().encode_forget, self.number).atexit = False
@@ -122,9 +136,7 @@ class EncodePlan:
 
     def of(self, codecs: Sequence[Codec]) -> bool:
         """Tell whether these are the very codecs that were planned for."""
-        return len(codecs) == len(self.codecs) and all(
-            one is other for one, other in zip(codecs, self.codecs, strict=True)
-        )
+        return len(codecs) == len(self.codecs) and all(map(operator.is_, codecs, self.codecs))
 
     def encode(
         self,
@@ -144,13 +156,14 @@ class EncodePlan:
         most so many entries may be selected as `most` says, where it is not -1. Returns a table of
         int64 with a row for each part: see csrc/bucket/gather.h.
         """
-        given = [each for each in positions if each is not None]
-        counts = [-1 if each is None else each.size for each in positions] or list(most)
-        there = torch.empty(0, dtype=torch.int32, device=gradients.device)
-        if given:
-            host = torch.from_numpy(np.concatenate(given).view(np.int32))
-            there = staging(gradients.device).upload(host)
-        scratch = _scratch(gradients.device, operators().encode_room(self.number, counts))
+        there, counts = self._nowhere, list(most)
+        if positions:
+            counts = [-1 if each is None else each.size for each in positions]
+            given = np.concatenate([each for each in positions if each is not None])
+            there = staging(gradients.device).upload(torch.from_numpy(given.view(np.int32)))
+        if self._room is None or counts:
+            self._room = operators().encode_room(self.number, counts)
+        scratch = _scratch(gradients.device, self._room)
         table: torch.Tensor = operators().encode_bucket(
             self.number, gradients, limits, states, scale, out, scratch, there, counts, deferred
         )
@@ -163,8 +176,29 @@ class PlanCache:
     def __init__(self, most: int) -> None:
         self._most = most
         self._kept: OrderedDict[object, EncodePlan] = OrderedDict()
+        self._last: EncodePlan | None = None
 
     def of(
+        self,
+        codecs: Sequence[Codec],
+        ends: list[int],
+        like: torch.Tensor,
+        given: list[bool],
+        named: Sequence[str | None] = (),
+    ) -> EncodePlan:
+        """Return the plan for such tensors; another one if codecs have changed."""
+        if named:  # sums, which are encoded between encodes of the same parts
+            return self._find(codecs, ends, like, given, named)
+        last = self._last
+        if (
+            last is None
+            or last.key != (like.device, like.dtype, ends, given)
+            or not last.of(codecs)
+        ):
+            last = self._last = self._find(codecs, ends, like, given)
+        return last
+
+    def _find(
         self,
         codecs: Sequence[Codec],
         ends: Sequence[int],
@@ -172,7 +206,6 @@ class PlanCache:
         given: Sequence[bool],
         named: Sequence[str | None] = (),
     ) -> EncodePlan:
-        """Return the plan for such tensors; another one if codecs have changed."""
         key = (like.device, like.dtype, tuple(ends), tuple(given), tuple(named))
         plan = self._kept.get(key)
         if plan is None or not plan.of(codecs):
@@ -181,6 +214,11 @@ class PlanCache:
         if len(self._kept) > self._most:
             self._kept.popitem(last=False)
         return plan
+
+    def takes(self, codecs: Sequence[Codec]) -> bool:
+        """Tell whether kernels encode by these codecs, as by those that were planned for."""
+        planned = self._last is not None and self._last.of(codecs)
+        return planned or all(map(takes, {id(codec): codec for codec in codecs}.values()))
 
 
 def stateless() -> PlanCache:

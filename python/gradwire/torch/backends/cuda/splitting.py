@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gradwire._codec import Codec
-from gradwire.torch.backends.cuda.encoding import NBYTES
 from gradwire.torch.backends.cuda.operators import completed, operators
+from gradwire.torch.backends.cuda.states import NBYTES
 from gradwire.torch.backends.host import staging
 
 
@@ -37,11 +35,10 @@ def split(
         *([frame for frame, _, _ in every], [end for _, *pair in every for end in pair]),
         any(codec.sparsify.kind == "random_k" for codec in codecs),
     )
-    stage = staging(frames.device)
-    rows: NDArray[np.int64] = stage.read(table).numpy()
-    if int(stage.read(verdicts[:1])):
+    rows, failed = staging(frames.device).read_all([table, verdicts[:1]])
+    if int(failed):
         return None
-    lengths = rows[:, NBYTES].reshape(-1, 2).sum(1).tolist()  # of each range
+    lengths = rows.numpy()[:, NBYTES].reshape(-1, 2).sum(1).tolist()  # of each range
     stops = [0, *accumulate(lengths)]
     firsts = [0, *accumulate(map(len, cuts))]
     return [parts[stops[first] : stops[beyond]] for first, beyond in pairwise(firsts)]

@@ -6,6 +6,7 @@ next encode, or with ``low_memory`` once.
 """
 
 import ctypes
+import operator
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,11 +20,15 @@ from gradwire._codec import Codec
 from gradwire.errors import StateInUseError
 from gradwire.state import VERSION, State, StateBase
 from gradwire.torch.backends.cuda import structs
-from gradwire.torch.backends.cuda.operators import PlanCache, completed, operators
-from gradwire.torch.backends.host import staging
+from gradwire.torch.backends.cuda.operators import EncodePlan, PlanCache, completed, operators
+from gradwire.torch.backends.host import staging, told
 
 ROOM, _ALIGN = 1024, 256  # as csrc/ops/pieces.h has them
 _MOMENTS = {"momentum_correction": "momentum", "adam_correction": "second_moment"}
+_BYTES = operator.attrgetter("_device")
+# The columns of the table, as csrc/bucket/gather.h numbers them.
+STATUS, NBYTES, COUNT, TARGET, TRIMMED, ZERO, THRESHOLD = range(7)
+COLUMNS = 10
 _TRACKED = ("bound", "threshold", "location")
 _CONTROLLER = ("stages", "last", "sum", "seen", "aim", "misses", "rest", "rests")
 
@@ -44,11 +49,15 @@ class DeviceState(StateBase):
 
     ``plans`` are those of the buckets that begin with this tensor; ``pending`` tells whether
     kernels have encoded, and are to write the memory.
+
+    What kernels were started for is noted at once, and corrected by `Encoding.settle` if they have
+    failed: whoever asks anything of the state has that done first.
     """
 
     __slots__ = (
-        *("_codec", "_device", "_earlier", "_host", "_last", "_lock", "_new", "_rate", "_step"),
-        *("_undoable", "_written", "name", "nbytes", "numel", "pending", "plans", "stream"),
+        *("_codec", "_device", "_earlier", "_encoding", "_host", "_last", "_lock", "_new", "_rate"),
+        *("_row", "_shared", "_step", "_undoable", "_written"),
+        *("name", "nbytes", "numel", "pending", "plans", "stream"),
         "__weakref__",
     )
 
@@ -60,6 +69,9 @@ class DeviceState(StateBase):
         self._lock = threading.Lock()
         self._host: State | None = host
         self._device: torch.Tensor | None = None
+        self._shared: list[torch.Tensor] = []  # by a plan, which has `_device` in it
+        self._encoding: Encoding | None = None
+        self._row = 0  # of that
         self._new = True
         self._forget(codec, host.step)
         self._rate = self._written = host.learning_rate
@@ -69,46 +81,45 @@ class DeviceState(StateBase):
     def _forget(self, codec: Codec, step: int) -> None:
         self._codec, self._earlier, self._step = codec, codec, step
         self._last: dict[str, Any] | None = None
+        self._encoding = None
         self._undoable = self.pending = False
 
     # Where it is ------------------------------------------------------------------------------
-
-    @property
-    def is_on_host(self) -> bool:
-        """Whether it is a state of the core now."""
-        return self._host is not None
-
-    @property
-    def is_undoable(self) -> bool:
-        """Whether kernels have encoded, and `rollback` undoes it."""
-        return self._host is None and self._undoable
 
     def on_host(self) -> State:
         """Return the state of the core that is this one from now on."""
         with self._used():
             return self._fetched()
 
-    @contextmanager
-    def on_device(self, device: torch.device) -> Iterator[torch.Tensor]:
-        """Give the bytes on the device that are this state from now on; it is in use meanwhile."""
+    def become(self, host: State) -> None:
+        """Be a state of the core from now on, with what its last encode can undo."""
         with self._used():
-            if self._device is None or self._device.device != device:
-                if self._device is not None:
-                    self._fetched()
-                self._upload(device)
-            assert self._device is not None
-            if self._rate is not None and self._rate != self._written:
-                at = structs.State.rate.offset  # filled in there, without waiting for the device
-                self._device[at : at + 8].view(torch.float64).fill_(self._rate)
-                self._written = self._rate
-            yield self._device
+            self._leave()
+            self._host, self._new = host, False
+            self.failed()
 
-    def encoded(self, codec: Codec, last: dict[str, Any], *, deferred: bool = False) -> None:
-        """Remember an encode of the kernels that succeeded, or the first half of one."""
-        self._earlier, self._codec, self._last = self._codec, codec, last
-        self._step += not deferred
-        self._undoable = deferred or codec.memory.undoable
-        self.pending = deferred
+    def _moved(self, device: torch.device) -> torch.Tensor:
+        """Return the bytes on the device that are this state from now on."""
+        if self._device is None or self._device.device != device:
+            if self._device is not None:
+                self._fetched()
+            self._upload(device)
+        assert self._device is not None
+        return self._device
+
+    def _leave(self) -> None:
+        """Forget the bytes on the device; a plan that has them forgets them, too."""
+        if self._encoding is not None:
+            self._last = self._encoding.last(self._row)
+        self._device = self._encoding = None
+        self._shared.clear()
+
+    def _write_rate(self) -> None:
+        assert self._device is not None
+        assert self._rate is not None
+        at = structs.State.rate.offset  # filled in there, without waiting for the device
+        self._device[at : at + 8].view(torch.float64).fill_(self._rate)
+        self._written = self._rate
 
     def committed(self, *, done: bool) -> None:
         """Remember the second half of an encode."""
@@ -123,7 +134,8 @@ class DeviceState(StateBase):
         if self._host is None:
             host = self._codec.init_state(self.numel, name=self.name, stream=self.stream)
             host.load_state_dict(self._read())
-            self._host, self._device = host, None
+            self._host = host
+            self._leave()
             self.failed()
         self._new = False
         return self._host
@@ -165,6 +177,11 @@ class DeviceState(StateBase):
 
     def _read(self) -> dict[str, Any]:
         """Return what `state_dict` returns, from the device."""
+        assert self._device is not None
+        with told(self._device.device):
+            return self._read_device()
+
+    def _read_device(self) -> dict[str, Any]:
         struct, buffers = self._current()
         arrays: dict[str, Any] = dict.fromkeys(("residual", "momentum", "second_moment"))
         for name, each in buffers.items():
@@ -192,25 +209,35 @@ class DeviceState(StateBase):
         if not self._lock.acquire(blocking=False):
             raise StateInUseError
         try:
+            self._settle()
             yield
         finally:
             self._lock.release()
+
+    def _settle(self) -> None:
+        if self._encoding is not None:
+            self._encoding.settle()
 
     # As gradwire.State ------------------------------------------------------------------------
 
     @property
     def codec(self) -> Codec:
         """The codec of the last encode; before the first, the one that created the state."""
+        self._settle()
         return self._codec if self._host is None else self._host.codec
 
     @property
     def step(self) -> int:
         """Number of successful encodes, without those that were rolled back."""
+        self._settle()
         return self._step if self._host is None else self._host.step
 
     @property
     def last(self) -> dict[str, Any] | None:
         """Results of the last encode."""
+        self._settle()
+        if self._encoding is not None:
+            return self._encoding.last(self._row)
         last = None if self._host is None else self._host.last
         return self._last if last is None else last
 
@@ -284,9 +311,136 @@ class DeviceState(StateBase):
             if host is None:
                 host = self._codec.init_state(self.numel, name=self.name, stream=self.stream)
             host.load_state_dict(state_dict)
-            self._host, self._device, self._new = host, None, False
+            self._host, self._new = host, False
+            self._leave()
             self._last = None
             self.failed()
+
+
+@contextmanager
+def on_device(
+    states: Sequence[DeviceState], device: torch.device, shared: list[torch.Tensor]
+) -> Iterator[None]:
+    """Have the states on the device from now on; they are in use meanwhile.
+
+    Their bytes are in `shared` then, which a plan keeps: a state that leaves the device, for
+    whatever reason, clears the list, and one whose bytes are not in its place has it made anew.
+    """
+    taken = 0
+    try:
+        for state in states:
+            if not state._lock.acquire(blocking=False):
+                raise StateInUseError
+            taken += 1
+        for encoding in {state._encoding for state in states}:
+            if encoding is not None:
+                encoding.settle()
+        same = len(shared) == taken and all(map(operator.is_, map(_BYTES, states), shared))
+        if not same or shared[0].device != device:
+            shared.clear()
+            there = [state._moved(device) for state in states]
+            for state in states:
+                if state._shared is not shared:
+                    state._shared.clear()  # one plan at a time: the other one may be used no more
+                    state._shared = shared
+            shared[:] = there
+        for state in states:
+            if state._rate != state._written:
+                state._write_rate()
+        yield
+    finally:
+        for state in states[:taken]:
+            state._lock.release()
+
+
+def is_on_device(state: Any) -> bool:
+    """Tell whether kernels have encoded with a state last, if anything has."""
+    return isinstance(state, DeviceState) and state._device is not None
+
+
+@contextmanager
+def undoable(states: Sequence[DeviceState]) -> Iterator[list[torch.Tensor]]:
+    """Return the bytes of states after encodes of kernels that can be undone; in use meanwhile.
+
+    Raises a ValueError for others.
+    """
+    with ExitStack() as stack:
+        for state in states:
+            stack.enter_context(state._used())
+        there = [state._device for state in states if state._undoable]
+        if len(there) < len(states) or None in there:
+            raise ValueError("residuals take what is left of sums after encodes that can be undone")
+        yield cast("list[torch.Tensor]", there)
+
+
+class Encoding:
+    """Encodes of some states that kernels were started for, until it is known how they ended.
+
+    ``table`` is that of csrc/bucket/gather.h, on the device; ``rows`` are the same, once known.
+    """
+
+    __slots__ = (
+        *("_after", "_before", "_deferred", "_lock", "_states"),
+        *("done", "rows", "shares", "table"),
+    )
+
+    def __init__(
+        self, states: Sequence[DeviceState], plan: EncodePlan, table: torch.Tensor, deferred: bool
+    ) -> None:
+        self.table = table
+        self._states, self._deferred, self.shares = states, deferred, plan.shares
+        self.rows: NDArray[np.int64] | None = None
+        self.done = len(states)
+        self._after: Any = None
+        self._lock = threading.Lock()
+        self._before = [(each._encoding, each._row, each._last) for each in states]
+        for row, (state, codec, undoable) in enumerate(
+            zip(states, plan.codecs, plan.undoable, strict=True)
+        ):
+            state._earlier, state._codec = state._codec, codec
+            state._encoding, state._row = self, row
+            state._step += not deferred
+            state._undoable = undoable or deferred
+            state.pending = deferred
+
+    def mark(self) -> None:
+        """Have whoever asks for it wait for all that the current stream was given until now."""
+        self._after = staging(self.table.device).mark()
+
+    def settle(self, rows: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Take the table, or wait for it, and correct what was noted of states that have failed.
+
+        Returns a row for each state that has not: bytes, entries sent, entries asked for or -1,
+        entries trimmed, and whether all of the input was zero.
+        """
+        with self._lock:
+            if self.rows is None:
+                self._correct(rows)
+            assert self.rows is not None
+            return self.rows[: self.done, NBYTES : ZERO + 1]
+
+    def _correct(self, rows: NDArray[np.int64] | None) -> None:
+        if rows is None:
+            rows = staging(self.table.device).fetch(self.table, self._after).numpy()
+        failed = np.flatnonzero(rows[:, STATUS])
+        self.done = int(failed[0]) if failed.size else len(rows)
+        for state, before in list(zip(self._states, self._before, strict=True))[self.done :]:
+            state._codec = state._earlier
+            state._encoding, state._row, state._last = before
+            state._step -= not self._deferred
+            state.failed()
+        self.rows, self._states, self._before = rows, (), []
+
+    def last(self, row: int) -> dict[str, Any]:
+        """Return the results of one encode."""
+        assert self.rows is not None
+        count, target, trimmed, threshold = self.rows[row, [COUNT, TARGET, TRIMMED, THRESHOLD]]
+        return {
+            "count": int(count),
+            "target": None if target < 0 else int(target),
+            "threshold": float(threshold.astype(np.uint32).view(np.float32)),
+            "trimmed": int(trimmed),
+        }
 
 
 def rollback(states: Sequence[Any]) -> None:
@@ -309,7 +463,10 @@ def rollback(states: Sequence[Any]) -> None:
         for device, own in there.items():
             stage = staging(device)
             pieces = completed([state._codec for state in own], [state.numel for state in own])
-            with stage.writing():  # the caller's stream may have all of a backward pass before it
+            with (
+                told(device),
+                stage.writing(),
+            ):  # the caller's stream may have all of a backward pass before it
                 operators().rollback_bucket(pieces, [state._device for state in own])
                 stage.wait(stage.mark())  # the next encode may be on another stream
             for state in own:

@@ -23,10 +23,11 @@ from gradwire.errors import ExtensionError
 from gradwire.exchange.owners import owners_for
 from gradwire.frame import Frame
 from gradwire.torch.backends import cpu
+from gradwire.torch.backends.cpu import held, same_bits
 from gradwire.torch.backends.cuda import encoding, merging, splitting
 from gradwire.torch.backends.cuda.cases import Case, cases
 from gradwire.torch.backends.cuda.states import init_state, rollback
-from gradwire.torch.backends.host import staging
+from gradwire.torch.backends.host import is_lost, lost, staging
 
 PATIENCE = 10.0
 """Seconds without an answer after which a kernel is taken to hang. All are loaded before."""
@@ -82,6 +83,8 @@ class Trial:
 def run(device: torch.device, *, whole: bool = False) -> Trial:
     """Try a device, on a stream and in a thread of its own; raise an ExtensionError if it hangs.
 
+    Raises a DeviceError if the kernels have left a device that is lost.
+
     Unless the `whole` of it is asked for, it ends with the first difference.
     """
     if device.type == "cuda":
@@ -103,7 +106,14 @@ def run(device: torch.device, *, whole: bool = False) -> Trial:
                 "what `gradwire info` prints"
             ) from None
     thread.join()
-    return Trial(str(device), tuple(work.found.values()))
+    found = Trial(str(device), tuple(work.found.values()))
+    if found.failure is not None and is_lost(device):
+        raise lost(
+            device,
+            f"after the trial of its kernels: {found.failure}; with GRADWIRE_CUDA_LIBRARY=none "
+            "the host encodes instead",
+        )
+    return found
 
 
 class _Difference(Exception):
@@ -224,7 +234,7 @@ class _Work:
             at, lens = (each[:ranks].T.ravel().tolist() for each in (starts, nbytes))
             done = encoding.decode(out, there, ends, at, lens, ranks, into, _SCALE)
             ours = out.cpu()
-            alike = [done and _same(ours[a:b], right[a:b]) for a, b in spans]
+            alike = [done and same_bits(ours[a:b], right[a:b]) for a, b in spans]
             self._compare(f"result of frames that are {_INTO[into]} in {out.dtype}", bucket, alike)
             return done
 
@@ -252,7 +262,7 @@ class _Work:
         there[first + size // 2] ^= 1
         span = list(spans[longest])
         read = encoding.decode(out, there, span, [first], [size], 1, encoding.PLACE, 1.0)
-        same = not read and _same(out.cpu(), right)
+        same = not read and same_bits(out.cpu(), right)
         what = "verdict on a damaged frame"
         self._compare(what, bucket, [same or i != longest for i in range(len(spans))])
 
@@ -319,7 +329,7 @@ class _Work:
     def _compare_states(self, bucket: "_Bucket") -> None:
         self._begin("a copy of the states")
         pairs = zip(bucket.there, bucket.here, strict=True)
-        self._compare("state", bucket, [_held(ours) == _held(core) for ours, core in pairs])
+        self._compare("state", bucket, [held(ours) == held(core) for ours, core in pairs])
 
 
 class _Bucket:
@@ -361,13 +371,3 @@ def _is_divided(case: Case) -> bool:
     """Tell whether owners of ranges are for a codec."""
     codec = case.codec
     return case.numel > 1 and bool(owners_for(codec.sparsify, codec.quantize, codec.memory))
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
-
-
-def _held(state: Any) -> list[object]:
-    """Return what a state keeps, with arrays as bytes."""
-    held = state.state_dict().values()
-    return [each.tobytes() if isinstance(each, np.ndarray) else each for each in held]

@@ -15,8 +15,10 @@ namespace gradwire {
 
 struct FrameAt {
     const std::uint8_t* bytes;
-    std::uint64_t len;
+    std::uint64_t len;  // `no_frame` for none, as if it had no entries
 };
+
+constexpr std::uint64_t no_frame = ~std::uint64_t{0};
 
 struct Target {
     void* out;

@@ -9,6 +9,11 @@ namespace gradwire {
 __global__ void read_heads(Decode call, Work work) {
     const std::uint64_t at = static_cast<std::uint64_t>(blockIdx.x) * frame_threads + threadIdx.x;
     if (at >= frames_of(call)) return;
+    if (call.frames[at].len == no_frame) {
+        work.frames[at] = Frame{};
+        work.frames[at].before = Verdict::absent;
+        return;
+    }
     Frame frame = read_frame(call.frames[at].bytes, call.frames[at].len, call.targets[at / call.ranks].numel);
     if (frame.is_readable() && frame.coding == Coding::seeded && frame.count > 0) {
         if (frame.run)
@@ -103,6 +108,7 @@ __global__ void judge(Decode call, Work work) {
     if (verdict == Verdict::good) verdict = frame.after;
     if (verdict == Verdict::good && state.faults != 0) verdict = Verdict::corrupt;
     if (verdict == Verdict::good && has_upper(frame) && !may_end(frame, state.end)) verdict = Verdict::corrupt;
+    if (verdict == Verdict::absent) verdict = Verdict::good;
     call.verdicts[at] = verdict;
     // The first frame has the largest number here.
     if (verdict != Verdict::good) atomicMax(call.failed, static_cast<unsigned>(frames - at));

@@ -42,6 +42,8 @@ __global__ void __launch_bounds__(threads) tabulate(const Selection* selections,
         row[outcome_zero] = selection.zero;
         row[outcome_threshold] = __float_as_uint(selection.threshold);
         row[outcome_start] = start;
+        row[outcome_bad_count] = static_cast<std::int64_t>(selection.bad_count);
+        row[outcome_bad_first] = static_cast<std::int64_t>(selection.bad_first);
     }
 }
 

@@ -19,6 +19,8 @@ enum OutcomeColumn : unsigned {
     outcome_zero,
     outcome_threshold,  // bits of a float
     outcome_start,      // where its frame begins
+    outcome_bad_count,  // entries that are not finite, where that is the status
+    outcome_bad_first,  // and the position of the first of them
     outcome_columns,
 };
 

@@ -14,20 +14,8 @@ Tensor decode_bucket(Tensor out, Tensor data, std::vector<std::int64_t> ends, st
                      std::int64_t over) {
     const int device = static_cast<int>(out.get_device_index());
     const DeviceGuard guard(device);
-    check_there(out, "out", device);
     check_bytes(data, "data", device);
-    const Dtype dtype = dtype_of(out, "out");
-    STD_TORCH_CHECK(into >= 0 && into <= static_cast<std::int64_t>(Into::senders), "into is not known: ", into);
-    STD_TORCH_CHECK(static_cast<Into>(into) != Into::add || dtype == Dtype::f32, "out must have dtype torch.float32");
-    STD_TORCH_CHECK(ends.size() % 2 == 0, "ends must be pairs");
-    auto* const elements = static_cast<std::uint8_t*>(out.mutable_data_ptr());
-    const std::size_t itemsize = static_cast<std::size_t>(out.element_size());
-    std::vector<Target> targets(ends.size() / 2);
-    for (std::size_t i = 0; i < targets.size(); ++i) {
-        const std::int64_t begin = ends[2 * i], end = ends[2 * i + 1];
-        STD_TORCH_CHECK(0 <= begin && begin <= end && end <= out.numel(), "ends must be ranges of out, got ", begin, " to ", end);
-        targets[i] = {elements + static_cast<std::size_t>(begin) * itemsize, static_cast<std::uint64_t>(end - begin), dtype};
-    }
+    const std::vector<Target> targets = targets_of(out, ends, into, device);
     Reading reading = reading_of(targets, data, starts, lens, ranks, seeded);
     reading.call.into = static_cast<Into>(into);
     reading.call.scale = scale;

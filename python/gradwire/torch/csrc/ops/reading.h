@@ -41,6 +41,24 @@ struct __attribute__((visibility("hidden"))) Reading {
     Tensor result;  // int32: `failed`, then the verdict on each frame
 };
 
+// The parts `out[ends[2 i] : ends[2 i + 1]]`, to which `into` tells what is written.
+inline std::vector<Target> targets_of(const Tensor& out, const std::vector<std::int64_t>& ends, std::int64_t into, int device) {
+    check_there(out, "out", device);
+    const Dtype dtype = dtype_of(out, "out");
+    STD_TORCH_CHECK(into >= 0 && into <= static_cast<std::int64_t>(Into::senders), "into is not known: ", into);
+    STD_TORCH_CHECK(static_cast<Into>(into) != Into::add || dtype == Dtype::f32, "out must have dtype torch.float32");
+    STD_TORCH_CHECK(ends.size() % 2 == 0, "ends must be pairs");
+    auto* const elements = static_cast<std::uint8_t*>(out.mutable_data_ptr());
+    const std::size_t itemsize = static_cast<std::size_t>(out.element_size());
+    std::vector<Target> targets(ends.size() / 2);
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+        const std::int64_t begin = ends[2 * i], end = ends[2 * i + 1];
+        STD_TORCH_CHECK(0 <= begin && begin <= end && end <= out.numel(), "ends must be ranges of out, got ", begin, " to ", end);
+        targets[i] = {elements + static_cast<std::size_t>(begin) * itemsize, static_cast<std::uint64_t>(end - begin), dtype};
+    }
+    return targets;
+}
+
 // Reads the frames `data[starts[j] : starts[j] + lens[j]]`, for target i with j from i * ranks to (i + 1) * ranks.
 inline Reading reading_of(const std::vector<Target>& targets, const Tensor& data, const std::vector<std::int64_t>& starts,
                           const std::vector<std::int64_t>& lens, std::int64_t ranks, bool seeded) {
