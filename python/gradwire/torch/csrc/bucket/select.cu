@@ -1,30 +1,12 @@
-// Three launches: what the first read is to gather, that read, and all that follows of it.
+// What the first read is to gather, and all that follows of it; the read itself is in read.cu.
 #include "bucket/select.cuh"
 #include "device/probe.h"
-#include "device/segments.cuh"
 #include "frame/header.cuh"
 #include "frame/length.cuh"
 
 namespace gradwire {
 
 namespace {
-
-// Room on the side of a bucket's tensors for what is not finite: its number, and the first position.
-template <class Entry>
-__device__ void count_bad(Desk& desk, std::uint64_t begin, std::uint64_t end, Entry entry) {
-    unsigned long long count = 0, first = ~0ull;
-    for (std::uint64_t i = begin + threadIdx.x; i < end; i += team_threads)
-        if (magnitude(entry(i)) >= not_finite) {
-            ++count;
-            if (first == ~0ull) first = i;
-        }
-    count = block_reduce<team_threads>(count, Sum{});
-    first = block_reduce<team_threads>(first, Least{});
-    if (threadIdx.x != 0 || count == 0) return;
-    atomicAdd(&desk.bad_count, count);
-    atomicMin(&desk.bad_first, first);
-    atomicOr(&desk.bad, 1u);
-}
 
 // A frame is at least a header; a dense one is as long as any.
 __device__ std::uint64_t least_frame(const Piece& piece) {
@@ -39,19 +21,6 @@ struct GradientEntry {
     __device__ void read(TileBatch batch, float (&values)[words_of_warp]) const {
         bool nonzero = false;
         read_entries(tensor, batch, values, nonzero);
-    }
-};
-
-// The sums, which the memory becomes unless it has one buffer.
-struct KeptEntry {
-    const Tensor& tensor;
-    bool& nonzero;
-
-    __device__ void read(TileBatch batch, float (&values)[words_of_warp]) const {
-        const Added added(tensor, batch, nonzero);
-        if (!tensor.in_place) added.keep(tensor, batch);
-#pragma unroll
-        for (unsigned i = 0; i < words_of_warp; ++i) values[i] = added.sums[i];
     }
 };
 
@@ -99,32 +68,6 @@ __global__ void __launch_bounds__(team_threads, 2) prepare(Selecting bucket) {
             desk.reads = !unseen;
         }
     });
-}
-
-__global__ void __launch_bounds__(team_threads, 4) read(Selecting bucket) {
-    const std::uint64_t at = blockIdx.x;
-    const unsigned index = segment_of(bucket.first_chunk, bucket.count, at);
-    const Piece& piece = bucket.pieces[index];
-    Desk& desk = bucket.desks[index];
-    const std::uint64_t chunk = at - bucket.first_chunk[index];
-    // No team waits now: the numbers of those that have come would go beyond their range one day.
-    if (chunk == 0 && threadIdx.x == 0) *desk.arrivals = 0;
-    // Every entry of a dense piece is read when its frame is written, and what is not finite is found there.
-    if (!is_supported(piece) || (is_dense(piece) && !bucket.overwrites)) return;
-    const Tensor& tensor = tensor_of_block(piece, bucket.divisor, desk.scale);
-    const Request request = desk.request;
-    bool nonzero = false;
-    const ChunkFound found = read_chunk(desk, tensor.numel, chunk, request, KeptEntry{tensor, nonzero});
-    const bool any = __syncthreads_or(nonzero);
-    if (threadIdx.x == 0) {
-        desk.marked[chunk] = found.marked;
-        atomicMax(&desk.peak, found.peak);
-        if (any) atomicOr(&desk.any, 1u);
-    }
-    // Of a gradient whose norm is clipped, what is not finite was counted before.
-    if (found.peak < not_finite || !desk.reads || piece.memory.clips) return;
-    const std::uint64_t begin = chunk * chunk_entries, end = begin + chunk_entries;
-    count_bad(desk, begin, end < tensor.numel ? end : tensor.numel, WrittenEntry{tensor});
 }
 
 // What is known of a selection before it is made.
@@ -235,7 +178,7 @@ __global__ void roll_back(const Piece* pieces, unsigned count) {
     state.undoable = 0;
 }
 
-const Kernels kernels{prepare, read, select, commit, roll_back};
+const Kernels kernels{prepare, select, commit, roll_back};
 
 }  // namespace
 
@@ -251,7 +194,7 @@ cudaError_t launch_select(const SelectPlan& plan, const Piece* pieces, Selection
     if (plan.pieces == 0) return cudaSuccess;
     const Selecting bucket = selecting_in(plan, pieces, selections, table, divisor);
     GRADWIRE_TRY(launch_together(prepare, plan.blocks, team_threads, stream, bucket));
-    GRADWIRE_TRY(launch(read, {plan.chunks}, team_threads, stream, bucket));
+    GRADWIRE_TRY(launch_read(plan, bucket, stream));
     return launch_together(select, plan.blocks, team_threads, stream, bucket);
 }
 

@@ -19,6 +19,9 @@ struct Selecting {
     bool later;       // all have one, and are written by another call
 };
 
+// Reads every tensor once, and gathers what its desk asks for.
+cudaError_t launch_read(const SelectPlan& plan, const Selecting& bucket, cudaStream_t stream);
+
 // The team of a piece, as this block sees it.
 __device__ inline Team team_of(const Desk& desk) {
     return {blockIdx.x - desk.first_block, desk.blocks, desk.arrivals, desk.slots, desk.bins, 0, 0, false};
@@ -89,6 +92,23 @@ __device__ inline void check_survivors(Team& team, const ScannedTensor& scanned)
         atomicOr(&desk.bad, 1u);
     }
     team.sync();
+}
+
+// Room on the side of a bucket's tensors for what is not finite: its number, and the first position.
+template <class Entry>
+__device__ void count_bad(Desk& desk, std::uint64_t begin, std::uint64_t end, Entry entry) {
+    unsigned long long count = 0, first = ~0ull;
+    for (std::uint64_t i = begin + threadIdx.x; i < end; i += team_threads)
+        if (magnitude(entry(i)) >= not_finite) {
+            ++count;
+            if (first == ~0ull) first = i;
+        }
+    count = block_reduce<team_threads>(count, Sum{});
+    first = block_reduce<team_threads>(first, Least{});
+    if (threadIdx.x != 0 || count == 0) return;
+    atomicAdd(&desk.bad_count, count);
+    atomicMin(&desk.bad_first, first);
+    atomicOr(&desk.bad, 1u);
 }
 
 // Takes positions that were selected elsewhere; whether they may be.
