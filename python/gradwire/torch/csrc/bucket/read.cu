@@ -13,13 +13,73 @@ struct KeptEntry {
     const Tensor& tensor;
     bool& nonzero;
 
-    __device__ void read(TileBatch batch, float (&values)[words_of_warp]) const {
-        const Added added(tensor, batch, nonzero);
+    __device__ float operator()(std::uint64_t i) const { return tensor.written(i); }
+
+    template <class Batch>
+    __device__ void read(Batch batch, float (&values)[Batch::count]) const {
+        const Added<Batch> added(tensor, batch, nonzero);
         if (!tensor.in_place) added.keep(tensor, batch);
 #pragma unroll
-        for (unsigned i = 0; i < words_of_warp; ++i) values[i] = added.sums[i];
+        for (unsigned i = 0; i < Batch::count; ++i) values[i] = added.sums[i];
     }
 };
+
+// Whether a chunk is whole rows of a tensor that `read_known` takes.
+__device__ bool is_known(const Tensor& tensor, const Chunk& chunk) {
+    using Whole = WholeQuads<entries_of_lane>;
+    if (chunk.request.located || chunk.end % row_entries != 0) return false;
+    if (tensor.in_place || tensor.narrow || tensor.divisor != 1.0f) return false;
+    const unsigned size = tensor.dtype == Dtype::f64 ? 8 : tensor.dtype == Dtype::f32 ? 4 : 2;
+    return Whole::is_aligned(tensor.gradient, size) && Whole::is_aligned(tensor.residual, 4) &&
+           Whole::is_aligned(tensor.next, 4) && Whole::is_aligned(tensor.moment, 4) &&
+           Whole::is_aligned(tensor.next_moment, 4);
+}
+
+// Reads a chunk of a tensor of which this is known when the code is compiled.
+template <Dtype dtype, MemoryKind kind>
+__device__ GRADWIRE_APART ChunkFound read_known(const Desk& desk, const Tensor& tensor, const Chunk& chunk, bool& any) {
+    Tensor known = tensor;
+    known.dtype = dtype;
+    known.kind = kind;
+    known.in_place = known.narrow = false;
+    known.divisor = 1.0f;
+    bool nonzero = false;
+    const ChunkFound found = read_rows(desk, chunk, KeptEntry{known, nonzero},
+                                       [](std::uint64_t begin) { return WholeQuads<entries_of_lane>{begin + lane() * quad}; });
+    any = nonzero;
+    return found;
+}
+
+template <Dtype dtype>
+__device__ ChunkFound read_dtype(const Desk& desk, const Tensor& tensor, const Chunk& chunk, bool& any) {
+    switch (tensor.kind) {
+        case MemoryKind::none:
+            return read_known<dtype, MemoryKind::none>(desk, tensor, chunk, any);
+        case MemoryKind::residual:
+            return read_known<dtype, MemoryKind::residual>(desk, tensor, chunk, any);
+        case MemoryKind::low_pass:
+            return read_known<dtype, MemoryKind::low_pass>(desk, tensor, chunk, any);
+        case MemoryKind::momentum:
+            return read_known<dtype, MemoryKind::momentum>(desk, tensor, chunk, any);
+        default:
+            return read_known<dtype, MemoryKind::adam>(desk, tensor, chunk, any);
+    }
+}
+
+// Reads a chunk, and tells whether an entry of the gradient is not zero.
+__device__ ChunkFound read_kept(const Desk& desk, const Tensor& tensor, const Chunk& chunk, bool& any) {
+    if (!is_known(tensor, chunk)) return read_chunk(desk, chunk, KeptEntry{tensor, any});
+    switch (tensor.dtype) {
+        case Dtype::f32:
+            return read_dtype<Dtype::f32>(desk, tensor, chunk, any);
+        case Dtype::f64:
+            return read_dtype<Dtype::f64>(desk, tensor, chunk, any);
+        case Dtype::f16:
+            return read_dtype<Dtype::f16>(desk, tensor, chunk, any);
+        default:
+            return read_dtype<Dtype::bf16>(desk, tensor, chunk, any);
+    }
+}
 
 __global__ void __launch_bounds__(team_threads, 4) read(Selecting bucket) {
     const std::uint64_t at = blockIdx.x;
@@ -32,9 +92,8 @@ __global__ void __launch_bounds__(team_threads, 4) read(Selecting bucket) {
     // Every entry of a dense piece is read when its frame is written, and what is not finite is found there.
     if (!is_supported(piece) || (is_dense(piece) && !bucket.overwrites)) return;
     const Tensor& tensor = tensor_of_block(piece, bucket.divisor, desk.scale);
-    const Request request = desk.request;
     bool nonzero = false;
-    const ChunkFound found = read_chunk(desk, tensor.numel, chunk, request, KeptEntry{tensor, nonzero});
+    const ChunkFound found = read_kept(desk, tensor, Chunk(tensor.numel, chunk, desk.request), nonzero);
     const bool any = __syncthreads_or(nonzero);
     if (threadIdx.x == 0) {
         desk.marked[chunk] = found.marked;

@@ -18,7 +18,8 @@ struct GradientEntry {
     Tensor tensor;
     __device__ float operator()(std::uint64_t i) const { return tensor.entry(i); }
 
-    __device__ void read(TileBatch batch, float (&values)[words_of_warp]) const {
+    template <class Batch>
+    __device__ void read(Batch batch, float (&values)[Batch::count]) const {
         bool nonzero = false;
         read_entries(tensor, batch, values, nonzero);
     }
@@ -29,7 +30,7 @@ __device__ float clip_scale(Team& team, Desk& desk, const Piece& piece, const Te
     const GradientEntry entry{tensor};
     const std::uint64_t chunks = pieces(tensor.numel, chunk_entries);
     for (std::uint64_t chunk = team.first(chunks); chunk < team.last(chunks); ++chunk) {
-        const ChunkFound found = read_chunk(desk, tensor.numel, chunk, {0, 0.0f, 0, 1, 0.0f, 0, 0}, entry);
+        const ChunkFound found = read_chunk(desk, Chunk(tensor.numel, chunk, {0, 0.0f, 0, 1, 0.0f, 0, 0}), entry);
         const std::uint64_t begin = chunk * chunk_entries, end = begin + chunk_entries;
         if (found.peak >= not_finite) count_bad(desk, begin, end < tensor.numel ? end : tensor.numel, entry);
     }

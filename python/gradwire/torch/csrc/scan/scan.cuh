@@ -1,15 +1,14 @@
 // Reads of a whole tensor, a chunk of it by each block at a time.
 #pragma once
 
-#include "scan/batch.cuh"
-#include "scan/desk.h"
+#include "scan/rows.cuh"
 #include "scan/sums.cuh"
 
 namespace gradwire {
 
 constexpr unsigned team_warps = team_threads / warp_threads;
-constexpr unsigned words_of_tile = tile_entries / 32;
-constexpr unsigned words_of_warp = words_of_tile / team_warps;
+constexpr unsigned rows_of_chunk = chunk_entries / row_entries;
+static_assert(tile_entries == step_entries * team_warps);
 constexpr std::uint64_t words_of_chunk = chunk_entries / 32;
 
 // Where a block puts what is added up one after the other: the entries of a tile, or parts.
@@ -73,52 +72,78 @@ struct ChunkFound {
     std::uint32_t marked, peak;
 };
 
-// The entries that a thread reads of a tile: a row of its warp each.
-using TileBatch = Batch<words_of_warp, warp_threads>;
+// What a chunk is made of, and what is asked of it.
+struct Chunk {
+    std::uint64_t number, begin, end;
+    Request request;
 
-// Reads a chunk: marks what is above the bound, takes sums. `entries.read(batch, values)` gives those at
-// the positions of a batch, once for each, and zero where there is none.
-template <class Entries>
-__device__ ChunkFound read_chunk(Desk& desk, std::uint64_t numel, std::uint64_t chunk,
-                                 const Request& request, Entries entries) {
-    TileShared& tile = tile_room();
-    const std::uint64_t begin = chunk * chunk_entries;
-    const std::uint64_t end = numel - begin < chunk_entries ? numel : begin + chunk_entries;
-    std::uint32_t marked = 0, peak = 0;
-    ChunkSums sums;
-    for (std::uint64_t at = begin; at < end; at += tile_entries) {
-        float values[words_of_warp];
-        entries.read(TileBatch{at + warp() * (words_of_warp * 32) + lane(), end}, values);
-        std::uint32_t word = 0;
-#pragma unroll
-        for (unsigned w = 0; w < words_of_warp; ++w) {
-            const std::uint32_t bits = magnitude(values[w]);
-            peak = peak < bits ? bits : peak;
-            if (!request.above) continue;
-            const std::uint32_t found = __ballot_sync(all_lanes, fabsf(values[w]) > request.bound);
-            marked += __popc(found);
-            if (lane() == w) word = found;
-        }
-        if (request.above && lane() < words_of_warp) {
-            const std::uint64_t place = at / 32 + warp() * words_of_warp + lane();
-            if (place * 32 < end) desk.mask[place] = word;
-        }
-        if (request.located) {
-            __syncthreads();
-#pragma unroll
-            for (unsigned w = 0; w < words_of_warp; ++w)
-                tile.entries[warp() * (words_of_warp * 32) + lane() + 32 * w] = values[w];
-            __syncthreads();
-            const std::uint64_t left = end - at;
-            sums.add(tile, left < tile_entries ? static_cast<unsigned>(left) : tile_entries, request);
-        }
+    __device__ Chunk(std::uint64_t numel, std::uint64_t number, const Request& request)
+        : number(number), begin(number * chunk_entries),
+          end(numel - begin < chunk_entries ? numel : begin + chunk_entries), request(request) {}
+
+    // What no magnitude is above if nothing is to be marked.
+    __device__ float bound() const { return request.above ? request.bound : float_of(not_finite); }
+};
+
+// Puts together what the warps have found.
+__device__ inline ChunkFound found_by_warps(std::uint32_t marked, std::uint32_t peak) {
+    return {block_reduce<team_threads>(lane() == 0 ? marked : 0u, Sum{}),
+            block_reduce<team_threads>(peak, Greatest{})};
+}
+
+// Reads a chunk, a row by each warp: finds candidates. `entries.read` is as for `read_row`, and
+// `entries(position)` gives one of those that were read.
+template <class Entries, class MakeBatch>
+__device__ ChunkFound read_rows(const Desk& desk, const Chunk& chunk, Entries entries, MakeBatch batch) {
+    Seen seen{chunk.bound()};
+    std::uint32_t marked = 0;
+    for (std::uint64_t row = chunk.begin + warp() * row_entries; row < chunk.end; row += team_warps * row_entries) {
+        const std::uint32_t word = read_row(row, entries, seen, batch);
+        __syncwarp();  // other lanes have written what is read now
+        if (chunk.request.above)
+            marked += keep_candidates(desk, row, word, [&](unsigned i) { return entries(row + i); });
     }
-    if (request.located) sums.finish(request, end - begin, desk.parts + chunk);
-    ChunkFound found;
-    // Each warp has counted once for each of its lanes.
-    found.marked = block_reduce<team_threads>(lane() == 0 ? marked : 0u, Sum{});
-    found.peak = block_reduce<team_threads>(peak, Greatest{});
-    return found;
+    return found_by_warps(marked, seen.peak);
+}
+
+// The same, and takes sums, for which all warps read a tile at a time.
+template <class Entries>
+__device__ ChunkFound read_tiles(const Desk& desk, const Chunk& chunk, Entries entries) {
+    TileShared& tile = tile_room();
+    Seen seen{chunk.bound()};
+    std::uint32_t marked = 0;
+    ChunkSums sums;
+    for (std::uint64_t at = chunk.begin; at < chunk.end; at += tile_entries) {
+        float values[entries_of_lane];
+        const unsigned own = warp() * step_entries;
+        const auto batch = quads_of_lane(at + own, chunk.end);
+        entries.read(batch, values);
+        seen.marks(values);
+        __syncthreads();
+#pragma unroll
+        for (unsigned i = 0; i < entries_of_lane; ++i) tile.entries[batch.at(i) - at] = values[i];
+        __syncthreads();
+        const std::uint64_t left = chunk.end - at;
+        sums.add(tile, left < tile_entries ? static_cast<unsigned>(left) : tile_entries, chunk.request);
+        // Two warps take sums; for each row another one has time.
+        const unsigned row = (warp() - 2) * row_entries;
+        if (!chunk.request.above || warp() < 2 || row >= tile_entries || row >= left) continue;
+        std::uint32_t word = 0;
+        for (unsigned w = 0; w < warp_threads; ++w) {
+            const unsigned above = __ballot_sync(all_lanes, fabsf(tile.entries[row + 32 * w + lane()]) > seen.bound);
+            if (lane() == w) word = above;
+        }
+        marked += keep_candidates(desk, at + row, word, [&](unsigned i) { return tile.entries[row + i]; });
+    }
+    sums.finish(chunk.request, chunk.end - chunk.begin, desk.parts + chunk.number);
+    return found_by_warps(marked, seen.peak);
+}
+
+// Reads a chunk of any tensor.
+template <class Entries>
+__device__ ChunkFound read_chunk(const Desk& desk, const Chunk& chunk, Entries entries) {
+    if (chunk.request.located) return read_tiles(desk, chunk, entries);
+    return read_rows(desk, chunk, entries, [&](std::uint64_t begin) { return quads_of_lane(begin, chunk.end); });
 }
 
 // Adds up what so many parts came to, in their order. All threads of a block call.
@@ -163,7 +188,7 @@ __device__ void read_again(const Team& team, Desk& desk, std::uint64_t numel, co
                            Entries entries) {
     const std::uint64_t chunks = pieces(numel, chunk_entries);
     for (std::uint64_t chunk = team.first(chunks); chunk < team.last(chunks); ++chunk) {
-        const ChunkFound found = read_chunk(desk, numel, chunk, request, entries);
+        const ChunkFound found = read_chunk(desk, Chunk(numel, chunk, request), entries);
         if (threadIdx.x == 0) desk.marked[chunk] = found.marked;
     }
     team.sync();
@@ -180,6 +205,56 @@ __device__ GRADWIRE_APART inline BlockSums count_marked(const Team& team, const 
     before = block_reduce<team_threads>(before, Sum{});
     after = block_reduce<team_threads>(after, Sum{});
     return {before, before + after};
+}
+
+// Lists the candidates of the last read, which were above this bound; so many are in the chunks before.
+template <class Entries>
+__device__ GRADWIRE_APART void list_candidates(const Team& team, const Desk& desk, std::uint64_t numel, List list,
+                                               float bound, std::uint64_t before, Entries entries) {
+    struct Shared {
+        std::uint32_t found[rows_of_chunk];
+        std::uint64_t before[rows_of_chunk];
+    };
+    GRADWIRE_SHARED(Shared, rows);
+    const std::uint64_t chunks = pieces(numel, chunk_entries), all_rows = pieces(numel, row_entries);
+    for (std::uint64_t chunk = team.first(chunks); chunk < team.last(chunks); ++chunk) {
+        const std::uint32_t here = desk.marked[chunk];
+        if (here == 0) continue;
+        const std::uint64_t first = chunk * rows_of_chunk;
+        const bool there = threadIdx.x < rows_of_chunk && first + threadIdx.x < all_rows;
+        const std::uint32_t own = there ? desk.found[first + threadIdx.x] : 0;
+        const std::uint64_t place = before + block_scan<team_threads>(own).before;
+        if (threadIdx.x < rows_of_chunk) {
+            rows.found[threadIdx.x] = own;
+            rows.before[threadIdx.x] = place;
+        }
+        __syncthreads();
+        for (unsigned r = warp(); r < rows_of_chunk; r += team_warps) {
+            const std::uint32_t found = rows.found[r];
+            const std::uint64_t row = first + r;
+            std::uint32_t* const positions = global(list.positions) + rows.before[r];
+            float* const values = global(list.values) + rows.before[r];
+            if (found <= desk.row_room) {
+                const Candidate* const from = global(desk.candidates) + row * desk.row_room;
+                for (unsigned i = lane(); i < found; i += warp_threads) {
+                    const Candidate candidate = from[i];
+                    positions[i] = candidate.position;
+                    values[i] = candidate.value;
+                }
+                continue;
+            }
+            Seen seen{bound};
+            const std::uint32_t word =
+                read_row(row * row_entries, entries, seen, [=](std::uint64_t begin) { return quads_of_lane(begin, numel); });
+            place_marked(word, found, [&](std::uint32_t at, unsigned i) {
+                positions[at] = static_cast<std::uint32_t>(row * row_entries) + i;
+                values[at] = entries(row * row_entries + i);
+            });
+        }
+        __syncthreads();
+        before += here;
+    }
+    team.sync();
 }
 
 // Lists the marked entries, with `entry(position)` as their values.

@@ -10,15 +10,16 @@ struct WrittenEntry {
     const Tensor& tensor;
     __device__ float operator()(std::uint64_t i) const { return tensor.written(i); }
 
-    __device__ void read(TileBatch batch, float (&values)[words_of_warp]) const {
+    template <class Batch>
+    __device__ void read(Batch batch, float (&values)[Batch::count]) const {
         if (tensor.are_written()) {
             batch.read(tensor.next, values);
             return;
         }
         bool nonzero = false;
-        const Added added(tensor, batch, nonzero);
+        const Added<Batch> added(tensor, batch, nonzero);
 #pragma unroll
-        for (unsigned i = 0; i < words_of_warp; ++i) values[i] = added.sums[i];
+        for (unsigned i = 0; i < Batch::count; ++i) values[i] = added.sums[i];
     }
 };
 
@@ -56,7 +57,7 @@ struct ScannedTensor {
         moments = request.located ? total_of_parts(desk, pieces(numel, chunk_entries)) : Moments{};
         survivors = {&desk, 0, 0};
         complete = false;
-        if (request.above) take_marked();
+        if (request.above) take_candidates();
     }
 
     // Whether the survivors are all entries above `bound`, and possibly more.
@@ -70,7 +71,7 @@ struct ScannedTensor {
     __device__ GRADWIRE_APART bool compact(float bound, std::uint64_t cap) {
         request = {1, bound, cap, 0, 0.0f, 0, 0};
         read_again(team, desk, numel, request, entry);
-        take_marked();
+        take_candidates();
         return complete;
     }
 
@@ -84,14 +85,14 @@ struct ScannedTensor {
         return total;
     }
 
-    // Makes survivors of what is marked, unless that is more than the cap.
-    __device__ GRADWIRE_APART void take_marked() {
+    // Makes survivors of the candidates, unless those are more than the cap.
+    __device__ GRADWIRE_APART void take_candidates() {
         const BlockSums marked = count_marked(team, desk, numel);
         complete = marked.total <= request.cap;
         survivors.count = complete ? marked.total : 0;
         survivors.side = 0;
         if (complete)
-            list_marked(team, desk, numel, survivors.list(), marked.before, entry);
+            list_candidates(team, desk, numel, survivors.list(), request.bound, marked.before, entry);
         else
             team.sync();  // the next read counts anew, and some blocks may still add these counts up
     }
@@ -100,7 +101,7 @@ struct ScannedTensor {
     __device__ GRADWIRE_APART void read_moments_of(const Request& asked) {
         const std::uint64_t chunks = pieces(numel, chunk_entries);
         for (std::uint64_t chunk = team.first(chunks); chunk < team.last(chunks); ++chunk)
-            read_chunk(desk, numel, chunk, asked, entry);
+            read_chunk(desk, Chunk(numel, chunk, asked), entry);
         team.sync();
     }
 };
