@@ -1,4 +1,4 @@
-"""Machine code of kernels: how many instructions their loops take for an entry.
+"""Machine code of kernels: how many instructions the first read of a tensor takes for an entry.
 
 Reads what ``cuobjdump -sass`` prints of a library or of one compiled source. No GPU is needed.
 """
@@ -10,6 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+
+STEP, ROW = 8, 32
+"""Entries that a thread loads at a time, and has of a row: ``csrc/scan/rows.cuh``."""
+
+READ = "4readENS_9SelectingE"
+"""How the mangled name of that kernel ends, in ``csrc/bucket/read.cu``."""
 
 FUNCTION = re.compile(r"^\s*Function : (\S+)$")
 INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\d+ )?\s*([A-Z][A-Z0-9_.]*)([^;]*);")
@@ -31,12 +37,19 @@ class Loop:
 
     body: tuple[Instruction, ...]
 
-    def __contains__(self, other: "Loop") -> bool:
-        return other is not self and set(other.body) < set(self.body)
+    def holds(self, other: "Loop") -> bool:
+        """Tell whether the other one is inside of this one."""
+        return (
+            len(other.body) < len(self.body)
+            and self.body[0].address <= other.body[0].address
+            and other.body[-1].address <= self.body[-1].address
+        )
 
     def count(self, prefix: str, suffix: str = "") -> int:
         """Return how many have a name that begins, and ends, like this."""
-        return sum(each.name.startswith(prefix) and each.name.endswith(suffix) for each in self.body)
+        return sum(
+            each.name.startswith(prefix) and each.name.endswith(suffix) for each in self.body
+        )
 
 
 def find_cuobjdump() -> str | None:
@@ -80,3 +93,62 @@ def loops(code: Sequence[Instruction]) -> Iterator[Loop]:
     for last in code:
         if last.target is not None and last.target < last.address:
             yield Loop(tuple(e for e in code if last.target <= e.address <= last.address))
+
+
+@dataclass(frozen=True)
+class Streams:
+    """What a read loads and stores of float32 at a time, which tells its loop from others.
+
+    Parameters
+    ----------
+    loads, stores : int
+        Tensors that are loaded: the gradient and what a memory keeps; and those that are stored.
+    roots : bool
+        Whether it takes roots, as Adam's correction does.
+    sums : bool
+        Whether all warps of a block read a tile, and sums are taken of it.
+    """
+
+    loads: int
+    stores: int
+    roots: bool = False
+    sums: bool = False
+
+    def match(self, loop: Loop) -> bool:
+        whole = STEP // 4
+        return (
+            loop.count("LDG", ".128") == whole * self.loads
+            and loop.count("STG", ".128") == whole * self.stores
+            and (loop.count("MUFU") > 0) == self.roots
+        )
+
+    def loops(self, code: Sequence[Instruction]) -> tuple[Loop, Loop]:
+        """Return the loop over steps and that over rows around it; twice that over tiles."""
+        of_all = list(loops(code))
+        found = [loop for loop in of_all if self.match(loop)]
+        if self.sums:
+            tiles = min((e for e in found if e.count("BAR")), key=lambda e: len(e.body))
+            return tiles, tiles
+        step = min((e for e in found if not e.count("BAR")), key=lambda e: len(e.body))
+        return step, min((e for e in of_all if e.holds(step)), key=lambda e: len(e.body))
+
+    def per_entry(self, code: Sequence[Instruction]) -> float:
+        """Return the instructions for an entry, with all that is done for candidates of a row once.
+
+        Of a read that takes sums, those of a warp that does not.
+
+        Raises
+        ------
+        ValueError
+            If the code has no such loop.
+        """
+        step, row = self.loops(code)
+        if not self.sums:
+            return len(step.body) / STEP + (len(row.body) - len(step.body)) / ROW
+        inside = {e for loop in loops(code) if step.holds(loop) for e in loop.body}
+        return len(set(step.body) - inside) / STEP
+
+
+def read_of(found: dict[str, list[Instruction]]) -> list[Instruction]:
+    """Return the code of the kernel that reads tensors first."""
+    return next(code for name, code in found.items() if name.endswith(READ))

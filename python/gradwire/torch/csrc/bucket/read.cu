@@ -24,19 +24,18 @@ struct KeptEntry {
     }
 };
 
-// Whether a chunk is whole rows of a tensor that `read_known` takes.
+// Whether a chunk is one of a tensor that `read_known` takes.
 __device__ bool is_known(const Tensor& tensor, const Chunk& chunk) {
-    using Whole = WholeQuads<entries_of_lane>;
-    if (chunk.request.located || chunk.end % row_entries != 0) return false;
-    if (tensor.in_place || tensor.narrow || tensor.divisor != 1.0f) return false;
-    const unsigned size = tensor.dtype == Dtype::f64 ? 8 : tensor.dtype == Dtype::f32 ? 4 : 2;
-    return Whole::is_aligned(tensor.gradient, size) && Whole::is_aligned(tensor.residual, 4) &&
-           Whole::is_aligned(tensor.next, 4) && Whole::is_aligned(tensor.moment, 4) &&
-           Whole::is_aligned(tensor.next_moment, 4);
+    if (!chunk.is_whole() || tensor.in_place || tensor.narrow || tensor.divisor != 1.0f) return false;
+    if (chunk.request.located && tensor.dtype != Dtype::f32) return false;
+    return is_aligned(tensor.gradient, tensor.dtype == Dtype::f64 ? 8 : tensor.dtype == Dtype::f32 ? 4 : 2) &&
+           is_aligned(tensor.residual, 4) && is_aligned(tensor.next, 4) && is_aligned(tensor.moment, 4) &&
+           is_aligned(tensor.next_moment, 4);
 }
 
-// Reads a chunk of a tensor of which this is known when the code is compiled.
-template <Dtype dtype, MemoryKind kind>
+// Reads a chunk of a tensor of which this is known when the code is compiled. Sums are taken of float32 only,
+// so that there is not so much code.
+template <Dtype dtype, MemoryKind kind, bool sums>
 __device__ GRADWIRE_APART ChunkFound read_known(const Desk& desk, const Tensor& tensor, const Chunk& chunk, bool& any) {
     Tensor known = tensor;
     known.dtype = dtype;
@@ -44,25 +43,32 @@ __device__ GRADWIRE_APART ChunkFound read_known(const Desk& desk, const Tensor& 
     known.in_place = known.narrow = false;
     known.divisor = 1.0f;
     bool nonzero = false;
-    const ChunkFound found = read_rows(desk, chunk, KeptEntry{known, nonzero},
-                                       [](std::uint64_t begin) { return WholeQuads<entries_of_lane>{begin + lane() * quad}; });
+    const KeptEntry entries{known, nonzero};
+    const ChunkFound found = sums ? read_whole_tiles(desk, chunk, entries) : read_whole_rows(desk, chunk, entries);
     any = nonzero;
     return found;
+}
+
+template <Dtype dtype, MemoryKind kind>
+__device__ ChunkFound read_either(const Desk& desk, const Tensor& tensor, const Chunk& chunk, bool& any) {
+    if constexpr (dtype == Dtype::f32)
+        if (chunk.request.located) return read_known<dtype, kind, true>(desk, tensor, chunk, any);
+    return read_known<dtype, kind, false>(desk, tensor, chunk, any);
 }
 
 template <Dtype dtype>
 __device__ ChunkFound read_dtype(const Desk& desk, const Tensor& tensor, const Chunk& chunk, bool& any) {
     switch (tensor.kind) {
         case MemoryKind::none:
-            return read_known<dtype, MemoryKind::none>(desk, tensor, chunk, any);
+            return read_either<dtype, MemoryKind::none>(desk, tensor, chunk, any);
         case MemoryKind::residual:
-            return read_known<dtype, MemoryKind::residual>(desk, tensor, chunk, any);
+            return read_either<dtype, MemoryKind::residual>(desk, tensor, chunk, any);
         case MemoryKind::low_pass:
-            return read_known<dtype, MemoryKind::low_pass>(desk, tensor, chunk, any);
+            return read_either<dtype, MemoryKind::low_pass>(desk, tensor, chunk, any);
         case MemoryKind::momentum:
-            return read_known<dtype, MemoryKind::momentum>(desk, tensor, chunk, any);
+            return read_either<dtype, MemoryKind::momentum>(desk, tensor, chunk, any);
         default:
-            return read_known<dtype, MemoryKind::adam>(desk, tensor, chunk, any);
+            return read_either<dtype, MemoryKind::adam>(desk, tensor, chunk, any);
     }
 }
 
@@ -95,11 +101,19 @@ __global__ void __launch_bounds__(team_threads, 4) read(Selecting bucket) {
     bool nonzero = false;
     const ChunkFound found = read_kept(desk, tensor, Chunk(tensor.numel, chunk, desk.request), nonzero);
     const bool any = __syncthreads_or(nonzero);
+    bool last = false;
     if (threadIdx.x == 0) {
         desk.marked[chunk] = found.marked;
         atomicMax(&desk.peak, found.peak);
         if (any) atomicOr(&desk.any, 1u);
+        if (desk.request.located) {
+            __threadfence();
+            last = atomicAdd(&desk.finished, 1u) + 1 == pieces(tensor.numel, chunk_entries);
+            __threadfence();
+        }
     }
+    // What comes after it would otherwise add up in each of its blocks.
+    if (__syncthreads_or(last)) add_parts(desk, pieces(tensor.numel, chunk_entries));
     // Of a gradient whose norm is clipped, what is not finite was counted before.
     if (found.peak < not_finite || !desk.reads || piece.memory.clips) return;
     const std::uint64_t begin = chunk * chunk_entries, end = begin + chunk_entries;

@@ -1,7 +1,6 @@
 // What the first read is to gather, and all that follows of it; the read itself is in read.cu.
 #include "bucket/select.cuh"
 #include "device/probe.h"
-#include "frame/header.cuh"
 #include "frame/length.cuh"
 
 namespace gradwire {
@@ -35,15 +34,15 @@ __device__ float clip_scale(Team& team, Desk& desk, const Piece& piece, const Te
         if (found.peak >= not_finite) count_bad(desk, begin, end < tensor.numel ? end : tensor.numel, entry);
     }
     team.sync();
-    const double norm = sqrt(total_of_parts(desk, chunks).sum_sq), clip = piece.memory.clip;
-    team.sync();
+    const double norm = sqrt(total_of_parts(team, desk, chunks).sum_sq), clip = piece.memory.clip;
     return norm > clip ? static_cast<float>(clip / norm) : 1.0f;
 }
 
 __global__ void __launch_bounds__(team_threads, 2) prepare(Selecting bucket) {
     for_each_piece(bucket, [&](unsigned, const Piece& piece, Desk& desk, Team& team) {
         if (team.rank == 0 && threadIdx.x == 0) {
-            desk.peak = desk.any = desk.bad = 0;
+            desk.peak = desk.any = desk.bad = desk.finished = 0;
+            desk.total = {};
             desk.bad_count = 0;
             desk.bad_first = ~0ull;
             desk.scale = 1.0f;
@@ -132,40 +131,6 @@ __global__ void __launch_bounds__(team_threads, 2) select(Selecting bucket) {
     });
 }
 
-__global__ void commit(const Piece* pieces, Selection* selections, unsigned count, bool later) {
-    unsigned failed = count;
-    for (unsigned i = threadIdx.x; i < count; i += team_threads)
-        if (selections[i].status == Status::ok && is_dense(pieces[i]) && selections[i].peak >= not_finite)
-            selections[i].status = Status::non_finite;
-    for (unsigned i = threadIdx.x; i < count; i += team_threads)
-        if (selections[i].status != Status::ok && i < failed) failed = i;
-    failed = block_reduce<team_threads>(failed, Least{});
-    for (unsigned i = threadIdx.x; i < count; i += team_threads) {
-        Selection& selection = selections[i];
-        State& state = *pieces[i].state;
-        // What the spare buffers held is written over, whether the encode failed or not.
-        state.pending = i < failed && later;
-        if (state.pending) {
-            state.previous = {pieces[i].sparsify, selection.tracker};
-            state.checksum = reinterpret_cast<const std::uint32_t*>(pieces[i].frame)[checksum_word];
-            continue;
-        }
-        if (i >= failed) {
-            state.undoable = 0;
-            if (selection.status == Status::ok) selection.status = Status::skipped;
-            continue;
-        }
-        state.previous = state.tracked;
-        state.previous_moment_steps = state.moment_steps;
-        state.tracked = {pieces[i].sparsify, selection.tracker};
-        const bool apart = pieces[i].memory.kind != MemoryKind::none && !is_in_place(pieces[i]);
-        state.current = apart ? 1 - state.current : 0;
-        state.step += 1;
-        state.moment_steps += 1;
-        state.undoable = !is_in_place(pieces[i]);
-    }
-}
-
 __global__ void roll_back(const Piece* pieces, unsigned count) {
     const unsigned i = blockIdx.x * team_threads + threadIdx.x;
     if (i >= count) return;
@@ -179,7 +144,7 @@ __global__ void roll_back(const Piece* pieces, unsigned count) {
     state.undoable = 0;
 }
 
-const Kernels kernels{prepare, select, commit, roll_back};
+const Kernels kernels{prepare, select, roll_back};
 
 }  // namespace
 
@@ -191,17 +156,11 @@ cudaError_t select_blocks(int device, unsigned& blocks) {
     return cudaSuccess;
 }
 
-cudaError_t launch_select(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table, float divisor, cudaStream_t stream) {
+cudaError_t launch_select(const SelectPlan& plan, const Selecting& bucket, cudaStream_t stream) {
     if (plan.pieces == 0) return cudaSuccess;
-    const Selecting bucket = selecting_in(plan, pieces, selections, table, divisor);
     GRADWIRE_TRY(launch_together(prepare, plan.blocks, team_threads, stream, bucket));
     GRADWIRE_TRY(launch_read(plan, bucket, stream));
     return launch_together(select, plan.blocks, team_threads, stream, bucket);
-}
-
-cudaError_t launch_commit(const Piece* pieces, Selection* selections, unsigned count, bool later, cudaStream_t stream) {
-    if (count == 0) return cudaSuccess;
-    return launch(commit, {1}, team_threads, stream, pieces, selections, count, later);
 }
 
 cudaError_t launch_rollback(const Piece* all, unsigned count, cudaStream_t stream) {

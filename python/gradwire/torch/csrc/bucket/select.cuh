@@ -17,9 +17,14 @@ struct Selecting {
     float divisor;
     bool overwrites;  // a memory has one buffer: what can fail has to fail before anything is written
     bool later;       // all have one, and are written by another call
+    std::int64_t* table;  // of outcomes
 };
 
-// Reads every tensor once, and gathers what its desk asks for.
+// Adds gradients and memories of all pieces up, writes what memories become where nothing is sent, and
+// selects, in three launches. All that the bucket has is on the device.
+cudaError_t launch_select(const SelectPlan& plan, const Selecting& bucket, cudaStream_t stream);
+
+// The second of them: reads every tensor once, and gathers what its desk asks for.
 cudaError_t launch_read(const SelectPlan& plan, const Selecting& bucket, cudaStream_t stream);
 
 // The team of a piece, as this block sees it.
@@ -132,8 +137,8 @@ __device__ inline bool take_given(ScannedTensor& scanned, const Piece& piece) {
 }
 
 inline Selecting selecting_in(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table,
-                              float divisor, bool later = false) {
-    Selecting bucket{pieces, selections, nullptr, nullptr, nullptr, plan.pieces, divisor, plan.overwrites, later};
+                              float divisor, bool later, std::int64_t* outcomes) {
+    Selecting bucket{pieces, selections, nullptr, nullptr, nullptr, plan.pieces, divisor, plan.overwrites, later, outcomes};
     plan.divide_table(table, bucket.desks, bucket.first_chunk, bucket.first_piece);
     return bucket;
 }

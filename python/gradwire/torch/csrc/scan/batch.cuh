@@ -78,18 +78,17 @@ struct WholeQuads {
             quads[i / quad * warp_threads] = {{from[i], from[i + 1], from[i + 2], from[i + 3]}};
     }
 
-    // Whether that may be so of numbers of this size.
-    __device__ static bool is_aligned(const void* at, unsigned size) {
-        const unsigned least = size * quad < 16 ? size * quad : 16;
-        return reinterpret_cast<std::uintptr_t>(at) % least == 0;
-    }
-
   private:
     template <class T>
     struct alignas(sizeof(T) < 4 ? quad * sizeof(T) : 16) Quad {
         T number[quad];
     };
 };
+
+// Whether memory is aligned for that, of numbers of this size.
+__device__ inline bool is_aligned(const void* at, unsigned size) {
+    return reinterpret_cast<std::uintptr_t>(at) % (size < 4 ? quad * size : 16) == 0;
+}
 
 // Numbers of one type made float32 by `widen`.
 template <class T, class Batch, class Widen>

@@ -38,6 +38,8 @@ struct Desk {
     std::uint32_t* found;   // how many each row has, also where they do not fit
     std::uint32_t row_room; // 0 where none are looked for
     Moments* parts;         // sums of each chunk
+    Moments total;          // and of all, in their order
+    unsigned finished;      // chunks that the first read has summed up
     List lists[2];
     std::uint64_t room;     // entries that a list holds
     unsigned* arrivals;

@@ -18,6 +18,9 @@ __device__ inline Quads<entries_of_lane> quads_of_lane(std::uint64_t begin, std:
     return {begin + lane() * quad, end};
 }
 
+// The same where all are there, and aligned.
+__device__ inline WholeQuads<entries_of_lane> whole_quads_of_lane(std::uint64_t begin) { return {begin + lane() * quad}; }
+
 // Each lane has four bits for each 128 entries of a row, as `Quads` has entries; then it has those of 32
 // entries in a row, lane after lane.
 __device__ inline std::uint32_t in_order(std::uint32_t marks) {

@@ -28,18 +28,22 @@ struct ChunkSums {
     LogLane log;
     double total = 0.0;
 
-    __device__ void add(const TileShared& tile, unsigned entries, const Request& request) {
+    // What a tile has beyond the end is zero, and changes no sum.
+    __device__ void add(const TileShared& tile, const Request& request) {
         const unsigned first = lane() % lanes_of_sums;
+        // Entries are loaded ahead of the additions, which wait for each other.
+        auto each = [&](auto take) {
+#pragma unroll 8
+            for (unsigned i = 0; i < tile_entries; i += lanes_of_sums) take(tile.entries[first + i]);
+        };
         if (warp() == 0) {
-            for (unsigned i = first; i < entries; i += lanes_of_sums)
-                exceedance.add(tile.entries[i], request.location);
+            each([&](float value) { exceedance.add(value, request.location); });
         } else if (warp() == 1 && (request.logs || request.totals)) {
             if (lane() < lanes_of_sums) {
-                for (unsigned i = first; i < entries; i += lanes_of_sums) log.add(tile.entries[i]);
+                each([&](float value) { log.add(value); });
                 log.normalize();
             } else {
-                for (unsigned i = first; i < entries; i += lanes_of_sums)
-                    total += static_cast<double>(tile.entries[i]);
+                each([&](float value) { total += static_cast<double>(value); });
             }
         }
     }
@@ -81,6 +85,9 @@ struct Chunk {
         : number(number), begin(number * chunk_entries),
           end(numel - begin < chunk_entries ? numel : begin + chunk_entries), request(request) {}
 
+    // Whether all of its rows are whole, and tiles, if those are read.
+    __device__ bool is_whole() const { return (end - begin) % (request.located ? tile_entries : row_entries) == 0; }
+
     // What no magnitude is above if nothing is to be marked.
     __device__ float bound() const { return request.above ? request.bound : float_of(not_finite); }
 };
@@ -107,8 +114,8 @@ __device__ ChunkFound read_rows(const Desk& desk, const Chunk& chunk, Entries en
 }
 
 // The same, and takes sums, for which all warps read a tile at a time.
-template <class Entries>
-__device__ ChunkFound read_tiles(const Desk& desk, const Chunk& chunk, Entries entries) {
+template <class Entries, class MakeBatch>
+__device__ ChunkFound read_tiles(const Desk& desk, const Chunk& chunk, Entries entries, MakeBatch make_batch) {
     TileShared& tile = tile_room();
     Seen seen{chunk.bound()};
     std::uint32_t marked = 0;
@@ -116,18 +123,17 @@ __device__ ChunkFound read_tiles(const Desk& desk, const Chunk& chunk, Entries e
     for (std::uint64_t at = chunk.begin; at < chunk.end; at += tile_entries) {
         float values[entries_of_lane];
         const unsigned own = warp() * step_entries;
-        const auto batch = quads_of_lane(at + own, chunk.end);
+        const auto batch = make_batch(at + own);
         entries.read(batch, values);
         seen.marks(values);
         __syncthreads();
 #pragma unroll
         for (unsigned i = 0; i < entries_of_lane; ++i) tile.entries[batch.at(i) - at] = values[i];
         __syncthreads();
-        const std::uint64_t left = chunk.end - at;
-        sums.add(tile, left < tile_entries ? static_cast<unsigned>(left) : tile_entries, chunk.request);
+        sums.add(tile, chunk.request);
         // Two warps take sums; for each row another one has time.
         const unsigned row = (warp() - 2) * row_entries;
-        if (!chunk.request.above || warp() < 2 || row >= tile_entries || row >= left) continue;
+        if (!chunk.request.above || warp() < 2 || row >= tile_entries || row >= chunk.end - at) continue;
         std::uint32_t word = 0;
         for (unsigned w = 0; w < warp_threads; ++w) {
             const unsigned above = __ballot_sync(all_lanes, fabsf(tile.entries[row + 32 * w + lane()]) > seen.bound);
@@ -142,44 +148,58 @@ __device__ ChunkFound read_tiles(const Desk& desk, const Chunk& chunk, Entries e
 // Reads a chunk of any tensor.
 template <class Entries>
 __device__ ChunkFound read_chunk(const Desk& desk, const Chunk& chunk, Entries entries) {
-    if (chunk.request.located) return read_tiles(desk, chunk, entries);
-    return read_rows(desk, chunk, entries, [&](std::uint64_t begin) { return quads_of_lane(begin, chunk.end); });
+    const auto batch = [&](std::uint64_t begin) { return quads_of_lane(begin, chunk.end); };
+    return chunk.request.located ? read_tiles(desk, chunk, entries, batch) : read_rows(desk, chunk, entries, batch);
 }
 
-// Adds up what so many parts came to, in their order. All threads of a block call.
-__device__ GRADWIRE_APART inline Moments total_of_parts(const Desk& desk, std::uint64_t parts) {
+// The same of one that `is_whole`, whose entries are aligned for four at a time.
+template <class Entries>
+__device__ ChunkFound read_whole_rows(const Desk& desk, const Chunk& chunk, Entries entries) {
+    return read_rows(desk, chunk, entries, whole_quads_of_lane);
+}
+
+template <class Entries>
+__device__ ChunkFound read_whole_tiles(const Desk& desk, const Chunk& chunk, Entries entries) {
+    return read_tiles(desk, chunk, entries, whole_quads_of_lane);
+}
+
+// Adds up what so many parts came to, in their order. All threads of one block call, for everyone.
+__device__ GRADWIRE_APART inline void add_parts(Desk& desk, std::uint64_t parts) {
     constexpr unsigned fields = 4;
     double(&staged)[fields][team_threads] = tile_room().parts;
-    Moments total{};
+    std::uint64_t count = 0, zeros = 0;
     double sum = 0.0;
     for (std::uint64_t at = 0; at < parts; at += team_threads) {
         const unsigned here = parts - at < team_threads ? static_cast<unsigned>(parts - at) : team_threads;
         __syncthreads();
         if (threadIdx.x < here) {
             const Moments part = desk.parts[at + threadIdx.x];
-            total.count += part.count;
-            total.zeros += part.zeros;
+            count += part.count;
+            zeros += part.zeros;
             staged[0][threadIdx.x] = part.sum;
             staged[1][threadIdx.x] = part.sum_sq;
             staged[2][threadIdx.x] = part.sum_ln;
             staged[3][threadIdx.x] = part.total;
         }
         __syncthreads();
-        // A thread for each field.
-        if (threadIdx.x < fields)
+        // A thread for each field; loaded ahead of the additions, which wait for each other.
+        if (threadIdx.x < fields) {
+#pragma unroll 8
             for (unsigned i = 0; i < here; ++i) sum += staged[threadIdx.x][i];
+        }
     }
     __syncthreads();
     if (threadIdx.x < fields) staged[threadIdx.x][0] = sum;
-    __syncthreads();
-    total.count = block_reduce<team_threads>(total.count, Sum{});
-    total.zeros = block_reduce<team_threads>(total.zeros, Sum{});
-    total.sum = staged[0][0];
-    total.sum_sq = staged[1][0];
-    total.sum_ln = staged[2][0];
-    total.total = staged[3][0];
-    __syncthreads();
-    return total;
+    count = block_reduce<team_threads>(count, Sum{});
+    zeros = block_reduce<team_threads>(zeros, Sum{});
+    if (threadIdx.x == 0) desk.total = {count, zeros, staged[0][0], staged[1][0], staged[2][0], staged[3][0]};
+}
+
+// The same of what a team has written before it met: one block adds up, and hands it on.
+__device__ inline Moments total_of_parts(const Team& team, Desk& desk, std::uint64_t parts) {
+    if (team.rank == 0) add_parts(desk, parts);
+    team.sync();
+    return desk.total;
 }
 
 // A read by a team of what was read before.
@@ -188,7 +208,7 @@ __device__ void read_again(const Team& team, Desk& desk, std::uint64_t numel, co
                            Entries entries) {
     const std::uint64_t chunks = pieces(numel, chunk_entries);
     for (std::uint64_t chunk = team.first(chunks); chunk < team.last(chunks); ++chunk) {
-        const ChunkFound found = read_chunk(desk, Chunk(numel, chunk, request), entries);
+        const ChunkFound found = entries.read_chunk(desk, Chunk(numel, chunk, request));
         if (threadIdx.x == 0) desk.marked[chunk] = found.marked;
     }
     team.sync();

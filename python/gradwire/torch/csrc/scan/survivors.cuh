@@ -127,9 +127,7 @@ __device__ GRADWIRE_APART inline Moments Survivors::tail_of(Team& team, float lo
         if (lane() == 0) desk->parts[chunk] = {found, 0, reduced, squares, 0.0, 0.0};
     }
     team.sync();
-    const Moments total = total_of_parts(*desk, chunks);
-    team.sync();
-    return total;
+    return total_of_parts(team, *desk, chunks);
 }
 
 }  // namespace gradwire
