@@ -1,7 +1,6 @@
 // What the first read is to gather, and all that follows of it; the read itself is in read.cu.
-#include "bucket/select.cuh"
+#include "bucket/trim.cuh"
 #include "device/probe.h"
-#include "frame/length.cuh"
 
 namespace gradwire {
 
@@ -121,13 +120,17 @@ __global__ void __launch_bounds__(team_threads, 2) select(Selecting bucket) {
                 selection.values = list.values;
             }
         }
-        if (!leads) return;
-        selection.tracker = tracker;
-        if (selection.status == Status::ok && desk.bad != 0) {
-            selection.status = Status::non_finite;
-            selection.bad_count = desk.bad_count;
-            selection.bad_first = desk.bad_first;
+        if (leads) {
+            selection.tracker = tracker;
+            if (selection.status == Status::ok && desk.bad != 0) {
+                selection.status = Status::non_finite;
+                selection.bad_count = desk.bad_count;
+                selection.bad_first = desk.bad_first;
+            }
         }
+        if (!bucket.trims) return;
+        team.sync();
+        if (team.rank == 0) trim(piece, desk, selection);
     });
 }
 

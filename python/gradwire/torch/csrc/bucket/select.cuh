@@ -16,6 +16,7 @@ struct Selecting {
     unsigned count;
     float divisor;
     bool overwrites;  // a memory has one buffer: what can fail has to fail before anything is written
+    bool trims;       // a frame may be too long
     bool later;       // all have one, and are written by another call
     std::int64_t* table;  // of outcomes
 };
@@ -137,8 +138,9 @@ __device__ inline bool take_given(ScannedTensor& scanned, const Piece& piece) {
 }
 
 inline Selecting selecting_in(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table,
-                              float divisor, bool later, std::int64_t* outcomes) {
-    Selecting bucket{pieces, selections, nullptr, nullptr, nullptr, plan.pieces, divisor, plan.overwrites, later, outcomes};
+                              float divisor, bool trims, bool later, std::int64_t* outcomes) {
+    Selecting bucket{pieces,  selections,      nullptr, nullptr, nullptr, plan.pieces,
+                     divisor, plan.overwrites, trims,   later,   outcomes};
     plan.divide_table(table, bucket.desks, bucket.first_chunk, bucket.first_piece);
     return bucket;
 }

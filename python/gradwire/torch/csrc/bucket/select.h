@@ -1,4 +1,4 @@
-// Memories and selection for a whole bucket: what goes into its frames, in three launches.
+// The shape of the selection for a whole bucket, and what undoes it. For its launches see select.cuh.
 #pragma once
 
 #include <cuda_runtime.h>
