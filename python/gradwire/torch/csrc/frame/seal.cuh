@@ -39,7 +39,10 @@ __global__ void seal_parts(Writing writing, typename Entries::Bucket bucket) {
         __threadfence();
     }
     if (!__syncthreads_or(last)) return;
-    if (threadIdx.x == 0) *writing.turns = {};
+    if (threadIdx.x == 0) {
+        writing.turns->ticket = 0;
+        atomicExch(&writing.turns->sealed, 0u);  // as all others have used it
+    }
     for (unsigned i = threadIdx.x; i < writing.frames; i += checksum::threads) writing.frame_turns[i] = {};
     Entries::end(bucket);
 }
