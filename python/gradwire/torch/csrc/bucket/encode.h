@@ -29,8 +29,9 @@ struct EncodeMemory {
 };
 
 // Adds up, selects, writes frames and settles memories. Entries are divided by `divisor` first. What
-// came of it is in the selections, and in a table: see `OutcomeColumn`. The pieces from the first one on whose status is not ok are as
-// they were, but can no longer be rolled back. `trims` is what `may_exceed` tells of these pieces.
+// came of it is in the selections, and in a table: see `OutcomeColumn`. The pieces from the first one on
+// whose status is not ok are as they were, but can no longer be rolled back. `trims` is what `may_exceed`
+// tells of these pieces.
 //
 // With `later`, where every memory has one buffer, frames are all that is written; `settle` in
 // bucket/decode.h is the second half.
