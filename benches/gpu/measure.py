@@ -222,12 +222,13 @@ def aims(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
 def _read_code(failed: Failed) -> list[sass.Instruction]:
     """Return the machine code of the read in the library that runs; none where it is not seen."""
     library = status().library
+    code: list[sass.Instruction] = []
     with guarded(failed, "machine code"):
         if library is None:
             raise FileNotFoundError("no library")
         major, minor = torch.cuda.get_device_capability()
-        return sass.read_of(sass.functions(library, "-arch", f"sm_{major}{minor}"))
-    return []
+        code = sass.read_of(sass.functions(library, "-arch", f"sm_{major}{minor}"))
+    return code
 
 
 def _issued() -> float:

@@ -30,7 +30,7 @@ def codec(part: sparsify.Sparsifier, kept: memory.Memory) -> gradwire.Codec:
 
 def placed(x: NDArray[np.float32], dtype: type, offset: int) -> np.ndarray:
     """The numbers at an address that is so many entries beyond one of 64 bytes."""
-    room = np.zeros(x.size + 64, dtype)
+    room: np.ndarray = np.zeros(x.size + 64, dtype)
     first = (-room.ctypes.data % 64) // room.itemsize + offset
     out = room[first : first + x.size]
     out[:] = x.astype(dtype)
