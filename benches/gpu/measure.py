@@ -206,7 +206,9 @@ def aims(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     """
     found = race(setup, list(AIMS), steps(setup, setup.numel), tick, failed)
     by_name = {kind.name: aim for kind, aim in AIMS.items()}
-    code = [] if setup.device != "cuda" else _read_code(failed)
+    code: list[sass.Instruction] = []
+    with guarded(failed, "machine code"):
+        code = _read_code() if setup.device == "cuda" else []
     for row in found["rows"]:
         aim = by_name[row["name"]]
         row |= {"aim": aim.copies, "bytes_per_entry": aim.nbytes, "copies_by_bytes": aim.nbytes / 8}
@@ -219,16 +221,13 @@ def aims(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     return {**found, "ratio": AIMED}
 
 
-def _read_code(failed: Failed) -> list[sass.Instruction]:
-    """Return the machine code of the read in the library that runs; none where it is not seen."""
+def _read_code() -> list[sass.Instruction]:
+    """Return the machine code of the read in the library that runs."""
     library = status().library
-    code: list[sass.Instruction] = []
-    with guarded(failed, "machine code"):
-        if library is None:
-            raise FileNotFoundError("no library")
-        major, minor = torch.cuda.get_device_capability()
-        code = sass.read_of(sass.functions(library, "-arch", f"sm_{major}{minor}"))
-    return code
+    if library is None:
+        raise FileNotFoundError("no library")
+    major, minor = torch.cuda.get_device_capability()
+    return sass.read_of(sass.functions(library, "-arch", f"sm_{major}{minor}"))
 
 
 def _issued() -> float:
