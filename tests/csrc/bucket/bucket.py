@@ -140,6 +140,7 @@ class DeviceBucket:
             *(pieces, count, self.blocks, selections, select_table, write_table, write_scratch),
             np.float32(divisor),
             later,
+            np.zeros((count, 8), np.int64),
         )
         self.pieces = pieces
         return [
