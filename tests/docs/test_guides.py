@@ -16,6 +16,7 @@ PAGES = [
     "activations",
     "weights",
     "ddp",
+    "ddp-reference",
     "choosing",
     "accuracy",
     "schedules",
