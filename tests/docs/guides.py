@@ -3,8 +3,8 @@
     python -m tests.docs.guides PAGE...
 
 The blocks of a page share their names, and have no others: each page says in its set-up what it
-uses. A page runs in a folder of its own, in one process as `python page.py` would be. If it makes a
-process group, it also runs in two, with the variables that torchrun sets.
+uses. A page runs in a folder of its own, in one process as `python page.py` would be. If it is for
+several ranks, it also runs in two processes, with the variables that torchrun sets.
 """
 
 import multiprocessing
@@ -26,6 +26,8 @@ SET_UP_OF = {"hierarchy": "exchanges", "from-powersgd": "exchanges"}
 """Pages without a set-up, and the page that has it."""
 TORCHRUN_ONLY = ["quickstart", "hierarchy"]
 """Pages whose programs torchrun starts: they say so."""
+SHARED = re.compile(r"init_process_group\(|Membership\(")
+"""What pages have that are for several ranks."""
 SECONDS = 300.0
 """How long a page may take."""
 
@@ -104,7 +106,7 @@ def main(pages: list[str]) -> None:
     warnings.simplefilter("error", gradwire.torch.ddp.PairingWarning)
     for page in pages:
         ways = [] if page in TORCHRUN_ONLY else [[{}]]
-        if any("init_process_group(" in block for _, _, block in program(page)):
+        if any(SHARED.search(block) for _, _, block in program(page)):
             ways.append(launched(2))
         for way in ways:
             run(page, way)

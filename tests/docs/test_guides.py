@@ -30,6 +30,7 @@ PAGES = [
     "accuracy-drops",
     "plain-bytes",
     "diloco",
+    "diloco-members",
     "cost",
     "numerics",
     "hierarchy",
