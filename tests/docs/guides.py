@@ -105,7 +105,7 @@ def main(pages: list[str]) -> None:
     """Run pages."""
     warnings.simplefilter("error", gradwire.torch.ddp.PairingWarning)
     for page in pages:
-        ways = [] if page in TORCHRUN_ONLY else [[{}]]
+        ways: list[list[dict[str, str]]] = [] if page in TORCHRUN_ONLY else [[{}]]
         if any(SHARED.search(block) for _, _, block in program(page)):
             ways.append(launched(2))
         for way in ways:
