@@ -13,6 +13,8 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
 ]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
@@ -21,6 +23,7 @@ suppress_warnings = ["misc.highlighting_failure", "ref.python"]
 
 # Horovod has to be built, which not every machine can; the pages do not depend on it.
 autodoc_mock_imports = [] if find_spec("horovod") else ["horovod"]
+default_role = "py:obj"  # names in docstrings become links where there is such a thing
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_default_options = {"members": True, "show-inheritance": True}
@@ -30,5 +33,9 @@ napoleon_use_ivar = True
 
 html_theme = "furo"
 html_title = "gradwire"
+html_static_path = ["_static"]
+html_css_files = ["theme.css"]
+copybutton_prompt_text = r">>> |\.\.\. |\w[\w-]*\$ "
+copybutton_prompt_is_regexp = True
 exclude_patterns = ["_build"]
 nitpicky = False

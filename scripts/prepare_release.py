@@ -24,7 +24,12 @@ LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)\s]+\))")
 
 def absolute(readme: str, home: str, version: str) -> str:
     """Return the README with links to the files of this version."""
-    return LINK.sub(rf"\g<1>{home}/blob/v{version}/\g<2>", readme)
+
+    def whole(link: re.Match[str]) -> str:
+        way = "raw" if link[2].endswith((".svg)", ".png)")) else "blob"  # a picture, not its page
+        return f"{link[1]}{home}/{way}/v{version}/{link[2]}"
+
+    return LINK.sub(whole, readme)
 
 
 def with_urls(project: str, home: str) -> str:

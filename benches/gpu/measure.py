@@ -24,6 +24,7 @@ from torch import Tensor
 import gradwire
 from benches.compare.contestants import PEERS, Contestant, TorchTopK, call, gradients, layer
 from benches.compare.timing import Clock, Tick, interleave
+from benches.gpu import sass
 from benches.harness import results
 from gradwire.presets import PRESETS, Preset
 from gradwire.quantize import BFloat16, Lossless
@@ -159,6 +160,32 @@ OURS = tuple(
 Failed = dict[str, str]
 
 
+@dataclass(frozen=True)
+class Aim:
+    """How long an encode may take, in copies, and what its read of every entry does."""
+
+    copies: float
+    nbytes: int
+    """Loaded and stored for an entry; a copy has 8."""
+    streams: sass.Streams
+
+
+AIMED = 0.01
+AIMS: dict[type[Kernels], Aim] = {
+    contestant("topk", "float32, residual", lambda _: gradwire.topk(ratio=AIMED)): Aim(
+        1.8, 12, sass.Streams(2, 1)
+    ),
+    contestant("sidco", "float32, residual", lambda _: gradwire.sidco(ratio=AIMED)): Aim(
+        2.2, 12, sass.Streams(2, 1, sums=True)
+    ),
+    contestant(
+        "adam",
+        "topk, float32, residual and second moment",
+        lambda _: gradwire.topk(ratio=AIMED, memory=gradwire.memory.AdamCorrection()),
+    ): Aim(2.6, 20, sass.Streams(3, 2, roots=True)),
+}
+
+
 def steps(setup: Setup, numel: int) -> list[Tensor]:
     drawn = gradients(numel)
     return [torch.from_numpy(each).to(setup.device) for each in drawn]
@@ -168,6 +195,45 @@ def contest(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     """Encodes with a residual, ours and what torch has."""
     given = steps(setup, setup.numel)
     return race(setup, [*OURS, *PEERS], given, tick, failed) | {"ratio": RATIO}
+
+
+def aims(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
+    """Encodes with their aims, and how long the read of every entry takes at least.
+
+    By its bytes, at the rate of a copy; and by its instructions, of which each multiprocessor
+    issues four for a warp in a cycle.
+    """
+    found = race(setup, list(AIMS), steps(setup, setup.numel), tick, failed)
+    by_name = {kind.name: aim for kind, aim in AIMS.items()}
+    code: list[sass.Instruction] = []
+    with guarded(failed, "machine code"):
+        code = _read_code() if setup.device == "cuda" else []
+    for row in found["rows"]:
+        aim = by_name[row["name"]]
+        row |= {"aim": aim.copies, "bytes_per_entry": aim.nbytes, "copies_by_bytes": aim.nbytes / 8}
+        if not code:
+            continue
+        with guarded(failed, f"machine code of {row['name']}"):
+            row["instructions_per_entry"] = aim.streams.per_entry(code)
+            seconds = row["instructions_per_entry"] * setup.numel / _issued()
+            row["copies_by_instructions"] = seconds / found["copy"]["seconds"]
+    return {**found, "ratio": AIMED}
+
+
+def _read_code() -> list[sass.Instruction]:
+    """Return the machine code of the read in the library that runs."""
+    library = status().library
+    if library is None:
+        raise FileNotFoundError("no library")
+    major, minor = torch.cuda.get_device_capability()
+    return sass.read_of(sass.functions(library, "-arch", f"sm_{major}{minor}"))
+
+
+def _issued() -> float:
+    """Return how many instructions of single threads the device issues in a second, at most."""
+    properties = torch.cuda.get_device_properties(0)
+    cycles = 1e3 * properties.clock_rate
+    return float(4 * 32 * properties.multi_processor_count * cycles)
 
 
 def presets(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
@@ -283,6 +349,7 @@ def guarded(failed: Failed, name: str) -> Iterator[None]:
 
 
 SECTIONS: dict[str, Callable[[Setup, Tick, Failed], dict[str, Any]]] = {
+    "aims": aims,
     "contest": contest,
     "receive": receive,
     "presets": presets,

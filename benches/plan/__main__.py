@@ -1,7 +1,7 @@
 """Step times as `gradwire.cost` predicts them, beside those of real processes over shaped links.
 
     python -m benches.plan [--ranks N] [--rates ...] [--methods ...] [--out FILE] [--into FILE]
-    python -m benches.plan --auto [--out FILE] [--into docs/auto.md]
+    python -m benches.plan --auto [--out FILE] [--into docs/auto-inside.md]
 
 Processes in network namespaces train a network of 8.4 M parameters over links of known speed, as
 root or where user namespaces are allowed. The model sees what a user can measure beforehand: a

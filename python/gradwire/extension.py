@@ -1,7 +1,7 @@
 """Codecs from other packages: parts written in Python, a preset, an entry point.
 
 Memories, frames, checkpoints, `gradwire.torch` and the command line work with such parts just as
-with built-in ones. See the guide "Adding a codec".
+with built-in ones. See the guide "Add a codec".
 
 A part is a frozen dataclass whose fields are its options: plain values that `get_config` returns
 and `from_config` accepts. It sets a unique ``kind``, a lower-case identifier of at most 63

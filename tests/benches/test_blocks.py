@@ -66,7 +66,7 @@ def test_predictions_and_auto_are_those_of_their_runs():
     tables = "\n\n".join(map(predict.table, named(text, "plan")))
     assert pages.find(text, "predicted and measured") == f"\n{tables}\n"
     measured = json.loads((results.FOLDER / "2026-11-23-auto.json").read_text("utf-8"))
-    text = (DOCS / "auto.md").read_text("utf-8")
+    text = (DOCS / "auto-inside.md").read_text("utf-8")
     assert pages.find(text, predict.AUTO_BLOCK) == f"\n{predict.table_auto(measured)}\n"
 
 

@@ -1,185 +1,117 @@
-"""Runs every Python block of some guides, one after another, as a reader would type them.
+"""Runs every Python block of some guides, one after another, as a reader would paste them.
 
     python -m tests.docs.guides PAGE...
 
-A guide assumes what every training script has: a model, a loader, a loss. Here they are small, and
-the process group has one rank. The blocks of a page share their names; pages do not.
+The blocks of a page share their names, and have no others: each page says in its set-up what it
+uses. A page runs in a folder of its own, in one process as `python page.py` would be. If it is for
+several ranks, it also runs in two processes, with the variables that torchrun sets.
 """
 
+import multiprocessing
 import os
 import re
-import secrets
+import socket
 import sys
 import tempfile
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
-import gradwire
 import gradwire.torch.ddp
-from gradwire.torch.transport import stores
 
 DOCS = Path(__file__).parents[2] / "docs"
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SET_UP_OF = {"hierarchy": "exchanges", "from-powersgd": "exchanges"}
+"""Pages without a set-up, and the page that has it."""
+TORCHRUN_ONLY = ["quickstart", "hierarchy"]
+"""Pages whose programs torchrun starts: they say so."""
+SHARED = re.compile(r"init_process_group\(|Membership\(")
+"""What pages have that are for several ranks."""
+SECONDS = 300.0
+"""How long a page may take."""
 
 
-def network() -> nn.Module:
-    """Return a network with names as in a language model."""
-    layers = {"embed": nn.Linear(64, 128), "body": nn.Linear(128, 128), "head": nn.Linear(128, 10)}
-    return nn.Sequential(OrderedDict(layers))
-
-
-class Layered(nn.Module):
-    """A network with a list of layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(64, 128), nn.Linear(128, 10)])
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            inputs = layer(inputs)
-        return inputs
-
-
-def surroundings() -> dict[str, Any]:
-    """Return what a guide may use without saying where it comes from."""
-    torch.manual_seed(0)
-    model = DistributedDataParallel(network())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    codec = gradwire.adam(ratio=0.1)
-    return {
-        "torch": torch,
-        "gradwire": gradwire,
-        "nn": nn,
-        "DistributedDataParallel": DistributedDataParallel,
-        "module": network(),
-        "model": model,
-        "optimizer": optimizer,
-        "handle": gradwire.torch.ddp.attach(model, codec, optimizer=optimizer),
-        "codec": codec,
-        "loss": nn.functional.cross_entropy,
-        "loader": [(torch.randn(8, 64), torch.randint(10, (8,))) for _ in range(4)],
-        "rank": 0,
-        "step": 1000,
-        "old_world_size": 1,
-        "folder": "checkpoint",
-        "log_dir": "logs",
-    }
-
-
-def of_a_gan() -> dict[str, Any]:
-    """Return a generator, a discriminator that is attached, and batches for them."""
-    generator = DistributedDataParallel(nn.Linear(8, 64))
-    discriminator = DistributedDataParallel(network())
-    optimizer = torch.optim.AdamW(discriminator.parameters(), lr=1e-3)
-    return {
-        "generator": generator,
-        "discriminator": discriminator,
-        "generator_optimizer": torch.optim.SGD(generator.parameters(), lr=0.1),
-        "discriminator_optimizer": optimizer,
-        "discriminator_handle": gradwire.torch.ddp.attach(
-            discriminator, gradwire.adam(ratio=0.1), optimizer=optimizer
-        ),
-        "noise": torch.randn(4, 8),
-        "real": torch.randn(4, 64),
-        "fake": torch.randn(4, 64),
-        "ones": torch.ones(4, dtype=torch.long),
-        "zeros": torch.zeros(4, dtype=torch.long),
-    }
-
-
-def served() -> dict[str, Any]:
-    """Return the address of a store, and a token."""
-    store = stores.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    address = f"localhost:{store.port}"
-    return {"store": store, "address": address, "token": secrets.token_hex()}
-
-
-def beside(page: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Return what one page takes for granted beside `surroundings`."""
-    weights = names["model"].parameters()
-    optimizer = names["optimizer"]
-    pages: dict[str, Callable[[], dict[str, Any]]] = {
-        "quickstart": lambda: {"model": network()},
-        "choosing": lambda: {"lr": 1e-3},
-        "ddp": lambda: {
-            "model": network(),
-            "survivors": [0],
-            "train": lambda model, handle: None,
-            **of_a_gan(),
-        },
-        "diloco": served,
-        "exchanges": lambda: {
-            "optimizer": torch.optim.SGD(weights, lr=0.1),
-            "train_for_a_while": lambda: None,
-        },
-        "fsdp": lambda: {
-            "model": Layered(),
-            "device": "cpu",
-            "nodes": 1,
-            "ranks_per_node": 1,
-        },
-        "schedules": lambda: {
-            "epochs": 2,
-            "train_one_epoch": lambda: None,
-            "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1),
-        },
-    }
-    return pages[page]() if page in pages else {}
-
-
-def execute(page: str, names: dict[str, Any], prepare: Callable[[str], None]) -> int:
-    """Run all blocks of a page among these names, after a call with each; return their number."""
+def blocks(page: str) -> Iterator[tuple[int, str]]:
+    """Return the Python blocks of a page, each with the number of lines before it."""
     text = (DOCS / f"{page}.md").read_text("utf-8")
-    blocks = list(FENCED.finditer(text))
-    for block in blocks:
-        prepare(block[1])
-        lines = text.count("\n", 0, block.start(1))
-        code = "\n" * lines + block[1]  # so that a traceback has the line of the page
-        exec(compile(code, f"docs/{page}.md", "exec"), names)
-    return len(blocks)
+    for block in FENCED.finditer(text):
+        yield text.count("\n", 0, block.start(1)), block[1]
 
 
-def run(page: str) -> int:
-    """Run a page's blocks in a folder of their own; return how many there were."""
-    names = surroundings()
-    first = names["handle"]
-    for inputs, targets in names["loader"]:
-        names["loss"](names["model"](inputs), targets).backward()
-        names["optimizer"].step()
-        names["optimizer"].zero_grad()
-    names |= beside(page, names)
+def program(page: str) -> list[tuple[str, int, str]]:
+    """Return what runs for a page: its blocks, after the set-up, with their places."""
+    own = [(page, *block) for block in blocks(page)]
+    if other := SET_UP_OF.get(page):
+        return [(other, *next(blocks(other))), *own]
+    return own
 
-    def prepare(block: str) -> None:
-        if "attach(" in block:  # a page says once that a model is attached to one codec
-            names["handle"].detach()
 
-    count = execute(page, names, prepare)
-    first.detach()
-    return count
+def execute(
+    page: str, after: Callable[[dict[str, Any]], None] = lambda names: None
+) -> dict[str, Any]:
+    """Run all blocks of a page, with a call after each; return the names that they have made."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for source, lines, block in program(page):
+        code = "\n" * lines + block  # so that a traceback has the line of the page
+        exec(compile(code, f"docs/{source}.md", "exec"), names)
+        after(names)
+    return names
+
+
+def start(page: str, folder: str, variables: dict[str, str]) -> None:
+    """Run a page in this process."""
+    os.environ.update(variables)
+    os.chdir(folder)
+    execute(page)
+
+
+def launched(ranks: int) -> list[dict[str, str]]:
+    """Return the variables that torchrun sets for each rank."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    return [
+        {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            "TORCHELASTIC_RUN_ID": "guides",
+        }
+        for rank in range(ranks)
+    ]
+
+
+def run(page: str, variables: list[dict[str, str]]) -> None:
+    """Run a page in as many processes as there are variables for, forked from this one."""
+    forked = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        processes = [forked.Process(target=start, args=(page, folder, each)) for each in variables]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(SECONDS)
+            process.kill()
+            process.join()
+    ended = [process.exitcode for process in processes]
+    if any(ended):
+        raise SystemExit(f"docs/{page}.md: exit codes {ended} of {len(ended)} processes")
 
 
 def main(pages: list[str]) -> None:
-    """Run pages in a group of one rank."""
+    """Run pages."""
     warnings.simplefilter("error", gradwire.torch.ddp.PairingWarning)
-    with tempfile.TemporaryDirectory() as folder:
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{folder}/store", rank=0, world_size=1
-        )
-        os.environ["LOCAL_WORLD_SIZE"] = "1"  # as torchrun sets it
-        for page in pages:
-            os.mkdir(os.path.join(folder, page))
-            os.chdir(os.path.join(folder, page))
-            print(f"docs/{page}.md: {run(page)} blocks", flush=True)
-        os.chdir("/")
-    torch.distributed.destroy_process_group()
+    for page in pages:
+        ways: list[list[dict[str, str]]] = [] if page in TORCHRUN_ONLY else [[{}]]
+        if any(SHARED.search(block) for _, _, block in program(page)):
+            ways.append(launched(2))
+        for way in ways:
+            run(page, way)
+        counted = sum(1 for _ in blocks(page))
+        print(f"docs/{page}.md: {counted} blocks, {len(ways)} ways", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What the guides show works as they show it."""
 
 import functools
+import importlib
 import itertools
 import re
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import gradwire
+from benches.harness import pages
+from gradwire.cli import COMMANDS
 from gradwire.torch.backends import dispatch
 from tests.support import run_python
 
@@ -31,7 +34,7 @@ def test_every_codec_recommended_can_be_made():
         assert isinstance(eval(f"gradwire.{call}", {"gradwire": gradwire}), gradwire.Codec)
 
 
-@pytest.mark.parametrize("page", ["quickstart", "choosing", "from-powersgd", "ddp", "README"])
+@pytest.mark.parametrize("page", ["quickstart", "choosing", "from-powersgd", "README"])
 def test_the_first_codec_shown_is_the_one_recommended(page):
     path = ROOT / "README.md" if page == "README" else DOCS / f"{page}.md"
     text = path.read_text("utf-8")
@@ -64,3 +67,49 @@ def test_every_report_field_is_explained():
     fields = gradwire.torch.ddp.Report.__dataclass_fields__
     unexplained = {name for name in fields if f"`{name}`" not in page}
     assert unexplained <= {"rank", "world_size", "codec", "steps", "collectives"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_page_on_the_command_line_has_all_options_and_no_others(command):
+    page = (DOCS / "cli.md").read_text("utf-8")
+    section = page.partition(f"## gradwire {command}\n")[2].partition("\n## ")[0]
+    parser = importlib.import_module(f"gradwire.cli.{command}").make_parser()
+    options = {name for each in parser._actions for name in each.option_strings}
+    rows = re.findall(r"^\| `(.*?)` \|", section.replace("`, `", ", "), re.MULTILINE)
+    listed = set(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", " ".join(rows)))
+    assert listed | {"-h", "--help"} == options
+    for each in parser._actions:
+        if not each.option_strings:
+            assert f"gradwire {command}" in section
+            assert str(each.metavar) in section
+        elif default := re.search(r"\(default: ([\w.]+)[);]", each.help or ""):
+            assert default[1] in section
+
+
+def test_every_variable_of_the_environment_is_on_its_page():
+    page = (DOCS / "environment.md").read_text("utf-8")
+    shown = set(re.findall(r"^\| `(GRADWIRE_\w+)`", page, re.MULTILINE))
+    files = [*(ROOT / "python").rglob("*.py"), *(ROOT / "rust").glob("*/src/**/*.rs")]
+    sources = [path for path in files if "tests" not in path.relative_to(ROOT).parts]
+    quoted = r"[\"`$](GRADWIRE_[A-Z_]+)\b"
+    read = {name for path in sources for name in re.findall(quoted, path.read_text("utf-8"))}
+    assert shown == read
+
+
+def test_the_page_that_says_whom_it_helps_counts_the_cases_of_the_study():
+    study, page = ((DOCS / f"{name}.md").read_text("utf-8") for name in ("study", "is-it-for-me"))
+    lines = [line.split("|")[3:-1] for line in pages.find(study, "study map").splitlines()]
+    links, _, *cases = [cells for cells in lines if len(cells) > 1]
+    for link, *column in zip(links, *cases, strict=True):
+        ties = sum("noise" in case for case in column)
+        lost = sum("**" in case for case in column)
+        speeds = [float(each) for case in column for each in re.findall(r"([\d.]+) x", case)]
+        won, name = len(column) - ties - lost, link.strip().replace("unshaped", "not limited")
+        row = f"| {name} | {won} | {lost} | {ties} | {min(speeds):g} to {max(speeds):g} |"
+        assert row in page
+
+
+@pytest.mark.parametrize(("page", "words"), [("ddp", 1200), ("auto", 500), ("diloco", 900)])
+def test_a_guide_stays_short(page, words):
+    text = (DOCS / f"{page}.md").read_text("utf-8")
+    assert len(FENCED.sub("", text).split()) <= words

@@ -34,7 +34,8 @@ def test_a_release_has_absolute_links_alone():
     assert all((ROOT / link.rstrip(")").partition("#")[0]).exists() for link in relative)
     released = prepare_release.absolute(README, HOME, "1.2.3")
     assert not prepare_release.LINK.search(released)
-    assert f"({HOME}/blob/v1.2.3/{relative[0]}" in released
+    assert f"({HOME}/raw/v1.2.3/docs/study.svg)" in released
+    assert f"({HOME}/blob/v1.2.3/docs/ddp.md)" in released
     assert released.count(HOME) == len(relative)
 
 

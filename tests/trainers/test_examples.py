@@ -45,7 +45,7 @@ def test_the_example_of_transformers_goes_on_where_it_was(
     assert (tmp_path / "checkpoint-30" / "gradwire_1.pt").exists()
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("accelerate", 3), ("transformers", 1)])
+@pytest.mark.parametrize(("name", "blocks"), [("accelerate", 4), ("transformers", 2)])
 def test_the_blocks_of_a_page_run(
     hugging_face: Callable[[int], Ranks], tmp_path: Path, name: str, blocks: int
 ) -> None:

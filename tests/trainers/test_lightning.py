@@ -1,7 +1,6 @@
 """Lightning's own Trainers in two processes, with and without the callback."""
 
 import csv
-import re
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -236,7 +235,5 @@ def test_the_example_trains_and_its_checkpoint_has_all_residuals(
 
 
 def test_the_guide_works_as_it_shows(two: Ranks, tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "lightning.md").read_text("utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    found = two.run("lightning.page", blocks=blocks, folder=str(tmp_path))
+    found = two.run("lightning.page", folder=str(tmp_path))
     assert found == [[12, 12], [12, 12]]

@@ -1,6 +1,7 @@
 """Decides from measured figures how each bucket is averaged. Nothing here needs torch or a clock.
 
-`gradwire.torch.ddp.attach` with ``"auto"`` measures, and asks a `Decider`. See ``docs/auto.md``.
+`gradwire.torch.ddp.attach` with ``"auto"`` measures, and asks a `Decider`: see
+``docs/auto-inside.md``.
 """
 
 from gradwire._auto.decider import Decider, Evidence

@@ -12,6 +12,7 @@ import numpy as np
 import gradwire
 from gradwire import sparsify
 from gradwire.torch.backends.cuda import structs
+from gradwire.torch.backends.cuda.states import COLUMNS
 from tests.csrc.emulated.kernels import Kernels
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -140,6 +141,7 @@ class DeviceBucket:
             *(pieces, count, self.blocks, selections, select_table, write_table, write_scratch),
             np.float32(divisor),
             later,
+            np.zeros((count, COLUMNS), np.int64),
         )
         self.pieces = pieces
         return [

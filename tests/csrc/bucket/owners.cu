@@ -47,10 +47,11 @@ extern "C" int gradwire_test_split(const FrameAt* frame, const Target* target, c
                                    const std::uint32_t* target_tiles, std::uint32_t* failed, std::uint32_t* verdict, void* workspace,
                                    const FrameRange* ranges, std::uint64_t count, Piece* pieces, const std::uint64_t* most,
                                    Selection* selections, FramePart* parts, std::uint32_t* positions,
-                                   const std::uint64_t* firsts, std::uint8_t* slots, void* table, void* scratch) {
+                                   const std::uint64_t* firsts, std::uint8_t* slots, std::int64_t* outcomes, void* table,
+                                   void* scratch) {
     const WritePlan plan = plan_write(pieces, most, unsigned(2 * count));
     plan.fill_table(table);
-    const SplitCall order{ranges, std::uint32_t(count), pieces, selections, parts, positions, firsts, slots};
+    const SplitCall order{ranges, std::uint32_t(count), pieces, selections, parts, positions, firsts, slots, outcomes};
     return split(call_of(frame, target, frame_tiles, target_tiles, failed, verdict, workspace), order, plan, table, scratch,
                  frame_tiles[1], target_tiles[1], nullptr);
 }

@@ -10,6 +10,7 @@ import pytest
 import gradwire
 from gradwire import _native, memory, quantize, sparsify
 from gradwire.torch.backends.cuda import structs
+from gradwire.torch.backends.cuda.states import COLUMNS, NBYTES
 
 SELECTED = gradwire.sparsify.TopK(ratio=0.2)
 QUANTIZERS = [
@@ -84,12 +85,13 @@ def split(kernels, codec, frame, numel, cuts):
     )
     table, scratch, slots = (room(int(n)) for n in sizes)
     selections, firsts = (structs.Selection * (2 * count))(), np.zeros(1, np.uint64)
+    outcomes = np.full((2 * count, COLUMNS), -1, np.int64)
     positions, places = room(0 if dense else 4 * entries), room(32 * count)
     reading = Reading(kernels, frame, numel)
     kernels.call(
         "gradwire_test_split",
         *(*reading.given, ranges, count, parts, most, selections),
-        *(places, positions, firsts, slots, table, scratch),
+        *(places, positions, firsts, slots, outcomes, table, scratch),
     )
     assert reading.failed[0] == 0
     base = slots.ctypes.data
@@ -97,6 +99,7 @@ def split(kernels, codec, frame, numel, cuts):
         slots[part.frame - base :][: each.nbytes].tobytes() if each.status == 0 else b""
         for part, each in zip(parts, selections, strict=True)
     ]
+    assert outcomes[:, NBYTES].tolist() == list(map(len, found))
     return [b"".join(pair) for pair in zip(found[::2], found[1::2], strict=True)]
 
 

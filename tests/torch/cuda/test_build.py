@@ -158,7 +158,7 @@ def test_kernels_have_no_instruction_that_rounds_otherwise(
     sources = [path for path in build.SOURCES.rglob("*.cu") if "const Kernels " in path.read_text()]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         ptx = "".join(pool.map(compiled, sources))
-    assert ptx.count(".entry") > 20
+    assert ptx.count(".entry") > 15
     assert len(re.findall(r"\b(?:add|sub|mul|div)\.rn\.f", ptx)) > 1000
     assert set(OTHER_BYTES.findall(ptx)) == set()
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ def loaded():
 def test_every_kernel_is_in_the_list_of_its_source() -> None:
     sources = [path.read_text() for path in CSRC.rglob("*.cu*")]
     kernels = [name for text in sources for name in KERNEL.findall(text)]
-    assert len(kernels) == sum(text.count("__global__") for text in sources) > 20
+    assert len(kernels) == sum(text.count("__global__") for text in sources) > 15
     assert sorted(each.partition("<")[0] for each in listed()) == sorted(kernels)
 
 

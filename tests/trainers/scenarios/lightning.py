@@ -29,6 +29,7 @@ from tests.distributed.scenarios.common import (
     network,
     plain,
 )
+from tests.docs.guides import execute
 from tests.trainers.scenarios.started import as_started_by_torchrun
 
 ADAM = gradwire.adam(ratio=0.05)
@@ -488,14 +489,15 @@ def example(rank: int, world_size: int, path: str, folder: str) -> dict[str, Any
     return {"steps": handle.step, "saved": sorted(saved)}
 
 
-def page(rank: int, world_size: int, blocks: list[str], folder: str) -> list[int]:
-    """Run what the guide shows, with a module; return how many passes each fit compressed."""
+def page(rank: int, world_size: int, folder: str) -> list[int]:
+    """Run what the guide shows; return how many passes each fit compressed."""
     as_started_by_torchrun(rank, world_size)
     os.chdir(folder)
     found: list[int] = []
-    names: dict[str, Any] = {}
-    for block in blocks:
-        names["module"] = Regression(optim.AdamW, lr=2e-3)
-        exec(block, names)
-        found.append(names["compress"].handle.step)
+
+    def note(names: dict[str, Any]) -> None:
+        if "compress" in names:
+            found.append(names["compress"].handle.step)
+
+    execute("lightning", note)
     return found

@@ -1,4 +1,4 @@
-"""Decides while a model trains how each of its buckets is averaged: see ``docs/auto.md``."""
+"""Decides while a model trains how each of its buckets is averaged: see ``docs/auto-inside.md``."""
 
 from gradwire.torch.auto.candidates import (
     AUTO,

@@ -1,13 +1,31 @@
-// All launches of an encode: those of the selection, one that trims, those that write, and the commit.
+// All launches of an encode: those of the selection, and those that write.
 #include "bucket/encode.h"
 
-#include "bucket/select.cuh"
+#include "bucket/commit.cuh"
 #include "device/probe.h"
+#include "device/segments.cuh"
 #include "frame/write.cuh"
 
 namespace gradwire {
 
 namespace {
+
+// Writes the sums over memories that have one buffer, now that nothing can fail any more. Of a dense
+// frame they are written while it is. Chunk `at` of all.
+__device__ void overwrite(const Selecting& bucket, std::uint64_t at) {
+    const unsigned index = segment_of(bucket.first_chunk, bucket.count, at);
+    const Piece& piece = bucket.pieces[index];
+    if (!is_in_place(piece) || is_dense(piece) || is_left_out(bucket.selections, index)) return;
+    const Tensor& tensor = tensor_of_block(piece, bucket.divisor, bucket.desks[index].scale);
+    const std::uint64_t begin = (at - bucket.first_chunk[index]) * chunk_entries;
+    const std::uint64_t end = tensor.numel - begin < chunk_entries ? tensor.numel : begin + chunk_entries;
+    constexpr unsigned at_once = 8;
+    for (std::uint64_t first = begin + threadIdx.x; first < end; first += at_once * fit_threads) {
+        const Batch<at_once, fit_threads> batch{first, end};
+        bool nonzero = false;
+        Added(tensor, batch, nonzero).keep(tensor, batch);
+    }
+}
 
 // Where values come from, and where what was not sent goes. Of a dense piece the first read may not have
 // been: what it does is done as values are read.
@@ -46,114 +64,21 @@ struct BucketEntries {
         tensor.settle(position, value, decoded);
     }
 
+    // Once for each chunk.
+    __device__ static void prepare(const Bucket& bucket, std::uint64_t chunk) { overwrite(bucket, chunk); }
+
+    __device__ static void end(const Bucket& bucket) {
+        commit(bucket.pieces, bucket.selections, bucket.count, bucket.later);
+        __syncthreads();
+        tabulate(bucket.selections, bucket.count, bucket.table);
+    }
+
     __device__ void finish() {
         if (__any_sync(all_lanes, nonzero) && lane() == 0) atomicExch(&selection.zero, 0u);
     }
 };
 
-// The most entries, fewer than `count`, whose frame is within the limit wherever they are.
-__device__ std::uint64_t surely_fits(const Piece& piece, std::uint64_t count) {
-    // The bound never falls as the count grows; of no entries it is a header.
-    std::uint64_t most = 0, beyond = count;
-    while (beyond - most > 1) {
-        const std::uint64_t middle = most + (beyond - most) / 2;
-        if (longest_frame(piece, middle) <= piece.limit)
-            most = middle;
-        else
-            beyond = middle;
-    }
-    return most;
-}
-
-// Leaves out the smallest survivors of a frame that is too long, or draws fewer; a block for each.
-//
-// Up to so many times the entries left are in proportion to the bytes that they may take. Where a part
-// of the frame does not shrink with its entries that comes no nearer, and as many are kept as fit
-// whatever they are.
-constexpr unsigned trim_guesses = 8;
-
-__global__ void __launch_bounds__(team_threads) trim(Selecting bucket) {
-    const Piece& piece = bucket.pieces[blockIdx.x];
-    Desk& desk = bucket.desks[blockIdx.x];
-    Selection selection = bucket.selections[blockIdx.x];
-    if (selection.status != Status::ok || is_dense(piece)) return;
-    if (longest_frame(piece, selection.count) <= piece.limit) return;
-    __syncthreads();  // one thread writes it again
-    if (piece.given && !piece.may_trim) {
-        const std::uint64_t nbytes = frame_len<team_threads>(piece, selection);
-        if (threadIdx.x == 0 && nbytes > piece.limit) {
-            bucket.selections[blockIdx.x].status = Status::limit;
-            bucket.selections[blockIdx.x].nbytes = nbytes;
-        }
-        return;
-    }
-    Team team{0, 1, desk.arrivals, desk.slots, desk.bins, 0, 0, false};
-    const unsigned side = selection.positions == desk.lists[1].positions;
-    ScannedTensor scanned = scanned_of(team, desk, piece, bucket.divisor, selection.selection_key);
-    scanned.survivors = {&desk, selection.count, side};
-    const std::uint64_t selected = selection.count;
-    for (unsigned written = 1;; ++written) {
-        const std::uint64_t nbytes = frame_len<team_threads>(piece, selection);
-        if (nbytes <= piece.limit) break;
-        std::uint64_t fewer = surely_fits(piece, selection.count);
-        if (written <= trim_guesses && static_cast<IndexCoding>(piece.indices) != IndexCoding::bitmap) {
-            const std::uint64_t fixed = fixed_len(piece);
-            const double room = static_cast<double>(piece.limit > fixed ? piece.limit - fixed : 0) /
-                                static_cast<double>(nbytes - fixed);
-            std::uint64_t guess = static_cast<std::uint64_t>(static_cast<double>(selection.count) * room);
-            if (guess > selection.count - 1) guess = selection.count - 1;
-            fewer = guess > fewer ? guess : fewer;
-        }
-        if (piece.sparsify.kind == Sparsifier::random_k && !piece.given) {
-            draw(scanned, fewer);
-            check_survivors(team, scanned);
-        } else {
-            narrow(team, scanned.survivors, fewer);
-        }
-        const List list = scanned.survivors.list();
-        selection.positions = list.positions;
-        selection.values = list.values;
-        selection.count = scanned.survivors.count;
-    }
-    selection.trimmed = selected - selection.count;
-    if (desk.bad != 0) {
-        selection.status = Status::non_finite;
-        selection.bad_count = desk.bad_count;
-        selection.bad_first = desk.bad_first;
-    }
-    if (threadIdx.x == 0) bucket.selections[blockIdx.x] = selection;
-}
-
-// From the first piece on that cannot be encoded none is: nothing of them is written any more.
-__global__ void skip_after_failure(Selecting bucket) {
-    unsigned failed = bucket.count;
-    for (unsigned i = threadIdx.x; i < bucket.count; i += team_threads)
-        if (bucket.selections[i].status != Status::ok && i < failed) failed = i;
-    failed = block_reduce<team_threads>(failed, Least{});
-    for (unsigned i = threadIdx.x; i < bucket.count; i += team_threads)
-        if (i > failed && bucket.selections[i].status == Status::ok) bucket.selections[i].status = Status::skipped;
-}
-
-// Writes the sums over memories that have one buffer, now that nothing can fail any more. Of a dense
-// frame they are written while it is.
-__global__ void __launch_bounds__(team_threads) overwrite(Selecting bucket) {
-    const std::uint64_t at = blockIdx.x;
-    const unsigned index = segment_of(bucket.first_chunk, bucket.count, at);
-    const Piece& piece = bucket.pieces[index];
-    if (bucket.selections[index].status != Status::ok || !is_in_place(piece) || is_dense(piece)) return;
-    const Tensor& tensor = tensor_of_block(piece, bucket.divisor, bucket.desks[index].scale);
-    const std::uint64_t begin = (at - bucket.first_chunk[index]) * chunk_entries;
-    const std::uint64_t end = tensor.numel - begin < chunk_entries ? tensor.numel : begin + chunk_entries;
-    constexpr unsigned at_once = 8;
-    for (std::uint64_t first = begin + threadIdx.x; first < end; first += at_once * team_threads) {
-        const Batch<at_once, team_threads> batch{first, end};
-        bool nonzero = false;
-        Added(tensor, batch, nonzero).keep(tensor, batch);
-    }
-}
-
-const Kernels kernels{trim, skip_after_failure, overwrite, prepare_frames<BucketEntries>, place_grids<BucketEntries>,
-                      code_tiles<BucketEntries>};
+const Kernels kernels{prepare_frames<BucketEntries>, code_tiles<BucketEntries>, seal_parts<BucketEntries>};
 
 }  // namespace
 
@@ -165,17 +90,14 @@ EncodePlan plan_encode(const Piece* all, unsigned count, unsigned blocks) {
 }
 
 cudaError_t launch_encode(const EncodePlan& plan, const Piece* all, Selection* selections, const EncodeMemory& memory,
-                          float divisor, bool trims, bool later, cudaStream_t stream) {
-    const unsigned count = plan.select.pieces;
-    if (count == 0) return cudaSuccess;
-    GRADWIRE_TRY(launch_select(plan.select, all, selections, memory.select_table, divisor, stream));
-    const Selecting bucket = selecting_in(plan.select, all, selections, memory.select_table, divisor, later);
-    // A launch that does nothing takes as long as a small tensor's work.
-    if (trims) GRADWIRE_TRY(launch(trim, {count}, team_threads, stream, bucket));
-    if (count > 1) GRADWIRE_TRY(launch(skip_after_failure, {1}, team_threads, stream, bucket));
-    if (plan.select.overwrites && !later) GRADWIRE_TRY(launch(overwrite, {plan.select.chunks}, team_threads, stream, bucket));
-    GRADWIRE_TRY(launch_write<BucketEntries>(plan.write, all, selections, memory.write_table, memory.write_scratch, bucket, stream));
-    return launch_commit(all, selections, count, later, stream);
+                          float divisor, bool trims, bool later, std::int64_t* table, cudaStream_t stream) {
+    if (plan.select.pieces == 0) return cudaSuccess;
+    const Selecting bucket =
+        selecting_in(plan.select, all, selections, memory.select_table, divisor, trims, later, table);
+    GRADWIRE_TRY(launch_select(plan.select, bucket, stream));
+    const std::uint64_t overwritten = plan.select.overwrites && !later ? plan.select.chunks : 0;
+    return launch_write<BucketEntries>(plan.write, all, selections, memory.write_table, memory.write_scratch, bucket,
+                                       overwritten, stream);
 }
 
 }  // namespace gradwire

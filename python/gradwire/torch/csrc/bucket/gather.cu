@@ -1,7 +1,6 @@
-// The frames of a bucket, one after another: one block says where each begins, many copy.
+// Copies the frames of a bucket, one after another.
 #include "bucket/gather.h"
 
-#include "device/block.cuh"
 #include "device/launch.cuh"
 #include "device/probe.h"
 
@@ -11,41 +10,6 @@ namespace {
 
 constexpr unsigned threads = 256;
 constexpr unsigned tile_bytes = 8 * 1024;
-
-// Each thread takes rows `threads` apart, and counts on from what all rows before have.
-__global__ void __launch_bounds__(threads) tabulate(const Selection* selections, unsigned count, std::int64_t* table) {
-    struct Shared {
-        std::int64_t lens[threads];
-    };
-    GRADWIRE_SHARED(Shared, shared);
-    std::int64_t before = 0;
-    for (unsigned first = 0; first < count; first += threads) {
-        const unsigned i = first + threadIdx.x;
-        const bool ok = i < count && selections[i].status == Status::ok;
-        shared.lens[threadIdx.x] = ok ? static_cast<std::int64_t>(selections[i].nbytes) : 0;
-        __syncthreads();
-        std::int64_t start = before, all = before;
-        for (unsigned other = 0; other < threads; ++other) {
-            if (other < threadIdx.x) start += shared.lens[other];
-            all += shared.lens[other];
-        }
-        __syncthreads();
-        before = all;
-        if (i >= count) continue;
-        const Selection& selection = selections[i];
-        std::int64_t* const row = table + static_cast<std::uint64_t>(i) * outcome_columns;
-        row[outcome_status] = static_cast<std::int64_t>(selection.status);
-        row[outcome_nbytes] = ok ? static_cast<std::int64_t>(selection.nbytes) : 0;
-        row[outcome_count] = static_cast<std::int64_t>(selection.count);
-        row[outcome_target] = selection.has_target ? static_cast<std::int64_t>(selection.target) : -1;
-        row[outcome_trimmed] = static_cast<std::int64_t>(selection.trimmed);
-        row[outcome_zero] = selection.zero;
-        row[outcome_threshold] = __float_as_uint(selection.threshold);
-        row[outcome_start] = start;
-        row[outcome_bad_count] = static_cast<std::int64_t>(selection.bad_count);
-        row[outcome_bad_first] = static_cast<std::int64_t>(selection.bad_first);
-    }
-}
 
 // Copies bytes of a frame, which begins at a word, to where words need not begin; a block together.
 //
@@ -93,15 +57,13 @@ __global__ void __launch_bounds__(threads) copy(const Piece* pieces, unsigned co
     }
 }
 
-const Kernels kernels{tabulate, copy};
+const Kernels kernels{copy};
 
 }  // namespace
 
-cudaError_t launch_gather(const Piece* all, const Selection* selections, unsigned count, std::uint64_t most,
-                          std::uint8_t* out, std::int64_t* table, cudaStream_t stream) {
+cudaError_t launch_gather(const Piece* all, unsigned count, std::uint64_t most, std::uint8_t* out,
+                          const std::int64_t* table, cudaStream_t stream) {
     if (count == 0) return cudaSuccess;
-    GRADWIRE_TRY(launch(tabulate, {1}, threads, stream, selections, count, table));
-    if (out == nullptr) return cudaSuccess;
     return launch(copy, {pieces(most, tile_bytes)}, threads, stream, all, count, table, out);
 }
 

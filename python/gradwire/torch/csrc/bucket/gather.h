@@ -1,4 +1,4 @@
-// Puts the frames of a bucket behind one another, and says what came of each in a table.
+// Puts the frames of a bucket behind one another, as a table says that tells what came of each.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,9 +24,9 @@ enum OutcomeColumn : unsigned {
     outcome_columns,
 };
 
-// Frames of pieces from the first one on that failed are left out. `most` is the sum of all limits: so
-// much room there is at `out`, which is null where the frames are in their places already.
-cudaError_t launch_gather(const Piece* pieces, const Selection* selections, unsigned count, std::uint64_t most,
-                          std::uint8_t* out, std::int64_t* table, cudaStream_t stream);
+// Frames of pieces from the first one on that failed are left out: see `tabulate`. `most` is the sum of all
+// limits: so much room there is at `out`.
+cudaError_t launch_gather(const Piece* pieces, unsigned count, std::uint64_t most, std::uint8_t* out,
+                          const std::int64_t* table, cudaStream_t stream);
 
 }  // namespace gradwire

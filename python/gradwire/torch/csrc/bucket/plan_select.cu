@@ -59,6 +59,23 @@ std::uint64_t other_room_of(const Piece& piece, std::uint64_t room) {
     }
 }
 
+// Candidates that each row of entries has room for: twice as many as there are if all that the list holds
+// are spread evenly, so that few rows are read again.
+std::uint32_t row_room_of(const Piece& piece, std::uint64_t room) {
+    switch (piece.sparsify.kind) {
+        case Sparsifier::all:
+        case Sparsifier::chunk_topk:
+        case Sparsifier::bin_max:
+        case Sparsifier::random_k:
+        case Sparsifier::custom:
+            return 0;
+        default:
+            break;
+    }
+    const std::uint64_t even = pieces(2 * room, pieces(piece.numel, row_entries) + 1);
+    return piece.given ? 0 : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(even, 16, row_entries / 8));
+}
+
 // Hands out memory.
 struct Purse {
     std::size_t used = 0;
@@ -118,6 +135,10 @@ SelectPlan plan_select(const Piece* all, unsigned count, unsigned blocks) {
         desk.room = room;
         desk.mask = purse.take<std::uint32_t>(dense ? 0 : pieces(numel, 32));
         desk.marked = purse.take<std::uint32_t>(chunks);
+        desk.row_room = row_room_of(all[i], room);
+        const std::uint64_t rows = desk.row_room > 0 ? pieces(numel, row_entries) : 0;
+        desk.found = purse.take<std::uint32_t>(rows);
+        desk.candidates = purse.take<Candidate>(rows * desk.row_room);
         desk.parts = purse.take<Moments>(2 * chunks + 2);
         desk.lists[0] = {purse.take<std::uint32_t>(room), purse.take<float>(room)};
         const std::uint64_t other = other_room_of(all[i], room);
@@ -157,6 +178,8 @@ void SelectPlan::fill_table(void* table, void* kept_address, void* scratch_addre
     for (Desk desk : desks) {
         move(desk.mask, base);
         move(desk.marked, base);
+        move(desk.found, base);
+        move(desk.candidates, base);
         move(desk.parts, base);
         for (List& list : desk.lists) {
             move(list.positions, base);

@@ -1,30 +1,10 @@
-// Three launches: what the first read is to gather, that read, and all that follows of it.
-#include "bucket/select.cuh"
+// What the first read is to gather, and all that follows of it; the read itself is in read.cu.
+#include "bucket/trim.cuh"
 #include "device/probe.h"
-#include "device/segments.cuh"
-#include "frame/header.cuh"
-#include "frame/length.cuh"
 
 namespace gradwire {
 
 namespace {
-
-// Room on the side of a bucket's tensors for what is not finite: its number, and the first position.
-template <class Entry>
-__device__ void count_bad(Desk& desk, std::uint64_t begin, std::uint64_t end, Entry entry) {
-    unsigned long long count = 0, first = ~0ull;
-    for (std::uint64_t i = begin + threadIdx.x; i < end; i += team_threads)
-        if (magnitude(entry(i)) >= not_finite) {
-            ++count;
-            if (first == ~0ull) first = i;
-        }
-    count = block_reduce<team_threads>(count, Sum{});
-    first = block_reduce<team_threads>(first, Least{});
-    if (threadIdx.x != 0 || count == 0) return;
-    atomicAdd(&desk.bad_count, count);
-    atomicMin(&desk.bad_first, first);
-    atomicOr(&desk.bad, 1u);
-}
 
 // A frame is at least a header; a dense one is as long as any.
 __device__ std::uint64_t least_frame(const Piece& piece) {
@@ -36,22 +16,10 @@ struct GradientEntry {
     Tensor tensor;
     __device__ float operator()(std::uint64_t i) const { return tensor.entry(i); }
 
-    __device__ void read(TileBatch batch, float (&values)[words_of_warp]) const {
+    template <class Batch>
+    __device__ void read(Batch batch, float (&values)[Batch::count]) const {
         bool nonzero = false;
         read_entries(tensor, batch, values, nonzero);
-    }
-};
-
-// The sums, which the memory becomes unless it has one buffer.
-struct KeptEntry {
-    const Tensor& tensor;
-    bool& nonzero;
-
-    __device__ void read(TileBatch batch, float (&values)[words_of_warp]) const {
-        const Added added(tensor, batch, nonzero);
-        if (!tensor.in_place) added.keep(tensor, batch);
-#pragma unroll
-        for (unsigned i = 0; i < words_of_warp; ++i) values[i] = added.sums[i];
     }
 };
 
@@ -60,20 +28,20 @@ __device__ float clip_scale(Team& team, Desk& desk, const Piece& piece, const Te
     const GradientEntry entry{tensor};
     const std::uint64_t chunks = pieces(tensor.numel, chunk_entries);
     for (std::uint64_t chunk = team.first(chunks); chunk < team.last(chunks); ++chunk) {
-        const ChunkFound found = read_chunk(desk, tensor.numel, chunk, {0, 0.0f, 0, 1, 0.0f, 0, 0}, entry);
+        const ChunkFound found = read_chunk(desk, Chunk(tensor.numel, chunk, {0, 0.0f, 0, 1, 0.0f, 0, 0}), entry);
         const std::uint64_t begin = chunk * chunk_entries, end = begin + chunk_entries;
         if (found.peak >= not_finite) count_bad(desk, begin, end < tensor.numel ? end : tensor.numel, entry);
     }
     team.sync();
-    const double norm = sqrt(total_of_parts(desk, chunks).sum_sq), clip = piece.memory.clip;
-    team.sync();
+    const double norm = sqrt(total_of_parts(team, desk, chunks).sum_sq), clip = piece.memory.clip;
     return norm > clip ? static_cast<float>(clip / norm) : 1.0f;
 }
 
 __global__ void __launch_bounds__(team_threads, 2) prepare(Selecting bucket) {
     for_each_piece(bucket, [&](unsigned, const Piece& piece, Desk& desk, Team& team) {
         if (team.rank == 0 && threadIdx.x == 0) {
-            desk.peak = desk.any = desk.bad = 0;
+            desk.peak = desk.any = desk.bad = desk.finished = 0;
+            desk.total = {};
             desk.bad_count = 0;
             desk.bad_first = ~0ull;
             desk.scale = 1.0f;
@@ -99,32 +67,6 @@ __global__ void __launch_bounds__(team_threads, 2) prepare(Selecting bucket) {
             desk.reads = !unseen;
         }
     });
-}
-
-__global__ void __launch_bounds__(team_threads, 4) read(Selecting bucket) {
-    const std::uint64_t at = blockIdx.x;
-    const unsigned index = segment_of(bucket.first_chunk, bucket.count, at);
-    const Piece& piece = bucket.pieces[index];
-    Desk& desk = bucket.desks[index];
-    const std::uint64_t chunk = at - bucket.first_chunk[index];
-    // No team waits now: the numbers of those that have come would go beyond their range one day.
-    if (chunk == 0 && threadIdx.x == 0) *desk.arrivals = 0;
-    // Every entry of a dense piece is read when its frame is written, and what is not finite is found there.
-    if (!is_supported(piece) || (is_dense(piece) && !bucket.overwrites)) return;
-    const Tensor& tensor = tensor_of_block(piece, bucket.divisor, desk.scale);
-    const Request request = desk.request;
-    bool nonzero = false;
-    const ChunkFound found = read_chunk(desk, tensor.numel, chunk, request, KeptEntry{tensor, nonzero});
-    const bool any = __syncthreads_or(nonzero);
-    if (threadIdx.x == 0) {
-        desk.marked[chunk] = found.marked;
-        atomicMax(&desk.peak, found.peak);
-        if (any) atomicOr(&desk.any, 1u);
-    }
-    // Of a gradient whose norm is clipped, what is not finite was counted before.
-    if (found.peak < not_finite || !desk.reads || piece.memory.clips) return;
-    const std::uint64_t begin = chunk * chunk_entries, end = begin + chunk_entries;
-    count_bad(desk, begin, end < tensor.numel ? end : tensor.numel, WrittenEntry{tensor});
 }
 
 // What is known of a selection before it is made.
@@ -178,48 +120,18 @@ __global__ void __launch_bounds__(team_threads, 2) select(Selecting bucket) {
                 selection.values = list.values;
             }
         }
-        if (!leads) return;
-        selection.tracker = tracker;
-        if (selection.status == Status::ok && desk.bad != 0) {
-            selection.status = Status::non_finite;
-            selection.bad_count = desk.bad_count;
-            selection.bad_first = desk.bad_first;
+        if (leads) {
+            selection.tracker = tracker;
+            if (selection.status == Status::ok && desk.bad != 0) {
+                selection.status = Status::non_finite;
+                selection.bad_count = desk.bad_count;
+                selection.bad_first = desk.bad_first;
+            }
         }
+        if (!bucket.trims) return;
+        team.sync();
+        if (team.rank == 0) trim(piece, desk, selection);
     });
-}
-
-__global__ void commit(const Piece* pieces, Selection* selections, unsigned count, bool later) {
-    unsigned failed = count;
-    for (unsigned i = threadIdx.x; i < count; i += team_threads)
-        if (selections[i].status == Status::ok && is_dense(pieces[i]) && selections[i].peak >= not_finite)
-            selections[i].status = Status::non_finite;
-    for (unsigned i = threadIdx.x; i < count; i += team_threads)
-        if (selections[i].status != Status::ok && i < failed) failed = i;
-    failed = block_reduce<team_threads>(failed, Least{});
-    for (unsigned i = threadIdx.x; i < count; i += team_threads) {
-        Selection& selection = selections[i];
-        State& state = *pieces[i].state;
-        // What the spare buffers held is written over, whether the encode failed or not.
-        state.pending = i < failed && later;
-        if (state.pending) {
-            state.previous = {pieces[i].sparsify, selection.tracker};
-            state.checksum = reinterpret_cast<const std::uint32_t*>(pieces[i].frame)[checksum_word];
-            continue;
-        }
-        if (i >= failed) {
-            state.undoable = 0;
-            if (selection.status == Status::ok) selection.status = Status::skipped;
-            continue;
-        }
-        state.previous = state.tracked;
-        state.previous_moment_steps = state.moment_steps;
-        state.tracked = {pieces[i].sparsify, selection.tracker};
-        const bool apart = pieces[i].memory.kind != MemoryKind::none && !is_in_place(pieces[i]);
-        state.current = apart ? 1 - state.current : 0;
-        state.step += 1;
-        state.moment_steps += 1;
-        state.undoable = !is_in_place(pieces[i]);
-    }
 }
 
 __global__ void roll_back(const Piece* pieces, unsigned count) {
@@ -235,7 +147,7 @@ __global__ void roll_back(const Piece* pieces, unsigned count) {
     state.undoable = 0;
 }
 
-const Kernels kernels{prepare, read, select, commit, roll_back};
+const Kernels kernels{prepare, select, roll_back};
 
 }  // namespace
 
@@ -247,17 +159,11 @@ cudaError_t select_blocks(int device, unsigned& blocks) {
     return cudaSuccess;
 }
 
-cudaError_t launch_select(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table, float divisor, cudaStream_t stream) {
+cudaError_t launch_select(const SelectPlan& plan, const Selecting& bucket, cudaStream_t stream) {
     if (plan.pieces == 0) return cudaSuccess;
-    const Selecting bucket = selecting_in(plan, pieces, selections, table, divisor);
     GRADWIRE_TRY(launch_together(prepare, plan.blocks, team_threads, stream, bucket));
-    GRADWIRE_TRY(launch(read, {plan.chunks}, team_threads, stream, bucket));
+    GRADWIRE_TRY(launch_read(plan, bucket, stream));
     return launch_together(select, plan.blocks, team_threads, stream, bucket);
-}
-
-cudaError_t launch_commit(const Piece* pieces, Selection* selections, unsigned count, bool later, cudaStream_t stream) {
-    if (count == 0) return cudaSuccess;
-    return launch(commit, {1}, team_threads, stream, pieces, selections, count, later);
 }
 
 cudaError_t launch_rollback(const Piece* all, unsigned count, cudaStream_t stream) {

@@ -16,8 +16,17 @@ struct Selecting {
     unsigned count;
     float divisor;
     bool overwrites;  // a memory has one buffer: what can fail has to fail before anything is written
+    bool trims;       // a frame may be too long
     bool later;       // all have one, and are written by another call
+    std::int64_t* table;  // of outcomes
 };
+
+// Adds gradients and memories of all pieces up, writes what memories become where nothing is sent, and
+// selects, in three launches. All that the bucket has is on the device.
+cudaError_t launch_select(const SelectPlan& plan, const Selecting& bucket, cudaStream_t stream);
+
+// The second of them: reads every tensor once, and gathers what its desk asks for.
+cudaError_t launch_read(const SelectPlan& plan, const Selecting& bucket, cudaStream_t stream);
 
 // The team of a piece, as this block sees it.
 __device__ inline Team team_of(const Desk& desk) {
@@ -91,6 +100,23 @@ __device__ inline void check_survivors(Team& team, const ScannedTensor& scanned)
     team.sync();
 }
 
+// Room on the side of a bucket's tensors for what is not finite: its number, and the first position.
+template <class Entry>
+__device__ void count_bad(Desk& desk, std::uint64_t begin, std::uint64_t end, Entry entry) {
+    unsigned long long count = 0, first = ~0ull;
+    for (std::uint64_t i = begin + threadIdx.x; i < end; i += team_threads)
+        if (magnitude(entry(i)) >= not_finite) {
+            ++count;
+            if (first == ~0ull) first = i;
+        }
+    count = block_reduce<team_threads>(count, Sum{});
+    first = block_reduce<team_threads>(first, Least{});
+    if (threadIdx.x != 0 || count == 0) return;
+    atomicAdd(&desk.bad_count, count);
+    atomicMin(&desk.bad_first, first);
+    atomicOr(&desk.bad, 1u);
+}
+
 // Takes positions that were selected elsewhere; whether they may be.
 __device__ inline bool take_given(ScannedTensor& scanned, const Piece& piece) {
     Team& team = scanned.team;
@@ -112,8 +138,9 @@ __device__ inline bool take_given(ScannedTensor& scanned, const Piece& piece) {
 }
 
 inline Selecting selecting_in(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table,
-                              float divisor, bool later = false) {
-    Selecting bucket{pieces, selections, nullptr, nullptr, nullptr, plan.pieces, divisor, plan.overwrites, later};
+                              float divisor, bool trims, bool later, std::int64_t* outcomes) {
+    Selecting bucket{pieces,  selections,      nullptr, nullptr, nullptr, plan.pieces,
+                     divisor, plan.overwrites, trims,   later,   outcomes};
     plan.divide_table(table, bucket.desks, bucket.first_chunk, bucket.first_piece);
     return bucket;
 }

@@ -1,4 +1,4 @@
-// Memories and selection for a whole bucket: what goes into its frames, in three launches.
+// The shape of the selection for a whole bucket, and what undoes it. For its launches see select.cuh.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -42,15 +42,6 @@ SelectPlan plan_select(const Piece* pieces, unsigned count, unsigned blocks);
 
 // Blocks of a selection that the current device, which has this number, holds at once beside a collective.
 cudaError_t select_blocks(int device, unsigned& blocks);
-
-// Adds gradients and memories of all pieces up, writes what memories become where nothing is sent,
-// and selects. Entries are divided by `divisor` first. Pieces, selections, table and its
-// scratch memory are on the device.
-cudaError_t launch_select(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table, float divisor, cudaStream_t stream);
-
-// Has the states take over what was selected and written, of the pieces before the first that failed.
-// If memories are written later, the states do no more than remember that.
-cudaError_t launch_commit(const Piece* pieces, Selection* selections, unsigned count, bool later, cudaStream_t stream);
 
 // Undoes the last encode of each state that can, and forgets first halves.
 cudaError_t launch_rollback(const Piece* pieces, unsigned count, cudaStream_t stream);

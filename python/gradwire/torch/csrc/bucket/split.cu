@@ -1,11 +1,12 @@
 // The launches of a split: positions of all entries, where parts begin, and the frames of the parts.
 #include "bucket/split.h"
 
+#include "bucket/commit.cuh"
 #include "bucket/work.cuh"
 #include "device/probe.h"
 #include "device/search.cuh"
 #include "frame/prepare.cuh"
-#include "frame/writing.cuh"
+#include "frame/seal.cuh"
 
 namespace gradwire {
 
@@ -88,7 +89,7 @@ __global__ void find_parts(Decode call, Work work, SplitCall split) {
 
 // Makes positions relative to their part; those of every position too.
 __global__ void __launch_bounds__(write_threads) localize(Writing writing, SplitCall split, Work work) {
-    const Tile tile = tile_of_block(writing);
+    const Tile tile = tile_of(writing, blockIdx.x);
     if (is_dense(writing.pieces[tile.frame]) || writing.selections[tile.frame].status != Status::ok) return;
     const FramePart part = split.parts[tile.frame];
     const std::uint32_t index = split.ranges[tile.frame / 2].frame;
@@ -110,6 +111,10 @@ __global__ void __launch_bounds__(place_threads) place_parts(Writing writing, Sp
     }
 }
 
+__global__ void __launch_bounds__(write_threads) measure_parts(Writing writing) {
+    measure_tile<write_threads>(writing, blockIdx.x, true);
+}
+
 __global__ void __launch_bounds__(fit_threads) clear_slots(Writing writing) { clear_share(writing, blockIdx.x); }
 
 // Writes all of the frame of a part but its checksum, a block for each tile of its entries.
@@ -118,7 +123,7 @@ __global__ void __launch_bounds__(write_threads) copy_tiles(Writing writing, Spl
         Fields<most_tile> fields;
     };
     GRADWIRE_SHARED(Shared, shared);
-    const Tile tile = tile_of_block(writing);
+    const Tile tile = tile_of(writing, blockIdx.x);
     const Piece& piece = writing.pieces[tile.frame];
     const Selection& selection = writing.selections[tile.frame];
     FrameState& state = writing.states[tile.frame];
@@ -171,7 +176,14 @@ __global__ void __launch_bounds__(write_threads) copy_tiles(Writing writing, Spl
                                [&](unsigned i) { return values.codes.field(first + i, bits); });
 }
 
-const Kernels kernels{list_positions, find_parts, localize, place_parts, clear_slots, copy_tiles};
+// What is done once all parts are complete.
+struct Parts {
+    using Bucket = SplitCall;
+    __device__ static void end(const SplitCall& split) { tabulate(split.selections, 2 * split.count, split.table); }
+};
+
+const Kernels kernels{list_positions, find_parts,  localize,   measure_parts,
+                      place_parts,    clear_slots, copy_tiles, seal_parts<Parts>};
 
 }  // namespace
 
@@ -196,21 +208,21 @@ std::uint64_t longest_parts(const Quantize& quantize, std::uint64_t numel, std::
     return 2 * ranges * each + scales + pieces(entries * (code_bits(quantize) + most_low_bits + 3), 8);
 }
 
-cudaError_t split(const Decode& call, const SplitCall& split, const WritePlan& plan, const void* table, void* scratch,
+cudaError_t split(const Decode& call, const SplitCall& split, const WritePlan& plan, void* table, void* scratch,
                   std::uint32_t tiles_of_frames, std::uint32_t tiles_of_targets, cudaStream_t stream) {
     if (split.count == 0) return cudaSuccess;
     Work work{};
     GRADWIRE_TRY(read_frames(call, tiles_of_frames, stream, work));
     const Writing writing = writing_in(plan, split.pieces, split.selections, table, scratch);
-    const std::uint64_t tiles = plan.tiles.back();
+    const std::uint64_t tiles = plan.tiles.back(), parts = plan.parts.back();
     GRADWIRE_TRY(launch(list_positions, {tiles_of_targets}, list_threads, stream, call, work, split));
     GRADWIRE_TRY(launch(find_parts, {pieces(split.count, part_threads)}, part_threads, stream, call, work, split));
     GRADWIRE_TRY(launch(localize, {tiles}, write_threads, stream, writing, split, work));
-    GRADWIRE_TRY(launch_plan(plan, writing, stream));
+    GRADWIRE_TRY(launch(measure_parts, {tiles}, write_threads, stream, writing));
     GRADWIRE_TRY(launch(place_parts, {1}, place_threads, stream, writing, split));
     GRADWIRE_TRY(launch(clear_slots, {tiles}, fit_threads, stream, writing));
     GRADWIRE_TRY(launch(copy_tiles, {tiles}, write_threads, stream, writing, split, work));
-    return launch_seal(plan, writing, stream);
+    return launch(seal_parts<Parts>, {parts > 0 ? parts : 1}, checksum::threads, stream, writing, split);
 }
 
 }  // namespace gradwire

@@ -22,6 +22,16 @@
 
 namespace gradwire {
 
+// An address of the device's memory: not of shared or local memory, as the compiler cannot know otherwise
+// of one that it has loaded.
+template <class T>
+__device__ inline T* global(T* at) {
+#ifdef __CUDA_ARCH__
+    __builtin_assume(__isGlobal(at));
+#endif
+    return at;
+}
+
 // `rows` rows of `blocks` blocks. A launch of no blocks does nothing.
 struct Grid {
     std::uint64_t blocks = 1;

@@ -98,7 +98,7 @@ __device__ inline void count_not_finite(const Tile& tile, const CodeShared& shar
 // `Entries` is made of what the bucket shares, the number of the piece, the piece and its selection.
 // `read(batch, values)` gives the values of entries, always the same, also if they were read before; and
 // `settle(position, value, decoded)` is called once for each, after its last `read`. `finish()` is
-// called by each thread in the end.
+// called by each thread in the end. For `end` see seal.cuh, for `prepare` prepare.cuh.
 //
 // The values of a dense frame need not be looked at before. Its `selection.peak` is raised to the
 // largest magnitude; if that is not finite, `bad_count` and `bad_first` tell how many are not, and
@@ -107,7 +107,7 @@ template <class Entries>
 __global__ void __launch_bounds__(write_threads, code_blocks)
     code_tiles(Writing writing, typename Entries::Bucket bucket) {
     GRADWIRE_SHARED(CodeShared, shared);
-    const Tile tile = tile_of_block(writing);
+    const Tile tile = tile_of(writing, blockIdx.x);
     const Piece& piece = writing.pieces[tile.frame];
     Selection& selection = writing.selections[tile.frame];
     const FrameShape& shape = writing.shapes[tile.frame];

@@ -80,20 +80,24 @@ __device__ inline void keep_scale(const Placing& placing, std::uint64_t group, a
     if (lane() == 0) placing.scales[group] = affine::scale_of(cells);
 }
 
+// Share `block` of those that sum up, which places grids after that.
 template <class Entries>
-__global__ void place_grids(Writing writing, typename Entries::Bucket bucket) {
-    GRADWIRE_SHARED(PlaceShared, shared);
-    const std::uint64_t block = blockIdx.x;
+__device__ void place_chunk(const Writing& writing, const typename Entries::Bucket& bucket, std::uint64_t block,
+                            PlaceShared& shared) {
     const unsigned frame = segment_of(writing.fits, writing.frames, block);
     const Piece& piece = writing.pieces[frame];
     Selection& selection = writing.selections[frame];
     const FrameShape& shape = writing.shapes[frame];
     FrameState& state = writing.states[frame];
-    if (!is_placed(piece.quantize, shape.held) || state.nbytes == 0) return;
+    if (!is_placed(piece.quantize, shape.held)) return;
+    const FrameTurns& turns = writing.frame_turns[frame];
+    turns.await(FrameTurns::planned);
+    if (state.nbytes == 0) return;
     const Groups groups = groups_of(piece.quantize, static_cast<std::uint32_t>(piece.numel));
     const std::uint64_t all_groups = number_of(groups, piece.numel, selection.count);
     const std::uint64_t number = block - writing.fits[frame], group = number / shape.chunks, chunk = number % shape.chunks;
     if (group >= all_groups) return;
+    turns.await(FrameTurns::fitted);
     const Placing placing{piece,        selection, groups,
                           shape.chunks, power::of(state.exponent, 127), writing.summaries + writing.fits[frame],
                           writing.errors + shape.errors, writing.scales + shape.scales};
@@ -122,6 +126,36 @@ __global__ void place_grids(Writing writing, typename Entries::Bucket bucket) {
         const affine::Candidate its = candidate_of(placing, each, shared);
         if (warp() == 0) keep_scale(placing, each, its);
         __syncthreads();
+    }
+}
+
+// What has to be there before the first code is written: first blocks measure, the next ones sum up, place
+// grids, and clear, as soon as what they wait for is there; the others do what else the bucket wants.
+struct Shares {
+    std::uint64_t measures, fits, places, clears, others;
+    __host__ __device__ std::uint64_t all() const { return measures + fits + places + clears + others; }
+};
+
+// `Entries::prepare(bucket, number)` does a share of what else there is, which waits for nothing.
+template <class Entries>
+__global__ void prepare_frames(Writing writing, typename Entries::Bucket bucket, Shares shares) {
+    union Shared {
+        FitShared fit;
+        PlaceShared place;
+    };
+    GRADWIRE_SHARED(Shared, shared);
+    std::uint64_t share = take_ticket(&writing.turns->ticket);
+    if (share < shares.measures) {
+        // Where nothing is measured, a block for each frame.
+        measure_tile<fit_threads>(writing, shares.measures == writing.frames ? writing.tiles[share] : share);
+    } else if ((share -= shares.measures) < shares.fits) {
+        fit_chunk<Entries>(writing, bucket, share, shared.fit);
+    } else if ((share -= shares.fits) < shares.places) {
+        place_chunk<Entries>(writing, bucket, share, shared.place);
+    } else if ((share -= shares.places) < shares.clears) {
+        clear_share(writing, share);
+    } else {
+        Entries::prepare(bucket, share - shares.clears);
     }
 }
 

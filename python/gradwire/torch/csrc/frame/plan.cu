@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 
 #include "frame/checksum.cuh"
@@ -43,6 +44,8 @@ char* divide_table(const WritePlan& plan, char* at, Writing& writing) {
     writing.fits = take<std::uint64_t>(at, starts);
     writing.parts = take<std::uint64_t>(at, starts);
     writing.shapes = take<FrameShape>(at, plan.frames());
+    writing.turns = take<Turns>(at, 1);
+    writing.frame_turns = take<FrameTurns>(at, plan.frames());
     return at;
 }
 
@@ -120,14 +123,16 @@ void WritePlan::fill_table(void* table) const {
     put(writing.fits, fits);
     put(writing.parts, parts);
     put(writing.shapes, shapes);
+    *writing.turns = {};
+    std::fill_n(writing.frame_turns, frames(), FrameTurns{});
 }
 
-Writing writing_in(const WritePlan& plan, const Piece* all, Selection* selections, const void* table, void* scratch) {
+Writing writing_in(const WritePlan& plan, const Piece* all, Selection* selections, void* table, void* scratch) {
     Writing writing{};
     writing.pieces = all;
     writing.selections = selections;
     writing.frames = plan.frames();
-    divide_table(plan, const_cast<char*>(static_cast<const char*>(table)), writing);
+    divide_table(plan, static_cast<char*>(table), writing);
     divide_scratch(plan, static_cast<char*>(scratch), writing);
     return writing;
 }

@@ -32,7 +32,8 @@ struct WritePlan {
     bool measures = false, sparse = false, places = false;
 
     unsigned frames() const { return static_cast<unsigned>(shapes.size()); }
-    // Bytes of the table that lies on the device as long as the plan is used, and its contents.
+    // Bytes of the table that lies on the device as long as the plan is used, and what it holds before the
+    // first call: each leaves it like that.
     std::size_t table_bytes() const;
     void fill_table(void* table) const;
     // Bytes to work in; nothing in them has to last from one call to the next.

@@ -3,7 +3,8 @@
 #pragma once
 
 #include "device/search.cuh"
-#include "frame/writing.cuh"
+#include "device/look_back.cuh"
+#include "frame/measure.cuh"
 #include "quantize/fit.cuh"
 
 namespace gradwire {
@@ -110,7 +111,7 @@ __device__ inline Summary sum_chunks(const Summary* chunks, std::uint32_t count,
     return sums;
 }
 
-// Block `block` of those that sum up.
+// Share `block` of those that sum up.
 template <class Entries>
 __device__ void fit_chunk(const Writing& writing, const typename Entries::Bucket& bucket, std::uint64_t block,
                           FitShared& shared) {
@@ -122,6 +123,7 @@ __device__ void fit_chunk(const Writing& writing, const typename Entries::Bucket
     const Groups groups = summed_by(
         piece.quantize, groups_of(piece.quantize, static_cast<std::uint32_t>(piece.numel)), writing.shapes[frame].held);
     const std::uint64_t all_groups = summed_groups(piece, groups, selection.count);
+    writing.frame_turns[frame].await(FrameTurns::planned);
     if (writing.states[frame].nbytes == 0 || group >= all_groups) return;
     const Range all = entries_of(piece, selection, groups, group);
     const std::uint64_t begin = min(all.begin + number % chunks * chunk_values, all.end);
@@ -149,7 +151,10 @@ __device__ void fit_chunk(const Writing& writing, const typename Entries::Bucket
         std::uint32_t peak = 0;
         for (std::uint64_t i = threadIdx.x; i < all_groups * chunks; i += fit_threads) peak = max(peak, summaries[i].peak);
         peak = block_reduce<fit_threads>(peak, Greatest{});
-        if (threadIdx.x == 0) writing.states[frame].exponent = affine::exponent_for(__uint_as_float(peak));
+        if (threadIdx.x == 0) {
+            writing.states[frame].exponent = affine::exponent_for(__uint_as_float(peak));
+            writing.frame_turns[frame].reach(FrameTurns::fitted);
+        }
         return;
     }
     for (std::uint64_t each = 0; each < all_groups; ++each) {
@@ -163,22 +168,12 @@ __device__ inline void clear_share(const Writing& writing, std::uint64_t number)
     const unsigned frame = segment_of(writing.tiles, writing.frames, number);
     const Piece& piece = writing.pieces[frame];
     if (is_dense(piece)) return;
+    writing.frame_turns[frame].await(FrameTurns::planned);
     const std::uint64_t words = writing.states[frame].nbytes / 4, tile = number - writing.tiles[frame];
     const std::uint32_t tiles = writing.shapes[frame].tiles;
     const std::uint64_t begin = words * tile / tiles, end = words * (tile + 1) / tiles;
     auto* const out = reinterpret_cast<std::uint32_t*>(piece.frame);
     for (std::uint64_t i = begin + threadIdx.x; i < end; i += fit_threads) out[i] = 0;
-}
-
-// What has to be there before the first code is written. The first `fits` blocks sum up, the others
-// clear.
-template <class Entries>
-__global__ void prepare_frames(Writing writing, typename Entries::Bucket bucket, std::uint64_t fits) {
-    GRADWIRE_SHARED(FitShared, shared);
-    if (blockIdx.x < fits)
-        fit_chunk<Entries>(writing, bucket, blockIdx.x, shared);
-    else
-        clear_share(writing, blockIdx.x - fits);
 }
 
 }  // namespace gradwire

@@ -26,6 +26,34 @@ struct TileState {
     std::uint32_t zeros_before;  // in the upper vector of Rice
 };
 
+// How far blocks have come that wait for each other, or of which the last goes on. Zero between calls.
+struct Turns {
+    unsigned ticket;  // of blocks that prepare
+    unsigned sealed;  // blocks that have
+};
+
+struct FrameTurns {
+    // What is reached, one after the other: the state of the frame is known; so is the exponent of its groups.
+    static constexpr unsigned planned = 1, fitted = 2;
+    unsigned measured;  // tiles
+    unsigned reached;
+
+    // By one thread, which knows of all that was written before.
+    __device__ void reach(unsigned what) {
+        __threadfence();
+        *static_cast<volatile unsigned*>(&reached) = what;
+    }
+
+    // Waits until it is reached by blocks whose tickets are lower. All threads of a block call.
+    __device__ void await(unsigned what) const {
+        if (threadIdx.x == 0) {
+            while (*static_cast<const volatile unsigned*>(&reached) < what) __nanosleep(40);
+            __threadfence();
+        }
+        __syncthreads();
+    }
+};
+
 // All that the launches of a bucket share. In device memory but for itself.
 struct Writing {
     const Piece* pieces;
@@ -33,11 +61,25 @@ struct Writing {
     unsigned frames;
     const std::uint64_t *tiles, *fits, *parts;
     const FrameShape* shapes;
+    Turns* turns;
+    FrameTurns* frame_turns;
     FrameState* states;
     TileState* tile_states;
     Summary* summaries;
     float *scales, *errors;
 };
+
+// Whether this piece or one before it cannot be encoded: then nothing of it is written. All threads of a
+// block call.
+__device__ inline bool is_left_out(const Selection* selections, unsigned index) {
+    bool failed = false;
+    for (unsigned i = threadIdx.x; i <= index; i += blockDim.x) failed |= selections[i].status != Status::ok;
+    return __syncthreads_or(failed);
+}
+
+__device__ inline bool is_measured(const Piece& piece) {
+    return !is_dense(piece) && needs_measure(static_cast<IndexCoding>(piece.indices));
+}
 
 // The tile that a block works on.
 struct Tile {
@@ -47,9 +89,9 @@ struct Tile {
     unsigned n;           // how many entries it has
 };
 
-__device__ inline Tile tile_of_block(const Writing& writing) {
-    const unsigned frame = segment_of(writing.tiles, writing.frames, static_cast<std::uint64_t>(blockIdx.x));
-    const auto number = static_cast<std::uint32_t>(blockIdx.x - writing.tiles[frame]);
+__device__ inline Tile tile_of(const Writing& writing, std::uint64_t of_all) {
+    const unsigned frame = segment_of(writing.tiles, writing.frames, of_all);
+    const auto number = static_cast<std::uint32_t>(of_all - writing.tiles[frame]);
     const std::uint32_t tile = writing.shapes[frame].tile;
     const std::uint64_t begin = static_cast<std::uint64_t>(number) * tile, count = writing.selections[frame].count;
     const std::uint64_t left = begin < count ? count - begin : 0;
@@ -62,10 +104,6 @@ __device__ inline Edges edges_of(const Piece& piece, FrameState& state) {
 }
 
 // What the launches share, where table and scratch memory are.
-Writing writing_in(const WritePlan& plan, const Piece* pieces, Selection* selections, const void* table, void* scratch);
-
-// The launches that no policy changes.
-cudaError_t launch_plan(const WritePlan& plan, const Writing& writing, cudaStream_t stream);
-cudaError_t launch_seal(const WritePlan& plan, const Writing& writing, cudaStream_t stream);
+Writing writing_in(const WritePlan& plan, const Piece* pieces, Selection* selections, void* table, void* scratch);
 
 }  // namespace gradwire

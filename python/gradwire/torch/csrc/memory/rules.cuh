@@ -63,6 +63,11 @@ __host__ __device__ inline bool becomes_sums(MemoryKind kind) {
     return kind == MemoryKind::residual || kind == MemoryKind::momentum || kind == MemoryKind::adam;
 }
 
+// Whether it keeps something beside the residual.
+__host__ __device__ constexpr bool has_moment(MemoryKind kind) {
+    return kind == MemoryKind::momentum || kind == MemoryKind::adam;
+}
+
 // Whether the memory is written over.
 __host__ __device__ inline bool is_in_place(const Piece& piece) {
     return piece.memory.kind != MemoryKind::none && piece.memory.low_memory != 0;

@@ -87,12 +87,12 @@ Tensor encode_bucket(std::int64_t plan, Tensor gradients, std::vector<std::int64
     Tensor table = torch::stable::new_empty(gradients, {static_cast<std::int64_t>(count), outcome_columns}, ScalarType::Long);
     const auto* const all = static_cast<const Piece*>(there.const_data_ptr());
     auto* const selections = static_cast<Selection*>(planned->selections.mutable_data_ptr());
+    auto* const outcomes = static_cast<std::int64_t*>(table.mutable_data_ptr());
     check(launch_encode(planned->plan, all, selections,
                         {planned->select_table.mutable_data_ptr(), planned->write_table.mutable_data_ptr(),
                          static_cast<std::uint8_t*>(scratch.mutable_data_ptr()) + planned->write_at()},
-                        static_cast<float>(divisor), planned->plan.may_exceed(pieces.data()), later, stream));
-    check(launch_gather(all, selections, static_cast<unsigned>(count), most, count > 1 ? final : nullptr,
-                        static_cast<std::int64_t*>(table.mutable_data_ptr()), stream));
+                        static_cast<float>(divisor), planned->plan.may_exceed(pieces.data()), later, outcomes, stream));
+    if (count > 1) check(launch_gather(all, static_cast<unsigned>(count), most, final, outcomes, stream));
     return table;
 }
 

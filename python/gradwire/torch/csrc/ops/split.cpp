@@ -98,11 +98,11 @@ std::tuple<Tensor, Tensor, Tensor> split_bucket(Tensor pieces, Tensor data, std:
     order.positions = at<std::uint32_t>(memory, positions_at);
     order.firsts = at<const std::uint64_t>(from, 0);
     order.slots = at<std::uint8_t>(memory, slots_at);
-    check(split(reading.call, order, plan, tables.const_data_ptr(), at<void>(memory, scratch_at), reading.tiles_of_frames,
+    order.table = static_cast<std::int64_t*>(table.mutable_data_ptr());
+    check(split(reading.call, order, plan, tables.mutable_data_ptr(), at<void>(memory, scratch_at), reading.tiles_of_frames,
                 reading.tiles_of_targets, stream));
-    check(launch_gather(order.pieces, order.selections, static_cast<unsigned>(all.size()), longest,
-                        static_cast<std::uint8_t*>(out.mutable_data_ptr()), static_cast<std::int64_t*>(table.mutable_data_ptr()),
-                        stream));
+    check(launch_gather(order.pieces, static_cast<unsigned>(all.size()), longest,
+                        static_cast<std::uint8_t*>(out.mutable_data_ptr()), order.table, stream));
     return {out, table, reading.result};
 }
 

@@ -9,7 +9,7 @@ namespace gradwire {
 
 // What to gather while a tensor is read. The largest magnitude always is.
 struct Request {
-    std::uint32_t above;    // mark the entries whose magnitude is above `bound`
+    std::uint32_t above;    // candidates: the entries whose magnitude is above `bound`
     float bound;
     std::uint64_t cap;      // and take them for survivors unless they are more
     std::uint32_t located;  // sums of the exceedances over `location`
@@ -24,11 +24,22 @@ struct List {
     float* values;
 };
 
+// One entry.
+struct alignas(8) Candidate {
+    std::uint32_t position;
+    float value;
+};
+
 // Memory to work on one piece in. The host fills in the pointers; all else is the kernels'.
 struct Desk {
     std::uint32_t* mask;    // a bit for each element
-    std::uint32_t* marked;  // bits set of each chunk
+    std::uint32_t* marked;  // bits set, or candidates, of each chunk
+    Candidate* candidates;  // of the last read: room for `row_room` in each row of entries
+    std::uint32_t* found;   // how many each row has, also where they do not fit
+    std::uint32_t row_room; // 0 where none are looked for
     Moments* parts;         // sums of each chunk
+    Moments total;          // and of all, in their order
+    unsigned finished;      // chunks that the first read has summed up
     List lists[2];
     std::uint64_t room;     // entries that a list holds
     unsigned* arrivals;

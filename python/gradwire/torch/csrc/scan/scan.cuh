@@ -1,15 +1,14 @@
 // Reads of a whole tensor, a chunk of it by each block at a time.
 #pragma once
 
-#include "scan/batch.cuh"
-#include "scan/desk.h"
+#include "scan/rows.cuh"
 #include "scan/sums.cuh"
 
 namespace gradwire {
 
 constexpr unsigned team_warps = team_threads / warp_threads;
-constexpr unsigned words_of_tile = tile_entries / 32;
-constexpr unsigned words_of_warp = words_of_tile / team_warps;
+constexpr unsigned rows_of_chunk = chunk_entries / row_entries;
+static_assert(tile_entries == step_entries * team_warps);
 constexpr std::uint64_t words_of_chunk = chunk_entries / 32;
 
 // Where a block puts what is added up one after the other: the entries of a tile, or parts.
@@ -29,18 +28,22 @@ struct ChunkSums {
     LogLane log;
     double total = 0.0;
 
-    __device__ void add(const TileShared& tile, unsigned entries, const Request& request) {
+    // What a tile has beyond the end is zero, and changes no sum.
+    __device__ void add(const TileShared& tile, const Request& request) {
         const unsigned first = lane() % lanes_of_sums;
+        // Entries are loaded ahead of the additions, which wait for each other.
+        auto each = [&](auto take) {
+#pragma unroll 8
+            for (unsigned i = 0; i < tile_entries; i += lanes_of_sums) take(tile.entries[first + i]);
+        };
         if (warp() == 0) {
-            for (unsigned i = first; i < entries; i += lanes_of_sums)
-                exceedance.add(tile.entries[i], request.location);
+            each([&](float value) { exceedance.add(value, request.location); });
         } else if (warp() == 1 && (request.logs || request.totals)) {
             if (lane() < lanes_of_sums) {
-                for (unsigned i = first; i < entries; i += lanes_of_sums) log.add(tile.entries[i]);
+                each([&](float value) { log.add(value); });
                 log.normalize();
             } else {
-                for (unsigned i = first; i < entries; i += lanes_of_sums)
-                    total += static_cast<double>(tile.entries[i]);
+                each([&](float value) { total += static_cast<double>(value); });
             }
         }
     }
@@ -73,88 +76,130 @@ struct ChunkFound {
     std::uint32_t marked, peak;
 };
 
-// The entries that a thread reads of a tile: a row of its warp each.
-using TileBatch = Batch<words_of_warp, warp_threads>;
+// What a chunk is made of, and what is asked of it.
+struct Chunk {
+    std::uint64_t number, begin, end;
+    Request request;
 
-// Reads a chunk: marks what is above the bound, takes sums. `entries.read(batch, values)` gives those at
-// the positions of a batch, once for each, and zero where there is none.
-template <class Entries>
-__device__ ChunkFound read_chunk(Desk& desk, std::uint64_t numel, std::uint64_t chunk,
-                                 const Request& request, Entries entries) {
-    TileShared& tile = tile_room();
-    const std::uint64_t begin = chunk * chunk_entries;
-    const std::uint64_t end = numel - begin < chunk_entries ? numel : begin + chunk_entries;
-    std::uint32_t marked = 0, peak = 0;
-    ChunkSums sums;
-    for (std::uint64_t at = begin; at < end; at += tile_entries) {
-        float values[words_of_warp];
-        entries.read(TileBatch{at + warp() * (words_of_warp * 32) + lane(), end}, values);
-        std::uint32_t word = 0;
-#pragma unroll
-        for (unsigned w = 0; w < words_of_warp; ++w) {
-            const std::uint32_t bits = magnitude(values[w]);
-            peak = peak < bits ? bits : peak;
-            if (!request.above) continue;
-            const std::uint32_t found = __ballot_sync(all_lanes, fabsf(values[w]) > request.bound);
-            marked += __popc(found);
-            if (lane() == w) word = found;
-        }
-        if (request.above && lane() < words_of_warp) {
-            const std::uint64_t place = at / 32 + warp() * words_of_warp + lane();
-            if (place * 32 < end) desk.mask[place] = word;
-        }
-        if (request.located) {
-            __syncthreads();
-#pragma unroll
-            for (unsigned w = 0; w < words_of_warp; ++w)
-                tile.entries[warp() * (words_of_warp * 32) + lane() + 32 * w] = values[w];
-            __syncthreads();
-            const std::uint64_t left = end - at;
-            sums.add(tile, left < tile_entries ? static_cast<unsigned>(left) : tile_entries, request);
-        }
-    }
-    if (request.located) sums.finish(request, end - begin, desk.parts + chunk);
-    ChunkFound found;
-    // Each warp has counted once for each of its lanes.
-    found.marked = block_reduce<team_threads>(lane() == 0 ? marked : 0u, Sum{});
-    found.peak = block_reduce<team_threads>(peak, Greatest{});
-    return found;
+    __device__ Chunk(std::uint64_t numel, std::uint64_t number, const Request& request)
+        : number(number), begin(number * chunk_entries),
+          end(numel - begin < chunk_entries ? numel : begin + chunk_entries), request(request) {}
+
+    // Whether all of its rows are whole, and tiles, if those are read.
+    __device__ bool is_whole() const { return (end - begin) % (request.located ? tile_entries : row_entries) == 0; }
+
+    // What no magnitude is above if nothing is to be marked.
+    __device__ float bound() const { return request.above ? request.bound : float_of(not_finite); }
+};
+
+// Puts together what the warps have found.
+__device__ inline ChunkFound found_by_warps(std::uint32_t marked, std::uint32_t peak) {
+    return {block_reduce<team_threads>(lane() == 0 ? marked : 0u, Sum{}),
+            block_reduce<team_threads>(peak, Greatest{})};
 }
 
-// Adds up what so many parts came to, in their order. All threads of a block call.
-__device__ GRADWIRE_APART inline Moments total_of_parts(const Desk& desk, std::uint64_t parts) {
+// Reads a chunk, a row by each warp: finds candidates. `entries.read` is as for `read_row`, and
+// `entries(position)` gives one of those that were read.
+template <class Entries, class MakeBatch>
+__device__ ChunkFound read_rows(const Desk& desk, const Chunk& chunk, Entries entries, MakeBatch batch) {
+    Seen seen{chunk.bound()};
+    std::uint32_t marked = 0;
+    for (std::uint64_t row = chunk.begin + warp() * row_entries; row < chunk.end; row += team_warps * row_entries) {
+        const std::uint32_t word = read_row(row, entries, seen, batch);
+        __syncwarp();  // other lanes have written what is read now
+        if (chunk.request.above)
+            marked += keep_candidates(desk, row, word, [&](unsigned i) { return entries(row + i); });
+    }
+    return found_by_warps(marked, seen.peak);
+}
+
+// The same, and takes sums, for which all warps read a tile at a time.
+template <class Entries, class MakeBatch>
+__device__ ChunkFound read_tiles(const Desk& desk, const Chunk& chunk, Entries entries, MakeBatch make_batch) {
+    TileShared& tile = tile_room();
+    Seen seen{chunk.bound()};
+    std::uint32_t marked = 0;
+    ChunkSums sums;
+    for (std::uint64_t at = chunk.begin; at < chunk.end; at += tile_entries) {
+        float values[entries_of_lane];
+        const unsigned own = warp() * step_entries;
+        const auto batch = make_batch(at + own);
+        entries.read(batch, values);
+        seen.marks(values);
+        __syncthreads();
+#pragma unroll
+        for (unsigned i = 0; i < entries_of_lane; ++i) tile.entries[batch.at(i) - at] = values[i];
+        __syncthreads();
+        sums.add(tile, chunk.request);
+        // Two warps take sums; for each row another one has time.
+        const unsigned row = (warp() - 2) * row_entries;
+        if (!chunk.request.above || warp() < 2 || row >= tile_entries || row >= chunk.end - at) continue;
+        std::uint32_t word = 0;
+        for (unsigned w = 0; w < warp_threads; ++w) {
+            const unsigned above = __ballot_sync(all_lanes, fabsf(tile.entries[row + 32 * w + lane()]) > seen.bound);
+            if (lane() == w) word = above;
+        }
+        marked += keep_candidates(desk, at + row, word, [&](unsigned i) { return tile.entries[row + i]; });
+    }
+    sums.finish(chunk.request, chunk.end - chunk.begin, desk.parts + chunk.number);
+    return found_by_warps(marked, seen.peak);
+}
+
+// Reads a chunk of any tensor.
+template <class Entries>
+__device__ ChunkFound read_chunk(const Desk& desk, const Chunk& chunk, Entries entries) {
+    const auto batch = [&](std::uint64_t begin) { return quads_of_lane(begin, chunk.end); };
+    return chunk.request.located ? read_tiles(desk, chunk, entries, batch) : read_rows(desk, chunk, entries, batch);
+}
+
+// The same of one that `is_whole`, whose entries are aligned for four at a time.
+template <class Entries>
+__device__ ChunkFound read_whole_rows(const Desk& desk, const Chunk& chunk, Entries entries) {
+    return read_rows(desk, chunk, entries, whole_quads_of_lane);
+}
+
+template <class Entries>
+__device__ ChunkFound read_whole_tiles(const Desk& desk, const Chunk& chunk, Entries entries) {
+    return read_tiles(desk, chunk, entries, whole_quads_of_lane);
+}
+
+// Adds up what so many parts came to, in their order. All threads of one block call, for everyone.
+__device__ GRADWIRE_APART inline void add_parts(Desk& desk, std::uint64_t parts) {
     constexpr unsigned fields = 4;
     double(&staged)[fields][team_threads] = tile_room().parts;
-    Moments total{};
+    std::uint64_t count = 0, zeros = 0;
     double sum = 0.0;
     for (std::uint64_t at = 0; at < parts; at += team_threads) {
         const unsigned here = parts - at < team_threads ? static_cast<unsigned>(parts - at) : team_threads;
         __syncthreads();
         if (threadIdx.x < here) {
             const Moments part = desk.parts[at + threadIdx.x];
-            total.count += part.count;
-            total.zeros += part.zeros;
+            count += part.count;
+            zeros += part.zeros;
             staged[0][threadIdx.x] = part.sum;
             staged[1][threadIdx.x] = part.sum_sq;
             staged[2][threadIdx.x] = part.sum_ln;
             staged[3][threadIdx.x] = part.total;
         }
         __syncthreads();
-        // A thread for each field.
-        if (threadIdx.x < fields)
+        // A thread for each field; loaded ahead of the additions, which wait for each other.
+        if (threadIdx.x < fields) {
+#pragma unroll 8
             for (unsigned i = 0; i < here; ++i) sum += staged[threadIdx.x][i];
+        }
     }
     __syncthreads();
     if (threadIdx.x < fields) staged[threadIdx.x][0] = sum;
-    __syncthreads();
-    total.count = block_reduce<team_threads>(total.count, Sum{});
-    total.zeros = block_reduce<team_threads>(total.zeros, Sum{});
-    total.sum = staged[0][0];
-    total.sum_sq = staged[1][0];
-    total.sum_ln = staged[2][0];
-    total.total = staged[3][0];
-    __syncthreads();
-    return total;
+    count = block_reduce<team_threads>(count, Sum{});
+    zeros = block_reduce<team_threads>(zeros, Sum{});
+    if (threadIdx.x == 0) desk.total = {count, zeros, staged[0][0], staged[1][0], staged[2][0], staged[3][0]};
+}
+
+// The same of what a team has written before it met: one block adds up, and hands it on.
+__device__ inline Moments total_of_parts(const Team& team, Desk& desk, std::uint64_t parts) {
+    if (team.rank == 0) add_parts(desk, parts);
+    team.sync();
+    return desk.total;
 }
 
 // A read by a team of what was read before.
@@ -163,7 +208,7 @@ __device__ void read_again(const Team& team, Desk& desk, std::uint64_t numel, co
                            Entries entries) {
     const std::uint64_t chunks = pieces(numel, chunk_entries);
     for (std::uint64_t chunk = team.first(chunks); chunk < team.last(chunks); ++chunk) {
-        const ChunkFound found = read_chunk(desk, numel, chunk, request, entries);
+        const ChunkFound found = entries.read_chunk(desk, Chunk(numel, chunk, request));
         if (threadIdx.x == 0) desk.marked[chunk] = found.marked;
     }
     team.sync();
@@ -180,6 +225,56 @@ __device__ GRADWIRE_APART inline BlockSums count_marked(const Team& team, const 
     before = block_reduce<team_threads>(before, Sum{});
     after = block_reduce<team_threads>(after, Sum{});
     return {before, before + after};
+}
+
+// Lists the candidates of the last read, which were above this bound; so many are in the chunks before.
+template <class Entries>
+__device__ GRADWIRE_APART void list_candidates(const Team& team, const Desk& desk, std::uint64_t numel, List list,
+                                               float bound, std::uint64_t before, Entries entries) {
+    struct Shared {
+        std::uint32_t found[rows_of_chunk];
+        std::uint64_t before[rows_of_chunk];
+    };
+    GRADWIRE_SHARED(Shared, rows);
+    const std::uint64_t chunks = pieces(numel, chunk_entries), all_rows = pieces(numel, row_entries);
+    for (std::uint64_t chunk = team.first(chunks); chunk < team.last(chunks); ++chunk) {
+        const std::uint32_t here = desk.marked[chunk];
+        if (here == 0) continue;
+        const std::uint64_t first = chunk * rows_of_chunk;
+        const bool there = threadIdx.x < rows_of_chunk && first + threadIdx.x < all_rows;
+        const std::uint32_t own = there ? desk.found[first + threadIdx.x] : 0;
+        const std::uint64_t place = before + block_scan<team_threads>(own).before;
+        if (threadIdx.x < rows_of_chunk) {
+            rows.found[threadIdx.x] = own;
+            rows.before[threadIdx.x] = place;
+        }
+        __syncthreads();
+        for (unsigned r = warp(); r < rows_of_chunk; r += team_warps) {
+            const std::uint32_t found = rows.found[r];
+            const std::uint64_t row = first + r;
+            std::uint32_t* const positions = global(list.positions) + rows.before[r];
+            float* const values = global(list.values) + rows.before[r];
+            if (found <= desk.row_room) {
+                const Candidate* const from = global(desk.candidates) + row * desk.row_room;
+                for (unsigned i = lane(); i < found; i += warp_threads) {
+                    const Candidate candidate = from[i];
+                    positions[i] = candidate.position;
+                    values[i] = candidate.value;
+                }
+                continue;
+            }
+            Seen seen{bound};
+            const std::uint32_t word =
+                read_row(row * row_entries, entries, seen, [=](std::uint64_t begin) { return quads_of_lane(begin, numel); });
+            place_marked(word, found, [&](std::uint32_t at, unsigned i) {
+                positions[at] = static_cast<std::uint32_t>(row * row_entries) + i;
+                values[at] = entries(row * row_entries + i);
+            });
+        }
+        __syncthreads();
+        before += here;
+    }
+    team.sync();
 }
 
 // Lists the marked entries, with `entry(position)` as their values.

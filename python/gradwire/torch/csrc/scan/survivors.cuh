@@ -46,27 +46,28 @@ struct Survivors {
             own += standing.above;
             own_ties += standing.tie;
         }
-        const BlockSums above = team.sums(block_reduce<team_threads>(own, Sum{}));
-        const BlockSums tied = ties == 0 ? BlockSums{} : team.sums(block_reduce<team_threads>(own_ties, Sum{}));
-        std::uint64_t before = above.before, before_ties = tied.before;
+        // Both at once: positions, and so numbers of entries, have 32 bits.
+        const BlockSums found = team.sums(block_reduce<team_threads>(own | own_ties << 32, Sum{}));
+        std::uint64_t before = found.before & 0xffffffff, before_ties = found.before >> 32;
         for (std::uint64_t at = first; at < last; at += team_threads) {
             const std::uint64_t i = at + threadIdx.x;
             const std::uint32_t position = i < last ? from.positions[i] : 0;
             const float value = i < last ? from.values[i] : 0.0f;
             const Standing standing = i < last ? judge(value) : Standing{};
             // Both at once: neither is more than the threads.
-            const auto found =
+            const auto here =
                 block_scan<team_threads>(std::uint32_t(standing.above) | std::uint32_t(standing.tie) << 16);
-            const std::uint64_t tie_rank = before_ties + (found.before >> 16);
+            const std::uint64_t tie_rank = before_ties + (here.before >> 16);
             if (standing.above || (standing.tie && tie_rank < ties)) {
-                const std::uint64_t place = before + (found.before & 0xffff) + (tie_rank < ties ? tie_rank : ties);
+                const std::uint64_t place = before + (here.before & 0xffff) + (tie_rank < ties ? tie_rank : ties);
                 to.positions[place] = position;
                 to.values[place] = value;
             }
-            before += found.total & 0xffff;
-            before_ties += found.total >> 16;
+            before += here.total & 0xffff;
+            before_ties += here.total >> 16;
         }
-        count = above.total + (tied.total < ties ? tied.total : ties);
+        const std::uint64_t tied = found.total >> 32;
+        count = (found.total & 0xffffffff) + (tied < ties ? tied : ties);
         team.sync();
     }
 
@@ -127,9 +128,7 @@ __device__ GRADWIRE_APART inline Moments Survivors::tail_of(Team& team, float lo
         if (lane() == 0) desk->parts[chunk] = {found, 0, reduced, squares, 0.0, 0.0};
     }
     team.sync();
-    const Moments total = total_of_parts(*desk, chunks);
-    team.sync();
-    return total;
+    return total_of_parts(team, *desk, chunks);
 }
 
 }  // namespace gradwire

@@ -67,7 +67,7 @@ __device__ GRADWIRE_APART inline Selected select_bins(ScannedTensor& scanned) {
         desk.parts[u] = {0, 0, sum, 0.0, 0.0, 0.0};
     }
     take_marks(scanned);
-    const double sum = total_of_parts(desk, units).sum;
+    const double sum = total_of_parts(team, desk, units).sum;
     const std::uint64_t counted = bins > 1 ? bins : 1;
     return {0, false, 0.0f, static_cast<float>(sum / static_cast<double>(counted))};
 }

@@ -5,20 +5,39 @@
 
 namespace gradwire {
 
+// Sums that were written as float32.
+struct WrittenSums {
+    const float* sums;
+    __device__ float operator()(std::uint64_t i) const { return global(sums)[i]; }
+
+    template <class Batch>
+    __device__ void read(Batch batch, float (&values)[Batch::count]) const {
+        batch.read(sums, values);
+    }
+};
+
 // The entries as the selection reads them: once written, from where it takes the fewest reads.
 struct WrittenEntry {
     const Tensor& tensor;
     __device__ float operator()(std::uint64_t i) const { return tensor.written(i); }
 
-    __device__ void read(TileBatch batch, float (&values)[words_of_warp]) const {
+    template <class Batch>
+    __device__ void read(Batch batch, float (&values)[Batch::count]) const {
         if (tensor.are_written()) {
             batch.read(tensor.next, values);
             return;
         }
         bool nonzero = false;
-        const Added added(tensor, batch, nonzero);
+        const Added<Batch> added(tensor, batch, nonzero);
 #pragma unroll
-        for (unsigned i = 0; i < words_of_warp; ++i) values[i] = added.sums[i];
+        for (unsigned i = 0; i < Batch::count; ++i) values[i] = added.sums[i];
+    }
+
+    __device__ ChunkFound read_chunk(const Desk& desk, const Chunk& chunk) const {
+        if (!tensor.are_written() || !chunk.is_whole() || !is_aligned(tensor.next, sizeof(float)))
+            return gradwire::read_chunk(desk, chunk, *this);
+        const WrittenSums sums{static_cast<const float*>(tensor.next)};
+        return chunk.request.located ? read_whole_tiles(desk, chunk, sums) : read_whole_rows(desk, chunk, sums);
     }
 };
 
@@ -53,10 +72,10 @@ struct ScannedTensor {
     __device__ void begin() {
         request = desk.request;
         peak = desk.peak;
-        moments = request.located ? total_of_parts(desk, pieces(numel, chunk_entries)) : Moments{};
+        moments = desk.total;
         survivors = {&desk, 0, 0};
         complete = false;
-        if (request.above) take_marked();
+        if (request.above) take_candidates();
     }
 
     // Whether the survivors are all entries above `bound`, and possibly more.
@@ -70,7 +89,7 @@ struct ScannedTensor {
     __device__ GRADWIRE_APART bool compact(float bound, std::uint64_t cap) {
         request = {1, bound, cap, 0, 0.0f, 0, 0};
         read_again(team, desk, numel, request, entry);
-        take_marked();
+        take_candidates();
         return complete;
     }
 
@@ -79,19 +98,17 @@ struct ScannedTensor {
         const Request asked{0, 0.0f, 0, 1, location, logs, 0};
         team.sync();
         read_moments_of(asked);
-        const Moments total = total_of_parts(desk, pieces(numel, chunk_entries));
-        team.sync();
-        return total;
+        return total_of_parts(team, desk, pieces(numel, chunk_entries));
     }
 
-    // Makes survivors of what is marked, unless that is more than the cap.
-    __device__ GRADWIRE_APART void take_marked() {
+    // Makes survivors of the candidates, unless those are more than the cap.
+    __device__ GRADWIRE_APART void take_candidates() {
         const BlockSums marked = count_marked(team, desk, numel);
         complete = marked.total <= request.cap;
         survivors.count = complete ? marked.total : 0;
         survivors.side = 0;
         if (complete)
-            list_marked(team, desk, numel, survivors.list(), marked.before, entry);
+            list_candidates(team, desk, numel, survivors.list(), request.bound, marked.before, entry);
         else
             team.sync();  // the next read counts anew, and some blocks may still add these counts up
     }
@@ -100,7 +117,7 @@ struct ScannedTensor {
     __device__ GRADWIRE_APART void read_moments_of(const Request& asked) {
         const std::uint64_t chunks = pieces(numel, chunk_entries);
         for (std::uint64_t chunk = team.first(chunks); chunk < team.last(chunks); ++chunk)
-            read_chunk(desk, numel, chunk, asked, entry);
+            entry.read_chunk(desk, Chunk(numel, chunk, asked));
         team.sync();
     }
 };

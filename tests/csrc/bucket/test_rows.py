@@ -1,0 +1,90 @@
+"""Whole rows of 1024 entries are read in another way than what is left: the same bytes."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import gradwire
+from gradwire import memory, quantize, sparsify
+from gradwire.presets import PRESETS
+from tests.csrc.bucket.pair import Pair, heavy
+from tests.csrc.emulated.kernels import Kernels
+from tests.presets.examples import made_for_kernels
+from tests.support import examples
+
+ROW, TILE = 1024, 2048
+LENGTHS = (TILE, 2 * TILE, 3 * ROW, TILE + 1)
+DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
+SELECTING = (
+    *(sparsify.TopK(ratio=0.05), sparsify.RandomK(ratio=0.1), sparsify.SID(0.02)),
+    sparsify.SID(0.02, distribution="gamma"),
+)
+
+
+def codec(part: sparsify.Sparsifier, kept: memory.Memory) -> gradwire.Codec:
+    return gradwire.Codec(sparsify=part, quantize=quantize.Float32(), memory=kept)
+
+
+def placed(x: NDArray[np.float32], dtype: type, offset: int) -> np.ndarray:
+    """The numbers at an address that is so many entries beyond one of 64 bytes."""
+    room: np.ndarray = np.zeros(x.size + 64, dtype)
+    first = (-room.ctypes.data % 64) // room.itemsize + offset
+    out = room[first : first + x.size]
+    out[:] = x.astype(dtype)
+    return out
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("kept", examples(memory.MEMORIES), ids=repr)
+def test_whole_rows_have_the_bytes_of_the_core(
+    kernels: Kernels, rng: np.random.Generator, kept: memory.Memory, dtype: type, offset: int
+) -> None:
+    parts = [sparsify.All(), *SELECTING] if dtype is np.float32 else SELECTING[:2]
+    codecs, numels = [], []
+    for part in parts:
+        for numel in LENGTHS if dtype is np.float32 else LENGTHS[:1]:
+            try:
+                codecs.append(codec(part, kept))
+            except (TypeError, ValueError):  # no such pair
+                continue
+            numels.append(numel)
+    pair = Pair(kernels, codecs, numels)
+    for _ in range(2):
+        pair.encode([placed(heavy(rng, n), dtype, offset) for n in numels])
+
+
+@pytest.mark.parametrize("part", SELECTING[:1] + SELECTING[2:], ids=repr)
+def test_a_row_with_more_candidates_than_fit_is_read_again(
+    kernels: Kernels, rng: np.random.Generator, part: sparsify.Sparsifier
+) -> None:
+    numel = 70 * ROW + 9
+    pair = Pair(kernels, [codec(part, memory.Residual())], [numel], blocks=2)
+    for step in range(3):
+        x = heavy(rng, numel)
+        x[(3 + 20 * step) * ROW :][:ROW] *= 1e4
+        x[-300:] *= 1e4  # of one that is not whole
+        pair.encode([x])
+
+
+def test_a_bucket_takes_as_many_launches_whatever_is_in_it(
+    kernels: Kernels, rng: np.random.Generator
+) -> None:
+    numels = [900 + i for i in range(len(PRESETS))]
+    presets = zip(PRESETS.values(), numels, strict=True)
+    codecs = [made_for_kernels(preset, (n,)) for preset, n in presets]
+    in_place = codec(sparsify.TopK(ratio=0.05), memory.Residual(low_memory=True))
+    fitted = gradwire.Codec(
+        sparsify=sparsify.TopK(ratio=0.5),
+        quantize=quantize.Affine(4, 4096),
+        memory=memory.NoMemory(),
+    )
+    pair = Pair(kernels, [*codecs, in_place, fitted], [*numels, 3000, 9000])
+    for limits in (None, [2000] * len(pair.codecs)):
+        before = kernels.launches
+        pair.device.encode([heavy(rng, n) for n in pair.numels], limits=limits)
+        # Frames that follow one another take one more, which copies them.
+        assert kernels.launches - before == 6
