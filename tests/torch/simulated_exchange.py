@@ -326,8 +326,9 @@ def test_the_host_waits_so_often_and_no_more(on_device, name, scaled):
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["late", "early"])
-@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_buckets_are_compared_in_the_order_of_the_streams(on_device, codec, eager):
+@pytest.mark.parametrize("name", [each for each in CODECS if each != "factors"])
+def test_buckets_are_compared_in_the_order_of_the_streams(on_device, name, eager):
+    codec = CODECS[name]
     expected = Run(codec, there=False)
     averages = [expected.step(number) for number in range(STEPS)]
     expected.end()

@@ -137,8 +137,10 @@ class TestDevices:
             monkeypatch.setattr(dispatch, each, empty)
         channel = SimpleNamespace(all_gather_object=lambda own: [own])
         tensors = [SimpleNamespace(device=torch.device(each)) for each in found]
+        agreed = devices.Devices(tensors)
+        agreed.agree(channel)
         with pytest.warns(RuntimeWarning, match="cuda:1 does not run the kernels") as said:
-            devices.Devices(tensors).agree(channel)
+            agreed.warn_of_copies({})
         assert len(said) == 1
         taken, why = dispatch._choices[torch.device("cuda:0")]
         assert not taken
