@@ -296,11 +296,9 @@ class VerifiedBucket:
         for state, twin in zip(states, twins, strict=True) if kernels else ():
             state.become(twin)
         self._differs("frame of the sums")
-        return (
-            (self._bucket.upload(right) if received.device != right.device else right),
-            refused,
-            at,
-        )
+        if right.device != received.device:
+            right = self._bucket.upload(right)
+        return right, refused, at
 
     def average_sums(
         self,
