@@ -109,7 +109,9 @@ def test_the_page_that_says_whom_it_helps_counts_the_cases_of_the_study():
         assert row in page
 
 
-@pytest.mark.parametrize(("page", "words"), [("ddp", 1200), ("auto", 500), ("diloco", 900)])
+@pytest.mark.parametrize(
+    ("page", "words"), [("ddp", 1200), ("auto", 500), ("diloco", 900), ("exchanges", 700)]
+)
 def test_a_guide_stays_short(page, words):
     text = (DOCS / f"{page}.md").read_text("utf-8")
     assert len(FENCED.sub("", text).split()) <= words

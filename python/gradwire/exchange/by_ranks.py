@@ -23,7 +23,8 @@ class ByRanks(Exchange):
 
     Why eight: from there on the cost model finds owners of 25 million parameters no slower on any
     link from 0.1 to 10 Gbit/s, with a quarter of the bytes or less; with fewer ranks they gain too
-    little for a second selection or rounding, which cost 0.02 to 0.03 in loss (docs/exchanges.md).
+    little for a second selection or rounding, which cost 0.02 to 0.03 in loss: see
+    docs/exchanges-inside.md.
 
     States and frames are the same, so a checkpoint of one goes on with the other.
     """

@@ -53,7 +53,7 @@ class ReduceScatter(Owners):
 
     With k entries a rank, k go out and k come in, whatever the number of ranks; with `AllGather`,
     (N - 1) k come in. In return, a bucket takes four messages one after another instead of one, and
-    small sums are sent later. So this is for many ranks: see docs/exchanges.md.
+    small sums are sent later. So this is for many ranks: see docs/exchanges-inside.md.
 
     The codec needs a memory with a residual that can be undone: not `gradwire.memory.NoMemory`, and
     no ``low_memory``.
@@ -100,7 +100,7 @@ class QuantizedAllReduce(Owners):
 
     Whatever the number of ranks, a rank sends 2 (N - 1) / N frames, and decodes two; with
     `AllGather`, N - 1 and N. In return, a bucket takes four messages one after another instead of
-    one, and values are quantized twice. See docs/exchanges.md.
+    one, and values are quantized twice. See docs/exchanges-inside.md.
 
     For codecs that send every entry: `gradwire.onebit`, `gradwire.signsgd`, `gradwire.qsgd`,
     `gradwire.terngrad`, `gradwire.natural`, `gradwire.float8`, `gradwire.dense`; and for
