@@ -205,7 +205,7 @@ def find_toolkit() -> Toolkit:
     found = _of_the_machine() or _of_wheels()
     if found is None:
         raise ExtensionError(
-            "no CUDA compiler was found: install the CUDA toolkit 13 and set CUDA_HOME, or "
+            "no CUDA compiler was found: install the CUDA toolkit (12 or 13) and set CUDA_HOME, or "
             "pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-crt nvidia-nvvm"
         )
     return found

@@ -63,9 +63,9 @@ class Devices:
                 continue
             text = (
                 f"gradients on {device} go by the host in every step: {way.reason}. Kernels "
-                "take an NVIDIA GPU, a driver for CUDA 13, torch 2.11 and the extension, which "
-                "gradwire.torch.build_cuda() compiles. Where one of these cannot be had, this "
-                "is expected: averages are the same, and steps take longer"
+                "take an NVIDIA GPU, torch 2.11, the extension, which gradwire.torch.build_cuda() "
+                "compiles, and a driver for the CUDA that compiles it. Where one of these cannot "
+                "be had, this is expected: averages are the same, and steps take longer"
             )
             if way.name == "cuda":
                 text = (
