@@ -136,7 +136,7 @@ class Kernels(Contestant):
 def decode_add(data: Tensor, out: Tensor) -> None:
     """Add a frame to a tensor by the operator, which waits for nothing."""
     ends, sizes = [0, out.numel()], [data.numel()]
-    operators().decode_bucket(out, data, ends, [0], sizes, 1, ADD, 1.0, False)
+    operators().decode_bucket(out, data, ends, [0], sizes, 1, ADD, 1.0, False, 0)
 
 
 def contestant(name: str, setting: str, make: Callable[[int], gradwire.Codec]) -> type[Kernels]:

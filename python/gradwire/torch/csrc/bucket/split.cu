@@ -177,13 +177,13 @@ __global__ void __launch_bounds__(write_threads) copy_tiles(Writing writing, Spl
 }
 
 // What is done once all parts are complete.
-struct Parts {
+struct SplitParts {
     using Bucket = SplitCall;
     __device__ static void end(const SplitCall& split) { tabulate(split.selections, 2 * split.count, split.table); }
 };
 
 const Kernels kernels{list_positions, find_parts,  localize,   measure_parts,
-                      place_parts,    clear_slots, copy_tiles, seal_parts<Parts>};
+                      place_parts,    clear_slots, copy_tiles, seal_parts<SplitParts>};
 
 }  // namespace
 
@@ -222,7 +222,7 @@ cudaError_t split(const Decode& call, const SplitCall& split, const WritePlan& p
     GRADWIRE_TRY(launch(place_parts, {1}, place_threads, stream, writing, split));
     GRADWIRE_TRY(launch(clear_slots, {tiles}, fit_threads, stream, writing));
     GRADWIRE_TRY(launch(copy_tiles, {tiles}, write_threads, stream, writing, split, work));
-    return launch(seal_parts<Parts>, {parts > 0 ? parts : 1}, checksum::threads, stream, writing, split);
+    return launch(seal_parts<SplitParts>, {parts > 0 ? parts : 1}, checksum::threads, stream, writing, split);
 }
 
 }  // namespace gradwire
