@@ -184,6 +184,18 @@ def test_a_damaged_part_is_the_error_of_the_core_and_changes_nothing(damage, kin
         assert one.tobytes() == state.state_dict()["residual"].tobytes()
 
 
+def test_lengths_that_wrap_around_to_those_of_the_range_are_an_error():
+    rank, messages, ends = several()
+    ((_, nbytes, numel, _),) = merging.heads(messages[0], [0, len(messages[0])], 1)[0]
+    first = messages[0][:nbytes].clone()
+    first[16:24].view(torch.int64).fill_(-5)
+    messages[0][16:24].view(torch.int64).fill_(int(numel) + 5)
+    messages[0] = torch.cat((first, messages[0]))
+    found, expected = merged(messages, rank, ends, [False] * 3)
+    assert isinstance(found[1], gradwire.GradwireError)
+    assert str(found[1]) == str(expected[1])
+
+
 def test_bytes_behind_the_parts_are_an_error():
     rank, messages, ends = several()
     messages[0] = torch.cat((messages[0], messages[0][:48]))

@@ -106,7 +106,10 @@ def _parts(
     for numel in numels:
         end = first
         while numel > 0 and end < min(first + _PARTS, len(rows)) and rows[end, _NBYTES]:
-            numel -= int(rows[end, _NUMEL])
+            length = int(rows[end, _NUMEL])
+            if not 0 < length <= numel:
+                return None
+            numel -= length
             end += 1
         if numel != 0:
             return None
