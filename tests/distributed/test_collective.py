@@ -1,11 +1,9 @@
 """`gradwire.torch.all_reduce`: tensors of any loop, over real processes."""
 
-import re
-
 import numpy as np
 import pytest
 
-from tests.distributed.ranks import ROOT, Ranks
+from tests.distributed.ranks import Ranks
 
 
 def test_every_codec_gives_all_ranks_the_same_bits_and_loses_nothing(ranks: Ranks) -> None:
@@ -77,16 +75,6 @@ def test_it_ends_with_the_group_or_when_it_is_closed_or_dropped(two: Ranks) -> N
         assert found["shown"] == (f"<gradwire.torch.Reducer: rank {rank} of 2>", rank, 2)
         assert "closed" in found["closed"]
         assert found["dropped"]
-
-
-def test_what_the_guide_shows_works(two: Ranks) -> None:
-    page = (ROOT / "docs" / "exchanges.md").read_text("utf-8")
-    (block,) = re.findall(
-        r"^```python\n(.*?)^```$", page.partition("## Tensors of any")[2], re.M | re.S
-    )
-    first, second = two.run("collective.shown", block=block)
-    assert first == second
-    assert len(set(first)) == len(first)
 
 
 def test_a_rank_that_does_not_call_is_an_error_and_no_hang(short_lived: Ranks) -> None:

@@ -18,7 +18,7 @@ from gradwire.quantize import Codebook
 from gradwire.sparsify import RandomK, TopK
 from gradwire.torch.collective import Reducer
 from gradwire.torch.errors import AgreementError, ExchangeError, TensorError
-from tests.distributed.scenarios.common import bits, network, reaches, train
+from tests.distributed.scenarios.common import bits, reaches
 
 CODECS: dict[str, Callable[[], gradwire.Codec]] = {
     "gather": lambda: gradwire.topk(0.05),
@@ -231,15 +231,6 @@ def lifetime(rank: int, world_size: int) -> dict[str, Any]:
         "closed": closed,
         "dropped": reaches(lambda: threads() == 0),
     }
-
-
-def shown(rank: int, world_size: int, block: str) -> list[str]:
-    """What a page shows, on each rank: the hash of what came out."""
-    model = network()
-    names: dict[str, Any] = {"torch": torch, "gradwire": gradwire, "model": model}
-    names["train_for_a_while"] = lambda: train(model, rank, range(3))
-    exec(block, names)
-    return [bits(each).hex() for each in names["changes"]]
 
 
 def absent(rank: int, world_size: int) -> str:
