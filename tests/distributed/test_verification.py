@@ -116,6 +116,19 @@ def test_the_bucket_that_is_wrong_is_named_among_several(two: Ranks) -> None:
         assert "another frame of '0.weight' than" in each["error"]
 
 
+@pytest.mark.parametrize("on_mismatch", ["raise", "fallback"])
+def test_parameters_that_the_program_changed_on_one_rank_are_an_error_on_all(
+    two: Ranks, on_mismatch: str
+) -> None:
+    options = {"verify": 2, "on_mismatch": on_mismatch}
+    found = two.run("verification.trained", fault="parameter", options=options)
+    assert found[0]["error"] == found[1]["error"]
+    for each in found:
+        assert f"ranks 0 and 1 have different parameters at step {FAULTY}" in each["error"]
+        assert "in the bucket of '" in each["error"]
+        assert (each["rank"], each["step"], each["steps"]) == (1, FAULTY, FAULTY)
+
+
 @pytest.mark.parametrize("fault", ["scale", "average"])
 def test_a_fault_in_a_hierarchy_is_an_error_on_all_ranks(four: Ranks, fault: str) -> None:
     options = {"verify": 2, "hierarchy": 2}
@@ -127,10 +140,11 @@ def test_a_fault_in_a_hierarchy_is_an_error_on_all_ranks(four: Ranks, fault: str
 
 
 def test_shards_of_fsdp_are_compared_between_nodes(kept: Callable[[int, str], Ranks]) -> None:
-    expected, found, wrong = (
+    expected, found, wrong, changed = (
         kept(4, "cpu").run("verification.sharded", fault=fault, verify=verify)
-        for fault, verify in (("none", 0), ("none", 1), ("scale", 2))
+        for fault, verify in (("none", 0), ("none", 1), ("scale", 2), ("parameter", 2))
     )
+    assert {"different parameters" in each["error"] for each in changed[1::2]} == {True}
     for rank, (one, other, faulty) in enumerate(zip(expected, found, wrong, strict=True)):
         assert one["error"] == other["error"] == ""
         assert one["state"] == other["state"]

@@ -222,6 +222,9 @@ def trained(
             try:
                 for step in range(steps):
                     planted.on = step >= FAULTY
+                    if step == FAULTY - 1 and planted.kind == "parameter":
+                        with torch.no_grad():
+                            next(module.parameters())[0] += 1e-6
                     inputs, targets = batch(rank, step)
                     optimizer.zero_grad()
                     torch.nn.functional.mse_loss(model(inputs), targets).backward()
@@ -263,6 +266,9 @@ def sharded(rank: int, world_size: int, fault: str, verify: int) -> dict[str, An
         try:
             for step in range(STEPS):
                 planted.on = step >= FAULTY
+                if step == FAULTY - 1 and planted.kind == "parameter":
+                    with torch.no_grad():
+                        next(model.parameters()).to_local()[0] += 1e-6
                 optimizer.zero_grad()
                 model(batch(rank, step)[0]).square().mean().backward()
                 optimizer.step()

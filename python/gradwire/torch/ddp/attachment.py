@@ -98,8 +98,9 @@ def attach(
     verify : int
         Compare one bucket of every so many steps with what the core makes of it, bit for bit:
         frames, states and averages. 0 for never. On a GPU what kernels do is compared with the
-        core on the host, else what the core does with its scalar level. Training does not change
-        by it. See ``docs/ddp.md``.
+        core on the host, else what the core does with its scalar level. The ranks also compare
+        the bucket's parameters: different ones are an `ExchangeError` on all ranks. Training does
+        not change by it. See ``docs/ddp-reference.md``.
     on_mismatch : {"raise", "fallback"}
         What follows from a difference on some rank. With ``"raise"`` an `ExchangeError` on all
         ranks, in the same pass. With ``"fallback"`` the rank uses what the core makes of the

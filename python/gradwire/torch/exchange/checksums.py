@@ -7,9 +7,7 @@ import torch
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.step import InFlightBucket
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.exchange.wire import Checksum, Verdict
-
-_ALL_BITS = 2**64 - 1
+from gradwire.torch.exchange.wire import ALL_BITS, Checksum, Verdict
 
 
 class AverageChecksums:
@@ -32,14 +30,14 @@ class AverageChecksums:
     def last(self, layout: BucketContents) -> Checksum:
         """Return that of a bucket's last average, or one that says nothing."""
         checksum, total = self.unread(layout)
-        return checksum if total is None else checksum._replace(total=int(total) & _ALL_BITS)
+        return checksum if total is None else checksum._replace(total=int(total) & ALL_BITS)
 
     def unread(self, layout: BucketContents) -> tuple[Checksum, torch.Tensor | None]:
         """Return the same; a total on a device apart, as it is there."""
         number, scale, total = self._last.get(layout.digest, Checksum())
         if isinstance(total, torch.Tensor):
             return Checksum(number, scale), total
-        return Checksum(number, scale, total & _ALL_BITS), None
+        return Checksum(number, scale, total & ALL_BITS), None
 
     def compare(self, layout: BucketContents, verdicts: Sequence[Verdict]) -> None:
         """Raise an ExchangeError, the same on all ranks, if two have different averages."""

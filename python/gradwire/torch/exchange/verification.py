@@ -2,6 +2,7 @@
 
 All backends give the same bytes. So a difference is a fault: of a kernel, a compiler, a driver, or
 of memory. No checksum of a frame shows it, which is computed from the bytes that are wrong.
+The ranks also compare the bits of the bucket's parameters, which a program may have changed on one.
 
 What kernels of a device do is compared with the core on the host; what the core does, with its
 scalar level. Nothing of a bucket changes by that: what is compared are copies of its states.
@@ -20,6 +21,9 @@ from gradwire._codec import Codec
 from gradwire.extension import IndexCoding, Quantizer
 from gradwire.torch.backends import Bucket, LeaderEncoding, Table, cpu
 from gradwire.torch.backends.cpu import held, same_bits
+from gradwire.torch.backends.host import checksum
+from gradwire.torch.engine.bucket_contents import BucketContents
+from gradwire.torch.engine.sharding import local
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError, warn
 from gradwire.torch.exchange import wire
@@ -69,7 +73,8 @@ class Verification:
     def agree(self, channel: Channel, flight: InFlightBucket, act: Callable[[], object]) -> None:
         """Receive a bucket that was compared, and tell all ranks how it fared. A collective.
 
-        If it failed on one, all raise the same error. No other thread uses the channel.
+        If it failed on one, all raise the same error, and also if they do not have the same
+        parameters. No other thread uses the channel.
         """
         task, error = flight.task, None
         assert task.compared is not None
@@ -85,7 +90,8 @@ class Verification:
         message = np.zeros(wire.MESSAGE_NBYTES, np.uint8)
         found = task.compared.difference.encode()[: wire.MESSAGE_NBYTES - wire.HEADER_NBYTES]
         message[wire.HEADER_NBYTES :][: len(found)] = np.frombuffer(found, np.uint8)
-        wire.write_verdict(message, digest, sequence, told, len(found))
+        bits = wire.Checksum(total=_checksum_of_parameters(task.layout))
+        wire.write_verdict(message, digest, sequence, told, len(found), bits)
         mine = torch.from_numpy(message)
         every = mine.new_empty((channel.size, wire.MESSAGE_NBYTES))
         with wire.explained(f"bucket {sequence}, which was compared, failed on another rank"):
@@ -94,6 +100,7 @@ class Verification:
         wire.raise_first(verdicts)
         if error is not None:
             raise error
+        _raise_if_parameters_differ(task, verdicts)
         for row, verdict in zip(every.numpy(), verdicts, strict=True):
             if verdict.nbytes:
                 text = bytes(row[wire.HEADER_NBYTES :][: verdict.nbytes]).decode(errors="ignore")
@@ -355,6 +362,27 @@ class VerifiedBucket:
 def _empty() -> Bucket:
     """Return what encodes and decodes by the core, without gradients."""
     return cpu.bucket(torch.empty(0, device="cpu"))
+
+
+def _checksum_of_parameters(layout: BucketContents) -> int:
+    """Return a sum over the bits of a bucket's parameters, which replicas have in common."""
+    parameters = [piece.parameter for piece in (*layout.pieces, *layout.dense)]
+    tensors = (local(each.tensor.detach()).reshape(-1) for each in parameters)
+    return int(sum(map(checksum, tensors))) & wire.ALL_BITS
+
+
+def _raise_if_parameters_differ(task: BucketTask, verdicts: Sequence[wire.Verdict]) -> None:
+    totals = [each.checksum.total for each in verdicts]
+    rank = next((i for i, total in enumerate(totals) if total != totals[0]), None)
+    if rank is not None:
+        first, *others = task.layout.names
+        raise ExchangeError(
+            f"ranks 0 and {rank} have different parameters at step {task.step.number}, in the "
+            f"bucket of {first!r} and {len(others)} others: the program has changed them on some "
+            "ranks only, an optimizer differs, or a memory has changed bytes. Load the same "
+            "parameters on all ranks, and go on from a checkpoint",
+            rank,
+        )
 
 
 def _first_other(

@@ -34,6 +34,7 @@ _MAGIC, _VERSION = b"GWV", 2
 
 HEADER_NBYTES = _HEADER.size
 MESSAGE_NBYTES = 1024  # of a message with room for a readable error
+ALL_BITS = 2**64 - 1  # of a checksum
 TEXT_NBYTES = MESSAGE_NBYTES - HEADER_NBYTES - _ERROR.size  # of that
 
 
