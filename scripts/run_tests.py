@@ -6,8 +6,8 @@
 those that are neither marked ``full`` nor left out of a sample of many cases (tests/conftest.py).
 ``rest`` is all others, with Rust at the levels below. Without either, both run.
 
-Two suites run at a time, or as many as ``JOBS`` says: many tests wait for processes, and few use
-more than one processor. Every line of the output begins with the name of its suite.
+One suite more than there are processors runs at a time, or as many as ``JOBS`` says: many tests
+wait for processes, and few use more than one processor. Every line of the output begins with the name of its suite.
 
 All suites run even if an early one fails; the exit status says whether all passed. The last lines
 name every test that failed.
@@ -35,10 +35,11 @@ LEVELS["avx512"] = [*LEVELS["avx2"], "avx512"]
 
 # Files of Rust that count entries and bytes of frames, which `digest` holds equal at every level.
 COUNTED = {"achieved_ratio", "index_cost"}
-# Folders whose tests run together, in a process of their own: those that start ranks, and those of
-# the CUDA kernels. All others are the third.
+# Folders whose tests run together, in a process of their own: those that start ranks, those that
+# start programs, and those of the CUDA kernels. All others are the fourth.
 GROUPS = {
-    "ranks": ("benches/harness", "distributed", "docs", "examples", "horovod", "trainers"),
+    "ranks": ("distributed",),
+    "programs": ("benches/harness", "docs", "examples", "horovod", "trainers"),
     "kernels": ("csrc", "torch"),
 }
 # Threads of torch that wait for each other are not to keep a processor from the other suite.
@@ -178,7 +179,7 @@ def main(asked: list[str]) -> int:
     if not kinds or "rust" in kinds:
         build_rust()
         suites += reversed(rust_suites(tier))
-    with ThreadPoolExecutor(int(os.environ.get("JOBS") or 2)) as lanes:
+    with ThreadPoolExecutor(int(os.environ.get("JOBS") or (os.cpu_count() or 1) + 1)) as lanes:
         list(lanes.map(Suite.run, suites))
     summarise(suites)
     return 0 if all(suite.passed for suite in suites) else 1
