@@ -7,7 +7,8 @@ those that are neither marked ``full`` nor left out of a sample of many cases (t
 ``rest`` is all others, with Rust at the levels below. Without either, both run.
 
 One suite more than there are processors runs at a time, or as many as ``JOBS`` says: many tests
-wait for processes, and few use more than one processor. Every line of the output begins with the name of its suite.
+wait for processes, and few use more than one processor. Every line of the output begins with the
+name of its suite.
 
 All suites run even if an early one fails; the exit status says whether all passed. The last lines
 name every test that failed.
