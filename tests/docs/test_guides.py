@@ -25,6 +25,7 @@ PAGES = [
     "mixed-precision",
     "checkpoints",
     "checkpoint-files",
+    "weights-inside",
     "torchrun",
     "from-powersgd",
     "accuracy-drops",
