@@ -36,7 +36,7 @@ def install(folder: Path, name: str, source: str, entry_points: str) -> str:
 def guide(tmp_path: Path) -> str:
     """The distribution that the guide describes, installed."""
     text = GUIDE.read_text()
-    (source,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (source,) = re.findall(r"`gradwire_above_mean.py`:\n\n```python\n(.*?)```", text, re.DOTALL)
     (project,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     entry_points = project.replace('project.entry-points."gradwire.presets"', "gradwire.presets")
     return install(tmp_path, "gradwire_above_mean", source, entry_points.replace('"', ""))

@@ -38,12 +38,12 @@ def blocks(document: Mapping[str, Any]) -> dict[tuple[Path, str], str]:
     """Return the tables, by page and the name of the block."""
     kept = [activations.Row(**each) for each in document["activations"]]
     shown = {
-        (DOCS / "checkpoint-files.md", "speeds"): files.speed_table(document["speeds"]),
-        (DOCS / "checkpoint-files.md", "sizes"): files.size_table(document["sizes"]),
+        (DOCS / "checkpoint-files-measured.md", "speeds"): files.speed_table(document["speeds"]),
+        (DOCS / "checkpoint-files-measured.md", "sizes"): files.size_table(document["sizes"]),
         (DOCS / "choosing.md", "frames"): frames.table(
             [frames.Row(**each) for each in document["frames"]]
         ),
-        (DOCS / "activations.md", "kept"): "\n".join(activations.lines(kept)),
+        (DOCS / "activations-measured.md", "kept"): "\n".join(activations.lines(kept)),
     }
     where = f"By `make checkpoints`: {results.where(document['machine'])}"
     return {place: f"{table}\n\n{where}" for place, table in shown.items()}

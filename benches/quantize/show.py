@@ -41,7 +41,7 @@ from .targets import targets
 Document = Mapping[str, Any]
 
 PUBLISHED = results.FOLDER / "quantize.json"
-PAGE = pages.ROOT / "docs" / "weights.md"
+PAGE = pages.ROOT / "docs" / "weights-measured.md"
 FIGURE = "quantize.svg"
 CHOICE, TRAINING, EVERY, SOLVING = "which method", "trained", "every method", "solving"
 
@@ -232,10 +232,7 @@ def blocks(document: Document) -> dict[str, str]:
     where, versions = results.where(document["machine"]), results.listed(document["versions"])
     source = f"By `make quantize` ({where}; {versions}; {document['date'][:10]})."
     verdicts = "\n".join(f"* {each}" for each in targets(document))
-    spreads = (
-        f"±: half of what lies between the largest and the least of {len(SEEDS)} calibrations with "
-        "other batches."
-    )
+    spreads = f"±: half the range over {len(SEEDS)} calibrations with different batches."
     solving = times.table(document["times"]) if document["times"] else ""
     found = {
         CHOICE: [choice(document), picture, source],

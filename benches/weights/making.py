@@ -59,7 +59,7 @@ def _arguments(name: str, about: str | None, quick: str, given: list[str] | None
     parser.add_argument("--out", type=Path, default=Path(f"{name}-results"), metavar="DIR",
                         help="folder of data, tables and picture (default: %(default)s)")
     parser.add_argument("--publish", action="store_true",
-                        help=f"also write docs/weights.md and benches/results/{name}.json")
+                        help=f"also write docs/weights-measured.md and benches/results/{name}.json")
     # fmt: on
     chosen = parser.parse_args(given)
     if chosen.jobs < 1:

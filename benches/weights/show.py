@@ -20,7 +20,7 @@ Document = Mapping[str, Any]
 Row = Mapping[str, Any]
 
 PUBLISHED = results.FOLDER / "weights.json"
-PAGE = pages.ROOT / "docs" / "weights.md"
+PAGE = pages.ROOT / "docs" / "weights-measured.md"
 FIGURE = "weights.svg"
 LOSSES, ALL, SPEED = "loss by bits", "loss by fit and block", "speed"
 

@@ -62,7 +62,7 @@ def test_the_bytes_per_entry_are_those_of_states():
 
 
 def test_predictions_and_auto_are_those_of_their_runs():
-    text = (DOCS / "cost.md").read_text("utf-8")
+    text = (DOCS / "cost-measured.md").read_text("utf-8")
     tables = "\n\n".join(map(predict.table, named(text, "plan")))
     assert pages.find(text, "predicted and measured") == f"\n{tables}\n"
     measured = json.loads((results.FOLDER / "2026-11-23-auto.json").read_text("utf-8"))

@@ -4,7 +4,7 @@
 >>> payload = gradwire.cost.Payload.sparse(25_000_000, entries=250_000)
 >>> gradwire.cost.simulate(gradwire.exchange.AllGather(), payload, network).seconds
 
-Nothing here needs torch. docs/cost.md has the model, what it was checked against, and its errors.
+Nothing here needs torch. docs/cost-model.md has the model, docs/cost-measured.md its errors.
 """
 
 from typing import TYPE_CHECKING

@@ -28,7 +28,7 @@ class Support:
     ----------
     scale, exponent : float
         ``s = scale * d ** exponent``. The defaults are fitted to gradients of up to 64 simulated
-        ranks; docs/cost.md has the errors.
+        ranks; docs/cost-measured.md has the errors.
     """
 
     scale: float = 0.82

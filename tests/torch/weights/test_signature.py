@@ -105,7 +105,7 @@ def test_the_signature_is_planted_without_harm_and_nobody_elses_is(signed):
 @pytest.mark.parametrize("calibrated", [False, True], ids=["nearest", "calibrated"])
 @pytest.mark.parametrize(("bits", "rate"), [(8, 0.0), (4, 0.0), (3, 0.01), (2, 0.08)])
 def test_the_signature_survives_packing(signed, bits, rate, calibrated):
-    """These rates stand in docs/weights.md; they are no promise for other models."""
+    """These rates are in docs/weights-measured.md; they are no promise for other models."""
     rates = [
         owner.errors(packed(owner, model, bits, calibrated=calibrated)) for owner, model in signed
     ]

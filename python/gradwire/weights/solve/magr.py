@@ -12,7 +12,7 @@ class MagR:
     """Shrinks the largest magnitudes of each block, and keeps what the layer computes.
 
     A smaller range gives a finer grid. It pays where blocks are long and a few weights are far
-    larger than the others: see ``docs/weights.md``.
+    larger than the others: see ``docs/weights-inside.md``.
 
     Parameters
     ----------
