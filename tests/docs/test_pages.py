@@ -39,7 +39,7 @@ def test_every_codec_recommended_can_be_made():
         assert isinstance(eval(f"gradwire.{call}", {"gradwire": gradwire}), gradwire.Codec)
 
 
-@pytest.mark.parametrize("page", ["quickstart", "choosing", "from-powersgd", "README"])
+@pytest.mark.parametrize("page", ["quickstart", "from-powersgd", "README"])
 def test_the_first_codec_shown_is_the_one_recommended(page):
     path = ROOT / "README.md" if page == "README" else DOCS / f"{page}.md"
     text = path.read_text("utf-8")
