@@ -40,7 +40,7 @@ def blocks(document: Mapping[str, Any]) -> dict[tuple[Path, str], str]:
     shown = {
         (DOCS / "checkpoint-files-measured.md", "speeds"): files.speed_table(document["speeds"]),
         (DOCS / "checkpoint-files-measured.md", "sizes"): files.size_table(document["sizes"]),
-        (DOCS / "choosing.md", "frames"): frames.table(
+        (DOCS / "codecs.md", "frames"): frames.table(
             [frames.Row(**each) for each in document["frames"]]
         ),
         (DOCS / "activations-measured.md", "kept"): "\n".join(activations.lines(kept)),

@@ -17,7 +17,6 @@ PAGES = [
     "weights",
     "ddp",
     "ddp-reference",
-    "choosing",
     "accuracy",
     "schedules",
     "exchanges",

@@ -1,16 +1,21 @@
 """What the guides show works as they show it."""
 
+import ast
 import functools
 import importlib
+import inspect
 import itertools
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gradwire
 from benches.harness import pages
+from gradwire import presets
 from gradwire.cli import COMMANDS
+from gradwire.presets import OWN
 from gradwire.torch.backends import dispatch
 from tests.support import run_python
 
@@ -34,7 +39,7 @@ def test_every_codec_recommended_can_be_made():
         assert isinstance(eval(f"gradwire.{call}", {"gradwire": gradwire}), gradwire.Codec)
 
 
-@pytest.mark.parametrize("page", ["quickstart", "choosing", "from-powersgd", "README"])
+@pytest.mark.parametrize("page", ["quickstart", "from-powersgd", "README"])
 def test_the_first_codec_shown_is_the_one_recommended(page):
     path = ROOT / "README.md" if page == "README" else DOCS / f"{page}.md"
     text = path.read_text("utf-8")
@@ -115,3 +120,65 @@ def test_the_page_that_says_whom_it_helps_counts_the_cases_of_the_study():
 def test_a_guide_stays_short(page, words):
     text = (DOCS / f"{page}.md").read_text("utf-8")
     assert len(FENCED.sub("", text).split()) <= words
+
+
+def test_the_catalogue_has_each_preset_with_its_options_and_the_size_of_its_frames():
+    page = (DOCS / "codec-catalogue.md").read_text("utf-8")
+    sections = dict(re.findall(r"^## (\w+)\n\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    assert list(sections) == [preset.name for preset in OWN]
+    draw = np.random.default_rng(0)
+    tensors = draw.standard_normal((3, 1024, 1024), dtype=np.float32)
+    for preset in OWN:
+        shown, _, said = sections[preset.name].removeprefix("`gradwire.").partition("`\n")
+        codec = eval(f"gradwire.{shown}", {"gradwire": gradwire})
+        plain = {name: preset.example[name] for name in presets.required(preset)}
+        assert codec == preset.build(**plain), preset.name
+        options = set(inspect.signature(preset.build).parameters)
+        own = options - {"quantize", "memory", "indices", "exchange"}
+        assert set(re.findall(r"[(,] ?(\w+)=", shown)) == own
+        labels = re.findall(r"^- \*\*(\w+)\*\*", said, re.MULTILINE)
+        assert labels == ["Sends", "Size", "Optimizer", "Paper", "Not"]
+        if size := re.search(r"\*\*Size\*\* (about )?([\d.]+) bits per entry", said):
+            codec = codec.for_shape(tensors[0].shape)
+            state = codec.init_state(tensors[0])
+            frames = [bytes(codec.encode(each, state)) for each in tensors]
+            within = 0.1 if size[1] else 0.01
+            bits = 8 * len(frames[-1]) / tensors[0].size
+            assert bits == pytest.approx(float(size[2]), abs=within), preset.name
+
+
+def _messages():
+    """Return the texts in the sources, with … where something is put in."""
+    for path in (ROOT / "python").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "…"
+                    for part in node.values
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+    for path in (ROOT / "rust").glob("*/src/**/*.rs"):
+        yield path.read_text("utf-8")
+
+
+def test_messages_under_troubleshooting_are_those_of_the_sources():
+    page = (DOCS / "troubleshooting.md").read_text("utf-8")
+    headings = re.findall(r"^### `(.*)`$", page, re.MULTILINE)
+    assert len(headings) >= 30
+    texts = list(_messages())
+    for heading in headings:
+        parts = [part for part in heading.split("…") if part.strip()]
+        assert any(all(part in text for part in parts) for text in texts), heading
+
+
+def test_the_guides_stay_short():
+    index = (DOCS / "index.md").read_text("utf-8")
+    shelf = index.partition(":caption: Use\n:hidden:\n")[2].partition("```")[0]
+    names = re.findall(r"^(?:.*<)?([\w-]+)>?$", shelf, re.MULTILINE)
+    fences = re.compile(r"^(`{3,}).*?^\1$", re.MULTILINE | re.DOTALL)
+    counts = {
+        name: len(fences.sub("", (DOCS / f"{name}.md").read_text("utf-8")).split())
+        for name in names
+    }
+    assert sum(counts.values()) <= 15_000, counts
