@@ -25,7 +25,7 @@ PAGES = [
     "mixed-precision",
     "checkpoints",
     "checkpoint-files",
-    "torchrun",
+    "clusters",
     "from-powersgd",
     "accuracy-drops",
     "plain-bytes",
@@ -53,6 +53,14 @@ def test_the_blocks_of_the_guides_run(part):
 
 
 def test_every_page_with_code_is_run_by_some_test():
-    elsewhere = {"extending", "cuda", "horovod", "lightning", "accelerate", "transformers"}
+    elsewhere = {
+        "extending",
+        "cuda",
+        "horovod",
+        "horovod-reference",
+        "lightning",
+        "accelerate",
+        "transformers",
+    }
     coded = {path.stem for path in DOCS.glob("*.md") if FENCED.search(path.read_text("utf-8"))}
     assert coded <= {*PAGES, *elsewhere}
