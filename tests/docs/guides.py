@@ -22,8 +22,6 @@ import gradwire.torch.ddp
 
 DOCS = Path(__file__).parents[2] / "docs"
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SET_UP_OF = {"hierarchy": "exchanges", "from-powersgd": "exchanges"}
-"""Pages without a set-up, and the page that has it."""
 TORCHRUN_ONLY = ["quickstart", "hierarchy"]
 """Pages whose programs torchrun starts: they say so."""
 SHARED = re.compile(r"init_process_group\(|Membership\(")
@@ -39,22 +37,14 @@ def blocks(page: str) -> Iterator[tuple[int, str]]:
         yield text.count("\n", 0, block.start(1)), block[1]
 
 
-def program(page: str) -> list[tuple[str, int, str]]:
-    """Return what runs for a page: its blocks, after the set-up, with their places."""
-    own = [(page, *block) for block in blocks(page)]
-    if other := SET_UP_OF.get(page):
-        return [(other, *next(blocks(other))), *own]
-    return own
-
-
 def execute(
     page: str, after: Callable[[dict[str, Any]], None] = lambda names: None
 ) -> dict[str, Any]:
     """Run all blocks of a page, with a call after each; return the names that they have made."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    for source, lines, block in program(page):
+    for lines, block in blocks(page):
         code = "\n" * lines + block  # so that a traceback has the line of the page
-        exec(compile(code, f"docs/{source}.md", "exec"), names)
+        exec(compile(code, f"docs/{page}.md", "exec"), names)
         after(names)
     return names
 
@@ -106,7 +96,7 @@ def main(pages: list[str]) -> None:
     warnings.simplefilter("error", gradwire.torch.ddp.PairingWarning)
     for page in pages:
         ways: list[list[dict[str, str]]] = [] if page in TORCHRUN_ONLY else [[{}]]
-        if any(SHARED.search(block) for _, _, block in program(page)):
+        if any(SHARED.search(block) for _, block in blocks(page)):
             ways.append(launched(2))
         for way in ways:
             run(page, way)
