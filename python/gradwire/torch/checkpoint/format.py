@@ -38,9 +38,9 @@ class Entry:
 class RankState:
     """Everything that one rank saves.
 
-    The measured sums are of the parameters' shapes. The rank has one of so many shares of every
-    parameter in its node. ``optimizer_step`` is how many steps the optimizer has counted for
-    parameters that are sent dense, if it does.
+    The measured sums are of the parameters' shapes. The rank owns one of ``shares`` shares of every
+    parameter in its node. ``optimizer_step`` is the optimizer's step count for uncompressed
+    parameters, if it has one.
     """
 
     rank: int
