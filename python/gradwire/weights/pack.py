@@ -103,7 +103,7 @@ def pack(
 
 
 def encoded(values: NDArray[np.float32], quantize: Affine, name: str = "") -> memoryview:
-    """Return the frame of a tensor, with each value rounded separately. Errors are those of `pack`."""
+    """Return the frame of a tensor, each value rounded separately. Errors are as in `pack`."""
     label = f"{name!r}" if name else "the tensor"
     if not 0 < values.size <= MAX_NUMEL:
         raise ValueError(f"{label} must have 1 to {MAX_NUMEL} entries, got {values.size}")

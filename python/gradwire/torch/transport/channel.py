@@ -127,7 +127,7 @@ class Transport(Protocol):
     def device_backends(
         self, tensors: Iterable[torch.Tensor], *, frames: bool = True
     ) -> dict[str, str]:
-        """XX
+        """Return the communication backend for frames on these devices, by device type.
 
         For example ``{"cuda": "nccl"}``. Devices without an entry use the host; by default all do.
         Without ``frames``, return the backends for values that are sent uncompressed or summed,
