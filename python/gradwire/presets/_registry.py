@@ -59,7 +59,7 @@ def preset(
 
 
 def _share(number: Callable[[float], float]) -> Callable[[Any], str]:
-    """Return what to say of another measure of the same, given how a ratio is made of it."""
+    """Return a hint for another measure of the ratio, given how to convert it."""
 
     def words(value: Any) -> str:
         try:

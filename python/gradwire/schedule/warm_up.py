@@ -44,9 +44,9 @@ class WarmUp(Schedule):
     def code(cls, ratio: float, epochs: int) -> Self:
         """Return the warm-up of the authors' code, which differs from that of the paper.
 
-        Of a warm-up of so many epochs to the ratio of the codec, epoch e has the ratio
-        ``max(c ** (e + 1), ratio)`` with ``c = ratio ** (1 / (epochs + 1))``: for 0.001 over 5
-        epochs, 0.316, 0.1, 0.0316, 0.01 and 0.00316.
+        In a warm-up of ``epochs`` epochs to the codec's ratio, epoch e has the ratio ``max(c ** (e
+        + 1), ratio)`` with ``c = ratio ** (1 / (epochs + 1))``: for 0.001 over 5 epochs, 0.316,
+        0.1, 0.0316, 0.01 and 0.00316.
         """
         ratio = _validate.unit_interval("ratio", ratio)
         epochs = _validate.integer("epochs", epochs, low=0, high=10_000)

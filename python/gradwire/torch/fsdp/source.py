@@ -37,8 +37,7 @@ class FSDPHook:
 
     FSDP uses the reduced gradient as soon as its hook returns. To avoid waiting there, the hook
     leaves zeros, and the averages are added at the end of the pass, after all buckets. Without a
-    codec attached, the hook averages over the replicas, the group `over`, itself, because FSDP does
-    not know the other nodes.
+    codec, the hook averages over the group `over` of replicas itself: FSDP does not know them.
     """
 
     def __init__(self, model: nn.Module, groups: Sequence[Group], over: dist.ProcessGroup) -> None:
