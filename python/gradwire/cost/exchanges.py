@@ -120,7 +120,7 @@ class GatheredFrames(ExchangeModel):
         return (ring_all_gather(payload.nbytes, ranks),)
 
     def buffers(self, payload: Payload, ranks: int) -> float:
-        """Return the bytes of the frames of all ranks, and of the own frame."""
+        """Return the bytes of the frames of all ranks, and of a rank's own."""
         return (ranks + 1) * payload.nbytes
 
 
@@ -195,7 +195,7 @@ class SparseReduceScatter(ExchangeModel):
         )
 
     def buffers(self, payload: Payload, ranks: int) -> float:
-        """Return the bytes of the own frame, received pieces, one range, and all sums."""
+        """Return the bytes of a rank's frame, received pieces, one range, and all sums."""
         return 2 * payload.nbytes + 4 * payload.numel / ranks + ranks * payload.range(ranks).nbytes
 
     def decodes(self, ranks: int) -> float:

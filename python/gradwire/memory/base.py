@@ -17,8 +17,8 @@ class Memory(Part):
     keeps: ClassVar[bool]  #: what is not sent is kept for later
     corrects: ClassVar[bool]  #: the optimizer's momentum is applied here, and must not be again
     updates: ClassVar[bool]
-    """What is decoded is an update, to be subtracted from the parameter as it is, and not a
-    gradient: the optimizer's step was made here, at `gradwire.State.learning_rate`."""
+    """Decoded values are updates, to be subtracted from the parameter unchanged, not gradients:
+    the optimizer's step was computed here, with `gradwire.State.learning_rate`."""
     _KEPT_AS: ClassVar[tuple[str, ...]] = ()  # how it is kept, without effect on training
     _OPTIMIZER_DEFAULTS: ClassVar[Mapping[str, Any]] = {}  # options of an optimizer, None here
 

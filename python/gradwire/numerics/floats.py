@@ -112,7 +112,7 @@ class Float:
         Raises
         ------
         TypeError
-            x is of no floats.
+            x is not of floats.
         """
         random = generator(self)
         return _by_pieces(floats("x", x), np.float32, lambda piece: rounded(self, piece, random))
@@ -134,7 +134,7 @@ class Float:
         Raises
         ------
         TypeError
-            x is of no floats.
+            x is not of floats.
         """
         random = generator(self)
         return _by_pieces(floats("x", x), self.dtype, lambda piece: self._encoded(piece, random))

@@ -52,7 +52,7 @@ def codec(codec: str | Codec, /, **options: Any) -> Codec:
         There is no such preset, or an option is out of range.
     TypeError
         Neither a name nor a codec; an option that the preset does not have, or lacks; an option of
-        the wrong type; options beside a codec.
+        the wrong type; options given with a codec.
     PluginError
         The preset of another distribution cannot be used.
 

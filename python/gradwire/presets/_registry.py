@@ -81,7 +81,7 @@ _SHARE = {
         _share(lambda factor: 1.0 / factor if factor > 1.0 else factor),
     ),
 }
-"""What other libraries call the ratio, or what it may be thought to be called."""
+"""Other names for the ratio, used by other libraries or likely guesses."""
 
 
 def _citation(paper: str) -> str:

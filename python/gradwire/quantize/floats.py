@@ -48,7 +48,7 @@ class Float16(Quantizer):
 
     @property
     def summed_as(self) -> str | None:
-        """float16, unless every rank scales its values by a factor of its own."""
+        """float16, unless every rank scales its values by a different factor."""
         return None if self.scaled else "float16"
 
     @property

@@ -84,11 +84,11 @@ def decoded(
     words, codes : torch.Tensor
         As `encoded` returns them.
     numel : int
-        How many values there are.
+        Number of values.
     grid : tuple of int
         Bits, block and exponent.
     dtype : torch.dtype
-        Of what is returned: the values of the core, which are of float32, rounded.
+        Dtype of the result: the core's float32 values, rounded.
 
     Returns
     -------

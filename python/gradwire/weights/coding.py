@@ -11,7 +11,7 @@ from gradwire import _native
 from gradwire.errors import CorruptFileError, CorruptFrameError, TruncatedFrameError
 
 FORMATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-"""What is coded: names of dtypes in files, and those of the coder."""
+"""The dtypes that are coded: their names in files, and those of the coder."""
 
 CODINGS = ("lossless", "difference")
 

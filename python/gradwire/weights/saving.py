@@ -40,7 +40,7 @@ class Content:
     nbytes: int
     data: Callable[[], Any]
     about: Mapping[str, Any] | None = None
-    """What the metadata says of a packed one."""
+    """The metadata of a packed tensor."""
 
     @property
     def coding(self) -> bool:

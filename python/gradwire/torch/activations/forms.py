@@ -151,7 +151,7 @@ class Bits:
         return self._bits.nbytes
 
     def values(self) -> torch.Tensor:
-        """Return the entries, of one dimension."""
+        """Return the entries, one-dimensional."""
         if self._bits.is_cpu:
             array = np.unpackbits(self._bits.numpy(), count=self._numel, bitorder="little")
             bits = torch.from_numpy(array)
@@ -175,5 +175,5 @@ class Shape:
         self._numel, self._dtype, self._device = like.numel(), like.dtype, like.device
 
     def values(self) -> torch.Tensor:
-        """Return the entries, of one dimension."""
+        """Return the entries, one-dimensional."""
         return torch.empty(self._numel, dtype=self._dtype, device=self._device)

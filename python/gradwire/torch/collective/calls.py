@@ -40,7 +40,7 @@ class Started:
 
     @property
     def done(self) -> bool:
-        """Whether `averages` would not wait."""
+        """Whether `averages` would return at once."""
         return all(future.done() for future in self.futures)
 
     def averages(self) -> list[torch.Tensor]:

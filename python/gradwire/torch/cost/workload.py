@@ -27,8 +27,8 @@ def measure_workload(
 ) -> Workload:
     """Measure the backward pass of a model, and when each of its buckets is ready.
 
-    All ranks must call it. Steps run in ``model.no_sync()``: whatever hook the model has, nothing
-    is exchanged. What was in ``grad`` is there again afterwards.
+    All ranks must call it. Steps run in ``model.no_sync()``: nothing is exchanged, whatever the
+    model's hook. Values of ``grad`` are restored afterwards.
 
     Parameters
     ----------

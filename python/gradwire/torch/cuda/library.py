@@ -25,10 +25,10 @@ class Status:
 
 
 def status() -> Status:
-    """Return where the extension would be loaded from.
+    """Return the library that `load` would load.
 
     The first of: the file that ``$GRADWIRE_CUDA_LIBRARY`` names; the package ``gradwire-cuda`` of
-    this version; what `build_cuda` has built from the sources of this version.
+    this version; the build of `build_cuda` from the sources of this version.
     """
     if named := os.environ.get("GRADWIRE_CUDA_LIBRARY"):
         path = Path(named)

@@ -28,7 +28,7 @@ Codecs = Codec | str | Mapping[str, Codec | str | None]
 """A codec or preset for all parameters, or for each pattern of names; None sends them dense."""
 
 OnMismatch: TypeAlias = Literal["raise", "fallback"]
-"""What follows where a bucket is not what the core makes of it."""
+"""The reaction if a bucket differs from the result of the core."""
 
 OTHER_KEYWORDS = {
     "max_ratio": 'the least share of the entries that "auto" may send is min_ratio={!r}',
@@ -37,7 +37,7 @@ OTHER_KEYWORDS = {
         'options of a codec are its own: attach(model, gradwire.codec("adam", ratio={!r}), ...)',
     ),
 }
-"""What to write in place of a keyword that an attachment does not have."""
+"""Hints for keywords that an attachment does not have."""
 
 _COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 

@@ -46,7 +46,7 @@ class FlatGradients:
 
     @torch.no_grad()
     def write(self, factor: float = 1.0) -> None:
-        """Copy the buffer, times a factor, to all gradients, in place where there is one."""
+        """Copy the buffer, times a factor, to all gradients, in place if they exist."""
         for tensor, part in zip(self.tensors, self._parts, strict=True):
             gradient = tensor.grad
             if gradient is None:

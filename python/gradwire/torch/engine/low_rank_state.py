@@ -15,7 +15,7 @@ from gradwire.exchange.low_rank import LowRank
 from gradwire.torch.backends.host import staging
 
 FLOAT32: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
-"""What the program may have other defaults for."""
+"""Explicit, because the program may have changed torch's defaults."""
 
 
 class LowRankState:

@@ -345,7 +345,7 @@ class OptimizerLink:
         return {each.tensor: _moments(each) for each in self._whole()}
 
     def _whole(self) -> list[ParameterSlot]:
-        """Return the parameters with second moments in the codec that no hierarchy divides."""
+        """Return the undivided parameters with second moments in the codec."""
         coded = self._coded(self._parameters.values())
         return [each for each in coded if each.share is None and not each.paused]
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def unscaled() -> float:
-    """Return the scale of a loss that is not scaled."""
+    """Return 1.0, the scale of a loss without a scaler."""
     return 1.0
 
 

@@ -15,7 +15,7 @@ from gradwire.torch.weights.slots import slots_of
 from gradwire.weights.header import parse_json
 
 KEY = "gradwire.checkpoint"
-"""What the metadata has all under that is no tensor."""
+"""The metadata key of everything that is not a tensor."""
 
 VERSION = 1
 

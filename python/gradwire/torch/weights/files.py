@@ -27,7 +27,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         parameter that was decoded from packed bytes is written as these bytes if it still has their
         values, otherwise uncompressed.
     path : path-like
-        Written beside it first, then renamed.
+        A temporary file in the same folder is written first, then renamed.
 
     Raises
     ------

@@ -109,7 +109,7 @@ class PackedLinear(PackedModule, nn.Linear):  # type: ignore[override]  # its we
     in_features, out_features, bias
         As in `torch.nn.Linear`.
     weight : torch.Tensor
-        Decoded anew whenever it is asked for, in the module's dtype; it requires no gradient.
+        Decoded on each access, in the module's dtype; it requires no gradient.
 
     Raises
     ------
@@ -171,7 +171,7 @@ class PackedEmbedding(PackedModule, nn.Embedding):  # type: ignore[override]  # 
     num_embeddings, embedding_dim, padding_idx
         As in `torch.nn.Embedding`.
     weight : torch.Tensor
-        Decoded anew whenever it is asked for, in the module's dtype; it requires no gradient.
+        Decoded on each access, in the module's dtype; it requires no gradient.
 
     Raises
     ------
@@ -207,7 +207,7 @@ class PackedEmbedding(PackedModule, nn.Embedding):  # type: ignore[override]  # 
 
 
 KINDS = {nn.Linear: PackedLinear, nn.Embedding: PackedEmbedding}
-"""What becomes of a module that is exactly such a one: a class of its own may do anything."""
+"""The packed class for each exact class of module; subclasses may behave differently."""
 
 
 def hold(module: Any, weight: PackedWeight, activations: Activations = "float32") -> None:

@@ -49,12 +49,12 @@ class PackReport:
 
     @property
     def dense_nbytes(self) -> int:
-        """Bytes of all parameters before."""
+        """Bytes of all parameters before packing."""
         return self.left_nbytes + sum(each.dense_nbytes for each in self.tensors)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all parameters after."""
+        """Bytes of all parameters after packing."""
         return self.left_nbytes + sum(each.nbytes for each in self.tensors)
 
     @property

@@ -42,7 +42,7 @@ _INTO = {
 
 
 def is_on() -> bool:
-    """Tell whether devices are tried at first use."""
+    """Tell whether devices are tested at first use."""
     return os.environ.get("GRADWIRE_CUDA_TRIAL") != "0"
 
 
