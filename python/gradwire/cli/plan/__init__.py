@@ -196,7 +196,7 @@ def _tables(plan: Plan, shown: Sequence[int], columns: int) -> list[str]:
 
 
 def _sums(ranks: Sequence[int]) -> str:
-    """Return the number of ranks up to which each dtype may be summed."""
+    """Return, in words, up to how many ranks each dtype may be summed."""
     limits = ranks_summed()
     by_dtype = ", ".join(f"{limit:,} in {dtype}" for dtype, limit in limits.items())
     past = [each for each in ranks if each > limits["bfloat16"]]

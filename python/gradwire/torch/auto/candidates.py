@@ -77,7 +77,7 @@ def default_codec(optimizer: object) -> "Codec":
 
     Adam's steps for Adam and AdamW, momentum for SGD with momentum, top-k for plain SGD. Any other
     optimizer gets 8 bits per entry, with a `PairingWarning`: error feedback in front of a first
-    moment costs accuracy. Raises a TypeError if there is no optimizer, or none of torch.
+    moment costs accuracy. Raises a TypeError without an optimizer of torch.
     """
     optimizer = _optimizer(optimizer, "attach(model)", "codec that suits it")
     unsuited = why_unsuited(optimizer)
@@ -125,7 +125,7 @@ def _optimizer(optimizer: object, call: str, codec: str) -> torch.optim.Optimize
 def least_ratio(min_ratio: object) -> float:
     """Return the least share of the entries that may be sent.
 
-    Raises a ValueError or a TypeError if the bound is no share of entries.
+    Raises a ValueError or a TypeError if the bound is not a share of entries.
     """
     if min_ratio is None:
         return DEFAULT

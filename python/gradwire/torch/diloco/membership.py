@@ -118,7 +118,7 @@ class Membership:
         link = StoreClient(self._connect, watch.timeout, watch.interval, watch.look)
         self._link = link
         # With this object, or this process, ends what others would wait for.
-        self._end = weakref.finalize(self, _gone, link, watch)
+        self._end = weakref.finalize(self, _leave_when_collected, link, watch)
         self._end.atexit = False
         self._last = partial(_last, link, watch, os.getpid())
         atexit.register(self._last)
@@ -278,7 +278,7 @@ def _without(watch: Heartbeat, store: Store) -> Roster:
     return watch.change(store, lambda roster: roster.left(watch.name))
 
 
-def _gone(link: StoreClient, watch: Heartbeat) -> None:
+def _leave_when_collected(link: StoreClient, watch: Heartbeat) -> None:
     """Leave when the object is collected, without waiting: this may be the client's thread."""
     link.end(None if link.lost else partial(_without, watch))
 
@@ -286,7 +286,7 @@ def _gone(link: StoreClient, watch: Heartbeat) -> None:
 def _last(link: StoreClient, watch: Heartbeat, process: int) -> None:
     """Leave at the end of the program if `leave` was not called, as after an error."""
     if os.getpid() == process:  # and not in a process that was forked
-        _gone(link, watch)
+        _leave_when_collected(link, watch)
         if not link.join(_CLOSING if link.lost else _LAST) and not link.lost:
             LOG.warning(_UNTOLD, f"the store did not answer within {_LAST:g} seconds")
 

@@ -89,7 +89,7 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int) -> None:
     root = _validate.integer("root_rank", root_rank, low=0, high=library.size() - 1)
     channel = HorovodTransport(library.global_process_set, None).make()
     tensors: list[torch.Tensor] = []
-    told = _told(optimizer.state_dict(), tensors) if channel.rank == root else None
+    told = _describe(optimizer.state_dict(), tensors) if channel.rank == root else None
     told = channel.all_gather_object(told)[root]
     given = iter(tensors)
 
@@ -110,18 +110,18 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int) -> None:
 _DTYPES = {str(each): each for each in vars(torch).values() if isinstance(each, torch.dtype)}
 
 
-def _told(value: Any, tensors: list[torch.Tensor]) -> Any:
+def _describe(value: Any, tensors: list[torch.Tensor]) -> Any:
     """Return a state as JSON, with tags for types that JSON lacks; collect its tensors."""
     match value:
         case torch.Tensor():
             tensors.append(value.detach())
             return {"tensor": [str(value.dtype), list(value.shape)]}
         case dict():
-            return {"dict": [[_told(each, tensors) for each in item] for item in value.items()]}
+            return {"dict": [[_describe(each, tensors) for each in item] for item in value.items()]}
         case tuple():
-            return {"tuple": [_told(each, tensors) for each in value]}
+            return {"tuple": [_describe(each, tensors) for each in value]}
         case list():
-            return [_told(each, tensors) for each in value]
+            return [_describe(each, tensors) for each in value]
         case float() if not math.isfinite(value):
             return {"float": str(value)}
         case _:
@@ -129,7 +129,7 @@ def _told(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def _read(told: Any, tensor: Callable[[str, list[int]], torch.Tensor]) -> Any:
-    """Return the state that `_told` described on the root."""
+    """Return the state that `_describe` described on the root."""
     if isinstance(told, list):
         return [_read(each, tensor) for each in told]
     if not isinstance(told, dict):

@@ -146,11 +146,11 @@ def wrap(optimizer: Optimizer) -> Any:
     wrapped._let_go()
     # What a scheduler has put there would bypass the class; and it looks whether it was called.
     if getattr(wrapped.__dict__.pop("step", None), "_wrapped_by_lr_sched", False):
-        wrapped.__dict__["step"] = _noticed(wrapped, kind.step)
+        wrapped.__dict__["step"] = _recording_step(wrapped, kind.step)
     return wrapped
 
 
-def _noticed(optimizer: Optimizer, step: Callable[..., Any]) -> Callable[..., Any]:
+def _recording_step(optimizer: Optimizer, step: Callable[..., Any]) -> Callable[..., Any]:
     """Return an optimizer's step, wrapped as by torch's schedulers to record every call."""
 
     @functools.wraps(step)

@@ -39,7 +39,7 @@ class Settings:
 
 
 @dataclass(slots=True)
-class _Exchanged:
+class _ExchangedBucket:
     """A bucket in progress, which writes its result to ``.grad``."""
 
     tensors: Sequence[torch.Tensor]
@@ -73,7 +73,7 @@ class HorovodSource:
         self._hooks = Hooks(self._names, self.arrived)
         self._lock = threading.RLock()  # autograd has a thread for each device
         self._turn: BucketReadiness | None = None
-        self._flying: list[_Exchanged] = []
+        self._flying: list[_ExchangedBucket] = []
         self._flats: dict[int, FlatGradients] = {}
         self._is_sparse: dict[int, bool] = {}
         self._told = False  # that a pass has come too early
@@ -250,7 +250,7 @@ class HorovodSource:
             else:
                 tensors[0].grad = result if factor == 1.0 else result * factor
 
-        self._flying.append(_Exchanged(tensors, versions, average, write))
+        self._flying.append(_ExchangedBucket(tensors, versions, average, write))
 
     def _finish(self) -> torch.Tensor | None:
         """Wait for all buckets, and write their averages; raise the error if they do not count.

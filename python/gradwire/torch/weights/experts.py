@@ -23,7 +23,7 @@ def expert_change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     Raises
     ------
     TypeError
-        A router is no tensor of floats.
+        A router is not a tensor of floats.
     ValueError
         The shapes differ, or are not of two dimensions.
 

@@ -69,7 +69,7 @@ def pack(
     NonFiniteError
         A weight has NaN or infinite entries.
     TypeError
-        ``rules`` is no mapping of names to `Affine`, `Budget` or None; the model is wrapped for
+        ``rules`` is not a mapping of names to `Affine`, `Budget` or None; the model is wrapped for
         training; a weight is sparse, or of a subclass.
     ValueError
         A rule matches no parameter, or one that is already packed; a weight has no values; the bits

@@ -110,7 +110,7 @@ def uncompiled() -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
-class _Done(BaseException):
+class _ReplayFinished(BaseException):
     """Ends a forward when all requested uses were seen."""
 
 
@@ -149,10 +149,10 @@ def replay(
                 see(name, at, rows, inputs)
                 left[name] -= 1
                 if max(left.values()) == 0:
-                    raise _Done
+                    raise _ReplayFinished
 
             watch = Watch(parameters, seen, names, replaced)
-            with contextlib.suppress(_Done), batch.conditions(), watch:
+            with contextlib.suppress(_ReplayFinished), batch.conditions(), watch:
                 args, kwargs = _copied(batch.args, batch.kwargs)
                 model(*args, **kwargs)
     finally:

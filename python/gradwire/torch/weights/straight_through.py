@@ -61,8 +61,8 @@ def straight_through(
     NonFiniteError
         A weight has NaN or infinite entries; also raised when it is read later.
     TypeError
-        ``rules`` is no mapping of names to `Affine` or None; a parameter is sparse or of a class of
-        its own.
+        ``rules`` is not a mapping of names to `Affine` or None; a parameter is sparse or of a
+        subclass.
     ValueError
         A rule matches no parameter, or one that is already rounded or packed, has stochastic
         rounding, or has a block that does not fit; ``clipped`` is invalid.

@@ -74,7 +74,7 @@ def merge(
     whole = [each for each in parts if each is not None]
     nothing = torch.empty(0, dtype=torch.uint8, device=device)
     if len(whole) < len(parts):
-        return nothing, *_why(data, bounds, ranges)
+        return nothing, *_host_error(data, bounds, ranges)
     if not used:
         return nothing, None, 0
     numels = [ranges.numels[i] for i in used]
@@ -89,7 +89,7 @@ def merge(
     out, table = _encode(sums, ends, codecs, states, most)
     rows, *failed = staging(device).read_all([table, *(each[:1] for each in verdicts)])
     if any(map(int, failed)) or rows[:, STATUS].any():
-        return nothing, *_why(data, bounds, ranges)
+        return nothing, *_host_error(data, bounds, ranges)
     sizes = rows[:, NBYTES].tolist()
     bad = _absorb(sums, ends, codecs, states, [ranges.ends[2 * i] for i in used], out, sizes)
     if bad is not None:
@@ -167,7 +167,7 @@ def _encode(
     most: Sequence[int],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Encode sums, at most ``most`` of each range; return the frames and their table."""
-    again = [_again(codec.quantize, codec.indices, codec.sparsify.selects) for codec in codecs]
+    again = [_sum_codec(codec.quantize, codec.indices, codec.sparsify.selects) for codec in codecs]
     named = [codec.sparsify.kind if codec.sparsify.selects else None for codec in codecs]
     plan = states[0].plans.of(again, list(ends), sums, [], named)
     limits = [
@@ -175,11 +175,11 @@ def _encode(
         for codec, numel, few in zip(codecs, plan.numels, most, strict=True)
     ]
     out = torch.empty(sum(limits), dtype=torch.uint8, device=sums.device)
-    return out, plan.encode(sums, limits, _drawing(states, sums.device), 1.0, out, most=most)
+    return out, plan.encode(sums, limits, _merge_states(states, sums.device), 1.0, out, most=most)
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
+class _SumCodec:
     """The codec for sums, as a key of its own: no other use may share its plans."""
 
     sparsify: Sparsifier
@@ -189,13 +189,13 @@ class _Again:
 
 
 @functools.lru_cache(256)
-def _again(quantize: Quantizer, indices: object, selects: bool) -> Codec:
+def _sum_codec(quantize: Quantizer, indices: object, selects: bool) -> Codec:
     """Return the codec that encodes sums; the same object for the same parts."""
     sparsify = TopK(ratio=1.0) if selects else All()
-    return cast("Codec", _Again(sparsify, quantize, indices, NoMemory()))
+    return cast("Codec", _SumCodec(sparsify, quantize, indices, NoMemory()))
 
 
-def _drawing(states: Sequence[DeviceState], device: torch.device) -> list[torch.Tensor]:
+def _merge_states(states: Sequence[DeviceState], device: torch.device) -> list[torch.Tensor]:
     """Return states without a memory, seeded for a merge in this step."""
     rows = torch.zeros((len(states), ROOM), dtype=torch.uint8, device="cpu")
     for row, state in zip(rows, states, strict=True):
@@ -234,7 +234,9 @@ def _absorb(
     return None
 
 
-def _why(data: torch.Tensor, bounds: Sequence[int], ranges: Ranges) -> tuple[Exception | None, int]:
+def _host_error(
+    data: torch.Tensor, bounds: Sequence[int], ranges: Ranges
+) -> tuple[Exception | None, int]:
     """Repeat the merge in the core, to get the error and its range."""
     array, twins = staging(data.device).read(data).numpy(), []
     for codec, state in zip(ranges.codecs, ranges.states, strict=True):

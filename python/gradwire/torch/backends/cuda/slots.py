@@ -27,8 +27,8 @@ class KernelSlot:
         stage, facts, places = staging(buffer.device), order.facts, order.places
         self._buffer, self._order, self._stage = buffer, order, stage
         if facts.there is None or facts.there.device != buffer.device:
-            facts.there = _Kept(facts, buffer.device)
-        there: _Kept = facts.there
+            facts.there = _DeviceFacts(facts, buffer.device)
+        there: _DeviceFacts = facts.there
         self._began = stage.moment()
         dense = slot[places.dense_at : places.dense_end].view(buffer.dtype)
         if order.runs:
@@ -97,7 +97,7 @@ class KernelSlot:
             return SlotAverages(headers.numpy(), spent, checks and bool(words[-1]), seconds)
 
 
-class _Kept:
+class _DeviceFacts:
     """A device's copy of the facts of a bucket."""
 
     def __init__(self, facts: SlotFacts, device: torch.device) -> None:
