@@ -62,12 +62,12 @@ class Codec(Part):
     quantize : gradwire.quantize.Quantizer
         Codes their values. Exact float32 by default.
     memory : gradwire.memory.Memory
-        Keeps what is not sent. A residual by default.
+        Keeps the entries that are not sent. A residual by default.
     indices : {"auto", "elias-fano", "rice", "bitmap"} or gradwire.extension.IndexCoding
         Coding of the positions: the smallest for each frame ("auto"), or always the same.
     exchange : gradwire.exchange.Exchange
-        How ranks combine their frames. By default, an all-gather among few ranks, and owners of
-        ranges among many: `gradwire.exchange.ByRanks`.
+        How ranks combine their frames. By default, an all-gather among few ranks, and a
+        reduce-scatter among many: `gradwire.exchange.ByRanks`.
 
     Raises
     ------
@@ -149,7 +149,7 @@ class Codec(Part):
         return self.replace(**shaped)
 
     def replace(self, **parts: Unpack[_Parts]) -> Self:
-        """Return a codec with other parts in place of those given, and the rest of this one.
+        """Return a copy of this codec with the given parts replaced.
 
         Parameters
         ----------
@@ -159,7 +159,7 @@ class Codec(Part):
         Raises
         ------
         ValueError, TypeError
-            As of `Codec`; also a TypeError for what is no part.
+            As of `Codec`; also a TypeError for an argument that is not a part.
 
         Examples
         --------
@@ -187,8 +187,8 @@ class Codec(Part):
         Parameters
         ----------
         numel : int, numpy.ndarray or torch.Tensor
-            Number of entries of the tensor, at most 2**32 - 1; or one as those to encode, of which
-            the size counts. For a tensor of torch this is `gradwire.torch.init_state`.
+            Number of entries of the tensor, at most 2**32 - 1; or a tensor of the same size. For a
+            tensor of torch this is `gradwire.torch.init_state`.
         name : str, optional
             Name of the tensor, for errors such as `NonFiniteError`. Random numbers depend on it.
         stream : int
@@ -215,9 +215,9 @@ class Codec(Part):
         place, usually once (see `gradwire.sparsify`), and once more with ``low_memory``. The
         residual is written once. Other Python threads can run, but must not write to ``x``.
 
-        Beside the frame it takes scratch memory: up to 16 bytes per candidate entry (usually three
-        times the entries sent, or 1/64 of the tensor if that is more). Each thread keeps up to
-        64 MiB of it for its next encode.
+        Besides the frame it needs scratch memory: up to 16 bytes per candidate entry (usually three
+        times the entries sent, or 1/64 of the tensor if that is more). Each thread keeps up to 64
+        MiB of it for its next encode.
 
         A signal such as Ctrl-C is handled before the encode commits: if its handler raises, the
         state is unchanged. With ``low_memory`` an encode cannot be undone once it overwrites the
@@ -317,8 +317,8 @@ class Codec(Part):
         ------
         GradwireError, ValueError, TypeError
             As `encode`; also a ValueError if positions do not ascend or are out of range, or if the
-            codec sends every entry, and a TypeError if they are no array of uint32. The state is
-            unchanged.
+            codec sends every entry, and a TypeError if they are not an array of uint32. The state
+            is unchanged.
         """
         if type(x) is not ndarray and (tensors := _tensors(x)) is not None:
             frame: _native.Frame = tensors.encode_at(self, x, state, positions)
@@ -364,7 +364,7 @@ class Codec(Part):
         """Encode the whole residual exactly, and set it to zero.
 
         Use it at the end of training or before an evaluation: the sum of the frames of all ranks is
-        what has not been sent yet. The frame is dense, in float32. It counts as an encode, which
+        everything not sent yet. The frame is dense, in float32. It counts as an encode, which
         `State.rollback` can undo. The residual is read once and written once.
 
         Raises

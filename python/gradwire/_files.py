@@ -1,4 +1,4 @@
-"""Files: read up to a limit, and written whole or not at all."""
+"""Files: read up to a limit, and written completely or not at all."""
 
 import contextlib
 import json
@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 def read_text(path: str | os.PathLike[str], most: int) -> str:
     """Read a file of UTF-8, or standard input if its name is ``-``.
 
-    No more than ``most`` bytes, a multiple of 1 MiB, are read or kept in memory. It is a ValueError
-    if the file has more, or is not UTF-8.
+    No more than ``most`` bytes, a multiple of 1 MiB, are read or kept in memory. Raises a
+    ValueError if the file has more, or is not UTF-8.
     """
     with contextlib.ExitStack() as stack:
         standard = path == "-"
@@ -30,7 +30,7 @@ def read_text(path: str | os.PathLike[str], most: int) -> str:
 
 
 def read_json(path: str | os.PathLike[str], most: int) -> Any:
-    """Read a file of JSON; as `read_text`, and a ValueError if it is none, or nested too deeply."""
+    """Read a JSON file with `read_text`; raise a ValueError if invalid or too deeply nested."""
     try:
         return json.loads(read_text(path, most))
     except RecursionError:
@@ -39,10 +39,10 @@ def read_json(path: str | os.PathLike[str], most: int) -> Any:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of another when it is complete.
+    """Open a file that replaces another once it is complete.
 
-    After an exception, of the disk or of the caller, the other is as it was, and nothing is left.
-    The ``filename`` of an OSError is ``path``.
+    After an exception, of the disk or of the caller, the old file is unchanged, and no new one is
+    left. The ``filename`` of an OSError is ``path``.
     """
     target = Path(os.path.realpath(path))  # a link stays one
     special = target.exists() and not target.is_file()  # as /dev/stdout

@@ -1,4 +1,4 @@
-"""Words for calls and names that are mistaken in ways that are known."""
+"""Hints for common mistakes in calls and names."""
 
 import dis
 import functools
@@ -12,11 +12,11 @@ R = TypeVar("R")
 
 
 def explain(**words: str | Callable[[Any], str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function whose calls are mistaken in ways that are known.
+    """Decorate a function with hints for common mistakes in its calls.
 
-    For a keyword of `words`, which the function does not have, the TypeError says what to write:
-    the words, formatted with the value or made of it. For any other that it does not have, and for
-    too many arguments by position, it lists the options that the function takes by name.
+    For an unknown keyword in `words`, the TypeError has the hint: the words, formatted with the
+    value, or the result of calling them with it. For any other unknown keyword, and for too many
+    positional arguments, it lists the keyword options of the function.
     """
 
     def options(names: list[str]) -> str:
@@ -55,10 +55,10 @@ def explain(**words: str | Callable[[Any], str]) -> Callable[[Callable[P, R]], C
 
 
 def former_names(module: str, now: Mapping[str, str]) -> Callable[[str], NoReturn]:
-    """Return a ``__getattr__`` for a module, which says what became of names that it had.
+    """Return a ``__getattr__`` for a module, which gives the new names of former ones.
 
-    ``now`` has the words after "is now" by old name. A module with a ``__getattr__`` of its own
-    calls it last. To be hidden from type checkers, which would take any name for one that exists.
+    ``now`` maps old names to the words after "is now". A module with its own ``__getattr__`` calls
+    it last. Hide it from type checkers, which would otherwise accept any name.
     """
 
     def absent(name: str) -> NoReturn:

@@ -9,12 +9,12 @@ _EPSILON = 1e-8
 def orthonormalize(columns: NDArray[np.float32]) -> None:
     """Make the columns of a matrix orthonormal, in place: modified Gram-Schmidt.
 
-    It multiplies, adds, divides and takes roots of whole arrays, one operation after the other, and
-    adds up products in the order of a tree. IEEE 754 rounds each of these in one way only, whatever
-    the SIMD level; BLAS, ``np.sum`` and fused multiply-adds would differ between processors.
+    It multiplies, adds, divides and takes roots of whole arrays, one operation at a time, and sums
+    products in tree order. IEEE 754 defines the rounding of each, whatever the SIMD level; BLAS,
+    ``np.sum`` and fused multiply-adds would differ between processors.
 
     ``columns`` is the transposed matrix, of shape (rank, rows). A column of zeros stays zero, and
-    one that depends on those before it becomes what rounding leaves of it. All NaN have the same
+    one that depends linearly on earlier ones becomes its rounding error. All NaN have the same
     bits. It takes about 4 passes over the matrix for each of its columns, in float64.
 
     See algorithm 1 of the paper of `gradwire.powersgd`.

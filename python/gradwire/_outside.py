@@ -99,7 +99,7 @@ class _Adapter(Generic[P]):
         self._part = part
 
     def _run(self, method: str, call: Callable[[], T]) -> T:
-        """Call a method of the part; whatever it raises is its own fault."""
+        """Call a method of the part, and attribute its exceptions to the part."""
         try:
             return call()
         except MemoryError:
@@ -139,7 +139,7 @@ class Values(_Adapter[Quantizer]):
     def encode(
         self, values: NDArray[np.float32], step: int, name: str | None, stream: int
     ) -> tuple[bytes, NDArray[np.float32]]:
-        """Return the code of the values, and what a receiver makes of it."""
+        """Return the code of the values, and the values that a receiver decodes."""
         values.flags.writeable = False
         most = self.max_len(values.size)
         # Different on every rank, whose states have other streams.
@@ -189,7 +189,7 @@ def read_positions(kind: str, data: bytes, numel: int, count: int) -> NDArray[np
 
 
 def _read(kind: str, base: type[P], what: str, decode: Callable[[type[P]], T]) -> T:
-    """Decode bytes of any origin by the class of another package whose kind they name."""
+    """Decode untrusted bytes with the class, from another package, whose kind they name."""
     if kind not in base.KINDS:
         try:
             _plugins.search(kind, base.KINDS)

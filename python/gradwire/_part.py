@@ -11,9 +11,9 @@ P = TypeVar("P", bound="Part")
 class Part:
     """An immutable, comparable, hashable description of one part of a codec.
 
-    A class that sets ``kind`` is registered by it when it is defined. It must then state everything
-    in ``_STATED``: nothing that the rest of the package asks of a part has a default that a new
-    part could forget.
+    A class that sets ``kind`` is registered under it when it is defined. It must then define
+    everything in ``_STATED``: no property on which the rest of the package relies has a default
+    that a new part could overlook.
     """
 
     kind: ClassVar[str]  #: the name of the part in a configuration

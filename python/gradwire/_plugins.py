@@ -39,7 +39,7 @@ def entry_points(taken: frozenset[str]) -> "dict[str, EntryPoint]":
 
 
 def load(entry: "EntryPoint") -> object:
-    """Return what an entry point refers to, or raise a PluginError if it cannot be imported."""
+    """Return the object of an entry point, or raise a PluginError if it cannot be imported."""
     try:
         return entry.load()
     except Exception as error:
@@ -49,9 +49,9 @@ def load(entry: "EntryPoint") -> object:
 
 
 def search(kind: object, known: Container[object]) -> None:
-    """Load what is installed until a part of this kind is known; each entry is tried once.
+    """Load installed entry points until a part of this kind is known, each entry once.
 
-    It is a PluginError if none is, but an entry that could not be loaded may define it.
+    Raises a PluginError if there is none, but an entry that failed to load may define it.
     """
     if not isinstance(kind, str):
         return
@@ -66,7 +66,7 @@ def search(kind: object, known: Container[object]) -> None:
 
 @functools.cache
 def _failure(entry: "EntryPoint") -> tuple[str, str, str] | None:
-    """Load an entry; return what `PluginError` is made of if that fails."""
+    """Load an entry; return the arguments of a `PluginError` if that fails."""
     try:
         load(entry)
     except PluginError as error:

@@ -1,4 +1,4 @@
-"""Rules by names of parameters: the first pattern that matches a name counts."""
+"""Rules by parameter names: the first pattern that matches a name applies."""
 
 import fnmatch
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def first(rules: Mapping[str, T], *names: str) -> T | None:
-    """Return what the first pattern says that matches one of a tensor's names, or None.
+    """Return the rule of the first pattern that matches one of a tensor's names, or None.
 
     Patterns have ``*``, ``?`` and ``[abc]``, and are matched with case.
     """
@@ -19,7 +19,7 @@ def first(rules: Mapping[str, T], *names: str) -> T | None:
 
 
 def check(rules: Iterable[str], names: Iterable[str], what: str = "parameter") -> None:
-    """Raise a TypeError for a pattern that is no str, a ValueError for one that matches no name."""
+    """Raise a TypeError for a pattern that is not a str, a ValueError if it matches no name."""
     names = list(names)
     for pattern in rules:
         if not isinstance(pattern, str):

@@ -34,7 +34,7 @@ def unit_interval(name: str, value: object, *, below: float = math.inf) -> float
 
 
 def ratio(name: str, value: object, *, k: bool = False) -> float:
-    """Return a share of the entries, in (0, 1]; an integer may be meant as their number, ``k``."""
+    """Return a share of the entries, in (0, 1]; for an integer, the error suggests ``k``."""
     number = real(name, value)
     if isinstance(value, Integral) and number == 1.0:
         one = "k=1 for one entry, or " if k else ""
@@ -62,7 +62,7 @@ def positive(name: str, value: object, *, low: float = 0, below: float = math.in
 
 
 def clip(name: str, value: object) -> float:
-    """Return a finite number > 0, of an option whose None stands for no clipping."""
+    """Return a finite number > 0, for an option that is None for no clipping."""
     number = positive(name, value)
     if number == 0.0:
         raise ValueError(f"{name} must be greater than 0, got 0: pass None for no clipping")
@@ -70,7 +70,7 @@ def clip(name: str, value: object) -> float:
 
 
 def progress(value: object) -> Callable[[str, float], object]:
-    """Return what to call with progress, as ``progress(what, done)``: nothing for None."""
+    """Return the callback ``progress(what, done)``; for None, one that does nothing."""
     if value is None:
         return lambda what, done: None
     if not callable(value):
@@ -148,7 +148,7 @@ def choice(name: str, value: object, allowed: Collection[str]) -> str:
 def keys(
     name: str, value: dict[str, Any], expected: Collection[str], later: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return a dict of exactly the expected keys; what was there `later` only may be missing."""
+    """Return a dict of exactly the expected keys; those added `later` may be missing."""
     found = later | value
     differences = {"no": set(expected) - found.keys(), "also": found.keys() - set(expected)}
     told = [

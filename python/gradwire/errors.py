@@ -44,14 +44,14 @@ class CorruptFrameError(GradwireError, ValueError):
 
 
 class CorruptFileError(GradwireError, ValueError):
-    """A file of weights is not valid: its header, what it says of packed tensors, or one of those.
+    """A file of weights is not valid: its header, its metadata, or a packed tensor.
 
     Attributes
     ----------
     reason : str
         What violates the format.
     name : str or None
-        The tensor that it is about.
+        The corrupt tensor, if the error concerns one.
     """
 
     def __init__(self, reason: str, name: str | None = None) -> None:
@@ -195,8 +195,8 @@ class ExtensionError(GradwireError, RuntimeError):
 class DeviceError(GradwireError, RuntimeError):
     """A device is lost to this process, or the process was forked from one that used it.
 
-    What lay on it is lost, too, as are the residuals that kernels keep there. End the process, and
-    go on from a checkpoint.
+    All data on it is lost, including residuals kept by kernels. End the process, and resume from a
+    checkpoint.
     """
 
 

@@ -93,14 +93,13 @@ class Quantizer(ExternalPart, quantize.Quantizer):
     """Base class for quantizers written in Python; they implement `encode`, `decode`, `max_len`.
 
     A frame holds the kind and the bytes of `encode`, but no options: readers have only the class.
-    What they need beside the values must be in the bytes.
+    Anything else that they need must be in the bytes.
 
-    An encode makes an exact frame first, codes its values and decodes them again, so that the
-    residual keeps what the receiver does not get. With ``Residual(low_memory=True)`` it is made on
-    a copy of the residual. A decode makes an array of the values.
-
-    One whose error can be larger than the values sets ``contracts = False``, and is then refused
-    behind a memory, where its error would grow from encode to encode.
+    An encode first makes an exact frame, codes its values and decodes them again, so that the
+    residual keeps the error. With ``Residual(low_memory=True)`` this uses a copy of the residual. A
+    decode makes an array of the values. A quantizer whose error can be larger than the values sets
+    ``contracts = False``; it is then refused with a memory, where its error would grow from encode
+    to encode.
     """
 
     summed_as: ClassVar[str | None] = None
@@ -123,8 +122,8 @@ class Quantizer(ExternalPart, quantize.Quantizer):
         Returns
         -------
         bytes-like
-            At most ``max_len(count)`` bytes, and at least one bit per value, so that the memory of
-            a reader is in proportion to the bytes that it receives.
+            At most ``max_len(count)`` bytes, and at least one bit per value, so that a reader's
+            memory is proportional to the bytes that it receives.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method encode")
 

@@ -68,10 +68,10 @@ class State(StateBase, _native.State):
         Number of successful encodes, without those that were rolled back.
     nbytes : int
         Bytes of everything that is kept per entry: residual and moments, each with the second
-        buffer that an undo needs. What a state has besides does not grow with the tensor.
+        buffer that an undo needs. Everything else does not grow with the tensor.
     residual : numpy.ndarray or None
-        A copy of what has not been sent, float32 whatever it is kept as, shape (numel,); None
-        without a memory. With `gradwire.memory.MomentumCorrection`, the velocity.
+        A copy of the entries not yet sent, float32 whatever the dtype in memory, shape (numel,);
+        None without a memory. With `gradwire.memory.MomentumCorrection`, the velocity.
     residual_norm : float or None
         Euclidean norm of the residual, summed in float64; reads the residual once, without a copy.
     momentum, second_moment : numpy.ndarray or None
@@ -80,7 +80,7 @@ class State(StateBase, _native.State):
     learning_rate : float or None
         With `gradwire.memory.AdamCorrection`, the learning rate of the next encode, 1.0 at first;
         else None. Set it between encodes, to a finite number >= 0: `rollback` does not bring an
-        earlier one back, `state_dict` has it. Setting it is a ValueError where there is none.
+        earlier one back, `state_dict` has it. Setting it raises a ValueError if there is none.
     last : dict or None
         Results of the last encode: ``count`` (entries sent), ``target`` (entries asked for, or
         None), ``threshold`` (magnitude above which entries were sent) and ``trimmed`` (entries
@@ -103,7 +103,7 @@ class State(StateBase, _native.State):
         Raises
         ------
         ValueError
-            There is nothing to undo, as is always so with a memory of ``low_memory=True``.
+            There is nothing to undo, which is always so with ``low_memory=True``.
         StateInUseError
             Another thread is encoding with this state.
         """
@@ -112,7 +112,7 @@ class State(StateBase, _native.State):
     def reset(self) -> None:
         """Reset the state to that of a new one: residual zero and step 0.
 
-        It is a `StateInUseError` while another thread is encoding with this state.
+        Raises a `StateInUseError` while another thread is encoding with this state.
         """
         super().reset()
 
@@ -139,9 +139,9 @@ class State(StateBase, _native.State):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` returned. All of it is checked before anything changes.
+        """Load a `state_dict`. All of it is checked before anything changes.
 
-        What a residual is kept in may differ between the two states (``low_memory``, ``dtype`` and
+        The storage of the residual may differ between the two states (``low_memory``, ``dtype`` and
         ``seed``); this one keeps its own setting. A bfloat16 residual becomes float32 exactly; a
         float32 one is rounded to the nearest bfloat16, ties to even, at most the largest finite.
 

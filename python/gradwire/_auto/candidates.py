@@ -86,7 +86,7 @@ def promising(model: Model, known: Measurements, at: int) -> Plan | None:
 
 
 def _parts(model: Model, plan: Plan) -> dict[tuple[str, str], float]:
-    """Return the share of the entries by kind and exchange, which predictions share errors of."""
+    """Return the share of entries by kind and exchange, for which predictions share errors."""
     found: dict[tuple[str, str], float] = {}
     whole = sum(model.numels)
     for numel, each in zip(model.numels, plan, strict=True):

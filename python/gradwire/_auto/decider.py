@@ -238,7 +238,7 @@ class Decider:
             known.set_aside(each, self.plan, self._steps)
 
     def _try(self, plan: Plan, expected: float, other: Plan) -> None:
-        """Use a plan for as many steps as show whether it is far slower than another one."""
+        """Use a plan for enough steps to show whether it is far slower than another one."""
         what = (
             f"measures {describe(plan)} once more, which took"
             if plan in self._known.timed

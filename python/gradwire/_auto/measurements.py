@@ -19,7 +19,7 @@ PROBE_SECONDS, PROBE_BITS = 0.1, 2e7
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The measured step of one plan: the median of so many, and its standard error."""
+    """The measured step of one plan: the median of several, and its standard error."""
 
     seconds: float
     error: float

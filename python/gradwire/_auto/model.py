@@ -39,9 +39,9 @@ class Model:
     """The cost model with the figures of one model on one link.
 
     The calibration has the codec under the name `CODEC`; ``ratios`` may be tried, and are empty if
-    it has none. With ``owners``, sums may also go through owners of ranges, with `OWNERS_FROM`
-    ranks or more. ``probing`` is the seconds spent on measuring the link, the same on all ranks; 0
-    if steps have shown its speed.
+    it has none. With ``owners``, the reduce-scatter is also considered, with `OWNERS_FROM` ranks or
+    more. ``probing`` is the seconds spent on measuring the link, the same on all ranks; 0 if steps
+    have shown its speed.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ COMMANDS = {
     "info": "print versions and devices, to paste into a report of a bug",
     "completion": "print a script by which bash, zsh or fish complete command lines",
 }
-"""What each command does: the module of its name."""
+"""A summary of each command, by the name of its module."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -37,7 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 class Argument(NamedTuple):
-    """An option of a command, or what stands in it without one."""
+    """An option of a command, or a positional argument."""
 
     flags: tuple[str, ...]  # none of what stands without an option
     help: str
@@ -111,7 +111,7 @@ def _bash(commands: Commands) -> Iterator[str]:
 
 
 def _bash_value(argument: Argument) -> str:
-    """Return what completes a value: without words and matches, bash takes files."""
+    """Return the words that complete a value; without any, bash completes files."""
     words = " ".join(argument.words)
     if argument.listed:
         begun = '"${cur%"${cur##*,}"}"'

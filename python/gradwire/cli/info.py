@@ -42,7 +42,7 @@ Facts = dict[str, Callable[[], str]]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the facts, or for each that cannot be had why; return 0."""
+    """Print the facts, or for each missing one the reason; return 0."""
     options = make_parser().parse_args(argv)
     found = _found(_FACTS) | _of_torch()
     if options.json:
@@ -149,7 +149,7 @@ _FACTS: Facts = {
 
 
 def _of_torch() -> dict[str, str]:
-    """Return the facts about torch, from a process of its own: a broken torch can end a process."""
+    """Return the facts about torch, from a separate process, which a broken torch can crash."""
     try:
         if importlib.util.find_spec("torch") is None:
             return {"torch": "not installed: pip install 'torch>=2.4'"}
@@ -159,7 +159,7 @@ def _of_torch() -> dict[str, str]:
 
 
 def _output(script: str, **environment: str) -> str:
-    """Return the last line that another Python prints; a RuntimeError if it fails."""
+    """Return the last line that another Python prints; raise a RuntimeError if it fails."""
     asked = [sys.executable, "-c", script]
     done = subprocess.run(
         asked,

@@ -175,7 +175,7 @@ def _chosen(name: str, tensor: weights.file.Tensor, rules: Rules) -> Affine | No
 
 
 def summary(tensors: dict[str, Any]) -> str:
-    """Return one line on what was packed: tensors, bytes, bits a weight and errors."""
+    """Return one line on the packed tensors: number, bytes, bits per weight and errors."""
     packed = {name: t for name, t in tensors.items() if isinstance(t, weights.Packed)}
     sizes = {name: math.prod(t.shape) for name, t in packed.items()}
     after = sum(t.nbytes for t in tensors.values())
@@ -188,7 +188,7 @@ def summary(tensors: dict[str, Any]) -> str:
 
 
 def described(path: str, rates: Sequence[float] = ()) -> list[dict[str, Any]]:
-    """Return what is in a file, tensor by tensor; each packed one is checked.
+    """Return a description of each tensor in a file; packed ones are checked.
 
     With rates of bit errors, also how far they move weights, relative to the packed values.
     """
@@ -217,7 +217,7 @@ def _row(name: str, file: weights.File, rates: Sequence[float]) -> dict[str, Any
 
 
 def listed(path: str, rows: Sequence[dict[str, Any]]) -> str:
-    """Return a table of what `described` returned."""
+    """Return the result of `described` as a table."""
     rates = next((list(row["flip"]) for row in rows if "flip" in row), [])
     flips = (f"flip {rate}" for rate in rates)
     table = [("tensor", "shape", "dtype", "bits", "block", "bytes", "error", *flips)]

@@ -13,7 +13,7 @@ _LARGEST = 1 << 28  # bytes of a file: reports of thousands of ranks
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write a page; return 0, or 1 if a file is no report or cannot be read or written."""
+    """Write a page; return 0, or 1 if a file is not a report or cannot be read or written."""
     parser = make_parser()
     options = parser.parse_args(argv)
     output = options.output or _beside(options.files[0])
@@ -68,7 +68,7 @@ def _beside(file: str) -> str | None:
 
 
 def _write(path: Path, shown: str) -> None:
-    """Write a page, but not into a file that is none."""
+    """Write a page, but do not overwrite a file that is not one."""
     if path.is_file():
         with path.open("rb") as file:
             head = file.read(15)

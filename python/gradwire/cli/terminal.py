@@ -1,4 +1,4 @@
-"""The terminal: how wide it is, and a line of it that says how far a long command has come."""
+"""The terminal: its width, and a progress line for long commands."""
 
 import os
 import shutil
@@ -29,9 +29,9 @@ def wrapped(text: str, columns: int, indent: str = "") -> str:
 
 
 class ProgressLine:
-    """Says on stderr what goes on and how far it is, in a line that is rewritten, and then removed.
+    """Shows progress on stderr, in a line that is rewritten, and removed at the end.
 
-    If stderr is no terminal, it says nothing.
+    Shows nothing if stderr is not a terminal.
     """
 
     def __init__(self, command: str) -> None:
@@ -51,7 +51,7 @@ class ProgressLine:
         self._write("")  # and back to where it began
 
     def __call__(self, what: str, done: float) -> None:
-        """Show one line: what goes on, and which share is done."""
+        """Show one line: the current task, and the share done."""
         self._write(f"{self._command}: {done:4.0%} {what}")
 
     def _write(self, line: str) -> None:

@@ -27,7 +27,7 @@ STYLE: dict[Any, Any] = {
 
 
 def save(figure: Any, path: Path, **options: Any) -> None:
-    """Write a figure of matplotlib, whole or not at all."""
+    """Write a matplotlib figure, completely or not at all."""
     kind, drawn = path.suffix.removeprefix(".").lower(), io.BytesIO()
     svg = kind == "svg"
     figure.savefig(drawn, format=kind, metadata={"Date": None} if svg else None, **options)

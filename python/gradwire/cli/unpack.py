@@ -51,7 +51,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 class Floats(Mapping[str, Tensor]):
-    """A file whose packed tensors are decoded when they are asked for, one at a time."""
+    """A file whose packed tensors are decoded on access, one at a time."""
 
     def __init__(self, file: weights.File, dtype: str | None, bits: int | None) -> None:
         self._file, self._dtype, self._bits = file, dtype, bits

@@ -101,7 +101,7 @@ class Calibration:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
-        """Return what `to_json` describes; a ValueError if of another kind or version."""
+        """Return the calibration that `to_json` describes; raise a ValueError for others."""
         if not isinstance(plain, dict) or "version" not in plain:
             raise ValueError("not a calibration: gradwire.cost.Calibration.save writes them")
         if plain["version"] != VERSION:
@@ -123,7 +123,7 @@ class Calibration:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read the file that `save` wrote; a ValueError if it has none, an OSError as of `open`."""
+        """Read a file of `save`; raise a ValueError if it is not one, an OSError like `open`."""
         try:
             return cls.from_json(_files.read_json(path, _LARGEST))
         except ValueError as error:

@@ -7,8 +7,8 @@ Bytes are exact means over the participants. Times follow the longest path. With
   section 4. Gloo's default algorithm is this one.
 * Ring all-gather: N - 1 rounds; Thakur, Rabenseifner, Gropp, "Optimization of Collective
   Communication Operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), section 4.1.
-  Gloo's, too.
-* Binomial-tree broadcast: ceil(log2 N) rounds; Thakur et al., section 4.2. Gloo's, too.
+  Also Gloo's.
+* Binomial-tree broadcast: ceil(log2 N) rounds; Thakur et al., section 4.2. Also Gloo's.
 * A personalized message to everyone, all sent at once: one latency, N - 1 messages; Thakur et al.,
   section 4.3, for long messages.
 """
@@ -54,7 +54,7 @@ def exchange_all(nbytes: float, ranks: int, name: str) -> Phase:
 
 @dataclasses.dataclass(frozen=True)
 class ExchangeModel(abc.ABC):
-    """What an exchange sends, and in which order."""
+    """The model of an exchange: its messages and their order."""
 
     #: Each rank of a node exchanges its share of a tensor with other nodes. Otherwise all ranks of
     #: all nodes form one ring.
@@ -120,7 +120,7 @@ class GatheredFrames(ExchangeModel):
         return (ring_all_gather(payload.nbytes, ranks),)
 
     def buffers(self, payload: Payload, ranks: int) -> float:
-        """Return the bytes of the frames of all ranks, and of one's own."""
+        """Return the bytes of the frames of all ranks, and of a rank's own."""
         return (ranks + 1) * payload.nbytes
 
 
@@ -182,7 +182,7 @@ class SparseReduceScatter(ExchangeModel):
     distinct: float = 1.0
 
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
-        """Return four collectives: what comes ahead, pieces, how owners fared, and their sums."""
+        """Return four collectives: headers, pieces, the owners' outcomes, and their sums."""
         piece = sums = payload.range(ranks)
         if not self.selects_again:
             entries = min(float(sums.numel), sums.entries * self.distinct)
@@ -195,7 +195,7 @@ class SparseReduceScatter(ExchangeModel):
         )
 
     def buffers(self, payload: Payload, ranks: int) -> float:
-        """Return the bytes of one's frame, the pieces that arrive, one range, and all sums."""
+        """Return the bytes of a rank's frame, received pieces, one range, and all sums."""
         return 2 * payload.nbytes + 4 * payload.numel / ranks + ranks * payload.range(ranks).nbytes
 
     def decodes(self, ranks: int) -> float:
@@ -213,7 +213,7 @@ class SparseReduceScatter(ExchangeModel):
 
 @dataclasses.dataclass(frozen=True)
 class DenseReduceScatter(SparseReduceScatter):
-    """Every entry is sent, to owners that quantize the sums again.
+    """Every entry is sent to owners, which quantize the sums again.
 
     `gradwire.exchange.QuantizedAllReduce`: a reduce-scatter and an all-gather of dense frames.
 

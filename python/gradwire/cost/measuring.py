@@ -61,8 +61,8 @@ def calibrate(
     numels : sequence of int
         Sizes of the tensors, at least two.
     cold : bool
-        Evict the processor's caches before each repetition, as other tensors do in training. The
-        time for it is a part of ``seconds``.
+        Evict the processor's caches before each repetition, as other tensors do in training. This
+        counts towards ``seconds``.
     progress : callable, optional
         Called as ``progress(what, done)`` with the name of the codec that is measured and the share
         of the whole that is done, from 0 to 1: `print`, or what moves a progress bar.
@@ -116,7 +116,7 @@ def calibrate(
 
 
 class _Others:
-    """What other programs use of the processors, from now on."""
+    """Measures other programs' use of the processors, from now on."""
 
     def __init__(self) -> None:
         self._begin = self._now()

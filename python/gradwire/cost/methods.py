@@ -33,7 +33,7 @@ MODELS: dict[str, ExchangeModel] = {
 
 
 def model_of(exchange: Exchange | ExchangeModel) -> ExchangeModel:
-    """Return the model of an exchange; a TypeError for no exchange, a ValueError for no model."""
+    """Return the model of an exchange; raise a TypeError or ValueError if there is none."""
     if isinstance(exchange, ExchangeModel):
         return exchange
     check_part("exchange", exchange, Exchange)
@@ -67,13 +67,13 @@ class Method:
         return 0.0 if self.cost is None else self.cost.state_bytes
 
     def with_share(self, share: float) -> Self:
-        """Return the method with another share of the entries; a ValueError without a codec."""
+        """Return the method with another share of the entries; it must have a codec."""
         if self.cost is None:
             raise ValueError(f"{self.name} has no codec: it sends all entries")
         return dataclasses.replace(self, cost=dataclasses.replace(self.cost, share=share))
 
     def on(self, network: Network) -> Self:
-        """Return the method with the exchange that `attach` takes on this network."""
+        """Return the method with the exchange that `attach` uses on this network."""
         if self.cost is None or not self.own or network.node_size > 1:
             return self
         codec = self.cost.codec
@@ -141,10 +141,9 @@ def compressed(
 ) -> Method:
     """Return the calibrated codec of this name, with its own exchange or another one.
 
-    Its own one may follow from the number of ranks, as with `gradwire.exchange.ByRanks`: `predict`
-    takes what `attach` would.
-
-    A ValueError if the calibration has no such codec, or its exchange no model.
+    Its own exchange may depend on the number of ranks, as with `gradwire.exchange.ByRanks`:
+    `predict` uses the one that `attach` would. Raises a ValueError if the calibration has no such
+    codec, or its exchange no model.
     """
     if name not in calibration.codecs:
         known = ", ".join(calibration.codecs) or "none"

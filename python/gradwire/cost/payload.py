@@ -1,4 +1,4 @@
-"""Sizes of what a rank sends."""
+"""The sizes of a rank's messages."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ from gradwire import _validate
 
 @dataclasses.dataclass(frozen=True)
 class Payload:
-    """Sizes of what one rank sends for the tensors of a bucket.
+    """The sizes of the data that one rank sends for the tensors of a bucket.
 
     Parameters
     ----------
@@ -22,11 +22,11 @@ class Payload:
     position_bits : float
         Bits of an entry's position; 0 where all ranks know it.
     header : float
-        Bytes of a frame beside its entries. 0 for what has no frames.
+        Bytes of a frame besides its entries. 0 for data without frames.
     frames : int
         Frames that the entries are in: one for each tensor.
     factors : pair of float
-        Entries of both factors of low rank, for `LowRankAllReduces`.
+        Entries of both low-rank factors, for `LowRankAllReduces`.
     """
 
     numel: int
@@ -100,7 +100,7 @@ class Payload:
 
 
 def information_bits(numel: float, entries: float) -> float:
-    """Return the bits per entry that positions take at least: ``log2 C(numel, entries) / entries``.
+    """Return the minimum bits per entry for positions: ``log2 C(numel, entries) / entries``.
 
     Of ``numel`` entries of the tensor, ``entries`` are sent: ``0 < entries <= numel``.
     """

@@ -1,16 +1,16 @@
-"""Exchanges: how the ranks combine what each of them selected.
+"""Exchanges: how the ranks combine the entries that each of them selected.
 
 The exchange is part of the codec, and `gradwire.torch.ddp` carries it out; encoding and decoding on
 one machine do not use it. Data that each rank sends per step, with N ranks that select k entries:
 
 ====================  ==============================================================================
-`ByRanks`             the default: as `AllGather` among few ranks, as the two of owners among many
+`ByRanks`             the default: `AllGather` among few ranks, a reduce-scatter among many
 `AllGather`           its own frame, N - 1 times: any codec, but the volume grows with N
 `AllReduce`           values only, 2 (N - 1) / N times: all ranks must select the same entries
 `LeaderIndices`       one rank's positions, and values 2 (N - 1) / N times: any selection, any N
 `ReduceScatter`       parts of its frame to the owners of ranges, and as much again of the sums from
                       them: any selection, any N
-`QuantizedAllReduce`  the same of codecs that send every entry: their sums are quantized again
+`QuantizedAllReduce`  the same for codecs that send every entry: sums are quantized again
 `LowRank`             two factors of each matrix, 2 (N - 1) / N times: whole matrices (PowerSGD)
 ====================  ==============================================================================
 """

@@ -13,16 +13,16 @@ from gradwire.sparsify.base import Sparsifier
 class AllGather(Exchange):
     """Every rank receives the frames of all ranks and decodes them in rank order.
 
-    Works with every codec. What a rank receives grows with the number of ranks.
+    Works with every codec. The bytes that a rank receives grow with the number of ranks.
 
     Parameters
     ----------
     mean : {"ranks", "senders"}
         Divisor of the sum at each position: the number of ranks, or of those that sent an entry
-        there. The mean over ranks is the mean of the gradients and conserves them: what is applied
-        plus what is left in the residuals equals what was put in. The mean over senders makes a
-        larger step where few ranks sent an entry, by up to the number of ranks. Parameters that are
-        sent dense are always averaged over ranks.
+        there. The mean over ranks is the mean of the gradients and conserves them: applied values
+        plus residuals equal the input. The mean over senders makes a larger step where few ranks
+        sent an entry, by up to the number of ranks. Parameters that are sent uncompressed are
+        always averaged over ranks.
 
     References
     ----------

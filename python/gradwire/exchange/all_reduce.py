@@ -12,7 +12,7 @@ from gradwire.sparsify.base import Sparsifier
 class AllReduce(Exchange):
     """Sum the values in one all-reduce, without sending positions.
 
-    What a rank sends does not grow with the number of ranks. All ranks must select the same
+    The bytes that a rank sends do not grow with the number of ranks. All ranks must select the same
     positions: every position (`gradwire.sparsify.All`), or positions drawn from a shared seed.
 
     Values are sent in the quantizer's type, and partial sums are rounded to it. The rounding error

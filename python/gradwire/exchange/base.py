@@ -47,9 +47,9 @@ class Exchange(Part):
     def for_ranks(
         self, ranks: int, sparsify: Sparsifier, quantize: Quantizer, memory: Memory
     ) -> "Exchange":
-        """Return what it is among so many ranks, for a codec with these parts: mostly itself."""
+        """Return the exchange for ``ranks`` ranks and a codec with these parts, usually itself."""
         return self
 
     def suits(self, shape: Sequence[int]) -> bool:
-        """Tell whether a tensor of this shape is exchanged like this, and not dense."""
+        """Tell whether a tensor of this shape is exchanged like this, not uncompressed."""
         return True

@@ -1,4 +1,4 @@
-"""PowerSGD: two factors of low rank are summed on the wire."""
+"""PowerSGD: two low-rank factors are summed on the wire."""
 
 import dataclasses
 import math
@@ -15,24 +15,24 @@ from gradwire.sparsify.base import All, Sparsifier
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LowRank(Exchange):
-    """Average an approximation of low rank: PowerSGD.
+    """Average a low-rank approximation: PowerSGD.
 
     A gradient plus residual is a matrix M of n rows, the first dimension, and m columns. One step
     of power iteration, with two all-reduces, replaces the average of M over the ranks by ``P Q^T``,
-    with ``rank`` columns in P and Q. What a rank sends does not grow with the number of ranks: a
-    step takes ``(n + m) rank`` float32 numbers in all-reduces. Parameters for which that is not
-    less than ``n m``, and those of one dimension, are sent dense.
+    with ``rank`` columns in P and Q. The bytes that a rank sends do not grow with the number of
+    ranks: a step takes ``(n + m) rank`` float32 numbers in all-reduces. Parameters for which that
+    is not less than ``n m``, and those of one dimension, are sent dense.
 
     The codec has `gradwire.sparsify.All`, values in float32, and `gradwire.memory.Residual` for
     error feedback, or `gradwire.memory.NoMemory`. It works in DDP without a hierarchy, and computes
-    where gradients are, by operations of torch: frames are not involved.
+    on the gradients' device, with torch operations: frames are not involved.
 
     Parameters
     ----------
     rank : int
         Rank of the approximation, at least 1. The authors use 1 to 4.
     warm_start : bool
-        Begin with the last step's Q. Otherwise every step draws another one.
+        Start from the last step's Q. Otherwise every step draws a new one.
 
     References
     ----------
@@ -52,7 +52,7 @@ class LowRank(Exchange):
         _validate.boolean("warm_start", self.warm_start)
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
-        """Refuse a codec that does anything else to the values."""
+        """Raise a ValueError for a codec that changes the values in any other way."""
         if not isinstance(sparsify, All) or not isinstance(quantize, Float32):
             raise ValueError(
                 "LowRank sends the factors of whole matrices in float32: use sparsify="
@@ -77,5 +77,5 @@ class LowRank(Exchange):
 
     @staticmethod
     def matrix(shape: Sequence[int]) -> tuple[int, int]:
-        """Return the rows and columns that a tensor of two dimensions or more is taken for."""
+        """Return the rows and columns of a tensor of two dimensions or more, as a matrix."""
         return shape[0], math.prod(shape[1:])

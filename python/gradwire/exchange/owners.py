@@ -1,4 +1,4 @@
-"""Every rank owns a range of positions: it adds up there, and encodes the sums again."""
+"""Compressed reduce-scatter: each rank owns a range, sums it, and encodes the sums again."""
 
 import dataclasses
 from typing import ClassVar
@@ -13,14 +13,14 @@ from gradwire.sparsify.thresholds import TwoSided
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Owners(Exchange):
-    """Any exchange in which ranks own ranges: they add up there, and encode the sums again."""
+    """The base class of exchanges in which each rank owns a range, and encodes its sums."""
 
     gathers_frames: ClassVar[bool] = False
     divides: ClassVar[bool] = True
     needs_whole_tensor: ClassVar[bool] = False
 
     def check_quantizer(self, quantize: Quantizer) -> None:
-        """Raise a ValueError for a quantizer of another package, whose codes cannot be cut."""
+        """Raise a ValueError for a quantizer from another package, whose codes cannot be cut."""
         if isinstance(quantize, ExternalQuantizer):
             raise ValueError(
                 f"{type(self).__name__} cuts frames without decoding their values, and cannot cut "
@@ -43,17 +43,16 @@ class ReduceScatter(Owners):
     """Every rank sums the entries of a range of positions, and sends the largest sums to all ranks.
 
     The entries of a bucket are divided among N ranks. A rank's frames are cut by range, without
-    decoding a value, and the parts sent to their owners. Each owner adds up what it is sent, in
-    rank order and float32; selects of the sums as many as a rank has sent there on average, the
-    largest; encodes them with the codec's quantizer; and sends them to all ranks. If all entries
-    are asked for, as by a ratio of 1, all sums are sent. What falls out of this second selection,
-    and what the quantizer does not say, goes into the owner's own residual: as with `AllGather`,
-    what is applied, N times, plus what is left in the residuals of all ranks equals what was put
-    in, exactly for float32 values but for the rounding of sums.
+    decoding a value, and the parts are sent to their owners. Each owner sums the parts, in rank
+    order and float32; selects the largest sums, as many as a rank sent there on average; encodes
+    them with the codec's quantizer; and sends them to all ranks. If all entries are requested, as
+    by a ratio of 1, all sums are sent. Sums that are not selected, and rounding errors, go into the
+    owner's residual: as with `AllGather`, N times the applied values plus the residuals of all
+    ranks equal the input, exactly for float32 values except for the rounding of sums.
 
     With k entries a rank, k go out and k come in, whatever the number of ranks; with `AllGather`,
-    (N - 1) k come in. In return, a bucket takes four messages one after another instead of one, and
-    small sums are sent later. So this is for many ranks: see docs/exchanges-inside.md.
+    (N - 1) k come in. In return, a bucket takes four successive messages instead of one, and small
+    sums are sent later. So this is for many ranks: see docs/exchanges-inside.md.
 
     The codec needs a memory with a residual that can be undone: not `gradwire.memory.NoMemory`, and
     no ``low_memory``.
@@ -72,7 +71,7 @@ class ReduceScatter(Owners):
         self.check_quantizer(quantize)
 
     def check_memory(self, memory: Memory) -> None:
-        """Refuse memories that cannot keep what falls out."""
+        """Raise a ValueError for memories that cannot keep unselected sums."""
         if not memory.keeps:
             raise ValueError(
                 f"ReduceScatter leaves a part of the sums in the residuals of their owners, and "
@@ -86,21 +85,19 @@ class ReduceScatter(Owners):
 class QuantizedAllReduce(Owners):
     """Every rank sums a range of quantized entries, quantizes the sums, and sends them to all.
 
-    As `ReduceScatter`, but owners send all of the sums. Codes and scales are cut as they are, and
-    the sums encoded with scales of their own; what is applied and what is left again equals what
-    was put in, but for the rounding of sums. Without a memory (`gradwire.memory.NoMemory`) the
-    rounding errors of both quantizations are dropped. Random numbers of the second are other ones
-    than those of any encode: of the quantizer's seed, the tensor, the step and the owner, so that
-    its error is independent of the first one's and, where the quantizer is unbiased, has mean zero.
-
-    What is quantized again are sums, not means. A quantizer of a fixed range
-    (`gradwire.quantize.Float16` with ``scaled=False``, `gradwire.quantize.Float8` with
-    ``block=None``) saturates there at averages N times smaller. A residual keeps what is cut off,
-    and sends it later; without one such a codec is refused.
+    As `ReduceScatter`, but owners send all of the sums. Codes and scales are cut unchanged, and the
+    sums are encoded with new scales; applied values and residuals again equal the input, except for
+    the rounding of sums. Without a memory (`gradwire.memory.NoMemory`) the rounding errors of both
+    quantizations are dropped. The second one has its own random numbers, from the quantizer's seed,
+    the tensor, the step and the owner, so that its error is independent of the first one's and,
+    with an unbiased quantizer, has mean zero. Sums are quantized again, not means. A quantizer of a
+    fixed range (`gradwire.quantize.Float16` with ``scaled=False``, `gradwire.quantize.Float8` with
+    ``block=None``) saturates there at averages N times smaller. A residual keeps the excess for
+    later; without one such a codec is refused.
 
     Whatever the number of ranks, a rank sends 2 (N - 1) / N frames, and decodes two; with
-    `AllGather`, N - 1 and N. In return, a bucket takes four messages one after another instead of
-    one, and values are quantized twice. See docs/exchanges-inside.md.
+    `AllGather`, N - 1 and N. In return, a bucket takes four successive messages instead of one, and
+    values are quantized twice. See docs/exchanges-inside.md.
 
     For codecs that send every entry: `gradwire.onebit`, `gradwire.signsgd`, `gradwire.qsgd`,
     `gradwire.terngrad`, `gradwire.natural`, `gradwire.float8`, `gradwire.dense`; and for
@@ -117,7 +114,7 @@ class QuantizedAllReduce(Owners):
     kind: ClassVar[str] = "quantized_all_reduce"
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
-        """Refuse a codec that selects entries, but for `gradwire.sparsify.TwoSided`."""
+        """Raise a ValueError for selecting codecs, except `gradwire.sparsify.TwoSided`."""
         if sparsify.selects and not isinstance(sparsify, TwoSided):
             raise ValueError(
                 "QuantizedAllReduce is for codecs that send every entry, and "
@@ -127,7 +124,7 @@ class QuantizedAllReduce(Owners):
         self.check_quantizer(quantize)
 
     def check_range(self, quantize: Quantizer, memory: Memory) -> None:
-        """Refuse values of a fixed range without a residual, where sums would saturate unseen."""
+        """Raise a ValueError for a fixed range without a residual: sums could saturate."""
         if quantize.largest is None or memory.keeps:
             return
         raise ValueError(
@@ -140,7 +137,7 @@ class QuantizedAllReduce(Owners):
 
 
 def owners_for(sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> Owners | None:
-    """Return the exchange through owners that goes with these parts of a codec, if there is one."""
+    """Return the reduce-scatter that suits these parts of a codec, if there is one."""
     part = ReduceScatter() if sparsify.selects else QuantizedAllReduce()
     try:
         part.check(sparsify, quantize)

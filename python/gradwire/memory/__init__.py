@@ -1,4 +1,4 @@
-"""Memories: what happens to the part of a tensor that is not sent."""
+"""Memories keep the part of a tensor that is not sent."""
 
 from gradwire._part import own_parts
 from gradwire.memory.base import Memory as Memory

@@ -9,7 +9,7 @@ from gradwire._part import Part
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Memory(Part):
-    """Any memory."""
+    """The base class of memories."""
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
     _STATED: ClassVar[tuple[str, ...]] = ("keeps", "corrects", "updates", "undoable")
@@ -17,8 +17,8 @@ class Memory(Part):
     keeps: ClassVar[bool]  #: what is not sent is kept for later
     corrects: ClassVar[bool]  #: the optimizer's momentum is applied here, and must not be again
     updates: ClassVar[bool]
-    """What is decoded is an update, to be subtracted from the parameter as it is, and not a
-    gradient: the optimizer's step was made here, at `gradwire.State.learning_rate`."""
+    """Decoded values are updates, to be subtracted from the parameter unchanged, not gradients:
+    the optimizer's step was computed here, with `gradwire.State.learning_rate`."""
     _KEPT_AS: ClassVar[tuple[str, ...]] = ()  # how it is kept, without effect on training
     _OPTIMIZER_DEFAULTS: ClassVar[Mapping[str, Any]] = {}  # options of an optimizer, None here
 
@@ -28,9 +28,9 @@ class Memory(Part):
         raise NotImplementedError
 
     def for_optimizer(self, options: Mapping[str, Any]) -> Self:
-        """Return the memory with the options that are None taken from those of an optimizer.
+        """Return a copy whose options that are None are taken from an optimizer.
 
-        What the optimizer does not have, either, gets its usual value.
+        Options that the optimizer lacks get their usual values.
         """
         found = {
             name: options.get(name, usual)
@@ -49,7 +49,7 @@ class Memory(Part):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class NoMemory(Memory):
-    """Drop what is not sent."""
+    """Drop the entries that are not sent."""
 
     kind: ClassVar[str] = "none"
     keeps: ClassVar[bool] = False

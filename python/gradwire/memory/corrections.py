@@ -66,23 +66,23 @@ class MomentumCorrection(Memory):
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class AdamCorrection(Memory):
-    """Make Adam's step of the gradient before entries are selected, and keep what is not sent.
+    """Compute Adam's step from the gradient before entries are selected; keep the rest.
 
     With gradient ``g``, second moment ``v``, residual ``r`` and the learning rate ``lr`` of
     `gradwire.State.learning_rate`, the t-th encode computes ``v = beta2 * v + (1 - beta2) * g * g``
     and ``r = r + lr * g / (sqrt(v / (1 - beta2**t)) + eps)``. Entries of ``r`` are sent and
     subtracted from it as the receiver decodes them.
 
-    What is decoded is an update: subtract it from the parameter, without another learning rate. An
-    attached `torch.optim.AdamW` or ``Adam`` does, with decoupled weight decay. There is no first
+    The decoded values are an update: subtract it from the parameter, without another learning rate.
+    An attached `torch.optim.AdamW` or ``Adam`` does, with decoupled weight decay. There is no first
     moment (beta1 is 0): an entry that waits in ``r`` gathers steps as a momentum would. Selection
     compares steps, so that every layer gets its share whatever the scale of its gradients, and
     ``v`` never sees the spikes that sparse gradients arrive in.
 
-    The arithmetic is in float32, each operation rounded by itself. A second moment beyond float32
-    stays the largest number there is, and one below the smallest normal number is 0. Neither makes
-    a step larger than Adam's bound, ``lr * sqrt((1 - beta2**t) / (1 - beta2))``: at most
-    ``lr / sqrt(1 - beta2)``, and ``lr`` in the first step. A gradient that is not finite is
+    The arithmetic is in float32, with each operation rounded separately. A second moment beyond
+    float32 stays the largest number there is, and one below the smallest normal number is 0.
+    Neither makes a step larger than Adam's bound, ``lr * sqrt((1 - beta2**t) / (1 - beta2))``: at
+    most ``lr / sqrt(1 - beta2)``, and ``lr`` in the first step. A gradient that is not finite is
     refused, and nothing changes.
 
     The state holds four float32 buffers of n elements, two pairs that swap on success; or, with

@@ -11,7 +11,7 @@ StorageDtype: TypeAlias = Literal["float32", "bfloat16"]  # dtypes in which a re
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Residual(Memory):
-    """Keep what is not sent and add it to the next tensor (error feedback).
+    """Keep the entries that are not sent and add them to the next tensor (error feedback).
 
     The state holds two buffers of n elements that swap on success, so that a failed encode changes
     nothing and a successful one can be rolled back exactly; or, with ``low_memory``, one. They are
@@ -23,17 +23,16 @@ class Residual(Memory):
         The next tensor is encoded as ``tensor + decay * residual``; 0 < decay <= 1.
     low_memory : bool
         Keep one buffer of n elements instead of two, for the same frames and the same residual.
-        Every encode first reads tensor and residual once more, to find non-finite values before
-        it writes; a failed encode still changes nothing. `gradwire.State.rollback` raises an error:
-        there is nothing to go back to. `gradwire.torch.ddp` writes the buffer when a whole step is
-        known to be good on all ranks.
+        Every encode first reads tensor and residual once more, to find non-finite values before it
+        writes; a failed encode still changes nothing. `gradwire.State.rollback` raises an error:
+        there is nothing to go back to. `gradwire.torch.ddp` writes the buffer once a whole step has
+        succeeded on all ranks.
     dtype : {"float32", "bfloat16"}
-        What the residual is kept as. With bfloat16, all arithmetic is in float32, and what becomes
-        the residual is then rounded up or down by chance, with the probabilities that make its
-        expected value exact. So what is decoded and what is kept add up to what there was, to one
-        unit in the last place of bfloat16, and exactly in the mean over steps: also gradients far
-        below a unit of the residual are not lost. A residual beyond the largest finite bfloat16
-        (3.39e38) is kept as that.
+        The dtype of the residual. With bfloat16, all arithmetic is in float32, and the new residual
+        is then rounded stochastically, without bias. So decoded values and residual add up to the
+        input, to one unit in the last place of bfloat16, and exactly on average over steps: even
+        gradients far below a unit of the residual are not lost. A residual beyond the largest
+        finite bfloat16 (3.39e38) is kept as that.
     seed : int
         Seed of the random numbers that bfloat16 is rounded with, 0 <= seed < 2**63. They depend on
         it, the name and the stream of the state, the step and the position, and on nothing else.
@@ -70,7 +69,7 @@ class Residual(Memory):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LowPass(Memory):
-    """Keep a low-pass filtered memory of what was not sent (ScaleCom).
+    """Keep a low-pass filtered memory of entries that were not sent (ScaleCom).
 
     The memory of an entry that is not sent becomes ``memory + beta * tensor``. For an entry that is
     sent, ``(1 - beta) * memory`` remains, plus ``beta`` times the rounding error. This keeps the
@@ -84,7 +83,7 @@ class LowPass(Memory):
         Filter coefficient, 0 < beta <= 1. With 1 it is `Residual`, bit for bit. The paper
         uses 0.1 to 0.3 with very large batches; with ordinary ones, values below 1 cost accuracy.
     dtype, seed
-        What the memory is kept as, and the seed of its rounding; see `Residual`.
+        The dtype of the memory, and the seed of its rounding; see `Residual`.
 
     References
     ----------

@@ -1,8 +1,8 @@
-"""Arithmetic in few bits, simulated: floats of any width, sums in them, and the bits sums need.
+"""Simulated low-precision arithmetic: floats of any width, sums, and the bits sums need.
 
-`Float` rounds to a format as hardware does. `chunked_sum` and `aligned_dot` add up as narrow
-accumulators do, and `mantissa_bits`, `variance_retention` and `sum_error` predict what comes of it.
-Arrays are of numpy; nothing here runs in a codec.
+`Float` rounds to a format as hardware does. `chunked_sum` and `aligned_dot` sum like narrow
+accumulators, and `mantissa_bits`, `variance_retention` and `sum_error` predict the error. Arrays
+are numpy's; no codec uses this module.
 """
 
 from gradwire.numerics.accumulation import mantissa_bits, sum_error, variance_retention

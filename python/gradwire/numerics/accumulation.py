@@ -1,4 +1,4 @@
-"""How many bits of mantissa a sum needs, by formulas, and how large its error is."""
+"""Formulas for the mantissa bits that a sum needs, and for its error."""
 
 import functools
 import math
@@ -25,10 +25,10 @@ def variance_retention(
     *,
     rounding: Literal["nearest"] = "nearest",
 ) -> float:
-    """Return the share of its variance that a sum keeps by the published formula, the VRR.
+    """Return the share of variance that a sum retains: the published formula, the VRR.
 
-    Terms are taken to be independent, of mean 0 and of one variance. Rounding to nearest keeps more
-    than the formula says: it asks for about two bits more than sums need that are simulated.
+    Terms are assumed independent, with mean 0 and equal variance. Rounding to nearest retains more
+    than the formula says: it demands about two bits more than simulated sums need.
 
     Parameters
     ----------
@@ -39,10 +39,12 @@ def variance_retention(
     product : int
         Bits of the mantissa of the terms, 1 to 64.
     chunk : int, optional
-        Terms of a partial sum, 1 to n, of which the sum is then taken. A number that is no power of
-        two counts as the next one in the bits of partial sums, whose number is rounded up.
+        Terms of each partial sum, 1 to n; the partial sums are then added. For the bits of partial
+        sums, a number that is not a power of two counts as the next one; the number of partial sums
+        is rounded up.
     rounding : {"nearest"}
-        Of the sum, after every addition. Truncation is refused: the formula is wrong for it.
+        Rounding of the sum after every addition. Truncation is refused: the formula is wrong for
+        it.
 
     Returns
     -------
@@ -52,7 +54,7 @@ def variance_retention(
     Raises
     ------
     TypeError
-        An argument is no integer.
+        An argument is not an integer.
     ValueError
         One is out of range.
 
@@ -70,7 +72,7 @@ def variance_retention(
 def mantissa_bits(
     n: int, product: int, chunk: int | None = None, *, rounding: Literal["nearest"] = "nearest"
 ) -> int:
-    """Return the fewest bits of mantissa with which a sum keeps its variance, by the VRR.
+    """Return the smallest mantissa with which a sum retains its variance, by the VRR.
 
     That is, with ``n * (1 - VRR)`` below ``log(50)``. Takes some milliseconds for any n.
 
@@ -102,9 +104,9 @@ def mantissa_bits(
 
 
 def sum_error(n: int, mantissa: int, *, rounding: Literal["nearest"] = "nearest") -> float:
-    """Return the squared error of a sum, as a share of its square, as simulated: 0.023 n 4^-m.
+    """Return the squared error of a sum as a share of its square: 0.023 n 4^-m, an empirical fit.
 
-    In the mean, for terms of mean 0 that are added one after another, each sum rounded to nearest.
+    On average, for terms of mean 0 that are added one by one, each sum rounded to nearest.
     Simulated sums of 8 to 4 096 terms in bfloat16 and float16 are within 40 % of it. Above 0.1, and
     for terms of one sign, errors are larger: sums stall.
 
@@ -125,7 +127,7 @@ def sum_error(n: int, mantissa: int, *, rounding: Literal["nearest"] = "nearest"
     Raises
     ------
     TypeError
-        An argument is no integer.
+        An argument is not an integer.
     ValueError
         One is out of range.
     """
@@ -160,8 +162,8 @@ def _share_lost(n: int, mantissa: int, product: int, chunk: int | None) -> float
 def _lost(n: int, mantissa: int, product: int) -> float:
     """Return 1 - VRR of a plain sum.
 
-    The VRR is a mean of what is kept, weighted by how likely each way is to lose terms. What is
-    lost has the same weights, and adds up without differences of large numbers.
+    The VRR is the retained share, averaged over the likelihood of each way to lose terms. The lost
+    share has the same weights, and is summed without differences of large numbers.
     """
     if n == 1:
         return 0.0
@@ -195,10 +197,10 @@ def _partial_swamping(mantissa: int, product: int) -> list[float]:
 
 
 def _terms(low: int, high: int) -> Iterator[tuple[np.ndarray, np.ndarray | float]]:
-    """Yield places and weights whose weighted sums are those over low <= i < high.
+    """Yield points and weights for a sum over low <= i < high.
 
-    One by one at first. Then functions that change slowly from i to i + 1 are integrated from
-    half a place before to half a place behind, octave by octave.
+    First one by one; then functions that change slowly from i to i + 1 are integrated, octave by
+    octave, from half a unit before to half a unit after.
     """
     start = min(max(low, _EXACT), high)
     if low < start:
@@ -215,7 +217,7 @@ def _terms(low: int, high: int) -> Iterator[tuple[np.ndarray, np.ndarray | float
 def _gauss() -> tuple[np.ndarray, np.ndarray]:
     """Return nodes and weights of Gauss and Legendre from -1 to 1, by Golub and Welsch (1969).
 
-    ``numpy.polynomial`` has them too; importing it takes longer than any answer here.
+    ``numpy.polynomial`` also has them; importing it takes longer than any call here.
     """
     k = np.arange(1.0, _NODES)
     beside = np.diag(k / np.sqrt(4 * k**2 - 1), 1)
@@ -224,5 +226,5 @@ def _gauss() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _two_tails(x: np.ndarray) -> np.ndarray:
-    """Return how likely a standard normal value is to have a magnitude above x."""
+    """Return the probability that a standard normal value has a magnitude above x."""
     return np.array([math.erfc(each) for each in (x / math.sqrt(2)).tolist()])

@@ -23,12 +23,12 @@ _TRUNCATED = (
 
 @dataclasses.dataclass(frozen=True)
 class Float:
-    """A format of one bit of sign, some of exponent and some of mantissa, as IEEE 754 has them.
+    """A float format with a sign bit, exponent and mantissa, as in IEEE 754.
 
-    The bias is ``2**(exponent - 1) - 1``. The lowest exponent is that of subnormals, the highest
-    one that of infinities and NaN. ``Float(5, 10)`` is float16, ``Float(8, 7)`` bfloat16,
-    ``Float(8, 23)`` float32 and ``Float(5, 2)`` the E5M2 of 8 bits; E4M3 with 448 as its largest
-    number (`gradwire.quantize.Float8`) has no infinities and is not among them.
+    The bias is ``2**(exponent - 1) - 1``. The lowest exponent is for subnormals, the highest for
+    infinities and NaN. ``Float(5, 10)`` is float16, ``Float(8, 7)`` bfloat16, ``Float(8, 23)``
+    float32 and ``Float(5, 2)`` the E5M2 of 8 bits; E4M3 with 448 as its largest number
+    (`gradwire.quantize.Float8`) has no infinities and is not among them.
 
     Parameters
     ----------
@@ -40,15 +40,15 @@ class Float:
         To the nearest number, ties to even; or randomly to one of the two neighbours, without bias.
         Beyond the largest number the next neighbour is infinity.
     seed : int
-        Seed of stochastic rounding, 0 to 2**64 - 1. Each call draws anew from it: the same call
+        Seed of stochastic rounding, 0 to 2**64 - 1. Each call starts from the seed: the same call
         gives the same result.
 
     Raises
     ------
     TypeError
-        A number of bits or the seed is no integer.
+        A number of bits or the seed is not an integer.
     ValueError
-        One is out of range, or rounding is another one.
+        A number is out of range, or ``rounding`` is invalid.
 
     References
     ----------
@@ -76,7 +76,7 @@ class Float:
 
     @property
     def bias(self) -> int:
-        """What is added to the exponent of a number to store it."""
+        """The offset that is added to the exponent of a number to store it."""
         return int(2 ** (self.exponent - 1) - 1)
 
     @property
@@ -95,7 +95,7 @@ class Float:
         return np.dtype(np.uint8 if self.bits <= 8 else np.uint16 if self.bits <= 16 else np.uint32)
 
     def round(self, x: ArrayLike) -> Any:
-        """Return the numbers of this format that values are rounded to.
+        """Round values to numbers of this format.
 
         Takes about ten passes over x, in pieces that stay in the cache.
 
@@ -112,13 +112,13 @@ class Float:
         Raises
         ------
         TypeError
-            x is of no floats.
+            x is not of floats.
         """
         random = generator(self)
         return _by_pieces(floats("x", x), np.float32, lambda piece: rounded(self, piece, random))
 
     def encode(self, x: ArrayLike) -> Any:
-        """Return the bits of the numbers that values are rounded to.
+        """Round values, and return the bits of the results.
 
         Parameters
         ----------
@@ -134,7 +134,7 @@ class Float:
         Raises
         ------
         TypeError
-            x is of no floats.
+            x is not of floats.
         """
         random = generator(self)
         return _by_pieces(floats("x", x), self.dtype, lambda piece: self._encoded(piece, random))
@@ -169,7 +169,7 @@ class Float:
         Raises
         ------
         TypeError
-            The codes are no unsigned integers.
+            The codes are not unsigned integers.
         ValueError
             One has more bits than the format.
         """
@@ -198,7 +198,7 @@ class Float:
 
 
 def generator(format: Float) -> np.random.Generator | None:
-    """Return what `rounded` draws from: None if rounding is to nearest."""
+    """Return the random generator for `rounded`: None if rounding to nearest."""
     return None if format.rounding == "nearest" else np.random.default_rng(format.seed)
 
 
@@ -224,7 +224,7 @@ def rounded(
 
 
 def binade(format: Float, x: float) -> tuple[float, float, float]:
-    """Return the magnitudes from and to which numbers lie as near x, and how far apart."""
+    """Return the bounds of the magnitudes with the spacing of numbers near x, and the spacing."""
     first = 1 - format.bias
     exponent = min(max(math.frexp(x)[1] - 1, first), 1 + format.bias)
     low = 0.0 if exponent == first else 2.0**exponent
@@ -234,14 +234,14 @@ def binade(format: Float, x: float) -> tuple[float, float, float]:
 def _binades(format: Float, x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the power of two below each magnitude, at least that of the subnormals.
 
-    At most one that is above the largest number: what lies there only has to stay there.
+    At most one above the largest number: larger magnitudes only have to stay above it.
     """
     powers = (x.view(np.uint64) & np.uint64(0x7FF0_0000_0000_0000)).view(np.float64)
     return np.clip(powers, 2.0 ** (1 - format.bias), 2.0 ** (1 + format.bias))
 
 
 def floats(name: str, value: ArrayLike) -> NDArray[Any]:
-    """Return an array of floats of at most 64 bits, as they are; a TypeError for what is none."""
+    """Return an array of floats of at most 64 bits, unchanged; raise a TypeError for others."""
     array = np.asarray(value)
     # By what can be cast: ml_dtypes' bfloat16 and others are of kind "V".
     if array.dtype.kind in "biuOSUMm" or not np.can_cast(array.dtype, np.float64, "safe"):
@@ -252,7 +252,7 @@ def floats(name: str, value: ArrayLike) -> NDArray[Any]:
 def _by_pieces(
     array: NDArray[Any], dtype: DTypeLike, function: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> Any:
-    """Return what a function makes of an array, piece by piece."""
+    """Apply a function to an array, piece by piece."""
     flat, numbers = array.reshape(-1), np.empty(array.size, dtype)
     for at in range(0, flat.size, _PIECE):
         numbers[at : at + _PIECE] = function(flat[at : at + _PIECE])

@@ -1,4 +1,4 @@
-"""Sums as narrow accumulators take them."""
+"""Sums as in narrow accumulators."""
 
 import math
 from typing import Any
@@ -24,14 +24,12 @@ def chunked_sum(
 ) -> Any:
     """Return sums of partial sums, each rounded to a format after every addition.
 
-    Terms are added one after another, from the first one; partial sums likewise. Each addition is
-    one of float64, which is exact or nearly so, rounded once. A chunk of all terms is a plain sum.
-    Partial sums are swamped as terms are, only later.
-
-    Additions are vectorised over chunks and over the other axes: about 20 ns a term. Where few sums
-    are long it is 200 ns, and 40 us with stochastic rounding. Beside x, and a copy of it where
-    `axis` is neither the first nor the last one of a contiguous array, some megabytes are taken and
-    float64 for all partial sums.
+    Terms are added one by one, from the first; partial sums likewise. Each addition is done in
+    float64, exactly or nearly so, and rounded once. A chunk of all terms is a plain sum. Partial
+    sums lose small terms too, only later. Additions are vectorised over chunks and over the other
+    axes: about 20 ns per term. For few, long sums it is 200 ns, and 40 us with stochastic rounding.
+    Needs memory for float64 partial sums, some megabytes, and a copy of x if `axis` is neither the
+    first nor the last one of a contiguous array.
 
     Parameters
     ----------
@@ -40,19 +38,19 @@ def chunked_sum(
     chunk : int
         Terms of a partial sum, 1 to their number; the last one may have fewer.
     format : Float
-        Of sums. With stochastic rounding, all of a call draw from its seed.
+        Format of sums. With stochastic rounding, all sums of a call draw from its seed.
     axis : int, optional
-        That sums run along. None adds up all entries, in C order.
+        Axis of the sums. None sums all entries, in C order.
 
     Returns
     -------
     numpy.ndarray or numpy.float32
-        float32, of the shape of x without the axis. Too large a sum is infinite.
+        float32, of the shape of x without the axis. A sum that is too large is infinite.
 
     Raises
     ------
     TypeError
-        x is of no floats, format no `Float`, or another argument no integer.
+        x is not of floats, ``format`` is not a `Float`, or another argument is not an integer.
     ValueError
         There are no terms, or fewer than `chunk`; or x has no such axis.
 
@@ -125,10 +123,10 @@ def _sum_one(terms: NDArray[Any], format: Float) -> float:
 
 
 def aligned_dot(a: ArrayLike, b: ArrayLike, bits: int) -> Any:
-    """Return dot products as a unit adds them up whose adder is `bits` wide.
+    """Return dot products as computed by a unit with an adder of `bits` bits.
 
-    Products are shifted to the largest exponent among them, that is, sum of the exponents of their
-    factors. Each is cut, toward zero, to an integer of so many bits and a sign; two of the bits are
+    Products are aligned to the largest exponent among them, the sum of their factors' exponents.
+    Each is truncated toward zero to an integer of `bits` bits and a sign; two of the bits are
     before the point, since a product of two numbers from 1 to 2 is from 1 to 4. The integers are
     added exactly. Takes a dozen passes over float64 of the shape of all products.
 
@@ -151,7 +149,7 @@ def aligned_dot(a: ArrayLike, b: ArrayLike, bits: int) -> Any:
     NonFiniteError
         An array has NaN or infinite entries. It is named in the error.
     TypeError
-        An array is of no floats, or bits no integer.
+        An array is not of floats, or `bits` is not an integer.
     ValueError
         bits is out of range, an array has no axis, or the shapes do not broadcast.
 

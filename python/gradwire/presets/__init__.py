@@ -1,10 +1,10 @@
 """Published methods and common baselines, each a composition of parts.
 
 The options ``quantize``, ``memory``, ``indices`` and ``exchange``, in this order after a preset's
-own, are the other parts of the `gradwire.Codec`: how values are coded, what happens to what is not
-sent, how positions are coded, and how ranks combine their frames, which follows from the number of
-ranks unless it is given. A preset has all of them but those that the method itself decides; those
-that send every entry have no ``indices``.
+own, are the other parts of the `gradwire.Codec`: how values are coded, what happens to entries that
+are not sent, how positions are coded, and how ranks combine their frames, which depends on the
+number of ranks unless given. A preset has all of them except those that the method itself
+determines; those that send every entry have no ``indices``.
 
 ``ratio`` is the share of the entries to send, 0.01 by default. `codec` builds a preset by name, and
 `PRESETS` lists them for tools and command lines.
@@ -37,7 +37,7 @@ __all__ = ["PRESETS", "Preset", "codec", *(each.name for each in OWN)]
 
 @_mistakes.explain()
 def codec(codec: str | Codec, /, **options: Any) -> Codec:
-    """Build a codec by the name of its preset; return a codec as it is.
+    """Build a codec by the name of its preset; return a codec unchanged.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def codec(codec: str | Codec, /, **options: Any) -> Codec:
         There is no such preset, or an option is out of range.
     TypeError
         Neither a name nor a codec; an option that the preset does not have, or lacks; an option of
-        the wrong type; options beside a codec.
+        the wrong type; options given with a codec.
     PluginError
         The preset of another distribution cannot be used.
 
@@ -94,7 +94,7 @@ def required(preset: Preset) -> list[str]:
 
 
 def advice(value: object) -> str:
-    """Return the end of an error about what is no codec: what to pass, and what was given."""
+    """Return the end of an error for an invalid codec: what to pass, and what was given."""
     named = value if isinstance(value, str) else getattr(value, "__name__", None)
     given = f"the {type(value).__name__} {value!r}"
     right = "gradwire.topk(ratio=0.01)"

@@ -59,7 +59,7 @@ def preset(
 
 
 def _share(number: Callable[[float], float]) -> Callable[[Any], str]:
-    """Return what to say of another measure of the same, given how a ratio is made of it."""
+    """Return a hint for another measure of the ratio, given how to convert it."""
 
     def words(value: Any) -> str:
         try:
@@ -81,7 +81,7 @@ _SHARE = {
         _share(lambda factor: 1.0 / factor if factor > 1.0 else factor),
     ),
 }
-"""What other libraries call the ratio, or what it may be thought to be called."""
+"""Other names for the ratio, used by other libraries or likely guesses."""
 
 
 def _citation(paper: str) -> str:

@@ -1,4 +1,4 @@
-"""Values as codes of an affine grid: the one of packed weights."""
+"""Values as codes of an affine grid, as in packed weights."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -15,8 +15,8 @@ class Affine(Quantizer):
     magnitude decides; magnitudes above 2**118 saturate. They are rounded before codes are chosen.
 
     In a codec for gradients it costs one more read of the tensor. Its errors can be larger than the
-    values where blocks are long for the number of bits, and a memory could not feed them back; a
-    codec with such a one is refused.
+    values if blocks are long for the number of bits; a memory could not feed such errors back, so a
+    codec with both is refused.
 
     Parameters
     ----------
@@ -25,11 +25,11 @@ class Affine(Quantizer):
     block : int, optional
         Entries that share a step and a base, 1 to 2**32 - 1. None: all of a tensor.
     fit : {"squares", "range", "zero", "sawb"}
-        Where the grid of a block lies. ``"range"``: equal cells between the least and the largest
-        value, read at their centres. ``"squares"``: the one with the least squared error of 16 that
-        shrink that range, down to a sixth. ``"zero"``: symmetric, with zero one of the values; at
-        least 2 bits. ``"sawb"``: symmetric, up to a clip that follows from the mean square and the
-        mean magnitude, meant for whole tensors; from 5 bits on the largest magnitude where that is
+        The fit of a block's grid. ``"range"``: equal cells between the minimum and maximum, decoded
+        to their centres. ``"squares"``: the one with the least squared error of 16 that shrink that
+        range, down to a sixth. ``"zero"``: symmetric, with zero one of the values; at least 2 bits.
+        ``"sawb"``: symmetric, up to a clip that follows from the mean square and the mean
+        magnitude, meant for whole tensors; from 5 bits on the largest magnitude where that is
         better.
     rounding : {"nearest", "stochastic"}
         To the nearest code, ties to even; or randomly to one of the two neighbours, which needs a

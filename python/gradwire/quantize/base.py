@@ -9,7 +9,7 @@ from gradwire.sparsify.base import Sparsifier
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Quantizer(Part):
-    """Any quantizer: one of this package, or a `gradwire.extension.Quantizer`."""
+    """The base class of quantizers, also of a `gradwire.extension.Quantizer`."""
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
     _STATED: ClassVar[tuple[str, ...]] = ("summed_as", "contracts", "needs_memory")
@@ -23,14 +23,14 @@ class Quantizer(Part):
 
     @property
     def largest(self) -> float | None:
-        """The largest magnitude that it represents: greater ones saturate. None if it scales."""
+        """The largest representable magnitude; greater ones saturate. None if values are scaled."""
         return None
 
     @property
     def contracts(self) -> bool:
-        """Whether its error is smaller than the values, in whichever order they come.
+        """Whether its error is smaller than the values, whatever their order.
 
-        A memory can feed it back only then: else it would grow there from encode to encode.
+        Only then can a memory feed the error back: otherwise it would grow from encode to encode.
         """
         raise NotImplementedError
 

@@ -48,7 +48,7 @@ class Float16(Quantizer):
 
     @property
     def summed_as(self) -> str | None:
-        """float16, unless every rank scales its values by a factor of its own."""
+        """float16, unless every rank scales its values by a different factor."""
         return None if self.scaled else "float16"
 
     @property
@@ -57,7 +57,7 @@ class Float16(Quantizer):
         return None if self.scaled else 65504.0
 
     def check_summable(self, exchange: str) -> None:
-        """Refuse an exchange that sums values on the wire, if they are scaled."""
+        """Raise a ValueError for an exchange that sums on the wire, if values are scaled."""
         if self.scaled:
             raise ValueError(
                 f"{exchange} sums values on the wire, but Float16() scales the values of each rank "
@@ -123,21 +123,21 @@ class Float8(Quantizer):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Lossless(Quantizer):
-    """A float of 16 or 32 bits in fewer: exponents are coded by how often they occur.
+    """Floats of 16 or 32 bits, losslessly compressed: exponents are entropy-coded.
 
     Values are those that `BFloat16`, `Float16` (``scaled=False``) and `Float32` decode to, in seven
     to nine bits, eight to twelve, and about 24 where the largest entries of a tensor are sent; of
     all entries of a tensor in about two thirds of 16 bits and five sixths of 32. Exponent and the
     mantissa's three highest bits are Huffman codes with a table every 65 536 values, sign and the
-    rest as they are. Nothing is ever longer than the floats themselves.
+    rest uncoded. The result is never longer than the floats themselves.
 
     An all-reduce of values sums the floats themselves, and the kernels for CUDA send them so.
 
     Parameters
     ----------
     format : {"bfloat16", "float16", "float32"}, optional
-        What values are rounded to; ``"float32"`` is exact. None: the tensor's own dtype, and
-        float32 for float64.
+        The float to which values are rounded; ``"float32"`` is exact. None: the tensor's own dtype,
+        and float32 for float64.
 
     References
     ----------
@@ -156,7 +156,7 @@ class Lossless(Quantizer):
 
     @property
     def plain(self) -> Quantizer:
-        """The quantizer that sends the same values as they are; itself where it goes by the tensor.
+        """The quantizer that sends the same values uncoded; itself if the format is the tensor's.
 
         Kernels for CUDA send these.
         """
@@ -165,7 +165,7 @@ class Lossless(Quantizer):
 
     @property
     def summed_as(self) -> str | None:
-        """The float itself, which is float32 where it goes by the tensor."""
+        """The float itself; float32 if the format is the tensor's."""
         return self.format or "float32"
 
     @property

@@ -1,4 +1,4 @@
-"""Reports of what compression did: as text, JSON, a page for a browser, or TensorBoard scalars.
+"""Reports on compression: as text, JSON, a page for a browser, or TensorBoard scalars.
 
 `gradwire.torch.ddp.Handle.report` returns a `Report`. This package imports no torch, so a
 report that was saved on a cluster can be read and shown anywhere.

@@ -1,4 +1,4 @@
-"""HTML as text in which whatever came from outside is escaped, and charts made of it."""
+"""HTML as text in which all external text is escaped, and charts made of it."""
 
 import html
 import unicodedata
@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 class Markup(str):
-    """Text that is markup already: all other text is escaped where it becomes a part of it."""
+    """Text that is already markup: any other text is escaped when it is inserted."""
 
     __slots__ = ()
 
 
 def _escape(value: str) -> str:
-    """Escape a text that is no markup.
+    """Escape a text that is not markup.
 
     Control characters, halves of surrogate pairs and marks that turn the direction of writing
     become U+FFFD: a browser could not show them, or would show what follows them out of order.
@@ -33,12 +33,12 @@ def _escape(value: str) -> str:
 
 
 def join(*children: str | None) -> Markup:
-    """Return pieces one after another; None is left out."""
+    """Concatenate pieces; None is skipped."""
     return Markup("".join(_escape(each) for each in children if each is not None))
 
 
 def element(name: str, /, *children: str | None, **attributes: str | None) -> Markup:
-    """Return an element: `Markup` in it as it is, other text escaped.
+    """Return an element: `Markup` in it is kept, other text escaped.
 
     An underscore at the end of an attribute's name is dropped (``class_``), others become hyphens.
     An attribute that is None is left out.

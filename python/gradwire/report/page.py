@@ -30,7 +30,7 @@ def page(reports: Sequence[ReportFields]) -> str:
     Returns
     -------
     str
-        HTML that is XML, too. It opens offline, and its policy forbids it to load anything.
+        HTML that is also XML. It opens offline, and its policy forbids it to load anything.
 
     Raises
     ------
@@ -71,7 +71,7 @@ _CELL_ROWS = 10
 
 
 def notebook_cell(report: ReportFields) -> str:
-    """Return a report as HTML that stands in another page: a summary, and the largest parameters.
+    """Return a report as HTML to embed in another page: a summary, and the largest parameters.
 
     It needs neither a script nor a style sheet of the page, and follows the page's colours.
     """
@@ -153,7 +153,7 @@ def _figure(title: str, note: str, *content: str | None, kind: str | None = None
 
 
 def _tiles(report: ReportFields) -> Sequence[tuple[str, str, str]]:
-    """Return names of figures, the figures, and what they are."""
+    """Return names, values and explanations of figures."""
     return (
         ("compression", f"{report.compression:.1f}×", "fewer bytes than plain DDP"),
         ("sent per step", size(report.wire_bytes), f"plain DDP {size(report.dense_wire_bytes)}"),

@@ -26,7 +26,7 @@ _LARGEST = 2**63  # upper bound of all figures; floats represent integers below 
 def objects(text: str) -> Iterator[Mapping[str, Any]]:
     """Yield the objects in a text: one, a list, or several one after another, as in JSON lines.
 
-    A ValueError if it is not JSON, or holds something that is not an object, or nothing.
+    Raises a ValueError if it is not JSON, or is empty or contains anything but objects.
     """
     decoder, at, found = json.JSONDecoder(parse_constant=_no_constant), 0, False
     text = text.removeprefix("\ufeff")
@@ -49,7 +49,7 @@ def objects(text: str) -> Iterator[Mapping[str, Any]]:
 
 
 def to_fields(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a report; a ValueError if `Report.to_json` has not written it so."""
+    """Return the fields of a report; raise a ValueError if it is not from `Report.to_json`."""
     version = found.get(MARK)
     if version is None:
         raise ValueError(

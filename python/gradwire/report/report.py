@@ -92,9 +92,9 @@ class Report(ReportFields):
     codec : str
         The codec that was attached, by its repr.
     carried_by : str
-        What moves frames between the ranks: ``"gloo"``, from the memory of the host, or a backend
-        that takes them from the device, such as ``"nccl"``. Both, if values inside a node go by
-        another one: ``"gloo between nodes, nccl inside"``.
+        The backend that transfers frames between ranks: ``"gloo"``, from host memory, or one that
+        reads them from the device, such as ``"nccl"``. Both, if values inside a node go by another
+        one: ``"gloo between nodes, nccl inside"``.
     step : int
         Backward passes exchanged and not rolled back, ever, including those before a resume.
     steps : int
@@ -199,8 +199,8 @@ def read(text: str) -> list[Report]:
     Raises
     ------
     ValueError
-        The text is not JSON, or something in it is not a report of this version. The message says
-        which field, and of which report if there are several.
+        The text is not JSON, or something in it is not a report of this version. The message names
+        the field, and the report if there are several.
     """
     found: list[Report] = []
     for each in reading.objects(text):

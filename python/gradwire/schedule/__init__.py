@@ -1,10 +1,10 @@
-"""Schedules: how much is sent, and when.
+"""Schedules of compression over the epochs or steps of training.
 
-A codec never changes. A schedule says which codec each parameter uses in each epoch. These codecs
-differ only in how much they send, so the state of a tensor, with everything not yet sent, carries
-over. Pass a schedule to `gradwire.torch.ddp.attach`, and call ``handle.epoch(epoch)`` at
-the start of each epoch; `BySteps` advances by itself. Without one, `attach` takes what
-`recommended` returns for the codec.
+A codec never changes. A schedule gives each parameter's codec in each epoch. These codecs differ
+only in how much they send, so the state of a tensor, with everything not yet sent, carries over.
+Pass a schedule to `gradwire.torch.ddp.attach`, and call ``handle.epoch(epoch)`` at the start of
+each epoch; `BySteps` advances by itself. Without one, `attach` takes what `recommended` returns for
+the codec.
 """
 
 from gradwire._part import own_parts

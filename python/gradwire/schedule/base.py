@@ -27,7 +27,7 @@ def with_ratio(codec: Codec, ratio: float) -> Codec:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Schedule(Part):
-    """Any schedule."""
+    """The base class of schedules."""
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
     _STATED: ClassVar[tuple[str, ...]] = ("by_epoch_alone",)

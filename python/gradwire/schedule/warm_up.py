@@ -1,4 +1,4 @@
-"""Less compression, or none, at the beginning; by epochs or by steps."""
+"""Warm-ups: less compression, or none, in the first epochs or steps."""
 
 import dataclasses
 from typing import Any, ClassVar, Self
@@ -44,9 +44,9 @@ class WarmUp(Schedule):
     def code(cls, ratio: float, epochs: int) -> Self:
         """Return the warm-up of the authors' code, which differs from that of the paper.
 
-        Of a warm-up of so many epochs to the ratio of the codec, epoch e has the ratio
-        ``max(c ** (e + 1), ratio)`` with ``c = ratio ** (1 / (epochs + 1))``: for 0.001 over 5
-        epochs, 0.316, 0.1, 0.0316, 0.01 and 0.00316.
+        In a warm-up of ``epochs`` epochs to the codec's ratio, epoch e has the ratio ``max(c ** (e
+        + 1), ratio)`` with ``c = ratio ** (1 / (epochs + 1))``: for 0.001 over 5 epochs, 0.316,
+        0.1, 0.0316, 0.01 and 0.00316.
         """
         ratio = _validate.unit_interval("ratio", ratio)
         epochs = _validate.integer("epochs", epochs, low=0, high=10_000)
@@ -108,7 +108,7 @@ class DenseWarmUp(Schedule):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class BySteps(Schedule):
-    """Another schedule, with a number of steps in place of an epoch.
+    """A schedule that counts a number of steps as one epoch of another schedule.
 
     For training that has no epochs, or has very long ones. It advances by itself: ``handle.epoch``
     need not be called, and changes no compression.
@@ -143,7 +143,7 @@ class BySteps(Schedule):
 
     @property
     def last(self) -> int | None:
-        """That of the inner schedule."""
+        """The first epoch of the inner schedule from which the codec stays the same."""
         return self.schedule.last
 
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
@@ -163,7 +163,7 @@ RATIO = 0.02  # share of the entries that is sent in these steps
 
 
 def recommended(codec: Codec) -> Schedule:
-    """Return what `attach` and ``"auto"`` take for a codec by default.
+    """Return the default schedule of `attach` and ``"auto"`` for a codec.
 
     Entries wait for 1 / ratio steps on average, which costs most at the beginning of a training,
     when weights move fastest. So codecs that send steps, as `gradwire.adam` does, send 2 % of the

@@ -8,7 +8,7 @@ from gradwire._part import Part
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Sparsifier(Part):
-    """Any sparsifier: one of this package, or a `gradwire.extension.Sparsifier`."""
+    """The base class of sparsifiers, also of a `gradwire.extension.Sparsifier`."""
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
     _STATED: ClassVar[tuple[str, ...]] = ("selects", "shared", "magnitude")
@@ -19,7 +19,7 @@ class Sparsifier(Part):
     """The ``scale`` of `gradwire.quantize.SignScale` whose magnitude it provides, if any."""
 
     def count(self, numel: int) -> int:
-        """Return the number of entries that every rank sends; only of a shared selection."""
+        """Return the number of entries that every rank sends; only for shared selections."""
         raise NotImplementedError(f"with {type(self).__name__} every rank sends its own entries")
 
 

@@ -1,4 +1,4 @@
-"""The functions of `gradwire` for torch tensors: those on the CPU are not copied.
+"""The functions of `gradwire` for torch tensors; CPU tensors are not copied.
 
 >>> import gradwire.torch
 >>> codec = gradwire.topk(ratio=0.01)
@@ -6,13 +6,13 @@
 >>> frame = codec.encode(grad, state)
 >>> gradwire.torch.decode_add(frame, out, scale=0.5)
 
-Tensors on other devices are taken too; `backend` tells how.
+Tensors on other devices are also supported; `backend` tells how.
 
 `gradwire.torch.ddp` compresses the gradients of DistributedDataParallel, `gradwire.torch.fsdp`
 those of FSDP2 between nodes, and `gradwire.torch.horovod` those of Horovod;
 `gradwire.torch.lightning` and `gradwire.torch.transformers` have callbacks for Trainers,
-`gradwire.torch.accelerate` an `attach` for Accelerate, and `gradwire.torch.optim` has torch's own
-optimizers apply what codecs have computed; `gradwire.torch.cost` measures links and models.
+`gradwire.torch.accelerate` an `attach` for Accelerate, and `gradwire.torch.optim` lets torch's own
+optimizers apply the updates of codecs; `gradwire.torch.cost` measures links and models.
 `all_reduce` averages any tensors over the ranks of a process group. The operators
 ``torch.ops.gradwire.*`` decode inside compiled or exported graphs.
 """

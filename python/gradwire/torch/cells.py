@@ -1,4 +1,4 @@
-"""Codes of an affine grid by torch's own operators, on any device: those of the core, bit for bit.
+"""Codes of an affine grid with torch's operators, on any device: bit for bit the core's.
 
 The formulas are those of the core's `simd/cells` and `quantize/affine`. Numbers are of float32 and
 each operation is rounded on its own; random numbers are computed in int64, which all devices have.
@@ -26,7 +26,7 @@ _NORMAL = 2.0**-14
 def encoded(
     x: torch.Tensor, bits: int, block: int, key: int
 ) -> tuple[torch.Tensor, torch.Tensor, int] | None:
-    """Return what ``Affine(bits, block, "range", "stochastic")`` makes of a tensor.
+    """Return the codes of ``Affine(bits, block, "range", "stochastic")`` for a tensor.
 
     Parameters
     ----------
@@ -84,11 +84,11 @@ def decoded(
     words, codes : torch.Tensor
         As `encoded` returns them.
     numel : int
-        How many values there are.
+        Number of values.
     grid : tuple of int
         Bits, block and exponent.
     dtype : torch.dtype
-        Of what is returned: the values of the core, which are of float32, rounded.
+        Dtype of the result: the core's float32 values, rounded.
 
     Returns
     -------
@@ -108,7 +108,7 @@ def decoded(
 
 
 def packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """Return codes, uint8 of one dimension, in so many bits each; the lowest bits come first."""
+    """Return codes, one-dimensional uint8, packed in ``bits`` bits each, lowest bits first."""
     # Eight codes are so many bytes as a code has bits.
     eights = pad(codes, (0, -len(codes) % 8)).view(-1, 8).to(torch.int64)
     word = eights[:, 0].clone()
@@ -139,7 +139,7 @@ def rounding_key(seed: int, stream: int) -> int:
 
 
 def _stride(block: int) -> int:
-    """Return how many entries are worked on at a time: whole blocks, and whole bytes of codes."""
+    """Return the number of entries per pass: whole blocks, and whole bytes of codes."""
     return block * max(8, MANY // block // 8 * 8)
 
 

@@ -35,16 +35,16 @@ class ExchangeError(GradwireError, RuntimeError):
 class AgreementError(ExchangeError, ValueError):
     """The ranks called with different arguments. Every rank raises it.
 
-    Nothing was exchanged and nothing has changed on any rank, so the next call may be right.
+    Nothing was exchanged and nothing has changed on any rank, so later calls may succeed.
     """
 
 
 class MembershipError(ExchangeError):
-    """A rank cannot go on with others.
+    """A rank cannot continue with others.
 
-    The store does not answer or has entries that no rank has written, nobody can be reached, or
-    somebody without the token takes part. The last shared parameters and all residuals are still
-    there to be saved.
+    The store does not answer or has entries that no rank has written, no rank can be reached, or
+    one without the token takes part. The last shared parameters and all residuals are still
+    available to be saved.
     """
 
 
@@ -102,21 +102,21 @@ class UpdateError(GradwireError, RuntimeError):
 
     Raised only with ``attach(..., optimizer=)``. Either a gradient was added to the step of an
     earlier pass, because ``zero_grad()`` was not called in between: `backward()` raises it if the
-    step was not applied yet, and else `step()`, if it is to apply the mixture. Or `step()` was
-    called after that pass had been rolled back, or of another optimizer, with what was exchanged
-    for the attached one. Or three passes in a row were undone, because that one made no step while
-    something else changed the parameters: the next `backward()` tells. Nothing was compressed or
-    applied. Every rank that runs the same program raises it; call ``zero_grad()`` and go on.
+    step was not applied yet, otherwise `step()`, if it would apply the mixture. Or `step()` was
+    called after that pass had been rolled back, or on another optimizer than the attached one. Or
+    three passes in a row were undone, because the attached optimizer made no step while something
+    else changed the parameters: the next `backward()` raises it. Nothing was compressed or applied.
+    Every rank that runs the same program raises it; call ``zero_grad()`` and continue.
     """
 
 
 class UndoError(GradwireError, RuntimeError):
-    """A pass would have to be undone that residuals in one buffer have taken in.
+    """A pass would have to be undone, but residuals in one buffer already include it.
 
     Raised only with a codec whose memory has ``low_memory=True``: by `Handle.discard`; and with
     ``attach(..., optimizer=)`` by `Handle.state_dict` and `Handle.epoch` before the optimizer has
     applied the last pass, and by the backward pass that follows one which was never applied, once.
-    Nothing changes: what the pass left stays in the residuals. Every rank that runs the same
+    Nothing changes: the effect of the pass stays in the residuals. Every rank that runs the same
     program raises it.
     """
 
@@ -136,7 +136,7 @@ def fresh(error: BaseException) -> BaseException:
 
 
 def kind_of(cause: BaseException) -> type[ExchangeError]:
-    """Return the class of an `ExchangeError` with this cause: its own tells what it knows."""
+    """Return the class of the `ExchangeError` for a cause: its own if that is more specific."""
     return type(cause) if isinstance(cause, ExchangeError) else ExchangeError
 
 
@@ -145,7 +145,7 @@ _INNER = tuple(os.path.dirname(each.__file__) + os.sep for each in (errors, torc
 
 
 def warn(text: str, category: type[Warning]) -> None:
-    """Warn of the line of the program that called gradwire, or one of torch's functions."""
+    """Warn at the line of the program that called gradwire, or a function of torch."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_INNER):
         level, frame = level + 1, frame.f_back

@@ -1,4 +1,4 @@
-"""Lets torch's own AdamW, Adam and SGD apply what codecs have computed already.
+"""Lets torch's own AdamW, Adam and SGD apply the updates that codecs compute.
 
 `gradwire.torch.ddp.attach` does it by itself; a loop that encodes and decodes by itself calls
 `adapt`:
@@ -29,26 +29,26 @@ Family = Literal["adam", "sgd"]
 
 
 class OptimizerHooks(Protocol):
-    """What an adapted optimizer asks of the attachment of one model."""
+    """The interface between an adapted optimizer and the attachment of one model."""
 
     def prepare(self) -> None:
-        """Exchange gradients that are still this rank's own; raise if any cannot be applied."""
+        """Exchange gradients that are still local; raise if any cannot be applied."""
 
     def steps(self) -> set[int]:
         """Return the ids of the parameters whose ``.grad`` the codec has turned into a step."""
 
     def idle(self) -> set[int]:
-        """Return the ids of the parameters that are not to be updated, whatever they hold."""
+        """Return the ids of the parameters that must not be updated, whatever they hold."""
 
     def moments(self) -> "Mapping[torch.Tensor, dict[str, Any]]":
-        """Return what dense training would go on with, of parameters whose moments codecs have."""
+        """Return states for uncompressed training, of parameters with moments in a codec."""
 
     def late(self) -> "Mapping[int, torch.Tensor]":
-        """Return, once, what is to be applied before ``.grad``, by the ids of the parameters."""
+        """Return, once, the updates to apply before ``.grad``, by the ids of the parameters."""
 
 
 def adapt(optimizer: Optimizer) -> Optimizer:
-    """Have an optimizer of torch apply what codecs have computed, and return it.
+    """Make an optimizer of torch apply the updates that codecs compute, and return it.
 
     Its class, its options and its checkpoints stay as they are. What it applies is ``.grad`` of the
     groups that have ``corrected=True``, and of the parameters that an attached codec has computed
@@ -58,17 +58,16 @@ def adapt(optimizer: Optimizer) -> Optimizer:
       (`gradwire.memory.AdamCorrection`), with decoupled weight decay:
       ``parameter = parameter * (1 - lr * weight_decay) - grad``. `attach` refuses an Adam that adds
       weight decay to gradients, because the codec does not see it.
-    - With SGD, the average of gradients with momentum (`gradwire.memory.MomentumCorrection`). What
-      is left to the optimizer is the momentum of weight decay, which no rank sends: it updates by
-      ``grad + momentum(weight_decay * parameter)``.
+    - With SGD, the average of gradients with momentum (`gradwire.memory.MomentumCorrection`). The
+      optimizer only adds the momentum of weight decay, which no rank sends: it updates by ``grad +
+      momentum(weight_decay * parameter)``.
 
     All other parameters are updated by torch, bit for bit as without this.
 
     Parameters
     ----------
     optimizer : torch.optim.AdamW, torch.optim.Adam or torch.optim.SGD
-        Also of a class derived from one of them that has the same ``step``. An optimizer that was
-        adapted before stays as it is.
+        Or a subclass with the same ``step``. An optimizer that is already adapted is unchanged.
 
     Returns
     -------
@@ -120,12 +119,12 @@ _ADAPTED: "weakref.WeakSet[Optimizer]" = weakref.WeakSet()
 
 
 class OptimizerAdapter:
-    """Has the steps of one optimizer apply what codecs have computed, through torch's hooks.
+    """Makes the steps of one optimizer apply the updates of codecs, through torch's hooks.
 
-    So it works whoever calls the step, and by whatever bound method: schedulers and loss scalers
-    keep one. The hooks take ``.grad`` of the computed parameters out of torch's sight, and update
-    them afterwards. If torch's step raises in between, the next step puts them back, unless a
-    backward pass has begun.
+    So it works for any caller of the step, and for bound methods that schedulers and loss scalers
+    keep. The hooks hide ``.grad`` of the computed parameters from torch, and update them
+    afterwards. If torch's step raises in between, the next step puts them back, unless a backward
+    pass has begun.
     """
 
     def __init__(self, family: Family) -> None:
@@ -169,23 +168,23 @@ class OptimizerAdapter:
         return adapter
 
     def _applies(self, optimizer: Optimizer) -> bool:
-        """Tell whether ``.grad`` may hold what a codec has computed."""
+        """Tell whether ``.grad`` may hold a codec's update."""
         return bool(self._links) or any(each.get("corrected") for each in optimizer.param_groups)
 
     def _let_scale(self, optimizer: Optimizer) -> None:
-        """Leave unscaling to fused kernels, as torch does, unless steps of a codec pass them by."""
+        """Leave unscaling to fused kernels, as torch does, unless a codec's steps bypass them."""
         if self._scales:
             optimizer.__dict__[_AMP] = not self._applies(optimizer)
 
     # What an attachment calls -----------------------------------------------------------------
 
     def attach(self, optimizer: Optimizer, link: OptimizerHooks) -> None:
-        """Ask this attachment, too, from now on."""
+        """Serve this attachment as well, from now on."""
         self._links = (*self._links, link)
         self._let_scale(optimizer)
 
     def detach(self, optimizer: Optimizer, link: OptimizerHooks) -> None:
-        """Ask this attachment no more."""
+        """Stop serving this attachment."""
         self._links = tuple(each for each in self._links if each is not link)
         self._let_scale(optimizer)
         if self._links or self._stays:
@@ -209,7 +208,7 @@ class OptimizerAdapter:
     def _before_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Have the step begin with what there is to do after its closure and the hooks of users."""
+        """Prepare the step, after its closure and the hooks of users have run."""
         if not self._applies(optimizer):
             return None
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
@@ -235,7 +234,7 @@ class OptimizerAdapter:
                     each.grad = None
 
     def _restore(self) -> None:
-        """Put gradients back that were hidden, where there are no others."""
+        """Put hidden gradients back, unless there are new ones."""
         for parameter, gradient in self._hidden:
             if parameter.grad is None:
                 parameter.grad = gradient
@@ -257,7 +256,7 @@ class OptimizerAdapter:
 
     @torch.no_grad()
     def _apply_late(self, optimizer: Optimizer) -> None:
-        """Apply what gradients of a later pass would have been added to."""
+        """Apply the updates that were set aside before a later pass."""
         late = {key: each for link in self._links for key, each in link.late().items()}
         for group in optimizer.param_groups if late else ():
             found = [each for each in group["params"] if id(each) in late]
@@ -265,7 +264,7 @@ class OptimizerAdapter:
                 self._update(optimizer, found, [late[id(each)] for each in found], group)
 
     def _add_moments(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-        """Add what dense training would go on with, where codecs have the moments.
+        """Add optimizer states for uncompressed training, for moments kept by codecs.
 
         The second moments that codecs keep are those of this rank, divided by what makes them ones
         of averages; first moments are zero. Not a collective: one rank may save for all.
@@ -282,7 +281,7 @@ class OptimizerAdapter:
 
 
 def _keys(state_dict: Mapping[str, Any]) -> list[Any]:
-    """Return what stands for each parameter in a state, in the order of the groups."""
+    """Return the key of each parameter in a state dict, in the order of the groups."""
     return [key for group in state_dict["param_groups"] for key in group["params"]]
 
 

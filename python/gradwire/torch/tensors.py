@@ -1,4 +1,4 @@
-"""Encoding from torch tensors and decoding into them, by the backend of where they lie."""
+"""Encoding of torch tensors and decoding into them, with the backend of their device."""
 
 import numpy as np
 import torch
@@ -15,10 +15,10 @@ from gradwire.torch import backends
 def init_state(
     codec: Codec, like: torch.Tensor, *, name: str | None = None, stream: int = 0
 ) -> State:
-    """Create the state of one tensor where the tensor lies, like ``codec.init_state`` on the host.
+    """Create the state of one tensor on its device, like ``codec.init_state`` on the host.
 
-    Where CUDA kernels encode (`backend` tells), residual and moments are on the device, and nothing
-    of them is copied to the host by `encode`. Everywhere else this is ``codec.init_state``.
+    If CUDA kernels encode (see `backend`), residual and moments are on the device, and `encode`
+    does not copy them to the host. Otherwise this is ``codec.init_state``.
 
     The state has the attributes and methods of `gradwire.State`. Arrays, and ``state_dict``, are
     copies on the host; a ``state_dict`` may be loaded on another device. The methods of the codec
@@ -30,7 +30,7 @@ def init_state(
     ----------
     codec : Codec
     like : torch.Tensor
-        A tensor as those to encode: of their length, on their device.
+        A tensor with the length and device of those to encode.
     name, stream
         As in `gradwire.Codec.init_state`.
 

@@ -59,7 +59,7 @@ class Compress(TrainerCallback):
 
     If the codec sends updates or applies momentum, and ``max_grad_norm`` is not 0, each rank clips
     its own gradients before they are exchanged, in the optimizer's step. Otherwise Trainer clips
-    what was exchanged.
+    the exchanged gradients.
 
     Parameters
     ----------
@@ -86,13 +86,13 @@ class Compress(TrainerCallback):
     Raises
     ------
     TypeError, ValueError
-        The codec is none, or a dict that does not go together.
+        The codec is not valid, or a dict of incompatible codecs.
 
     Warns
     -----
     RuntimeWarning
         When training begins: there is only one process; the checkpoint has no residuals; or Trainer
-        writes checkpoints that this callback is not told of.
+        writes checkpoints without calling this callback.
 
     Notes
     -----
@@ -166,7 +166,7 @@ class Compress(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Leave the gradients on this rank, if they have to be clipped before they are sent."""
+        """Keep the gradients on this rank, if they must be clipped before they are sent."""
         if self._clips:
             self._until_step.close()
             self._until_step.enter_context(self._trainer().model_wrapped.no_sync())
@@ -174,7 +174,7 @@ class Compress(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Have the optimizer exchange them."""
+        """Let the optimizer exchange the gradients."""
         self._until_step.close()
         if self.handle is not None and not args.max_grad_norm > 0:
             self.handle.accept_changes()  # to log the norm, Trainer multiplies gradients by 1
@@ -182,13 +182,13 @@ class Compress(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Leave backward passes alone: training may have ended within a step."""
+        """Stop compressing backward passes: training may have ended within a step."""
         self._until_step.close()
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Write this rank's state beside what Trainer has saved."""
+        """Write this rank's state to Trainer's checkpoint folder."""
         if self.handle is None or args.save_only_model:
             return
         trainer = self._trainer()
@@ -219,12 +219,12 @@ class Compress(TrainerCallback):
 
     @property
     def _scheduled(self) -> bool:
-        """Whether epochs have to be told: others advance by themselves, or not at all."""
+        """Whether the schedule needs `Handle.epoch`, and does not advance by itself."""
         schedule = self._options.get("schedule")
         return schedule is not None and not isinstance(schedule, Constant | BySteps)
 
     def _attach(self, trainer: Trainer) -> bool:
-        """Attach, unless attached; return whether the handle of an earlier run is used further."""
+        """Attach, unless attached; return whether the handle of an earlier run is reused."""
         clips = trainer.args.max_grad_norm > 0
         # By whether Trainer clips, "auto" has another choice.
         parts = trainer.model_wrapped, trainer.optimizer
@@ -250,7 +250,7 @@ class Compress(TrainerCallback):
         return kept
 
     def _choose(self, trainer: Trainer, options: dict[str, Any], *, clips: bool) -> Any:
-        """Return what to attach: the codec, or what suits the optimizer and how Trainer clips."""
+        """Return the codec to attach, by default one for the optimizer and Trainer's clipping."""
         optimizer = _optimizer_of(trainer)
         if not is_ddp(trainer.model_wrapped) or self._codec not in (None, AUTO):
             return self._codec
@@ -266,7 +266,7 @@ class Compress(TrainerCallback):
         return default_codec(optimizer)
 
     def _check(self, trainer: Trainer, *, clips: bool) -> bool:
-        """Tell whether what is sent are no gradients; a ValueError says what to give Trainer."""
+        """Tell whether the codec sends updates; raise a ValueError if Trainer must be changed."""
         if not is_ddp(trainer.model_wrapped) or isinstance(self._attached, Automatic):
             return False
         optimizer = _optimizer_of(trainer)
@@ -305,7 +305,7 @@ class Compress(TrainerCallback):
 
 
 def _caller() -> tuple[Trainer, str | None]:
-    """Return the trainer that runs, and the checkpoint it resumes from. No callback is told."""
+    """Return the running trainer, and the checkpoint from which it resumes, from the stack."""
     frame = inspect.currentframe()
     while frame is not None:
         trainer = frame.f_locals.get("self")
@@ -316,7 +316,7 @@ def _caller() -> tuple[Trainer, str | None]:
 
 
 def _optimizer_of(trainer: Trainer) -> Any:
-    """Return the optimizer of a trainer; what Accelerate has made of it holds it."""
+    """Return the optimizer of a trainer, unwrapped from Accelerate's."""
     return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
 
 

@@ -1,11 +1,11 @@
-"""Packed weights: tensors in a few bits an entry, and files of them, without torch.
+"""Packed weights: tensors in a few bits per entry, and files of them, without torch.
 
-A packed tensor is one frame of `gradwire.quantize.Affine` codes and what a frame does not say:
-shape, dtype, and codes of further bits. A file is a safetensors file, which every tool opens; its
-format is in ``docs/packed-files.md``. It may also hold floats without loss, and how they differ
-from those of another file: ``docs/checkpoint-files.md``. `gradwire.torch.weights` computes with
-packed tensors, and calibrates: with the `Gram` matrix of a layer's inputs, codes are chosen so that
-its outputs change least.
+A packed tensor is one frame of `gradwire.quantize.Affine` codes, with the tensor's shape, dtype,
+and codes of further bits. A file is a safetensors file, which every tool opens; its format is in
+``docs/packed-files.md``. It may also hold losslessly coded floats, or their differences from
+another file: ``docs/checkpoint-files.md``. `gradwire.torch.weights` computes with packed tensors,
+and calibrates: with the `Gram` matrix of a layer's inputs, codes are chosen so that its outputs
+change least.
 """
 
 from gradwire.weights.budget import Budget

@@ -1,4 +1,4 @@
-"""How many bits each tensor gets of so many for all."""
+"""Divides a budget of bits among tensors."""
 
 import dataclasses
 import math
@@ -18,32 +18,32 @@ _GRID = Affine(4, 64)
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """So many bits a weight over several tensors; each gets what lowers the loss most.
+    """An average number of bits per weight, divided among tensors to lower the loss most.
 
-    It stands in place of an `Affine` in the rules of `gradwire.torch.weights.pack`, for all
-    parameters that its pattern is the first to match. Their bytes, with grids and with those that
-    cannot be packed, are at most ``bits`` for each of their entries. The choice is exact (dynamic
-    programming over the bytes), for costs of tensors that add up.
+    Use it instead of an `Affine` in the rules of `gradwire.torch.weights.pack`, for all parameters
+    that its pattern matches first. Their size, with grids and with tensors that cannot be packed,
+    is at most ``bits`` per entry. The choice is optimal (dynamic programming over the bytes), for
+    additive costs.
 
     Parameters
     ----------
     bits : float
-        A weight, on average: 4.5 are what 4 bits and grids of 64 weights take.
+        Bits per weight, on average: 4 bits with grids of 64 weights take 4.5.
     choices : sequence of int
-        Bits that a tensor can get, each 1 to 8.
+        Possible bits of a tensor, each 1 to 8.
     loss : callable, optional
-        Returns a number that is to stay low, as the loss of the model on some batches. It is called
+        Returns a number to minimize, such as the loss of the model on some batches. It is called
         once for each tensor and choice, with that tensor alone packed, in eval mode and without
-        gradients; the rise of the loss is the cost. It is the best choice. Without it, the cost is
-        the squared error of the layer's outputs relative to these (of weights, where there is no
+        gradients; the rise of the loss is the cost. This gives the best results. Without it, the
+        cost is the relative squared error of the layer's outputs (of weights, without a
         calibration), times the number of weights.
     grid : Affine
-        Block and fit; its bits do not count.
+        Block and fit; its bits are ignored.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is not what it should be.
+        An argument is invalid.
     """
 
     bits: float
@@ -65,21 +65,21 @@ class Budget:
 
     @property
     def grids(self) -> tuple[Affine, ...]:
-        """What a tensor may be packed by, fewest bits first."""
+        """The possible grids of a tensor, fewest bits first."""
         return tuple(dataclasses.replace(self.grid, bits=bits) for bits in self.choices)
 
 
 def allocate(
     sizes: Sequence[Sequence[int]], costs: Sequence[Sequence[float]], limit: int
 ) -> list[int]:
-    """Choose for each tensor so that the sum of costs is least within a limit for that of sizes.
+    """Choose an option for each tensor, with the least total cost within a limit on total size.
 
     Parameters
     ----------
     sizes : sequence of sequences of int
-        Of each tensor, of each choice. The unit is their greatest common divisor, as they exceed
-        the tensor's least one; with more than 65 536 of these up to the limit, sizes are rounded
-        up to coarser units, and the sum is the least one within the limit of those.
+        The sizes of each tensor's choices. The unit is the greatest common divisor of the
+        differences to each tensor's smallest size; with more than 65 536 units up to the limit,
+        sizes are rounded up to coarser units, and the total cost is the least one for those.
     costs : sequence of sequences of float
         Likewise. NaN stands for infinity.
     limit : int
@@ -88,7 +88,7 @@ def allocate(
     Returns
     -------
     list of int
-        The place of each tensor's choice.
+        The index of each tensor's choice.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Tensors that files hold as codes, and from which every bit comes back."""
+"""Losslessly coded tensors in files."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from gradwire import _native
 from gradwire.errors import CorruptFileError, CorruptFrameError, TruncatedFrameError
 
 FORMATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-"""What is coded: names of dtypes in files, and those of the coder."""
+"""The dtypes that are coded: their names in files, and those of the coder."""
 
 CODINGS = ("lossless", "difference")
 
@@ -32,14 +32,14 @@ class Entries(Protocol):
     """The bytes of a tensor's entries, read from the first to the last."""
 
     def read(self, out: Bytes) -> None:
-        """Read the next ones: whole blocks of entries, but for the last."""
+        """Read the next bytes: whole blocks of entries, except the last."""
 
     def end(self) -> None:
         """Raise an error if more bytes follow."""
 
 
 class Plain:
-    """Entries that lie in a file as they are; ``done`` is called after some were read."""
+    """Entries that a file holds uncoded; ``done`` is called after each read."""
 
     def __init__(self, data: memoryview, done: Callable[[], None]) -> None:
         self._data, self._at, self._done = np.frombuffer(data, np.uint8), 0, done
@@ -55,12 +55,12 @@ class Plain:
 
 
 class Coded:
-    """Entries as codes, behind their CRC-32C; differences from those of ``base``, if there is one.
+    """Coded entries, after their CRC-32C; differences from those of ``base``, if given.
 
     Raises
     ------
     CorruptFileError
-        The checksum is of others, or there are fewer bytes than the shortest codes of such a shape.
+        The checksum does not match, or there are too few bytes for the shape.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class Coded:
 
 
 class Coder:
-    """Makes codes of a tensor, some of its entries after the other, whose base is read on."""
+    """Codes a tensor piece by piece, reading its base alongside."""
 
     def __init__(self, dtype: str, base: Entries | None) -> None:
         self._format, self._base = FORMATS[dtype], base
         self._codes = self._other = np.empty(0, np.uint8)
 
     def encode(self, values: Bytes) -> Bytes:
-        """Return codes of the next entries. The next call writes over them."""
+        """Return codes of the next entries, in memory that the next call overwrites."""
         most = len(values) + 5 * (len(values) // _BLOCK + 1)
         if len(self._codes) < most:
             self._codes = np.empty(most, np.uint8)

@@ -1,4 +1,4 @@
-"""Files of packed and other tensors: safetensors files, of which nothing is read before its use."""
+"""Safetensors files of packed and other tensors, read lazily."""
 
 import builtins
 import hashlib
@@ -32,26 +32,25 @@ Tensor = Packed | NDArray[Any]
 
 
 class File(Mapping[str, Tensor]):
-    """The tensors of a safetensors file, by name; what `open` returns.
+    """The tensors of a safetensors file, by name; the result of `open`.
 
     Packed tensors are `Packed`, others arrays, both in the memory of the file: nothing is copied,
-    and pages that nobody uses are not read. A packed tensor is checked when it is first asked for:
-    its lengths, shape and checksum (further codes, when they are used). Other tensors have none.
-    They stay valid after `close`, as long as nobody cuts the file.
-
-    What was saved without loss, or as differences, is decoded each time that it is asked for, to a
-    new array; its checksum is checked, and the SHA-256 of the base once.
+    and unused pages are not read. A packed tensor is checked at first access: its lengths, shape
+    and checksum (further codes, when they are used). Other tensors have no checksum. They stay
+    valid after `close`, unless the file is truncated. Tensors saved losslessly, or as differences,
+    are decoded to a new array at each access; their checksum is checked, and the SHA-256 of the
+    base once.
 
     Attributes
     ----------
     metadata : dict of str to str
         The file's ``__metadata__``, without what describes packed tensors.
     header : bytes
-        As it is in the file.
+        The header, as in the file.
     path : str
-        Where it was opened.
+        Path from which it was opened.
     base : File or None
-        What its differences are from.
+        The file to which its differences refer.
     """
 
     base: "File | None" = None
@@ -103,8 +102,8 @@ class File(Mapping[str, Tensor]):
         ImportError
             It is of bfloat16 or float8, and ml_dtypes is not installed.
         CorruptFileError
-            It is not what the file says of it, or the file was cut. The base is another file than
-            that it was saved from.
+            It does not match its description in the file, or the file was truncated. The base is
+            not the file with which it was saved.
         """
         if name in self._further:
             raise KeyError(name)
@@ -146,10 +145,10 @@ class File(Mapping[str, Tensor]):
         return None if section is None else (section.dtype, section.shape)
 
     def entries(self, name: str, *, forget: bool = False) -> coding.Entries:
-        """Return what reads the bytes of an array from the first to the last.
+        """Return a reader of the bytes of an array, from the first to the last.
 
-        With ``forget``, pages of the file that were read do not stay in memory, nor what anybody
-        has written to its arrays.
+        With ``forget``, pages that were read are dropped from memory, and with them any changes
+        written to the file's arrays.
         """
         how, data = self.coding_of(name), self.data(name)
         done = self._forget if forget else _nothing
@@ -182,12 +181,12 @@ class File(Mapping[str, Tensor]):
             below = below.base
 
     def original(self) -> tuple[bytes, dict[str, "Section"]] | None:
-        """Return the header of the file that this one was made of, if it is kept, and its tensors.
+        """Return the header of the original file, if it is kept, and its tensors.
 
         Raises
         ------
         CorruptFileError
-            It is the header of other tensors.
+            The header belongs to other tensors.
         """
         if (header := self._about.header) is None:
             return None
@@ -226,7 +225,7 @@ class File(Mapping[str, Tensor]):
         self._base_checked = True
 
     def data(self, name: str) -> memoryview:
-        """Return the bytes of a tensor as they are in the file."""
+        """Return the bytes of a tensor as stored in the file."""
         begin, end = (self._start + offset for offset in self._sections[name].range)
         if not self._file.closed and os.fstat(self._file.fileno()).st_size < end:
             raise CorruptFileError("the file was cut while it was open", name)
@@ -253,7 +252,7 @@ class File(Mapping[str, Tensor]):
         self.close()
 
     def close(self) -> None:
-        """Close the file, and its base. Tensors that were taken stay valid."""
+        """Close the file, and its base. Tensors already returned stay valid."""
         self._file.close()
         if self.base is not None:
             self.base.close()
@@ -274,9 +273,9 @@ def open(path: str | os.PathLike[str]) -> File:
     Raises
     ------
     CorruptFileError
-        The header is no valid one, or describes packed tensors that are not there. The base of
-        a file of differences is not beside it, or not of the same shapes and dtypes; bases are a
-        circle, or more than 16 one after the other.
+        The header is invalid, or describes packed tensors that are missing. The base of a file of
+        differences is not in the same folder, or has other shapes and dtypes; bases form a cycle,
+        or a chain of more than 16.
     OSError
         The file cannot be read.
     """

@@ -16,20 +16,20 @@ _CHUNK = 1 << 16  # weights at a time; a multiple of 8, so that their codes end 
 
 
 def flip(packed: Packed, rate: float, seed: int = 0, planes: Iterable[int] | None = None) -> Packed:
-    """Return a tensor in whose codes random bits are flipped.
+    """Return a tensor with random bit flips in its codes.
 
-    Each bit has a number u of its own, uniform in (0, 1] and given by the seed, and is flipped if
-    ``u <= rate``: what is flipped at one rate is flipped at every larger one. Steps and bases stay
-    as they are: they are taken to lie in memory without errors.
+    Each bit has a random number u, uniform in (0, 1] and determined by the seed, and is flipped if
+    ``u <= rate``: a bit flipped at one rate is flipped at every larger one. Steps and bases are
+    unchanged, as if they were in memory without errors.
 
     Parameters
     ----------
     packed : Packed
-        It is left as it is.
+        The tensor; it is not changed.
     rate : float
         The probability that a bit is flipped, 0 to 1.
     seed : int
-        Which pattern of errors, from 0 on: the same on every machine.
+        Number of the error pattern, from 0; the same on every machine.
     planes : iterable of int, optional
         Which bits of a code may be flipped, 0 the lowest; all by default. The numbers u of these do
         not depend on the others.
@@ -37,19 +37,20 @@ def flip(packed: Packed, rate: float, seed: int = 0, planes: Iterable[int] | Non
     Returns
     -------
     Packed
-        Of the same shape, dtype, bits, block, steps and bases, with a checksum of its own, and
-        without what was measured. Further bits become bits of its frame, and are flipped like the
-        first ones: take ``packed.keep(bits)`` for these alone.
+        Of the same shape, dtype, bits, block, steps and bases, with a new checksum, and without the
+        measured error. Further bits become bits of its frame, and are flipped like the first ones:
+        take ``packed.keep(bits)`` for these alone.
 
     Raises
     ------
     TypeError
-        ``packed`` is no `Packed`; ``rate`` is no number, or ``seed`` or a plane no integer.
+        ``packed`` is not a `Packed`, ``rate`` is not a number, or ``seed`` or a plane is not an
+        integer.
     ValueError
-        ``rate`` is not 0 to 1, ``seed`` is negative, ``planes`` are none or not in the codes, or
-        the frame has not a code for each entry.
+        ``rate`` is not 0 to 1, ``seed`` is negative, ``planes`` is empty or has bits outside the
+        codes, or the frame does not have a code for each entry.
     CorruptFrameError
-        The bytes are corrupt: no new checksum hides errors that nobody asked for.
+        The bytes are already corrupt, which a new checksum would hide.
 
     Notes
     -----
@@ -58,8 +59,8 @@ def flip(packed: Packed, rate: float, seed: int = 0, planes: Iterable[int] | Non
     codes are spread evenly: about ``sqrt(rate / 3)`` of a block's range, whatever m is.
 
     Bit j of weight i has ``u = (r // 2**11 + 1) / 2**53``, where r is number ``i * m + j``, from 0
-    on, of those of 64 bits that numpy's ``PCG64(seed)`` gives. It takes a byte for each weight
-    beside the frames, and most of the time is that of drawing.
+    on, of those of 64 bits that numpy's ``PCG64(seed)`` gives. It needs a byte per weight besides
+    the frames; drawing takes most of the time.
 
     References
     ----------

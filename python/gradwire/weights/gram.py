@@ -1,4 +1,4 @@
-"""What is known of a layer's inputs: the sums that errors of its outputs follow from."""
+"""Statistics of a layer's inputs, which determine the errors of its outputs."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ _TILE = 512  # rows that are looked at together
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Gram:
-    """The Gram matrix of a layer's inputs, how many they were, and their mean.
+    """The Gram matrix of a layer's inputs, their number, and their mean.
 
     Replacing rows ``w`` of a weight by ``q`` changes the squared outputs by ``(q - w) G (q - w)^T``
     in sum over the inputs, of which ``G = X^T X`` is the Gram matrix.
@@ -38,19 +38,19 @@ class Gram:
     Parameters
     ----------
     matrix : numpy.ndarray
-        float64, (n, n); or (groups, n, n), where the rows of the weight are as many equal groups,
-        each with inputs of its own: grouped convolutions, or queries, keys and values.
+        float64, (n, n); or (groups, n, n), if the rows of the weight form that many equal groups
+        with separate inputs: grouped convolutions, or queries, keys and values.
     count : int
-        Inputs, at least one. Where groups have fewer, zeros count for the others.
+        Number of inputs, at least one. Groups with fewer are padded with zeros.
     mean : numpy.ndarray
         float64, (n,) or (groups, n): the sum of the inputs over `count`.
 
     Raises
     ------
     TypeError
-        An array is not of float64, or ``count`` no integer.
+        An array is not float64, or ``count`` is not an integer.
     ValueError
-        The shapes do not go together; ``count`` is below one. Entries are not looked at.
+        The shapes are incompatible; ``count`` is below one. Entries are not checked.
     """
 
     matrix: NDArray[np.float64]
@@ -73,12 +73,12 @@ class Gram:
             raise ValueError(f"count must be at least 1, got {self.count}")
 
     def __repr__(self) -> str:
-        """Shape and count."""
+        """Return shape and count."""
         return f"Gram({self.matrix.shape}, of {self.count} inputs)"
 
     @property
     def groups(self) -> int:
-        """How many matrices there are."""
+        """Number of matrices."""
         return len(self.matrix) if self.matrix.ndim == 3 else 1
 
     @property
@@ -93,14 +93,14 @@ class Gram:
             yield rows[i * count : (i + 1) * count], matrix
 
     def error(self, array: NDArray[Any], packed: Packed) -> float:
-        """Return what a layer's outputs lose for these inputs if its weight is packed.
+        """Return the error of a layer's outputs for these inputs if its weight is packed.
 
         Parameters
         ----------
         array : numpy.ndarray
-            The weight, before.
+            The original weight.
         packed : Packed
-            It, packed.
+            The packed weight.
 
         Returns
         -------
@@ -110,7 +110,7 @@ class Gram:
         Raises
         ------
         ValueError
-            The weight has rows of another length, or a matrix is no Gram matrix.
+            The weight has rows of another length, or a matrix is not a Gram matrix.
         """
         if math.prod(packed.shape) % (self.width * self.groups):
             raise ValueError(
@@ -128,9 +128,9 @@ class Gram:
     def compensated(self, w: Rows, cross: NDArray[np.float64]) -> Rows:
         """Return weights whose outputs for these inputs are nearest to those of ``w`` for others.
 
-        Once layers before it are packed, a layer's inputs are not those that its weights were
-        trained for. Least squares over ``|X w^T - Y v^T|^2`` for inputs X before and Y now, with
-        0.01 of the mean of the diagonal of ``Y^T Y`` for each squared change of a weight.
+        Once earlier layers are packed, a layer gets other inputs than its weights were trained for.
+        Least squares over ``|X w^T - Y v^T|^2`` for inputs X before and Y now, with 0.01 of the
+        mean of the diagonal of ``Y^T Y`` for each squared change of a weight.
 
         Parameters
         ----------
@@ -157,7 +157,7 @@ class Gram:
         return np.concatenate(made)
 
     def __add__(self, other: "Gram") -> "Gram":
-        """Return what is known of the inputs of both.
+        """Return the statistics of the inputs of both.
 
         Raises
         ------
@@ -177,7 +177,7 @@ class Gram:
 
 
 def flaw(gram: Gram) -> str | None:
-    """Return what shows that a matrix is no Gram matrix, or None. Takes memory of some rows."""
+    """Return the reason why a matrix is not a Gram matrix, or None. Needs memory for some rows."""
     if not np.isfinite(gram.mean).all():
         return "its mean is not finite"
     n = gram.width
@@ -203,16 +203,16 @@ def save_grams(path: str | os.PathLike[str], grams: Mapping[str, Gram]) -> None:
     Parameters
     ----------
     path : path-like
-        Written beside it first, then renamed.
+        A temporary file in the same folder is written first, then renamed.
     grams : mapping of str to Gram
         By names of weights. They are taken from the mapping one at a time, twice.
 
     Raises
     ------
     TypeError
-        A value is no `Gram`.
+        A value is not a `Gram`.
     OSError
-        The file cannot be written; what was there is as it was.
+        The file cannot be written; an existing file is unchanged.
     """
     known = {}
     for name, gram in grams.items():
@@ -234,7 +234,7 @@ def write(
 
 
 class _Arrays(Mapping[str, Packed | NDArray[Any]]):
-    """The arrays of a file, made when they are written; of their shapes until then."""
+    """The arrays of a file, computed when written; before that, only shapes."""
 
     def __init__(self, known: Mapping[str, Any], take: Callable[[str], Gram]) -> None:
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -267,8 +267,8 @@ class _Arrays(Mapping[str, Packed | NDArray[Any]]):
 def load_grams(path: str | os.PathLike[str]) -> dict[str, Gram]:
     """Return the Gram matrices of a file, by names of weights.
 
-    They lie in the memory of the file, whose pages are read as they are needed. All are read once
-    here, to be checked.
+    They use the memory of the file, whose pages are read on demand. All are read once here for
+    checks.
 
     Parameters
     ----------
@@ -278,8 +278,8 @@ def load_grams(path: str | os.PathLike[str]) -> dict[str, Gram]:
     Raises
     ------
     CorruptFileError
-        The file is another one or not valid; or a matrix is not symmetric, not finite, or has a
-        negative diagonal, or is of no inputs; the message names the weight.
+        The file is of another kind or invalid; or a matrix is not symmetric, not finite, has a
+        negative diagonal, or no inputs; the message names the weight.
     OSError
         The file cannot be read.
     """

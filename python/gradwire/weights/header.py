@@ -1,4 +1,4 @@
-"""The headers of safetensors files, and what they say of packed and coded tensors."""
+"""The headers of safetensors files, with the metadata of packed and coded tensors."""
 
 import base64
 import dataclasses
@@ -50,12 +50,12 @@ NAMES = {dtype: name for name, dtype in coding.FORMATS.items()}
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
-    """Return numpy's dtype of a name in files, as ``"BF16"``.
+    """Return numpy's dtype for a name in files, such as ``"BF16"``.
 
     Raises
     ------
     ImportError
-        numpy has it by ml_dtypes alone, which is not installed.
+        The dtype needs ml_dtypes, which is not installed.
     """
     if name not in _FURTHER:
         found: np.dtype[Any] = _DTYPES[name]
@@ -76,7 +76,7 @@ def name_of(dtype: np.dtype[Any]) -> str | None:
 
 
 class Section:
-    """What the header says of one tensor."""
+    """The entry of one tensor in the header."""
 
     def __init__(self, name: str, fields: Any) -> None:
         if not isinstance(fields, dict) or set(fields) != {"dtype", "shape", "data_offsets"}:
@@ -118,7 +118,7 @@ def _are_whole(given: Any) -> bool:
 
 
 def parse_json(data: bytes | str, what: str) -> dict[str, Any]:
-    """Return a JSON object, or raise a CorruptFileError that tells of what."""
+    """Return a JSON object, or raise a CorruptFileError that names its source."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         fields = dict(pairs)
@@ -138,7 +138,7 @@ def parse_json(data: bytes | str, what: str) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """What the metadata says of tensors that are packed or coded, of a base and of a header."""
+    """The metadata of packed and coded tensors, of a base, and of an original header."""
 
     tensors: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     base: dict[str, str] | None = None

@@ -1,4 +1,4 @@
-"""Packs a tensor: each weight to the nearest code, or codes that keep what a layer computes."""
+"""Packs a tensor, to the nearest codes, or to codes that preserve a layer's outputs."""
 
 import dataclasses
 import functools
@@ -39,9 +39,9 @@ def pack(
 ) -> Packed:
     """Pack a tensor.
 
-    Blocks do not cross rows, which are what a first dimension tells apart: where
-    `quantize.block` does not divide a row, the largest divisor of it takes its place that is at
-    least 16, a multiple of 8 if there is one. A tensor of one dimension may end in a short block.
+    Blocks do not cross rows (the slices along the first dimension): if `quantize.block` does not
+    divide a row, its largest divisor of at least 16 that divides the row is used, a multiple of 8
+    if there is one. A tensor of one dimension may end in a short block.
 
     Parameters
     ----------
@@ -56,22 +56,22 @@ def pack(
     name : str
         Of the tensor, for errors.
     gram : Gram, optional
-        Of the inputs of the layer whose weight this is: codes are chosen so that the layer's
-        outputs change least. Its matrix is as wide as a row.
+        Gram matrix of the layer's inputs, as wide as a row: codes are chosen to change the layer's
+        outputs least.
     rounding : Solver, optional
-        What chooses the codes: `COMQ` (the default with a `gram`), `GPTQ`, or one of your own.
+        Chooses the codes: `COMQ` (the default with a `gram`), `GPTQ`, or one of your own.
     prepare : Preparation, optional
-        What becomes of the weights first: `MagR`, or one of your own.
+        Changes the weights first: `MagR`, or one of your own.
 
     Raises
     ------
     TypeError
-        The dtype is no float; ``rounding`` or ``prepare`` cannot do what they are for.
+        The dtype is not a float; ``rounding`` or ``prepare`` lacks its method.
     ValueError
         There are no entries or too many, a magnitude is beyond 2**118, no block fits the rows, or
         further bits are not possible. ``rounding`` or ``prepare`` without ``gram``; a ``gram`` of
-        another width, or that is no Gram matrix; with one, a grid that lies across rows or is
-        rounded randomly, or an answer of ``rounding`` that is no code of that grid.
+        another width, or that is not a Gram matrix; with one, a grid that crosses rows or is
+        rounded randomly, or a result of ``rounding`` that is not a code of that grid.
     NonFiniteError
         A value is NaN or infinite.
     """
@@ -103,7 +103,7 @@ def pack(
 
 
 def encoded(values: NDArray[np.float32], quantize: Affine, name: str = "") -> memoryview:
-    """Return the frame of a tensor, each value rounded for itself. Errors are those of `pack`."""
+    """Return the frame of a tensor, each value rounded separately. Errors are as in `pack`."""
     label = f"{name!r}" if name else "the tensor"
     if not 0 < values.size <= MAX_NUMEL:
         raise ValueError(f"{label} must have 1 to {MAX_NUMEL} entries, got {values.size}")
@@ -169,7 +169,7 @@ def _solved(
 
 
 def _checked(array: Any, shape: tuple[int, ...], of: object) -> NDArray[Any]:
-    """Return an answer of a solver, contiguous: codes as uint8, all else as float32."""
+    """Return a solver's result, contiguous: codes as uint8, others as float32."""
     made = np.asarray(array)
     if made.shape != shape:
         raise ValueError(f"{type(of).__name__} gave an array of shape {made.shape}, not {shape}")
@@ -182,7 +182,7 @@ def _checked(array: Any, shape: tuple[int, ...], of: object) -> NDArray[Any]:
 
 
 def check_more(quantize: Affine, more: Sequence[int]) -> int:
-    """Return how many further bits there are to be."""
+    """Return the number of further bits."""
     if isinstance(more, int) or len(more) > 1:
         raise ValueError(f"more must be a sequence of at most one number of bits, got {more!r}")
     if not more:
@@ -205,7 +205,7 @@ def check_solving(
     what: str,
     more: Sequence[int] = (),
 ) -> None:
-    """Raise unless codes can be chosen as it is asked for: ``what`` is the argument needed."""
+    """Raise unless codes can be chosen by a solver: ``what`` is the argument that needs it."""
     if rounding is not None and not isinstance(rounding, Solver):
         raise TypeError(f"rounding must have solve(w, gram, affine), as COMQ(), got {rounding!r}")
     if prepare is not None and not isinstance(prepare, Preparation):

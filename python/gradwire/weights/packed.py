@@ -20,17 +20,17 @@ _NUMEL = slice(16, 24)
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Packed:
-    """A tensor in a few bits an entry.
+    """A tensor in a few bits per entry.
 
     Parameters
     ----------
     frame : bytes-like
-        One dense frame of `gradwire.quantize.Affine`. Only its header is looked at here, as it may
-        lie in a file of which no page was read: `gradwire.Frame(frame)` checks all of it.
+        One dense frame of `gradwire.quantize.Affine`. Only its header is checked here, as it may be
+        in a file that has not been read: `gradwire.Frame(frame)` checks all of it.
     shape : tuple of int
         Of the tensor.
     dtype : {"float32", "float16", "bfloat16"}
-        Of the tensor that was packed; `unpack` gives float32.
+        Dtype of the original tensor; `unpack` returns float32.
     further : bytes-like, optional
         The codes of further bits, after their CRC-32C.
     more : int
@@ -41,7 +41,7 @@ class Packed:
     Raises
     ------
     CorruptFrameError
-        The bytes are no such frame, or of another number of entries than `shape`.
+        The bytes are not such a frame, or have another number of entries than `shape`.
     """
 
     frame: Any
@@ -80,7 +80,7 @@ class Packed:
 
     @property
     def bits(self) -> int:
-        """Bits of a code of all that is held."""
+        """Bits of a code, including further ones."""
         return self.first_bits + self.more
 
     @property
@@ -97,7 +97,7 @@ class Packed:
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits an entry takes, with everything."""
+        """Bits per entry, with everything."""
         return 8 * self.nbytes / math.prod(self.shape)
 
     def keep(self, bits: int) -> "Packed":
@@ -106,7 +106,7 @@ class Packed:
         Raises
         ------
         ValueError
-            It does not hold so many bits, as a tensor of 4 and 4 further ones holds 4 and 8.
+            It does not hold this number of bits: a tensor of 4 and 4 further ones holds 4 and 8.
         """
         if bits == self.bits:
             return self
@@ -138,12 +138,12 @@ class Packed:
         out : numpy.ndarray, optional
             float32, C-contiguous, of as many elements.
         bits : int, optional
-            How many of the bits that are held; all by default.
+            Number of bits to use; all by default.
 
         Raises
         ------
         ValueError
-            `out` has another size, or so many bits are not held.
+            `out` has another size, or the tensor does not hold this number of bits.
         CorruptFrameError
             The codes are corrupt.
         """
@@ -156,7 +156,7 @@ class Packed:
     def error(self, array: NDArray[Any] | None = None) -> float | None:
         """Return the error relative to a tensor: root of mean squared error over root mean square.
 
-        Without a tensor, what was measured when this one was packed, or None if nobody did.
+        Without a tensor, the error measured when this one was packed, or None.
         """
         if array is None:
             return self.measured
@@ -183,5 +183,5 @@ def totals(packed: Sequence[tuple[str, int, int, float]], of: int, before: int, 
 
 
 def row_of(shape: tuple[int, ...]) -> int:
-    """Return how many entries a row has: all, where there is no second dimension."""
+    """Return the number of entries in a row: all, if there is no second dimension."""
     return math.prod(shape[1:]) if len(shape) > 1 else math.prod(shape)

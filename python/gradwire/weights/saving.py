@@ -1,4 +1,4 @@
-"""Files of tensors, written: packed ones, plain ones, and those as codes without loss."""
+"""Writes files of tensors: packed, uncoded, or losslessly coded."""
 
 import base64
 import dataclasses
@@ -33,14 +33,14 @@ from gradwire.weights.packed import Packed
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """A tensor to write; ``data`` gives its bytes when it is its turn."""
+    """A tensor to write; ``data`` returns its bytes when it is written."""
 
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
     data: Callable[[], Any]
     about: Mapping[str, Any] | None = None
-    """What the metadata says of a packed one."""
+    """The metadata of a packed tensor."""
 
     @property
     def coding(self) -> bool:
@@ -58,24 +58,24 @@ def save(
 ) -> None:
     """Write a safetensors file of packed and other tensors.
 
-    It is written beside the target, and takes its place when it is complete and on the disk.
+    It is written to a temporary file in the same folder, and renamed once complete and on disk.
     Tensors are taken from the mapping one at a time.
 
     Parameters
     ----------
     path : path-like
-        The target; what was there is replaced.
+        The target; an existing file is replaced.
     tensors : mapping of str to Packed or numpy.ndarray
         Arrays of any dtype that safetensors knows.
     metadata : mapping of str to str, optional
         Further entries of the file's ``__metadata__``.
     lossless : bool
-        Write arrays of bfloat16, float16 and float32 as codes where that is shorter: every bit
-        comes back, of NaN too. Other tools see their names and bytes alone.
+        Code arrays of bfloat16, float16 and float32 losslessly if that is shorter, including the
+        bits of NaN. Other tools see only their names and bytes.
     base : path-like, optional
-        A file from before: what is written of these arrays is how they differ from those of the
-        same name, dtype and shape there. It must stay as it is, beside this file when that is
-        read, and may have a base itself, up to 16 one after the other.
+        An earlier file: arrays are written as differences from those of the same name, dtype and
+        shape there. It must stay unchanged, in the same folder when the new file is read, and may
+        itself have a base, in chains of up to 16.
 
     Raises
     ------
@@ -83,11 +83,11 @@ def save(
         An array has a dtype that such files cannot hold.
     ValueError
         A name is used twice, as by the further bits of another tensor, or the metadata has the key
-        ``"gradwire"``. The target is the base, or a base of that, or those are too many.
+        ``"gradwire"``. The target is the base, or a base of that, or the chain is too long.
     CorruptFileError
         The base is not valid.
     OSError
-        The file cannot be written, or the base not read; what was there is as it was.
+        The file cannot be written, or the base not read; an existing file is unchanged.
     """
     sections: dict[str, Content] = {}
     for name, tensor in tensors.items():
@@ -171,10 +171,10 @@ def _check_base(path: str | os.PathLike[str], base: File) -> None:
 
 
 class _Writing:
-    """A file on its way: tensors first, and their places when they are known.
+    """A file being written: tensors first, then their positions.
 
-    Codes are written as they are made, some blocks at a time, and the checksum before them at the
-    end. So is the header, for which there is as much room as it may need.
+    Codes are written as they are made, some blocks at a time; the checksum before them, and the
+    header, for which enough room is left, are written at the end.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class _Writing:
         return coding.CODINGS[found]
 
     def run(self) -> None:
-        """Write all of it."""
+        """Write the whole file."""
         if not self._codings:
             self._write_plain(self._target)
         elif self._target.seekable():
@@ -291,12 +291,12 @@ class _Writing:
 
 
 def restore(file: File, path: str | os.PathLike[str]) -> None:
-    """Write the file that a file of codes was made of, byte for byte.
+    """Write the original of a losslessly coded file, byte for byte.
 
     Raises
     ------
     CorruptFileError
-        The header of that file is not kept here, or not one of these tensors.
+        The header of the original is not kept here, or does not fit these tensors.
     OSError
         The file cannot be written.
     """

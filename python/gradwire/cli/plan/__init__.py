@@ -108,7 +108,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _disturbed(calibration: Calibration) -> str | None:
-    """Return that other programs slowed the calibration down; None if they had room beside it."""
+    """Return a warning that other programs slowed the calibration down; None if not."""
     try:
         others, processors = (float(calibration.machine[each]) for each in ("others", "processors"))
     except (KeyError, TypeError, ValueError):  # an older file, or no such figures on this system
@@ -196,7 +196,7 @@ def _tables(plan: Plan, shown: Sequence[int], columns: int) -> list[str]:
 
 
 def _sums(ranks: Sequence[int]) -> str:
-    """Return how many ranks may sum each dtype, and from where on bf16 is past that."""
+    """Return, in words, up to how many ranks each dtype may be summed."""
     limits = ranks_summed()
     by_dtype = ", ".join(f"{limit:,} in {dtype}" for dtype, limit in limits.items())
     past = [each for each in ranks if each > limits["bfloat16"]]
@@ -206,7 +206,7 @@ def _sums(ranks: Sequence[int]) -> str:
 
 
 def _shown(ranks: int, count: int) -> list[int]:
-    """Return which of so many numbers of ranks have a column: some that are spread evenly."""
+    """Return the numbers of ranks that get a column: at most as many as fit, evenly spread."""
     return sorted({round((ranks - 1) * at / max(count - 1, 1)) for at in range(count)})
 
 

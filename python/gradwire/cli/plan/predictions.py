@@ -97,7 +97,7 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def ranks_summed() -> dict[str, int]:
-    """Return for each dtype that is summed on the wire how many ranks keep the sum's variance.
+    """Return, per dtype, the number of ranks whose sum on the wire keeps its variance.
 
     The largest power of two, by the variance retention ratio: gradients and sums have one dtype.
     """
@@ -128,7 +128,7 @@ def build_codecs(names: Sequence[str], ratio: float, node_size: int = 1) -> dict
 
 
 def _scatters(name: str, codec: Codec, node_size: int) -> None:
-    """Refuse what no exchange of owners takes."""
+    """Raise a ValueError for codecs that no reduce-scatter supports."""
     if node_size > 1:
         raise ValueError(
             f"argument --codecs: {name} works without nodes only; leave out --node-size, or "
@@ -148,7 +148,7 @@ def _scatters(name: str, codec: Codec, node_size: int) -> None:
 def plan(
     scenario: Scenario, names: Sequence[str], codecs: dict[str, Codec], calibration: Calibration
 ) -> Plan:
-    """Predict plain DDP and these codecs; a ValueError if the calibration has not all of them."""
+    """Predict plain DDP and these codecs; raise a ValueError if the calibration lacks one."""
     costs = dict(calibration.codecs)
     for name, codec in codecs.items():
         if (known := costs.get(name)) is None:
@@ -178,7 +178,7 @@ def plan(
 
 
 def _measured(codec: Codec) -> dict[str, Any]:
-    """Return what a calibration depends on: all but how ranks combine frames."""
+    """Return the part of a codec that a calibration depends on: all but the exchange."""
     config = codec.get_config()
     return config if codec.exchange.needs_whole_tensor else config | {"exchange": None}
 

@@ -1,11 +1,11 @@
-"""Activations in few bits: kept so for backward, or rounded in training.
+"""Activations in few bits: packed for the backward pass, or rounded during training.
 
 >>> from gradwire.torch import activations
 >>> handle = activations.attach(model, bits=4)
 >>> loss(model(x), y).backward()
 >>> print(handle.report())
 
-Weights and activations of few bits, learned:
+Training with low-bit weights and activations:
 
 >>> model.act = activations.PACT(bits=2)
 >>> groups = activations.parameter_groups(model, weight_decay=5e-4)

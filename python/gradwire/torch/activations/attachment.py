@@ -23,67 +23,68 @@ def attach(
     rules: Rules | None = None,
     seed: int = 0,
 ) -> "PackedActivations":
-    """Keep in a few bits what layers save for backward; forward stays as it is, bit for bit.
+    """Pack the tensors that layers save for backward in a few bits; forward is unchanged.
 
-    Values are rounded stochastically between the least and the largest of their block, as by
-    ``gradwire.quantize.Affine(bits, block, "range", "stochastic")``, so that a gradient that is
-    linear in them is right on average. Of what a ReLU, dropout or pooling saves, backward reads
-    less than values: that is kept in one bit an entry, or none, without loss.
+    Values are rounded stochastically between the minimum and maximum of their block, as with
+    ``gradwire.quantize.Affine(bits, block, "range", "stochastic")``, so that gradients linear in
+    them are unbiased. For ReLU, dropout and pooling, backward does not need the values: one bit per
+    entry, or none, is kept without loss.
 
-    Modules that save so are those whose backward stands noise: linear layers, convolutions,
-    embeddings, norms, element-wise activations, dropout and pooling (the table is in
-    ``docs/activations-inside.md``), if they have no modules of their own, and the forward of their class.
-    Attention, softmax and losses are left: their backward takes exponentials of what was saved.
-    Checkpoint attention instead, by `torch.utils.checkpoint`.
+    Packed are modules whose backward tolerates noise: linear layers, convolutions, embeddings,
+    norms, element-wise activations, dropout and pooling (see ``docs/activations-inside.md``), if
+    they have no submodules and use the forward of their class. Attention, softmax and losses are
+    not packed: their backward takes exponentials of saved values. For attention, use
+    `torch.utils.checkpoint` instead.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Gets hooks; nothing else of it changes, and copies of it are without packing.
+        Hooks are added; nothing else changes, and copies of the model are not packed.
     bits : int
-        Of a code, 1 to 8.
+        Bits of a code, 1 to 8.
     block : int
-        Values that share a step and a base, which are of 16 bits each; at least 1.
+        Number of values that share a step and a base, of 16 bits each; at least 1.
     least : int
-        Tensors with fewer entries are left as they are; at least 1.
+        Tensors with fewer entries are not packed; at least 1.
     rules : mapping of (str or class) to (int or None), optional
-        Bits of modules, None for none, by names as in ``model.named_modules()``, by patterns of
-        them with ``*`` and ``?``, or by classes. The first that fits counts. A class that is not in
-        the table is added to it by this, with whatever its modules hold.
+        Bits of modules, or None for no packing, by names as in ``model.named_modules()``, by
+        patterns with ``*`` and ``?``, or by classes. The first match applies. A class that is not
+        in the table is thereby added to it, with all of its submodules.
     seed : int
-        Of the rounding, 0 to 2**64 - 1. Ranks that train together should have different ones.
+        Seed of the rounding, 0 to 2**64 - 1. Ranks that train together should use different seeds.
 
     Returns
     -------
     PackedActivations
-        Reports bytes, and ends the packing. It need not be kept.
+        Reports bytes, and ends the packing. You need not keep it.
 
     Raises
     ------
     TypeError
-        ``model`` is no module, or a compiled one; ``rules`` has other keys or values.
+        ``model`` is not a module, or is compiled; ``rules`` has invalid keys or values.
     ValueError
-        An argument is out of its range; packing is attached already; the model has no module whose
-        tensors are packed, or a rule fits none.
+        An argument is out of its range; packing is attached already; the model has no module that
+        can be packed, or a rule matches none.
 
     Notes
     -----
     float32, float16 and bfloat16 are packed, and booleans. Parameters, integers, float64 and
-    complex numbers, and tensors with NaN or infinity are left as they are. So is everything where
-    other hooks for saved tensors are on, as in `torch.utils.checkpoint`: they decide what is kept.
+    complex numbers, and tensors with NaN or infinity are kept unchanged. So is everything while
+    other saved-tensor hooks are active, as in `torch.utils.checkpoint`.
 
-    A backward pass raises a RuntimeError where a saved tensor was changed in place, as without
-    packing; and with ``create_graph=True``. `torch.compile` raises one when it comes to such a
-    module: it would unpack all tensors at once.
+    A backward pass raises a RuntimeError if a saved tensor was changed in place, as without
+    packing, and with ``create_graph=True``. `torch.compile` raises one for a packed module: it
+    would unpack all tensors at once.
 
-    It costs two reads of what is saved, and a write of what backward reads; on the CPU by kernels,
-    elsewhere by torch's operators, with the same codes, waiting for the device twice a tensor.
+    It costs two reads of each saved tensor, and a write of the unpacked one; on the CPU with
+    kernels, elsewhere with torch's operators, which give the same codes and wait for the device
+    twice per tensor.
 
     References
     ----------
     Chen, Zheng, Yao, Wang, Stoica, Mahoney, Gonzalez, "ActNN: Reducing Training Memory Footprint
     via 2-Bit Activation Compressed Training", ICML 2021, section 4: stochastic rounding by groups.
-    Which modules, and what each of them needs, are ours.
+    The choice of modules, and of what each needs, is ours.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
@@ -111,9 +112,9 @@ _COMPILED = (
 
 
 class PackedActivations:
-    """What `attach` returns: reports what is kept, and ends the packing.
+    """The result of `attach`: reports packed bytes, and ends the packing.
 
-    Used as a context manager, it ends it at the end of the block.
+    As a context manager, it ends the packing at the end of the block.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class PackedActivations:
             self._hooks = hooks.pop_all()
 
     def report(self) -> ActivationReport:
-        """Return what was saved, and what was kept of it, since the model was last called.
+        """Return the bytes saved, and the bytes kept, since the model was last called.
 
         Passes without gradients do not count.
         """
@@ -155,7 +156,7 @@ class PackedActivations:
         return ActivationReport(tuple(rows), dict(self._left))
 
     def remove(self) -> None:
-        """End the packing. What is kept still serves its backward pass."""
+        """End the packing. Tensors already packed still serve their backward pass."""
         self._hooks.close()
 
     def __enter__(self) -> Self:
@@ -166,7 +167,7 @@ class PackedActivations:
 
 
 class _Hook:
-    """Does nothing: what copies of a module have in place of the hooks below, pickled ones too."""
+    """A hook that does nothing: it replaces the hooks below in copies and pickles."""
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return _Hook, ()
@@ -176,7 +177,7 @@ class _Hook:
 
 
 class _Start(_Hook):
-    """The model is called: a pass begins."""
+    """The hook before the model's forward: a pass begins."""
 
     def __init__(self, tallies: list[Tally], origins: Origins) -> None:
         self._tallies, self._origins = tallies, origins
@@ -192,7 +193,7 @@ class _Start(_Hook):
 
 
 class _Begin(_Hook):
-    """A module is called: its saved tensors are packed from here on."""
+    """The hook before a module's forward: from here on, its saved tensors are packed."""
 
     def __init__(
         self,
@@ -207,7 +208,7 @@ class _Begin(_Hook):
 
     @property
     def calls(self) -> list[bool]:
-        """The calls that this thread is in, and whether they pack."""
+        """The module calls in progress in this thread, and whether they pack."""
         calls: list[bool] = self._thread.__dict__.setdefault("calls", [])
         return calls
 
@@ -229,7 +230,7 @@ class _Begin(_Hook):
 
 
 class _End(_Hook):
-    """A module's forward has ended, or has raised."""
+    """The hook after a module's forward, also if it raised."""
 
     def __init__(self, begin: _Begin) -> None:
         self._begin = begin
@@ -242,7 +243,7 @@ class _End(_Hook):
 
 
 def _on() -> object:
-    """Return whose the hooks are that are on: a `Packing`, something else, or None."""
+    """Return the owner of the active hooks: a `Packing`, another object, or None."""
     top = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return None if top is None else getattr(top[0], "__self__", top)
 

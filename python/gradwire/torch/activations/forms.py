@@ -1,6 +1,6 @@
-"""What is kept in place of a tensor that backward reads: codes, a bit an entry, or nothing.
+"""Packed forms of saved tensors: codes, a bit per entry, or nothing.
 
-A form is made of the entries in the order of memory, and gives them back so.
+A form is made from the entries in memory order, and returns them in that order.
 """
 
 import itertools
@@ -20,23 +20,23 @@ from gradwire.torch import cells
 
 
 class Form(Protocol):
-    """Entries of a tensor, kept in another way."""
+    """The entries of a tensor in a packed form."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept."""
+        """Bytes in packed form."""
 
     def values(self) -> torch.Tensor:
-        """Return the entries, of one dimension, of the dtype that they had."""
+        """Return the entries, one-dimensional, in their original dtype."""
 
 
 class Encoder:
-    """Makes codes of values; no two tensors are rounded by the same random numbers.
+    """Encodes values; no two tensors are rounded with the same random numbers.
 
     Parameters
     ----------
     bits, block, seed
-        Of `Affine`, which rounds stochastically between the least and the largest of a block.
+        As of `Affine`, which rounds stochastically between the minimum and maximum of a block.
     stream : iterator of int
         Numbers the tensors; several encoders share one.
     """
@@ -49,7 +49,7 @@ class Encoder:
     def encode(self, flat: torch.Tensor) -> Form | None:
         """Return the codes of values; None if one of them is NaN or infinite.
 
-        float32, float16 or bfloat16, contiguous. By the core's kernels on the CPU.
+        float32, float16 or bfloat16, contiguous. Uses the core's kernels on the CPU.
         """
         stream = next(self._stream)
         if not flat.is_cpu:
@@ -64,7 +64,7 @@ class Encoder:
         return _Frame(frame, flat)
 
     def by_operators(self, flat: torch.Tensor, stream: int) -> Form | None:
-        """Return the same codes by torch's operators, where the tensor lies."""
+        """Return the same codes, computed by torch's operators on the tensor's device."""
         key = cells.rounding_key(self._seed, stream)
         made = cells.encoded(flat, self.bits, self._block, key)
         if made is None:
@@ -122,14 +122,14 @@ class _Codes:
 
 
 class Bits:
-    """One of two values for each entry.
+    """A form for tensors of two values, one bit per entry.
 
     Parameters
     ----------
     chosen : torch.Tensor
         bool, of one dimension.
     values : tuple of float
-        Of entries that are not chosen, and of those that are.
+        The values of entries that are not chosen, and of those that are.
     dtype : torch.dtype
         Of the values.
     """
@@ -147,11 +147,11 @@ class Bits:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept."""
+        """Bytes in packed form."""
         return self._bits.nbytes
 
     def values(self) -> torch.Tensor:
-        """Return the entries, of one dimension."""
+        """Return the entries, one-dimensional."""
         if self._bits.is_cpu:
             array = np.unpackbits(self._bits.numpy(), count=self._numel, bitorder="little")
             bits = torch.from_numpy(array)
@@ -166,7 +166,7 @@ class Bits:
 
 
 class Shape:
-    """The number of entries alone: their values are not read, and are anything."""
+    """A form with the number of entries only: backward does not read the values."""
 
     __slots__ = ("__weakref__", "_device", "_dtype", "_numel")
     nbytes = 0
@@ -175,5 +175,5 @@ class Shape:
         self._numel, self._dtype, self._device = like.numel(), like.dtype, like.device
 
     def values(self) -> torch.Tensor:
-        """Return the entries, of one dimension."""
+        """Return the entries, one-dimensional."""
         return torch.empty(self._numel, dtype=self._dtype, device=self._device)

@@ -1,4 +1,4 @@
-"""A penalty on outputs with outliers, which make a range wide and its codes few."""
+"""A penalty on outliers in outputs, which widen the range that codes must cover."""
 
 from collections.abc import Collection
 from typing import Any
@@ -13,33 +13,33 @@ _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class KurtosisPenalty:
-    """A term of the loss: the kurtosis of layers' outputs, which outliers raise.
+    """A term for the loss: the kurtosis of layers' outputs, which grows with outliers.
 
-    ``K = m4 / m2**2``, of the central moments of all entries of an output: 3 of a normal law, 1.8
-    of a uniform one. Outputs are seen by hooks, in training and with gradients alone. Each costs
-    four reads of it in forward and backward, and is kept for backward, as layers after it keep it
-    mostly too.
+    ``K = m4 / m2**2``, with the central moments of all entries of an output: 3 for a normal
+    distribution, 1.8 for a uniform one. Hooks record outputs, only in training and with gradients.
+    Each costs four reads of the output in forward and backward, and is kept for backward, as the
+    next layer mostly does anyway.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Nothing is changed but that it gets hooks.
+        Hooks are added; nothing else changes.
     weight : float
-        Of the sum of the kurtoses of all outputs, above 0, as 1e-3.
+        Weight of the summed kurtoses of all outputs, above 0, such as 1e-3.
     modules : collection of str, optional
         Names as in ``model.named_modules()``, or patterns of them. By default all linear layers and
-        convolutions. Their outputs are tensors.
+        convolutions. Their outputs must be tensors.
 
     Raises
     ------
     ValueError
-        A name is that of no module, or there is nothing to see; the weight is not positive.
+        A name matches no module, no module is left, or the weight is not positive.
 
     References
     ----------
     Nrusimha, Mishra, Wang, Alistarh, Panda, Kim, "Mitigating the Impact of Outlier Channels for
     Language Model Quantization with Activation Regularization", 2024, section 4. The sum over all
-    entries of an output, whichever channel they are of, and the gradient in closed form are ours.
+    channels of an output, and the gradient in closed form, are ours.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class KurtosisPenalty:
         Raises
         ------
         RuntimeError
-            There was none: call this once after each forward in training.
+            There was no pass: call this once after each forward in training.
         """
         if not self._found:
             raise RuntimeError("no output was seen: run the model in training, with gradients")
@@ -84,7 +84,7 @@ class KurtosisPenalty:
 
 
 class _Kurtosis(torch.autograd.Function):
-    """Of a tensor: float32, or float64 of float64. Zero of equal values, with no gradient."""
+    """The kurtosis of a tensor, in float32, or float64 for float64. Zero for equal values."""
 
     @staticmethod
     def forward(ctx: Any, y: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Activations in few bits, clipped where training learns to clip."""
+"""Activations in few bits, with a learned clip (PACT)."""
 
 import math
 import warnings
@@ -15,19 +15,19 @@ _LEAST = torch.finfo(torch.float32).tiny
 
 
 class PACT(nn.Module):
-    """Clip activations at a learned value, and round them to so many bits.
+    """Clip activations at a learned value, and round them to ``bits`` bits.
 
-    ``y = round(clip(x, 0, a) * n / a) * a / n`` with ``n = 2**bits - 1``: it takes the place of a
-    ReLU. With ``two_sided`` x is clipped to -a and a, and rounded to as many equal steps between
-    these; zero is between two levels then.
+    ``y = round(clip(x, 0, a) * n / a) * a / n`` with ``n = 2**bits - 1``: it replaces a ReLU. With
+    ``two_sided`` x is clipped to -a and a, and rounded to as many equal steps between these; zero
+    is between two levels then.
 
-    The gradient reaches x where x is not clipped. That of the clip `a` is, summed over x: of PACT,
-    1 where x is clipped; of PACT+ also what rounding adds, ``(round(z) - z) / n`` with
-    ``z = x * n / a`` where x is not clipped, so that it can fall at an error of reconstruction too.
+    The gradient passes through where x is not clipped. The gradient of the clip `a` is a sum over
+    x: with PACT, 1 where x is clipped; with PACT+ also the rounding term ``(round(z) - z) / n``
+    with ``z = x * n / a`` where x is not clipped, so that rounding errors can lower the clip.
 
     Forward takes four passes over x, backward nine; x and the clip are kept for backward, and
-    nothing else. x has any shape, strides and floating-point dtype. It is computed in float32, and
-    float64 in float64; the result has the dtype of x.
+    nothing else. x has any shape, strides and floating-point dtype. Computed in float32, or float64
+    for float64; the result has the dtype of x.
 
     Parameters
     ----------
@@ -37,13 +37,13 @@ class PACT(nn.Module):
         Where the clip starts; with ``clip_by="percentile"`` the percentile of the first batch in
         training at which it starts, above 0 and at most 100, as 99.9.
     plus : bool
-        The gradient of PACT+; False for that of PACT, which needs weight decay on its clip
+        Use the gradient of PACT+; False uses that of PACT, which needs weight decay on its clip
         (`parameter_groups`).
     two_sided : bool
-        For values of both signs, as the hidden state of an LSTM.
+        For values of both signs, such as the hidden state of an LSTM.
     clip_by : {"value", "percentile"}
-        What `clip` is. With several ranks, pass one batch through the model before it is wrapped:
-        each rank would start at its own percentile.
+        The meaning of `clip`. With several ranks, pass one batch through the model before it is
+        wrapped: each rank would start at its own percentile.
 
     Attributes
     ----------
@@ -53,21 +53,20 @@ class PACT(nn.Module):
     Raises
     ------
     NonFiniteError
-        The clip is NaN, as after a gradient of NaN; or the first batch, which is to set it, has
-        such values. This, and whether a clip is positive, is looked at on the CPU, outside
-        compiled graphs.
+        The clip is NaN, as after a NaN gradient; or the first batch, which sets it, has NaN values.
+        This, and the sign of the clip, is checked on the CPU, outside compiled graphs.
     TypeError
         x holds integers.
     ValueError
         An argument is out of its range; no batch has set the clip yet.
     RuntimeError
-        A gradient of the gradient is asked for.
+        Second derivatives are requested.
 
     Warns
     -----
     RuntimeWarning
-        The clip is 0 or less: it counts as the smallest normal number, through which gradients
-        still reach it. Said once by a module.
+        The clip is 0 or less: it counts as the smallest normal number, so that gradients still
+        reach it. Warned once per module.
 
     References
     ----------
@@ -144,7 +143,7 @@ class PACT(nn.Module):
 
 
 class _Round(torch.autograd.Function):
-    """Its gradients of x and of the clip come from one look at x."""
+    """Computes the gradients of x and of the clip in one pass over x."""
 
     @staticmethod
     def forward(
@@ -177,14 +176,14 @@ class _Round(torch.autograd.Function):
 def _grid(
     x: torch.Tensor, clip: torch.Tensor, bits: int, two_sided: bool
 ) -> tuple[float, float, torch.Tensor]:
-    """Return how many steps are above zero and below it, and the clip as it counts."""
+    """Return the number of steps above and below zero, and the effective clip."""
     steps = float(2**bits - 1)
     held = clip.to(_wide(x).dtype).clamp_min(_LEAST)
     return (steps / 2, steps / 2, held) if two_sided else (steps, 0.0, held)
 
 
 def _levels(z: torch.Tensor, above: float, zero: float) -> torch.Tensor:
-    """Round steps from zero to those of the nearest level, in place."""
+    """Round values, in steps from zero, to the nearest level, in place."""
     if zero:
         return z.add_(zero).clamp_(0.0, above + zero).round_().sub_(zero)
     return z.clamp_(0.0, above).round_()
@@ -195,15 +194,15 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return groups of parameters for an optimizer: the clips of `PACT` apart from all else.
+    """Return parameter groups for an optimizer: the clips of `PACT`, and all others.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Its parameters are all in one of the groups, once.
+        Each of its parameters is in exactly one group.
     weight_decay : float
-        Of all parameters but the clips of PACT+. Those of PACT take it, as the paper does: its
-        gradient alone never lowers a clip for an error of rounding. PACT+ needs none.
+        Weight decay of all parameters except clips of PACT+. It applies to clips of PACT, as in the
+        paper: their gradient alone never lowers a clip to reduce rounding errors. PACT+ needs none.
 
     Returns
     -------

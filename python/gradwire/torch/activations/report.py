@@ -1,4 +1,4 @@
-"""What packing saved in the last pass, by module."""
+"""The report: bytes saved by packing in the last pass, by module."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from gradwire.report.text import columns, size
 
 @dataclasses.dataclass(frozen=True)
 class ModuleActivations:
-    """What one module saved for backward: a row of an `ActivationReport`.
+    """The tensors that one module saved for backward: a row of an `ActivationReport`.
 
     A tensor counts for the module that saved it first. Parameters and buffers do not count.
     """
@@ -29,7 +29,7 @@ class ModuleActivations:
 
 @dataclasses.dataclass(frozen=True)
 class ActivationReport:
-    """What modules saved for backward since the model was last called. ``print`` shows a table."""
+    """The tensors that modules saved since the model was last called. ``print`` shows a table."""
 
     modules: tuple[ModuleActivations, ...]
     #: Modules whose tensors are left as they are, with the reason. These are not counted.
@@ -42,17 +42,17 @@ class ActivationReport:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept in their place."""
+        """Bytes that are kept instead."""
         return sum(each.nbytes for each in self.modules)
 
     @property
     def left_nbytes(self) -> int:
-        """Bytes of the tensors that were left as they are."""
+        """Bytes of the tensors that were not packed."""
         return sum(sum(each.left.values()) for each in self.modules)
 
     @property
     def packed_share(self) -> float:
-        """Bytes that are kept of the tensors that were packed, as a share of theirs."""
+        """Packed bytes as a share of the original bytes of the packed tensors."""
         packed = self.saved_nbytes - self.left_nbytes
         return (self.nbytes - self.left_nbytes) / max(1, packed)
 
@@ -90,15 +90,15 @@ class Tally:
         self.reset()
 
     def reset(self) -> None:
-        """Begin again."""
+        """Start from zero."""
         self.saved, self.kept, self._left = 0, 0, dict[str, int]()
 
     def leave(self, reason: str, nbytes: int) -> None:
-        """Count what is left as it is."""
+        """Count a tensor that is not packed."""
         self._left[reason] = self._left.get(reason, 0) + nbytes
         self.kept += nbytes
 
     def row(self, name: str, kind: str, bits: int) -> ModuleActivations:
-        """Return what was counted."""
+        """Return the counts as a row of the report."""
         left = dict(self._left)
         return ModuleActivations(name, kind, bits, self.saved, self.kept, left)

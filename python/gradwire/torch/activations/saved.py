@@ -1,4 +1,4 @@
-"""Saved tensors: what is kept of each, and what is given back to backward."""
+"""Packs saved tensors, and unpacks them for backward."""
 
 import math
 import weakref
@@ -26,10 +26,10 @@ _WAY = 4
 
 
 class Origin:
-    """A tensor that was saved, at one version: alive as long as something that is kept of it.
+    """A saved tensor at one version, which lives as long as any of its packed forms.
 
-    Its storage may be gone by then: it is known by a weak reference, which keeps another storage
-    from getting its address.
+    Its storage may be freed before: a weak reference to it prevents another storage from getting
+    its address.
     """
 
     __slots__ = ("__weakref__", "_forms", "_storage")
@@ -40,25 +40,25 @@ class Origin:
         self._forms: dict[Any, weakref.ref[Form]] = {}
 
     def form(self, key: Any) -> Form | None:
-        """Return what is kept in a way, if it is still."""
+        """Return a packed form of the tensor, if it still exists."""
         found = self._forms.get(key)
         return None if found is None else found()
 
     def keep(self, key: Any, form: Form, x: torch.Tensor) -> None:
-        """Remember what is kept of the tensor in a way, as long as something else holds it."""
+        """Remember a packed form of the tensor, weakly."""
         self._forms[key] = weakref.ref(form)
         if self._storage is None:
             self._storage = StorageWeakRef(x.untyped_storage())  # type: ignore[no-untyped-call]
 
 
 class Origins:
-    """The tensors of which something is kept. It keeps none of them alive, nor what is kept."""
+    """The saved tensors that have packed forms. Keeps neither of them alive."""
 
     def __init__(self) -> None:
         self._known: weakref.WeakValueDictionary[Any, Origin] = weakref.WeakValueDictionary()
 
     def of(self, x: torch.Tensor, dense: bool) -> tuple[Origin, bool]:
-        """Return the one of a tensor, and whether it is new."""
+        """Return the `Origin` of a tensor, and whether it is new."""
         layout = x.numel() if dense else (x.shape, x.stride())
         key = x.untyped_storage()._cdata, x.storage_offset(), layout, x.dtype, x._version
         origin = self._known.get(key)
@@ -68,23 +68,23 @@ class Origins:
         return origin, True
 
     def forget(self) -> None:
-        """Take no tensor for one from before: numpy may have changed it, which no version tells."""
+        """Forget all tensors: numpy may change them without a new version."""
         self._known.clear()
 
 
 class Saved:
-    """What is given to torch in place of a tensor.
+    """The object that torch saves instead of a tensor.
 
     Parameters
     ----------
     x : torch.Tensor
         The tensor.
     origin : Origin, optional
-        Of the tensor.
+        Origin of the tensor.
     form : Form, optional
-        What is kept; None: the tensor itself.
+        The packed form; None keeps the tensor itself.
     dense : bool
-        Whether the tensor fills a piece of memory.
+        Whether the tensor fills its memory without gaps.
     """
 
     __slots__ = ("_form", "_origin", "_seen", "_shape", "_stride", "_version")
@@ -108,7 +108,7 @@ class Saved:
         self._seen.data = _NOTHING if x.is_cpu else x.new_empty(0)
 
     def tensor(self) -> torch.Tensor:
-        """Return the tensor, or what is left of it."""
+        """Return the tensor, unpacked if necessary."""
         if self._form is not None and torch.is_grad_enabled():
             raise RuntimeError(
                 "gradients of gradients (create_graph=True) would take the errors of packed "
@@ -134,15 +134,15 @@ class Packing:
     Parameters
     ----------
     module : torch.nn.Module
-        Called.
+        The module.
     inputs : tuple
-        With what.
+        Its inputs.
     reads : Reads or callable
-        What its backward reads.
+        Tells what its backward reads.
     encoder : Encoder
     origins : Origins
     tally : Tally
-        Is told what is saved and kept.
+        Counts the saved and kept bytes.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Packing:
             self._numel = max((x.numel() for x in inputs if isinstance(x, torch.Tensor)), default=0)
 
     def pack(self, x: torch.Tensor) -> Saved:
-        """Return what is kept of a tensor: a hook."""
+        """Return the object to save for a tensor: torch's pack hook."""
         for each in self._own:
             if x is each:
                 return Saved(x)
@@ -199,7 +199,7 @@ class Packing:
         return None
 
     def _form(self, x: torch.Tensor, origin: Origin, dense: bool) -> Form | None:
-        """Return what is kept of a tensor, made or as it is kept for another operator."""
+        """Return the packed form of a tensor, new or shared with another operator."""
         reads = Reads.VALUES if self._reads is Reads.NORMED else self._reads
         if x.dtype is torch.bool:
             key: Any = torch.bool
@@ -266,7 +266,7 @@ _SHAPES = ("cpu", "cuda")
 
 
 def _leaf(x: torch.Tensor) -> torch.Tensor | None:
-    """Return the leaf of which alone a tensor was computed within a few operators, if it was."""
+    """Return the only leaf from which a few operators computed a tensor, if there is one."""
     node = x.grad_fn
     for _ in range(_WAY):
         if node is None:
@@ -280,7 +280,7 @@ def _leaf(x: torch.Tensor) -> torch.Tensor | None:
 
 
 def _is_dense(x: torch.Tensor) -> bool:
-    """Tell whether a tensor fills a piece of memory, in any order of its dimensions."""
+    """Tell whether a tensor has no gaps in memory, in any order of its dimensions."""
     expected = 1
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
         if size > 1 and stride != expected:

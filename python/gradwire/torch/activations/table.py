@@ -1,4 +1,4 @@
-"""What backward of each module reads of the tensors that it saves."""
+"""The table of modules, and what their backward reads of saved tensors."""
 
 import enum
 import inspect
@@ -11,7 +11,7 @@ from gradwire import _rules, _validate
 
 
 class Reads(enum.Enum):
-    """What is read of a saved tensor, and so has to be kept."""
+    """The information that backward reads of a saved tensor, which must be kept."""
 
     #: Values, of which a digit or two suffice: gradients are linear in them, or nearly so.
     VALUES = "values"
@@ -104,7 +104,7 @@ Rules = Mapping[str | type[nn.Module], int | None]
 def chosen(
     model: nn.Module, bits: int, rules: Rules | None
 ) -> tuple[dict[str, tuple[int, Reads | Bounds]], dict[str, str]]:
-    """Return bits and what is read by the names of modules to pack in, and why others are left.
+    """Return bits and reads by names of modules to pack, and the reasons for skipping others.
 
     Errors are those of `attach`.
     """
@@ -141,7 +141,7 @@ def chosen(
 
 
 def _known(module: nn.Module) -> Reads | Bounds | str:
-    """Return what a module's backward reads, or why that is not known."""
+    """Return what a module's backward reads, or the reason why that is unknown."""
     for kind in type(module).__mro__:
         reads = TABLE.get(kind)
         if reads is not None:

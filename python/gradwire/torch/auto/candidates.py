@@ -1,4 +1,4 @@
-"""What ``"auto"`` may choose from: the codec that suits the optimizer, and its ratios."""
+"""The candidates of ``"auto"``: the codec that suits the optimizer, and its ratios."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ DEFAULT = 0.01
 
 @dataclass(frozen=True)
 class Automatic:
-    """What decisions are bounded by."""
+    """The limits of automatic decisions."""
 
     codec: "Codec"  # at the least ratio
     ratios: tuple[float, ...]
@@ -53,10 +53,10 @@ def choices_of(
     *,
     owners: bool = False,
 ) -> tuple[Any, Automatic | None]:
-    """Return the codec that an attachment begins with, and for ``"auto"`` what may be chosen.
+    """Return the initial codec of an attachment, and for ``"auto"`` the candidates.
 
-    None is the codec that suits the optimizer. Raises a TypeError or a ValueError if other
-    arguments do not go with it.
+    None selects the codec that suits the optimizer. Raises a TypeError or a ValueError if other
+    arguments are incompatible.
     """
     if isinstance(codec, str) and codec == AUTO:
         codec = codec_for(optimizer, min_ratio)
@@ -75,9 +75,9 @@ def choices_of(
 def default_codec(optimizer: object) -> "Codec":
     """Return the codec that suits an optimizer, at a ratio of 0.01.
 
-    Adam's steps for Adam and AdamW, momentum for SGD with momentum, top-k for plain SGD. Anything
-    else gets 8 bits for each entry, and a `PairingWarning` why: error feedback in front of a first
-    moment costs accuracy. Raises a TypeError if there is no optimizer, or none of torch.
+    Adam's steps for Adam and AdamW, momentum for SGD with momentum, top-k for plain SGD. Any other
+    optimizer gets 8 bits per entry, with a `PairingWarning`: error feedback in front of a first
+    moment costs accuracy. Raises a TypeError without an optimizer of torch.
     """
     optimizer = _optimizer(optimizer, "attach(model)", "codec that suits it")
     unsuited = why_unsuited(optimizer)
@@ -96,9 +96,9 @@ def default_codec(optimizer: object) -> "Codec":
 def codec_for(
     optimizer: object, min_ratio: float | None = None, *, clips: bool = False
 ) -> Automatic:
-    """Return what ``"auto"`` may choose for an optimizer.
+    """Return the candidates of ``"auto"`` for an optimizer.
 
-    With ``clips``, the program clips what was exchanged, which then has to be gradients. Raises a
+    With ``clips``, the program clips exchanged values, which must therefore be gradients. Raises a
     TypeError if the optimizer is missing or none of torch, and as `least_ratio` does.
     """
     optimizer = _optimizer(optimizer, 'attach(model, "auto")', "codec that keeps the accuracy")
@@ -125,7 +125,7 @@ def _optimizer(optimizer: object, call: str, codec: str) -> torch.optim.Optimize
 def least_ratio(min_ratio: object) -> float:
     """Return the least share of the entries that may be sent.
 
-    Raises a ValueError or a TypeError if the bound is no share of entries.
+    Raises a ValueError or a TypeError if the bound is not a share of entries.
     """
     if min_ratio is None:
         return DEFAULT
@@ -140,7 +140,7 @@ def least_ratio(min_ratio: object) -> float:
 def check_alone(
     schedule: Schedule | None, hierarchy: object = None, low_memory: bool | None = None
 ) -> None:
-    """Raise a ValueError for options that have decisions of their own."""
+    """Raise a ValueError for options that decide themselves how gradients are sent."""
     decides = schedule not in (None, Constant())
     reasons = {
         "schedule=": (decides, "a schedule decides on the ratio too"),
@@ -155,7 +155,7 @@ def check_alone(
 
 
 def check_measurable(named: Mapping[str, torch.Tensor], *, scaled: bool, whole: bool) -> None:
-    """Raise a ValueError for what cannot be measured by the clock of the host, or undone."""
+    """Raise a ValueError for options that cannot be timed on the host, or undone."""
     on = sorted({each.device.type for each in named.values()} - {"cpu"})
     if on:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Measures the passes of a model, has all ranks decide together, and changes what is sent."""
+"""Measures the passes of a model, lets all ranks decide together, and changes the codecs."""
 
 import dataclasses
 import time
@@ -30,14 +30,15 @@ _Buckets: TypeAlias = set[tuple[int, ...]]
 
 
 class AutoController:
-    """Knows the buckets of a model, and how each is to be averaged.
+    """Decides for each bucket of a model how it is averaged.
 
-    What it decides on is the same on all ranks: figures are combined by one small collective, in
-    the hook of the first bucket of a pass, the same pass on every rank. A bucket whose parameters
-    are all dense is left to a plain all-reduce, as in DDP.
+    Decisions are the same on all ranks: measurements are combined by one small collective, in the
+    hook of the first bucket of a pass, the same pass on every rank. A bucket whose parameters are
+    all dense is left to a plain all-reduce, as in DDP.
 
-    The scheduler is told the ratio and the exchange of each parameter. So many ``ranks`` exchange
-    gradients, over the channel ``between`` them if they are not all: those with this rank's shards.
+    The scheduler is told the ratio and the exchange of each parameter. ``ranks`` is the number of
+    ranks that exchange gradients; if these are not all ranks, ``between`` is their channel: the
+    ranks that own the same shards.
     """
 
     def __init__(
@@ -84,12 +85,12 @@ class AutoController:
 
     @property
     def codes(self) -> bool:
-        """Whether some bucket goes by the codec."""
+        """Whether any bucket is compressed."""
         return self._codes
 
     @property
     def reason(self) -> str:
-        """Why buckets are averaged as they are, in a sentence."""
+        """The reason for the present way of averaging, in a sentence."""
         if self._ranks == 1:
             return "There is one rank, which has nothing to exchange."
         found = "It measures the first steps." if self._decider is None else self._decider.reason
@@ -107,7 +108,7 @@ class AutoController:
 
     @property
     def meets(self) -> bool:
-        """Whether ranks have to meet where the next pass begins: the same on all of them."""
+        """Whether ranks must synchronize at the start of the next pass; equal on all ranks."""
         if self._flush is not None or self._scheduler.chosen is not self._scheduler.saved:
             return True
         if self._decider is not None:
@@ -118,11 +119,11 @@ class AutoController:
         return known and self._ranks > 1
 
     def interrupt(self) -> None:
-        """Leave out what is under way: passes that are paused tell nothing of others."""
+        """Drop the measurements in progress: paused passes are not representative."""
         self._current = None
 
     def begin(self, since: float | None = None) -> BaseException | None:
-        """Begin a pass, ready since then or now; return an error that has broken the exchange."""
+        """Begin a pass, ready at ``since`` or now; return an error that broke the exchange."""
         late = self._choices.meets_late and self.meets
         error = self._begin(since)
         if late and self._current is not None:
@@ -186,7 +187,7 @@ class AutoController:
         return self._passes.change(self._look)
 
     def take(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool) -> bool:
-        """Note a bucket that is ready; tell whether it goes by the codec's exchange."""
+        """Record that a bucket is ready; return whether to exchange it with the codec."""
         record, key = self._current, tuple(map(id, tensors))
         codes = self._codes and any(each.compressed for each in self._among(key))
         if record is None:
@@ -210,16 +211,16 @@ class AutoController:
         return codes
 
     def complete(self) -> None:
-        """Note that the pass had its last bucket."""
+        """Record that the latest bucket was the last of the pass."""
         if self._current is not None and self._current.places:
             self._current.complete = self._additions.waiting = True
 
     def dense(
         self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor
     ) -> tuple[bool, Callable[[], None] | None]:
-        """Tell whether the last bucket is averaged in bfloat16, and what to call at its end.
+        """Return whether to average the last bucket in bfloat16, and a callback for its end.
 
-        None if nobody will look when that was.
+        The callback is None if that time is not needed.
         """
         half = tuple(map(id, tensors)) in self._half
         if self._current is None or not self._current.timed:
@@ -241,13 +242,13 @@ class AutoController:
         return any(each.has_state for each in self._among(key))
 
     def _among(self, key: Iterable[int]) -> list[ParameterSlot]:
-        """Return the parameters that a bucket has, of those that are attached."""
+        """Return the attached parameters of a bucket."""
         return [self._by_id[each] for each in key if each in self._by_id]
 
     # Decisions --------------------------------------------------------------------------------
 
     def _restart(self) -> None:
-        """Measure anew: buckets are others, or other ratios were loaded."""
+        """Start measuring again: buckets have changed, or other ratios were loaded."""
         self._decider, self._chosen = None, self._scheduler.chosen
         self._codes = self._chosen.codes
         self._flush = None
@@ -268,7 +269,7 @@ class AutoController:
         return Setting("bf16") if place.key in self._half else FP32
 
     def _look(self) -> None:
-        """Have all ranks look at what they have measured, and do what is decided."""
+        """Decide on all ranks from the measurements, and carry out the decision."""
         decider = self._decider
         assert decider is not None  # it was due
         self._looks += 1
@@ -302,12 +303,12 @@ class AutoController:
             self._change(self._choice(plan), half)
 
     def _leave_for_good(self) -> None:
-        """Leave the codec, to whose updates the present pass would be added."""
+        """Stop using the codec for good: the present pass would be added to its updates."""
         self._leave_out_codec()
         self._leave()
 
     def _leave_out_codec(self) -> None:
-        """Choose among all-reduces from now on, and measure anew."""
+        """From now on, choose among all-reduces only, and start measuring again."""
         self._added = True
         self._seen = Places(halves=self._choices.halves, codes=False)
         self._places = [dataclasses.replace(each, codable=False) for each in self._places]
@@ -316,25 +317,25 @@ class AutoController:
 
     @property
     def _warm_step(self) -> int | None:
-        """The step of the codec's warm-up; None where that would be in the way of a measurement."""
+        """The step of the codec's warm-up; None where it would disturb a measurement."""
         settled = self._decider is not None and self._decider.settled
         return self._passes.step if settled and self._codes else None
 
     @property
     def _is_left(self) -> bool:
-        """Whether something goes by the codec that a single rank has no use for."""
+        """Whether a single rank still compresses, with nothing to exchange."""
         every = self._by_id.values() if self._codes else ()
         return any(each.compressed and each.tensor.requires_grad for each in every)
 
     def _leave(self) -> None:
-        """Leave the codec: a single rank has nothing to exchange."""
+        """Stop compressing: a single rank has nothing to exchange."""
         ratios, every = self._chosen.ratios, self._by_id.values()
         gone = {each.name for each in every if each.tensor.requires_grad}
         ratios = {name: None if name in gone else ratio for name, ratio in ratios.items()}
         self._change(ParameterPlan(ratios, self._chosen.owned), set())
 
     def _change(self, target: ParameterPlan, half: _Buckets) -> None:
-        """Send as planned, once what residuals hold of parameters that become dense is sent."""
+        """Apply the plan, after sending the residuals of parameters that become uncompressed."""
         leaving = [each for each in self._leavers(target) if each.codec.memory.keeps]
         if not leaving or not self._choices.ratios:
             self._arrive(target, half)
@@ -350,7 +351,7 @@ class AutoController:
         self._send(plan, self._half, saved=self._chosen)
 
     def _end_flush(self) -> None:
-        """Send what was planned, if the pass that has sent all counted."""
+        """Apply the plan after a flush of residuals, if the flushing pass counted."""
         assert self._flush is not None
         step, target, half = self._flush
         if self._passes.step > step:
@@ -358,7 +359,7 @@ class AutoController:
             self._arrive(target, half)
 
     def _arrive(self, target: ParameterPlan, half: _Buckets) -> None:
-        """Send as planned, once the optimizer has the moments of what becomes dense."""
+        """Apply the plan, after handing moments of uncompressed parameters to the optimizer."""
         leaving = [each for each in self._leavers(target) if each.codec.memory.updates]
         if leaving:
             with self._control.act("moments of auto") as channel:
@@ -372,7 +373,7 @@ class AutoController:
     def _send(
         self, chosen: ParameterPlan, half: _Buckets, *, saved: ParameterPlan | None = None
     ) -> None:
-        """Send so from now on; a checkpoint has what is ``saved``, if not the same."""
+        """Use a plan from now on; a checkpoint has the plan ``saved``, if given."""
         self._half, self._chosen, self._codes = half, chosen, chosen.codes
         self._scheduler.choose(chosen, saved=saved, step=self._warm_step)
         self._passes.forget()

@@ -1,4 +1,4 @@
-"""What is measured on all ranks together when a decision needs it: the link, and the codec."""
+"""Measurements by all ranks together, when a decision needs them: the link and the codec."""
 
 import dataclasses
 import time
@@ -20,9 +20,9 @@ NUMELS = (1 << 14, 1 << 18)
 
 
 class Measured:
-    """The evidence for one decision.
+    """The measurements for one decision.
 
-    The channel is of all ranks, with nothing under way; ``between`` that of the ranks that exchange
+    The channel connects all ranks and must be idle; ``between`` connects the ranks that exchange
     gradients, if they are not all. The plan is the one with which the figures were measured, and
     the calibration that of an earlier decision.
     """
@@ -65,7 +65,7 @@ class Measured:
         )
 
     def _latency(self) -> float:
-        """Return the seconds of an all-reduce of next to nothing, the same on all ranks."""
+        """Return the seconds of a minimal all-reduce, the same on all ranks."""
         mine, number = torch.empty(PINGS, dtype=torch.float64), torch.zeros(1)
         for at in range(PINGS):
             begin = time.perf_counter()
@@ -124,9 +124,8 @@ def _of_all(channel: Channel, mine: torch.Tensor) -> torch.Tensor:
 def link_of(figures: Figures, ranks: int, latency: float) -> Link:
     """Return the link that explains the all-reduces of a dense step.
 
-    The latency is the seconds of an all-reduce of next to nothing. Buckets tell little of it:
-    several of them are under way at the same time, and a small one waits for the large one beside
-    it.
+    The latency is the time of a minimal all-reduce. Buckets say little about it: several are in
+    progress at once, and a small one waits for a large one.
     """
     pairs = zip(figures.nbytes, figures.exchange, strict=True)
     # A bucket may take no time: one that ends before the bucket ahead of it, beside which it went.

@@ -13,7 +13,7 @@ from gradwire.torch.engine.step import Step
 
 @dataclass(frozen=True, slots=True)
 class BucketPlace:
-    """A bucket of the model; the codec applies to what is codable, bfloat16 to what is halvable."""
+    """A bucket of the model, and whether a codec or bfloat16 may be used for it."""
 
     key: tuple[int, ...]  # the ids of its parameters
     numel: int
@@ -23,7 +23,7 @@ class BucketPlace:
 
 
 class Places:
-    """The buckets that were seen: a pass has the same objects as that before it.
+    """The buckets seen so far; successive passes share the same objects.
 
     ``halves`` as in `Automatic`; ``codes`` if the codec applies to any.
     """
@@ -111,7 +111,7 @@ class PassRecord:
 def figures(
     places: Sequence[BucketPlace], tensors: int, records: Sequence[PassRecord]
 ) -> Figures | None:
-    """Return medians over these passes; None if there is none that is known."""
+    """Return medians over these passes; None if no pass is fully known."""
     periods, ready, exchange, exposed, nbytes, held = [], [], [], [], [], []
     for record in records:
         spans = record.spans()

@@ -3,7 +3,7 @@
 A tensor is passed on as an array that shares its memory, without a copy, in about two microseconds.
 numpy has no bfloat16, so bfloat16 tensors are passed as uint16 with a flag.
 
-`Bucket` is also what the other backends derive theirs from: its docstrings are the contract of all.
+`Bucket` is the base class of the other backends' buckets: its docstrings are their contract.
 """
 
 import struct
@@ -153,7 +153,7 @@ def check_out(out: torch.Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
 
 
 def bump_version(out: torch.Tensor) -> None:
-    """Count a write that torch has not seen: a tensor may be one that it saved for backward.
+    """Increment the version of a tensor: autograd may have saved it and must notice the write.
 
     Inference tensors have no version.
     """
@@ -176,7 +176,7 @@ def rollback(states: Sequence[State]) -> None:
 
 
 def held(state: Any) -> list[object]:
-    """Return what a state keeps, with arrays as bytes, to be compared."""
+    """Return the contents of a state for comparison, with arrays as bytes."""
     kept = state.state_dict().values()
     return [each.tobytes() if isinstance(each, np.ndarray) else each for each in kept]
 
@@ -190,20 +190,20 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def bucket(buffer: torch.Tensor, on_device: bool = False) -> "Bucket":
-    """Return a bucket that is its buffer."""
+    """Return a bucket that works on its buffer in place."""
     del on_device  # where the frames are, in any case
     return Bucket(buffer, torch.futures.Future())
 
 
 class Bucket:
-    """The gradients of one bucket, until their average has taken their place; here on the CPU.
+    """The gradients of one bucket, until their average replaces them; here on the CPU.
 
     ``buffer`` is the caller's: floating-point numbers of shape (entries,), or a sparse tensor.
     ``future`` is resolved with it, or for a sparse one with another sparse tensor. ``kernels``
-    tells whether a device encodes and decodes; where it does, that can be turned off.
+    tells whether a device encodes and decodes; if so, it can be set to False.
 
-    Positions count entries of the flat buffer. Frames are in tensors of bytes. The loss scale is
-    divided out of what is read and multiplied into what is written by the methods that take one.
+    Positions count entries of the flat buffer. Frames are in tensors of bytes. Methods with a loss
+    scale divide values by it when reading, and multiply when writing.
     """
 
     __slots__ = ("_result", "buffer", "future", "kernels")
@@ -231,54 +231,55 @@ class Bucket:
 
     @property
     def values(self) -> torch.Tensor:
-        """The gradients where they are read, and later their averages."""
+        """The flat tensor with the gradients, and later their averages."""
         return self.buffer
 
     def core(self) -> "Bucket":
-        """Return a bucket of the same gradients that the core encodes: a copy, if need be."""
+        """Return a bucket with the same gradients on the CPU, for the core; a copy if necessary."""
         return self
 
     @property
     def frames_on(self) -> torch.device:
-        """Where frames are written, gathered and read."""
+        """The device on which frames are written, gathered and read."""
         return _CPU
 
     # Both threads -----------------------------------------------------------------------------
 
     def read(self, values: torch.Tensor) -> torch.Tensor:
-        """Return values on the host, as they are in the order of this thread's stream.
+        """Return values on the host, as of this point of the current stream.
 
-        This thread waits for them alone.
+        Waits for these values only.
         """
         return values
 
     def upload(self, values: torch.Tensor) -> torch.Tensor:
-        """Return values of the host where `values` lie."""
+        """Copy values from the host to the device of `values`."""
         return values
 
     def used(self, *tensors: torch.Tensor) -> Any:
-        """Return a mark of the work that this thread has given the device so far.
+        """Return a mark (an event) after the work that this thread has queued on the device.
 
-        It uses these tensors, which the other thread has taken, or takes: until then their memory
-        must not be used for anything else.
+        That work uses these tensors, which belong to the other thread: their memory must not be
+        reused before the mark.
         """
         del tensors
 
     def follow(self, mark: Any) -> None:
-        """Let what this thread gives the device from now on come after a mark of the other one."""
+        """Order further device work of this thread after a mark of the other thread."""
         del mark
 
     # The sending thread -----------------------------------------------------------------------
 
     def sending(self) -> AbstractContextManager[None]:
-        """Give what is done in this block to the stream of the sending thread.
+        """Run this block on the stream of the sending thread.
 
-        It comes after all that the caller's stream was given until the bucket was made.
+        Its work is ordered after everything queued on the caller's stream before the bucket was
+        made.
         """
         return nullcontext()
 
     def wait(self) -> None:
-        """Wait for what the caller's stream was given until the bucket was made."""
+        """Wait for the work that was queued on the caller's stream before the bucket was made."""
 
     def encode(
         self,
@@ -294,17 +295,15 @@ class Bucket:
     ) -> tuple[Table, Exception | None]:
         """Encode parameters, and write their frames to `out` one after another.
 
-        `ends` are the start and the stop of each parameter, alternating. What does not fit into its
-        limit in bytes is trimmed. Where positions are given, these are sent, as uint32; with None,
-        the codec selects.
-
-        If `deferred`, the frames are the same, and nothing of the states changes: afterwards
-        `commit` brings them to where they would be, and `Backend.rollback` leaves them as they are.
-        Only for memories that are not ``undoable``. Of the parts, only the sparsifier may be
-        written in Python.
+        `ends` are the start and the stop of each parameter, alternating. A frame that exceeds its
+        limit in bytes is trimmed. Given positions (uint32) are sent; with None, the codec selects.
+        If `deferred`, the frames are the same, but the states do not change: `commit` updates them
+        afterwards, and `Backend.rollback` leaves them as they are. Only for memories that are not
+        ``undoable``. Of the codec's parts, only the sparsifier may be written in Python.
 
         Returns a row for each parameter that was encoded, and the error of the next one, such as
-        `gradwire.NonFiniteError`, or None: its state is unchanged, and so are those that follow.
+        `gradwire.NonFiniteError`, or None: the states of that parameter and the following ones are
+        unchanged.
         """
         return _native.encode_bucket(
             _array(self.values),
@@ -329,11 +328,11 @@ class Bucket:
         owners: Sequence[Sequence[int]],
         ranks: int,
     ) -> list[torch.Tensor]:
-        """Cut frames by range, and return for each owner those of its ranges, one after another.
+        """Cut frames by range, and return for each owner the frames of its ranges, concatenated.
 
-        The frames follow one another, as `encode` with these codecs has written them, of so many
-        bytes and entries each. `bounds` tell for each where its ranges begin and end, and `owners`
-        which of so many owners has each of them.
+        The frames are concatenated, as written by `encode` with these codecs; `sizes` and `counts`
+        are their bytes and entries. `bounds` are the starts and stops of the ranges of each frame,
+        and `owners` the number of the owner of each range, the rank that sums it.
         """
         del codecs, counts
         parts = _native.split_bucket(frames.numpy(), sizes, bounds, owners, ranks)
@@ -342,9 +341,9 @@ class Bucket:
     def encode_leader(
         self, codec: Codec, state: State, start: int, stop: int, limit: int, scale: float
     ) -> "LeaderEncoding | None":
-        """Encode one parameter whose positions other ranks are to use.
+        """Encode one parameter whose positions the other ranks will use.
 
-        Returns None if no positions fit into so many bytes.
+        Returns None if no positions fit into this number of bytes.
         """
         source = self.gradient(start, stop, scale)
         blocks = torch.split(self.values[start:stop], _BLOCK)  # read until one is not zero
@@ -354,7 +353,7 @@ class Bucket:
         )
 
     def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
-        """Return a gradient on the host, for parts and schedules that are written in Python.
+        """Return a gradient on the host, for parts and schedules written in Python.
 
         Valid until the next call in the same thread.
         """
@@ -366,14 +365,14 @@ class Bucket:
         return (source if scale == 1.0 else source.div_(scale)).numpy()
 
     def gradient_there(self, start: int, stop: int, scale: float) -> torch.Tensor:
-        """Return the same where `values` lie, of any dtype."""
+        """Return the same on the device of `values`, of any dtype."""
         return torch.from_numpy(self.gradient(start, stop, scale))
 
     def fill(self, slot: torch.Tensor, order: "SlotOrder") -> "FilledSlot | None":
-        """Have the device fill a slot by itself, with frames, dense entries, and a front.
+        """Let the device fill a slot by itself: frames, uncompressed entries, and the front.
 
         The front is the header and a record of each frame, or the error of the first parameter that
-        cannot be sent. Returns None where the host has to do that, and nothing was done.
+        cannot be sent. Returns None, having done nothing, if the host must fill the slot.
         """
         del slot, order
         return None
@@ -385,18 +384,18 @@ class Bucket:
     def values_of(
         self, frames: torch.Tensor, sizes: Sequence[int], numels: Sequence[int], positions: bool
     ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
-        """Return the values of this rank's own frames, float32, where frames are.
+        """Return the values of this rank's own frames, float32, on the device of frames.
 
-        The frames are one after another, of so many bytes each. If all entries are in them,
-        `numels` are the lengths of their parameters; else it is empty. `positions` asks for the
-        positions as well; without, none are returned.
+        The frames are concatenated; `sizes` are their bytes. If they have all entries, `numels` are
+        the lengths of their parameters; otherwise it is empty. Positions are returned only if asked
+        for by `positions`.
         """
         del numels
         values, places = _native.read_bucket(frames.numpy(), sizes, positions)
         return torch.from_numpy(values), places
 
     def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
-        """Copy runs of entries to where frames are; tell whether all of them are finite."""
+        """Copy runs of entries to the device of frames; tell whether all of them are finite."""
         values, at = self.values, 0
         for start, stop in runs:
             out[at : at + stop - start] = values[start:stop]
@@ -404,7 +403,7 @@ class Bucket:
         return finite(out)
 
     def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
-        """Count the non-finite entries, of so many numbers each; return also the first's place."""
+        """Count non-finite entries, of ``width`` numbers each; return also the first position."""
         bad = ~torch.isfinite(self.values[start:stop])
         if width > 1:
             bad = bad.view(-1, width).any(1)
@@ -412,22 +411,22 @@ class Bucket:
         return count, int(bad.nonzero()[0]) if count else 0
 
     def sparse(self) -> torch.Tensor:
-        """Return a sparse bucket where collectives take it."""
+        """Return a sparse bucket on the device from which collectives read it."""
         return self.values
 
     # The receiving thread ---------------------------------------------------------------------
 
     def receiving(self) -> AbstractContextManager[None]:
-        """Give what is done in this block to the stream of the receiving thread."""
+        """Run this block on the stream of the receiving thread."""
         return nullcontext()
 
     def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
-        """Return the first bytes of each slot on the host, one row a slot; not to be written to."""
+        """Return the first bytes of each slot on the host, read-only, one row per slot."""
         fronts: NDArray[np.uint8] = slots[:, :nbytes].numpy()
         return fronts
 
     def scratch(self) -> "Bucket":
-        """Return a bucket with as much room, to write averages to; nobody waits for its future."""
+        """Return another bucket of the same size, to write averages to; its future is unused."""
         return bucket(torch.empty_like(self.values))
 
     def commit(
@@ -439,9 +438,9 @@ class Bucket:
         sizes: Sequence[int],
         scale: float,
     ) -> None:
-        """Write the memories of parameters that `encode` has encoded with ``deferred``.
+        """Write the memories of parameters that `encode` encoded with ``deferred``.
 
-        `starts` and `sizes` tell where this rank's frame of each parameter begins, and its bytes.
+        `starts` and `sizes` are the offset and the bytes of this rank's frame of each parameter.
         """
         _native.settle_bucket(
             _array(self.values),
@@ -466,9 +465,10 @@ class Bucket:
     ) -> NDArray[np.int64]:
         """Decode the frames of all ranks in their order, and write the averages.
 
-        `starts` tell where each rank's frames begin, and `sizes` the bytes of each. Parameters that
-        are `unused` are set to zero instead. `senders` divides by the number of ranks that sent an
-        entry, not by that of all. Returns the nanoseconds for each parameter.
+        `starts` are the offsets of each rank's frames, and `sizes` the bytes of each. Parameters
+        that are `unused` are set to zero instead. With `senders`, an entry is divided by the number
+        of ranks that sent it, not by the number of all ranks. Returns the nanoseconds for each
+        parameter.
         """
         return _native.average_bucket(
             frames.numpy(),
@@ -491,15 +491,13 @@ class Bucket:
         ends: Sequence[int],
         unused: Sequence[bool],
     ) -> tuple[torch.Tensor, Exception | None, int]:
-        """Add up what all ranks have sent of ranges, and encode the sums, where frames are.
+        """Sum the frames that all ranks sent of this owner's ranges, and encode the sums.
 
-        Of each rank in its order, `bounds` are the start and the stop in `received` of the parts of
-        all ranges, as from `split`; `ends` are those of the ranges in their parameters. What is
-        left of the sums is added to the states, which were encoded in this step and must be undone
-        after an error. Ranges that are `unused` are passed over.
-
-        Returns the frames, one after another, the error of a range or None, and which range that
-        is: its number.
+        For each rank in order, `bounds` are the starts and stops in `received` of the frames of all
+        ranges, as cut by `split`; `ends` are those of the ranges in their parameters. The rest of
+        the sums is added to the states, which were encoded in this step and must be undone after an
+        error. Ranges that are `unused` are skipped. Returns the concatenated frames on the device
+        of frames, the error of a range or None, and the number of that range.
         """
         data = received.numpy()
         frames, merged, error = _native.merge_bucket(
@@ -515,10 +513,10 @@ class Bucket:
     def frame_sizes(
         self, data: torch.Tensor, bounds: Sequence[int], counts: Sequence[int]
     ) -> list[list[int] | None]:
-        """Return the bytes of so many frames that follow one another in each message.
+        """Return the bytes of each of the concatenated frames of each message.
 
-        `bounds` are the start and the stop of each message, alternating. None for a message that
-        they do not fill, as their headers say.
+        `bounds` are the start and the stop of each message, alternating. None for a message whose
+        length differs from the sum of the frames' lengths in their headers.
         """
         messages = zip(bounds[::2], bounds[1::2], counts, strict=True)
         array = data.numpy()
@@ -534,10 +532,10 @@ class Bucket:
         scale: float,
         ranks: int,
     ) -> list[NDArray[np.int64]]:
-        """Decode frames of sums over so many ranks, and write the averages.
+        """Decode frames of sums over ``ranks`` ranks, and write the averages.
 
-        As `average`, but every message has frames of ranges of its own. Returns for each message
-        the nanoseconds of its ranges.
+        As `average`, but each message has the frames of different ranges. Returns the nanoseconds
+        of each message's ranges.
         """
         return [
             _native.average_bucket(
@@ -567,7 +565,7 @@ class Bucket:
         self.values[start:stop].zero_()
 
     def scatter(self, places: Sequence[NDArray[np.int64]], values: torch.Tensor) -> None:
-        """Write values to places, of which no two are the same."""
+        """Write values to distinct positions."""
         self.values[torch.from_numpy(np.concatenate(places))] = values.to(self.dtype)
 
     def finite(self) -> bool:
@@ -584,15 +582,15 @@ class Bucket:
         return int(np.add.reduce(words.view(np.uint64))) + int(rest.sum())
 
     def store(self, result: torch.Tensor | None = None) -> None:
-        """End writing: bring what was written, or a sparse result, to where the buffer lies."""
+        """Finish writing: copy the written values, or a sparse result, to the buffer's device."""
         if result is not None:
             self._result = result
 
     def resolve(self, *, poisoned: bool) -> None:
-        """Resolve the future, in the order of the device's work; the worker is done with it.
+        """Resolve the future, in the order of the device's work. The last call on a bucket.
 
-        A result that is to be `poisoned` is made infinite first: visibly unusable, which also a
-        loss scaler detects.
+        With `poisoned`, the result is first made infinite: visibly unusable, also for a loss
+        scaler.
         """
         self.future.set_result(_poison(self._result) if poisoned else self._result)
 
@@ -612,7 +610,7 @@ class SlotPlaces:
 
 @dataclass(slots=True, eq=False)
 class SlotFacts:
-    """What the errors of a bucket need, and its dense parameters; the same in every step."""
+    """Names for errors of a bucket, and its uncompressed parameters; equal in every step."""
 
     names: list[str]  # of the parameters that are encoded, then of the others
     dense: list[tuple[int, int]]  # of each of those, how many numbers there are, and in an entry
@@ -624,7 +622,7 @@ class SlotFacts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotOrder:
-    """What is to be in a slot; the first three as `Bucket.encode` takes them."""
+    """The contents requested of a slot; the first three are arguments of `Bucket.encode`."""
 
     codecs: Sequence[Codec]
     states: Sequence[Any]
@@ -640,7 +638,7 @@ class SlotOrder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotAverages:
-    """What `FilledSlot.average` returns."""
+    """The result of `FilledSlot.average`."""
 
     headers: NDArray[np.uint8]  # as `Bucket.read_headers` returns them
     nanoseconds: NDArray[np.int64] | None  # as `Bucket.average`; None: nothing was written
@@ -657,20 +655,20 @@ class FilledSlot(Protocol):
         """Return the table of `Bucket.encode`, of fewer rows if one failed; wait if need be."""
 
     def seconds(self) -> float:
-        """Return how long the device has encoded; once that is over."""
+        """Return how long the device took to encode, after it has finished."""
 
     def average(self, slots: torch.Tensor, *, senders: bool, checks: bool) -> SlotAverages:
-        """Write the averages of all slots to the bucket, and wait until the host knows how it went.
+        """Write the averages of all slots to the bucket, and wait for the outcome.
 
-        The slots of all ranks are a row each. Nothing is written unless all slots and all frames
-        are good: headers, or `Bucket.average`, say what is not. What is zero on all ranks is set to
-        zero. Tells whether the bucket is finite then, if asked to.
+        Each row is the slot of one rank. Nothing is written unless all slots and all frames are
+        valid: otherwise read the headers, or call `Bucket.average`, for the error. Parameters that
+        are zero on all ranks are set to zero. On request, tells whether the bucket then is finite.
         """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LeaderEncoding:
-    """What `Bucket.encode_leader` returns."""
+    """The result of `Bucket.encode_leader`."""
 
     positions: bytes  # for other ranks, as `gradwire._native.unpack_positions` reads them
     wanted: int  # the size of the positions in bytes without a limit
@@ -681,7 +679,7 @@ class LeaderEncoding:
 def finite(values: torch.Tensor, holds: Callable[[torch.Tensor], bool] = bool) -> bool:
     """Tell whether every entry is finite, in one read and without temporary memory.
 
-    `holds` returns the value of a flag that lies where the values do.
+    `holds` reads a flag on the device of the values.
     """
     # The sum of finite values may overflow; then check every entry.
     total = values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
@@ -691,7 +689,7 @@ def finite(values: torch.Tensor, holds: Callable[[torch.Tensor], bool] = bool) -
 def encode_until_fits(
     encode: Callable[[int | None], tuple[Frame, bool]], state: State, limit: int
 ) -> LeaderEncoding | None:
-    """Encode one parameter with a state until its positions have so many bytes at most.
+    """Encode one parameter repeatedly, until its positions fit into a number of bytes.
 
     `encode` takes a maximum size of the frame in bytes, and returns the frame and whether the
     gradient is zero.
@@ -721,7 +719,7 @@ def encode_until_fits(
 
 
 def _sizes_in(message: NDArray[np.uint8], count: int) -> list[int] | None:
-    """Return the bytes of so many frames, as their headers say; None if they do not fill it."""
+    """Return the bytes of ``count`` frames by their headers; None if these are inconsistent."""
     sizes, at = [], 0
     for _ in range(count):
         if at + _HEADER_NBYTES > message.size:
@@ -733,7 +731,7 @@ def _sizes_in(message: NDArray[np.uint8], count: int) -> list[int] | None:
 
 
 def _float32(numel: int) -> torch.Tensor:
-    """Return memory that the next call in this thread returns again."""
+    """Return float32 scratch memory, which the next call in this thread reuses."""
     kept: torch.Tensor | None = getattr(_scratch, "kept", None)
     if kept is None or kept.numel() < numel:
         kept = _scratch.kept = torch.empty(numel, dtype=torch.float32, device="cpu")
@@ -741,7 +739,7 @@ def _float32(numel: int) -> torch.Tensor:
 
 
 def _poison(result: torch.Tensor) -> torch.Tensor:
-    """Return an infinite bucket: filled in place, or a sparse tensor with infinite entries."""
+    """Return the bucket made infinite: in place, or a sparse tensor with infinite entries."""
     if result.layout == torch.strided:
         return result.fill_(torch.inf)
     dims = result.sparse_dim()

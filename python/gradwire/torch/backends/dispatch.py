@@ -1,4 +1,4 @@
-"""Which backend takes a tensor, and why."""
+"""Chooses the backend for a tensor, and says why."""
 
 import functools
 import os
@@ -57,7 +57,7 @@ class Backend(Protocol):
         """Add a decoded frame, as `gradwire.torch.decode_add`."""
 
     def number(self, tensor: torch.Tensor, /) -> Callable[[], float]:
-        """Return what reads a tensor of one number as it is now, in another thread and later.
+        """Return a function that reads a one-number tensor's present value, later, in any thread.
 
         Does not wait for the device; the result may, at its first call.
         """
@@ -71,7 +71,7 @@ class Backend(Protocol):
     def bucket(self, buffer: torch.Tensor, on_device: bool = False, /) -> Bucket:
         """Return the bucket of a buffer of gradients. Does not wait for the device.
 
-        What is sent may be asked to stay `on_device` only if it can.
+        `on_device` keeps frames on the device; pass it only if the backend supports that.
         """
 
 
@@ -82,7 +82,7 @@ _KERNELS: Backend = cuda
 
 @dataclass(frozen=True, slots=True)
 class BackendInUse:
-    """Which backend is used for a device."""
+    """The backend that is used for a device, and the reason."""
 
     #: ``"cpu"`` where the core encodes tensors in place, ``"cuda"`` where kernels of the extension
     #: do, and ``"host"`` where tensors are copied to the host and encoded there.
@@ -97,7 +97,7 @@ def backend(device: torch.device | str | int) -> BackendInUse:
     Parameters
     ----------
     device : torch.device, str or int
-        As `torch.device` takes it. The device need not be there.
+        As for `torch.device`. The device need not exist.
 
     Returns
     -------
@@ -142,7 +142,7 @@ def _in_use(
 
 
 def backend_for(*tensors: object) -> Backend:
-    """Return the backend for the tensors that a call was given; what is none does not count."""
+    """Return the backend for the tensors among a call's arguments."""
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
             if tensor.is_cuda and torch.version.hip is None and _kernels(tensor.device)[0]:
@@ -152,9 +152,9 @@ def backend_for(*tensors: object) -> Backend:
 
 
 def preload(tensors: Iterable[torch.Tensor]) -> None:
-    """Have GPUs of tensors load all kernels of torch that exchanges use, and wait for them.
+    """Load all kernels of torch that exchanges use on the tensors' GPUs, and wait for them.
 
-    To be called before anything is under way that waits for other ranks.
+    Call it before any operation that waits for other ranks.
     """
     for device, each in {each.device: each for each in tensors}.items():
         if each.is_cuda or backend_for(each).name == _KERNELS.name:
@@ -162,13 +162,13 @@ def preload(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def use_host(device: torch.device, reason: str) -> None:
-    """Have tensors on a device, which no kernels have encoded, go by the host."""
+    """Encode tensors of a device on the host from now on; no kernels may have encoded yet."""
     _choices[device] = False, reason
     _warned.add(device)
 
 
 def warn_of_host(device: torch.device, text: str) -> None:
-    """Warn that tensors on a device go by the host, once in this process."""
+    """Warn, once per process, that tensors on a device are encoded on the host."""
     if device not in _warned:
         _warned.add(device)
         warn(text, RuntimeWarning)
@@ -182,10 +182,9 @@ _trying = threading.RLock()
 
 
 def _asked_again(device: torch.device) -> tuple[bool, str]:
-    """Look anew for what was not there; try a device only in a process that uses CUDA already.
+    """Check again for a missing extension; test a device only if this process already uses CUDA.
 
-    A process that asks which backend is used may be one that forks later, and its children could
-    then not use CUDA.
+    A process that asks for the backend may fork later, and its children could then not use CUDA.
     """
     _check_fork(device)
     if not _extension()[0]:
@@ -200,7 +199,7 @@ def _asked_again(device: torch.device) -> tuple[bool, str]:
 
 
 def _kernels(device: torch.device) -> tuple[bool, str]:
-    """Tell whether a device runs the kernels, which is tried once, and why."""
+    """Tell whether a device runs the kernels, tested once, and why or why not."""
     _check_fork(device)
     found = _choices.get(device)
     if found is None:
@@ -210,7 +209,7 @@ def _kernels(device: torch.device) -> tuple[bool, str]:
 
 
 def _check_fork(device: torch.device) -> None:
-    """Raise a DeviceError in a child of a process that used CUDA: tensors there cannot be read."""
+    """Raise a DeviceError in a child of a process that used CUDA, where tensors are unreadable."""
     if device.type == "cuda" and torch.cuda._is_in_bad_fork():
         raise DeviceError(
             f"{device} cannot be used by this process, which was forked from one that uses CUDA: "
@@ -220,7 +219,7 @@ def _check_fork(device: torch.device) -> None:
 
 
 def _try_kernels(device: torch.device) -> tuple[bool, str]:
-    """Try a device; not while a stream is captured, which could take none of it."""
+    """Test a device, but not while a stream is captured, when the tests could not run."""
     if device in _hangs:
         raise ExtensionError(_hangs[device])
     taken, why = _extension()
@@ -249,7 +248,7 @@ def _try_kernels(device: torch.device) -> tuple[bool, str]:
 
 @functools.cache
 def _extension() -> tuple[bool, str]:
-    """Load the extension when it is first asked for; tell whether it is there, and why."""
+    """Load the extension at first use; tell whether it is available, and why or why not."""
     try:
         return True, load().reason
     except ExtensionError as error:

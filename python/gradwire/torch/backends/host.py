@@ -1,11 +1,11 @@
 """Tensors on a device without a backend of its own: the host encodes copies of them.
 
-It needs nothing of a device but copies, so it takes any: CUDA without the extension, ROCm, XPU,
-MPS. What crosses to the host is every gradient, and what crosses back are averages: correct
-everywhere, and slower than a backend that works on the device.
+It only needs copies, so it supports any device: CUDA without the extension, ROCm, XPU, MPS. Every
+gradient is copied to the host, and averages are copied back: correct everywhere, and slower than a
+backend that works on the device.
 
-The calls for one tensor wait for the device, because a frame is bytes on the host, in the thread
-that asks. States are the core's.
+Calls for one tensor wait for the device in the calling thread, because a frame is bytes on the
+host. States are the core's.
 """
 
 import contextlib
@@ -42,10 +42,10 @@ _NO_PINS = ("out of memory", "memory allocation", "pin memory", "pinned memory",
 
 
 def is_lost(device: torch.device) -> bool:
-    """Tell whether a device refuses whatever it is asked, and wait for nothing.
+    """Tell, without waiting, whether a device fails every call.
 
-    After an error of a kernel, or of the device itself, CUDA answers every call of the process by
-    the same error. After others, as where memory is missing, it goes on.
+    After an error of a kernel, or of the device itself, CUDA fails every call of the process with
+    the same error. After other errors, such as out of memory, it continues.
     """
     module: Any = getattr(torch, device.type, None)
     if device.type == "cpu" or not hasattr(module, "current_stream"):
@@ -61,7 +61,7 @@ def is_lost(device: torch.device) -> bool:
 
 @contextlib.contextmanager
 def told(device: torch.device) -> Iterator[None]:
-    """Raise a DeviceError in place of what an operation on a device raises, if it is lost."""
+    """Replace the error of an operation by a DeviceError if the device is lost."""
     try:
         yield
     except DeviceError:
@@ -87,13 +87,12 @@ def lost(device: torch.device, error: object) -> DeviceError:
 class Staging:
     """Copies tensors of one device to the host, and back.
 
-    Copies down and up have a stream each, so that averages need not wait for gradients that are
-    still to be computed. No method makes the caller's stream wait; `wait`, `fetch` and `read` make
-    the thread that calls them wait, for a device without streams as a whole.
+    Copies to and from the host have a stream each, so that averages need not wait for gradients
+    that are not computed yet. No method makes the caller's stream wait; `wait`, `fetch` and `read`
+    make the thread that calls them wait, for a device without streams as a whole.
 
-    Pinned memory is not kept here: torch keeps what is freed, and gives it out again when the
-    copies are done that it was used for. Where there is none, a warning says so once, and copies
-    wait.
+    Pinned memory is not kept here: torch caches freed memory and reuses it once its copies are
+    done. Without pinned memory, a warning is given once, and copies are synchronous.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -108,7 +107,7 @@ class Staging:
             self._down, self._up = (module.Stream(device=device, **first) for _ in range(2))
 
     def mark(self) -> Any:
-        """Return an event: all that the caller's stream was given until now."""
+        """Return an event after all work queued on the caller's stream so far."""
         if not self._streams:
             return None
         # The thread that waits sleeps, where a device has that: gradients may be long in coming.
@@ -118,7 +117,7 @@ class Staging:
         return event
 
     def wait(self, after: Any) -> None:
-        """Make this thread wait for an event; without streams, for all that the device does."""
+        """Make this thread wait for an event; without streams, for the whole device."""
         if self._streams:
             after.synchronize()
         elif hasattr(self._module, "synchronize"):
@@ -143,16 +142,16 @@ class Staging:
         return torch.empty(shape, dtype=dtype, device="cpu")
 
     def fetch(self, tensor: torch.Tensor, after: Any) -> torch.Tensor:
-        """Return a copy on the host of what a tensor holds after an event; wait for it."""
+        """Copy a tensor to the host after an event, and wait for the copy."""
         with told(self.device), self.reading(after):
             return self.read(tensor)
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy on the host in the order of the current stream; wait for that one alone."""
+        """Copy a tensor to the host in the order of the current stream; wait for this copy only."""
         return self.read_all([tensor])[0]
 
     def read_all(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Do what `read` does with several, and wait once."""
+        """Read several tensors as `read` does, with a single wait."""
         with told(self.device):
             copies = [self._copy(tensor) for tensor in tensors]
             if self._streams:
@@ -160,7 +159,7 @@ class Staging:
             return copies
 
     def moment(self) -> Any:
-        """Return when what the current stream was given until now is done: for `seconds`."""
+        """Return a timing event at this point of the current stream, for `seconds`."""
         if self.device.type != "cuda":
             return time.perf_counter()
         event = self._module.Event(enable_timing=True)
@@ -168,13 +167,13 @@ class Staging:
         return event
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """Return the seconds between two moments, both of which are over."""
+        """Return the seconds between two moments that have passed."""
         if self.device.type != "cuda":
             return float(end - begin)
         return float(begin.elapsed_time(end)) * 1e-3
 
     def upload(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Return a copy on the device of values of the host, in the order of the current stream."""
+        """Copy values of the host to the device, in the order of the current stream."""
         host = self.empty(values.shape, dtype or values.dtype).copy_(values)
         with told(self.device):
             return host.to(self.device, non_blocking=self._asynchronous(host))
@@ -186,18 +185,18 @@ class Staging:
         return host.copy_(tensor, non_blocking=self._asynchronous(host))
 
     def _asynchronous(self, host: torch.Tensor) -> bool:
-        """Tell whether copies may outlast a call: what is not pinned may be freed before."""
+        """Tell whether copies may outlast a call, which needs pinned memory."""
         return self._pins and host.is_pinned()
 
     def reading(self, after: Any) -> AbstractContextManager[None]:
-        """Give what is done in this block to the stream of copies down, after an event."""
+        """Run this block on the stream of copies to the host, after an event."""
         if self._streams:
             return self._on(self._down, after)
         self.wait(after)  # the copies of this thread need not follow the work of another
         return nullcontext()
 
     def writing(self, after: Any = None) -> AbstractContextManager[None]:
-        """Give what is done in this block to the stream of copies up, after an event if given.
+        """Run this block on the stream of copies to the device, after an event if given.
 
         A future that is resolved within the block is ordered after the copies.
         """
@@ -213,7 +212,7 @@ class Staging:
             yield
 
     def keep(self, tensor: torch.Tensor) -> None:
-        """Let the memory of a tensor be used again only after what both streams were given."""
+        """Prevent reuse of a tensor's memory before the work queued on both streams is done."""
         if not self._streams:
             return
         sparse = tensor.layout != torch.strided
@@ -222,17 +221,17 @@ class Staging:
             part.record_stream(self._up)
 
     def follow(self, mark: Any) -> None:
-        """Let the current stream wait for what `mark` returned."""
+        """Let the current stream wait for an event of `mark`."""
         if self._streams:
             self._module.current_stream(self.device).wait_event(mark)
 
     def write(self, tensor: torch.Tensor, host: torch.Tensor) -> None:
-        """Copy from memory that `empty` made, on the current stream."""
+        """Copy from memory of `empty`, on the current stream."""
         with told(self.device):
             tensor.copy_(host, non_blocking=self._asynchronous(host))
 
     def future(self) -> "torch.futures.Future[torch.Tensor]":
-        """Return a future that streams of the device wait for, not threads alone."""
+        """Return a future for which streams of the device wait, not only threads."""
         if self.device.type == "cpu":
             return torch.futures.Future()
         return torch.futures.Future(devices=[self.device])
@@ -240,7 +239,7 @@ class Staging:
 
 @functools.cache
 def staging(device: torch.device) -> Staging:
-    """Return what copies to and from a device; its streams are made once."""
+    """Return the `Staging` of a device, which is created once."""
     return Staging(device)
 
 
@@ -262,7 +261,7 @@ def encode_into(
     out: torch.Tensor,
     max_nbytes: int | None,
 ) -> int:
-    """Encode a copy, and copy the frame to where it is to be."""
+    """Encode a copy, and copy the frame to its destination."""
     check(tensor, "tensor", INPUTS)
     check_out(out, BYTES)
     if overlap(tensor, out):
@@ -284,7 +283,7 @@ def encode_into(
 
 
 def decode(frame: FrameBytes, out: torch.Tensor | None, max_numel: int | None) -> torch.Tensor:
-    """Decode on the host, and copy the result to where it is to be."""
+    """Decode on the host, and copy the result to its destination."""
     if out is None:
         decoded = cpu.decode(_bytes(frame), None, max_numel)
         return decoded.to(frame.device) if isinstance(frame, torch.Tensor) else decoded
@@ -295,7 +294,7 @@ def decode(frame: FrameBytes, out: torch.Tensor | None, max_numel: int | None) -
 
 
 def decode_add(frame: FrameBytes, out: torch.Tensor, scale: float) -> None:
-    """Add on the host: an entry may occur twice, and the order of additions is the core's."""
+    """Add on the host, in the core's order of additions: an entry may occur twice."""
     check_out(out, OUTPUTS)
     host = _fetched(out)
     cpu.decode_add(_bytes(frame), host, scale)
@@ -345,9 +344,9 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def bucket(buffer: torch.Tensor, on_device: bool = False) -> "HostBucket":
-    """Return a bucket that will be copied once its gradients are there.
+    """Return a bucket that is copied once its gradients are computed.
 
-    With ``on_device`` it is not: nothing can be encoded then.
+    With ``on_device`` it is not copied: nothing can be encoded then.
     """
     return DeviceBucket(buffer, True) if on_device else HostBucket(buffer)
 
@@ -356,7 +355,7 @@ class HostBucket(cpu.Bucket):
     """A bucket that the core reads and writes in a copy.
 
     The sending thread makes the copy when it first needs it, and waits for the device there. The
-    copy back is only given to the device, and the future is resolved after it in its order.
+    copy back is only queued, and the future is resolved after it in the device's order.
     """
 
     __slots__ = ("_after", "_staged", "_staging")
@@ -373,7 +372,7 @@ class HostBucket(cpu.Bucket):
         return self._copied()
 
     def _copied(self) -> torch.Tensor:
-        """Return a copy on the host, which is made once."""
+        """Return the copy on the host, which is made once."""
         if self._staged is None:
             self._staged = self._staging.fetch(self.buffer, self._after)
         return self._staged
@@ -405,11 +404,11 @@ class HostBucket(cpu.Bucket):
 
 
 class DeviceBucket(HostBucket):
-    """A bucket whose values are read and written where they are, by operations of torch.
+    """A bucket whose values are read and written on their device, by operations of torch.
 
-    The sending thread works on the stream of copies down and the receiving thread on that of copies
-    up, as for a bucket that is copied. With ``on_device``, collectives take what is sent from the
-    device, too. It encodes and decodes nothing: `gradwire.torch.backends.cuda` does.
+    The sending thread works on the stream of copies to the host, the receiving thread on that of
+    copies to the device, as for a bucket that is copied. With ``on_device``, collectives read from
+    the device. This class does not encode or decode: `gradwire.torch.backends.cuda` does.
     """
 
     __slots__ = ("_on_device",)
@@ -512,7 +511,7 @@ class DeviceBucket(HostBucket):
         return found
 
     def _there(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Return values that were exchanged on the device, if they are not there."""
+        """Copy exchanged values to the device, if they are not there."""
         return values if self._on_device else self._staging.upload(values, dtype)
 
     @override
@@ -548,7 +547,7 @@ class DeviceBucket(HostBucket):
 
 
 def checksum(values: torch.Tensor) -> torch.Tensor:
-    """Return what `Bucket.checksum` does, modulo 2**64, where the values are."""
+    """Compute `Bucket.checksum`, modulo 2**64, on the device of the values."""
     data = values.detach().view(torch.uint8)
     words, rest = data.tensor_split([data.numel() // 8 * 8])
     if words.storage_offset() % 8:

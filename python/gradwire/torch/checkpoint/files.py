@@ -20,7 +20,7 @@ from gradwire.torch.transport import ProcessGroupChannel, ProcessGroups
 def save(handle: Handle, folder: Path) -> None:
     """Write this rank's state. Call it on every rank, between steps.
 
-    A rank that is killed leaves a whole file or none. Raises an OSError if the file cannot be
+    A killed rank leaves a complete file or none. Raises an OSError if the file cannot be
     written, as on a full disk; what was there stays.
     """
     state = handle.state_dict()
@@ -34,7 +34,7 @@ def save(handle: Handle, folder: Path) -> None:
 
 
 def load(handle: Handle, folder: Path, policy: Policy) -> bool:
-    """Restore what `save` wrote, also for another number of ranks. A collective.
+    """Restore the files of `save`, also on another number of ranks. A collective.
 
     False if no rank finds a file. Raises a ValueError on every rank if files are missing, damaged
     or of different runs. Nothing changes in either case.
@@ -62,7 +62,7 @@ def load(handle: Handle, folder: Path, policy: Policy) -> bool:
 def gathered(
     state: Mapping[str, Any], to: int | None = 0, timeout: timedelta | None = None
 ) -> dict[str, Any]:
-    """Gather what `Handle.state_dict` returned, also of handles that are detached. A collective.
+    """Gather the results of `Handle.state_dict`, also of detached handles. A collective.
 
     On one rank, or for None on all of them: one entry per rank; empty on ranks that do not receive.
     Raises a RuntimeError if another rank did not call within the timeout, by default that of torch.
@@ -73,7 +73,7 @@ def gathered(
 
 @contextlib.contextmanager
 def _messages(timeout: timedelta | None) -> Iterator[ProcessGroupChannel]:
-    """Connect all ranks for a block, also those whose handles are detached."""
+    """Connect all ranks for a block, even if their handles are detached."""
     world = dist.group.WORLD
     assert world is not None  # the ranks have trained together
     groups = ProcessGroups(world, timeout)
@@ -84,7 +84,7 @@ def _messages(timeout: timedelta | None) -> Iterator[ProcessGroupChannel]:
 
 
 def shares_of(saved: Mapping[str, Any]) -> int:
-    """Return how many ranks had each node, when one of them saved this entry of a checkpoint."""
+    """Return the number of ranks per node when this entry of a checkpoint was saved."""
     return int(json.loads(saved["about"]).get("shares", 1))
 
 

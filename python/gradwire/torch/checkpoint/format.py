@@ -24,8 +24,8 @@ _EXPECTED = "expected what Handle.state_dict() or gathered_state_dict() returned
 class Entry:
     """The state of one parameter on one rank.
 
-    The buffers are those of `BUFFERS` that the codec has: float32, of the parameter's shape; a
-    residual in bfloat16 if it is kept so.
+    The buffers are those of `BUFFERS` that the codec has: float32, of the parameter's shape;
+    bfloat16 for a residual kept in bfloat16.
     """
 
     state: dict[str, Any]  # what `State.state_dict` returned, without its arrays
@@ -38,9 +38,9 @@ class Entry:
 class RankState:
     """Everything that one rank saves.
 
-    The measured sums are of the parameters' shapes. The rank has one of so many shares of every
-    parameter in its node. ``optimizer_step`` is how many steps the optimizer has counted for
-    parameters that are sent dense, if it does.
+    The measured sums are of the parameters' shapes. The rank owns one of ``shares`` shares of every
+    parameter in its node. ``optimizer_step`` is the optimizer's step count for uncompressed
+    parameters, if it has one.
     """
 
     rank: int

@@ -1,4 +1,4 @@
-"""The checkpoints of all ranks in one: each of them, or the sum of their residuals."""
+"""Combines the checkpoints of all ranks: gathers them, or sums their residuals."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -68,10 +68,10 @@ def merge(
 ) -> dict[str, Any]:
     """Return one checkpoint with the sum of all residuals, and the mean of all moments.
 
-    It is that of the only rank of a run of one: `load` with ``sum-and-split`` gives every rank of
-    any number its share. The same on all ranks. The shares of a node are put together; they are of
-    its mean gradient, so that its residual counts once for each of its ranks. A rank may have no
-    checkpoint; the result is empty if none has one.
+    The result is like that of a run with a single rank: `load` with ``sum-and-split`` gives every
+    rank of any number its share. The same on all ranks. The shares of a node are put together; they
+    are of its mean gradient, so that its residual counts once for each of its ranks. A rank may
+    have no checkpoint; the result is empty if none has one.
 
     Raises a ValueError if a checkpoint is not one of a rank or of these compressed parameters, if
     they are of different steps or models, or if shares of them are missing.
@@ -126,7 +126,7 @@ def merge(
 
 
 class _RankCheckpoint:
-    """The checkpoint of this rank, and which part of each parameter it is of."""
+    """The checkpoint of this rank, with the part of each parameter that it covers."""
 
     def __init__(self, mine: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         by_rank = unpack(mine)
@@ -154,7 +154,7 @@ class _RankCheckpoint:
                 )
 
     def facts(self) -> dict[str, Any]:
-        """Return what the other ranks need to know of it: no tensors."""
+        """Return the facts that other ranks need, without tensors."""
         state = self.state
         kinds = {
             kind: [name for name, entry in state.entries.items() if kind in entry.buffers]

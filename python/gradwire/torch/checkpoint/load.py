@@ -72,9 +72,8 @@ def load(
 ) -> tuple[int, int | None]:
     """Restore all parameters on all ranks, or none on any, as `Handle.load_state_dict`.
 
-    Nothing is under way in the channels, which are those of all ranks, and of those with this
-    rank's share. Returns the step to continue from, and that of the optimizer if this rank was
-    given it.
+    The channels must be idle; they connect all ranks, and the ranks with this rank's share. Returns
+    the step to continue from, and that of the optimizer if this rank was given it.
     """
     loading: list[_Loading] = []
 
@@ -274,7 +273,7 @@ class _Loading:
     def complete(
         self, steps: Sequence[Mapping[str, int]], schedules: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Take from other ranks what this one was not given."""
+        """Get the state from other ranks if this one was given none."""
         # Ranks with a shared seed draw the same numbers only if their states have the same steps.
         for name, state in self.states.items():
             step = max(theirs[name] for theirs in steps)

@@ -20,7 +20,7 @@ def of_this_share(
 ) -> dict[int, RankState]:
     """Return the states of a rank's share, by node, as if each node were one rank.
 
-    If nodes had another number of ranks, the shares of each node are put together and divided anew.
+    If nodes had another number of ranks, the shares of each node are joined and divided again.
     Raises a ValueError if the states come from runs with different numbers of ranks per node, or
     this share is not among them.
     """
@@ -82,7 +82,7 @@ def _divided_anew(
 
 
 def _whole(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the shares of all ranks of a node put together."""
+    """Return the shares of all ranks of a node, joined."""
     there = [each for each in parts if each.numel()] or parts[:1]
     return torch.cat(list(there)) if len(there) > 1 else there[0]
 
@@ -101,7 +101,7 @@ def _joined(parts: Sequence[Entry], parameter: ParameterSlot, shares: int) -> En
 
 
 def split(entries: Sequence[Entry], kind: str, ranks: int) -> torch.Tensor:
-    """Return the part of one of so many new ranks of a residual, or the mean of a moment.
+    """Return one new rank's part of a residual, or the mean of a moment.
 
     The entries are those of all old ranks, and the kind is one of `BUFFERS`.
     """

@@ -1,4 +1,4 @@
-"""Compressed collectives for tensors of any loop."""
+"""Compressed collectives for tensors in any training loop."""
 
 from gradwire.torch.collective.reducer import Reducer, Work, all_reduce
 

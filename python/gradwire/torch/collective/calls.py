@@ -1,4 +1,4 @@
-"""Calls of all ranks, each a step of its own, in which a program hands over buckets."""
+"""Collective calls with buckets from the program, each a separate step."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Started:
-    """A call under way: its step, and the futures of the averages, one a bucket.
+    """A call in progress: its step, and one future per bucket for the averages.
 
     The futures are resolved whether or not the call succeeds.
     """
@@ -40,7 +40,7 @@ class Started:
 
     @property
     def done(self) -> bool:
-        """Whether `averages` would not wait."""
+        """Whether `averages` would return at once."""
         return all(future.done() for future in self.futures)
 
     def averages(self) -> list[torch.Tensor]:
@@ -56,9 +56,9 @@ class Started:
 
 
 def connect(transport: Transport, like: Sequence[torch.Tensor]) -> Engine:
-    """Connect ranks that hand over buckets of any codec by `start`. A collective.
+    """Connect ranks for calls of `start` with buckets of any codec. A collective.
 
-    Tensors to come are on the devices of those given. The transport is left if this fails.
+    Later tensors must be on the devices of the given ones. The transport is left if this fails.
     """
     with left_on_error(transport):
         devices = Devices(like)
@@ -77,7 +77,7 @@ def connect(transport: Transport, like: Sequence[torch.Tensor]) -> Engine:
 def start(
     engine: Engine, call: Call, buckets: Sequence[tuple[BucketContents, torch.Tensor]]
 ) -> Started:
-    """Exchange flat buffers, once all ranks are found to call the same. Returns at once.
+    """Start to exchange flat buffers, after checking that all ranks make the same call.
 
     Raises an ExchangeError if an earlier call broke the exchange, or it is closed.
     """
@@ -96,7 +96,7 @@ def start(
 
 
 def group_of(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """Return a process group, by default of all ranks; a ValueError if this rank is in none."""
+    """Return a process group, by default of all ranks; raise if this rank is not in it."""
     if process_group is None:
         if not dist.is_initialized():
             raise ValueError("call torch.distributed.init_process_group() first")
@@ -111,10 +111,10 @@ def group_of(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 def _agree(
     control: ControlChannel, call: Call, buckets: Sequence[tuple[BucketContents, torch.Tensor]]
 ) -> None:
-    """Meet the other ranks before anything of a call is exchanged.
+    """Compare a call with those of the other ranks before anything is exchanged.
 
-    Limits follow from sizes that all ranks have seen. Ranks that have seen others, as with a state
-    that was loaded, begin anew, with room for any frame.
+    Size limits are computed from sizes that all ranks observed. If the ranks' observations differ,
+    as after loading a state, all start again with room for any frame.
     """
     parameters = [slot for layout, _ in buckets for slot in layout.compressed]
     limits = [slot.limit.state() for slot in parameters]

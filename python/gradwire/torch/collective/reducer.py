@@ -1,4 +1,4 @@
-"""Averages tensors of any loop, compressed: `all_reduce`, and the `Reducer` that it keeps."""
+"""Compressed averages of tensors in any loop: `all_reduce`, and its cached `Reducer`."""
 
 import itertools
 import threading
@@ -30,7 +30,7 @@ Op = Literal["mean", "sum"]  # what takes the place of the tensors
 
 
 class Work:
-    """What an asynchronous `all_reduce` returns. The tensors change in `wait`, and only there."""
+    """The result of an asynchronous `all_reduce`. Tensors change only in `wait`."""
 
     def __init__(
         self, started: Started, into: Sequence[Sequence[torch.Tensor]], factor: float
@@ -68,19 +68,19 @@ class Work:
 
 
 class Reducer:
-    """Averages tensors over the ranks of a process group, compressed. Making one is a collective.
+    """Averages tensors over a process group, compressed. Creating one is a collective.
 
-    `gradwire.torch.all_reduce` makes one for each process group, and keeps it as long as the group.
-    Make one yourself for a timeout of its own, to end it at a certain point, or to go on after an
-    error that has broken another one.
+    `gradwire.torch.all_reduce` creates one for each process group, and keeps it as long as the
+    group. Create one yourself for another timeout, to close it at a certain point, or to continue
+    after an error that broke another one.
 
     Parameters
     ----------
     process_group : torch.distributed.ProcessGroup, optional
-        All ranks by default. Its ranks take part; bytes go over groups that are made for it.
+        The ranks that take part, by default all. Bytes go over new groups of these ranks.
     like : torch.Tensor or list of torch.Tensor, optional
-        Tensors on the devices of those to come. Only for these devices can frames go from GPU to
-        GPU; all others are exchanged by the host, as by default.
+        Example tensors on the devices of later ones. Only on these devices can frames go from GPU
+        to GPU; all others are exchanged through the host, as by default.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks. Defaults to the timeout of the process group.
 
@@ -193,9 +193,9 @@ class Reducer:
         return None
 
     def _slot(self, index: int, tensor: torch.Tensor, codec: Codec, state: State) -> ParameterSlot:
-        """Return the slot of a state for one call: it alone refers to the state.
+        """Return the slot of a state for one call, which holds the only reference to the state.
 
-        What is kept beside the state are the sizes that the ranks have seen.
+        Only the observed frame sizes are kept between calls.
         """
         kept = self._slots.get(state)
         if kept is None or kept.numel != tensor.numel():
@@ -258,9 +258,9 @@ def all_reduce(
     """Replace tensors by their mean over all ranks, compressed. A collective.
 
     Each rank encodes its tensor into its state, as `gradwire.torch.encode` does; the tensor becomes
-    the mean of what all ranks' frames decode to, the same bits on every rank. What a frame leaves
-    out stays in the rank's state, and is sent by later calls. How frames are combined is the
-    codec's exchange.
+    the mean of all ranks' decoded frames, the same bits on every rank. Entries that are not sent
+    stay in the rank's state for later calls. The codec's exchange determines how frames are
+    combined.
 
     Parameters
     ----------
@@ -268,8 +268,8 @@ def all_reduce(
         float32, float64, float16 or bfloat16, of any shape and strides, on any device; overwritten.
         A list is exchanged together: one collective for each dtype in it.
     codec : gradwire.Codec
-        With options that depend on the shape, as of `gradwire.sparseloco`, it is
-        ``codec.for_shape(tensor.shape)`` that encodes, and that the state must be made with.
+        With options that depend on the shape, as in `gradwire.sparseloco`,
+        ``codec.for_shape(tensor.shape)`` is used, with which the state must be created.
     state : gradwire.State or list of gradwire.State
         From ``gradwire.torch.init_state(codec, tensor)``, one for each tensor; updated. Keep it
         for the next call with a tensor of that kind, and save its ``state_dict()`` to resume. With
@@ -277,15 +277,15 @@ def all_reduce(
     group : torch.distributed.ProcessGroup, optional
         All ranks by default.
     op : {"mean", "sum"}
-        What the tensor becomes: the mean over all ranks, or their number times that.
+        The result: the mean over all ranks, or the sum, which is the mean times their number.
     async_op : bool
-        Return at once. Calls are carried out in the order in which they were made.
+        Return at once. Calls are carried out in order.
 
     Returns
     -------
     Work or None
-        With ``async_op``, what to `wait` for. The tensor changes only there, and was read already,
-        so it may be written to before.
+        With ``async_op``, an object to `wait` for. The tensor changes only there; it has already
+        been read, so it may be overwritten before.
 
     Raises
     ------
@@ -293,21 +293,21 @@ def all_reduce(
         A tensor is NaN or infinite on some rank. All ranks raise it; tensors and states are as
         before on all of them.
     AgreementError
-        The ranks called with other tensors, codecs or options. All ranks raise it, and nothing
+        The ranks called with different tensors, codecs or options. All ranks raise it, and nothing
         changes.
     ExchangeError
         Another rank has stopped, did not call in time, or could not encode. States are as before,
-        and this group can exchange no more: see `Reducer`.
+        and this group cannot be used any more: see `Reducer`.
     TypeError, ValueError
-        Arguments that are wrong on this rank alone, before the others hear of them.
+        Arguments are invalid on this rank, before the other ranks are contacted.
 
     Notes
     -----
-    The first call with a group makes a `Reducer`, with process groups of its own, which is kept
+    The first call with a group creates a `Reducer`, with process groups of its own, which is kept
     until the group is destroyed. Every call begins with a message of 64 bytes, by which the ranks
-    find that they call the same. Frames have room for the largest that any rank has sent, with a
-    margin; what does not fit stays in the state. A new state, or one that was loaded, first has
-    room for any frame.
+    check that their calls match. Frames are limited to the largest size that any rank has sent,
+    with a margin; entries that do not fit stay in the state. A new or loaded state starts with room
+    for any frame.
     """
     pairs = _pairs(tensor, codec, state)  # before the other ranks are met
     over = group_of(group)
@@ -344,7 +344,7 @@ def _pairs(tensor: Tensors, codec: Codec, state: States) -> list[tuple[torch.Ten
 
 
 def _factor(op: Op, codec: Codec, world_size: int) -> float:
-    """Return what an average is multiplied with."""
+    """Return the factor for an average."""
     if op not in get_args(Op):
         raise ValueError(f"op must be one of {get_args(Op)}, got {op!r}")
     if op == "mean":
@@ -390,7 +390,7 @@ def _kind(value: object) -> str:
 
 
 def _facts(pairs: Sequence[tuple[torch.Tensor, State]], codec: Codec, op: Op) -> dict[str, Any]:
-    """Return what has to be the same on all ranks."""
+    """Return the values that must be equal on all ranks."""
     described = [
         (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), state.name)
         for tensor, state in pairs
@@ -402,5 +402,5 @@ def _facts(pairs: Sequence[tuple[torch.Tensor, State]], codec: Codec, op: Op) ->
 
 
 def _short(values: list[Any]) -> Any:
-    """Return values, or if they are many, what tells whether they are the same."""
+    """Return values, or if they are many, a checksum of them."""
     return values if len(values) <= 8 else (len(values), checksum(values))

@@ -1,4 +1,4 @@
-"""What a cost model takes, measured in a training program: its link, and its backward pass."""
+"""Measures the inputs of a cost model in a training program: link and backward pass."""
 
 from gradwire.torch.cost.link import measure_link
 from gradwire.torch.cost.workload import measure_workload

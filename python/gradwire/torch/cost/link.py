@@ -27,7 +27,7 @@ ones go through at once after a pause, as far as a link lets them."""
 
 
 class Collectives(Protocol):
-    """What a link is measured by."""
+    """The collectives with which a link is measured."""
 
     size: int
     """Number of ranks."""
@@ -69,12 +69,12 @@ def measure_link(
 ) -> Link:
     """Measure latency, bandwidth and processor time by all-reduces of growing size.
 
-    All ranks of the group must call it. Each all-reduce takes as long as its slowest rank says, and
-    of several of one size the median counts: the fastest rides on what the link lets through at
-    once after a pause, and training does not pause. The smallest size gives the latency of
-    `gradwire.cost.Network`, of a ring of all ranks, and the largest its bandwidth: those between
-    fit into a burst of the link or not. Of processor times the least count, to which other work
-    only adds.
+    All ranks of the group must call it. An all-reduce takes as long as on its slowest rank, and the
+    median of several of one size is used: the fastest profits from the burst that a link lets
+    through after a pause, and training does not pause. The smallest size gives the latency of
+    `gradwire.cost.Network`, of a ring of all ranks, and the largest its bandwidth: sizes in between
+    may or may not fit into a burst of the link. The smallest processor times are used, as other
+    work only adds to them.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def measure_link(
         at most. They grow to at least 1 MiB, or to 256 KiB if one all-reduce takes a fifth of it
         then.
     device : torch.device or str
-        Where the tensors lie: "cuda" for NCCL.
+        Device of the tensors: "cuda" for NCCL.
     progress : callable, optional
         Called as ``progress(what, done)`` with the size that is measured and the share of all sizes
         that is done, from 0 to 1, on the ranks that are given one. It must not raise: other ranks

@@ -27,8 +27,8 @@ def measure_workload(
 ) -> Workload:
     """Measure the backward pass of a model, and when each of its buckets is ready.
 
-    All ranks must call it. Steps run in ``model.no_sync()``: whatever hook the model has, nothing
-    is exchanged. What was in ``grad`` is there again afterwards.
+    All ranks must call it. Steps run in ``model.no_sync()``: nothing is exchanged, whatever the
+    model's hook. Values of ``grad`` are restored afterwards.
 
     Parameters
     ----------
@@ -40,8 +40,9 @@ def measure_workload(
     optimizer : float
         Seconds of the rest of a step.
     steps : int
-        The middle one of so many counts, after one more: training takes as long as usual, not as it
-        may at best. Each takes as long as on its slowest rank, for which the others wait.
+        Number of steps, after one warm-up step; the median is used, since training runs at the
+        usual speed, not at the best. Each takes as long as on its slowest rank, for which the
+        others wait.
     shared : bool, optional
         Encodes take processor time from the backward pass. By default, if the model is on the CPU.
     progress : callable, optional

@@ -1,8 +1,8 @@
 """The CUDA extension: where it comes from, and how it is built.
 
-`load` finds the extension and registers its operators; `status` says which library that is, or why
-there is none. `build_cuda` compiles it from the sources in this package. `trial` compares the
-kernels of a device with the core.
+`load` finds the extension and registers its operators; `status` returns its library, or why there
+is none. `build_cuda` compiles it from the sources in this package. `trial` compares the kernels of
+a device with the core.
 
 ===========  ============================================================================
 ``build``    finds a CUDA compiler, and compiles into a cache that is keyed by content

@@ -90,10 +90,10 @@ def sealed(data: bytes) -> bytes:
 
 
 def broken_seal(data: bytes) -> str | None:
-    """Return why a library is not the one that was built from these sources, or None if it is.
+    """Return why a library was not built from these sources, or None if it was.
 
-    The system's loader maps a file that is cut off, and ends the process at the first page that is
-    missing; and kernels of other sources read structs of this package as something else.
+    The system's loader maps a truncated file, and kills the process at the first missing page; and
+    kernels of other sources misread the structs of this package.
     """
     seal, made, own = data[-_SEALED:-128], data[-128:-64], data[-64:]
     if seal != _SEAL:
@@ -114,9 +114,9 @@ class Built:
 
 
 def cached(folder: Path | None = None) -> list[Built]:
-    """Return the libraries that were built from just these sources, the newest first.
+    """Return the libraries that were built from exactly these sources, the newest first.
 
-    It asks for no compiler: whichever built them, the sources and torch were the same.
+    It needs no compiler: whichever built them, the sources and torch were the same.
     """
     pattern = f"{_key((), '')}-*/{NAME}"
     found = (folder or cache_folder()).glob(pattern)
@@ -125,12 +125,12 @@ def cached(folder: Path | None = None) -> list[Built]:
 
 
 def _folder(architectures: Sequence[str], compiler: str) -> str:
-    """Return the name of the folder of a build, which tells its architectures."""
+    """Return the folder name of a build, which contains its architectures."""
     return "-".join([_key((), ""), *architectures, _key(architectures, compiler)])
 
 
 def _gencode(architectures: Sequence[str]) -> list[str]:
-    """Return what tells nvcc to make machine code for all, and PTX for the last."""
+    """Return the options of nvcc for machine code for all architectures, and PTX for the last."""
     made = [f"-gencode=arch=compute_{each},code=sm_{each}" for each in architectures]
     last = architectures[-1]
     return [*made, f"-gencode=arch=compute_{last},code=compute_{last}"]
@@ -151,7 +151,7 @@ def runs_on(architectures: Sequence[str], capability: Capability) -> bool:
     """Tell whether a library that was made with `_gencode` has code for a GPU.
 
     Machine code runs on GPUs of the same major number from its minor number on, PTX on all later
-    ones. What is for an architecture with a letter runs on that one alone.
+    ones. Code for an architecture with a letter runs only on that one.
     """
     for each in architectures:
         digits = each.rstrip(string.ascii_lowercase)
@@ -164,14 +164,14 @@ def runs_on(architectures: Sequence[str], capability: Capability) -> bool:
 
 @dataclass(frozen=True)
 class Toolkit:
-    """A CUDA compiler, and the folders of headers and libraries that it does not find itself."""
+    """A CUDA compiler, with the folders of headers and libraries that it needs."""
 
     nvcc: Path
     include: tuple[Path, ...] = ()
     libraries: tuple[Path, ...] = ()
 
     def version(self) -> str:
-        """Return what the compiler says of itself."""
+        """Return the version text of the compiler."""
         return run([str(self.nvcc), "--version"])
 
 
@@ -241,8 +241,8 @@ def build_cuda(
     Raises
     ------
     ExtensionError
-        If there is no CUDA compiler, torch was built without CUDA, or the compiler fails; with its
-        words.
+        If there is no CUDA compiler, torch was built without CUDA, or the compiler fails; the
+        message has its output.
     """
     return build(architectures, folder, _validate.progress(progress), _link)
 
@@ -319,13 +319,13 @@ def _link(toolkit: Toolkit, libraries: Path, objects: Sequence[str], made: Path)
 
 
 def _environment() -> dict[str, str]:
-    """Return that of nvcc, without flags: they would change frames, and not the name of a build."""
+    """Return nvcc's environment without flags: they could change frames, but not a build's name."""
     adding = ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS")
     return {name: value for name, value in os.environ.items() if name not in adding}
 
 
 def run(command: list[str]) -> str:
-    """Run a compiler, and return what it prints; ExtensionError with its words if it fails."""
+    """Run a compiler, and return its output; raise an ExtensionError with it on failure."""
     done = subprocess.run(command, env=_environment(), capture_output=True, text=True)
     if done.returncode != 0:
         raise ExtensionError(

@@ -16,7 +16,7 @@ from gradwire.torch.cuda import build
 
 @dataclass(frozen=True)
 class Status:
-    """Which library the CUDA extension is, or why there is none."""
+    """The library of the CUDA extension, or the reason why there is none."""
 
     #: The shared library.
     library: Path | None
@@ -25,10 +25,10 @@ class Status:
 
 
 def status() -> Status:
-    """Return where the extension would be loaded from.
+    """Return the library that `load` would load.
 
     The first of: the file that ``$GRADWIRE_CUDA_LIBRARY`` names; the package ``gradwire-cuda`` of
-    this version; what `build_cuda` has built from the sources of this version.
+    this version; the build of `build_cuda` from the sources of this version.
     """
     if named := os.environ.get("GRADWIRE_CUDA_LIBRARY"):
         path = Path(named)
@@ -95,7 +95,7 @@ def _loaded(path: Path) -> None:
 def load() -> Status:
     """Load the extension, once; its operators are then under ``torch.ops.gradwire``.
 
-    Takes no GPU.
+    Needs no GPU.
 
     Returns
     -------
@@ -115,11 +115,11 @@ def load() -> Status:
 
 
 def trial(device: torch.device | str | int = "cuda") -> Trial:
-    """Compare all that the kernels of a device do with the core, bit for bit, and say what differs.
+    """Compare all kernels of a device with the core, bit for bit, and report differences.
 
-    That is done by itself when a device is first used, up to the first difference, unless the
-    variable ``GRADWIRE_CUDA_TRIAL`` of the environment is 0. This does all of it again, whatever it
-    is set to, and changes nothing of what the device is used for.
+    This runs automatically at the first use of a device, up to the first difference, unless the
+    environment variable ``GRADWIRE_CUDA_TRIAL`` is 0. This function runs all tests again, whatever
+    the variable, and does not change how the device is used.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def trial(device: torch.device | str | int = "cuda") -> Trial:
     ExtensionError
         There is no extension, no such GPU, or a kernel hangs.
     DeviceError
-        A kernel has left a device that is lost.
+        The device was lost during a kernel.
     """
     load()
     place = torch.device(device)

@@ -42,10 +42,10 @@ def attach(
     """Compress the gradients of a DDP model. A collective: call it on every rank.
 
     From the next backward pass on, each bucket is exchanged compressed, overlapping the backward
-    pass: as one all-gather of frames instead of an all-reduce, from eight ranks on through owners
-    of ranges, or as the codec's exchange specifies. All ranks decode the same bytes in the same
-    order, so replicas stay bit-identical. What is not sent stays in a residual, one per parameter
-    and rank, and is sent later.
+    pass: as one all-gather of frames instead of an all-reduce, from eight ranks on as a
+    reduce-scatter and an all-gather, or as the codec's exchange specifies. All ranks decode the
+    same bytes in the same order, so replicas stay bit-identical. Entries that are not sent stay in
+    a residual, one per parameter and rank, and are sent later.
 
     Parameters
     ----------
@@ -53,69 +53,69 @@ def attach(
         A model on any device, or the result of `torch.compile` on one. It must not have another
         communication hook.
     codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
-        Codec of all compressed parameters, or the name of a preset, as `gradwire.codec` takes it;
-        or codecs by name, as ``{"embed*": None, "*.weight": gradwire.adam(0.01)}``. Keys are names
-        as in ``model.module.named_parameters()``, or patterns with ``*``, ``?`` and ``[abc]``; the
-        first that matches counts. Parameters with None, or that no key matches, are sent dense. All
-        codecs must have the same exchange.
-        By default the codec that suits the optimizer, at a ratio of 0.01: `gradwire.adam` for
-        ``torch.optim.AdamW`` and ``Adam``, `gradwire.dgc` for ``SGD`` with momentum,
-        `gradwire.topk` for ``SGD`` without, and `gradwire.float8` for anything else. Options of a
-        codec that are the optimizer's too, such as ``beta2`` and ``momentum``, are those of the
-        parameter's group unless they are given.
-        With ``"auto"``, each bucket is measured and then averaged in float32, in bfloat16 or by the
-        codec that suits the optimizer, at a ratio and with an exchange of its own: whatever makes a
-        step shortest. See ``docs/auto.md``.
+        Codec of all compressed parameters, or the name of a preset, as for `gradwire.codec`; or
+        codecs by name, such as ``{"embed*": None, "*.weight": gradwire.adam(0.01)}``. Keys are
+        names as in ``model.module.named_parameters()``, or patterns with ``*``, ``?`` and
+        ``[abc]``; the first match applies. Parameters with None, or without a match, are sent
+        uncompressed. All codecs must have the same exchange. By default the codec that suits the
+        optimizer, at a ratio of 0.01: `gradwire.adam` for ``torch.optim.AdamW`` and ``Adam``,
+        `gradwire.dgc` for ``SGD`` with momentum, `gradwire.topk` for ``SGD`` without, and
+        `gradwire.float8` for anything else. Options that the codec shares with the optimizer, such
+        as ``beta2`` and ``momentum``, are taken from the parameter's group unless given. With
+        ``"auto"``, each bucket is measured and then averaged in float32, in bfloat16 or with the
+        codec that suits the optimizer, with the ratio and the exchange that make a step shortest.
+        See ``docs/auto.md``.
     optimizer : torch.optim.Optimizer, optional
         The optimizer of the model. `attach` then checks that it suits the codec, and a pass whose
-        gradients are cleared before the optimizer's ``step()`` is undone by itself, as by
-        `Handle.discard`. An AdamW, Adam or SGD of torch then applies what the codec has applied
-        momentum or a learning rate to as it is, and exchanges gradients that ``no_sync()`` has left
-        on each rank (`gradwire.torch.optim.adapt`). Required without a codec, by
-        `gradwire.memory.AdamCorrection`, and by ``"auto"``.
+        gradients are cleared before the optimizer's ``step()`` is undone automatically, as by
+        `Handle.discard`. torch's AdamW, Adam or SGD then applies updates, to which the codec has
+        already applied momentum or a learning rate, unchanged, and exchanges gradients that
+        ``no_sync()`` has left on each rank (`gradwire.torch.optim.adapt`). Required without a
+        codec, by `gradwire.memory.AdamCorrection`, and by ``"auto"``.
     min_ratio : float, optional
         With ``"auto"``, the strongest compression that accuracy allows, as a ratio in (0, 1]: the
-        least share of the entries that may be sent, 0.01 by default. Of ratios that make a step
-        equally short, the largest is used.
+        smallest share of the entries that may be sent, 0.01 by default. Among equally fast ratios,
+        the largest is used.
     schedule : gradwire.schedule.Schedule, optional
         Changes the compression from epoch to epoch; call `Handle.epoch` to advance it. By default
-        that which `gradwire.schedule.recommended` returns for the codec: a warm-up by steps, which
-        advances by itself, for codecs that send steps; none for others. With ``"auto"``, only
-        ``Constant()``, to do without the warm-up.
+        the one that `gradwire.schedule.recommended` returns for the codec: a warm-up by steps,
+        which advances by itself, for codecs that send steps; none for others. With ``"auto"``, only
+        ``Constant()`` is allowed, which disables the warm-up.
     grad_scaler : torch.amp.GradScaler, optional
         The scaler of the loss. Residuals are then kept unscaled. If a gradient is not finite on
         some rank, or an average overflows, every gradient of that step becomes infinite on every
         rank and every residual is restored, so the scaler skips the step everywhere and nothing is
         lost. Without a scaler, a non-finite gradient raises `GradientError`.
     min_numel : int
-        Parameters with fewer entries are sent dense, in their own dtype, in the same collective.
+        Parameters with fewer entries are sent uncompressed, in their own dtype, in the same
+        collective.
     min_ndim : int
-        Parameters with fewer dimensions are also sent dense: with 2, all biases and norms.
+        Parameters with fewer dimensions are also sent uncompressed: with 2, all biases and norms.
     low_memory : bool, optional
         Keep residuals and second moments in one buffer instead of two: half of the memory, and a
         pass that counted cannot be undone; see `gradwire.memory.Residual`. By default as the codec
         says.
     verify : int
-        Compare one bucket of every so many steps with what the core makes of it, bit for bit:
-        frames, states and averages. 0 for never. On a GPU what kernels do is compared with the
-        core on the host, else what the core does with its scalar level. The ranks also compare
-        the bucket's parameters: different ones are an `ExchangeError` on all ranks. Training does
-        not change by it. See ``docs/ddp-reference.md``.
+        Every ``verify`` steps, compare one bucket with the core, bit for bit: frames, states and
+        averages. 0 for never. On a GPU the results of kernels are compared with the core on the
+        host, on the CPU those of the core with its scalar level. The ranks also compare the
+        bucket's parameters: a difference is an `ExchangeError` on all ranks. Results of training do
+        not change. See ``docs/ddp-reference.md``.
     on_mismatch : {"raise", "fallback"}
-        What follows from a difference on some rank. With ``"raise"`` an `ExchangeError` on all
-        ranks, in the same pass. With ``"fallback"`` the rank uses what the core makes of the
-        bucket, and from then on all ranks encode and decode as it was compared: on the host, or at
-        the scalar level.
+        The reaction to a difference on some rank: with ``"raise"`` an `ExchangeError` on all ranks,
+        in the same pass. With ``"fallback"`` the rank uses the core's result for the bucket, and
+        from then on all ranks encode and decode with the reference: on the host, or at the scalar
+        level.
     process_group : torch.distributed.ProcessGroup, optional
         Group to use instead of the model's own; it must consist of the same ranks.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks. Defaults to the timeout of the process group.
     hierarchy : int, "node", DeviceMesh or tuple of ProcessGroup, optional
-        Compress between nodes only. Inside a node gradients are summed dense, each rank a share of
-        every parameter, which it then exchanges with its partners in the other nodes. The number of
-        ranks per node, of which a node has consecutive ones; ``"node"`` for that which torchrun
-        sets, ``LOCAL_WORLD_SIZE``; a mesh with the dimensions (nodes, ranks per node); or two
-        groups, of this rank's node and of its partners. See ``docs/hierarchy.md``.
+        Compress between nodes only. Inside a node gradients are summed uncompressed: each rank sums
+        one share of every parameter, and exchanges it with its partners in the other nodes. Pass
+        the number of ranks per node, which are consecutive; ``"node"`` for torchrun's
+        ``LOCAL_WORLD_SIZE``; a mesh with the dimensions (nodes, ranks per node); or two groups, of
+        this rank's node and of its partners. See ``docs/hierarchy.md``.
 
     Returns
     -------
@@ -131,24 +131,24 @@ def attach(
     ValueError
         Parameters have no values, the model has another hook, the process group has other ranks
         than the model, options are incompatible, the schedule does not fit the codec, the codec has
-        ``low_memory=True`` and an exchange or parts that do not go with it, a pattern of names
+        ``low_memory=True`` and an exchange or parts that do not support it, a pattern of names
         matches no parameter, ``hierarchy`` does not divide the ranks into nodes of equal size or
-        gradients are sparse with it, codecs have several exchanges, the codec sends no
-        frames that ``verify`` could compare, the optimizer would not apply what the codec sends or
-        has none of the parameters, or the ranks disagree on the arguments.
+        gradients are sparse with it, codecs have several exchanges, the codec sends no frames that
+        ``verify`` could compare, the optimizer would not apply the codec's updates correctly or has
+        none of the parameters, or the ranks disagree on the arguments.
     ExchangeError
         Gloo, which carries messages between the ranks, could not connect them.
 
     Warns
     -----
     PairingWarning
-        The optimizer costs accuracy with this codec, lacks parameters that are to be trained, or
-        there is none to be checked.
+        The optimizer costs accuracy with this codec, lacks trainable parameters, or was not given,
+        so that it cannot be checked.
     RuntimeWarning
-        Nothing is compressed: there is one rank, or no parameter to which a codec applies. Or
-        frames bring each rank more than a dense all-reduce would: what helps is said. Later, if
-        the schedule waits for `Handle.epoch`, which is not called; or if a bucket was not what the
-        core makes of it, with ``on_mismatch="fallback"``.
+        Nothing is compressed: there is one rank, or no parameter to which a codec applies. Or each
+        rank receives more bytes of frames than with an uncompressed all-reduce; the warning has
+        advice. Later, if the schedule waits for `Handle.epoch`, which is not called; or if a bucket
+        differed from the core's result, with ``on_mismatch="fallback"``.
 
     Notes
     -----
@@ -156,15 +156,15 @@ def attach(
     third one for ``verify`` and for exchanges that sum: by default from eight ranks on
     (`gradwire.exchange.ByRanks`), with ``"auto"`` from three. Messages go over Gloo. Frames do too,
     unless CUDA kernels encode and the given group moves tensors of the GPU, as NCCL does: then they
-    go over the same backend, from GPU to GPU. What takes no kernels goes over it in any case: sums
+    go over the same backend, from GPU to GPU. Transfers that need no kernels always use it: sums
     inside a node, and the factors of `gradwire.powersgd`. If the model spans only some of the
     ranks, the other ranks must make the same number of groups at the same time, for example with
     ``new_group([rank], use_local_synchronization=True)``, because torch names groups by a counter.
 
     Memory: two float32 buffers per compressed parameter, four with momentum or a second moment, and
     slots of compressed size. A memory with ``low_memory=True`` has half of that. It is written, and
-    averages are decoded, when the last bucket of a pass has been found good on all ranks: the slots
-    of all ranks are held until then, and no pass that counted can be undone. float64 gradients are
+    averages are decoded, once the last bucket of a pass has succeeded on all ranks: the slots of
+    all ranks are held until then, and no pass that counted can be undone. float64 gradients are
     rounded to float32 before they are compressed.
     """
     ddp = _unwrap(model)
@@ -218,7 +218,7 @@ def attach(
 
 
 def _joining(ddp: Any) -> Callable[[], bool]:
-    """Return what tells whether a model is within `join`, without keeping it alive."""
+    """Return a function that tells whether a model is inside `join`, without keeping it alive."""
     model = weakref.ref(ddp)
     return lambda: bool(getattr(getattr(model(), "_join_config", None), "enable", False))
 

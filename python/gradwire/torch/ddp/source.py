@@ -1,4 +1,4 @@
-"""Where a DDP model gives its gradients: the one hook that it takes, switched on and off."""
+"""The source of a DDP model's gradients: its single communication hook, switched on and off."""
 
 import functools
 import math
@@ -73,7 +73,7 @@ def gradwire_hook(state: Switch, bucket: GradBucket) -> torch.futures.Future[tor
 
 
 def _raise_broken(step: Step | None, future: "torch.futures.Future[torch.Tensor]") -> torch.Tensor:
-    """Let `join` end on a rank without inputs. After a GradientError the others may go on."""
+    """Let `join` end on a rank without inputs. After a GradientError the others may continue."""
     if step is not None and isinstance(step.error, ExchangeError):
         raise fresh(step.error)
     return future.value()
@@ -100,7 +100,7 @@ def _raise_after_backward(verdict: Callable[[], BaseException | None]) -> None:
 
 
 class DDPSource:
-    """The communication hook of a DDP model; averages over a group what is not exchanged."""
+    """The communication hook of a DDP model; averages other buckets over a group."""
 
     def __init__(self, model: Any, over: dist.ProcessGroup, *, whole: bool) -> None:
         self._model: Any = weakref.ref(model)  # the model keeps the switch, not the other way
@@ -142,7 +142,7 @@ class DDPSource:
         switch.whole, switch.index = self._whole, math.inf
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> ProcessGroups:
-        """Return what connects the ranks of another process group, which the model must have."""
+        """Return the transport of another process group, which the model must already use."""
         model = self._model()
         if model is None:
             raise ValueError("the model does not exist any more")
@@ -164,7 +164,7 @@ def _hooks(model: Any) -> list[tuple[Any, Any]]:
 
 
 def check_ranks(own: dist.ProcessGroup, over: dist.ProcessGroup) -> None:
-    """Refuse to average over other ranks than those whose replicas must stay equal."""
+    """Raise a ValueError for other ranks than those whose replicas must stay equal."""
     expected, given = (sorted(dist.get_process_group_ranks(group)) for group in (own, over))
     if expected != given:
         raise ValueError(

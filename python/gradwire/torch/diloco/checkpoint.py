@@ -1,4 +1,4 @@
-"""Saves and restores DiLoCo: what is shared, what is under way, and each rank's residuals."""
+"""Saves and restores DiLoCo: shared parameters, exchanges in progress, and residuals."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ _KINDS = (*_COMMON, "sent")
 def _read(
     saved: object, fragments: Sequence[Sequence[FragmentState]], rank: int, world_size: int
 ) -> tuple[Shared, Position]:
-    """Read and check what is shared, and what this rank has sent: a ValueError or TypeError.
+    """Read and check the shared state and this rank's sent parameters, or raise.
 
     The latter is in its own of several checkpoints, if the number of ranks is the same. A single
     one is taken for its own.
@@ -113,7 +113,7 @@ def _check(what: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
 
 
 def _digest(tensors: Shared) -> str:
-    """Return a digest of the bits that all ranks need to have in common."""
+    """Return a digest of the values that must be equal, bit for bit, on all ranks."""
     found = hashlib.sha256()
     for kind in _COMMON:
         for name, each in sorted(tensors[kind].items()):

@@ -1,4 +1,4 @@
-"""Exchanges of fragments under way."""
+"""Exchanges of fragments in progress."""
 
 import itertools
 import time
@@ -19,7 +19,7 @@ _WANTED = "join"
 
 
 class FragmentExchanges:
-    """Sends fragments and applies them, in the order of their numbers, and counts both."""
+    """Sends fragments and applies their averages, in the order of exchange numbers; counts both."""
 
     def __init__(self, replica: Replica, engine: Engine) -> None:
         self._replica = replica
@@ -34,7 +34,7 @@ class FragmentExchanges:
         self.engine = engine
 
     def connect(self, engine: Engine, confirm: ControlChannel, wanted: Callable[[], bool]) -> None:
-        """Exchange with other ranks, who all meet in `confirm` before anything is applied."""
+        """Exchange with other ranks; `confirm` synchronizes them before anything is applied."""
         self._before += self._sent()  # by the engine so far: each one counts from 0
         self.engine, self._confirm, self._wanted = engine, confirm, wanted
         self._heard = None
@@ -47,7 +47,7 @@ class FragmentExchanges:
     # Exchanges --------------------------------------------------------------------------------
 
     def advance(self) -> bool:
-        """Apply or send what is due next; return whether anything was."""
+        """Apply or send the fragment that is due next, if any; return whether one was."""
         timetable, now = self._replica.timetable, self._position["inner_step"]
         if self._flying and timetable.applied_at(self._flying[0].number) <= now:
             self._apply()
@@ -92,7 +92,7 @@ class FragmentExchanges:
         self._make()
 
     def arrive(self) -> None:
-        """Wait until everything has arrived or is lost, whatever it has brought."""
+        """Wait until every exchange has arrived or is lost, whatever its outcome."""
         for flight in self._flying:
             try:
                 flight.settle()
@@ -100,7 +100,7 @@ class FragmentExchanges:
                 break
 
     def settled(self) -> Flats:
-        """Wait for the averages, which stay to be applied; what has failed is to be sent again."""
+        """Wait for the averages, to be applied later; drop failed exchanges, to be sent again."""
         self.arrive()
         there = list(itertools.takewhile(lambda each: each.arrived, self._flying))
         means = {part: mean for flight in there for part, mean in flight.averages().items()}
@@ -108,13 +108,13 @@ class FragmentExchanges:
         return means
 
     def as_sent(self) -> Flats:
-        """Return this rank's own parameters as they were sent, for what is under way."""
+        """Return this rank's parameters as sent, for the exchanges in progress."""
         return {part: own for flight in self._flying for part, own in flight.own.items()}
 
     def load(self, pending: dict[str, torch.Tensor], own: dict[str, torch.Tensor]) -> None:
         """Begin at the position of a checkpoint, with the averages to be applied.
 
-        Without its own parameters as they were sent, a rank goes on from the shared ones.
+        A rank without its own parameters as sent continues from the shared ones.
         """
         self._flying.clear()
         for number in range(self._position["applied"], self._position["sent"]):
@@ -127,7 +127,7 @@ class FragmentExchanges:
             self._flying.append(flight)
 
     def restore(self) -> None:
-        """Set this rank's own parameters to the shared ones: what it trains from now on counts."""
+        """Reset this rank's parameters to the shared ones, and drop its unsent progress."""
         for part in self._replica.parts:
             part.write(part.shared)
         if self._replica.outer.carry:
@@ -151,7 +151,7 @@ class FragmentExchanges:
     # Other ranks ------------------------------------------------------------------------------
 
     def land(self) -> None:
-        """Wait until everything has arrived or is lost, and leave these ranks."""
+        """Wait until every exchange has arrived or is lost, and disconnect from these ranks."""
         self.arrive()
         self.engine.pipeline.flush()
         self.engine.abandon()
@@ -162,7 +162,7 @@ class FragmentExchanges:
         return {each.number: each.failure is None for each in self._flying if each.arrived}
 
     def follow(self, applied: int, sent: int) -> TensorError | None:
-        """Apply and undo as others did, and return the error that one of them has raised there."""
+        """Apply and undo exchanges as other ranks did; return the error that one of them raised."""
         failure = None
         while self._position["applied"] < applied:
             try:
@@ -173,7 +173,7 @@ class FragmentExchanges:
         return failure
 
     def take_back(self, number: int) -> None:
-        """Undo what was sent from this number on: it goes back into the residuals."""
+        """Undo the exchanges from this number on: their values return to the residuals."""
         worker = self.engine.pipeline
         for flight in reversed(self._flying):
             if flight.number >= number and flight.started is not None:
@@ -183,12 +183,12 @@ class FragmentExchanges:
         self._forget(number)
 
     def count(self) -> None:
-        """Take back no more of what has arrived until now."""
+        """Make all exchanges that have arrived final: they can no longer be undone."""
         for flight in self._flying:
             flight.started = None
 
     def receive(self, finite: Mapping[int, bool]) -> None:
-        """Have room for the averages of exchanges that others have received, if they are finite."""
+        """Allocate the averages of exchanges that other ranks have received, if they are finite."""
         self._flying.clear()
         for number, fine in finite.items():
             parts = self._fragment(number)
@@ -222,7 +222,7 @@ def _own(parts: Iterable[FragmentState]) -> Flats:
 
 @dataclass(slots=True, eq=False)
 class FragmentExchange:
-    """One exchange: under way, or arrived, with averages or a failure on all ranks alike."""
+    """One exchange: in progress, or arrived, with the same averages or failure on all ranks."""
 
     number: int
     parts: Sequence[FragmentState]
@@ -233,7 +233,7 @@ class FragmentExchange:
 
     @property
     def arrived(self) -> bool:
-        """Whether it was settled, and is to be applied."""
+        """Whether its averages or its failure have arrived."""
         return self.means is not None or self.failure is not None
 
     def settle(self) -> None:
@@ -247,7 +247,7 @@ class FragmentExchange:
             self.failure = TensorError(error.count, error.first, error.name, error.rank)
 
     def averages(self) -> Flats:
-        """Wait, and return the averages, or raise the TensorError."""
+        """Wait, and return the averages; raise a TensorError if they are not finite."""
         self.settle()
         if self.means is None:
             assert self.failure is not None

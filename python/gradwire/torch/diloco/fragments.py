@@ -48,10 +48,10 @@ def divide(
 ) -> tuple[tuple[str, ...], ...]:
     """Divide parameters, named in the order of the model, into fragments.
 
-    Of a number of them, layer i is in fragment ``i % fragments``, the strided pattern of the paper.
-    Else they are the names of the parameters of each, or beginnings of names that end before a dot.
-    Raises a ValueError or TypeError if there are more fragments than layers, or a parameter is in
-    none or in several of them.
+    If ``fragments`` is a number, layer i is in fragment ``i % fragments``, the strided pattern of
+    the paper. Otherwise it lists the parameter names of each fragment, or prefixes of names that
+    end before a dot. Raises a ValueError or TypeError if there are more fragments than layers, or a
+    parameter is in none or in several of them.
     """
     if isinstance(fragments, int):
         count = _validate.integer("fragments", fragments, low=1)

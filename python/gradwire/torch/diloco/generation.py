@@ -1,4 +1,4 @@
-"""A generation of ranks: how its members connect, and which of them reach each other."""
+"""A generation of ranks: connects its members, and finds out which of them reach each other."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from gradwire.torch.transport import Gloo, Secret, Store, stores
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A generation that this rank is in."""
+    """A generation that includes this rank."""
 
     generation: int
     rank: int
@@ -23,14 +23,14 @@ class Generation:
     host: str | None = None  # that of `Gloo`
 
     def transport(self) -> Gloo:
-        """Return what connects all members."""
+        """Return the transport that connects all members."""
         size = len(self.members)
         return Gloo(self.connect(), self.rank, size, self.timeout, self.secret, self.host)
 
     def reachable(self) -> tuple[str, ...]:
-        """Return who was reached within the timeout, each by itself, at the same time as all do.
+        """Return the members that this rank reached within the timeout. All ranks call it at once.
 
-        Two that reach each other both say so: each stays connected until the other has seen it.
+        The result is symmetric: a rank stays connected until the other one has seen it.
         """
         others = [other for other in range(len(self.members)) if other != self.rank]
         if not others:

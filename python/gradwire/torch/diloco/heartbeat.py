@@ -1,4 +1,4 @@
-"""What one rank sees in the store: the roster, and who is alive."""
+"""A rank's view of the store: the roster, and which ranks are alive."""
 
 import re
 import time
@@ -30,10 +30,10 @@ class _Pulse:
 class Heartbeat:
     """Reads the roster regularly, and counts beats: this rank's own and those of others.
 
-    Beats are counted, not timed, so that clocks need not agree: a rank is silent as long as this
-    one, which looks at it, has seen no further beat. All times are in seconds. With a secret, only
-    what a rank of the run has proven to have written is believed. What cannot be read, and a roster
-    older than what this rank has seen, are a MembershipError.
+    Beats are counted, not timed, so that clocks need not agree: a rank is silent for as long as
+    this rank has seen no new beat of it. All times are in seconds. With a secret, only entries that
+    are signed with it are accepted. An unreadable entry, or a roster older than the last one seen,
+    raises a MembershipError.
     """
 
     def __init__(self, name: str, timeout: float, secret: Secret | None = None) -> None:
@@ -78,21 +78,21 @@ class Heartbeat:
         return roster, {each: self._beat_of(store, each) for each in there}
 
     def silent(self, name: str) -> float:
-        """Return for how many seconds there was no beat of a rank; 0 for this one."""
+        """Return the seconds since the last new beat of a rank; 0 for this rank."""
         pulse = self._pulses.get(name)
         return 0.0 if pulse is None or name == self.name else time.monotonic() - pulse.at
 
     def beats(self, name: str) -> bool:
-        """Return whether a rank was seen to beat, and not only to have done so."""
+        """Return whether this rank saw a new beat, not just one from before it looked."""
         pulse = self._pulses.get(name)
         return name == self.name or (pulse is not None and pulse.again)
 
     def alive(self, names: Iterable[str]) -> list[str]:
-        """Return those that are not given up."""
+        """Return the ranks that are not given up."""
         return [each for each in names if self.silent(each) < self.silence]
 
     def change(self, store: Store, act: Callable[[Roster], Roster]) -> Roster:
-        """Change the roster, whoever else changes it at the same time."""
+        """Change the roster, retrying if other ranks change it at the same time."""
         roster = self._current(store)
         while (wanted := act(roster)) != roster:
             found = self.replace(store, roster, wanted)
@@ -114,11 +114,11 @@ class Heartbeat:
         return found
 
     def _current(self, store: Store) -> Roster:
-        """Read the roster, without a wait if there is none: then it is an empty one."""
+        """Read the roster; without waiting, return an empty one if there is none."""
         return self._read(store.compare_set(_ROSTER, "", self._sealed(_ROSTER, Roster().text())))
 
     def _read(self, sealed: bytes) -> Roster:
-        """Read the roster: only ever a later one than before."""
+        """Read the roster; raise for one that is older than the last."""
         try:
             roster = Roster.read(self._opened(_ROSTER, sealed))
         except ValueError as error:

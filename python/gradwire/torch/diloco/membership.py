@@ -1,4 +1,4 @@
-"""Ranks that come and go: agrees, by a store, on who trains together."""
+"""Ranks that join and leave: they agree, through a store, on who trains together."""
 
 import atexit
 import logging
@@ -32,12 +32,12 @@ _UNTOLD = "left without a word to the others: %s"
 
 
 class Membership:
-    """Ranks that come and go, for `DiLoCo(..., membership=)`. Each process makes its own.
+    """Lets ranks join and leave, for `DiLoCo(..., membership=)`. Each process makes its own.
 
-    A store of torch.distributed has the roster: who trains together, numbered by generation. Ranks
-    that have lost one go on without it, in a generation of those who are left; ranks that come are
-    taken in after the next exchange. Whoever changes the roster first decides: of two sides that
-    cannot reach each other, one goes on.
+    A store of torch.distributed has the roster: who trains together, numbered by generation. When a
+    rank is lost, the others continue without it in a new generation; new ranks are admitted after
+    the next exchange. The first change of the roster wins, so if the network is split in two, only
+    one side continues.
 
     Parameters
     ----------
@@ -50,24 +50,24 @@ class Membership:
         with the process, and then nobody can leave or join: use it where this process outlives the
         others.
     token : str, optional
-        What only the ranks know, the same on all of them: at least 16 characters that nobody can
-        guess. By default what the environment has in ``GRADWIRE_DILOCO_TOKEN``. Ranks then believe
-        only what ranks with the token have written into the store, and train with no others. It is
-        required unless the store is at a loopback address, or was given as an object.
+        A secret shared by all ranks: at least 16 characters that nobody can guess. Defaults to the
+        environment variable ``GRADWIRE_DILOCO_TOKEN``. Ranks then accept only entries written by
+        ranks with the token, and train only with those. It is required unless the store is at a
+        loopback address, or was given as an object.
     name : str
-        Of the run. Runs with other names in the same store have nothing in common.
+        Name of the run. Runs with different names in the same store are independent.
     timeout : datetime.timedelta
-        How long to wait for other ranks in an exchange, and then until they have come to form the
-        next generation. A rank whose process does not run is given up after a third of it.
+        How long to wait for other ranks in an exchange, and again for them to form the next
+        generation. A rank whose process has stopped is given up after a third of this time.
     min_size : int
-        With fewer ranks than this, those who are left wait for others; also at the beginning.
+        With fewer ranks than this, the remaining ranks wait for others; also at the start.
     patience : datetime.timedelta
-        How long to wait for them, and to be taken in.
+        How long to wait for enough ranks, and to be admitted.
 
     Raises
     ------
     TypeError, ValueError
-        Arguments that are wrong.
+        An argument is invalid.
     MembershipError
         The store could not be served.
     """
@@ -109,7 +109,7 @@ class Membership:
     def begin(self) -> int:
         """Connect to the store; return a number that no other rank of the run was given.
 
-        Raises a MembershipError if it does not answer, or has what is not of ranks with this token.
+        Raises a MembershipError if it does not answer, or has entries not signed with this token.
         """
         if self._begun:
             raise ValueError("a Membership is for one DiLoCo: make another one")
@@ -118,7 +118,7 @@ class Membership:
         link = StoreClient(self._connect, watch.timeout, watch.interval, watch.look)
         self._link = link
         # With this object, or this process, ends what others would wait for.
-        self._end = weakref.finalize(self, _gone, link, watch)
+        self._end = weakref.finalize(self, _leave_when_collected, link, watch)
         self._end.atexit = False
         self._last = partial(_last, link, watch, os.getpid())
         atexit.register(self._last)
@@ -131,8 +131,8 @@ class Membership:
     def form(self, waiting: Waiting, settings: Mapping[str, str]) -> Generation:
         """Wait for the next generation with this rank in it. All members have the same settings.
 
-        Raises a ValueError if those of the members are others, and a MembershipError if the store
-        did not answer, there are too few ranks, the members do not take this rank in, or it cannot
+        Raises a ValueError if the members have other settings, and a MembershipError if the store
+        does not answer, there are too few ranks, the members do not admit this rank, or it cannot
         reach them.
         """
         watch = self._watch
@@ -169,7 +169,7 @@ class Membership:
             time.sleep(min(watch.interval, 0.2))
 
     def reached(self) -> None:
-        """Take note that the ranks of this generation reach each other."""
+        """Record that the ranks of this generation reach each other."""
         self._refused = 0
 
     def _ask(self, waiting: Waiting, settings: Mapping[str, str]) -> None:
@@ -179,7 +179,7 @@ class Membership:
         return self._open.call(partial(self._watch.change, act=act))
 
     def _complete(self, roster: Roster, waited: float) -> list[str]:
-        """Return who is to be the next generation; nobody if this rank cannot decide that now."""
+        """Return the members of the next generation; none if this rank cannot decide it now."""
         watch = self._watch
         alive = watch.alive(roster.waiting)
         if roster.members and not any(each in alive for each in roster.members):
@@ -214,9 +214,9 @@ class Membership:
     # While training ---------------------------------------------------------------------------
 
     def outdated(self) -> bool:
-        """Return whether there is, or is about to be, another generation than that of this rank.
+        """Return whether a newer generation than this rank's exists or is about to.
 
-        Asks the store if nothing was heard of it for the timeout: no answer is a MembershipError.
+        Asks the store if it has been silent for the timeout: no answer is a MembershipError.
         """
         watch = self._watch
         if watch.age > watch.timeout:
@@ -229,13 +229,13 @@ class Membership:
         )
 
     def wanted(self) -> bool:
-        """Return whether ranks that are alive wait to be taken in."""
+        """Return whether ranks that are alive wait to be admitted."""
         watch, roster = self._watch, self._watch.roster
         alive = watch.alive(roster.waiting)
         return any(each not in roster.members and watch.beats(each) for each in alive)
 
     def leave(self) -> None:
-        """Belong to the ranks no longer: none of them waits for this one."""
+        """Leave the ranks, so that none of them waits for this one."""
         if self._link is None:
             return
         link, self._link = self._link, None
@@ -257,7 +257,7 @@ class Membership:
 
 
 def _secret(token: str | None, store: object) -> Secret | None:
-    """Return what belongs to a token, given or in the environment; None if none is needed."""
+    """Return the secret of a token, given or in the environment; None if none is needed."""
     make = 'python -c "import secrets; print(secrets.token_hex())" makes one'
     given = os.environ.get(_TOKEN) if token is None else token
     if given is None:
@@ -278,22 +278,22 @@ def _without(watch: Heartbeat, store: Store) -> Roster:
     return watch.change(store, lambda roster: roster.left(watch.name))
 
 
-def _gone(link: StoreClient, watch: Heartbeat) -> None:
-    """Leave when nobody did, and wait for nothing: this may be the link's thread."""
+def _leave_when_collected(link: StoreClient, watch: Heartbeat) -> None:
+    """Leave when the object is collected, without waiting: this may be the client's thread."""
     link.end(None if link.lost else partial(_without, watch))
 
 
 def _last(link: StoreClient, watch: Heartbeat, process: int) -> None:
-    """Leave when nobody did and the program ends, by an error for one."""
+    """Leave at the end of the program if `leave` was not called, as after an error."""
     if os.getpid() == process:  # and not in a process that was forked
-        _gone(link, watch)
+        _leave_when_collected(link, watch)
         if not link.join(_CLOSING if link.lost else _LAST) and not link.lost:
             LOG.warning(_UNTOLD, f"the store did not answer within {_LAST:g} seconds")
 
 
 @dataclass(slots=True)
 class WaitLog:
-    """Logs what is waited for: what is usual as information, and what is not as a warning."""
+    """Logs what this rank waits for: an info message if that is usual, else a warning."""
 
     watch: Heartbeat
     min_size: int
@@ -303,7 +303,7 @@ class WaitLog:
     _last: str = ""
 
     def waiting(self, roster: Roster) -> None:
-        """Log it, unless it is what was logged last."""
+        """Log the situation, unless it was logged last."""
         unusual, text, _ = self._situation(roster)
         # By then, others that run have shown a sign of life.
         early = time.monotonic() - self.began < 2 * self.watch.interval + 1.0
@@ -313,11 +313,11 @@ class WaitLog:
         LOG.log(logging.WARNING if unusual else logging.INFO, "%s", text)
 
     def in_vain(self, roster: Roster) -> str:
-        """Return why a rank gives up."""
+        """Return the reason for giving up, for the error."""
         return self._situation(roster)[2]
 
     def _situation(self, roster: Roster) -> tuple[bool, str, str]:
-        """Return whether somebody should look at it, what it is, and why a rank gives up in it."""
+        """Return whether to warn, the message to log, and the reason to give up."""
         watch, size, seconds = self.watch, self.min_size, f"{self.patience:g} seconds"
         names = [each for each in roster.members or roster.waiting if each != watch.name]
         others = ", ".join(names)

@@ -1,4 +1,4 @@
-"""The outer optimizer, and where a rank's own parameters are after one of its steps."""
+"""The outer optimizer, and a rank's own parameters after an outer step."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class OuterOptimizer:
     """SGD with momentum on averaged pseudo-gradients.
 
-    Every operation is rounded by itself, as IEEE 754 says: sites with other processors get the same
-    bits. With `carry`, what a rank has trained since a fragment was sent stays on top of the shared
-    parameters, and is sent the next time; then there is no mixing.
+    Every operation is rounded separately, by IEEE 754, so sites with different processors get the
+    same bits. With `carry`, a rank's progress since it sent a fragment is added to the new shared
+    parameters and sent the next time; then there is no mixing.
     """
 
     lr: float
@@ -30,7 +30,7 @@ class OuterOptimizer:
     def given(
         cls, lr: float, momentum: float, nesterov: bool, mixing: float | None, delay: int
     ) -> "OuterOptimizer":
-        """Return it for the arguments of `gradwire.torch.diloco.DiLoCo`, checked."""
+        """Check the arguments of `gradwire.torch.diloco.DiLoCo`, and return the optimizer."""
         if _validate.positive("outer_lr", lr) == 0.0:
             raise ValueError("outer_lr must be above 0: no parameter would be trained")
         return cls(
@@ -42,7 +42,7 @@ class OuterOptimizer:
         )
 
     def step(self, shared: torch.Tensor, velocity: torch.Tensor | None, mean: torch.Tensor) -> None:
-        """Move shared parameters against the mean of what the ranks have moved them by."""
+        """Update shared parameters by the mean pseudo-gradient of the ranks."""
         mean = mean.to(shared.dtype)
         if velocity is not None:
             velocity.mul_(self.momentum).add_(mean)
@@ -50,7 +50,7 @@ class OuterOptimizer:
         shared.sub_(mean * self.lr)
 
     def place(self, own: torch.Tensor, shared: torch.Tensor, sent: torch.Tensor | None) -> None:
-        """Move a rank's own parameters to where it goes on, with what it trained since `sent`."""
+        """Combine a rank's progress since `sent` with the new shared parameters."""
         if sent is not None:
             own.copy_(shared + (own.to(shared.dtype) - sent.to(shared.dtype)))
         elif self.mixing:
@@ -61,11 +61,11 @@ class OuterOptimizer:
     def check(self, codec: "Codec") -> None:
         """Raise a ValueError for a mixing with which training diverges.
 
-        A share that a rank keeps of its own parameters is in its next pseudo-gradient once more. If
-        all ranks moved by p, of which the outer step makes u, the next one begins with
-        mixing * (p - lr * u), where u has the outer momentum. The roots of that linear recursion
-        are inside the unit circle up to the limit below. A residual adds what was kept for each
-        round in which an entry has waited, so that there is no such limit.
+        The share of its own parameters that a rank keeps is part of its next pseudo-gradient again.
+        If all ranks moved by p, of which the outer step makes u, the next one begins with mixing *
+        (p - lr * u), where u has the outer momentum. The roots of that linear recursion are inside
+        the unit circle up to the limit below. With a residual, the kept share is added once for
+        each round in which an entry has waited, so that no such limit exists.
         """
         kept = self.mixing
         if kept == 0.0:

@@ -1,4 +1,4 @@
-"""The ranks that train together: those of a process group, or members that come and go."""
+"""The ranks that train together: a process group, or members that join and leave."""
 
 import contextlib
 import itertools
@@ -32,11 +32,10 @@ _PIECE = 1 << 22  # bytes of one operation: each has the channel's limit of time
 
 
 class ElasticRanks:
-    """Members of a store, who make a new engine whenever they change. Making one joins them.
+    """Members registered in a store, with a new engine after every change. Creating one joins.
 
-    `generation` is the last in which this rank had what its `members` share, 0 if there was none.
-
-    Raises a MembershipError if there is no generation that this rank can be in.
+    `generation` is the last one in which this rank had the shared state of its `members`, 0 if
+    none. Raises a MembershipError if there is no generation that this rank can join.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class ElasticRanks:
             undo.pop_all()
 
     def advance(self) -> None:
-        """Make the exchanges that are due, with whatever ranks are there."""
+        """Make the exchanges that are due, with the ranks that are present."""
         for failed in itertools.count(1):
             try:
                 more = True
@@ -92,17 +91,17 @@ class ElasticRanks:
             self.form()
 
     def load(self, *_: object) -> None:
-        """Refuse: ranks that come and go have nobody to agree with on a checkpoint later on."""
+        """Raise: elastic ranks cannot agree on a checkpoint after the start."""
         raise ValueError("with a membership, each rank gives its own: DiLoCo(..., state_dict=)")
 
     def leave(self) -> None:
-        """Belong to the ranks no longer."""
+        """Leave the other ranks."""
         self._membership.leave()
 
     def form(self) -> None:
-        """Be in the next generation, whenever it is complete, with what its ranks share.
+        """Join the next generation once it is complete, and get its shared state.
 
-        Raises a TensorError for an exchange that was not finite, which others have found before.
+        Raises a TensorError for a non-finite exchange that other ranks detected before.
         """
         self.flights.land()
         engine, confirm = self._formed()
@@ -113,7 +112,7 @@ class ElasticRanks:
             raise failure
 
     def _formed(self) -> tuple[Engine, ControlChannel]:
-        """Return what connects the ranks of a new generation, once they all have the same."""
+        """Return the engine of a new generation, once its ranks have the same state."""
         trained = self.generation > 0 or self._restored
         failed, reached = 0, tuple[str, ...]()
         for attempt in itertools.count(1):
@@ -141,7 +140,7 @@ class ElasticRanks:
         raise AssertionError("unreachable")
 
     def _settle(self, channel: Channel, formed: Generation) -> None:
-        """Have the same as all ranks. Whatever fails in between can be done again."""
+        """Bring this rank to the state of all ranks. It can be repeated after a failure."""
         replica, flights = self._replica, self.flights
         mine = RankReport(
             held=self.generation,
@@ -173,7 +172,7 @@ class ElasticRanks:
         self._valid = True
 
     def _share(self, channel: Channel, plan: RecoveryPlan) -> None:
-        """Give what the ranks share to those that do not have it."""
+        """Broadcast the shared state to the ranks that do not have it."""
         replica, flights = self._replica, self.flights
         new = channel.rank not in plan.keep
         if new:
@@ -191,9 +190,9 @@ class ElasticRanks:
 
 
 class StaticRanks:
-    """The ranks of a process group, which have no names. Making one is a collective.
+    """The ranks of a process group, which have no names. Creating one is a collective.
 
-    All begin as rank 0. Raises a ValueError if their settings differ.
+    All start with the state of rank 0. Raises a ValueError if their settings differ.
     """
 
     members: tuple[str, ...] = ()
@@ -223,19 +222,19 @@ class StaticRanks:
     def load(
         self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]], policy: Policy
     ) -> None:
-        """Restore what was saved, whatever is under way has come to. A collective."""
+        """Wait for exchanges in progress, then restore a checkpoint. A collective."""
         self.flights.arrive()
         load(self._replica, self.flights, state_dict, policy)
 
     def leave(self) -> None:
-        """Return: nobody waits for this rank."""
+        """Do nothing: nobody waits for this rank."""
 
 
 @torch.no_grad()
 def broadcast(channel: Channel, tensors: Iterable[torch.Tensor], source: int) -> None:
-    """Replace tensors, of any dtype and device, by those of one rank, bit for bit. A collective.
+    """Broadcast tensors, of any dtype and device, from one rank, bit for bit. A collective.
 
-    They are alike on all ranks. Nothing else may be in progress in the channel.
+    They have the same shapes on all ranks. The channel must not be in use.
     """
     for each in tensors:
         values = each.detach().cpu().contiguous().reshape(-1)

@@ -1,4 +1,4 @@
-"""What the ranks of a new generation tell each other, and what follows from it."""
+"""How the ranks of a new generation compare their states, and agree on one to continue from."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,11 +10,11 @@ from gradwire.torch.errors import MembershipError
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What one rank tells.
+    """The report of one rank on its state.
 
-    `bits` is a checksum of the shared parameters and the outer momentum; of a rank that has joined
-    none, with the averages that are to be applied. `steps` tells how often each parameter was
-    encoded: with a common seed, ranks draw numbers by that.
+    `bits` is a checksum of the shared parameters and the outer momentum; for a rank that is in no
+    generation yet, it includes the averages to be applied. `steps` counts the encodes of each
+    parameter, which select the random numbers that ranks draw from a common seed.
     """
 
     held: int  # the generation in which it had the shared parameters last; 0 if it has joined none
@@ -30,7 +30,7 @@ class RankReport:
 
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> Self:
-        """Read what was made of one as JSON; a MembershipError if it is something else."""
+        """Read a report from JSON; raise a MembershipError for anything else."""
         try:
             arrived = {int(number): fine for number, fine in found["arrived"].items()}
             counted = {int(number): below for number, below in found["counted"].items()}
@@ -44,7 +44,7 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What all ranks of a generation begin with."""
+    """The state with which all ranks of a generation start."""
 
     source: int  # the rank whose shared parameters and position count
     keep: frozenset[int]  # ranks that have the same once they have applied what has arrived
@@ -54,9 +54,9 @@ class RecoveryPlan:
 
 
 def decide(every: Sequence[RankReport], *, trained: bool = False) -> RecoveryPlan:
-    """Return what follows from what all ranks have told: the same on every rank.
+    """Return the plan that follows from the reports of all ranks, equal on every rank.
 
-    With `trained` there were shared parameters: a MembershipError if no rank has any.
+    `trained` tells that training has begun: a MembershipError if no rank has its parameters.
     """
     valid = [rank for rank, each in enumerate(every) if each.valid]
     begun = any(every[rank].held or every[rank].restored for rank in valid)
@@ -80,7 +80,7 @@ def decide(every: Sequence[RankReport], *, trained: bool = False) -> RecoveryPla
 
 
 def _begin(every: Sequence[RankReport], valid: Sequence[int]) -> RecoveryPlan:
-    """Return what ranks begin with that have not trained together: the furthest checkpoint."""
+    """Return the plan for ranks that have not trained together: the furthest checkpoint."""
 
     def progress(rank: int) -> tuple[bool, int, int]:
         told = every[rank]
@@ -96,7 +96,7 @@ def _begin(every: Sequence[RankReport], valid: Sequence[int]) -> RecoveryPlan:
 
 
 def _follows(told: RankReport, first: RankReport) -> bool:
-    """Return whether a rank has all that leads to the shared parameters of the first."""
+    """Return whether a rank can reach the shared parameters of the first one by itself."""
     mine, theirs = told.position["applied"], first.position["applied"]
     if mine == theirs:
         return told.bits == first.bits

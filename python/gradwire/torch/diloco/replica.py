@@ -1,4 +1,4 @@
-"""The parameters of one rank, and what it knows of those that all ranks share."""
+"""The parameters of one rank, and its copy of the shared ones."""
 
 import math
 import zlib
@@ -50,14 +50,14 @@ class FragmentState:
         return torch.cat([each.tensor.detach().reshape(-1) for each in self.records])
 
     def dtype_of(self, kind: str) -> torch.dtype:
-        """Return the dtype of one kind of what a checkpoint has of these parameters."""
+        """Return the dtype of one kind of tensor in a checkpoint of these parameters."""
         if kind == "pending":
             return torch.float32
         return self.own_dtype if kind == "sent" else self.shared.dtype
 
     @torch.no_grad()
     def step(self, outer: OuterOptimizer, mean: torch.Tensor, sent: torch.Tensor | None) -> None:
-        """Make an outer step, and bring this rank's own parameters to where it goes on."""
+        """Make an outer step, and update this rank's own parameters from it."""
         outer.step(self.shared, self.velocity, mean)
         before = {} if sent is None else {each.name: old for each, old in self.split(sent)}
         for record, values in self.split(self.shared):
@@ -79,7 +79,7 @@ class FragmentState:
 
     @torch.no_grad()
     def flat(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return a flat tensor of those that are given by the names of these parameters."""
+        """Concatenate tensors, given by the names of these parameters, to a flat one."""
         device = self.shared.device
         return torch.cat([tensors[each.name].to(device).reshape(-1) for each in self.records])
 
@@ -97,7 +97,8 @@ Flats = dict[FragmentState, torch.Tensor]
 class Replica:
     """Parameters in fragments, which have a part for each device.
 
-    `compressed` are the records of what is sent as frames. `settings` are alike on all ranks.
+    `compressed` are the slots of the parameters sent as frames. `settings` must be equal on all
+    ranks.
     """
 
     def __init__(
@@ -162,7 +163,8 @@ class Replica:
     def named(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
         """Return the parameters that are trained, by name.
 
-        Raises a TypeError or ValueError if it is no plain module, or they cannot be averaged.
+        Raises a TypeError or ValueError for a wrapped module, or parameters that cannot be
+        averaged.
         """
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
@@ -192,7 +194,7 @@ class Replica:
 
     @property
     def like(self) -> list[torch.Tensor]:
-        """Tensors on the devices of what is exchanged."""
+        """A tensor on each device whose parameters are exchanged."""
         return [part.shared for part in self.parts]
 
     def shared(self) -> list[torch.Tensor]:
@@ -200,7 +202,7 @@ class Replica:
         return self.like + [part.velocity for part in self.parts if part.velocity is not None]
 
     def start(self, rank: int) -> None:
-        """Begin with new residuals, and random numbers of this rank's own."""
+        """Start with empty residuals, and random numbers that differ between ranks."""
         for each in self.compressed.values():
             each.state = new_state(each, rank)
 
@@ -212,7 +214,7 @@ class Replica:
                 part.velocity.copy_(part.flat(tensors["velocity"]))
 
     def bits(self, pending: Iterable[torch.Tensor] = ()) -> int:
-        """Return a checksum of the tensors that all ranks share, and of averages to be applied."""
+        """Return a checksum of the shared tensors, and of averages to be applied."""
         found = 0
         for each in (*self.shared(), *pending):
             found = zlib.crc32(bits_of(each), found)
@@ -223,7 +225,7 @@ class Replica:
         return {name: each.state.step for name, each in self.compressed.items()}
 
     def catch_up(self, every: Sequence[Mapping[str, int]]) -> None:
-        """Count encodes from the same number on all ranks, and begin with room for any frame."""
+        """Set the encode counts to the same number on all ranks, and reset the size limits."""
         for name, each in self.compressed.items():
             step = max(theirs[name] for theirs in every)
             if each.state.step != step:

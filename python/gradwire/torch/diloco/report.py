@@ -1,4 +1,4 @@
-"""What DiLoCo sent and waited for."""
+"""The report of DiLoCo: bytes sent and seconds waited."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ from gradwire.torch.diloco.replica import Replica
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DiLoCoReport:
-    """What one rank did since it was made."""
+    """The figures of one rank since its `DiLoCo` was created."""
 
     rank: int  #: Of this process.
     world_size: int  #: Number of ranks.
@@ -28,7 +28,7 @@ class DiLoCoReport:
 
     @classmethod
     def of(cls, replica: Replica, flights: FragmentExchanges, steps: int) -> Self:
-        """Return what a rank did in so many inner steps."""
+        """Return the report of a rank after ``steps`` inner steps."""
         sent, seconds, exchanges = flights.figures()
         wire = sent / max(steps, 1)
         world = flights.engine.size

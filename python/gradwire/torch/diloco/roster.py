@@ -1,4 +1,4 @@
-"""Who trains together and who waits to, as the store has it: a value, and its changes."""
+"""The roster in the store, immutable: which ranks train together, and which wait to join."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -47,13 +47,13 @@ class Waiting:
         )
 
     def again(self) -> "Waiting":
-        """Return it as if it had not failed."""
+        """Return a copy without the record of its failure."""
         return replace(self, failed=0, reached=())
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """What all ranks read and change in the store, each change by one comparison and exchange."""
+    """The roster that all ranks read, and change by compare-and-set."""
 
     generation: int = 0
     members: tuple[str, ...] = ()  # in the order of ranks
@@ -66,7 +66,7 @@ class Roster:
 
     @classmethod
     def read(cls, text: bytes) -> Self:
-        """Read what `text` returned; a ValueError if somebody has written anything else."""
+        """Read the result of `text`; raise a ValueError for anything else."""
         try:
             found = messages.read(text)
             if found["version"] != VERSION:
@@ -90,7 +90,7 @@ class Roster:
         return json.dumps({"version": VERSION, **asdict(self)}).encode()
 
     def joined(self, name: str, waiting: Waiting, settings: Mapping[str, str]) -> "Roster":
-        """Return it with one more rank that waits; a ValueError if others have other settings."""
+        """Return it with one more waiting rank; raise a ValueError if its settings differ."""
         for what, value in self.settings.items():
             if settings.get(what) != value:
                 raise ValueError(
@@ -101,7 +101,7 @@ class Roster:
         return replace(self, waiting={**others, name: waiting}, settings=dict(settings))
 
     def left(self, name: str) -> "Roster":
-        """Return it without a rank. When the last one has left, any settings may follow."""
+        """Return it without a rank. After the last rank has left, settings may change."""
         members = tuple(each for each in self.members if each != name)
         waiting = {each: entry for each, entry in self.waiting.items() if each != name}
         settings = self.settings if members or waiting else {}
@@ -111,7 +111,7 @@ class Roster:
     def formed(self, chosen: Collection[str]) -> "Roster":
         """Return it with the next generation; members come first, in their order.
 
-        Who was not chosen waits no longer, and may ask again.
+        Waiting ranks that are not members no longer wait, and may ask again.
         """
         ordered = [each for each in self.members if each in chosen]
         ordered += [each for each in self.waiting if each in chosen and each not in ordered]
@@ -124,11 +124,11 @@ class Roster:
         )
 
     def chosen(self, alive: Collection[str]) -> list[str]:
-        """Return who can be the next generation, of those that wait and are alive.
+        """Return the ranks that can form the next generation, among those waiting and alive.
 
-        Members that all came back, but could not reach each other, are on two sides of a broken
-        network. The most ranks that reach each other go on then, of those that have been together:
-        a majority rather than the others, and of two halves that of the first member.
+        If all members came back but could not reach each other, the network is split. Then the
+        largest group of former members that reach each other continues: a majority, or of two
+        halves the one with the first member.
         """
         there = {name: entry for name, entry in self.waiting.items() if name in alive}
         failed = [name for name in there if there[name].failed == self.generation > 0]
@@ -144,16 +144,16 @@ class Roster:
         return [name for name in there if name in best]
 
     def apart(self, alive: Collection[str], size: int) -> bool:
-        """Return whether so many ranks wait and are alive, but not so many reach each other."""
+        """Return whether ``size`` ranks wait and are alive, but too few reach each other."""
         there = sum(name in alive for name in self.waiting)
         return there >= size > len(self.chosen(alive))
 
     def again(self) -> "Roster":
-        """Return it with all that wait as if none had failed: the network may have been mended."""
+        """Return it with the failures of waiting ranks cleared: the network may work again."""
         return replace(self, waiting={name: each.again() for name, each in self.waiting.items()})
 
     def _around(self, first: str, ordered: Sequence[str], failed: Collection[str]) -> list[str]:
-        """Return a rank with others of which each has reached each."""
+        """Return a rank and others that all reach each other."""
 
         def reach(one: str, other: str) -> bool:
             if one not in failed or other not in failed:  # one of them has reached everybody

@@ -1,4 +1,4 @@
-"""A connection to a store, in a thread of its own, which no dead host can hold up for long."""
+"""A connection to a store, in its own thread, so that a dead host blocks nobody for long."""
 
 import ipaddress
 import queue
@@ -21,7 +21,7 @@ _EXPECTED = 'store must be "host:port" or a store of torch.distributed'
 
 
 def is_local(host: str) -> bool:
-    """Return whether only processes of this host reach an address."""
+    """Return whether an address is reachable only from this host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -37,7 +37,7 @@ def split(address: str) -> tuple[str, int]:
 
 
 def serve_store(host: str, port: int) -> Store:
-    """Serve a store, at one of this host's addresses alone. Port 0 is any that is free.
+    """Serve a store at a single address of this host. Port 0 selects any free port.
 
     Raises a MembershipError if it cannot be served.
     """
@@ -61,9 +61,9 @@ def serve_store(host: str, port: int) -> Store:
 
 
 def connector(store: Store | str, *, serve: bool) -> tuple[Connect, Store | None]:
-    """Return what connects to a store, each time anew; and the store, if it is served here.
+    """Return a function that opens a connection to a store, and the store if served here.
 
-    What is neither a store nor ``host:port`` is a TypeError or ValueError.
+    Raises a TypeError or ValueError for anything but a store or ``host:port``.
     """
     if isinstance(store, str):
         host, port = split(store)
@@ -86,7 +86,7 @@ def _client(host: str, port: int, timeout: timedelta) -> Store:
 
 
 class StoreClient:
-    """Calls a store from one thread, regularly and when asked, and connects again when needed.
+    """Calls a store from one thread, regularly and on request, and reconnects when needed.
 
     All times are in seconds. `timeout` is that of a call, and `interval` from one beat to the next:
     then `beat` is called with the store. A call had no answer if the store is `lost`.
@@ -109,7 +109,7 @@ class StoreClient:
         self._thread.start()
 
     def call(self, act: Callable[[Store], T]) -> T:
-        """Return what a call with the store does; a MembershipError if it has no answer in time."""
+        """Return the result of a call with the store; raise a MembershipError after the timeout."""
         answer: Future[T] = Future()
         self._calls.put((act, answer))
         try:
@@ -122,14 +122,14 @@ class StoreClient:
             ) from None
 
     def store(self) -> Store:
-        """Return another connection, for the caller alone."""
+        """Open another connection, for the caller's exclusive use."""
         return self.call(lambda _: self._connect(timedelta(seconds=self._timeout)))
 
     def end(self, act: Callable[[Store], Any] | None = None) -> None:
-        """Have the thread end after the calls before and a last one, without a wait for anything.
+        """End the thread after pending calls and a last one, without waiting.
 
-        Nobody is told what the last one returns. Any thread may do that at any moment, the garbage
-        collector as well. A second call has no effect.
+        The result of the last call is dropped. Any thread may call this at any time, including the
+        garbage collector. A second call has no effect.
         """
         if not self._ended:
             self._ended = True
@@ -138,7 +138,7 @@ class StoreClient:
             self._calls.put(None)
 
     def join(self, limit: float) -> bool:
-        """Wait for the thread's end; return whether it has come. A dead host holds it up.
+        """Wait for the thread to end; return whether it has. A dead host delays it.
 
         The thread itself does not wait.
         """

@@ -1,4 +1,4 @@
-"""DiLoCo: inner steps on every rank by itself, and outer steps on what they have in common."""
+"""DiLoCo: inner steps on each rank separately, outer steps on shared parameters."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,62 +26,61 @@ _PATIENCE = timedelta(seconds=5)
 
 
 class DiLoCo:
-    """Train a model on ranks that are far apart. Making one is a collective.
+    """Train a model on ranks that are far apart. Creating one is a collective.
 
     Every rank trains by itself with an inner optimizer. Every ``inner_steps`` steps, the ranks
-    exchange by what they have moved the parameters, compressed; the mean of it is the gradient of
-    an outer step on shared parameters, from which all ranks go on. What a codec leaves out stays in
-    a residual of each rank, and is sent later.
+    average, compressed, how far their parameters have moved (pseudo-gradients). The mean is the
+    gradient of an outer step on shared parameters, from which all ranks continue. Entries that the
+    codec does not send stay in each rank's residual, and are sent later.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A plain module, not one wrapped for DDP. All ranks begin with the parameters and buffers of
+        A plain module, not one wrapped for DDP. All ranks start with the parameters and buffers of
         rank 0. Afterwards buffers, such as the statistics of BatchNorm, are each rank's own.
     codec : gradwire.Codec
-        Of the pseudo-gradients, such as `gradwire.sparseloco`.
+        Codec of the pseudo-gradients, such as `gradwire.sparseloco`.
     optimizer : torch.optim.Optimizer, optional
         The inner optimizer: `step` is then called after each of its steps.
     inner_steps : int
         Inner steps from one exchange of a parameter to the next.
     outer_lr, outer_momentum : float
-        Of the outer optimizer, SGD.
+        Options of the outer optimizer, SGD.
     nesterov : bool
-        Nesterov's momentum.
+        Use Nesterov's momentum.
     fragments : int or sequence of sequence of str
-        Divide the layers into so many fragments, in strides, which are exchanged in turn; or names,
-        or beginnings of names, of the parameters of each fragment. 1 is DiLoCo, more are Streaming
-        DiLoCo.
+        Number of fragments into which the layers are divided, in strides, to be exchanged in turn;
+        or the parameter names, or prefixes of names, of each fragment. 1 is DiLoCo, more are
+        Streaming DiLoCo.
     delay : int
-        Inner steps during which an exchange is under way: it overlaps them. With 0 every exchange
-        is waited for.
+        Inner steps that overlap with an exchange. With 0, training waits for every exchange.
     mixing : float, optional
-        By default, what a rank has trained since a fragment was sent stays on top of the shared
-        parameters when it is applied, and is sent the next time, once. A number is the paper's
-        rule instead: the share of a rank's own parameters that remains then, 0 <= mixing < 1. With
-        0 the steps of the delay are lost; above 0 only codecs without a residual will do.
+        By default, a rank's progress since it sent a fragment is added to the new shared
+        parameters, and is sent the next time, once. A number selects the paper's rule instead: the
+        share of a rank's own parameters that is kept, 0 <= mixing < 1. With 0 the steps of the
+        delay are lost; above 0 only codecs without a residual will do.
     min_numel, min_ndim : int
-        Parameters with fewer entries or dimensions are sent dense.
+        Parameters with fewer entries or dimensions are sent uncompressed.
     process_group : torch.distributed.ProcessGroup, optional
-        Who takes part; all ranks by default.
+        The participating ranks; all ranks by default.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks. Defaults to that of the group.
     membership : Membership, optional
-        Let ranks come and go, instead of a process group. Waits until this rank is taken in. Ranks
-        that come have the shared parameters and the position of those that are there.
+        Let ranks join and leave, instead of a process group. Waits until this rank is admitted. New
+        ranks get the shared parameters and the position of the present ones.
     state_dict : dict, optional
-        With a membership: what `state_dict` returned in an earlier run of this rank, beside whose
-        model and optimizer, which are to be loaded before, it keeps its residuals. If nobody
-        trains yet, all ranks begin where the furthest of these checkpoints was.
+        With a membership: the `state_dict` of an earlier run of this rank, to keep its residuals.
+        Load its model and optimizer before. If nobody trains yet, all ranks start from the furthest
+        of these checkpoints.
 
     Raises
     ------
     TypeError, ValueError
-        Arguments that are wrong, or differ between the ranks.
+        An argument is invalid, or differs between the ranks.
     ExchangeError
         The ranks could not be connected.
     MembershipError
-        With a membership: the store does not answer, or this rank was not taken in.
+        With a membership: the store does not answer, or this rank was not admitted.
 
     References
     ----------
@@ -147,7 +146,7 @@ class DiLoCo:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """With a membership, the names of the ranks that train together now; else nobody's."""
+        """With a membership, the names of the ranks that train together now; otherwise empty."""
         return self._ranks.members
 
     @property
@@ -176,9 +175,9 @@ class DiLoCo:
         return self._replica.position["applied"]
 
     def step(self) -> int:
-        """Count an inner step, and exchange what is due. Call it after the inner optimizer's.
+        """Count an inner step, and exchange the fragments due. Call it after the inner step.
 
-        Not with ``optimizer=``, which calls it.
+        Do not call it with ``optimizer=``, which does so.
 
         Returns
         -------
@@ -188,12 +187,12 @@ class DiLoCo:
         Raises
         ------
         TensorError
-            A parameter is NaN or infinite on some rank. All ranks raise it, and the round is left
-            out: shared parameters and residuals are as before it. `restore` brings this rank back
-            to them.
+            A parameter is NaN or infinite on some rank. All ranks raise it and skip the round:
+            shared parameters and residuals are as before it. `restore` brings this rank back to
+            them.
         ExchangeError
             Another rank has stopped, or did not come in time. `state_dict` still works, and every
-            later exchange raises it again. With a membership, those that are left go on instead.
+            later exchange raises it again. With a membership, the remaining ranks continue instead.
         MembershipError
             With a membership: the store does not answer, or there are too few ranks.
         """
@@ -209,15 +208,15 @@ class DiLoCo:
         self.step()
 
     def restore(self) -> None:
-        """Set this rank's parameters to the shared ones: what it has not sent yet is lost."""
+        """Reset this rank's parameters to the shared ones; its unsent progress is lost."""
         self._flights.restore()
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
         """Put the shared parameters into the model in this block: to evaluate or export them.
 
-        They are the same bits on every rank. Between exchanges, a rank's own are others. Do not
-        train in the block.
+        They are the same bits on every rank. Between exchanges, a rank's own parameters differ from
+        them. Do not train in the block.
         """
         kept = [(part, part.own()) for part in self._replica.parts]
         for part, _ in kept:
@@ -233,8 +232,8 @@ class DiLoCo:
     def state_dict(self) -> dict[str, Any]:
         """Return shared parameters, outer momentum, residuals and position, to resume bit for bit.
 
-        Call it between steps on every rank, and save all of the results, beside each rank's model
-        and inner optimizer. It waits for what is under way. Tensors and text only, so that
+        Call it between steps on every rank, and save all of the results, with each rank's model and
+        inner optimizer. It waits for exchanges in progress. Tensors and text only, so that
         ``torch.load(weights_only=True)`` reads it.
 
         Returns
@@ -248,8 +247,8 @@ class DiLoCo:
         Raises
         ------
         TensorError
-            An exchange under way is not finite; `step` raises it when it is due, and leaves it out.
-            Save after that.
+            An exchange under way is not finite; `step` raises it when it is due, and skips it. Save
+            after that.
         """
         return save(self._replica, self._flights)
 
@@ -283,7 +282,7 @@ class DiLoCo:
     # Its end ----------------------------------------------------------------------------------
 
     def report(self) -> DiLoCoReport:
-        """Return what this rank has sent and waited for; it reads all residuals once."""
+        """Return this rank's report: bytes, waiting times, residuals (each read once)."""
         return DiLoCoReport.of(self._replica, self._flights, self._steps)
 
     def __enter__(self) -> Self:
@@ -293,10 +292,10 @@ class DiLoCo:
         self.close(timedelta(0) if raised[0] is not None else _PATIENCE)
 
     def close(self, timeout: timedelta = _PATIENCE) -> None:
-        """Take part no longer. A second call has no effect.
+        """Stop participating. A second call has no effect.
 
-        Waits so long for the other ranks to do the same, so that none is cut off. What is under way
-        is not applied.
+        Waits up to ``timeout`` for the other ranks to do the same, so that none is cut off.
+        Exchanges in progress are not applied.
         """
         if self._closed:
             return
@@ -318,7 +317,7 @@ def sparseloco(
     outer_lr: float = 1.0,
     **options: Any,
 ) -> DiLoCo:
-    """Train as SparseLoCo: the largest entries of each tile in two bits, no outer momentum.
+    """Train with SparseLoCo: the largest entries of each tile in two bits, no outer momentum.
 
     The residual, which fades by 0.95 a round, takes the place of the outer momentum.
 
@@ -326,7 +325,8 @@ def sparseloco(
     ----------
     model : torch.nn.Module
     k : int
-        Entries sent of each tile of 64 x 64, or of each 4096 in what is no matrix.
+        Entries sent of each tile of 64 x 64, or of each 4096 entries if a parameter is not a
+        matrix.
     inner_steps, outer_lr
         As in `DiLoCo`, with the values of the authors' code.
     **options

@@ -1,4 +1,4 @@
-"""The engine: it takes the buckets of backward passes, and hands back what their exchange brings.
+"""The engine: receives the buckets of backward passes and returns their averages.
 
 `attach_engine` connects the ranks and makes a `Handle`, which users hold. A handle has an `Engine`,
 which owns the threads and channels, and `BackwardPasses`, which counts passes and undoes them. None
@@ -6,10 +6,10 @@ of it knows where gradients come from: DDP, FSDP2 and Horovod each bring a `Grad
 
 **The life of a bucket**, over three threads:
 
-1. The *backward* thread begins a pass with `BackwardPasses.begin`, which looks whether the
-   optimizer has applied the last one, and makes a `Step`, or stands aside. It hands each bucket to
-   `average`: its `BucketContents` has the slots of its parameters, and which of them
-   are compressed; `ExchangePipeline.submit` enqueues it, and the source gets a future.
+1. The *backward* thread begins a pass with `BackwardPasses.begin`, which checks whether the
+   optimizer has applied the previous pass, and makes a `Step`, or leaves the pass uncompressed. It
+   hands each bucket to `average`: its `BucketContents` has the slots of its parameters, and which
+   of them are compressed; `ExchangePipeline.submit` enqueues it, and the source gets a future.
 2. The *sending* thread takes buckets in that order, which is the same on all ranks. It encodes and
    starts the collectives (`gradwire.torch.exchange`), and records in the step what it has changed.
 3. The *receiving* thread waits for the collectives, learns how all ranks fared, and decodes. With
@@ -19,21 +19,21 @@ of it knows where gradients come from: DDP, FSDP2 and Horovod each bring a `Grad
 
 =======================  ===========================================================================
 ``attach``, ``handle``   from options and parameters to a handle; what users call
-``config``               what every `attach` takes, and how it is checked
+``config``               the options common to every `attach`, and their checks
 ``engine``               the lifetime of threads and channels
-``pipeline``, ``step``   the two threads, and what goes through them
-``backward``             when a pass begins, counts, stands aside or is undone
-``bucket_contents``      which parameters a bucket has, and where
-``parameter``            what is kept of a parameter: codec, state, size limit, memory order
+``pipeline``, ``step``   the two threads, and the tasks that pass through them
+``backward``             whether a pass counts, is averaged uncompressed, or is undone
+``bucket_contents``      the parameters of a bucket and their offsets
+``parameter``            a parameter's codec, state, size limit and memory order
 ``sharding``             the part of a parameter that a rank of a node owns
 ``low_rank_state``       the state of a parameter that is sent as factors
 ``scheduler``            which codec a parameter has now
-``grad_tracker``         what each ``.grad`` holds: a gradient, an average or a step
-``optimizer_link``       what becomes of exchanged gradients, and moments that change hands
-``optimizer_identity``   whether the optimizer that makes steps is the one that was attached
-``pairing``              which optimizers go with which codecs
-``local_gradients``      gradients that are exchanged outside of a backward pass
-``consensus``            how ranks find out that they do the same
+``grad_tracker``         whether ``.grad`` holds a gradient, an average or a step
+``optimizer_link``       whether exchanged gradients were applied; handover of moments
+``optimizer_identity``   checks that the attached optimizer makes the steps
+``pairing``              which optimizers suit which codecs
+``local_gradients``      exchange of gradients outside a backward pass
+``consensus``            agreement between ranks on options and operations
 ``metrics``              counters, timestamps and the report
 =======================  ===========================================================================
 """

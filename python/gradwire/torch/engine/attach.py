@@ -1,4 +1,4 @@
-"""Puts a codec, parameters and a transport together."""
+"""Connects a codec, the parameters and a transport."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
@@ -62,14 +62,15 @@ def attach_engine(
     """Compress the gradients of these parameters from now on. A collective.
 
     The parameters are in the same order on all ranks; ``sparse`` has the ids of those whose
-    gradients are sparse. Without ``share_of``, this rank is given all of each gradient; with a
-    `Hierarchy`, the node then divides it. ``bucket_nbytes`` is the capacity of the buckets.
-    ``decide`` makes what decides how buckets are averaged, of parameters by name, scheduler,
-    passes, control, optimizer, and of the ranks that exchange gradients the number, and the channel
-    if they are not all. ``facts`` are what all ranks must agree on besides.
+    gradients are sparse. Without ``share_of``, this rank has every gradient in full; with a
+    `Hierarchy`, the ranks of the node then divide it. ``bucket_nbytes`` is the capacity of the
+    buckets. ``decide`` is a factory for the object that decides how buckets are averaged. It is
+    called with the parameters by name, the scheduler, the passes, the control channel, the
+    optimizer, the number of ranks that exchange gradients, and their channel if that is not all
+    ranks. ``facts`` are additional values that must be equal on all ranks.
 
     Raises a ValueError if the ranks disagree or options do not go together, and an ExchangeError if
-    the ranks could not be connected. The transport is left then.
+    the ranks could not be connected. In both cases the transport is left.
     """
     options = options.for_parameters(named)
     assignment, optimizer = options.assignment, options.optimizer
@@ -226,7 +227,7 @@ def _channel(
     make: Callable[[Mapping[str, str]], Any],
     device_backends: Mapping[str, str] = NO_DEVICE_BACKENDS,
 ) -> Any:
-    """Return a channel that a method of the transport makes, connected on the tensors' devices."""
+    """Create a channel with a method of the transport, and connect it on the tensors' devices."""
     made = make(device_backends)
     transport.connect(made, device_backends, tensors)
     return made

@@ -1,4 +1,4 @@
-"""Backward passes: what becomes of their buckets, and how the passes end, count or are undone."""
+"""Backward passes: how their buckets are averaged, and whether a pass counts or is undone."""
 
 import contextlib
 import functools
@@ -36,45 +36,45 @@ class Average(Protocol):
 
 
 class DenseAverage(Protocol):
-    """Starts to average a buffer in place as the framework does, without a codec."""
+    """Starts an uncompressed, in-place average of a buffer, as the framework itself would."""
 
     def __call__(
         self, buffer: torch.Tensor, *, half: bool = False, ended: Callable[[], None] | None = None
     ) -> Average:
-        """With ``half`` in bfloat16; ``ended`` is called once the collective has ended."""
+        """Average in bfloat16 if ``half``; call ``ended`` once the collective has finished."""
 
 
 class AutoControl(Protocol):
-    """What ``"auto"`` asks and decides in each pass; see `gradwire.torch.auto.AutoController`."""
+    """The decisions of ``"auto"`` in each pass; see `gradwire.torch.auto.AutoController`."""
 
     @property
     def reason(self) -> str:
-        """Why buckets are averaged as they are."""
+        """The reason for the present way of averaging, for the report."""
 
     @property
     def codes(self) -> bool:
-        """Whether some bucket goes by the codec."""
+        """Whether any bucket is compressed."""
 
     @property
     def meets(self) -> bool:
-        """Whether ranks have to meet where the next pass begins: the same on all of them."""
+        """Whether ranks must synchronize at the start of the next pass; equal on all ranks."""
 
     def begin(self, since: float | None) -> BaseException | None:
-        """Begin a pass, ready since then or now; return an error that has broken the exchange."""
+        """Begin a pass, ready at ``since`` or now; return an error that broke the exchange."""
 
     def interrupt(self) -> None:
-        """Leave out a pass of which nothing is exchanged."""
+        """Skip a pass in which nothing is exchanged."""
 
     def take(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool) -> bool:
-        """Note a bucket that is ready; tell whether it goes by the codec's exchange."""
+        """Record that a bucket is ready; return whether to exchange it with the codec."""
 
     def dense(
         self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor
     ) -> tuple[bool, Callable[[], None] | None]:
-        """Tell whether the other one is averaged in bfloat16, and what to call at its end."""
+        """Return whether to average an uncompressed bucket in bfloat16, and an end callback."""
 
     def complete(self) -> None:
-        """Note that the pass had its last bucket, of which it was not known."""
+        """Record afterwards that the latest bucket was the last one of the pass."""
 
 
 def dense_average(
@@ -87,8 +87,8 @@ def dense_average(
 ) -> "torch.futures.Future[torch.Tensor]":
     """Start to average a buffer, sparse or not, in place over a process group; see `DenseAverage`.
 
-    With ``half``, bfloat16 is sent as by torch's ``bf16_compress_hook``. ``divide_sum`` divides
-    after the sum, as FSDP, and not before it by a multiplication, as DDP.
+    With ``half``, bfloat16 is sent, as in torch's ``bf16_compress_hook``. ``divide_sum`` divides
+    the sum, as FSDP does; otherwise the buffer is multiplied before summing, as DDP does.
     """
     ranks, sent = group.size(), buffer
     if half:
@@ -115,11 +115,12 @@ def dense_average(
 class BackwardPasses:
     """The passes of one attachment, one after another, each of any number of buckets.
 
-    A framework calls `begin` before the first bucket of a pass, `average` with each of them, and in
-    the end raises what `ending` or `end` tells. The pass is exchanged, or stands aside and is
-    averaged densely, or is refused, and then exchanges nothing. ``grad_scaler`` is one in use;
-    ``joining`` tells whether the model is within `join`, where ranks without inputs take part. One
-    bucket of every ``verify``-th step is compared with the core.
+    A framework calls `begin` before the first bucket of a pass, `average` with each bucket, and
+    finally raises the error that `ending` or `end` returns, if any. A pass is exchanged with the
+    codec, averaged uncompressed, or refused, in which case nothing is exchanged. ``grad_scaler`` is
+    the loss scaler in use, if any; ``joining`` tells whether the model is inside `join`, where
+    ranks without inputs take part. In every ``verify``-th step, one bucket is compared with the
+    result of the Rust core.
     """
 
     dense: DenseAverage  # how the framework averages without a codec
@@ -146,10 +147,10 @@ class BackwardPasses:
         self._verify = verify
         self._begun = Step()  # the step that was begun last, whatever became of it
         self._steps_before = 0
-        # How often states were loaded: what is known of earlier steps does not hold after it.
+        # How often states were loaded, which invalidates what was recorded of earlier steps.
         self.restarts = 0
         self.refusal: BaseException | None = None  # of the pass that has begun
-        # It is only averaged: it is paused, or is not for this optimizer.
+        # The pass is averaged uncompressed: paused, or not meant for this optimizer.
         self.stands_aside = False
         self.auto: AutoControl | None = None  # decides which buckets go by the codec
         self.last: Step | None = None  # if it can be discarded
@@ -166,7 +167,7 @@ class BackwardPasses:
         return self._steps_before + self._exchange.times.steps_ever
 
     def restart(self, step: int) -> None:
-        """Continue from a checkpoint of this step, on all ranks, after the pipeline has settled."""
+        """Continue from a checkpoint of this step, on all ranks, after the pipeline was flushed."""
         self._steps_before = step - self._exchange.times.steps_ever
         self.restarts += 1
         self._pipeline.restart()
@@ -181,7 +182,7 @@ class BackwardPasses:
     def undo_unapplied(self) -> None:
         """Undo the last pass if the optimizer has made no step since, or raise an UndoError.
 
-        Call it when the pipeline has settled and this process may end: no later pass could undo it.
+        Call it after flushing the pipeline, when this process may end: no later pass could undo it.
         """
         link = self._link
         if link is not None and link.last is not None and not link.last.applied:
@@ -189,7 +190,7 @@ class BackwardPasses:
             self._pipeline.discard(link.last)
 
     def _check_undo(self, step: Step, problem: str) -> None:
-        """Raise an UndoError if a step is to be undone that cannot be."""
+        """Raise an UndoError if a step that must be undone cannot be undone."""
         if step.counted and self._exchange.postpones:
             raise UndoError(problem)
 
@@ -197,7 +198,7 @@ class BackwardPasses:
 
     @property
     def ended(self) -> bool:
-        """Whether the next bucket cannot be of the pass that began last."""
+        """Whether the next bucket must belong to a new pass."""
         if self._paused != (self._pauses > 0):
             return True
         exchanged = self.refusal is None and bool(self._submitted)
@@ -205,21 +206,21 @@ class BackwardPasses:
 
     @property
     def meets(self) -> bool:
-        """Whether ranks wait for each other where the next pass begins, because of ``"auto"``."""
+        """Whether ranks synchronize at the start of the next pass, because of ``"auto"``."""
         return self.auto is not None and self._pauses == 0 and self.auto.meets
 
     def defer(self) -> None:
-        """Leave it to the optimizer's step from now on to raise a GradientError."""
+        """Let the optimizer's step raise a GradientError, from now on."""
         if self._link is not None:
             self._link.defer()
 
     def begin(self, *, shadow: bool = False, since: float | None = None) -> None:
-        """Begin a pass: decide whether it is exchanged, stands aside or is refused.
+        """Begin a pass: decide whether it is exchanged, averaged uncompressed, or refused.
 
-        Call it when the futures of the previous pass are resolved, whatever their outcome: the
-        receiving thread has then counted that pass, if it counts, on all ranks. A ``shadow`` is a
-        pass of `join`, on a rank without inputs, which leaves its ``.grad`` alone; ``since`` is
-        when the first bucket was ready, by `time.perf_counter`, if that had to wait.
+        Call it when the futures of the previous pass are resolved, whatever their outcome: by then
+        the receiving thread has recorded whether that pass counts. ``shadow`` marks a pass of
+        `join` on a rank without inputs, which does not change its ``.grad``; ``since`` is the time
+        by `time.perf_counter` at which the first bucket was ready, if it had to wait.
         """
         self._submitted.clear()
         self._unplaced.clear()
@@ -227,7 +228,7 @@ class BackwardPasses:
         self.refusal = None if broken is None else _stopped(broken)
         self.stands_aside = broken is None and self._paused
         if broken is None and not self._paused and not shadow and self._link is not None:
-            # Within join(), ranks without inputs could not know.
+            # Inside join(), ranks without inputs could not know.
             self.stands_aside = not self._joining() and self._link.stale()
         exchanges = broken is None and not self.stands_aside
         if auto is not None and exchanges:
@@ -252,12 +253,12 @@ class BackwardPasses:
         last: bool,
         placed: bool = True,
     ) -> Average:
-        """Start to average a bucket of the pass; a future unless `dense` returned something else.
+        """Start to average a bucket of the pass; return a future, or the result of `dense`.
 
-        The buffer holds the gradients of these parameters, flat, one after another, and receives
-        the averages; of a pass that is refused, infinities. ``last`` tells that it is the last
-        bucket of the pass, ``placed`` that what it brings is for ``.grad``, on this rank too; if it
-        is not, call `placed` later.
+        The buffer holds the flat gradients of these parameters, concatenated, and receives the
+        averages, or infinities if the pass is refused. ``last`` marks the last bucket of the pass.
+        ``placed`` tells that the averages reach ``.grad`` of this rank; otherwise call `placed`
+        later.
         """
         if self.refusal is not None:
             bucket = backends.backend_for(buffer).bucket(buffer)
@@ -277,9 +278,9 @@ class BackwardPasses:
         return self.dense(buffer, half=half, ended=ended)
 
     def ending(self) -> Callable[[], BaseException | None] | None:
-        """Return what tells the error of the complete pass; None if it was only averaged.
+        """Return a function that returns the error of the complete pass; None if uncompressed.
 
-        It does not refer to this object: autograd may keep its callbacks for a while.
+        The function does not refer to this object: autograd may keep its callbacks for a while.
         """
         refusal = self.refusal
         if refusal is not None:
@@ -290,7 +291,7 @@ class BackwardPasses:
         return functools.partial(_verdict, self._pipeline, self._link, self.last)
 
     def end(self) -> BaseException | None:
-        """End a pass without a last bucket, resolve its futures, return what it has to raise."""
+        """End a pass that has no last bucket, resolve its futures, and return its error, if any."""
         if self.refusal is None and self.auto is not None and not self.stands_aside:
             self.auto.complete()
         ending = self.ending()
@@ -300,7 +301,7 @@ class BackwardPasses:
         return None if ending is None else ending()
 
     def placed(self) -> None:
-        """Record that the averages of the pass are in ``.grad`` now, if they are only now."""
+        """Record that the averages of the pass have been copied to ``.grad``."""
         for layout in self._submitted:
             self._mark(layout)
         self.averaged(self._unplaced)
@@ -308,19 +309,19 @@ class BackwardPasses:
             self._link.watch()
 
     def averaged(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Record that dense averages are in the ``.grad`` of these, or will be."""
+        """Record that ``.grad`` of these parameters holds, or will hold, uncompressed averages."""
         if self._link is not None:
             self._link.tracker.averaged(parameters)
 
     def arriving(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Record that gradients of this rank are about to be added to the ``.grad`` of these."""
+        """Record that local gradients are about to be added to ``.grad`` of these parameters."""
         if self._link is not None:
             self._link.tracker.arriving(parameters)
 
     def change(self, act: Callable[[], None]) -> BaseException | None:
-        """Change codecs between passes, on all ranks at the same one; return what has broken it.
+        """Change codecs before a pass, the same one on all ranks; return the error, if it failed.
 
-        What the last pass has left and was thrown away is undone before.
+        If the gradients of the last pass were dropped, its effect on the states is undone first.
         """
         try:
             self._pipeline.flush()
@@ -361,7 +362,7 @@ class BackwardPasses:
                 parameter.state.learning_rate = read()
 
         number = self.step
-        # Where moments may change hands, and in fewer and fewer passes in between.
+        # When moments are handed over, and in between at ever larger intervals.
         measures = self._changed or number & (number - 1) == 0
         self._changed = False
         self.last = link.last = self._new_step(
@@ -370,9 +371,9 @@ class BackwardPasses:
         return None
 
     def _new_step(self, **given: Any) -> Step:
-        """Begin a step, of whose buckets one is compared with the core if that is due.
+        """Begin a step; if a comparison is due, select the bucket that is compared with the core.
 
-        They are taken in turn; how many there are is known from the step before.
+        Buckets are selected in turn; their number is known from the previous step.
         """
         step, every, buckets = Step(self.step, **given), self._verify, self._begun.coded
         if every and step.number % every == 0:
@@ -381,7 +382,7 @@ class BackwardPasses:
         return step
 
     def _advance(self, undo: Callable[[], None]) -> Callable[[], None]:
-        """Advance a schedule that counts steps; return what is still to be done of an undo."""
+        """Advance a schedule that counts steps; return the undo function if it was not called."""
         if not self._scheduler.is_due(self.step):
             return undo
         self._pipeline.flush()
@@ -393,7 +394,7 @@ class BackwardPasses:
         return _nothing
 
     def _drop(self, link: OptimizerLink) -> Callable[[], None]:
-        """Count the last pass no longer if its gradients were dropped; return what undoes it."""
+        """Uncount the last pass if its gradients were dropped; return a function that undoes it."""
         found = link.dropped()
         if found is None:
             return _nothing
@@ -427,14 +428,14 @@ class BackwardPasses:
         return self._pipeline.submit(step, layout, buffer, last=last, read_scale=scale)
 
     def _mark(self, layout: BucketContents) -> None:
-        """Record what is in the ``.grad`` of a bucket's parameters, or will be."""
+        """Record what ``.grad`` of a bucket's parameters holds, or will hold."""
         if self._link is not None:
             origins = self._link.tracker
             origins.exchanged(layout.compressed, GradSource.SENT)
             origins.exchanged((piece.parameter for piece in layout.dense), GradSource.AVERAGED)
 
     def _scale(self) -> Callable[[], float]:
-        """Return what reads the loss scale of this pass."""
+        """Return a function that reads the loss scale of this pass."""
         if self._grad_scaler is None:
             return unscaled
         # Not get_scale(), which waits for the device.
@@ -447,9 +448,9 @@ class BackwardPasses:
     # What the optimizer calls -----------------------------------------------------------------
 
     def exchange(self, buckets: Sequence[tuple[Sequence[torch.Tensor], torch.Tensor]]) -> None:
-        """Exchange parameters with flat buffers of their gradients, as a pass of their own.
+        """Exchange flat buffers of gradients, each with its parameters, as one separate pass.
 
-        Raises what a backward pass raises, a GradientError also with a loss scaler.
+        Raises the errors of a backward pass; a GradientError even with a loss scaler.
         """
         self.check_unbroken()
         self._submitted.clear()
@@ -495,7 +496,7 @@ class BackwardPasses:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Stand aside in this block. A collective at entry."""
+        """Average uncompressed in this block. A collective at entry."""
         self.check_unbroken()
         with self._control.act("paused()"):
             pass
@@ -508,7 +509,7 @@ class BackwardPasses:
             self._pauses -= 1
 
     def check_unbroken(self) -> None:
-        """Raise what broke the exchange, if anything did."""
+        """Raise the error that broke the exchange, if any."""
         if self._pipeline.broken is not None:
             raise fresh(self._pipeline.broken)
 
@@ -516,7 +517,7 @@ class BackwardPasses:
 def _verdict(
     pipeline: ExchangePipeline, link: OptimizerLink | None, step: Step
 ) -> BaseException | None:
-    """Return the error that a complete pass has to raise."""
+    """Return the error that a complete pass must raise."""
     error = pipeline.verdict(step)
     if link is not None and link.defers and isinstance(error, GradientError):
         return None  # the optimizer's step raises it

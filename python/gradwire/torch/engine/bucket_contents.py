@@ -1,4 +1,4 @@
-"""The layout of a bucket: its parameters, and how each of them is sent."""
+"""The layout of a bucket: its parameters, and how each one is sent."""
 
 import zlib
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from gradwire.torch.transport import RankTopology
 class BucketContents:
     """The parameters of one bucket, in the order of its buffer.
 
-    Those that are compressed are ``pieces``, of one frame each; the others are ``dense``. A bucket
-    may be a ``sparse`` tensor, which has a single parameter. ``rows`` and ``dense_rows`` are those
-    of the counters, which are new ones by default. If the ranks of a node divide the bucket,
-    ``cut`` tells where the shares of all of them are, and all else is of this rank's share.
+    Compressed parameters are ``pieces``, with one frame each; the others are ``dense``. A bucket
+    with a single parameter may be a ``sparse`` tensor. ``rows`` and ``dense_rows`` are their row
+    numbers in the counters, which are new by default. If the ranks of a node divide the bucket,
+    ``cut`` has the positions of all shares, and everything else describes this rank's share.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class BucketContents:
 
 
 class BucketContentsCache:
-    """Finds the layout of a bucket. DDP regroups its buckets, so none is keyed by its index.
+    """Finds the layout of a bucket by its parameters: DDP may regroup its buckets.
 
     The counters have a row per parameter, in the given order, and one for all parameters that were
     replaced. A place is given if the ranks of a node divide every bucket.

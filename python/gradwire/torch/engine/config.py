@@ -1,4 +1,4 @@
-"""What every `attach` takes, how it is checked, and what all ranks must have in common."""
+"""The options common to every `attach`, their checks, and what must be equal on all ranks."""
 
 import dataclasses
 from collections import Counter
@@ -28,7 +28,7 @@ Codecs = Codec | str | Mapping[str, Codec | str | None]
 """A codec or preset for all parameters, or for each pattern of names; None sends them dense."""
 
 OnMismatch: TypeAlias = Literal["raise", "fallback"]
-"""What follows where a bucket is not what the core makes of it."""
+"""The reaction if a bucket differs from the result of the core."""
 
 OTHER_KEYWORDS = {
     "max_ratio": 'the least share of the entries that "auto" may send is min_ratio={!r}',
@@ -37,13 +37,13 @@ OTHER_KEYWORDS = {
         'options of a codec are its own: attach(model, gradwire.codec("adam", ratio={!r}), ...)',
     ),
 }
-"""What to write in place of a keyword that an attachment does not have."""
+"""Hints for keywords that an attachment does not have."""
 
 _COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def as_codec(codec: object, call: str = "attach()") -> Codec:
-    """Return a codec, or that of a preset's name; or raise an error that says what to pass."""
+    """Return the codec, or the preset of this name; raise an error that explains what to pass."""
     if isinstance(codec, Codec | str):
         return build_codec(codec)
     if isinstance(codec, torch.optim.Optimizer):
@@ -55,7 +55,7 @@ def as_codec(codec: object, call: str = "attach()") -> Codec:
 
 
 def check_frames(codec: Codec, call: str) -> None:
-    """Raise a `ValueError` for a codec whose exchange is not one of frames."""
+    """Raise a `ValueError` for a codec that is not exchanged as frames."""
     if codec.exchange.needs_whole_tensor:
         raise ValueError(
             f"{call} takes codecs that encode frames, and {codec.exchange!r} sums factors of the "
@@ -69,7 +69,7 @@ def check_frames(codec: Codec, call: str) -> None:
 
 
 def check_place(exchange: Exchange, *, divides: bool) -> None:
-    """Raise a `ValueError` for an exchange that cannot be done where nodes divide."""
+    """Raise a `ValueError` for an exchange that is not supported if nodes divide gradients."""
     if exchange.divides and divides:
         raise ValueError(
             f"{exchange!r} divides every bucket among all ranks, and the ranks of a node divide it "
@@ -78,7 +78,7 @@ def check_place(exchange: Exchange, *, divides: bool) -> None:
 
 
 def check_memory(codec: Codec, *, whole: bool = True) -> None:
-    """Raise a `ValueError` for what goes only with memories that can go back."""
+    """Raise a `ValueError` for options that need a memory that can be rolled back."""
     if codec.memory.undoable:
         return
     problem = None
@@ -101,8 +101,8 @@ class Assignment:
     Patterns have ``*``, ``?`` and ``[abc]``, and are matched with case. A parameter that none
     matches is sent dense. With ``low_memory``, memories are kept in one buffer, or in two. Raises a
     TypeError for what is neither a codec nor a mapping of patterns to codecs or None; and a
-    ValueError if there is no codec, or codecs of several exchanges, or memories in one buffer
-    beside others.
+    ValueError if there is no codec, if codecs have different exchanges, or if only some memories
+    are kept in one buffer.
     """
 
     def __init__(self, given: object, low_memory: bool | None = None) -> None:
@@ -148,7 +148,7 @@ class Assignment:
     def for_optimizer(
         self, optimizer: torch.optim.Optimizer | None, named: Mapping[str, torch.Tensor]
     ) -> "Assignment":
-        """Return the same, with options that are None taken from each parameter's group."""
+        """Return a copy in which options that are None are taken from each parameter's group."""
         usual = {} if optimizer is None else optimizer.defaults
         every = [] if optimizer is None else optimizer.param_groups
         groups = {id(each): group for group in every for each in group["params"]}
@@ -164,7 +164,7 @@ class Assignment:
         return found
 
     def for_ranks(self, ranks: int) -> list[Exchange]:
-        """Return what the exchange is among so many ranks: several only where owners do both."""
+        """Return the exchanges among these ranks: several only if all divide buckets."""
         found = list(
             dict.fromkeys(
                 each.exchange.for_ranks(ranks, each.sparsify, each.quantize, each.memory)
@@ -225,7 +225,7 @@ def is_scaling(grad_scaler: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Options:
-    """What every `attach` takes, as `gradwire.torch.ddp.attach` describes it."""
+    """Options of every `attach`, as `gradwire.torch.ddp.attach` describes them."""
 
     codec: Codecs
     optimizer: torch.optim.Optimizer | None = None
@@ -264,14 +264,14 @@ class Options:
             )
 
     def for_parameters(self, named: Mapping[str, torch.Tensor]) -> Self:
-        """Return the same, with codecs that follow the options of the optimizer's groups."""
+        """Return a copy whose codecs follow the options of the optimizer's groups."""
         found = dataclasses.replace(self)
         assignment = self.assignment.for_optimizer(self.optimizer, named)
         object.__setattr__(found, "assignment", assignment)
         return found
 
     def owners_of(self, ranks: int) -> Owners | None:
-        """Return the exchange that may take the place of the codec's, among so many ranks."""
+        """Return the reduce-scatter that may replace the codec's exchange on these ranks."""
         return self.owners if ranks >= OWNERS_FROM else None
 
     @property
@@ -294,7 +294,7 @@ class Options:
         return ""
 
     def idle(self, parameters: Iterable[ParameterSlot], place: RankTopology) -> str:
-        """Return why there is nothing to gain, in a sentence; empty if there is."""
+        """Return a sentence on why compression gains nothing here; empty if it may gain."""
         if place.nodes == 1:
             alone = "rank" if place.shares == 1 else "node"
             return (
@@ -321,7 +321,7 @@ class Options:
         return self._excludes(parameter.tensor) or uncoded
 
     def facts(self, named: Mapping[str, torch.Tensor], sparse: set[int]) -> dict[str, Any]:
-        """Return what all ranks must have in common."""
+        """Return the options that must be equal on all ranks."""
         shapes = [(name, tuple(each.shape), str(each.dtype)) for name, each in named.items()]
         recommends = dict.fromkeys(map(recommended, self.assignment.codecs))
         schedules = recommends if self.schedule is None else [self.schedule]
@@ -337,9 +337,9 @@ class Options:
         }
 
     def check(self, named: Mapping[str, torch.Tensor], *, whole: bool) -> None:
-        """Raise a ValueError if they do not suit these parameters, or each other.
+        """Raise a ValueError if the options do not suit these parameters, or each other.
 
-        To be called once the ranks agree on them, so that all ranks refuse them or none does.
+        Call it once the ranks agree on the options, so that all ranks refuse them or none does.
         """
         self.assignment.check(named)
         for codec in self.assignment.codecs:

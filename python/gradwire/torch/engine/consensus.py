@@ -1,4 +1,4 @@
-"""How the ranks agree: that facts are equal, that an act succeeded, and which act it is."""
+"""How the ranks agree that options are equal, and that all called the same operation."""
 
 import contextlib
 import os
@@ -20,8 +20,8 @@ T = TypeVar("T")
 def agree(channel: Channel, act: str, mine: dict[str, Any]) -> None:
     """Compare facts across the ranks: an undetected difference would cause a hang or garbage.
 
-    If two ranks differ in a fact, every rank raises a ValueError. ``act`` is what the ranks did, in
-    the past tense, for its message.
+    If two ranks differ in a fact, every rank raises a ValueError. ``act`` is the operation in the
+    past tense, for the message.
     """
     every = channel.all_gather_object(mine)
     for rank, theirs in enumerate(every):
@@ -36,7 +36,7 @@ def agree(channel: Channel, act: str, mine: dict[str, Any]) -> None:
 def run_on_all(channel: Channel, act: Callable[[], T], verb: str) -> list[T]:
     """Call a function on every rank and return all results. If it raises on one, all raise.
 
-    ``verb`` is what it does with a ``state_dict``, for the message of the ValueError.
+    ``verb`` names its effect on a ``state_dict``, for the message of the ValueError.
     """
     raised: BaseException | None = None
     mine: tuple[str | None, Any] = (None, None)
@@ -65,12 +65,12 @@ _LAST = timedelta(hours=1)  # for a last act of ranks that have all come to it
 
 
 class ControlChannel:
-    """A channel apart from the buckets': a message never meets a bucket of another rank.
+    """A channel separate from that of the buckets, so that messages and buckets never mix.
 
-    Gloo aborts the process if two ranks start collectives of different sizes. So each act begins
-    with an exchange of its name in a record of fixed length, and ranks in different acts read each
-    other's names. If a rank does not arrive at all, the others give up after the timeout. The
-    channel has no other user.
+    Gloo aborts the process if two ranks start collectives of different sizes. So each operation
+    (act) begins with an exchange of its name in a record of fixed length, and ranks in different
+    operations read each other's names. If a rank does not arrive at all, the others give up after
+    the timeout. The channel has no other user.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -113,7 +113,7 @@ class ControlChannel:
             raise
 
     def compare(self, name: str, told: str) -> list[str]:
-        """Meet the other ranks in an act, and return what each of them has passed to this call.
+        """Meet the other ranks in an act, and return the strings that each rank passed.
 
         Both strings together are at most 62 ASCII characters.
         """
@@ -123,9 +123,9 @@ class ControlChannel:
     def leave(
         self, name: str, timeout: timedelta, last: Callable[[Channel], None] | None = None
     ) -> bool:
-        """Meet the other ranks in a last act, if there is one; tell whether all came in time.
+        """Meet the other ranks in the last act, if given; return whether all arrived in time.
 
-        Raises an ExchangeError if a rank was lost in the act.
+        Raises an ExchangeError if a rank was lost during the act.
         """
         forked = os.getpid() != self._pid  # the connections belong to the parent process
         if self._lost is not None or forked or not self._channel.is_open:

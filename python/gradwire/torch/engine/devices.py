@@ -1,4 +1,4 @@
-"""Which backend encodes on the devices of a model: the same way on all ranks, and not quietly."""
+"""Chooses the backend for a model's devices, the same on all ranks, and warns of fallbacks."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,9 +13,9 @@ _with_kernels: set[torch.device] = set()
 
 
 class Devices:
-    """The devices of these tensors, whose kernels are tried and loaded, before any collective.
+    """The devices of these tensors; tests and loads their kernels before any collective.
 
-    A rank whose device hangs still comes to `agree`, and no other one waits for it in vain.
+    A rank whose device hangs still reaches `agree`, so no other rank waits for it in vain.
     """
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -30,10 +30,10 @@ class Devices:
             self._error = error
 
     def agree(self, channel: Channel) -> None:
-        """Have all ranks go by the host where one has to. A collective.
+        """Encode on the host on all ranks if any rank must. A collective.
 
-        So frames are carried in the same way on all ranks. Raises an ExtensionError on all ranks
-        if a device of one hangs.
+        So all ranks transfer frames in the same way. Raises an ExtensionError on all ranks if a
+        device of one hangs.
         """
         found = {each.type: way.reason for each, way in self._found.items() if way.name == "host"}
         every = channel.all_gather_object((found, self._error and str(self._error)))
@@ -54,9 +54,9 @@ class Devices:
                 backends.use_host(device, why[0])
 
     def warn_of_copies(self, device_backends: Mapping[str, str]) -> None:
-        """Say once of each device that what is sent from it is copied to the host.
+        """Warn once per device that its gradients are copied to the host.
 
-        Not of kinds of devices that have a backend here, which takes it from there.
+        Device types that have a backend of their own are excluded.
         """
         for device, way in self._found.items():
             if device.type in ("cpu", *device_backends):

@@ -1,4 +1,4 @@
-"""The threads and channels that exchange buckets among some ranks, and how they end."""
+"""The threads and channels that exchange buckets between ranks, and their shutdown."""
 
 import contextlib
 import functools
@@ -19,14 +19,15 @@ _PATIENCE = 1.0  # seconds that each thread has to end before the caller goes on
 
 
 class Engine:
-    """A pipeline and the channels that it uses. It ends both when it is left or collected.
+    """A pipeline and its channels. Both end when the engine is left or garbage-collected.
 
-    Nothing that these threads refer to may refer to the engine, which would never be collected.
+    Nothing that these threads refer to may refer to the engine: it would never be collected.
 
-    ``peers`` is a channel of the ranks with this rank's share, which is free between steps; None if
-    every rank is a node. ``divides`` tells that the exchange divides every bucket in a node, and
-    ``parts`` what it is of codecs among these ranks; empty where that changes. ``divisible`` tells
-    that buckets can be divided among all ranks. ``carried_by`` names what moves frames.
+    ``peers`` is the channel of the ranks that own the same share as this rank, unused between
+    steps; None if every rank is a node. ``divides`` tells that the ranks of a node divide every
+    bucket. ``parts`` are the codecs' exchanges among these ranks; empty if they change during
+    training. ``divisible`` tells that buckets can be divided among all ranks. ``carried_by`` names
+    the library that transfers frames.
     """
 
     def __init__(
@@ -59,13 +60,13 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """Whether it was not left."""
+        """Whether `leave` has not been called."""
         return self._finalizer.alive
 
     def leave(self, timeout: timedelta, last: Callable[[Channel], None] | None = None) -> None:
         """Release everything once the other ranks do too, or after the timeout.
 
-        If they do, ``last`` is what all of them do together before. Later calls do nothing.
+        If they do, they first call ``last`` together. Later calls do nothing.
         """
         if self._finalizer.detach() is None:
             return
@@ -83,7 +84,7 @@ class Engine:
     def abandon(self) -> None:
         """Release everything without waiting for other ranks. Later calls do nothing.
 
-        Where a collective is waited for, channels are closed after its timeout, on another thread.
+        If a collective is in progress, channels are closed after its timeout, on another thread.
         """
         self._finalizer()
 

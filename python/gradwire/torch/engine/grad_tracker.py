@@ -1,4 +1,4 @@
-"""What each ``.grad`` holds: a gradient of this rank, an average, or what the codec made of it."""
+"""Tracks what each ``.grad`` holds: a local gradient, an average, or the codec's update."""
 
 import enum
 import weakref
@@ -25,9 +25,9 @@ class GradSource(enum.IntEnum):
 
 @dataclass(slots=True)
 class Additions:
-    """What is known of passes whose gradients are added to those that were exchanged before.
+    """Records of passes whose gradients are added to ones that were already exchanged.
 
-    If somebody asks, updates that a pass adds to are set aside, so that its gradients remain.
+    On request, updates are set aside before a pass adds to them, so that gradients remain.
     """
 
     followed: bool = False  # somebody asks
@@ -41,9 +41,9 @@ class GradMark:
     """The origin of one parameter's ``.grad``, followed by two hooks of autograd.
 
     The first runs before a gradient is added to ``.grad``, so it sees whether the program has
-    cleared ``.grad`` since the last pass, whatever it used for that. The second runs when it was
-    added: `torch.autograd.grad` calls only the first. ``aside`` has updates that gradients of later
-    passes were added to, which the optimizer is to apply.
+    cleared ``.grad`` since the last pass, by whatever means. The second runs after the addition:
+    `torch.autograd.grad` calls only the first. ``aside`` holds updates that the optimizer must
+    still apply, set aside because a later pass added gradients.
     """
 
     def __init__(self, parameter: ParameterSlot, additions: Additions) -> None:
@@ -51,7 +51,7 @@ class GradMark:
         self.parameter = parameter
         self.aside: torch.Tensor | None = None
         self._additions = additions
-        # What was exchanged before and not applied, to which a gradient is about to be added.
+        # Exchanged, not yet applied values to which a gradient is about to be added.
         self._before: torch.Tensor | None = None
         self._origin = self._next = GradSource.UNKNOWN
         # On a device: whether .grad held anything when the gradient arrived, not read so far.
@@ -69,7 +69,7 @@ class GradMark:
 
     @property
     def origin(self) -> GradSource:
-        """Where the value of ``.grad`` comes from. May wait for a device."""
+        """The source of the value of ``.grad``. May wait for a device."""
         if self._unread is not None:
             self.origin = _MIXED if self._unread else _LOCAL
         return self._origin
@@ -90,7 +90,7 @@ class GradMark:
         return None if tensor is None or tensor.grad is None else local(tensor.grad)
 
     def sent(self) -> torch.Tensor | None:
-        """Return without a wait whether ``.grad`` has what was decoded last; None if it has not."""
+        """Return a flag on the device: ``.grad`` still holds decoded values; None if it cannot."""
         gradient = self._gradient
         if gradient is None or (self._origin < _SENT and self._unread is None):
             return None
@@ -98,7 +98,7 @@ class GradMark:
         return held if self._unread is None else held & self._unread
 
     def set_aside(self) -> None:
-        """Set aside an update that no gradient was added to so far; ``.grad`` is zero after it."""
+        """Set aside an update before any gradient is added to it, and clear ``.grad`` to zero."""
         gradient = self._gradient
         if gradient is not None and self._origin >= _SENT:
             self._keep(gradient.clone())
@@ -114,7 +114,7 @@ class GradMark:
             hook.remove()
 
     def arrive(self, gradient: torch.Tensor | None = None) -> None:
-        """Look what a gradient will be added to."""
+        """Record what ``.grad`` holds before a gradient is added to it."""
         del gradient
         self._arrived, self._before, self._next = None, None, _LOCAL
         additions = self._additions
@@ -155,7 +155,7 @@ class GradTracker:
         self.additions = Additions()
         self.marks = [GradMark(each, self.additions) for each in parameters]
         self._by_id = {id(mark.parameter.tensor): mark for mark in self.marks}
-        # Nothing is seen in an empty shard, and what is looked at may have to be read.
+        # Skip empty shards: they show nothing, and a check may wait for a device.
         some = [mark for mark in self.marks if local(mark.parameter.tensor).numel()]
         self._watched = sorted(some, key=lambda mark: local(mark.parameter.tensor).numel())
         self._seen: tuple[GradMark, tuple[object, ...]] | None = None
@@ -181,7 +181,7 @@ class GradTracker:
         return (mark for each in tensors if (mark := self._by_id.get(id(each))) is not None)
 
     def mixed(self) -> ParameterSlot | None:
-        """Return a parameter whose bucket would mix what its codec computed with new gradients.
+        """Return a parameter whose bucket would mix its codec's updates with new gradients, if any.
 
         Waits for a device only if ``.grad`` was not cleared by setting it to None, and then once.
         """
@@ -196,7 +196,7 @@ class GradTracker:
                 mark.set_aside()
 
     def take_aside(self) -> dict[int, torch.Tensor]:
-        """Return what was set aside, by the ids of the parameters, and keep it no longer."""
+        """Return and release the updates that were set aside, by the ids of their parameters."""
         found = {}
         for mark in self.marks:
             if mark.aside is not None:
@@ -205,22 +205,22 @@ class GradTracker:
         return found
 
     def kept(self, parameters: Iterable[ParameterSlot]) -> list[ParameterSlot]:
-        """Return those whose ``.grad`` still has what was decoded last. Waits at most once."""
+        """Return the parameters whose ``.grad`` still holds the last decoded values. Waits once."""
         asked = [(each, self._by_id[id(each.tensor)].sent()) for each in parameters]
         there = [(each, held) for each, held in asked if held is not None]
         found = _read([held for _, held in there])
         return [each for (each, _), kept in zip(there, found, strict=True) if kept]
 
     def replaced(self, parameters: Iterable[ParameterSlot]) -> bool:
-        """Tell whether other gradients are in every ``.grad`` since these were decoded.
+        """Tell whether every ``.grad`` has been replaced since these values were decoded.
 
-        Does not wait for a device: what is still to be read there counts as decoded.
+        Does not wait for a device: a ``.grad`` whose flag is still unread counts as decoded.
         """
         marks = [self._by_id[id(each.tensor)] for each in parameters]
         return bool(marks) and all(mark._origin < _SENT and mark._unread is None for mark in marks)
 
     def read_pending(self) -> None:
-        """Read all origins that are still to be read, with one wait for a device."""
+        """Read all pending origins, with a single wait for a device."""
         unread = [(mark, mark._unread) for mark in self.marks if mark._unread is not None]
         found = _read([held for _, held in unread])
         for (mark, _), mixed in zip(unread, found, strict=True):
@@ -247,17 +247,18 @@ class GradTracker:
 
 
 def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
-    """Return the values of flags on one device with one wait for it."""
+    """Return the values of flags on one device, with a single wait."""
     if len({flag.device for flag in flags}) > 1:
         return [bool(flag) for flag in flags]
     return [bool(flag) for flag in torch.stack(list(flags)).tolist()] if flags else []
 
 
 def _state(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Return what differs once a tensor was written to.
+    """Return a value that changes whenever the tensor is written to.
 
-    That is its version; but a DTensor counts few writes in that, and none of `torch._foreach_mul_`,
-    by which torch clips. So its norm counts, too, which waits for a device when it is compared.
+    This is its version counter. A DTensor counts few writes in it, and none by
+    `torch._foreach_mul_`, which torch uses for clipping; so its norm is included, and comparing it
+    waits for a device.
     """
     here = local(tensor)
     if here is tensor:

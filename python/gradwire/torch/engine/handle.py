@@ -28,25 +28,25 @@ _PATIENCE = timedelta(seconds=5)
 
 
 class GradientSource(Protocol):
-    """Where gradients come in: a hook of DDP, or an optimizer."""
+    """Where gradients enter: a hook of DDP, or an optimizer."""
 
     def register(self) -> None:
-        """Take the place where gradients come in, or raise a ValueError if it is taken.
+        """Register with the framework; raise a ValueError if another hook is registered.
 
         Gradients are left alone until `open`.
         """
 
     def open(self, passes: BackwardPasses, holder: object) -> None:
-        """Give gradients to these passes from now on, and keep the holder until `close`.
+        """Pass gradients to these passes from now on, and keep the holder alive until `close`.
 
-        Sets how they average without a codec: `BackwardPasses.dense`.
+        Sets their uncompressed average: `BackwardPasses.dense`.
         """
 
     def close(self) -> None:
-        """Give them gradients no longer."""
+        """Stop passing gradients to them."""
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
-        """Return what connects the ranks that this stands for, and average over them from now on.
+        """Return the transport between the ranks of this object, and average over them from now on.
 
         Raises a ValueError if the model is not replicated on them.
         """
@@ -88,7 +88,7 @@ class Handle:
         self._begin(engine, source)
         if link is not None:
             link.connect(self._exchange_local)
-            # An optimizer may have this handle, which nothing would release then.
+            # An optimizer may hold this handle, and nothing would release it.
             weakref.finalize(self, link.releaser()).atexit = False
 
     def __reduce__(self) -> NoReturn:
@@ -157,7 +157,7 @@ class Handle:
 
     @property
     def error(self) -> BaseException | None:
-        """The last `GradientError` or `ExchangeError`, also one that a loss scaler handled."""
+        """The last `GradientError` or `ExchangeError`, including one that a loss scaler handled."""
         return self._pipeline.broken or self._pipeline.last_error
 
     def epoch(self, epoch: int, lr: float | None = None) -> None:
@@ -268,7 +268,7 @@ class Handle:
             The codec has ``low_memory=True``, and the attached optimizer has not applied the last
             pass yet: call its ``step()`` first.
         ExchangeError
-            With such a codec, if the last pass failed when a part of the residuals had taken it in.
+            With such a codec, if the last pass failed after some residuals had been updated.
         """
         self._pipeline.flush()
         if self._pipeline.half_committed:
@@ -381,7 +381,7 @@ class Handle:
         return Resharded(self, size, policy, shares)
 
     def shapes_of(self, share: int, shares: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of what a rank with this share keeps of each parameter."""
+        """Return the shape of each parameter's state on a rank with this share."""
         return {
             name: shard_of(name, slot.tensor, share, shares).shape
             for name, slot in self._compressed().items()
@@ -400,8 +400,8 @@ class Handle:
             This rank's own state, or the states of all old ranks: as a list in any order, or as
             returned by `gathered_state_dict`. None only with ``keep`` or ``drop``.
         policy : {"sum-and-split", "keep", "drop", "own"}
-            What to do if the world size has changed. ``sum-and-split`` sums the residuals of all
-            old ranks (so it needs all states) and gives every rank an equal share; momentum
+            What to do if the number of ranks has changed. ``sum-and-split`` sums the residuals of
+            all old ranks (so it needs all states) and gives every rank an equal share; momentum
             (`gradwire.memory.MomentumCorrection`) is averaged. ``keep`` restores the residual of
             each old rank that still exists; new ranks start without. ``drop`` starts without
             residuals. ``own`` restores what each rank passes, its own state or None, whatever its
@@ -437,20 +437,19 @@ class Handle:
     # Other ranks ------------------------------------------------------------------------------
 
     def regroup(self, ranks: Any = None, timeout: timedelta | None = None) -> None:
-        """Go on with other ranks: without those that failed, or with new ones. A collective.
+        """Continue with other ranks: without those that failed, or with new ones. A collective.
 
         Call it on every rank of the new group; a rank that is new calls `attach` instead and then
         ``load_state_dict(None, policy="own")``. A broken handle works again. Residuals stay on
-        their ranks, those of lost ranks are lost, and size limits and the report begin anew. All
+        their ranks, those of lost ranks are lost, and size limits and the report start again. All
         parameters, buffers and the optimizer must be equal on all ranks, as after `attach`: if a
         rank failed in the middle of a step, some of the others may have applied that step.
 
         Parameters
         ----------
         ranks : object
-            What stands for the new ranks. With DDP a `torch.distributed.ProcessGroup`, the group
-            that the model was given by ``model._update_process_group(group)`` before; with Horovod
-            a process set.
+            The new ranks: with DDP a `torch.distributed.ProcessGroup`, the group that the model was
+            given by ``model._update_process_group(group)`` before; with Horovod a process set.
         timeout : datetime.timedelta, optional
             As in `attach`.
 
@@ -551,28 +550,28 @@ class Handle:
     # The end --------------------------------------------------------------------------------
 
     def detach(self, timeout: timedelta = _PATIENCE, *, moments: bool = True) -> None:
-        """Return to plain averages. Call it on every rank, between steps.
+        """Return to uncompressed averages. Call it on every rank, between steps.
 
-        What is left in the residuals is never sent; `state_dict` still returns it. Calling
-        `detach` twice has no effect. `attach` may be called again. ``with attach(...) as handle:``
-        detaches at the end of the block.
+        Values left in the residuals are never sent; `state_dict` still returns it. Calling `detach`
+        twice has no effect. `attach` may be called again. ``with attach(...) as handle:`` detaches
+        at the end of the block.
 
         Parameters
         ----------
         timeout : datetime.timedelta
-            How long to wait for the other ranks, so that none is cut off while it still reads. A
-            rank that leaves its training loop by an exception passes the exception on after this
-            time; the other ranks then get an `ExchangeError` from their backward pass. A broken
-            handle does not wait.
+            How long to wait for the other ranks, so that none is cut off while it is still
+            receiving. A rank that leaves its training loop by an exception passes the exception on
+            after this time; the other ranks then get an `ExchangeError` from their backward pass. A
+            broken handle does not wait.
         moments : bool
-            Let the optimizer go on with the second moments that the codec kept: the ranks average
-            theirs, which takes as long as a dense step. False where no training follows; the same
-            on all ranks.
+            Let the optimizer continue with the second moments that the codec kept: the ranks
+            average theirs, which takes as long as a dense step. False where no training follows;
+            the same on all ranks.
 
         Raises
         ------
         ExchangeError
-            A rank was lost while they did.
+            A rank was lost during that.
         """
         _validate.timeout(timeout, optional=False)
         if self._source is None:
@@ -586,7 +585,7 @@ class Handle:
         self._engine.leave(timeout, last)
 
     def accept_changes(self) -> None:
-        """Take no notice of what was done to ``.grad`` since the last pass, for a trainer."""
+        """Ignore changes to ``.grad`` since the last pass, made by a trainer."""
         if self._link is not None:
             self._link.watch()
 
@@ -613,8 +612,8 @@ class Handle:
 class Resharded:
     """Loads a checkpoint of another world size; made by `Handle.resharded`.
 
-    `torch.distributed.checkpoint` reads only requested keys, into existing tensors: this requests
-    what the policy needs from the old ranks.
+    `torch.distributed.checkpoint` reads only requested keys, into existing tensors: this class
+    requests the keys of the old ranks that the policy needs.
     """
 
     def __init__(self, handle: Handle, world_size: int, policy: Policy, shares: int) -> None:
@@ -625,7 +624,7 @@ class Resharded:
         self._same = shares == handle.ranks_per_node
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what to read: checkpoints of old ranks, filled with zeros."""
+        """Return the dict to load into: checkpoints of the old ranks, filled with zeros."""
         own, shares = self._handle.rank, self._shares
         if self._policy == "sum-and-split":
             ranks = list(range(self._world_size))
@@ -650,5 +649,5 @@ class Resharded:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what was read, by `Handle.load_state_dict`. A collective."""
+        """Restore the loaded values with `Handle.load_state_dict`. A collective."""
         self._handle.load_state_dict(state_dict, self._policy)

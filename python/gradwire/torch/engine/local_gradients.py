@@ -1,4 +1,4 @@
-"""Gradients that are in ``.grad``, as after ``no_sync()``: exchanged outside of a backward pass."""
+"""Exchange of local gradients in ``.grad``, as after ``no_sync()``, outside a backward pass."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
@@ -16,8 +16,8 @@ Flat: TypeAlias = tuple[Sequence[torch.Tensor], torch.Tensor]  # parameters, the
 class FlatGradients:
     """A flat buffer for the gradients of parameters of one dtype on one device.
 
-    Each gradient is in memory order, by its strides there, and complex entries are two, as in the
-    buckets of DDP. Of a DTensor it holds what this rank has.
+    Each gradient is in memory order, by its strides, and a complex entry is two real ones, as in
+    the buckets of DDP. Of a DTensor it holds this rank's shard.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], strides: Sequence[tuple[int, ...]]) -> None:
@@ -46,7 +46,7 @@ class FlatGradients:
 
     @torch.no_grad()
     def write(self, factor: float = 1.0) -> None:
-        """Copy the buffer, times a factor, to all gradients, in place where there is one."""
+        """Copy the buffer, times a factor, to all gradients, in place if they exist."""
         for tensor, part in zip(self.tensors, self._parts, strict=True):
             gradient = tensor.grad
             if gradient is None:
@@ -65,7 +65,7 @@ def exchange_local(
     control: ControlChannel,
     parameters: Iterable[ParameterSlot],
 ) -> None:
-    """Average the gradients that are in ``.grad`` on some rank. A collective."""
+    """Average the gradients that any rank has in ``.grad``. A collective."""
     with control.act("step()") as channel:
         buckets = _flat_buckets(_used_anywhere(channel, list(parameters)))
     for bucket in buckets:
@@ -117,7 +117,7 @@ def _kind(gradient: torch.Tensor | None) -> str:
 
 
 def _strides(parameter: ParameterSlot) -> tuple[int, ...]:
-    """Return the strides of what this rank has of the gradient."""
+    """Return the strides of this rank's part of the gradient."""
     if parameter.share is not None:
         return laid_out(local(parameter.tensor))
     return strides_of(parameter)

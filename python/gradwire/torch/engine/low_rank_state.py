@@ -1,4 +1,4 @@
-"""The state of a parameter that is sent as factors of low rank."""
+"""The state of a parameter that is sent as low-rank factors."""
 
 import base64
 import functools
@@ -15,15 +15,15 @@ from gradwire.exchange.low_rank import LowRank
 from gradwire.torch.backends.host import staging
 
 FLOAT32: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
-"""What the program may have other defaults for."""
+"""Explicit, because the program may have changed torch's defaults."""
 
 
 class LowRankState:
-    """A residual and the last Q, each as it is and as it was before the last step.
+    """A residual and the last factor Q, both before and after the last step.
 
     It has the attributes and methods of `gradwire.State` that the engine uses. The name determines
-    the first Q; ``keeps`` tells whether there is a residual. Both lie where the gradients do that
-    it is given; until the first, a residual of zeros takes no memory.
+    the first Q; ``keeps`` tells whether there is a residual. Both are on the device of the
+    gradients; before the first gradient, the zero residual takes no memory.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class LowRankState:
         self._before: tuple[int, torch.Tensor | None] | None = None
 
     def preload(self, device: torch.device) -> None:
-        """Have a GPU load the kernels of both products, which cuBLAS chooses by their shapes.
+        """Load the GPU kernels of both products, which cuBLAS chooses by their shapes.
 
-        As backends/cuda/preload.py says: not in the middle of a backward pass.
+        Otherwise they would load during a backward pass: see backends/cuda/preload.py.
         """
         matrix = torch.zeros(self.rows, self.columns, dtype=torch.float32, device=device)
         p = matrix @ self.first().to(device).T.contiguous().T
@@ -52,8 +52,8 @@ class LowRankState:
     def matrix(self, gradient: torch.Tensor) -> torch.Tensor:
         """Return gradient plus residual: float32, shape (rows, columns), on the gradient's device.
 
-        With error feedback it is in memory of the state: subtract from it what is sent, and `take`
-        keeps the rest. The step before can no longer be undone.
+        With error feedback the matrix is memory of the state: subtract the sent product from it,
+        and `take` keeps the rest. The previous step can then no longer be undone.
         """
         self._before = None
         values = gradient.to(torch.float32)
@@ -68,21 +68,21 @@ class LowRankState:
         return matrix.view(self.rows, self.columns)
 
     def first(self) -> torch.Tensor:
-        """Return the Q to begin with, shape (columns, rank)."""
+        """Return the initial Q, shape (columns, rank)."""
         if self._q is not None and self._exchange.warm_start:
             return self._q
         random = torch.Generator("cpu").manual_seed(self._seed + self.step)
         return torch.randn(self.columns, self._exchange.rank, generator=random, **FLOAT32)
 
     def take(self, q: torch.Tensor) -> None:
-        """End a step: keep what the matrix has left, which is what was not sent."""
+        """End a step: keep the remaining matrix, which was not sent, as the residual."""
         self._before = self.step, self._q
         self._residual, self._spare = self._spare, self._residual
         self._q = q
         self.step += 1
 
     def rollback(self) -> None:
-        """Undo the last step; without effect if there is none to undo."""
+        """Undo the last step; no effect if there is none to undo."""
         if self._before is None:
             return
         (self.step, self._q), self._before = self._before, None
@@ -90,7 +90,7 @@ class LowRankState:
 
     @property
     def residual(self) -> NDArray[np.float32] | None:
-        """What was not sent, flat; None without error feedback."""
+        """The part that was not sent, flat; None without error feedback."""
         return None if self._residual is None else _on_host(self._residual).numpy().copy()
 
     @property
@@ -119,7 +119,7 @@ class LowRankState:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned; change nothing, and raise, if it is not that."""
+        """Restore a `state_dict`; raise, and change nothing, if it is invalid."""
         if not state_dict.keys() >= {"step", "q", "residual"}:
             raise ValueError(
                 f"a state of LowRank has step, q and residual, got {sorted(state_dict)}"
@@ -149,7 +149,7 @@ class LowRankState:
 def _on_host(
     values: torch.Tensor, act: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.detach
 ) -> torch.Tensor:
-    """Return what is made of a state's values: after the stream that has written them."""
+    """Copy a state's values to the host, after the stream that wrote them."""
     if values.is_cpu:
         return act(values)
     stage = staging(values.device)

@@ -36,7 +36,7 @@ class BucketTimestamps:
 
 
 def timeline(steps: Iterable[list[BucketTimestamps]]) -> tuple[BucketTimes, ...]:
-    """Return the marks of these steps, each step with a clock of its own."""
+    """Return the timestamps of these steps, each step on its own clock."""
     found = []
     for marks in steps:
         zero = min((each.ready for each in marks), default=0.0)
@@ -101,9 +101,9 @@ class ParameterCounts:
 
 
 class Counters:
-    """Running sums of so many parameters, one row each.
+    """Running sums of a number of parameters, one row each.
 
-    Two threads write them, never the same entry: one adds frames, one decoding and dense values.
+    Two threads write to different columns: one adds frames, the other decoding and dense values.
     """
 
     __slots__ = ("_table",)
@@ -170,7 +170,7 @@ class StepTimes:
                 setattr(self, each.name, getattr(fresh, each.name))
 
     def add(self, stage: str, start: float) -> float:
-        """Add the time since start to a stage, and return the current time."""
+        """Add the time since ``start`` to a stage, and return the current time."""
         now = time.perf_counter()
         self.seconds[stage] += now - start
         return now
@@ -189,7 +189,7 @@ class StepTimes:
 
 
 def figures(times: StepTimes, counters: Counters, ranks: int, step: int) -> dict[str, Any]:
-    """Return the figures of `Report` that read no residual; frames go between so many ranks."""
+    """Return the figures of `Report` that need no residual; ``ranks`` exchange frames."""
     sums = counters.total()
     steps = max(times.steps, 1)
     wire = times.wire_bytes / steps
@@ -224,9 +224,9 @@ def build_report(
 ) -> Report:
     """Return a report on these parameters, whose counters come in the same order.
 
-    The norms of residuals are computed if asked for, which reads each of them once. ``codec`` is
-    what was attached, ``exchange`` how its frames go among these ranks, and ``decision`` and
-    ``schedule`` say why buckets are averaged as they are, and where the schedule is.
+    On request, the norms of residuals are computed, which reads each residual once. ``codec`` is
+    the attached codec and ``exchange`` its exchange among these ranks; ``decision`` explains the
+    present way of averaging, and ``schedule`` the schedule's position.
     """
     parameters = list(parameters)
     norms = [

@@ -1,4 +1,4 @@
-"""What `attach` was told of the optimizer: that this one makes the steps, with these options."""
+"""Checks the promise made to `attach`: that this optimizer, with these options, makes the steps."""
 
 import functools
 import sys
@@ -28,10 +28,10 @@ _DEPTH = 4  # attributes, containers and methods between an optimizer and one in
 
 
 class OptimizerIdentity:
-    """Looks before each step of any optimizer whether it is the one that was attached.
+    """Checks before each optimizer step whether the optimizer is the attached one.
 
-    The compressed parameters are given by the ids of their tensors. ``hook`` removes what torch
-    calls before the steps of all optimizers of the process, which keeps nothing alive.
+    The compressed parameters are given by the ids of their tensors. ``hook`` is the handle of
+    torch's global pre-step hook, which keeps nothing alive.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class OptimizerIdentity:
     # Steps ------------------------------------------------------------------------------------
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """Refuse another optimizer by an UpdateError, unsuited options by a ValueError."""
+        """Raise an UpdateError for another optimizer, a ValueError for unsuitable options."""
         if optimizer is not self._optimizer:
             self._check_other(optimizer)
             return
@@ -78,7 +78,7 @@ class OptimizerIdentity:
                 warn_of_pairing(codec, self._optimizer)
 
     def _check_other(self, optimizer: Optimizer) -> None:
-        # The step of the optimizer may consist of others', or may have raised.
+        # The optimizer's step may consist of other optimizers' steps, or may have raised.
         self._stepping = self._stepping and _is_running(self._optimizer)
         theirs = _held(optimizer)
         if self._stepping or theirs.isdisjoint(self._parameters):
@@ -98,14 +98,14 @@ class OptimizerIdentity:
     # Passes -----------------------------------------------------------------------------------
 
     def excuse(self) -> None:
-        """Count undone passes from zero: there was a step, or the program said what it does."""
+        """Reset the count of undone passes, after a step or an explicit undo."""
         self._undone = 0
 
     def check_undone(self) -> None:
         """Raise an UpdateError if passes are undone while something else trains the model.
 
-        Call it before a pass is undone. A program may throw away any number of passes; but if the
-        parameters change all the same, it steps something that `attach` was not given.
+        Call it before a pass is undone. A program may drop any number of passes; but if the
+        parameters still change, it steps an optimizer that `attach` was not given.
         """
         if self._stepping:  # LBFGS makes passes within its step
             return
@@ -124,7 +124,7 @@ class OptimizerIdentity:
 
 
 def _before_step(claim: "weakref.ref[OptimizerIdentity]", optimizer: Optimizer, *_: object) -> None:
-    """Ask the claim, if there still is one."""
+    """Call `before_step` of the check, if it still exists."""
     if (found := claim()) is not None:
         found.before_step(optimizer)
 
@@ -155,7 +155,7 @@ def _wraps(optimizer: Optimizer, inner: Optimizer) -> bool:
 
 
 def _parts(value: object) -> Iterable[object]:
-    """Return what a value of a wrapper refers to, where another optimizer may be."""
+    """Return the objects that a wrapper's attribute refers to, among which an optimizer may be."""
     if isinstance(value, torch.Tensor | torch.nn.Module | type | types.ModuleType | str | bytes):
         return ()
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Follows what becomes of exchanged gradients: the optimizer applies them, or they are dropped."""
+"""Tracks exchanged gradients: whether the optimizer applies them or the program drops them."""
 
 import functools
 import weakref
@@ -43,13 +43,12 @@ class OptimizerLink:
 
     A pass whose gradients were cleared before the optimizer's step must leave no trace in the
     residuals. Whether it was applied is known when the next pass begins, at the latest, and on each
-    rank without a message: the ranks run the same program. If they do not, the numbers of their
-    steps differ, which the next exchange notices.
+    rank without a message: the ranks run the same program. If they do not, the step numbers differ,
+    which the next exchange detects.
 
     The parameters are those with a codec; ``scaled`` tells that a loss scaler rewrites the
     gradients before each step. ``last`` is the last exchanged pass, since `attach` or a resume.
-    With ``defers``, a gradient that is not finite is an error of the optimizer's step, and not of
-    the pass.
+    With ``defers``, a non-finite gradient raises in the optimizer's step instead of the pass.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class OptimizerLink:
         self._optimizer = optimizer
         self._warned_of_additions = False  # that passes are added up
         self._updates = any(each.codec.memory.updates for each in parameters)
-        # The optimizer, too, must know what it gets: nothing else may be added to it.
+        # The optimizer must know that, because no other gradient may be added to an update.
         self._computed = any(each.computed for each in parameters)
         self._watches = self._computed and not scaled
         self._exchange: Callable[[], Callable[[], None] | None] = lambda: None
@@ -77,11 +76,11 @@ class OptimizerLink:
             self._adapter.attach(optimizer, self)
 
     def connect(self, exchange: Callable[[], None]) -> None:
-        """Exchange through this method of the handle, which is not kept alive by it."""
+        """Exchange through this method of the handle; keeps only a weak reference to it."""
         self._exchange = weakref.WeakMethod(exchange)
 
     def releaser(self) -> Callable[[], None]:
-        """Return what leaves optimizer and parameters alone; it keeps neither nor this alive."""
+        """Return a function that removes all hooks; it keeps no optimizer and no link alive."""
         tracker, hooks = self.tracker, self._hooks
         optimizer, mine = weakref.ref(self._optimizer), weakref.ref(self)
         adapter = None if self._adapter is None else weakref.ref(self._adapter)
@@ -99,13 +98,13 @@ class OptimizerLink:
         return release
 
     def resume(self, step: int, optimizer_step: int | None) -> None:
-        """Continue from a checkpoint of this step, of which the optimizer has the other half."""
+        """Continue from a checkpoint of this step; the optimizer loads its own half."""
         self.last, self._resumed, self._expected = None, step > 0, optimizer_step
         self.claim.excuse()
 
     @property
     def measured(self) -> bool:
-        """Whether the spread of gradients over the ranks is known of any parameter."""
+        """Whether the spread of gradients over the ranks has been measured for any parameter."""
         return any(each.spread is not None for each in self._parameters.values())
 
     def optimizer_step(self) -> int | None:
@@ -121,24 +120,24 @@ class OptimizerLink:
         self.claim.stepped()
         last = self.last
         self.tracker.additions.waiting = False
-        # Gradients of a pass that was not exchanged may have taken the place of those that were.
+        # Gradients of a later, unexchanged pass may have replaced the exchanged ones.
         if last is not None and not (
             last.finished and self.tracker.replaced(last.encoded.values())
         ):
             last.applied = True
 
     def _refuse_spoiled(self, *_: object) -> None:
-        """Raise what the last pass has not raised, if its gradients are to be applied."""
+        """Raise the deferred error of the last pass when its gradients are about to be applied."""
         last = self.last
         if last is None or not isinstance(last.error, GradientError):
             return
         if self.tracker.kept(last.asked):
             raise fresh(last.error)
 
-    # What the optimizer asks ------------------------------------------------------------------
+    # Called by the optimizer ------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Exchange gradients that are still this rank's own; raise if any cannot be applied."""
+        """Exchange gradients that are still local; raise if any cannot be applied."""
         self._check_halves()
         if self.tracker.additions.begun:  # by a pass that was not exchanged
             self.adds()
@@ -178,7 +177,7 @@ class OptimizerLink:
         return {id(each.parameter.tensor) for each in computed if each.origin >= GradSource.SENT}
 
     def late(self) -> dict[int, torch.Tensor]:
-        """Return the updates that later passes were added to, to be applied as a step before."""
+        """Return the updates that were set aside, to be applied as a step of their own first."""
         return self.tracker.take_aside()
 
     def _check_halves(self) -> None:
@@ -205,9 +204,9 @@ class OptimizerLink:
             warn(_HALF.format("optimizer", "handle"), PairingWarning)
 
     def _with_state(self) -> tuple[bool, bool | None]:
-        """Tell whether the optimizer keeps anything for parameters with a codec, and for others.
+        """Tell whether the optimizer has state for parameters with a codec, and for others.
 
-        None if there are no others, or if it never keeps anything for them.
+        The second is None if there are no others, or if they never have state.
         """
         compressed, dense = False, None
         for group in self._optimizer.param_groups:
@@ -221,7 +220,7 @@ class OptimizerLink:
         return compressed, dense
 
     def idle(self) -> set[int]:
-        """Return the ids of the parameters that are not to be updated, whatever ``.grad`` holds.
+        """Return the ids of the parameters that must not be updated, whatever ``.grad`` holds.
 
         `torch.distributed.checkpoint` makes steps with gradients of zero, so that an optimizer has
         a state. Parameters with a codec need none.
@@ -230,23 +229,23 @@ class OptimizerLink:
         computed = (mark for mark in every if mark.parameter.computed)
         return {id(mark.parameter.tensor) for mark in computed if mark.origin is GradSource.UNKNOWN}
 
-    # What the passes ask ----------------------------------------------------------------------
+    # Called by the passes ---------------------------------------------------------------------
 
     def defer(self) -> None:
-        """Have gradients that are not finite be no error where the program throws them away."""
+        """Raise for non-finite gradients only in the optimizer's step, not if they are dropped."""
         self.defers = True
         self._hooks.append(self._optimizer.register_step_pre_hook(self._refuse_spoiled))
 
     def follow_additions(self) -> Additions:
-        """Set updates aside from now on that gradients of a later pass are added to."""
+        """From now on, set aside updates to which a later pass adds gradients."""
         self.tracker.additions.followed = self._computed
         return self.tracker.additions
 
     def adds(self) -> bool:
-        """Tell whether the pass that begins adds to updates that were not applied.
+        """Tell whether the pass that begins adds gradients to updates not yet applied.
 
-        They are set aside then, all of them and on all ranks, and what brought them counts for
-        good. What was undone in the meantime is no update.
+        If so, all updates are set aside on all ranks, and the pass that produced them can no longer
+        be undone. If it was undone in the meantime, they are discarded.
         """
         additions, last = self.tracker.additions, self.last
         if not (additions.followed and additions.waiting):
@@ -261,16 +260,16 @@ class OptimizerLink:
         return True
 
     def refusal(self) -> UpdateError | None:
-        """Return why no pass may be exchanged now."""
+        """Return the error that forbids to exchange a pass now, if any."""
         found = self.tracker.mixed() if self._computed else None
         return None if found is None else _mixed(found.name)
 
     def stale(self) -> bool:
-        """Tell whether gradients are added to a step that was applied, as nobody can want to.
+        """Tell whether gradients are added to a step that was already applied.
 
-        Programs do so whose pass through this model is for another one's gradients, as that of a
-        generator through its discriminator. Such a pass is only averaged; it is an error if this
-        model's optimizer, which has to be one that asks, is to apply it.
+        This happens if a pass through this model computes gradients for another one, as a
+        generator's pass through its discriminator. Such a pass is averaged uncompressed; it is an
+        error if this model's optimizer, which must be an attachable one, is to apply it.
         """
         last = self.last
         if self.adds() or not self._computed or last is None or not last.applied:
@@ -284,15 +283,15 @@ class OptimizerLink:
             step.applied = True  # nothing is left to undo
 
     def keep(self) -> None:
-        """Let the last pass count for good, as before a change of codecs."""
+        """Make the last pass final, so that it is not undone, as before a change of codecs."""
         if self.last is not None and self.last.finished:
             self.last.applied = True
 
     def dropped(self) -> tuple[Step, list[ParameterSlot], bool] | None:
-        """Return the last pass if it was not applied, and its parameters that were cleared since.
+        """Return the last pass if it was not applied, and the parameters cleared since then.
 
-        Also whether all were cleared that were compressed, on this rank or on others. Gradients
-        that are still there, as the start of an accumulation, are applied later.
+        Third, whether every compressed parameter was cleared. Gradients that are still in
+        ``.grad``, as at the start of an accumulation, are applied later.
         """
         if self._adapter is not None:
             self._adapter.forget()
@@ -306,10 +305,10 @@ class OptimizerLink:
         return last, cleared, bool(last.asked) and not kept
 
     def take_over(self) -> None:
-        """Continue with the moments that the optimizer kept while parameters were dense.
+        """Take over the moments that the optimizer kept while parameters were uncompressed.
 
-        Call it when no state is in use. Later, states have moments of their own. Those of averages
-        are multiplied by the spread of gradients, as far as that is known: `measure` corrects it.
+        Call it when no state is in use. Later, states have moments of their own. Second moments of
+        averages are multiplied by the spread of gradients measured so far; `measure` corrects that.
         """
         if not self._computed:
             return
@@ -327,35 +326,35 @@ class OptimizerLink:
                     _start(parameter, moments)
 
     def give_back(self, parameters: Iterable[ParameterSlot], channel: Channel) -> None:
-        """Let the optimizer go on with the second moments of parameters that are dense from now on.
+        """Hand the second moments of parameters that become uncompressed to the optimizer.
 
-        A collective, between steps: each rank has moments of its own, and replicas stay equal with
-        the mean of them. First moments begin at zero. With shards, the channel is that of the ranks
-        with the same ones.
+        A collective, between steps: each rank has its own moments, so their mean is used, which
+        keeps replicas equal. First moments start at zero. With shards, the channel connects the
+        ranks that own the same shard.
         """
         given = {each.tensor: _moments(each, channel) for each in self._coded(parameters)}
         self._optimizer.state.update(given)
 
     def give_all_back(self) -> Callable[[Channel], None] | None:
-        """Return what gives all moments back that the optimizer lacks; None if it lacks none."""
+        """Return a function that hands all missing moments to the optimizer; None if none are."""
         coded = self._whole()
         return functools.partial(self.give_back, coded) if coded else None
 
     def moments(self) -> dict[torch.Tensor, dict[str, Any]]:
-        """Return what the optimizer's state lacks, by this rank's own second moments."""
+        """Return the states that the optimizer lacks, from this rank's own second moments."""
         return {each.tensor: _moments(each) for each in self._whole()}
 
     def _whole(self) -> list[ParameterSlot]:
-        """Return those with second moments in the codec that every rank has whole."""
+        """Return the undivided parameters with second moments in the codec."""
         coded = self._coded(self._parameters.values())
         return [each for each in coded if each.share is None and not each.paused]
 
     def _coded(self, parameters: Iterable[ParameterSlot]) -> list[ParameterSlot]:
-        """Return the parameters whose second moments are in the codec."""
+        """Return the parameters whose second moments the codec keeps."""
         return [each for each in parameters if each.codec.memory.updates and each.state.step > 0]
 
     def rates(self) -> list[tuple[ParameterSlot, Callable[[], float]]]:
-        """Return what reads each learning rate, 0 in no group: for the sender, as it may wait."""
+        """Return a reader of each learning rate, 0 if in no group; the sender calls it."""
         if not self._updates:
             return []
         known = (key for key, each in self._parameters.items() if each.codec.memory.updates)
@@ -371,13 +370,13 @@ class OptimizerLink:
         return [(self._parameters[key], read) for key, read in rates.items()]
 
     def watch(self) -> None:
-        """Remember what a pass brought, to notice changes."""
+        """Remember the averages of a pass, to detect changes."""
         if self._watches:
             self.tracker.watch()
 
 
 def _is_dense(moments: Mapping[str, Any]) -> bool:
-    """Tell whether moments are of dense training, and not what a codec gave back."""
+    """Tell whether moments come from uncompressed training, not from a codec."""
     # Of a DTensor, any() would be a collective.
     return bool(local(moments["exp_avg"]).any()) if "exp_avg" in moments else bool(moments)
 
@@ -391,7 +390,7 @@ def _is_ahead(moments: Mapping[str, Any], parameter: ParameterSlot) -> bool:
 
 
 def _moments(parameter: ParameterSlot, channel: Channel | None = None) -> dict[str, Any]:
-    """Return what dense training goes on with; by the mean of all ranks, if there is a channel."""
+    """Return the optimizer's state for uncompressed training; the mean of all ranks, if given."""
     held = parameter.state.state_dict()
     squares = torch.from_numpy(held["second_moment"].astype("float32"))
     if channel is not None:

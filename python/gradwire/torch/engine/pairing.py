@@ -28,7 +28,7 @@ def check_optimizer(optimizer: object) -> None:
     """Raise a TypeError that says what to pass, unless the argument is an optimizer of torch."""
     if optimizer is None:
         return
-    # Accelerate's is an Optimizer by name only, which takes no hooks.
+    # Accelerate's wrapper is an Optimizer by class only, and supports no hooks.
     if isinstance(optimizer, Optimizer) and hasattr(optimizer, "_optimizer_step_post_hooks"):
         return
     advice = ""
@@ -41,7 +41,7 @@ def check_optimizer(optimizer: object) -> None:
 
 
 def facts_of(optimizer: Optimizer | None, named: Mapping[str, Any]) -> object:
-    """Return what all ranks must have in common: class, options and parameters of each group."""
+    """Return what must be equal on all ranks: class, options and parameters of each group."""
     if optimizer is None:
         return None
     names = {id(each): name for name, each in named.items()}
@@ -67,7 +67,7 @@ def _plain(value: object) -> object:
 def check_pairing(
     codec: Codec, optimizer: Optimizer | None, compressed: Iterable[ParameterSlot]
 ) -> None:
-    """Raise a ValueError if the optimizer would not apply what the codec sends of parameters."""
+    """Raise a ValueError if the optimizer would not apply the codec's updates correctly."""
     if codec.memory.updates:
         _check_updates(codec, optimizer)
     elif codec.memory.corrects and optimizer is not None and family_of(optimizer) == "adam":
@@ -108,7 +108,7 @@ def _check_group(codec: Codec, optimizer: Optimizer, group: Mapping[str, Any]) -
 
 
 def why_unsuited(optimizer: Optimizer) -> str:
-    """Return why no codec does a part of the optimizer's work; empty if one can."""
+    """Return why no codec can do a part of the optimizer's work; empty if one can."""
     family, name = family_of(optimizer), name_of(optimizer)
     if family is None:
         return f"{name} is not torch.optim.AdamW, Adam or SGD"
@@ -122,7 +122,7 @@ def why_unsuited(optimizer: Optimizer) -> str:
 
 
 def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a group that have to suit a codec: few, and cheap to compare."""
+    """Return the options of a group that must suit the codec: few, and cheap to compare."""
     names = ("momentum", "nesterov", "eps", *_UNSUITED)
     found = {name: group[name] for name in names if name in group}
     return {**found, "beta2": float(group["betas"][1])} if "betas" in group else found
@@ -156,7 +156,7 @@ def _check_equal(codec: Codec, group: Mapping[str, Any], options: Mapping[str, s
 
 
 def missing_in(optimizer: Optimizer | None, named: Mapping[str, torch.Tensor]) -> list[str]:
-    """Return the parameters that are to be trained, and that no group of the optimizer has.
+    """Return the trainable parameters that are in no group of the optimizer.
 
     Raises a ValueError if it has none of the parameters.
     """
@@ -227,7 +227,7 @@ def has_momentum(optimizer: Optimizer) -> bool:
 
 
 def name_of(optimizer: Optimizer) -> str:
-    """Return what a program calls the class of an optimizer."""
+    """Return the name under which programs import the class of an optimizer."""
     kind = getattr(optimizer, "wrapped_class", type(optimizer))
     module = "torch.optim" if kind.__module__.startswith("torch.optim") else kind.__module__
     return f"{module}.{kind.__qualname__}"

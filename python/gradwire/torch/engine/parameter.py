@@ -1,4 +1,4 @@
-"""The slot that is kept of a parameter: codec, state, size limit, and the order of its memory."""
+"""The slot of a parameter: its codec, state, size limit and memory order."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ BUCKET_NBYTES = 25 << 20  # capacity of a bucket: one is encoded while another i
 
 
 def plain_names(named: Mapping[str, T]) -> dict[str, T]:
-    """Return parameters by names without the prefix that `torch.compile` adds.
+    """Return parameters by name, without the prefix that `torch.compile` adds.
 
     A checkpoint may be saved with `torch.compile` and loaded without it, or vice versa.
     """
@@ -37,7 +37,7 @@ _UNSEEN = -1
 
 
 class SizeLimit:
-    """Size limit of one parameter's frames, from sizes that every rank has seen.
+    """Size limit of one parameter's frames, computed from sizes known to every rank.
 
     Every rank makes the same observations, so every rank computes the same limit, in integers,
     without communication. The estimator is that of TCP's retransmission timeout: a running mean
@@ -103,10 +103,10 @@ class SizeLimit:
 
 @dataclass(slots=True, eq=False)
 class ParameterSlot:
-    """What is kept of one parameter, under its name, throughout training.
+    """The record of one parameter, under its name, throughout training.
 
-    A parameter that is always sent dense has no codec, state and limit. A state is of any backend,
-    or a `LowRankState`.
+    A parameter that is never compressed has no codec, state or limit. The state is one of its
+    backend, or a `LowRankState`.
     """
 
     name: str
@@ -142,7 +142,7 @@ class ParameterSlot:
 
     @property
     def computed(self) -> bool:
-        """Whether its codec does a part of the optimizer's work: what arrives is no gradient."""
+        """Whether its codec does part of the optimizer's work, and sends updates."""
         return self.has_state and (self.codec.memory.updates or self.codec.memory.corrects)
 
     def measure(self, gradient: NDArray[Any]) -> None:
@@ -161,16 +161,16 @@ class ParameterSlot:
 
     @property
     def numel(self) -> int:
-        """Number of entries of which this rank keeps a state."""
+        """Number of entries for which this rank keeps a state."""
         return self.tensor.numel() if self.share is None else self.share.numel
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of what this rank keeps a state of."""
+        """The shape of the part for which this rank keeps a state."""
         return tuple(self.tensor.shape) if self.share is None else self.share.shape
 
     def own(self, values: torch.Tensor) -> torch.Tensor:
-        """Return what this rank keeps a state of, from values of the parameter's shape."""
+        """Return the part for which this rank keeps a state, of values of the parameter's shape."""
         return values if self.share is None else self.share.of(values)
 
     @property
@@ -203,7 +203,7 @@ class BucketSlice:
 def to_logical(flat: NDArray[Any], parameter: ParameterSlot) -> torch.Tensor:
     """Return a copy of values in memory order as a contiguous tensor of the parameter's shape.
 
-    The values are float32, or as uint16 the bits of bfloat16, which the tensor then is.
+    The values are float32, or the bits of bfloat16 as uint16; the tensor then is bfloat16.
     """
     values = torch.from_numpy(flat)
     if values.dtype == torch.uint16:
@@ -262,8 +262,9 @@ def make_slots(
 ) -> list[ParameterSlot]:
     """Return the slots of all parameters, in their order.
 
-    Those that are ``dense``, or have no codec, are always sent dense. The rank selects the random
-    numbers of the states. ``share_of`` tells what this rank encodes of one; None for all of it.
+    Parameters that are ``dense``, or have no codec, are never compressed. The rank selects the
+    random numbers of the states. ``share_of`` returns the part of a parameter that this rank
+    encodes; None for all of it.
     """
     slots = []
     for name, tensor in named.items():
@@ -291,7 +292,7 @@ def new_state(parameter: ParameterSlot, rank: int) -> State:
 
 
 def _in_memory(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return a tensor's lengths in memory order, in which buckets hold its gradient."""
+    """Return a tensor's lengths in memory order, the order in which buckets hold gradients."""
     strides = laid_out(local(tensor))
     order = sorted(range(tensor.ndim), key=lambda each: -strides[each])
     return tuple(tensor.shape[each] for each in order)
@@ -308,7 +309,7 @@ def set_codec(parameter: ParameterSlot, codec: Codec) -> None:
 
 
 def _set_positions(slots: Sequence[ParameterSlot], bucket_nbytes: int) -> None:
-    """Set `turn` and `run` of all slots, in sizes of buckets from the end of the model.
+    """Set `turn` and `run` of all slots, counted in bucket sizes from the end of the model.
 
     From the end, because the last parameter's gradient is ready first.
     """
@@ -324,11 +325,11 @@ def _set_positions(slots: Sequence[ParameterSlot], bucket_nbytes: int) -> None:
 
 
 def with_second_moment(state: State, values: NDArray[Any], steps: int) -> dict[str, Any]:
-    """Return a state's dict with this second moment, an average of so many gradients.
+    """Return a state's dict with this second moment, averaged over ``steps`` gradients.
 
-    Their number goes along: the correction of Adam's bias divides by ``1 - beta2**steps``. If it
-    began at 0, a mature moment would be taken for a thousand times as large, and steps would be far
-    too small.
+    The number is needed because Adam's bias correction divides by ``1 - beta2**steps``. If it
+    started at 0, a converged moment would count as a thousand times as large, and steps would be
+    far too small.
     """
     held = state.state_dict()
     step = max(steps, int(held["step"]))

@@ -1,4 +1,4 @@
-"""Two threads and two queues that exchange buckets in the same order on all ranks."""
+"""Two threads and two queues that exchange buckets, in the same order on all ranks."""
 
 import os
 import queue
@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 
 def unscaled() -> float:
-    """Return the scale of a loss that is not scaled."""
+    """Return 1.0, the scale of a loss without a scaler."""
     return 1.0
 
 
 def broken_by(error: BaseException, text: str) -> ExchangeError:
-    """Return an error of the exchange as it is, and any other as the cause of one."""
+    """Return an ExchangeError unchanged; wrap any other error in one, as its cause."""
     if isinstance(error, ExchangeError):
         return error
     broken = ExchangeError(f"{text}: {type(error).__name__}: {error}")
@@ -44,12 +44,13 @@ class ExchangePipeline:
     Futures are always resolved with the task's result, made infinite if the step does not count,
     because DDP must complete its backward pass. `verdict` returns what the pass raises afterwards.
 
-    If the exchange postpones, the buckets of a step are completed together, once all are good.
-    ``scaled`` tells of a loss scaler, which skips steps that are not finite. The futures of a step
-    are then resolved together, too: a bad bucket makes the earlier ones infinite as well, and every
-    optimizer that shares the scaler skips the step. ``whole`` treats a step whose last bucket never
-    arrives as a failed backward pass. ``confirm`` tells other ranks the error of a step, or that
-    there is none, and raises theirs: no bucket is then the last, and steps end by `end`.
+    If the exchange is deferred (``postpones``), the buckets of a step are completed together, once
+    all have succeeded. ``scaled`` tells that a loss scaler is in use, which skips non-finite steps.
+    The futures of a step are then also resolved together: a bad bucket makes the earlier ones
+    infinite as well, and every optimizer that shares the scaler skips the step. ``whole`` treats a
+    step whose last bucket never arrives as a failed backward pass. ``confirm`` exchanges the
+    outcome of a step with the other ranks and raises their errors: no bucket is then marked as the
+    last one, and `end` ends steps.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class ExchangePipeline:
         self._in_flight: queue.Queue[InFlightBucket | None] = queue.Queue()
         self._step: Step | None = None
         self._sequence = 0
-        # Why a collective was left out on this rank: none may follow it.
+        # Why a collective was skipped on this rank: no other may follow.
         self._unsent: BaseException | None = None
         self._pid = os.getpid()
         self._ending = threading.Lock()
@@ -115,10 +116,10 @@ class ExchangePipeline:
         return bucket.future
 
     def run_in_sender(self, act: Callable[[], T]) -> T:
-        """Act where no bucket is under way, and return what that returns.
+        """Call a function in the sending thread, between buckets, and return its result.
 
-        For what reads or undoes states: a state that one thread holds is an error in another, and
-        an error in the sending thread is one on all ranks.
+        For functions that read or undo states: using a state in two threads at once is an error,
+        which in the sending thread would fail all ranks.
         """
         answer: Future[T] = Future()
 
@@ -137,14 +138,14 @@ class ExchangePipeline:
         return answer.result()
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait until every submitted bucket is done; return False after so many seconds."""
+        """Wait until every submitted bucket is done; return False after ``timeout`` seconds."""
         if self.forked:
             return True
         deadline = None if timeout is None else time.monotonic() + timeout
         return all(_join(each, deadline) for each in (self._tasks, self._in_flight))
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Drain, and then undo an incomplete step; False as `drain`. Not within a backward pass."""
+        """Drain, then undo an incomplete step; returns as `drain`. Not within a backward pass."""
         if not self.drain(timeout):
             return False
         self.run_in_sender(lambda: self._close(None))
@@ -163,7 +164,7 @@ class ExchangePipeline:
             self.run_in_sender(step.undo_all)
 
     def uncount(self, step: Step) -> None:
-        """Count a step no longer, which is then to be undone. No bucket may be under way."""
+        """Take back that a step counts, before undoing it. No bucket may be in progress."""
         step.counted = False
         self._exchange.times.steps_ever -= 1
 
@@ -172,7 +173,7 @@ class ExchangePipeline:
         self._sequence = 0
 
     def verdict(self, step: Step) -> BaseException | None:
-        """Return what the backward pass of a step must raise, once its futures are resolved."""
+        """Return the error that the backward pass must raise, after the step's futures."""
         if not self._whole:
             self.flush()  # its last bucket may never arrive: the step ends here
         skipped = self._scaled and isinstance(step.error, GradientError)  # the scaler handles it
@@ -301,7 +302,7 @@ class ExchangePipeline:
                     future.set_exception(ExchangeError(str(self.broken)))
 
     def _finish(self, step: Step) -> None:
-        """End a step: have all that was postponed done, if it counts, or undo what it has left."""
+        """End a step: complete deferred buckets if it counts, otherwise undo its changes."""
         step.finished = True
         times = self._exchange.times
         times.steps += 1

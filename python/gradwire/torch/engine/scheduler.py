@@ -1,4 +1,4 @@
-"""Gives every parameter its codec between two steps, by a schedule or by what "auto" decides."""
+"""Sets every parameter's codec between steps, by a schedule or by the decisions of "auto"."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -26,9 +26,9 @@ from gradwire.torch.transport import Channel
 class ParameterPlan:
     """How each compressed parameter is sent.
 
-    The ratio is the share of the entries that is sent, of which codecs without one take no notice;
-    None if the parameter is dense. The sums of those that are ``owned`` go through owners of
-    ranges, where all of their bucket do.
+    The ratio is the share of entries that is sent, ignored by codecs without one; None if the
+    parameter is sent uncompressed. Parameters that are ``owned`` are exchanged by reduce-scatter,
+    where each rank owns the sums of one range, if all others in their bucket are.
     """
 
     ratios: Mapping[str, float | None]
@@ -58,14 +58,14 @@ class Position:
 
 
 class Scheduler:
-    """Gives every compressed parameter its codec for the epoch.
+    """Sets every compressed parameter's codec for the epoch.
 
-    The parameters have the codecs that were attached. Without a schedule, each codec has the one
-    that is recommended for it. Do not call any method during a step. A schedule of epochs counts
-    `EPOCH` steps as one until `advance` is called with the first.
+    The parameters have the attached codecs. Without a schedule, each codec gets its recommended
+    one. Do not call any method during a step. A schedule by epochs counts `EPOCH` steps as one
+    epoch until `advance` is first called.
 
-    ``measures`` tells whether this rank's gradients are measured: those of rank 0, by which all
-    ranks decide, or in a hierarchy of the first node, of which each rank has a share.
+    ``measures`` tells whether this rank's gradients are measured. All ranks decide by the gradients
+    of rank 0, or with a hierarchy by those of the first node, whose ranks each have a share.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Scheduler:
             name: recommended(parameter.codec) if schedule is None else schedule
             for name, parameter in parameters.items()
         }
-        # Those that are recommended and change anything are the same.
+        # All recommended schedules that are not constant are the same.
         every = (each for each in self._schedules.values() if not isinstance(each, Constant))
         self.schedule = next(every, Constant()) if schedule is None else schedule
         self._at: Position
@@ -97,7 +97,7 @@ class Scheduler:
         return self._at.epoch
 
     def advance(self, epoch: int, lr: float | None, control: ControlChannel) -> None:
-        """Begin an epoch. A collective; without effect if the schedule counts steps."""
+        """Begin an epoch. A collective; no effect if the schedule counts steps."""
         epoch = _validate.integer("epoch", epoch, low=0)
         lr = None if lr is None else _validate.positive("lr", lr)
         with control.act("epoch()") as channel:
@@ -116,7 +116,7 @@ class Scheduler:
             self._move(replace(at, epoch=epoch))
 
     def is_due(self, step: int) -> bool:
-        """Tell whether the schedule counts steps and has to advance at this one."""
+        """Tell whether the schedule counts steps and must advance at this one."""
         counted = self._counted
         if counted is None:
             return self._waits and not self._warned and step >= EPOCH
@@ -125,7 +125,7 @@ class Scheduler:
     def advance_to(self, step: int) -> None:
         """Advance a schedule that counts steps, on all ranks at the same one.
 
-        Warns if it waits for `Handle.epoch`, which the program may have for an error.
+        Warns if the schedule waits for `Handle.epoch`, which the program may call later.
         """
         counted = self._counted
         if counted is not None:
@@ -147,12 +147,12 @@ class Scheduler:
 
     @property
     def _waits(self) -> bool:
-        """Whether epochs matter, and none has been told of."""
+        """Whether the schedule depends on epochs, and `Handle.epoch` was never called."""
         return not self._at.told and not isinstance(self.schedule, Constant | BySteps)
 
     @property
     def _counted(self) -> BySteps | None:
-        """What is advanced by steps, if anything."""
+        """The schedule that is advanced by steps, if any."""
         if isinstance(self.schedule, BySteps):
             return self.schedule
         # Otherwise a warm-up would have no end.
@@ -161,14 +161,14 @@ class Scheduler:
 
     @property
     def place(self) -> str:
-        """Where the schedule is, and what is sent now, in words; empty if it changes nothing."""
+        """The schedule's position and present ratios, in words; empty if it changes nothing."""
         if isinstance(self.schedule, Constant):
             return ""
         untold = " (handle.epoch() was not called)" * self._waits
         return f"{self.schedule!r}, epoch {self.epoch}{untold}: {self._sent()}"
 
     def _sent(self) -> str:
-        """Return what is sent of the entries of compressed parameters."""
+        """Return the present ratios of the compressed parameters, in words."""
         every = [each for each in self._parameters.values() if not each.paused]
         found = [getattr(each.codec.sparsify, "ratio", None) for each in every]
         ratios = sorted({each for each in found if each is not None})
@@ -178,7 +178,7 @@ class Scheduler:
         return f"ratio {most}" if len(ratios) == 1 else f"ratios from {least} to {most}"
 
     def _decided(self, schedule: Accordion, channel: Channel, *, lowered: bool) -> Position:
-        """End an epoch: all ranks decide alike, from the gradients of those that have measured."""
+        """End an epoch: all ranks decide the same, from the gradients of the measuring ranks."""
         critical, norms = dict(self._at.critical), dict(self._at.norms)
         if schedule.is_measured(self.epoch):
             squares = torch.zeros(len(self._parameters), dtype=torch.float64, device="cpu")
@@ -195,11 +195,11 @@ class Scheduler:
         return replace(self._at, critical=critical, norms=norms)
 
     def _move(self, position: Position) -> None:
-        """Give the parameters their codecs at a position without them."""
+        """Compute the codecs of a position, and move to it."""
         self.take(self._computed(position))
 
     def _computed(self, position: Position) -> Position:
-        """Return a position with the codecs of all parameters, and the sums that it needs."""
+        """Return the position with the codecs of all parameters and the gradient sums it needs."""
         codecs = {name: self._codec(name, position) for name in self._parameters}
         sums: dict[str, NDArray[np.float32]] = {}
         schedule = self.schedule
@@ -265,8 +265,8 @@ class Scheduler:
     ) -> Position:
         """Return a saved position; only its epoch and learning rate if the schedule is another one.
 
-        Takes what `state_dict` and `sums` returned, or raises a ValueError or TypeError if it is
-        not that, or is of other parameters.
+        Accepts the results of `state_dict` and `sums`; raises a ValueError or TypeError for
+        anything else, or for those of other parameters.
         """
         keys = {"config", "epoch", "lr", "critical", "norms"}
         if saved.keys() - {"chosen", "owners", "told"} != keys:
@@ -300,11 +300,11 @@ def _without_exchanges(config: Any) -> Any:
 
 
 class AutoScheduler(Scheduler):
-    """A scheduler that is given a plan by whoever decides: all ranks at the same pass.
+    """A scheduler that receives its plans from `choose`, on all ranks at the same pass.
 
-    Its schedule is a warm-up of the codec, or none; it is over unless `choose` is given a step.
-    ``saved`` is what a checkpoint holds: `chosen`, without what is sent for a moment only.
-    ``owners`` may take the place of the codecs' own exchange.
+    Its schedule is a warm-up of the codec, or none; the warm-up is over unless `choose` is given a
+    step. ``saved`` is the plan for a checkpoint: `chosen` without temporary changes. ``owners``, a
+    reduce-scatter, may replace the codecs' own exchange.
     """
 
     def __init__(
@@ -322,12 +322,12 @@ class AutoScheduler(Scheduler):
 
     @property
     def chosen(self) -> ParameterPlan:
-        """How each compressed parameter is sent. Another object after every change."""
+        """The present way of sending each compressed parameter. Replaced by every change."""
         assert self._at.chosen is not None  # ever since it was made
         return self._at.chosen
 
     def epoch_at(self, step: int | None) -> int:
-        """Return the epoch of the warm-up at a step with the codec; None for what comes after."""
+        """Return the epoch of the warm-up at a step with the codec; the last one for None."""
         warm_up = self.schedule
         if not isinstance(warm_up, BySteps):
             return self.epoch
@@ -337,22 +337,22 @@ class AutoScheduler(Scheduler):
 
     @property
     def warms_up(self) -> bool:
-        """Whether more is sent than was chosen."""
+        """Whether the warm-up still sends more than was chosen."""
         return self.epoch != self.epoch_at(None)
 
     def is_due(self, step: int) -> bool:
-        """Tell that it does not advance by itself."""
+        """Return False: the scheduler does not advance by itself."""
         del step
         return False
 
     def choose(
         self, chosen: ParameterPlan, *, saved: ParameterPlan | None = None, step: int | None = None
     ) -> None:
-        """Change what is sent. Drop all layouts after it: `BackwardPasses.forget`.
+        """Change the plan. Call `BackwardPasses.forget` afterwards, to drop all layouts.
 
-        States stay as they are. What is known of the sizes of frames is forgotten where a ratio or
-        an exchange changes. A run that resumes goes on with ``saved``, by default what is chosen;
-        ``step`` is that of the warm-up, as in `epoch_at`.
+        States stay as they are. Observed frame sizes are forgotten where a ratio or an exchange
+        changes. A run that resumes continues with ``saved``, by default the new plan; ``step`` is
+        the step of the warm-up, as in `epoch_at`.
         """
         self._move(replace(self._at, epoch=self.epoch_at(step), chosen=chosen))
         if saved is not None:
@@ -375,16 +375,16 @@ class AutoScheduler(Scheduler):
         self.saved = self.chosen
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was chosen, too."""
+        """Return the position of the schedule and the saved plan."""
         saved = {**super().state_dict(), "chosen": dict(self.saved.ratios)}
         owned = self.saved.owned
         return {**saved, "owners": sorted(owned)} if owned else saved
 
     def prepare(self, saved: Mapping[str, Any], measured: Mapping[str, NDArray[Any]]) -> Position:
-        """Return a saved position. A run without decisions compressed everything, and so goes on.
+        """Return a saved position. One without decisions of "auto" compresses everything.
 
-        A ratio that this run does not try becomes the next larger one that it does, or the largest;
-        owners that it does not have, an all-gather.
+        A ratio that is not a candidate in this run is replaced by the next larger candidate, or the
+        largest; reduce-scatter by all-gather, if this run does not have it.
         """
         found = super().prepare(saved, measured)
         given = saved.get("chosen")
@@ -407,7 +407,7 @@ class AutoScheduler(Scheduler):
         return self._computed(replace(found, epoch=epoch, told=False, chosen=plan))
 
     def _owned(self, given: object) -> frozenset[str]:
-        """Return which saved parameters go through owners in this run."""
+        """Return which saved parameters are exchanged by reduce-scatter in this run."""
         if isinstance(given, str) or not isinstance(given, Collection):
             raise TypeError(f"the schedule's owners must be a list of names, got {given!r}")
         if unknown := [each for each in given if each not in self._codecs]:
@@ -415,7 +415,7 @@ class AutoScheduler(Scheduler):
         return frozenset() if self._owners is None else frozenset(given)
 
     def _tried(self, name: str, ratio: float) -> float:
-        """Return the ratio that may be chosen in place of another one."""
+        """Return the candidate ratio that replaces a saved one."""
         least = getattr(self._codecs[name].sparsify, "ratio", None)
         if least is None:
             return 1.0

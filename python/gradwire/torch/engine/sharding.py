@@ -1,8 +1,8 @@
-"""Which part of each parameter a rank owns, if the ranks of a node divide every gradient.
+"""The part of each parameter that a rank owns, if the ranks of a node divide every gradient.
 
-Every parameter is divided by itself, and by its shape alone: into blocks of rows, as
-`torch.chunk` and FSDP do it. So states by name stay valid however buckets are grouped, every rank
-of a node has the same work in every bucket, and the shares of a node put together are the gradient.
+Every parameter is divided separately, by its shape alone, into blocks of rows like those of
+`torch.chunk` and FSDP. So states by name stay valid however buckets are grouped, every rank of a
+node has the same work in every bucket, and the shares of a node together are the gradient.
 """
 
 import zlib
@@ -18,7 +18,7 @@ class Shard:
     """A part of a parameter: a block of rows, which is contiguous in memory.
 
     It has the entries from start to stop in the memory order of the whole gradient, and the rows
-    from the first to the one that follows; None if the part is all or nothing.
+    ``first`` up to ``end``; None if the part is everything or empty.
     """
 
     shape: tuple[int, ...]
@@ -33,7 +33,7 @@ class Shard:
         return self.stop - self.start
 
     def of(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the part of values of the parameter's shape; of a DTensor, what is here."""
+        """Return this part of values of the parameter's shape; of a DTensor, the local part."""
         here = local(values)
         if here is not values:
             return here
@@ -47,14 +47,14 @@ class Shard:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor, or of a DTensor what this rank has of it."""
+    """Return the tensor, or the local part of a DTensor."""
     found = getattr(tensor, "_local_tensor", tensor)
     assert isinstance(found, torch.Tensor)
     return found
 
 
 def as_gradient(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Return values as a gradient of a tensor: as a DTensor if that is one."""
+    """Return values as a gradient of a tensor: a DTensor if the tensor is one."""
     if local(tensor) is tensor:
         return values
     own: Any = tensor.detach()
@@ -66,7 +66,7 @@ def as_gradient(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def laid_out(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return a gradient's strides in a bucket: its parameter's, or row-major if those have gaps."""
+    """Return a gradient's strides in a bucket: its parameter's, or row-major if they have gaps."""
     dense = torch.empty_like(tensor, device="meta", memory_format=torch.preserve_format)
     if dense.stride() == tensor.stride():
         return tensor.stride()
@@ -94,7 +94,7 @@ def shard_of(name: str, tensor: torch.Tensor, share: int, shares: int) -> Shard:
 
 
 def local_shard_of(name: str, tensor: torch.Tensor, share: int, shares: int) -> Shard:
-    """Return what this rank has of a DTensor."""
+    """Return this rank's part of a DTensor, as a `Shard`."""
     here = local(tensor)
     found = shard_of(name, tensor, share, shares)
     whole: Any = tensor
@@ -105,7 +105,7 @@ def local_shard_of(name: str, tensor: torch.Tensor, share: int, shares: int) -> 
 
 
 class BucketShards:
-    """Where the shares of a bucket are.
+    """The positions of all shares in a bucket.
 
     ``runs`` has the entries (start, stop) of each share in the bucket, one pair per parameter, and
     ``numels`` how many these are; ``room`` is the largest of them.

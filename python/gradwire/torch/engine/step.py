@@ -1,4 +1,4 @@
-"""What goes through the pipeline: steps, the tasks and buckets of each, and their buffers."""
+"""The objects of the pipeline: steps, the tasks and buckets of each, and their buffers."""
 
 import threading
 import time
@@ -23,10 +23,10 @@ class Step:
     """One backward pass, and what must be undone if it does not count."""
 
     number: int = 0  # passes that counted before it, also before a resume; the same on all ranks
-    # Compressed parameters that were handed in, whatever became of them: the same on all ranks.
+    # Compressed parameters that were submitted, whatever the outcome: the same on all ranks.
     asked: list[ParameterSlot] = field(default_factory=list)
     encoded: dict[str, ParameterSlot] = field(default_factory=dict)  # and not rolled back, by name
-    # What devices were started to encode, with what notes how that ended, and may wait for it.
+    # Encodings in progress on devices, with functions that wait for them and record the outcome.
     awaited: dict[object, Callable[[], object]] = field(default_factory=dict)
     error: BaseException | None = None  # why it does not count
     marks: list[BucketTimestamps] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Step:
 
 @dataclass(slots=True, eq=False)
 class Comparison:
-    """What came of a bucket that is compared with the core."""
+    """The result of comparing a bucket with the core."""
 
     number: int  # of the bucket, among those of its step that have compressed parameters
     difference: str = ""  # the first on this rank, which was put right
@@ -91,9 +91,9 @@ class Comparison:
 class BucketTask:
     """One bucket, as it is submitted: the gradients, and the future of their average.
 
-    The loss scale is read by the sending thread alone: that may wait for a device. What is zero on
-    every rank is taken for ``unused``, if at all: its state stays as it was. The error is why this
-    rank has no gradients to encode, which the exchange tells the other ranks.
+    The loss scale is read by the sending thread alone: that may wait for a device. With ``unused``,
+    a gradient that is zero on every rank counts as unused: its state stays as it was. ``error`` is
+    the reason why this rank has no gradients to encode, which the exchange tells the other ranks.
     """
 
     layout: BucketContents
@@ -107,7 +107,7 @@ class BucketTask:
     compared: Comparison | None = None  # with the core, if it is: the same on all ranks
 
     def check(self) -> None:
-        """Raise the error, if there is one; where errors of encoding are told to other ranks."""
+        """Raise the error, if there is one. Call it where encoding errors reach the other ranks."""
         if self.error is not None:
             raise self.error
 
@@ -117,7 +117,7 @@ class BucketTask:
         return self.read_scale()
 
     def mark(self) -> BucketTimestamps:
-        """Return new marks of this bucket, whose encode begins, and keep them in its step."""
+        """Create timestamps for this bucket, whose encoding begins, and keep them in its step."""
         count = len(self.layout.pieces) + len(self.layout.dense)
         marks = BucketTimestamps(self.step.number, count, self.enqueued, time.perf_counter())
         self.step.marks.append(marks)
@@ -141,7 +141,7 @@ class InFlightBucket:
 
 
 class BufferPool:
-    """Reusable byte tensors: new ones would cost page faults in every step.
+    """Reusable byte tensors; new ones would cost page faults in every step.
 
     The first slots of a parameter are as long as the codec's bound, later ones only as long as its
     frames need. So a tensor more than twice as long as the longest one requested in the last two
@@ -155,7 +155,7 @@ class BufferPool:
         self._most = [0, 0]  # longest request in bytes: in this step, and in the previous one
 
     def take(self, nbytes: int, step: int, bucket: Bucket) -> torch.Tensor:
-        """Return a uint8 tensor of at least nbytes, where a bucket's frames are to be.
+        """Return a uint8 tensor of at least nbytes, where the bucket's frames are needed.
 
         It is the smallest that fits, or a new one; ``step`` is the number of the step that uses it.
         """
@@ -179,7 +179,7 @@ class BufferPool:
         return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
     def give(self, tensor: torch.Tensor, mark: Any = None) -> None:
-        """Return a tensor for reuse, after what `Bucket.used` returned for it."""
+        """Give a tensor back for reuse, once the event that `Bucket.used` returned has happened."""
         with self._lock:
             self._free.append((tensor, mark))
 
@@ -199,13 +199,13 @@ _SUMS = 256  # of entries with random signs, whose square is on average that of 
 
 
 def measure(task: BucketTask, channel: Channel) -> None:
-    """Measure the spread of a bucket's gradients over the ranks. A collective, of a few sums each.
+    """Measure the spread of a bucket's gradients over the ranks. A collective of a few sums.
 
-    Dense training squares averages of all ranks, a codec each rank's own gradients: second moments
-    go from the one to the other by a factor. The square of the average is that of sums of the
-    entries with random signs, the same on all ranks, of which only the sums are averaged (Alon,
-    Matias, Szegedy, "The Space Complexity of Approximating the Frequency Moments", STOC 1996). Its
-    standard error is a tenth.
+    Uncompressed training squares averages over the ranks, a codec each rank's own gradients: second
+    moments are converted between them by a factor, the spread. The norm of the average is estimated
+    from sums of entries with random signs, equal on all ranks, so that only these sums are averaged
+    (Alon, Matias, Szegedy, "The Space Complexity of Approximating the Frequency Moments", STOC
+    1996). Its standard error is a tenth.
     """
     pieces = [each for each in task.layout.pieces if each.parameter.codec.memory.updates]
     if not pieces or channel.size == 1:
@@ -226,7 +226,7 @@ def measure(task: BucketTask, channel: Channel) -> None:
 
 
 def _signed(values: torch.Tensor) -> torch.Tensor:
-    """Return sums of entries with signs that depend on their number alone."""
+    """Return sums of signed entries; the signs depend on the number of entries alone."""
     numel = values.numel()
     rows = -(-numel // _SUMS)
     bits = np.frombuffer(np.random.PCG64(numel).random_raw(-(-rows * _SUMS // 64)), np.uint8)
@@ -236,9 +236,9 @@ def _signed(values: torch.Tensor) -> torch.Tensor:
 
 
 def _note(parameter: ParameterSlot, spread: float) -> None:
-    """Record a spread, half of it as measured now, and correct what was taken over by the last."""
+    """Record a spread, averaged with the last, and correct moments taken over with the last."""
     known = parameter.spread
-    # To digits that no order of addition changes.
+    # Rounded to digits that do not depend on the order of addition.
     spread = round(float(spread if known is None else 0.5 * (known + spread)), 3)
     parameter.spread = spread
     if parameter.taken is not None:

@@ -1,4 +1,4 @@
-"""What frames bring each rank in a step, beside what a dense all-reduce would."""
+"""Warns if each rank receives more bytes of frames than an uncompressed all-reduce would send."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ def excess(
     divisible: bool = True,
     alone: bool = True,
 ) -> str:
-    """Return how frames exceed a dense all-reduce, and what to do, in a warning; empty if not.
+    """Return a warning if frames exceed an uncompressed all-reduce, with advice; else empty.
 
-    ``sent`` has the codec and the entries of each compressed parameter, and ``exchange`` is theirs
-    among so many ranks. What to do depends on whether buckets are ``divisible`` among all of them,
-    and whether each rank is ``alone``, where there could be nodes.
+    ``sent`` has the codec and the number of entries of each compressed parameter, and ``exchange``
+    is their exchange among ``ranks`` ranks. The advice depends on whether buckets are ``divisible``
+    among all ranks, and whether each rank is ``alone`` where there could be nodes.
     """
     if not (exchange.gathers_frames or exchange.divides):
         return ""  # sums, which are no longer than the values
@@ -52,13 +52,13 @@ def excess(
 
 
 def frame_nbytes(codec: Codec, numel: int) -> int:
-    """Return about how many bytes a frame has; 0 if only the gradients tell."""
+    """Return the approximate bytes of a frame; 0 if they depend on the gradients."""
     sparsify = codec.sparsify
     if not (sparsify.shared or isinstance(sparsify, TopK | ChunkTopK)):
         ratio = getattr(sparsify, "ratio", None)
         if ratio is None:
             return 0
-        # It aims at as many entries as this, of which the limit is closer.
+        # The sparsifier aims at this number of entries, a closer estimate than the bound.
         try:
             codec = dataclasses.replace(codec, sparsify=TopK(ratio=ratio))
         except ValueError:
@@ -67,7 +67,7 @@ def frame_nbytes(codec: Codec, numel: int) -> int:
 
 
 def _other_exchanges(codecs: Sequence[Codec], divisible: bool) -> list[str]:
-    """Return the exchange to take in place of an all-gather, if there is one for all codecs."""
+    """Return the exchange to use instead of an all-gather, if one suits all codecs."""
     found: set[Exchange | None] = set()
     for codec in codecs:
         parts = codec.sparsify, codec.quantize

@@ -1,11 +1,11 @@
 """Carries out the exchange of a bucket, from the hook's call to the average; one file each.
 
-`BucketExchange` is the interface to the pipeline, `ExchangeBase` the base of what goes between
-ranks. It guarantees that each task makes the same collectives on every rank, whatever a gradient
+`BucketExchange` is the interface to the pipeline, `ExchangeBase` the base of exchanges between
+ranks. It guarantees that each task starts the same collectives on every rank, whatever a gradient
 contains; that a failure on one rank is reported to all (`wire`); and that a step that does not
 count leaves no trace. `ValueSumExchange` is the base of the two exchanges that sum values.
-`HierarchicalExchange` does an exchange between nodes, of what it has summed inside each of them.
-`Verification` compares some buckets with the core.
+`HierarchicalExchange` sums inside each node, and exchanges the sums between nodes. `Verification`
+compares some buckets with the core.
 """
 
 from gradwire.torch.exchange.base import BucketExchange, ExchangeBase

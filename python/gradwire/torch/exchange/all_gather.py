@@ -37,7 +37,7 @@ def _align(nbytes: int) -> int:
 
 
 class SlotLayout(SlotPlaces):
-    """Where everything is in the slots of one bucket."""
+    """The layout of one bucket's slots."""
 
     __slots__ = ()
 
@@ -101,7 +101,7 @@ def _facts_of(layout: BucketContents, rank: int) -> SlotFacts:
 class AllGatherExchange(ExchangeBase):
     """Gathers the frames of all ranks: one collective per bucket.
 
-    Averages are of all ranks or of senders, as `gradwire.exchange.AllGather` says.
+    It averages over all ranks or over senders: see `gradwire.exchange.AllGather`.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class AllGatherExchange(ExchangeBase):
     def _fill(
         self, task: BucketTask, plan: SlotLayout, slot: torch.Tensor, sequence: int
     ) -> FilledSlot | None:
-        """Write a slot; the device by itself, where it can."""
+        """Write a slot, or let the device do it by itself if it can."""
         layout = task.layout
         front = np.zeros(plan.front, np.uint8)
         try:
@@ -182,7 +182,7 @@ class AllGatherExchange(ExchangeBase):
     def _start(
         self, task: BucketTask, plan: SlotLayout, slot: torch.Tensor, sequence: int
     ) -> FilledSlot | None:
-        """Have the device fill the slot by itself, if it can; nobody knows how that ends so far."""
+        """Let the device fill the slot by itself, if it can; the outcome is not known yet."""
         task.check()
         layout = task.layout
         facts = self._facts.get(layout)
@@ -209,7 +209,7 @@ class AllGatherExchange(ExchangeBase):
         return filled
 
     def _settle(self, task: BucketTask, filled: FilledSlot) -> Outcomes:
-        """Return what came of encodes that the device was started for; forget those that failed."""
+        """Return the outcomes of encodes on the device; drop the records of failed ones."""
         outcomes = self._outcomes(task, filled.settle())
         for parameter in task.layout.compressed[len(outcomes) :]:
             task.step.encoded.pop(parameter.name, None)
@@ -246,7 +246,7 @@ class AllGatherExchange(ExchangeBase):
             self._buffers.give(slots.gathered, mark)
 
     def _take(self, flight: InFlightBucket, slots: _Slots) -> None:
-        """Take note of what the device has done by itself, before the headers are read."""
+        """Record the encodes that the device made by itself, before the headers are read."""
         filled, averages, task = slots.filled, slots.averages, flight.task
         if filled is None or averages is None:
             return
@@ -262,7 +262,7 @@ class AllGatherExchange(ExchangeBase):
             flight.marks.decoding = flight.marks.arrived
 
     def _read(self, flight: InFlightBucket, slots: _Slots, headers: NDArray[np.uint8]) -> None:
-        """Raise the error of any rank; undo the encodes of parameters that none has used."""
+        """Raise the error of any rank; undo the encodes of parameters that no rank used."""
         task, layout = flight.task, flight.task.layout
         verdicts = wire.read_verdicts(headers, layout.digest, flight.sequence)
         wire.raise_first(verdicts)
@@ -277,7 +277,7 @@ class AllGatherExchange(ExchangeBase):
         task.step.undo([layout.compressed[index] for index in np.flatnonzero(slots.unused)])
 
     def _decode(self, task: BucketTask, slots: _Slots, *, counts: bool = True) -> None:
-        """Write the averages of all parameters; what is exchanged dense need not be counted."""
+        """Write the averages of all parameters; ``counts`` adds dense ones to the metrics."""
         plan, layout = slots.plan, task.layout
         rows = slots.rows(self.world_size)
         if slots.averages is not None and slots.averages.nanoseconds is not None:
@@ -297,7 +297,7 @@ class AllGatherExchange(ExchangeBase):
             self._average_dense(task, slots, counts=counts)
 
     def _average_dense(self, task: BucketTask, slots: _Slots, *, counts: bool = True) -> None:
-        """Write the averages of what is exchanged dense, which need not be counted."""
+        """Write the averages of uncompressed parameters; ``counts`` adds them to the metrics."""
         plan, layout, start = slots.plan, task.layout, time.perf_counter()
         rows = slots.rows(self.world_size)
         total = rows.new_zeros(layout.dense_numel, dtype=sum_dtype(layout.dtype))
@@ -311,13 +311,13 @@ class AllGatherExchange(ExchangeBase):
 
 
 class DeferredAllGather(AllGatherExchange):
-    """Gathers the frames of all ranks, and changes nothing before the whole step is good.
+    """Gathers the frames of all ranks, and changes nothing until the whole step has succeeded.
 
-    A memory in one buffer cannot go back. So the frames of a bucket are sent while its memories
-    stay as they are, and the gradients stay in the bucket. The gathered frames are decoded once to
-    other memory, which shows whether they can be, and whether the average overflows. When all
-    buckets of a step are known to be good on all ranks, the memories are written, from the
-    gradients and the frames of this rank, and then the averages take the place of the gradients.
+    A memory in one buffer cannot be rolled back. So the frames of a bucket are sent while its
+    memories stay as they are, and the gradients stay in the bucket. The gathered frames are first
+    decoded to other memory, to check that they are valid and that the average does not overflow.
+    Once all buckets of a step have succeeded on all ranks, the memories are written, from the
+    gradients and the frames of this rank, and then the averages replace the gradients.
     """
 
     postpones: ClassVar[bool] = True

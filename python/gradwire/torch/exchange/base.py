@@ -28,7 +28,7 @@ Positions: TypeAlias = Sequence[NDArray[np.uint32] | None]
 
 
 class BucketExchange(Protocol):
-    """Exchanges buckets: by frames between ranks, or inside nodes first.
+    """The interface of all exchanges: directly between ranks, or inside nodes first.
 
     `start` runs in the sending thread, `receive` and `complete` in the receiving thread.
     """
@@ -39,11 +39,11 @@ class BucketExchange(Protocol):
 
     @property
     def postpones(self) -> bool:
-        """Whether buckets keep their gradients, and states stay as they are, until `complete`."""
+        """Whether gradients and states stay unchanged until `complete` (deferred)."""
 
     @property
     def device_backends(self) -> Mapping[str, str]:
-        """The kinds of devices on which frames stay, with what moves them."""
+        """The device types on which frames stay, with the communication backend for each."""
 
     def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Start the exchange of a bucket, sparse or not."""
@@ -57,7 +57,7 @@ class BucketExchange(Protocol):
         """
 
     def complete(self, flight: InFlightBucket) -> None:
-        """Do what `receive` has postponed, now that the whole step is good on all ranks."""
+        """Do the work that `receive` deferred, once the whole step has succeeded on all ranks."""
 
     def close(self) -> None:
         """Release the channels, without closing them, and memory."""
@@ -71,10 +71,11 @@ class ExchangeBase(abc.ABC):
     starts the same ones on every rank: an exchange must not base decisions on what only one rank
     knows.
 
-    Nobody else uses its channels: one is for the collectives that `send` starts, and ``second`` for
-    those of the receiving thread, as those of two threads would start in undefined order. With
-    ``check_result``, an average that overflows is an error, which a loss scaler has to hear of.
-    Buckets that are to be compared take ``verification``, and ``second``.
+    Its channels are used by nothing else: one is for the collectives that `send` starts, and
+    ``second`` for those of the receiving thread, as collectives of two threads would start in
+    undefined order. With ``check_result``, an average that overflows is an error, which a loss
+    scaler must learn of. Buckets that are compared with the core need ``verification`` and
+    ``second``.
     """
 
     postpones: ClassVar[bool] = False
@@ -137,14 +138,14 @@ class ExchangeBase(abc.ABC):
 
     @abc.abstractmethod
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
-        """Return what collectives say of all ranks, once those of `send` have completed."""
+        """Return the headers of all ranks, once the collectives of `send` have completed."""
 
     @abc.abstractmethod
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
-        """Write the average into the task's buffer, or raise what the headers say."""
+        """Write the average into the task's buffer, or raise the error in the headers."""
 
     def _complete(self, flight: InFlightBucket) -> None:
-        """Write memories and averages. Only where an exchange postpones that."""
+        """Write memories and averages, in an exchange that defers this."""
         raise NotImplementedError
 
     @final
@@ -202,7 +203,7 @@ class ExchangeBase(abc.ABC):
 
     @final
     def complete(self, flight: InFlightBucket) -> None:
-        """Do what `receive` has postponed, now that the whole step is good on all ranks."""
+        """Do the work that `receive` deferred, once the whole step has succeeded on all ranks."""
         if self.postpones and not flight.task.layout.sparse:
             start = time.perf_counter()
             self._verification.begin(flight.task)
@@ -215,15 +216,15 @@ class ExchangeBase(abc.ABC):
     # What exchanges are made of ---------------------------------------------------------------
 
     def _compared(self, task: BucketTask) -> VerifiedBucket | None:
-        """Return what encodes and decodes a bucket twice, if it is one to be compared."""
+        """Return a `VerifiedBucket` if this bucket is to be compared, else None."""
         return self._verification.compared(task, self.rank)
 
     def _coder(self, task: BucketTask) -> Bucket | VerifiedBucket:
-        """Return what encodes and decodes a bucket."""
+        """Return the object that encodes and decodes a bucket."""
         return self._compared(task) or task.bucket
 
     def _check(self, task: BucketTask) -> None:
-        """Raise a GradientError if the scaler must hear of the result."""
+        """Raise a GradientError if the result overflowed and a scaler must learn of it."""
         if self._check_result and not task.bucket.finite():
             raise overflow_error(task)
 
@@ -237,9 +238,9 @@ class ExchangeBase(abc.ABC):
     ) -> Outcomes:
         """Encode pieces of a bucket, and record them in the step so that it can undo them.
 
-        Frames of at most so many bytes follow one another in ``out``. They have the given positions
-        of each piece; where these are None, its codec selects. Raises a GradientError if a gradient
-        is not finite.
+        The frames, of limited sizes, are concatenated in ``out``. They have the given positions of
+        each piece; where these are None, its codec selects. Raises a GradientError if a gradient is
+        not finite.
         """
         task.check()
         if not members:

@@ -1,4 +1,4 @@
-"""Checksums of averages, by which ranks notice that they no longer have the same ones."""
+"""Checksums of averages, by which ranks detect that their replicas differ."""
 
 from collections.abc import Sequence
 
@@ -15,32 +15,32 @@ class AverageChecksums:
 
     By then all buckets of the step have been averaged, on every rank. All exchanges that decode
     frames write the same bits on every rank, whatever its hardware. So a difference means that a
-    link, a memory or a decoder has changed something, and that the replicas have drifted apart.
+    link, a memory or a decoder has changed a value, and that the replicas have drifted apart.
     """
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, float, int | torch.Tensor]] = {}
 
     def note(self, flight: InFlightBucket) -> None:
-        """Take the checksum of the average that a bucket holds."""
+        """Record the checksum of the average that a bucket holds."""
         task = flight.task
         total = task.bucket.checksum()
         self._last[task.layout.digest] = flight.sequence + 1, task.scale, total
 
     def last(self, layout: BucketContents) -> Checksum:
-        """Return that of a bucket's last average, or one that says nothing."""
+        """Return the checksum of a bucket's last average, or one that matches any other."""
         checksum, total = self.unread(layout)
         return checksum if total is None else checksum._replace(total=int(total) & ALL_BITS)
 
     def unread(self, layout: BucketContents) -> tuple[Checksum, torch.Tensor | None]:
-        """Return the same; a total on a device apart, as it is there."""
+        """Return the same without waiting: a total that is on a device is returned separately."""
         number, scale, total = self._last.get(layout.digest, Checksum())
         if isinstance(total, torch.Tensor):
             return Checksum(number, scale), total
         return Checksum(number, scale, total & ALL_BITS), None
 
     def compare(self, layout: BucketContents, verdicts: Sequence[Verdict]) -> None:
-        """Raise an ExchangeError, the same on all ranks, if two have different averages."""
+        """Raise an ExchangeError, the same on all ranks, if the averages of two ranks differ."""
         first: dict[tuple[int, float], tuple[int, int]] = {}
         for rank, verdict in enumerate(verdicts):
             number, scale, total = verdict.checksum

@@ -1,4 +1,4 @@
-"""Parameters that are sent as they are: dense ones in a vector, and sparse gradients."""
+"""Uncompressed parameters: dense ones, concatenated in a vector, and sparse gradients."""
 
 import contextlib
 import time
@@ -21,11 +21,11 @@ _SPARSE_NBYTES = 96  # with room for the numbers of a GradientError
 def take_buffers(
     task: BucketTask, requests: Sequence[tuple[BufferPool, int]]
 ) -> tuple[list[torch.Tensor], BucketTask]:
-    """Take memory for collectives, as uint8: a number of bytes from each pool.
+    """Allocate memory for collectives, as uint8: a number of bytes from each pool.
 
     An error becomes that of the returned task, which the exchange tells the other ranks. Its
-    collectives are started all the same, with new memory of zeros, once the pools' unused memory
-    was freed. Only if that fails, too, this rank starts none, and raises.
+    collectives are still started, with new memory of zeros, after the pools' unused memory was
+    freed. Only if that also fails does this rank start none, and raise.
     """
     try:
         return [pool.take(size, task.step.number, task.bucket) for pool, size in requests], task
@@ -38,7 +38,7 @@ def take_buffers(
 
 
 def pack_dense(task: BucketTask, packed: torch.Tensor) -> None:
-    """Copy the dense parameters into one vector; a GradientError if one of them is not finite."""
+    """Copy the dense parameters into one vector; raise a GradientError if one is not finite."""
     if not task.bucket.pack(task.layout.runs, packed):
         error = not_finite_error(task, task.layout.dense, -1)
         if error is not None:
@@ -46,7 +46,7 @@ def pack_dense(task: BucketTask, packed: torch.Tensor) -> None:
 
 
 def unpack_dense(task: BucketTask, averages: torch.Tensor, start: float) -> None:
-    """Copy averages to where `pack_dense` read the values; the time counts from start."""
+    """Copy averages back to the dense parameters; count the time since ``start``."""
     layout = task.layout
     task.bucket.unpack(layout.runs, averages)
     nbytes = layout.dense_numels * task.bucket.itemsize
@@ -59,9 +59,9 @@ def sum_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def divide(total: torch.Tensor, count: int) -> torch.Tensor:
-    """Divide sums in place, rounded once on every device.
+    """Divide sums in place, with the same rounding on every device.
 
-    By a number of the host, a GPU would multiply with its inverse.
+    For a divisor on the host, a GPU would multiply by its inverse.
     """
     return total.div_(total.new_full((), count))
 
@@ -85,7 +85,7 @@ def overflow_error(task: BucketTask) -> GradientError:
 def not_finite_error(
     task: BucketTask, pieces: Iterable[BucketSlice], rank: int
 ) -> GradientError | None:
-    """Return the error of the first piece that has values which are not finite."""
+    """Return the error of the first piece with non-finite values."""
     for piece in pieces:
         count, first = task.bucket.not_finite(piece.start, piece.stop, piece.parameter.width)
         if count:

@@ -1,4 +1,4 @@
-"""The exchange in two levels: dense inside a node, by frames between the nodes."""
+"""The exchange in two levels: uncompressed inside a node, frames between the nodes."""
 
 import time
 from collections import deque
@@ -28,15 +28,15 @@ class _Share:
 
 
 class HierarchicalExchange:
-    """Sums buckets inside a node, exchanges shares of them between nodes, and puts them together.
+    """Sums buckets inside a node, exchanges shares between nodes, and gathers the shares.
 
-    The ranks of a node divide every bucket. Each sends the others their shares, and adds up its own
-    in rank order, in float32: one all-to-all. It exchanges the mean with the ranks of the other
-    nodes that have the same share, by another exchange, as if there were no others. At last the
-    ranks of a node gather their messages and results: one all-gather. So all ranks have the same
-    bits, and know of an error on any of them. Both channels are inside the node and have no other
-    user: the sending thread scatters, the receiving thread gathers. They take values from where
-    they are with these device backends, which may be more than take frames between the nodes.
+    The ranks of a node divide every bucket. Each sends the others their shares, and sums its own in
+    rank order, in float32: one all-to-all. It exchanges the mean with the ranks of other nodes that
+    own the same share, by an ordinary exchange among those. Finally the ranks of a node gather
+    their messages and results: one all-gather. So all ranks have the same bits, and know of an
+    error on any rank. Both channels connect the node and have no other user: the sending thread
+    scatters, the receiving thread gathers. With these device backends they read values on the
+    device, possibly on more devices than the exchange of frames between nodes.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class HierarchicalExchange:
     def _finish(
         self, flight: InFlightBucket, act: Callable[[InFlightBucket], None], *, averages: bool
     ) -> None:
-        """Receive or complete this rank's share, and gather all shares, with averages or not."""
+        """Receive or complete this rank's share, and gather all shares; averages are optional."""
         error, values, share = flight.error, None, flight.contents
         if isinstance(share, _Share):
             try:
@@ -171,7 +171,7 @@ class HierarchicalExchange:
         *,
         averages: bool,
     ) -> None:
-        """Gather how the ranks of the node fared with their shares, and the averages of these."""
+        """Gather the outcomes of the node's ranks, and the averages of their shares."""
         start = time.perf_counter()
         task, place, cut = flight.task, self._place, flight.task.layout.cut
         assert cut is not None
@@ -208,7 +208,7 @@ class HierarchicalExchange:
         self.times.add("node", start)
 
     def _keep(self, *views: torch.Tensor) -> None:
-        """Keep what a collective may still hold, where it is on the host."""
+        """Keep tensors on the host that a collective may still hold."""
         self._recent.extend(each for each in views if each.is_cpu)
 
 
@@ -221,9 +221,10 @@ def _starts(task: BucketTask) -> dict[str, int]:
 def _of_all_ranks(
     error: BaseException | None, starts: Mapping[str, int], place: RankTopology
 ) -> BaseException | None:
-    """Return an error between nodes as one that all ranks understand.
+    """Translate an error between nodes for all ranks.
 
-    Its rank is a node, and its position counts from ``starts``, where this rank's shares start.
+    Its rank is a node number, and its position is relative to the share, which starts at
+    ``starts``.
     """
     if isinstance(error, GradientError):
         rank = place.rank_of(error.rank, place.share)
@@ -236,7 +237,7 @@ def _of_all_ranks(
 
 
 class Confirmation:
-    """Tells the other ranks of the node, once a step, how it fared on this one.
+    """Tells the other ranks of the node, once a step, the outcome on this rank.
 
     The channel is inside the node, and has no other user. This rank's share of each parameter
     begins where ``starts`` says.

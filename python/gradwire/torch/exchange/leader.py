@@ -25,12 +25,12 @@ _FAILED = 0xFFFFFFFF
 
 
 class LeaderExchange(ValueSumExchange):
-    """Sums values at the positions that one rank has selected."""
+    """Sums values at the positions selected by one rank, the leader."""
 
     # The sending thread -----------------------------------------------------------------------
 
     def _select_shared(self, task: BucketTask, sequence: int) -> SharedSelection:
-        """One broadcast per rank that leads for any piece, in the same order on all ranks."""
+        """Broadcast positions from each rank that leads any piece, in the same order everywhere."""
         count = len(task.layout.pieces)
         nothing = np.empty(0, np.uint32)
         selection = SharedSelection([0] * count, [nothing] * count, {}, [0] * count)

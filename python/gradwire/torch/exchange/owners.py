@@ -1,17 +1,17 @@
-"""Parts of frames to the owners of ranges, and their sums to all ranks: sparse or quantized.
+"""Compressed reduce-scatter and all-gather: parts of frames to owners, sums back to all ranks.
 
-`gradwire.exchange.ReduceScatter` and `gradwire.exchange.QuantizedAllReduce` differ only in what
-owners send of the sums, which `merge_bucket` knows from the codec. A bucket takes four collectives,
-the first started in the sending thread, the others one after another in the receiving thread and in
-a channel of their own:
+`gradwire.exchange.ReduceScatter` and `gradwire.exchange.QuantizedAllReduce` differ only in how
+owners encode the sums, which `merge_bucket` derives from the codec. A bucket takes four
+collectives, the first started in the sending thread, the others one after another in the receiving
+thread and in a channel of their own:
 
-1. an all-to-all of messages, of fixed length: how each rank fared, which gradients were zero, and
+1. an all-to-all of messages of fixed length: each rank's outcome, which gradients were zero, and
    how many bytes follow;
-2. an all-to-all of the parts, which have just these bytes;
-3. an all-gather of how each owner fared, and of how many bytes it has made;
-4. an all-to-all, in which every owner sends the same to all, of just these bytes.
+2. an all-to-all of the parts, with exactly these lengths;
+3. an all-gather of each owner's outcome, and the bytes of its sums;
+4. an all-to-all with exactly these lengths, in which every owner sends its sums to all.
 
-Every rank hears of a failure before the collective that the failing rank would have no data for;
+Every rank learns of a failure before the collective for which the failing rank would have no data;
 then the ranks share the errors instead, and raise the same one.
 """
 
@@ -50,18 +50,16 @@ class _Run:
 
 
 class _Ownership:
-    """Which rank owns which entries of a bucket.
+    """The owner of each range of entries in a bucket.
 
-    The compressed entries of a model, one parameter after another from its end, are dealt out to
-    the ranks in runs, so long that a bucket has about one for each rank. So a small parameter
-    mostly has one owner, a bucket has all of them, and who owns an entry does not depend on how DDP
-    groups the parameters, which differs at the start of a resumed run. Of a parameter as large as a
-    bucket, every rank owns one run. Dense entries are divided evenly in every bucket: their sums
-    are the same, whoever adds them up.
-
-    Where entries in a row share scales, such as those of a column of `gradwire.quantize.TwoMeans`,
-    runs begin where such a group does, unless that would make them too unequal. So owners quantize
-    whole groups again, and no frame is cut within one.
+    The compressed entries of a model, one parameter after another from its end, are assigned to the
+    ranks in runs of such a length that a bucket has about one for each rank. So a small parameter
+    mostly has one owner, a bucket involves all ranks, and the owner of an entry does not depend on
+    how DDP groups the parameters, which differs at the start of a resumed run. Of a parameter as
+    large as a bucket, every rank owns one run. Dense entries are divided evenly in every bucket:
+    their sums do not depend on the owner. If adjacent entries share scales, such as a column of
+    `gradwire.quantize.TwoMeans`, runs begin at the start of such a group, unless that would make
+    them too unequal. So owners quantize whole groups again, and no frame is cut within one.
     """
 
     __slots__ = ("bounds", "dense", "owners", "runs")
@@ -81,7 +79,7 @@ class _Ownership:
         self.dense = _divide_evenly(layout.dense_numel, size)
 
     def limits(self, itemsize: int) -> list[int]:
-        """Return for each rank a bound on messages about what it owns, in bytes."""
+        """Return for each rank a bound, in bytes, on messages with the entries that it owns."""
         return [
             itemsize * (stop - start)
             + sum(_FRAME_NBYTES + _ENTRY_NBYTES * (each.stop - each.start) for each in runs)
@@ -90,7 +88,7 @@ class _Ownership:
 
 
 def _runs_of(parameter: ParameterSlot, size: int) -> tuple[list[int], list[int]]:
-    """Return where the runs of a parameter begin and end, and who owns them."""
+    """Return the bounds of a parameter's runs, and their owners."""
     numel, (before, together) = parameter.numel, parameter.run
     run = max(1, -(-together // size))
     first = before // run
@@ -121,7 +119,7 @@ def _divide_evenly(numel: int, size: int) -> list[int]:
 
 
 def check_lengths(verdicts: Sequence[wire.Verdict], limits: Sequence[int]) -> list[int]:
-    """Return the bytes that ranks announce; ExchangeError if that is more than there can be."""
+    """Return the announced bytes; raise an ExchangeError if they exceed the possible size."""
     lengths = [each.nbytes for each in verdicts]
     for rank, (length, limit) in enumerate(zip(lengths, limits, strict=True)):
         if length > limit:
@@ -152,9 +150,9 @@ class _Messages:
 
 
 class OwnerExchange(ExchangeBase):
-    """Sends parts of frames to their owners, and what those make of the sums to all ranks.
+    """Sends parts of frames to their owners, which send the encoded sums to all ranks.
 
-    Both channels are a `LocalChannel`; `second` takes tensors of where frames are.
+    Both channels are a `LocalChannel`; `second` supports tensors on the device of frames.
     """
 
     _KEPT: ClassVar[int] = 8
@@ -232,7 +230,7 @@ class OwnerExchange(ExchangeBase):
     # The receiving thread ---------------------------------------------------------------------
 
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
-        """Exchange the parts, merge what this rank owns, and exchange that."""
+        """Exchange the parts, merge the ranges that this rank owns, and exchange the sums."""
         messages, task, sequence = flight.contents, flight.task, flight.sequence
         assert isinstance(messages, _Messages)
         layout = task.layout
@@ -270,7 +268,7 @@ class OwnerExchange(ExchangeBase):
     def _verdicts(
         self, flight: InFlightBucket, messages: wire.Bytes, error: BaseException | None, act: str
     ) -> list[wire.Verdict]:
-        """Return how all ranks fared with this act; raise the same error on all if one failed."""
+        """Return the outcome of an act on all ranks; raise the same error on all if one failed."""
         layout, sequence = flight.task.layout, flight.sequence
         verdicts = wire.read_verdicts(messages, layout.digest, sequence)
         if any(each.failed for each in verdicts):
@@ -339,7 +337,7 @@ class OwnerExchange(ExchangeBase):
         self._checksums.note(flight)
 
     def _decode(self, task: BucketTask, messages: _Messages, bounds: list[int]) -> None:
-        """Write the averages of the runs of all ranks, of whose messages the frames lie there."""
+        """Write the averages of all ranks' runs, from the frames in their messages."""
         layout, merged = task.layout, messages.merged
         assert merged is not None
         runs = messages.ownership.runs
@@ -364,7 +362,7 @@ class OwnerExchange(ExchangeBase):
 
 
 def _bounds(lengths: list[int], dense: list[int]) -> tuple[list[int], list[int]]:
-    """Return where messages begin, and start and stop of the frames in each, behind dense bytes."""
+    """Return the starts of messages, and the bounds of the frames after the dense bytes in each."""
     stops = list(accumulate(lengths))
     starts = [0, *stops][: len(stops)]
     bounds = [(at + n, stop) for at, n, stop in zip(starts, dense, stops, strict=True)]

@@ -1,15 +1,15 @@
-"""The exchange of PowerSGD: the factors of low rank are summed, first P and then Q.
+"""The exchange of PowerSGD: low-rank factors are summed, first P and then Q.
 
 Vogels et al., "PowerSGD", NeurIPS 2019, algorithms 1 and 2. The receiving thread sums Q when P has
 arrived, over a channel of its own: buckets arrive in the same order on all ranks.
 
-Each rank's own products, M Q and M^T P, may have other last bits on other processors; they are only
-summed, and an all-reduce gives all ranks the same bits. What is computed from the sums must not
-differ: it is made of elementwise operations. Should the ranks have other bits of the orthonormal P
-all the same, flags that are summed along with Q tell them.
+Each rank's own products, M Q and M^T P, may differ in the last bits between processors; they are
+only summed, and an all-reduce gives all ranks the same bits. Values computed from the sums must not
+differ, so only elementwise operations are used. If the orthonormal P still differs between ranks,
+flags that are summed along with Q reveal it.
 
-All of it is done where the gradients are, on a GPU too, but for the orthonormal P: a few numbers
-per row, which take as long there as on the host.
+Everything runs on the device of the gradients except the orthonormalization of P: a few numbers per
+row, for which a GPU is not faster than the host.
 """
 
 import math
@@ -57,7 +57,7 @@ class _Factors:
 
 
 class PowerSGDExchange(ExchangeBase):
-    """Sums factors of low rank: ``rank`` is that of the approximation."""
+    """Sums low-rank factors; ``rank`` is the rank of the approximation."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class PowerSGDExchange(ExchangeBase):
         )
 
     def _second_numel(self, task: BucketTask) -> int:
-        """Return the length of what is summed when P has arrived: 0 of a bucket without P."""
+        """Return the length of the second sum, after P has arrived: 0 for a bucket without P."""
         numel = self._columns * sum(each.columns for each in _states(task))
         return wire.WORD_NUMEL + numel if numel else 0
 
@@ -165,7 +165,7 @@ class PowerSGDExchange(ExchangeBase):
     def _approximate(
         self, task: BucketTask, factors: _Factors, used: Sequence[bool], sequence: int
     ) -> None:
-        """Sum Q, and write the approximation of the average to its place."""
+        """Sum Q, and write the approximate average to the bucket."""
         states, width = _states(task), self._columns
         ps = task.bucket.read(factors.ps.to(torch.float32))
         sums = _parts(ps, [each.rows for each in states], width)
@@ -223,9 +223,9 @@ class PowerSGDExchange(ExchangeBase):
         q: torch.Tensor,
         matrix: torch.Tensor,
     ) -> None:
-        """Write ``p q^T`` to its place, and leave in the matrix what that misses.
+        """Write ``p q^T`` to the bucket, and subtract it from the matrix.
 
-        A few rows after the other, which stay in the caches.
+        A few rows at a time, which stay in the caches.
         """
         at_once = max(1, (_BLOCK if matrix.is_cpu else _BLOCK_OF_GPU) // state.columns)
         transposed = q.T.contiguous()
@@ -247,12 +247,12 @@ def _states(task: BucketTask) -> list[LowRankState]:
 
 
 def _put(task: BucketTask, values: torch.Tensor, out: torch.Tensor) -> None:
-    """Copy values that lie where gradients do to where collectives take them."""
+    """Copy values from the device of the gradients to that of the collectives."""
     out.copy_(values if values.device == out.device else task.bucket.read(values))
 
 
 def _parts(vector: torch.Tensor, lengths: Sequence[int], width: int) -> list[torch.Tensor]:
-    """Return the matrices that are one after another in a vector; views of it."""
+    """Return views of the matrices that are concatenated in a vector."""
     parts = torch.split(vector, [width * length for length in lengths])
     return [part.view(-1, width) for part in parts]
 
@@ -260,10 +260,10 @@ def _parts(vector: torch.Tensor, lengths: Sequence[int], width: int) -> list[tor
 def _product(
     p: torch.Tensor, transposed: torch.Tensor, out: torch.Tensor, term: torch.Tensor
 ) -> torch.Tensor:
-    """Return ``p q^T``, added up in a fixed order: the same bits on every processor.
+    """Return ``p q^T``, summed in a fixed order: the same bits on every processor.
 
-    ``p`` has the shape (rows, rank), the transposed q (rank, columns). The result and its terms are
-    in memory of at least so many rows and columns.
+    ``p`` has the shape (rows, rank), the transposed q (rank, columns). The result and its terms use
+    given memory, of at least as many rows and columns.
     """
     total, term = out[: len(p)], term[: len(p)]
     torch.mul(p[:, :1], transposed[0], out=total)
@@ -275,7 +275,7 @@ def _product(
 def _is_zero(total: float, task: BucketTask, piece: BucketSlice) -> bool:
     """Tell whether all entries are zero; a GradientError if one of them is not finite.
 
-    Most often their sum tells. That of finite values may overflow: then look at every entry.
+    Usually their sum decides. The sum of finite values may overflow: then check every entry.
     """
     if not math.isfinite(total):
         error = not_finite_error(task, [piece], -1)

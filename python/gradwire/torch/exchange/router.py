@@ -1,4 +1,4 @@
-"""Makes the object that carries out an exchange, and sends each bucket to that of its codec."""
+"""Creates the object that carries out an exchange, and routes each bucket by its codec."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
@@ -32,9 +32,9 @@ def build(
 ) -> ExchangeBase:
     """Return the object that carries out an exchange; see `ExchangeBase`.
 
-    The channel takes tensors of the CPU and where frames are. What ``another`` makes, as a
-    collective, takes those of the CPU, and of the device backends that it is given; an `AllGather`
-    needs it for ``verification`` alone. Only an `AllGather` postpones, which a `ByRanks` is here.
+    The channel supports tensors on the CPU and on the device of frames. ``another``, a collective,
+    creates further channels, for the CPU and the given device backends; an `AllGather` needs it for
+    ``verification`` only. Only an `AllGather` can be deferred, to which a `ByRanks` resolves here.
     Raises a ValueError if the channel cannot do what the exchange needs.
     """
     if isinstance(part, ByRanks):
@@ -81,7 +81,7 @@ def build(
 
 
 class ExchangeRouter:
-    """Takes buckets of any codec; all compressed tensors of one bucket have the same exchange.
+    """Exchanges buckets of any codec; all compressed tensors of one bucket share one exchange.
 
     The exchanges share two channels, which are those of an `ExchangeBase`, because each thread
     starts its collectives in one order; and their running sums.
@@ -118,7 +118,7 @@ class ExchangeRouter:
         self._exchange_of(flight.task).receive(flight)
 
     def complete(self, flight: InFlightBucket) -> None:
-        """Do what `receive` has postponed, now that the whole step is good on all ranks."""
+        """Do the work that `receive` deferred, once the whole step has succeeded on all ranks."""
         self._exchange_of(flight.task).complete(flight)
 
     def _exchange_of(self, task: BucketTask) -> ExchangeBase:
@@ -150,11 +150,11 @@ class ExchangeRouter:
 
 
 class AutoExchangeRouter(ExchangeRouter):
-    """The same for one model, whose codecs are given another exchange now and then.
+    """A router for one model whose codecs change their exchange during training.
 
-    No bucket may be under way then. Parameters of one bucket have the same exchange, but for those
-    that DDP has put together since: they are gathered, whatever their codecs say. Their memories
-    can go back.
+    No bucket may be in progress at a change. Parameters of one bucket have the same exchange,
+    unless DDP has regrouped them since: those are gathered, whatever their codecs' exchanges. All
+    memories can be rolled back.
     """
 
     postpones: ClassVar[bool] = False

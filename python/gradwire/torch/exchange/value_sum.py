@@ -1,4 +1,4 @@
-"""Exchanges that sum values: of all entries, of drawn ones, or of those that a leader selects."""
+"""Exchanges that sum values: of all entries, of random ones, or of those that a leader selects."""
 
 import abc
 import itertools
@@ -31,7 +31,7 @@ memory of their frames, which is needed in addition to the vectors."""
 
 @dataclass(slots=True, eq=False)
 class SharedSelection:
-    """The entries of one bucket that all ranks send."""
+    """The entries of one bucket that all ranks send, at shared positions."""
 
     counts: list[int]  # entries of each piece: the same on every rank, even after a failure
     positions: list[NDArray[np.uint32] | None]  # None for all entries, or until it is encoded
@@ -67,7 +67,7 @@ class ValueSumExchange(ExchangeBase):
 
     @abc.abstractmethod
     def _select_shared(self, task: BucketTask, sequence: int) -> SharedSelection:
-        """Agree with the other ranks on positions. Must not raise an error of this rank alone."""
+        """Agree with the other ranks on positions. An error of one rank must not be raised here."""
 
     # The sending thread -----------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class AllReduceExchange(ValueSumExchange):
 
 
 def _joined(values: torch.Tensor, ends: Sequence[int], members: Sequence[int]) -> torch.Tensor:
-    """Return the values of some pieces, one after another; in place if they are so already."""
+    """Return the concatenated values of some pieces; without a copy if they are adjacent."""
     first, last = members[0], members[-1]
     if last - first < len(members):
         return values[ends[first] : ends[last + 1]]

@@ -1,11 +1,11 @@
-"""Buckets that are also encoded and decoded by the core, at its plainest, and what follows.
+"""Compares buckets with the core at its scalar level, and handles differences.
 
-All backends give the same bytes. So a difference is a fault: of a kernel, a compiler, a driver, or
-of memory. No checksum of a frame shows it, which is computed from the bytes that are wrong.
+All backends produce the same bytes. So a difference is a fault: of a kernel, a compiler, a driver,
+or of memory. A frame's checksum does not reveal it, because it is computed from the wrong bytes.
 The ranks also compare the bits of the bucket's parameters, which a program may have changed on one.
 
-What kernels of a device do is compared with the core on the host; what the core does, with its
-scalar level. Nothing of a bucket changes by that: what is compared are copies of its states.
+Results of a device's kernels are compared with the core on the host, results of the core with its
+scalar level. The bucket does not change: copies of its states are compared.
 """
 
 import copy
@@ -36,10 +36,10 @@ _REPORT = "Please report this, with what `gradwire info` prints"
 
 
 class Verification:
-    """What becomes of differences, and of all buckets after one; the same on all ranks.
+    """The policy for differences, and for all buckets after one; the same on all ranks.
 
-    A difference is an ExchangeError, or with ``fallback`` it is put right on the rank that has it,
-    and all ranks go on without what was wrong.
+    A difference is an ExchangeError; or with ``fallback`` it is corrected on its rank, and all
+    ranks continue without the faulty kernels.
     """
 
     def __init__(self, *, fallback: bool) -> None:
@@ -48,11 +48,11 @@ class Verification:
         self._scalar = False  # nor are other levels of the core
 
     def run(self, act: Callable[..., T], *args: Any) -> T:
-        """Do what a thread does with a bucket."""
+        """Run a thread's work on a bucket."""
         return at_scalar_level(act, *args) if self._scalar else act(*args)
 
     def begin(self, task: BucketTask) -> None:
-        """Choose what encodes and decodes a bucket from now on."""
+        """Choose the object that encodes and decodes a bucket from now on."""
         if self._by_core:
             task.bucket.kernels = False
 
@@ -71,10 +71,10 @@ class Verification:
         return VerifiedBucket(task, rank, fallback=self._fallback)
 
     def agree(self, channel: Channel, flight: InFlightBucket, act: Callable[[], object]) -> None:
-        """Receive a bucket that was compared, and tell all ranks how it fared. A collective.
+        """Receive a bucket that was compared, and share the outcome with all ranks. A collective.
 
-        If it failed on one, all raise the same error, and also if they do not have the same
-        parameters. No other thread uses the channel.
+        If it failed on one, or if parameters differ, all raise the same error. No other thread uses
+        the channel.
         """
         task, error = flight.task, None
         assert task.compared is not None
@@ -117,7 +117,7 @@ class Verification:
 
 
 def at_scalar_level(act: Callable[..., T], *args: Any) -> T:
-    """Do something in this thread with the core at its scalar level."""
+    """Run a function in this thread with the core at its scalar level."""
     result: T = _native.at_level(_SCALAR, act, *args)
     return result
 
@@ -182,7 +182,7 @@ class VerifiedBucket:
     def encode_leader(
         self, codec: Codec, state: Any, start: int, stop: int, limit: int, scale: float
     ) -> LeaderEncoding | None:
-        """Encode one parameter whose positions other ranks are to use."""
+        """Encode one parameter whose positions the other ranks will use."""
 
         def by(bucket: Bucket, state: Any) -> LeaderEncoding | None:
             return bucket.encode_leader(codec, state, start, stop, limit, scale)
@@ -276,10 +276,10 @@ class VerifiedBucket:
         ends: Sequence[int],
         unused: Sequence[bool],
     ) -> tuple[torch.Tensor, Exception | None, int]:
-        """Merge what this rank owns, as `Bucket.merge`.
+        """Merge the ranges that this rank owns, as `Bucket.merge`.
 
-        What is right at the scalar level goes to the states, which keep it; what is right beside
-        kernels, to copies, which take the place of the states after a difference.
+        The result of the scalar level goes to the states themselves; that of a comparison with
+        kernels to copies, which replace the states after a difference.
         """
 
         def by(
@@ -327,11 +327,11 @@ class VerifiedBucket:
     # Twice ------------------------------------------------------------------------------------
 
     def _by_reference(self, act: Callable[..., T], *args: Any) -> T:
-        """Do something as it is right."""
+        """Run an operation with the reference implementation."""
         return act(*args) if self._bucket.kernels else at_scalar_level(act, *args)
 
     def _by_fallback(self, act: Callable[..., T], *args: Any) -> T:
-        """Do something again, without what has gone wrong."""
+        """Repeat an operation without the faulty implementation."""
         if not self._bucket.kernels:
             return at_scalar_level(act, *args)
         self._bucket.kernels = False
@@ -341,7 +341,7 @@ class VerifiedBucket:
             self._bucket.kernels = True
 
     def _differs(self, what: str, start: int = 0) -> None:
-        """Keep what is told of a difference, in the parameter with this entry; or raise it."""
+        """Record a difference in the parameter with this entry, or raise it."""
         task = self._task
         piece = next((each for each in task.layout.pieces if start < each.stop), None)
         assert piece is not None
@@ -360,12 +360,12 @@ class VerifiedBucket:
 
 
 def _empty() -> Bucket:
-    """Return what encodes and decodes by the core, without gradients."""
+    """Return a bucket of the core without gradients, to encode and decode with."""
     return cpu.bucket(torch.empty(0, device="cpu"))
 
 
 def _checksum_of_parameters(layout: BucketContents) -> int:
-    """Return a sum over the bits of a bucket's parameters, which replicas have in common."""
+    """Return a checksum of a bucket's parameters, which must be equal on all replicas."""
     parameters = [piece.parameter for piece in (*layout.pieces, *layout.dense)]
     tensors = (local(each.tensor.detach()).reshape(-1) for each in parameters)
     return int(sum(map(checksum, tensors))) & wire.ALL_BITS
@@ -388,7 +388,7 @@ def _raise_if_parameters_differ(task: BucketTask, verdicts: Sequence[wire.Verdic
 def _first_other(
     rows: Table, expected: Table, out: torch.Tensor, right: torch.Tensor
 ) -> int | None:
-    """Return the first parameter whose row or frame is another one; None if there is none."""
+    """Return the first parameter whose row or frame differs; None if there is none."""
     at, written = 0, out[: int(expected[:, 0].sum())].cpu()
     for i, (row, other) in enumerate(zip(rows, expected, strict=False)):
         end = at + int(other[0])

@@ -1,7 +1,7 @@
-"""Messages in which ranks tell each other whether they could do their part of a bucket.
+"""Messages in which ranks tell each other whether their part of a bucket succeeded.
 
 A message begins with a header of 56 bytes: magic bytes, version, status, CRC-32 of the bucket's
-layout, number of the bucket, bytes that follow, and the checksum of an average from before. After a
+layout, number of the bucket, bytes that follow, and the checksum of an earlier average. After a
 failure, the error follows as far as there is room for it. All ranks read the messages of all ranks,
 and raise the same error.
 
@@ -57,7 +57,7 @@ _NO_CHECKSUM = Checksum()
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a message says: whether one rank could do its part of a bucket."""
+    """The content of a message: whether one rank's part of a bucket succeeded."""
 
     nbytes: int  # that the rank announces, if it could
     failed: bool = False
@@ -68,7 +68,7 @@ class Verdict:
 def attributed(
     error: BaseException | None, rank: int, act: str = "encode"
 ) -> ExchangeError | GradientError | None:
-    """Return the error of one rank, which could not do this act, as all ranks raise it."""
+    """Return the error of the rank that failed, in the form that all ranks raise."""
     if error is None or (isinstance(error, ExchangeError) and error.rank is not None):
         return error  # which tells the rank itself
     if isinstance(error, GradientError):
@@ -87,8 +87,8 @@ def write_verdict(
 ) -> None:
     """Write a header and, after a failure, as much of the error as there is room for.
 
-    There are at least `HEADER_NBYTES`. The digest is that of the layout, or 0 where ranks have
-    different ones of a bucket. What is announced without an error is so many bytes.
+    ``out`` has room for at least `HEADER_NBYTES`. The digest is that of the layout, or 0 if ranks
+    have different layouts of a bucket. Without an error, ``nbytes`` bytes are announced.
     """
     status, body = _Status.OK, b""
     if error is not None:
@@ -101,7 +101,7 @@ def write_verdict(
 
 
 def header_words(digest: int, sequence: int, checksum: Checksum = _NO_CHECKSUM) -> tuple[int, ...]:
-    """Return what `write_verdict` writes without an error, as signed words of eight bytes."""
+    """Return the header of `write_verdict` without an error, as signed words of eight bytes."""
     packed = _HEADER.pack(_MAGIC, _VERSION, _Status.OK, digest, sequence, 0, *checksum)
     return struct.unpack("<7q", packed)
 
@@ -121,7 +121,7 @@ def _pack_error(error: BaseException, room: int) -> bytes:
 
 
 def read_verdict(message: Bytes, rank: int, digest: int, sequence: int) -> Verdict:
-    """Read what `write_verdict` wrote on a rank.
+    """Read the message that `write_verdict` wrote on a rank.
 
     Raises an ExchangeError if the message is damaged or of another version, or the rank is at
     another bucket.
@@ -214,7 +214,7 @@ def wait(work: Work, sequence: int) -> None:
 
 @contextlib.contextmanager
 def explained(text: str) -> Iterator[None]:
-    """Say what it means that a collective failed, in an ExchangeError that tells the rank."""
+    """Return an ExchangeError that names the rank and explains a failed collective."""
     try:
         yield
     except RuntimeError as error:
@@ -236,7 +236,7 @@ def check_word(*facts: object) -> int:
 
 
 def word_flags(word: int) -> list[int]:
-    """Return a word as numbers to sum, of which `same_word` tells whether all ranks have it.
+    """Return a word as numbers to sum; `same_word` tells from the sums whether all had it.
 
     Each bit and its complement. If ranks differ, both sums are positive on every rank. The sum of
     plain numbers could match on one rank and not on another.
@@ -246,7 +246,7 @@ def word_flags(word: int) -> list[int]:
 
 
 def same_word(sums: Sequence[bool]) -> bool:
-    """Tell whether all ranks had the same word, from which sums of its flags are positive."""
+    """Tell whether all ranks had the same word, by which sums of its flags are positive."""
     return not any(one and zero for one, zero in zip(sums[:_BITS], sums[_BITS:], strict=True))
 
 
@@ -254,7 +254,7 @@ class Flags:
     """Numbers, 0 or 1 on each rank, that are summed before the values of a bucket.
 
     The sums tell every rank whether any rank failed, whether all are at the same bucket, and which
-    parameters no rank used. Ranks with other words, from `check_word`, are out of step.
+    parameters no rank used. Ranks with different words of `check_word` are out of step.
     """
 
     __slots__ = ("_flags",)
@@ -264,7 +264,7 @@ class Flags:
 
     @staticmethod
     def numel(layout: BucketContents) -> int:
-        """Return how many there are."""
+        """Return the number of flags."""
         return _USED + len(layout.pieces)
 
     def use(self, index: int) -> None:
@@ -284,7 +284,7 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class FlagSums:
-    """Which sums of the flags of all ranks are positive."""
+    """Tells which sums of all ranks' flags are positive."""
 
     failed: bool
     in_step: bool

@@ -53,7 +53,8 @@ def attach(
         parameters.
     codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
         As in `gradwire.torch.ddp.attach`. It sees a rank's shard of each parameter as a tensor.
-        With ``"auto"``, what each FSDP module reduces is a bucket, and owners are not tried.
+        With ``"auto"``, the gradients that an FSDP module reduces are a bucket, and reduce-scatter
+        is not tried.
     optimizer : torch.optim.Optimizer, optional
         As in `gradwire.torch.ddp.attach`; made from the parameters after ``fully_shard``.
     mesh : DeviceMesh or torch.distributed.ProcessGroup
@@ -65,17 +66,18 @@ def attach(
     Returns
     -------
     Handle
-        Saves, restores, reports and detaches. After ``detach()``, gradients go on being averaged
+        Saves, restores, reports and detaches. After ``detach()``, gradients are still averaged
         between the nodes, without compression.
 
     Raises
     ------
     TypeError
-        The model has no FSDP, ``mesh`` is no mesh or group, or as in `gradwire.torch.ddp.attach`.
+        The model does not use FSDP, ``mesh`` is not a mesh or group, or as in
+        `gradwire.torch.ddp.attach`.
     ValueError
         FSDP averages over replicas itself (a mesh of two dimensions), shards over other dimensions
-        too, has a hook already, or is of a torch that keeps gradients otherwise; the mesh does not
-        fit the model; or as in `gradwire.torch.ddp.attach`.
+        too, has a hook already, or is from a torch release with another layout of gradients; the
+        mesh does not fit the model; or as in `gradwire.torch.ddp.attach`.
     ExchangeError
         Gloo, which carries messages between the ranks, could not connect them.
 
@@ -86,15 +88,15 @@ def attach(
 
     Notes
     -----
-    The backward pass does not wait for the exchange. FSDP's hook only enqueues what a module has
-    reduced, and the averages are put into ``.grad`` when the pass has ended. So hooks of
+    The backward pass does not wait for the exchange. FSDP's hook only enqueues the gradients that a
+    module reduced, and the averages are written to ``.grad`` at the end of the pass. So hooks of
     ``register_post_accumulate_grad_hook``, and optimizers within the backward pass, are refused.
 
     `attach` makes three process groups: one between the nodes (two for exchanges that sum on the
     wire, and for ``verify``), one inside this node, and one over all ranks. Frames go over the
-    backend that ``mesh`` has for GPUs, such as NCCL, where CUDA kernels encode; all else goes over
-    Gloo. Memory: a copy of this rank's shards of the gradients, beside what
-    `gradwire.torch.ddp.attach` needs.
+    backend that ``mesh`` has for GPUs, such as NCCL, if CUDA kernels encode; everything else goes
+    over Gloo. Memory: a copy of this rank's shards of the gradients, in addition to that of
+    `gradwire.torch.ddp.attach`.
     """
     given, choices = choices_of(codec, optimizer, min_ratio, schedule, low_memory=low_memory)
     groups = groups_of(model)

@@ -1,7 +1,7 @@
-"""What FSDP2 keeps of a model: groups of parameters, and where each is in what a group reduces.
+"""FSDP2's parameter groups of a model, and the position of each parameter in a reduction.
 
-All that is read of FSDP beyond its public methods is read here and in `source`: as it is in torch
-2.15, with which it is tested. `groups_of` raises a ValueError where it is not so.
+Private attributes of FSDP are read only here and in `source`, as in torch 2.15, with which this is
+tested. `groups_of` raises a ValueError if they are different.
 """
 
 from collections.abc import Sequence
@@ -52,10 +52,10 @@ class Group:
         self.inner._prepare_reduce_scatter_inputs = prepare
 
     def factor(self, dtype: torch.dtype, nodes: int) -> float:
-        """Return by what a reduced gradient is to be multiplied to be the node's mean.
+        """Return the factor by which a reduced gradient becomes the node's mean.
 
-        FSDP divides before its hook, or a part of it after: in float16, or where it only sums. With
-        a divisor of the user's, that of all ranks, it never divides by the number of nodes.
+        FSDP divides before its hook, or partly after it: in float16, or where it only sums. With a
+        user's divisor, which is that of all ranks, it never divides by the number of nodes.
         """
         inner, size = self.inner, float(self.shards.size())
         divisor = size if inner.gradient_divide_factor is None else inner.gradient_divide_factor
@@ -69,7 +69,7 @@ class Group:
 
 
 def groups_of(model: nn.Module) -> list[Group]:
-    """Return the groups of all FSDP modules of a model: a TypeError if it is not one itself.
+    """Return the groups of all FSDP modules of a model; raise a TypeError if it is not one itself.
 
     Raises a ValueError if this torch lays out FSDP differently or a module has several groups.
     """
@@ -116,7 +116,7 @@ def _inner(module: FSDPModule) -> list[Any]:
 
 
 def states_of(model: nn.Module) -> list[Any]:
-    """Return what FSDP keeps of each module, also without parameters: any may call its callback."""
+    """Return FSDP's state of each module, also without parameters: any may run its callback."""
     modules = [each for each in model.modules() if isinstance(each, FSDPModule)]
     states: list[Any] = [each._get_fsdp_state() for each in modules]
     return list({id(state): state for state in states}.values())

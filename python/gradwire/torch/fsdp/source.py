@@ -1,4 +1,4 @@
-"""Where a model of FSDP2 gives its gradients: the hooks of its modules, and the end of a pass."""
+"""The source of an FSDP2 model's gradients: its modules' hooks, and the end of a pass."""
 
 import functools
 import weakref
@@ -24,7 +24,7 @@ _RESET = "_reset_iter_state"
 
 @dataclass(frozen=True, slots=True)
 class _GroupAverage:
-    """A group whose average is not there yet: of this rank's shards, one after another."""
+    """A group whose average is in progress, with this rank's shards concatenated."""
 
     members: list[torch.Tensor]  # its sharded parameters
     fresh: set[int]  # ids of those without a .grad, or with one that is part of this: replace it
@@ -33,13 +33,11 @@ class _GroupAverage:
 
 
 class FSDPHook:
-    """The hook of all FSDP modules of a model, which takes their places for good.
+    """The hook of all FSDP modules of a model, registered permanently.
 
-    FSDP uses what it has reduced as soon as its hook returns. So that it need not wait there, it is
-    left with zeros. When the pass ends, after all buckets of it, the averages are added.
-
-    With no codec attached it averages over the replicas itself, which are the group `over`: FSDP,
-    which knows of no other nodes, would not.
+    FSDP uses the reduced gradient as soon as its hook returns. To avoid waiting there, the hook
+    leaves zeros, and the averages are added at the end of the pass, after all buckets. Without a
+    codec, the hook averages over the group `over` of replicas itself: FSDP does not know them.
     """
 
     def __init__(self, model: nn.Module, groups: Sequence[Group], over: dist.ProcessGroup) -> None:
@@ -69,7 +67,7 @@ class FSDPHook:
         self._forget()
 
     def off(self) -> None:
-        """Average by itself from now on."""
+        """Average uncompressed, within the hook, from now on."""
         self.passes = self._holder = None
 
     def _forget(self) -> None:
@@ -107,7 +105,7 @@ class FSDPHook:
             self._submit(passes, group, seen, output)
 
     def _ended(self, original: Any) -> None:
-        """Place the averages of a pass when FSDP has ended it, and raise what it has to raise."""
+        """Write the averages of a pass after FSDP has ended it, and raise its error, if any."""
         original()
         passes, was_open = self.passes, self._open
         averaged, pending = self._averaged, self._pending
@@ -131,7 +129,7 @@ class FSDPHook:
     # How a group is averaged ------------------------------------------------------------------
 
     def _average(self, group: Group, output: torch.Tensor) -> None:
-        """Average over the replicas as FSDP itself: it waits for the sum, and divides after it."""
+        """Average over the replicas as FSDP would: wait for the sum, and divide after it."""
         dist.all_reduce(output, group=self._over)
         if group.inner.gradient_divide_factor is None:
             output.div_(self._over.size())
@@ -139,7 +137,7 @@ class FSDPHook:
     def _keep(
         self, passes: BackwardPasses, group: Group, seen: Sequence[Any], output: torch.Tensor
     ) -> None:
-        """Leave the node's mean to ``.grad``: a later pass, or the optimizer, exchanges it."""
+        """Leave the node's mean in ``.grad``: a later pass, or the optimizer, exchanges it."""
         if group.inner.gradient_divide_factor is not None:
             output.mul_(self._over.size())
         members = [each.sharded_param for each in seen]
@@ -149,7 +147,7 @@ class FSDPHook:
     def _submit(
         self, passes: BackwardPasses, group: Group, seen: Sequence[Any], output: torch.Tensor
     ) -> None:
-        """Start to average what a group has reduced, and leave zeros."""
+        """Start to average a group's reduced gradients, and leave zeros."""
         if id(group) in self._pending:
             raise ValueError(
                 "an FSDP module has reduced its gradients twice in one backward pass, as one that "
@@ -197,7 +195,7 @@ class FSDPHook:
         return buffer
 
     def _add_kept(self, group: Group, seen: Sequence[Any], output: torch.Tensor) -> None:
-        """Add to a plain average what was kept inside the node."""
+        """Add gradients kept inside the node to an uncompressed average."""
         factor = group.factor(output.dtype, self._over.size())
         for each, reduced in _parts(seen, output):
             parameter = each.sharded_param
@@ -209,7 +207,7 @@ class FSDPHook:
 
 
 def _parts(seen: Sequence[Any], output: torch.Tensor) -> Iterator[tuple[Any, torch.Tensor]]:
-    """Yield what FSDP keeps of each parameter, with its part of a reduction, without padding."""
+    """Yield FSDP's record of each parameter, with its part of a reduction, without padding."""
     at = 0
     for each in seen:
         yield each, output[at : at + local(each.sharded_param).numel()]
@@ -226,7 +224,7 @@ def _check_hooks(parameter: torch.Tensor) -> None:
 
 
 def _place(pending: _GroupAverage, averages: torch.Tensor) -> None:
-    """Add averages to what FSDP has left in ``.grad``."""
+    """Add averages to the zeros or gradients that FSDP left in ``.grad``."""
     numels = [local(each).numel() for each in pending.members]
     for parameter, flat in zip(pending.members, torch.split(averages, numels), strict=True):
         here = local(parameter)
@@ -291,10 +289,10 @@ class FSDPSource:
         self._switch.on(self._over, self._known, passes, holder)
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
-        """Refuse other ranks: FSDP's meshes do not change."""
+        """Raise a ValueError: FSDP's meshes do not change."""
         raise ValueError("FSDP keeps its ranks: shard the model anew, and attach() to it")
 
     def close(self) -> None:
-        """Leave gradients to plain averages from now on."""
+        """Average gradients uncompressed from now on."""
         assert self._switch is not None
         self._switch.off()

@@ -1,4 +1,4 @@
-"""Checks the arguments that Horovod's optimizer takes, too, and refuses some by name."""
+"""Checks the arguments shared with Horovod's optimizer, and rejects unsupported ones."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -34,7 +34,7 @@ def check_optimizer_kind(optimizer: object) -> Optimizer:
 
 
 def check_compression(compression: object) -> None:
-    """Raise a ValueError for what compresses besides the codec."""
+    """Raise a ValueError for another compression than the codec's."""
     if compression is not None and compression is not library.Compression.none:
         raise ValueError(
             f"compression={compression!r} is not supported, because codec= says how values are "
@@ -44,7 +44,7 @@ def check_compression(compression: object) -> None:
 
 
 def check_op(op: object, predivide: object, *, updates: bool) -> None:
-    """Raise a ValueError if gradients cannot be combined so; ``updates``: the codec sends steps."""
+    """Raise a ValueError for an unsupported ``op``; with ``updates`` the codec sends steps."""
     if op is library.Adasum or op == library.Adasum:
         raise ValueError(
             "op=hvd.Adasum is not supported: it projects whole gradients on each other, of which "
@@ -63,7 +63,7 @@ def check_op(op: object, predivide: object, *, updates: bool) -> None:
 
 
 def process_set_of(process_set: Any) -> Any:
-    """Return the process set, by default of all ranks; an error if Horovod does not know it."""
+    """Return the process set, by default of all ranks; raise if Horovod does not know it."""
     if process_set is None:
         return library.global_process_set
     if not isinstance(process_set, library.ProcessSet):
@@ -81,8 +81,8 @@ def name_all(
 ) -> dict[str, torch.nn.Parameter]:
     """Return the parameters of an optimizer by name, in the order of the names.
 
-    Others may be named, too. A ValueError if a name is missing or there twice, a TypeError if these
-    are no pairs. By default, parameters are numbered.
+    Further names are allowed. Raises a ValueError if a name is missing or occurs twice, a TypeError
+    if these are not pairs. By default, parameters are numbered.
     """
     if named is None:
         return {f"parameter{at}": each for at, each in enumerate(parameters)}

@@ -1,4 +1,4 @@
-"""Makes an optimizer distributed: checks the arguments, and that all ranks agree on them."""
+"""Makes an optimizer distributed, after checking its arguments on all ranks."""
 
 import functools
 import os
@@ -57,11 +57,11 @@ def DistributedOptimizer(  # as Horovod's
 ) -> Any:
     """Average the gradients of an optimizer over all ranks of Horovod, compressed by a codec.
 
-    Takes the place of ``hvd.DistributedOptimizer``: its arguments are in the same order. Gradients
-    are exchanged in buckets while the backward pass goes on, each by one all-gather of frames, in
-    an order that all ranks share; ``step()`` waits for them. What is not sent stays in residuals,
-    which ``optimizer.handle`` saves and restores. A collective: call it on every rank of the
-    process set. In an elastic run it is none, and the codec is attached by `ElasticState`.
+    Replaces ``hvd.DistributedOptimizer``, with arguments in the same order. Gradients are exchanged
+    in buckets during the backward pass, each by one all-gather of frames, in the same order on all
+    ranks; ``step()`` waits for them. Entries that are not sent stay in residuals, which
+    ``optimizer.handle`` saves and restores. A collective: call it on every rank of the process set.
+    In an elastic run it is not a collective: `ElasticState` attaches the codec.
 
     Parameters
     ----------
@@ -77,8 +77,8 @@ def DistributedOptimizer(  # as Horovod's
     op : horovod.ReduceOp
         ``hvd.Average`` or ``hvd.Sum``.
     gradient_predivide_factor : float
-        As in Horovod where gradients go without the codec; its sums are in float32, and are
-        divided once.
+        As in Horovod for uncompressed gradients; sums of the codec are in float32, and are divided
+        once.
     num_groups : int
         The old name of ``groups``.
     groups : int or list of list of torch.Tensor, optional
@@ -92,25 +92,26 @@ def DistributedOptimizer(  # as Horovod's
     codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
         As in `gradwire.torch.ddp.attach`, as are ``min_ratio``, ``schedule``, ``grad_scaler``,
         ``min_numel``, ``min_ndim``, ``low_memory``, ``verify`` and ``on_mismatch``. ``"auto"``
-        decides between Horovod's all-reduce and the codec: Horovod does not add up in bfloat16. See
+        decides between Horovod's all-reduce and the codec: Horovod does not sum in bfloat16. See
         ``docs/auto.md``.
     timeout : datetime.timedelta, optional
-        How long to wait for other ranks. By default for ever, as Horovod does, which notices ranks
-        that have died.
+        How long to wait for other ranks. By default forever, as Horovod does, which detects dead
+        ranks.
 
     Returns
     -------
     torch.optim.Optimizer
-        Of a class derived from that of ``optimizer``, with ``synchronize``, ``skip_synchronize``,
-        ``set_backward_passes_per_step`` and ``handle``, a `gradwire.torch.ddp.Handle`.
+        An optimizer of a class derived from that of ``optimizer``, with ``synchronize``,
+        ``skip_synchronize``, ``set_backward_passes_per_step`` and ``handle``, a
+        `gradwire.torch.ddp.Handle`.
 
     Raises
     ------
     TypeError, ValueError
-        Arguments are wrong, do not go together, or differ between the ranks; or Horovod is not
+        Arguments are invalid, incompatible, or differ between the ranks; or Horovod is not
         initialized.
     ExchangeError
-        A rank was lost in the middle.
+        A rank was lost during the call.
 
     Warns
     -----

@@ -17,13 +17,13 @@ def broadcast_parameters(
 ) -> None:
     """Copy parameters from one rank to all others, as ``hvd.broadcast_parameters`` does.
 
-    Horovod refuses bfloat16 and complex numbers; here every dtype goes. A collective.
+    Horovod refuses bfloat16 and complex numbers; this function supports every dtype. A collective.
 
     Parameters
     ----------
     params : mapping of str to torch.Tensor, or sequence
-        A ``state_dict()``, tensors, or pairs of a name and a tensor. What is no tensor is left
-        alone. The same on every rank.
+        A ``state_dict()``, tensors, or pairs of a name and a tensor. Values that are not tensors
+        are ignored. The same on every rank.
     root_rank : int
         The rank to copy from, among all ranks.
     process_set : horovod.torch.ProcessSet, optional
@@ -64,8 +64,8 @@ def broadcast_parameters(
 def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int) -> None:
     """Copy the state of an optimizer, and its options, from one rank to all others.
 
-    As ``hvd.broadcast_optimizer_state``, but also for states of bfloat16, and without a step that
-    makes one. A collective of all ranks.
+    As ``hvd.broadcast_optimizer_state``, but it supports bfloat16, and makes no step to create a
+    state. A collective of all ranks.
 
     Parameters
     ----------
@@ -76,9 +76,9 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int) -> None:
     Raises
     ------
     TypeError, ValueError
-        It is no optimizer, Horovod is not initialized, or there is no such rank.
+        The argument is not an optimizer, Horovod is not initialized, or there is no such rank.
     ExchangeError
-        On every rank: the state holds something else than tensors, numbers, text and collections.
+        On every rank: the state holds anything but tensors, numbers, text and collections.
     """
     check_initialized()
     if not isinstance(optimizer, Optimizer):
@@ -89,7 +89,7 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int) -> None:
     root = _validate.integer("root_rank", root_rank, low=0, high=library.size() - 1)
     channel = HorovodTransport(library.global_process_set, None).make()
     tensors: list[torch.Tensor] = []
-    told = _told(optimizer.state_dict(), tensors) if channel.rank == root else None
+    told = _describe(optimizer.state_dict(), tensors) if channel.rank == root else None
     told = channel.all_gather_object(told)[root]
     given = iter(tensors)
 
@@ -110,18 +110,18 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int) -> None:
 _DTYPES = {str(each): each for each in vars(torch).values() if isinstance(each, torch.dtype)}
 
 
-def _told(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """Return a state for JSON, with the kind of all that JSON does not keep apart; add tensors."""
+def _describe(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """Return a state as JSON, with tags for types that JSON lacks; collect its tensors."""
     match value:
         case torch.Tensor():
             tensors.append(value.detach())
             return {"tensor": [str(value.dtype), list(value.shape)]}
         case dict():
-            return {"dict": [[_told(each, tensors) for each in item] for item in value.items()]}
+            return {"dict": [[_describe(each, tensors) for each in item] for item in value.items()]}
         case tuple():
-            return {"tuple": [_told(each, tensors) for each in value]}
+            return {"tuple": [_describe(each, tensors) for each in value]}
         case list():
-            return [_told(each, tensors) for each in value]
+            return [_describe(each, tensors) for each in value]
         case float() if not math.isfinite(value):
             return {"float": str(value)}
         case _:
@@ -129,7 +129,7 @@ def _told(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def _read(told: Any, tensor: Callable[[str, list[int]], torch.Tensor]) -> Any:
-    """Return the state that the root has `_told`."""
+    """Return the state that `_describe` described on the root."""
     if isinstance(told, list):
         return [_read(each, tensor) for each in told]
     if not isinstance(told, dict):

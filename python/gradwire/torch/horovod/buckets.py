@@ -1,4 +1,4 @@
-"""Which gradients are exchanged together, as groups or buckets of a size, and which are due."""
+"""Divides gradients into groups or buckets, and decides which are due for exchange."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ def form(named: Mapping[str, torch.Tensor], groups: object) -> list[list[torch.T
     """Return the parameters in buckets of one dtype and device each, in the order of exchange.
 
     That is the order in which gradients become ready: the last parameter comes first. ``groups`` is
-    as in Horovod: their number, or the groups, beside which every other parameter is one of its
+    as in Horovod: their number, or the groups themselves, with every other parameter a group of its
     own; by default, buckets of up to 25 MiB.
     """
     every = list(named.values())
@@ -72,7 +72,7 @@ def _given(every: Sequence[torch.Tensor], groups: Sequence[Any]) -> list[list[to
 
 
 def _alike(group: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Divide a group by dtype and device, of which a buffer has one."""
+    """Divide a group by dtype and device, as a buffer has only one of each."""
     found: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     for each in group:
         found.setdefault((each.dtype, each.device), []).append(each)
@@ -80,10 +80,10 @@ def _alike(group: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
 
 
 class BucketReadiness:
-    """The backward passes whose gradients are exchanged together.
+    """Tracks which gradients and buckets are ready, over one or more backward passes.
 
     Buckets are due in their own order, which all ranks share, whatever the order in which gradients
-    come: that may differ between ranks. A gradient is complete after so many ``passes``.
+    arrive, which may differ between ranks. A gradient is complete after ``passes`` backward passes.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class BucketReadiness:
         return self._next > 0 or self._passes in self._counts.values()
 
     def arrive(self, parameter: torch.Tensor) -> None:
-        """Record that a backward pass has added to a gradient; an UpdateError, if it must not."""
+        """Record that a backward pass added to a gradient; raise an UpdateError if it must not."""
         key = id(parameter)
         count = self._counts.get(key, 0) + 1
         if count > self._passes:
@@ -130,9 +130,9 @@ class BucketReadiness:
             self._missing[self._bucket_of[key]] -= 1
 
     def due(self, *, all_of_them: bool = False) -> Iterator[tuple[list[torch.Tensor], bool]]:
-        """Yield the buckets that are due, once each, and whether it is the last of the turn.
+        """Yield each bucket that is due once, and whether it is the last one of the exchange.
 
-        A bucket of which some gradient has not come is due only if all of them are asked for.
+        A bucket with a missing gradient is due only if all buckets are requested.
         """
         while self._next < len(self.buckets) and (all_of_them or not self._missing[self._next]):
             at = self._next

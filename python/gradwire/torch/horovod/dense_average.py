@@ -1,4 +1,4 @@
-"""Averages gradients as Horovod's own optimizer: paused, detached, or so decided."""
+"""Averages gradients like Horovod's own optimizer, without the codec."""
 
 import contextlib
 import queue
@@ -29,11 +29,11 @@ class HorovodAverage:
 
 
 class HorovodAverages:
-    """Starts averages, and tells when they end: `gradwire.torch.engine.backward.DenseAverage`.
+    """Implements `gradwire.torch.engine.backward.DenseAverage`, with a thread for end times.
 
-    Horovod calls nobody at the end of a collective. So a thread waits, which otherwise the
-    optimizer does after the backward pass, when most of them have ended long ago. The channel has
-    no other user; ``predivide`` is Horovod's ``gradient_predivide_factor``.
+    Horovod has no callback for the end of a collective, and the optimizer waits only after the
+    backward pass, when most have ended long ago. So a thread waits for each. The channel has no
+    other user; ``predivide`` is Horovod's ``gradient_predivide_factor``.
     """
 
     def __init__(self, channel: HorovodChannel, *, sums: bool, predivide: float) -> None:
@@ -63,7 +63,7 @@ class HorovodAverages:
         return HorovodAverage(work, buffer)
 
     def close(self) -> None:
-        """End the thread, once it has nothing to wait for."""
+        """End the thread once all collectives have ended."""
         if self._finalizer is not None:
             self._finalizer()
 

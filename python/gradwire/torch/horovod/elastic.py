@@ -1,4 +1,4 @@
-"""Elastic training: residuals go through a change of ranks."""
+"""Elastic training: keeps residuals when the ranks change."""
 
 import functools
 from typing import Any
@@ -16,10 +16,9 @@ _TorchState: Any = library.elastic.TorchState
 class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
     """The state of an elastic run, with the residuals of its distributed optimizers.
 
-    Takes the place of ``hvd.elastic.TorchState``, with the same arguments and methods, under
-    ``hvd.elastic.run``. ``commit()`` keeps a copy of this rank's residuals, too. When ranks have
-    joined or left, their sum is divided among all ranks; of a rank that has died, what it held is
-    lost.
+    Replaces ``hvd.elastic.TorchState``, with the same arguments and methods, under
+    ``hvd.elastic.run``. ``commit()`` also keeps a copy of this rank's residuals. When ranks join or
+    leave, the sum of residuals is divided among all ranks; those of a dead rank are lost.
 
     Parameters
     ----------
@@ -27,7 +26,7 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
     optimizer : torch.optim.Optimizer, optional
         Made by `DistributedOptimizer`, or any other.
     **kwargs
-        More models and optimizers, and what else is to be kept: attributes of the state.
+        More models and optimizers, and other values to keep as attributes of the state.
     """
 
     def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
@@ -41,7 +40,7 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
                 each.sync = functools.partial(_sync, each)
 
     def save(self) -> None:
-        """Keep a copy of everything. Call `commit`, which does."""
+        """Keep a copy of everything. Call `commit` instead, which calls this."""
         super().save()
         self._merged = {}
         self._residuals = {
@@ -51,20 +50,20 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
         }
 
     def restore(self) -> None:
-        """Return to what was saved last. Residuals follow in `sync`."""
+        """Return to the last saved state. Residuals follow in `sync`."""
         for each in self._distributed():
             each._let_go()
         super().restore()
 
     def sync(self) -> None:
-        """Let all ranks go on from the state of rank 0, with their share of all residuals."""
+        """Continue on all ranks from the state of rank 0, with a share of all residuals each."""
         super().sync()
         for at, each in enumerate(self._distributed()):
             self._sync_residuals(at, each)
         self._merged = {}
 
     def check_host_updates(self) -> None:
-        """Raise Horovod's interrupt if ranks are to join or leave."""
+        """Raise Horovod's interrupt if ranks are about to join or leave."""
         try:
             super().check_host_updates()
         except HostsUpdated as interrupt:

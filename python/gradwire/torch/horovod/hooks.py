@@ -1,4 +1,4 @@
-"""The hooks by which gradients arrive."""
+"""The hooks that report gradients as they become ready."""
 
 import gc
 import weakref
@@ -13,7 +13,7 @@ _placed: "weakref.WeakSet[Hooks]" = weakref.WeakSet()  # those that are in place
 class Hooks:
     """The hooks of one optimizer on its parameters, named by their ids; they do not keep it alive.
 
-    ``arrived``, a method, takes each parameter whose gradient has arrived.
+    The method ``arrived`` is called with each parameter whose gradient is ready.
     """
 
     def __init__(self, names: dict[int, str], arrived: Callable[[torch.Tensor], None]) -> None:
@@ -23,7 +23,7 @@ class Hooks:
         self.active = False
 
     def check(self) -> None:
-        """Remove others' hooks on these parameters; a ValueError if they exchange gradients."""
+        """Remove other hooks on these parameters; raise a ValueError if they exchange gradients."""
         if self._others():
             gc.collect()  # an optimizer that nobody has any more may not be gone yet
         for other in self._others():
@@ -53,7 +53,7 @@ class Hooks:
         _placed.add(self)
 
     def remove(self) -> None:
-        """Leave gradients alone from now on."""
+        """Stop intercepting gradients."""
         _placed.discard(self)
         while self._registered:
             self._registered.pop().remove()

@@ -1,4 +1,4 @@
-"""The class of a distributed optimizer: that of the user's optimizer, with what Horovod's adds."""
+"""The class of a distributed optimizer: the user's class with the methods of Horovod's."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ from gradwire.torch.transport.horovod import library
 
 
 class Distributed:
-    """What every optimizer made by `DistributedOptimizer` has in common."""
+    """The base class of every optimizer made by `DistributedOptimizer`."""
 
     handle: Handle | None = None  # None on a rank outside of the process set, and in a copy
     wrapped_class: type[Optimizer]
@@ -69,7 +69,7 @@ class Distributed:
             self._skips = False
 
     def _let_go(self) -> None:
-        """Leave gradients alone from now on: the ranks change, or other options follow."""
+        """Stop exchanging gradients: the ranks change, or other options follow."""
         if self._entry is not None:
             self._entry.remove()
         if self.handle is not None:
@@ -77,7 +77,7 @@ class Distributed:
         self._entry = self.handle = None
 
     def _before_step(self, closure: Callable[[], Any] | None) -> Callable[[], Any] | None:
-        """Have gradients averaged, now or after the closure, which this returns."""
+        """Average gradients now, or return a closure that does so after the given one."""
         entry = self._entry
         if entry is None:
             self._check_included()
@@ -104,7 +104,7 @@ class Distributed:
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """What a fused optimizer has: torch's loss scaler asks for it first in its ``step()``."""
+        """The flag of fused optimizers, which torch's loss scaler reads first in its ``step()``."""
         self._check_for_scaler()
         own = self.__dict__.get("_step_supports_amp_scaling", False)
         return bool(getattr(super(), "_step_supports_amp_scaling", own))
@@ -114,7 +114,7 @@ class Distributed:
         self.__dict__["_step_supports_amp_scaling"] = supported
 
     def _check_for_scaler(self) -> None:
-        """Raise an UpdateError if gradients are not what a loss scaler must look at."""
+        """Raise an UpdateError if ``.grad`` lacks the gradients that a loss scaler must check."""
         if self._entry is not None and self._entry.begun:
             raise UpdateError(
                 "a loss scaler looks at .grad before step(), when it must hold averages: call "
@@ -123,7 +123,7 @@ class Distributed:
             )
 
     def _check_included(self) -> None:
-        """Raise a ValueError if this rank has to take part, and does not."""
+        """Raise a ValueError if this rank must take part, but does not."""
         if self._settings is not None and self._settings.process_set.included():
             raise ValueError(
                 "this optimizer is not attached, because ranks may come and go: put it into a "
@@ -133,9 +133,10 @@ class Distributed:
 
 
 def wrap(optimizer: Optimizer) -> Any:
-    """Return an optimizer of a class of its own, which shares everything with the given one.
+    """Return an optimizer of a new class, which shares all state with the given one.
 
-    So schedulers of either change the same groups. A ValueError if it is distributed already.
+    So schedulers of either change the same groups. Raises a ValueError if it is already
+    distributed.
     """
     kind: Any = _class_of(getattr(optimizer, "wrapped_class", type(optimizer)))
     wrapped = kind.__new__(kind)
@@ -145,12 +146,12 @@ def wrap(optimizer: Optimizer) -> Any:
     wrapped._let_go()
     # What a scheduler has put there would bypass the class; and it looks whether it was called.
     if getattr(wrapped.__dict__.pop("step", None), "_wrapped_by_lr_sched", False):
-        wrapped.__dict__["step"] = _noticed(wrapped, kind.step)
+        wrapped.__dict__["step"] = _recording_step(wrapped, kind.step)
     return wrapped
 
 
-def _noticed(optimizer: Optimizer, step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the step of an optimizer as torch's schedulers make it, to be told of every call."""
+def _recording_step(optimizer: Optimizer, step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an optimizer's step, wrapped as by torch's schedulers to record every call."""
 
     @functools.wraps(step)
     def noticed(*args: Any, **kwargs: Any) -> Any:
@@ -164,8 +165,8 @@ def _noticed(optimizer: Optimizer, step: Callable[..., Any]) -> Callable[..., An
 def _class_of(kind: Any) -> type:
     """Return a class derived from the class of an optimizer.
 
-    Its own methods are those that Horovod passes over: ``hvd.broadcast_optimizer_state`` calls the
-    `step` of its parent to make a state, on some ranks only.
+    Its own methods are hidden from Horovod: ``hvd.broadcast_optimizer_state`` calls the `step` of
+    its parent to make a state, on some ranks only.
     """
 
     class Made(Distributed, kind):  # type: ignore[misc]
@@ -190,13 +191,13 @@ def _class_of(kind: Any) -> type:
             super().zero_grad(set_to_none)
 
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-            """Load what `state_dict` of this or of the optimizer it was made from returned."""
+            """Load a `state_dict` of this or of the original optimizer."""
             if self._entry is not None:
                 self._entry.forget("load_state_dict()")
             super().load_state_dict(state_dict)
 
         def add_param_group(self, param_group: dict[str, Any]) -> None:
-            """Raise a ValueError: Horovod would not average what is added."""
+            """Raise a ValueError: Horovod would not average the new parameters."""
             if self._entry is not None:
                 raise ValueError(
                     "add_param_group() would leave parameters out of the exchange: make the "

@@ -1,4 +1,4 @@
-"""Where an optimizer gets its gradients: hooks that exchange them, bucket by bucket."""
+"""The source of an optimizer's gradients: hooks that exchange them, bucket by bucket."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ from gradwire.torch.transport.horovod import HorovodChannel, HorovodTransport, l
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Settings:
-    """All that is needed to attach the codec, also again: after Horovod has lost a rank."""
+    """The options for attaching the codec, now or again after Horovod has lost a rank."""
 
     named: dict[str, torch.nn.Parameter]
     buckets: list[list[torch.Tensor]]  # in the order of exchange, which all ranks share
@@ -39,8 +39,8 @@ class Settings:
 
 
 @dataclass(slots=True)
-class _Exchanged:
-    """What is in progress, and how its result gets into ``.grad``."""
+class _ExchangedBucket:
+    """A bucket in progress, which writes its result to ``.grad``."""
 
     tensors: Sequence[torch.Tensor]
     versions: list[tuple[int, int] | None]
@@ -48,10 +48,10 @@ class _Exchanged:
     write: Callable[[torch.Tensor], None]
 
     def changed(self) -> torch.Tensor | None:
-        """Return a parameter whose gradient is not what was read, as after clipping.
+        """Return a parameter whose gradient was changed since it was read, as by clipping.
 
-        The average takes its place, so that what was done would be lost without a trace. A loss
-        scaler does it in a way that is not seen here.
+        The average would overwrite that change unnoticed. Changes by a loss scaler are not
+        detected.
         """
         pairs = zip(self.tensors, self.versions, strict=True)
         return next((tensor for tensor, known in pairs if _version(tensor) != known), None)
@@ -73,7 +73,7 @@ class HorovodSource:
         self._hooks = Hooks(self._names, self.arrived)
         self._lock = threading.RLock()  # autograd has a thread for each device
         self._turn: BucketReadiness | None = None
-        self._flying: list[_Exchanged] = []
+        self._flying: list[_ExchangedBucket] = []
         self._flats: dict[int, FlatGradients] = {}
         self._is_sparse: dict[int, bool] = {}
         self._told = False  # that a pass has come too early
@@ -82,7 +82,7 @@ class HorovodSource:
     # What the reducer calls -------------------------------------------------------------------
 
     def register(self) -> None:
-        """Make the channel for plain averages; a ValueError if others exchange these gradients."""
+        """Create the channel for uncompressed averages; raise if other hooks exchange gradients."""
         self._hooks.check()
         self._channel = self._transport.make()
         predivide = self._settings.predivide
@@ -98,27 +98,27 @@ class HorovodSource:
         self._hooks.active = True
 
     def close(self) -> None:
-        """Average gradients plainly from now on."""
+        """Average gradients uncompressed from now on."""
         self._passes = self._holder = None
         self._dense.close()
         self._hooks.active = False
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
-        """Raise a ValueError: Horovod forms its groups anew for all that use them."""
+        """Raise a ValueError: Horovod re-creates its groups for all their users at once."""
         raise ValueError(
             "the ranks of Horovod change by hvd.elastic: keep the optimizer in its state, whose "
             "reset attaches the codec again"
         )
 
     def remove(self) -> None:
-        """Leave gradients alone from now on."""
+        """Stop intercepting gradients."""
         self._hooks.remove()
 
     # What the optimizer calls -----------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
-        """Whether the ranks are still connected as they were."""
+        """Whether the ranks are still connected."""
         return self._channel.is_open
 
     @property
@@ -127,7 +127,7 @@ class HorovodSource:
         return bool(self._flying) or (self._turn is not None and self._turn.begun)
 
     def synchronize(self) -> None:
-        """Exchange what is not under way yet, wait, and write averages to ``.grad``.
+        """Exchange the remaining gradients, wait, and write averages to ``.grad``.
 
         It raises what `gradwire.torch.ddp.attach` describes; ``.grad`` is then unusable.
         """
@@ -153,7 +153,7 @@ class HorovodSource:
             )
 
     def forget(self, act: str) -> None:
-        """Forget the gradients that have come; an UpdateError, if they are being exchanged."""
+        """Forget the gradients that arrived; raise an UpdateError if they are being exchanged."""
         with self._lock:
             if self.begun:
                 raise UpdateError(
@@ -165,7 +165,7 @@ class HorovodSource:
     # What autograd calls ----------------------------------------------------------------------
 
     def arrived(self, parameter: torch.Tensor) -> None:
-        """Take note of a gradient, and submit the buckets that are due."""
+        """Record a gradient, and submit the buckets that are due."""
         with self._lock:
             self.synchronized = False
             if self._turn is None:
@@ -194,11 +194,11 @@ class HorovodSource:
         return self._names[id(parameter)]
 
     def _waits(self, turn: BucketReadiness) -> bool:
-        """Tell whether a turn, of which a bucket is due, must not begin before `synchronize`.
+        """Tell whether an exchange must not begin before `synchronize`, although a bucket is due.
 
-        Where ranks meet, they wait for each other. In a hook that could be for ever: of another
-        rank a parameter may be unused, and that one goes on to the next collective of the program.
-        ``synchronize()`` is at the same place among them on all ranks.
+        If ranks must meet first, they wait for each other. In a hook that could be forever: a
+        parameter may be unused on another rank, which continues to the program's next collective.
+        ``synchronize()`` has the same position among the collectives of all ranks.
         """
         if self._passes is None or self._flying or not self._passes.meets:
             return False
@@ -250,10 +250,10 @@ class HorovodSource:
             else:
                 tensors[0].grad = result if factor == 1.0 else result * factor
 
-        self._flying.append(_Exchanged(tensors, versions, average, write))
+        self._flying.append(_ExchangedBucket(tensors, versions, average, write))
 
     def _finish(self) -> torch.Tensor | None:
-        """Wait for all buckets, and write their averages; raise why they do not count.
+        """Wait for all buckets, and write their averages; raise the error if they do not count.
 
         Returns a parameter whose gradient was changed in the meantime.
         """

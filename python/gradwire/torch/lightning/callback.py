@@ -1,4 +1,4 @@
-"""The callback: attaches a codec for the time of a fit, and follows the Trainer's hooks."""
+"""The callback: attaches a codec during a fit, following the Trainer's hooks."""
 
 import contextlib
 import os
@@ -27,29 +27,28 @@ _PATIENCE = timedelta(seconds=5)
 class Compress(Callback):
     """Compress the gradients of a Trainer that runs with a DDP strategy.
 
-    For the time of ``trainer.fit`` a codec is attached, as by `gradwire.torch.ddp.attach`, with the
-    Trainer's optimizer and the scaler of its precision plugin. The epochs of the Trainer are those
-    of the schedule. Residuals of all ranks go into the Trainer's checkpoints and come back from
-    them. The report's figures go to the Trainer's loggers.
-
-    With another strategy, or on a single device, there is a warning, and nothing is compressed.
+    During ``trainer.fit`` a codec is attached with `gradwire.torch.ddp.attach`, the Trainer's
+    optimizer and the scaler of its precision plugin. The schedule follows the Trainer's epochs.
+    Residuals of all ranks are saved in the Trainer's checkpoints and restored from them. Figures of
+    the report go to the Trainer's loggers. With another strategy, or on a single device, nothing is
+    compressed, and a warning says so.
 
     Parameters
     ----------
     codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
-        As in `gradwire.torch.ddp.attach`, with names as in the module's ``named_parameters()``.
-        Where the Trainer clips what was exchanged, the default is `gradwire.float8`.
-        With ``"auto"``, `report` says what makes a step shortest, and why.
+        As in `gradwire.torch.ddp.attach`, with names as in the module's ``named_parameters()``. If
+        the Trainer clips exchanged gradients, the default is `gradwire.float8`. With ``"auto"``,
+        `report` shows the fastest setting, and why.
     min_ratio : float, optional
-        With ``"auto"``, the least share of the entries that may be sent, in (0, 1]; 0.01 by
-        default.
+        With ``"auto"``, the smallest share of entries that may be sent, in (0, 1]; 0.01 by default.
     schedule : gradwire.schedule.Schedule, optional
         Changes the compression from epoch to epoch, as in `gradwire.torch.ddp.attach`.
     optimizer : {"auto", None}
-        With ``"auto"``, the optimizer of the module is attached, too, if it has exactly one: it is
-        checked, and gradients that it does not apply leave the residuals again. With None, none is.
+        With ``"auto"``, the module's optimizer is also attached if it has exactly one: it is
+        checked, and gradients that it does not apply are removed from the residuals. With None, no
+        optimizer is attached.
     min_numel, min_ndim : int
-        Parameters with fewer entries, or fewer dimensions, are sent dense.
+        Parameters with fewer entries or dimensions are sent uncompressed.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks. Defaults to the timeout of the strategy.
     hierarchy : int or "node", optional
@@ -57,19 +56,20 @@ class Compress(Callback):
         that the Trainer has on each.
     exchange_in_step : bool, optional
         Exchange gradients in the optimizer's ``step()`` instead of the backward pass. The Trainer's
-        ``gradient_clip_val`` then clips each rank's own gradients, before they are compressed. It
-        takes an AdamW, Adam or SGD of torch, automatic optimization and no scaler. By default it is
-        so if the Trainer clips, all of these are there, and the codec sends other than gradients.
+        ``gradient_clip_val`` then clips each rank's own gradients, before they are compressed. This
+        requires torch's AdamW, Adam or SGD, automatic optimization and no scaler. By default it is
+        enabled if the Trainer clips, these requirements are met, and the codec sends updates
+        instead of gradients.
     low_memory, verify, on_mismatch
         As in `gradwire.torch.ddp.attach`.
     policy : {"sum-and-split", "keep", "drop"}
         What to do with the residuals of a checkpoint of another number of ranks, as in
         `gradwire.torch.ddp.Handle.load_state_dict`.
     checkpoints : bool, str or pathlib.Path
-        Whether the residuals of all ranks go into the Trainer's checkpoints, and come from there.
-        Rank 0 needs memory for all of them while it writes, and each rank while it reads. With a
-        folder, each rank writes its own into a file there, and the checkpoint has only its name.
-        Files are not removed with their checkpoints. If False, a resumed run starts without.
+        Whether the residuals of all ranks are saved in the Trainer's checkpoints. Rank 0 needs
+        memory for all of them while writing, and each rank while reading. With a folder, each rank
+        writes its own into a file there, and the checkpoint has only its name. Files are not
+        removed with their checkpoints. If False, a resumed run starts without.
     rate : bool
         Tell the schedule the learning rate of each epoch; `gradwire.schedule.Accordion` uses it.
     log : bool
@@ -84,8 +84,8 @@ class Compress(Callback):
     Raises
     ------
     TypeError, ValueError
-        The codec, the schedule or an option is not one; and from ``trainer.fit``, all that
-        `gradwire.torch.ddp.attach` raises.
+        The codec, the schedule or an option is invalid; ``trainer.fit`` raises the errors of
+        `gradwire.torch.ddp.attach`.
     """
 
     @_mistakes.explain(**OTHER_KEYWORDS)
@@ -193,13 +193,13 @@ class Compress(Callback):
 
     @property
     def state_key(self) -> str:
-        """The name in checkpoints by which Lightning notices that the callback is missing."""
+        """The key in checkpoints by which Lightning detects that the callback is missing."""
         return "gradwire.torch.lightning.Compress"
 
     # A fit ------------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Begin without what an earlier fit has loaded or left."""
+        """Start without the state of an earlier fit."""
         self._loaded = None
         self._interrupted = self._lacking = False
 
@@ -276,18 +276,18 @@ class Compress(Callback):
             self.log_dict(figures, on_step=True, on_epoch=False)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave backward passes alone."""
+        """Stop compressing backward passes."""
         self._held.close()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Let go of the other ranks, which may be waiting for this one."""
+        """Disconnect from the other ranks, which may be waiting for this one."""
         self._interrupted = True
         self._detach()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Detach. What was not sent stays with the handle, for checkpoints after the fit."""
+        """Detach. Residuals stay with the handle, for checkpoints after the fit."""
         self._detach()
 
     def _detach(self) -> None:
@@ -299,7 +299,7 @@ class Compress(Callback):
     # Checkpoints ------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a mark, so that Lightning warns if the callback is missing when it resumes."""
+        """Return a non-empty dict, so that Lightning warns if the callback is missing on resume."""
         return {} if self.handle is None else {"codec": repr(self.codec)}
 
     def on_save_checkpoint(
@@ -330,7 +330,7 @@ class Compress(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Take what belongs to this rank, for the start of the training."""
+        """Take this rank's state, for the start of training."""
         saved = checkpoint.get(saving.KEY)
         self._lacking = not saved
         if saved and self._checkpoints and trainer.state.fn == "fit":

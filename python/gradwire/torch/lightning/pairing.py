@@ -1,4 +1,4 @@
-"""Which Lightning is there, and what belongs to a codec among the parts of its Trainer."""
+"""Finds the installed Lightning, and the Trainer's parts that a codec depends on."""
 
 import importlib
 import sys
@@ -42,7 +42,7 @@ else:
 
 
 class Pairing(NamedTuple):
-    """What is attached."""
+    """The codec and the parts of the Trainer that are attached."""
 
     codec: Any
     optimizer: Optimizer | None
@@ -59,9 +59,9 @@ def find(
     in_step: bool | None,
     min_ratio: float | None,
 ) -> Pairing:
-    """Return what to attach, with the scaler of the precision plugin.
+    """Return the parts to attach, including the scaler of the precision plugin.
 
-    A ValueError if they do not go together, or not with an exchange in the optimizer's step.
+    Raises a ValueError if they are incompatible, with each other or with an exchange in the step.
     """
     if getattr(trainer.strategy, "_ddp_comm_hook", None) is not None:
         raise ValueError(
@@ -105,7 +105,7 @@ def find(
 def _suited(
     trainer: Trainer, optimizer: Optimizer, problem: str | None, *, in_step: bool | None
 ) -> Codec:
-    """Return the codec for an optimizer; one of gradients, if Lightning clips what it sends."""
+    """Return the codec for an optimizer; one that sends gradients if Lightning clips them."""
     if in_step or not trainer.gradient_clip_val or family_of(optimizer) is None:
         return default_codec(optimizer)
     if problem is None and in_step is None:

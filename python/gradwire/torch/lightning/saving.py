@@ -1,4 +1,4 @@
-"""What checkpoints hold: the states of all ranks, or the name of the folder that has them."""
+"""The content of checkpoints: the states of all ranks, or the name of their folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ Policy = Literal["sum-and-split", "keep", "drop"]  # those that fit the states o
 
 
 def written(handle: Handle, folder: Path, name: str) -> dict[str, Any]:
-    """Write this rank's state into a folder of this name; return what the checkpoint holds."""
+    """Write this rank's state to a folder of this name; return the checkpoint's entry."""
     there = folder / name
     there.mkdir(parents=True, exist_ok=True)
     rank_files.save(handle, there)
@@ -51,7 +51,7 @@ class Loaded:
             self._files = folder / saved[_FOLDER]
 
     def into(self, handle: Handle, policy: Policy) -> None:
-        """Load them, or raise a ValueError on every rank. A collective."""
+        """Load the states into a handle, or raise a ValueError on every rank. A collective."""
         try:
             if self._files is None:
                 handle.load_state_dict(self._states, policy)

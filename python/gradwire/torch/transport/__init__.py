@@ -1,7 +1,7 @@
-"""How bytes move between the ranks: by torch.distributed, or by what else connects them.
+"""Transports move bytes between ranks: over torch.distributed, Horovod, or a store.
 
-The reducer asks a `Transport` for channels, and starts the same collectives in each of them on
-every rank. It does not know which library moves the bytes.
+The engine gets channels from a `Transport`, and starts the same collectives in each of them on
+every rank. It does not depend on the library that moves the bytes.
 """
 
 from gradwire.torch.transport.channel import (

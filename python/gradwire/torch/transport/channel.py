@@ -1,4 +1,4 @@
-"""What moves bytes between the ranks: the interface of every transport."""
+"""The interface of every transport, which moves bytes between ranks."""
 
 import abc
 import threading
@@ -20,7 +20,7 @@ class Work(Protocol):
     """A collective that was started."""
 
     def wait(self) -> Any:
-        """Wait for it, on the current stream where it is one of a device.
+        """Wait for the collective; for one on a device, on the current stream.
 
         Raises a RuntimeError if it failed: another rank has stopped, or did not start it in time.
         """
@@ -29,8 +29,8 @@ class Work(Protocol):
 class Channel(abc.ABC):
     """Collectives between fixed ranks, which are counted from 0.
 
-    Every rank starts the same ones in the same order. Those of one channel never meet those of
-    another; so a channel has one user, and one thread at a time.
+    Every rank starts the same ones in the same order. Collectives of different channels never mix;
+    so a channel has one user, and one thread at a time.
     """
 
     rank: int
@@ -61,7 +61,7 @@ class Channel(abc.ABC):
 
     @abc.abstractmethod
     def set_timeout(self, timeout: timedelta) -> None:
-        """Wait no longer than this from now on, where the transport can end a wait."""
+        """Limit waits to this time from now on, if the transport supports it."""
 
     def gather(self, mine: torch.Tensor, to: int) -> list[torch.Tensor]:
         """Return the tensors of all ranks on one of them; an empty list on the others."""
@@ -70,11 +70,11 @@ class Channel(abc.ABC):
         return [each.view_as(mine) for each in every.chunk(self.size)] if self.rank == to else []
 
     def all_gather_object(self, mine: Any) -> list[Any]:
-        """Return what all ranks tell, in rank order.
+        """Return the objects of all ranks, in rank order.
 
-        That is text, finite numbers, bool, None, and lists, tuples and dicts of these: JSON. Tuples
-        arrive as lists, and keys as text, on this rank too. Every rank raises an ExchangeError if
-        one of them has something else to tell, or too much.
+        Objects are JSON: text, finite numbers, bool, None, and lists, tuples and dicts of these.
+        Tuples arrive as lists, and keys as text, also on this rank. Every rank raises an
+        ExchangeError if the object of one is anything else, or too large.
         """
         failure: Exception | None = None
         data = b""
@@ -104,7 +104,7 @@ class Channel(abc.ABC):
 
 
 class LocalChannel(Channel):
-    """Collectives in which a rank has something else for each of the others."""
+    """A channel that also has all-to-all collectives."""
 
     @abc.abstractmethod
     def all_to_all(
@@ -116,8 +116,8 @@ class LocalChannel(Channel):
     ) -> Work:
         """Start to send one part of ``mine`` to each rank, and to fill ``out`` with theirs.
 
-        Both are of one dimension, with the parts in rank order, which have these lengths; all equal
-        ones by default.
+        Both are one-dimensional, with the parts in rank order, which have these lengths; by default
+        all are equal.
         """
 
 
@@ -127,15 +127,16 @@ class Transport(Protocol):
     def device_backends(
         self, tensors: Iterable[torch.Tensor], *, frames: bool = True
     ) -> dict[str, str]:
-        """Return what moves frames on the devices of these tensors, by kind of device.
+        """Return the communication backend for frames on these devices, by device type.
 
-        As ``{"cuda": "nccl"}``. What is not named goes by the host, as all does by default. Without
-        ``frames``, what moves values that are sent as they are, or summed: no kernels are needed.
+        For example ``{"cuda": "nccl"}``. Devices without an entry use the host; by default all do.
+        Without ``frames``, return the backends for values that are sent uncompressed or summed,
+        which need no kernels.
         """
         return {}
 
     def make(self, device_backends: Mapping[str, str] = NO_DEVICE_BACKENDS) -> Channel:
-        """Make a channel, which takes tensors of these devices too. A collective.
+        """Make a channel, which also supports tensors on these devices. A collective.
 
         Raises an ExchangeError if the ranks could not be connected; so does `connect`.
         """
@@ -155,7 +156,7 @@ class Transport(Protocol):
 
 
 def close_in_time(close: Callable[[Any], None], made: list[Any]) -> None:
-    """Close what a transport has made. If that takes long, it goes on in a thread of its own."""
+    """Close a transport's resources. If that takes long, it continues in another thread."""
 
     def close_all() -> None:
         while made:

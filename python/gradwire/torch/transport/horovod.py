@@ -35,8 +35,8 @@ _NAMES = 64  # of a channel, used in turn: new ones would fill Horovod's respons
 class LostRankError(ExchangeError, InternalError):  # type: ignore[misc]  # it has no types
     """An `ExchangeError` because a rank has stopped or did not take part in time.
 
-    Also a ``HorovodInternalError``: ``hvd.elastic.run`` restores the last commit after it, and goes
-    on with the ranks that are left.
+    Also a ``HorovodInternalError``: ``hvd.elastic.run`` restores the last commit after it, and
+    continues with the remaining ranks.
     """
 
 
@@ -54,14 +54,15 @@ def initialization() -> object:
 def _await_shutdown() -> None:
     """Wait until Horovod, if it is shutting down, has answered all collectives in progress.
 
-    It answers them under a lock, and frees their tensors, for which it takes the GIL. To start a
-    collective takes that lock with the GIL held, and would never return. This takes it without.
+    It answers them under a lock, and frees their tensors, for which it takes the GIL. Starting a
+    collective takes that lock with the GIL held, and would deadlock. This takes the lock without
+    the GIL.
     """
     mpi_ops._basics.MPI_LIB_CTYPES.horovod_number_of_process_sets()
 
 
 class _Pending:
-    """A collective of Horovod in progress. What Horovod returns is given to ``finish``, once."""
+    """A collective of Horovod in progress. Horovod's result is passed to ``finish``, once."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class _Pending:
 
 
 class _All:
-    """Several collectives, and what is to be done after all of them."""
+    """Several collectives, and a function to call after all of them."""
 
     def __init__(self, works: Iterable[Work], finish: Callable[[], Any]) -> None:
         self._works = list(works)
@@ -130,7 +131,7 @@ class _All:
 
 
 def _nothing(found: torch.Tensor) -> None:
-    """Return: it was done in place."""
+    """Do nothing: the collective worked in place."""
 
 
 def _lost(error: Exception) -> LostRankError:
@@ -143,7 +144,7 @@ def _lost(error: Exception) -> LostRankError:
 
 
 class _Numbers:
-    """Numbers of channels, which all ranks count alike since Horovod was initialized last."""
+    """Numbers of channels, counted equally on all ranks since Horovod's last initialization."""
 
     def __init__(self) -> None:
         self._since: object = None
@@ -161,11 +162,11 @@ _numbers = _Numbers()
 
 
 class HorovodChannel(Channel):
-    """Collectives of one process set, under names that nothing else has.
+    """Collectives of one process set, under names that nothing else uses.
 
     Horovod matches collectives by name, and refuses a name that is in progress. All ranks start the
     same ones in the same order, so the names of a channel are used in turn. Without a timeout, this
-    rank waits for ever for the others, as Horovod does.
+    rank waits forever for the others, as Horovod does.
     """
 
     def __init__(self, process_set: Any, timeout: timedelta | None) -> None:
@@ -230,7 +231,7 @@ class HorovodChannel(Channel):
         return self._start(library.allreduce_async_, wire, finish=finish, op=op, **factors)
 
     def _sum_sparse(self, tensor: torch.Tensor) -> Work:
-        """Gather the entries of all ranks, and add up what has the same indices, in rank order."""
+        """Gather the entries of all ranks, and sum those with equal indices, in rank order."""
         part = tensor if tensor.is_coalesced() else tensor.coalesce()
         indices = part.indices().t().contiguous()  # an entry after another
         values = part.values().contiguous()
@@ -293,7 +294,7 @@ class HorovodTransport(Transport):
     def device_backends(
         self, tensors: Iterable[torch.Tensor], *, frames: bool = True
     ) -> dict[str, str]:
-        """Return what moves frames: Horovod, from the memory of the host."""
+        """Return no device backends: Horovod transfers frames from host memory."""
         return {"cpu": "horovod"}
 
     @override
@@ -303,5 +304,5 @@ class HorovodTransport(Transport):
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory of a tensor: Horovod does not know every dtype, bfloat16 for one."""
+    """Return the bytes of a tensor: Horovod does not support every dtype, such as bfloat16."""
     return tensor.contiguous().view(-1).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""What ranks tell each other: JSON of a bounded length, which is read without running anything."""
+"""Messages between ranks: JSON of bounded length, which is safe to read."""
 
 import json
 import math
@@ -9,15 +9,14 @@ DEPTH = 64  # lists and dicts within each other, at most
 
 
 def write(message: Any) -> bytes:
-    """Return JSON for `read`; a ValueError, TypeError or RecursionError if it cannot hold that."""
+    """Return JSON for `read`; raise a ValueError, TypeError or RecursionError if it is not JSON."""
     return json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
 
 
 def read(data: bytes | str, limit: int = LIMIT) -> Any:
     """Read JSON from a source that is not trusted.
 
-    Raises a ValueError if it is no JSON, not finite, longer than so many bytes, or nested too
-    deeply.
+    Raises a ValueError if it is not JSON, not finite, too long, or nested too deeply.
     """
     if len(data) > limit:
         raise ValueError(f"it has {len(data)} bytes, at most {limit} were expected")

@@ -1,8 +1,9 @@
 """Gloo's ranks exchange parts directly, both ways at once.
 
-Gloo asks for a message before its sender may send it, and the request waits behind what its own
-rank is sending to the other. Where a rank sends first and asks then, as in Gloo's collectives, the
-directions of a link take turns. So all requests go out before the first part does.
+In Gloo a receiver requests a message before the sender may send it, and the request waits behind
+data that its rank is sending in the same direction. If a rank sends first and requests later, as in
+Gloo's collectives, the two directions of a link take turns. So here all requests go out before the
+first part.
 """
 
 from collections.abc import Sequence
@@ -13,9 +14,9 @@ import torch
 
 
 class PointToPoint:
-    """Parts on their way from and to other ranks, which are waited for in this order.
+    """Parts in transfer from and to other ranks; `wait` waits for them in order.
 
-    The timeout is that of each of them; by default that with which the group was made.
+    The timeout applies to each part; it defaults to that of the group.
     """
 
     def __init__(self, works: Sequence[Any], timeout: timedelta | None = None) -> None:
@@ -23,7 +24,7 @@ class PointToPoint:
         self._timeout = timeout
 
     def wait(self) -> None:
-        """Wait until all parts have arrived, and one's own may be changed; see `Work`."""
+        """Wait until all parts have arrived, and sent ones may be overwritten; see `Work`."""
         for work in self._works:
             came = work.wait() if self._timeout is None else work.wait(self._timeout)
             if came is False:  # the group was taken down meanwhile
@@ -39,8 +40,8 @@ def swap(
 ) -> PointToPoint:
     """Start to send one part to each rank, and to receive one of each, both in rank order.
 
-    The group is a ProcessGroup or ProcessGroupGloo, which moves tensors of the CPU by Gloo, and has
-    no other user. Parts are on the CPU, and contiguous; empty ones are not sent.
+    The group is a ProcessGroup or ProcessGroupGloo, which uses Gloo for CPU tensors, and has no
+    other user. Parts are on the CPU, and contiguous; empty ones are not sent.
     """
     size = len(mine)
     theirs[rank].copy_(mine[rank])

@@ -106,7 +106,7 @@ class ProcessGroupChannel(LocalChannel):
         return dist.get_global_rank(self.group, rank)
 
     def _start(self, start: Callable[[], Work | None]) -> Work:
-        """Start a collective whose failure is told as one of the other ranks, not of this one."""
+        """Start a collective; a failure is reported as one of the other ranks."""
         other = 1 - self.rank if self.size == 2 else None
         try:
             work = start()
@@ -119,7 +119,7 @@ class ProcessGroupChannel(LocalChannel):
 
 
 class _Collective:
-    """A collective under way, with the other rank if there is only one."""
+    """A collective in progress, with the other rank if there is only one."""
 
     def __init__(self, work: Work, other: int | None) -> None:
         self._work = work
@@ -147,10 +147,9 @@ class ProcessGroups:
 
     gradwire uses its own groups, so that its collectives cannot mix with those of DDP. Each group
     costs three threads and five file descriptors, and torch keeps it until it is destroyed. All of
-    them take tensors of the CPU, by Gloo: for messages, and for frames on the host.
-
-    The new groups have these global ranks, or all of the given one, and their collectives this
-    timeout, or that of the given one.
+    them support CPU tensors, over Gloo: for messages, and for frames on the host. The new groups
+    have these global ranks, by default those of the given group, and this timeout, by default that
+    of the given group.
     """
 
     def __init__(
@@ -173,16 +172,16 @@ class ProcessGroups:
         return self._given
 
     def seal(self) -> None:
-        """Make no more groups, and forget the given one, which may then be collected."""
+        """Make no more groups, and release the given one for garbage collection."""
         self._given = None
 
     def device_backends(
         self, tensors: Iterable[torch.Tensor], *, frames: bool = True
     ) -> dict[str, str]:
-        """Return what moves frames on the device of these tensors, by kind of device.
+        """Return the communication backend for frames on these tensors' devices, by device type.
 
-        That is the backend of the given group for that device, as ``{"cuda": "nccl"}``, if frames
-        can stay there; without ``frames``, if values can. What is not named goes by the host.
+        This is the given group's backend for the device, such as ``{"cuda": "nccl"}``, if frames
+        can stay there; without ``frames``, if values can. Devices without an entry use the host.
         """
         stays = "can_stay_on_device" if frames else "values_stay"
         found = [(each.device.type, getattr(backends.backend_for(each), stays)) for each in tensors]
@@ -193,7 +192,7 @@ class ProcessGroups:
         return {kind: by for kind, by in known if kind in there and by not in _BY_HOST}
 
     def make(self, device_backends: Mapping[str, str] = NO_DEVICE_BACKENDS) -> ProcessGroupChannel:
-        """Make another group, which takes tensors of these devices too. A collective.
+        """Make another group, which also supports tensors on these devices. A collective.
 
         Returns once all ranks have the group: whoever left it before would end the connections
         that another rank is still making. Raises an ExchangeError if Gloo could not connect them.
@@ -280,10 +279,10 @@ class ProcessGroups:
 def _new_group(ranks: Sequence[int], *, use_local_synchronization: bool, **options: Any) -> Any:
     """Make a group, as `torch.distributed.new_group` does.
 
-    A group that other ranks know nothing of gets its name from torch by its ranks, and in releases
-    such as 2.11 by how many groups there are. So one that follows another which is gone has the
-    same name, reads the addresses that the other has left in the store, and never connects. And
-    ranks that have different numbers of other groups give it different names.
+    torch names a group that other ranks do not know by its ranks, and in releases such as 2.11 by
+    the number of groups. So a group that replaces a destroyed one has the same name, reads the old
+    group's addresses in the store, and never connects. And ranks with different numbers of other
+    groups give it different names.
     """
     named_by = "_hash_ranks_to_str"
     original: Any = getattr(c10d, named_by, None)

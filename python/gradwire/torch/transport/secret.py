@@ -1,4 +1,4 @@
-"""What proves to ranks that others know the same secret, in a store and over connections."""
+"""Lets ranks prove that they know the same secret, in a store and over connections."""
 
 import hmac
 import secrets
@@ -13,17 +13,17 @@ _NBYTES = 32  # of a nonce and of a proof
 
 
 class Secret:
-    """A key for HMAC-SHA256 that all ranks have, and nobody else."""
+    """A key for HMAC-SHA256, known to all ranks and nobody else."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def of(self, *what: str | int) -> "Secret":
-        """Return the key for one purpose, from which no other key follows."""
+        """Derive the key for one purpose, which reveals no other key."""
         return Secret(self._proof(*(str(each).encode() for each in what)))
 
     def seal(self, key: str, value: bytes) -> bytes:
-        """Return a value for a store, with what proves who wrote it under that key."""
+        """Return a value for a store, signed together with its key in the store."""
         return self._proof(key.encode(), value).hex().encode() + b" " + value
 
     def open(self, key: str, sealed: bytes) -> bytes:
@@ -42,10 +42,10 @@ class Secret:
         return value
 
     def prove(self, channel: Channel) -> None:
-        """Have each rank prove to all others that it has the secret. A collective.
+        """Let each rank prove to all others that it has the secret. A collective.
 
-        A proof is of all ranks' nonces, so that it is of no use in another place or at another
-        time. A rank that has none is a MembershipError.
+        A proof covers all ranks' nonces, so that it cannot be replayed. A rank without a valid
+        proof is a MembershipError.
         """
         nonce = secrets.token_bytes(_NBYTES)
         nonces = _all_gather(channel, nonce)

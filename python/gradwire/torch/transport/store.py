@@ -1,4 +1,4 @@
-"""The transport of a store alone: Gloo connects ranks that torch.distributed knows nothing of."""
+"""The transport over a store: Gloo connects ranks without torch.distributed groups."""
 
 import os
 import threading
@@ -29,7 +29,7 @@ _SOON = 0.002  # seconds between looks whether Gloo has told its address
 
 
 class GlooChannel(Channel):
-    """A channel over connections of its own: a ``torch.distributed.ProcessGroupGloo``."""
+    """A channel over separate connections: a ``torch.distributed.ProcessGroupGloo``."""
 
     def __init__(self, backend: Any) -> None:
         self._backend: Any = backend
@@ -67,7 +67,7 @@ class GlooChannel(Channel):
         self._timeout = timeout  # of messages between two ranks
 
     def close(self) -> None:
-        """Close the connections, once nothing is under way. Other ranks that wait here fail."""
+        """Close the connections, once they are idle. Other ranks that wait in it fail."""
         self._backend = None
 
     def _open(self) -> Any:
@@ -79,10 +79,10 @@ class GlooChannel(Channel):
 class Gloo(Transport):
     """Connects ranks by a store. Frames of all devices are on the host.
 
-    The store has no entries of other connections. Nobody without the secret is connected, if there
-    is one: addresses in the store are proven to be those of the ranks, and so is each connection,
-    before anything else that comes over it is used. Gloo listens at the address ``host`` of this
-    machine, or by default at that of its name, unless GLOO_SOCKET_IFNAME names interfaces.
+    The store must have no entries of other connections. With a secret, only ranks that know it are
+    connected: addresses in the store are authenticated, and so is each connection before any other
+    data is used. Gloo listens at the address ``host`` of this machine, or by default at that of its
+    name, unless GLOO_SOCKET_IFNAME names interfaces.
     """
 
     def __init__(
@@ -140,9 +140,9 @@ class Gloo(Transport):
         return group(store, self._rank, self._size, options)
 
     def _proven(self, store: Store, secret: Secret) -> Any:
-        """Have Gloo find only addresses that are proven to be those of ranks.
+        """Give Gloo a store with authenticated addresses only.
 
-        It gets a store of its own, into which they are copied; torch takes no store in Python.
+        They are copied to a separate store, because torch does not accept a store in Python.
         """
         own, made = stores.HashStore(), Future[Any]()
         own.set_timeout(self._timeout)

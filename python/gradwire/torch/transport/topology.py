@@ -1,4 +1,4 @@
-"""Ranks in two levels: which form a node, and channels inside a node and between the nodes."""
+"""Ranks in two levels: the ranks of each node, and channels inside and between nodes."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +23,9 @@ _EXPECTED = (
 
 
 def parse_hierarchy(hierarchy: Levels, over: dist.ProcessGroup) -> tuple[list[int], list[int]]:
-    """Return the global ranks of this rank's node, and of its partners, one in each node.
+    """Return the global ranks of this rank's node, and of its partners, one per node.
 
-    ``over`` is the group of all ranks. Raises a TypeError if the hierarchy is none, and a
+    ``over`` is the group of all ranks. Raises a TypeError for an invalid hierarchy, and a
     ValueError if it does not divide those ranks into nodes of equal size.
     """
     ranks = dist.get_process_group_ranks(over)
@@ -79,7 +79,7 @@ def _of_groups(groups: tuple[Any, ...], ranks: list[int]) -> tuple[list[int], li
 
 @dataclass(frozen=True, slots=True)
 class RankTopology:
-    """Where a rank is: it owns one share of every gradient, and so does one rank of each node."""
+    """The position of a rank: it owns one share of every gradient, as does one rank per node."""
 
     rank: int  # among all ranks
     node: int
@@ -108,12 +108,12 @@ class RankTopology:
 
     @property
     def measures(self) -> bool:
-        """Whether gradients of this rank are a sample for all: those of the first node."""
+        """Whether this rank's gradients are measured for all: those of the first node."""
         return self.node == 0
 
     @property
     def partners(self) -> list[int]:
-        """The ranks that have this rank's share, in the order of nodes."""
+        """The ranks that own the same share as this rank, in the order of nodes."""
         return [self.grid.index((node, self.share)) for node in range(self.nodes)]
 
     def rank_of(self, node: int | None, share: int) -> int | None:
@@ -122,7 +122,7 @@ class RankTopology:
 
 
 class Hierarchy:
-    """A transport whose frames go between the nodes, each rank's among those with its share.
+    """A transport for frames between nodes, among the ranks that own the same share.
 
     ``inside`` has the global ranks of this node, ``across`` those with this rank's share, one per
     node, and ``everyone`` those of all nodes, if they are not all of ``over``. Timeouts are as in
@@ -145,7 +145,7 @@ class Hierarchy:
     def device_backends(
         self, tensors: Iterable[torch.Tensor], *, frames: bool = True
     ) -> dict[str, str]:
-        """Return what moves frames, or values, on their devices, as `ProcessGroups` does."""
+        """Return the communication backends by device type, as `ProcessGroups`."""
         return self._across.device_backends(tensors, frames=frames)
 
     def messages(self) -> ProcessGroupChannel:

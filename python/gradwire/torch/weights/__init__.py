@@ -1,4 +1,4 @@
-"""Models whose weights are packed: smaller in memory and in files, multiplied where they lie.
+"""Models with packed weights: smaller in memory and in files, and multiplied in packed form.
 
 >>> from gradwire import quantize
 >>> from gradwire.torch import weights
@@ -6,14 +6,14 @@
 >>> weights.save(model, "small.safetensors")
 >>> model = weights.load("small.safetensors", Model())
 
-Codes that keep what layers compute, and bits where they matter most, by some batches:
+Calibrated codes and bit widths, from some batches:
 
 >>> with weights.Calibration(model, sequential=True) as seen:
 ...     for batch in batches:
 ...         model(batch)
 >>> report = weights.pack(model, {"*": weights.Budget(4.0)}, calibration=seen)
 
-In training, checkpoints without loss, and how they differ from one before:
+Lossless checkpoints in training, also as differences from an earlier one:
 
 >>> weights.save_checkpoint("step-100.safetensors", model, optimizer)
 >>> weights.save_checkpoint("step-200.safetensors", model, optimizer, base="step-100.safetensors")

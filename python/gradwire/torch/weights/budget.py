@@ -1,4 +1,4 @@
-"""Gives the weights of a model the bits of a budget."""
+"""Assigns bits to the weights of a model, within a budget."""
 
 import contextlib
 import math
@@ -21,24 +21,24 @@ Choice = tuple[Affine, Mapping[int, float]]
 def assign(
     budget: Budget, model: nn.Module, slots: Mapping[Slot, bool], packer: Packer
 ) -> dict[Slot, Choice]:
-    """Return for each weight the grid that it gets, and what each number of bits would cost.
+    """Return the grid assigned to each weight, and the cost of each number of bits.
 
     Parameters
     ----------
     budget : Budget
-        What is to be kept.
+        The budget.
     model : torch.nn.Module
-        Of these weights; its loss is asked for, and it is as before in the end.
+        The model of these weights; its loss is evaluated, and it is restored at the end.
     slots : mapping of Slot to bool
-        All that the budget counts, and whether each can be packed.
+        All tensors that count for the budget, and whether each can be packed.
     packer : Packer
-        What packs them.
+        Packs them.
 
     Raises
     ------
     ValueError
-        The budget is less than the fewest bits take, or more than the most; the loss is no finite
-        number.
+        The budget is below the size with the fewest bits, or above that with the most; the loss is
+        not a finite number.
     """
     block = budget.grid.block
     packed = [
@@ -91,7 +91,7 @@ def _loss(budget: Budget) -> float:
 
 @contextlib.contextmanager
 def _evaluated(model: nn.Module) -> Iterator[None]:
-    """Set a model to eval mode, without gradients, for as long as its loss is asked for."""
+    """Set a model to eval mode, without gradients, while its loss is evaluated."""
     training = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -104,7 +104,7 @@ def _evaluated(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _replaced(slot: Slot, packed: Packed) -> Iterator[None]:
-    """Give a weight the values of a packed one for a while."""
+    """Replace a weight's values by packed ones within a block."""
     value = slot.value
     assert isinstance(value, torch.Tensor)
     before = value.detach().clone()

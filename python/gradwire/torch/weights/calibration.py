@@ -1,4 +1,4 @@
-"""What reaches the weights of a model: Gram matrices of their inputs, by name."""
+"""Calibration: Gram matrices of the inputs of a model's weights, by name."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ from gradwire.weights import Gram, gram, load_grams
 
 
 class Calibration(Mapping[str, Gram]):
-    """Gram matrices of what reaches the weights of a model, while it runs.
+    """Collects Gram matrices of the inputs of a model's weights, while it runs.
 
     >>> with weights.Calibration(model) as seen:
     ...     for batch in batches:
@@ -30,49 +30,50 @@ class Calibration(Mapping[str, Gram]):
     >>> report = weights.pack(model, {"*": quantize.Affine(3, 64)}, calibration=seen)
 
     A mapping of names, as in ``model.named_parameters()``, to `gradwire.weights.Gram`, in the order
-    of their first use. It may be entered again, to see more. An error in the midst of a batch
-    leaves what was seen until then.
+    of their first use. It may be entered again, to collect more. An error within a batch keeps
+    everything collected before.
 
-    Seen are weights of linear layers, also by ``F.linear``, ``x @ w.t()`` and ``torch.addmm``;
-    convolutions, by their patches; the projections of `nn.MultiheadAttention`; and both matrices of
-    `nn.LSTM`, `nn.GRU`, `nn.RNN` and their cells, whose layers run a second time for it, without
-    the dropout between them. Where rows of a weight have inputs of their own, as in groups of
-    channels, queries and keys, or experts that one parameter holds, there is a matrix for each
-    equal group of rows. Not seen are embeddings, transposed convolutions, projections of an LSTM's
-    states (``weight_hr``), products with a weight of shape (in, out), and what runs outside of
-    torch's functions, as in scripted modules. `unseen` lists what nothing reached.
+    Supported are weights of linear layers, also through ``F.linear``, ``x @ w.t()`` and
+    ``torch.addmm``; convolutions, by patches; the projections of `nn.MultiheadAttention`; and both
+    matrices of `nn.LSTM`, `nn.GRU`, `nn.RNN` and their cells, whose layers run a second time for
+    it, without dropout between them. If groups of a weight's rows have different inputs, as groups
+    of channels, queries and keys, or experts within one parameter, there is a matrix for each equal
+    group of rows. Not supported are embeddings, transposed convolutions, projections of an LSTM's
+    states (``weight_hr``), products with a weight of shape (in, out), and computations outside
+    torch's functions, as in scripted modules. `unseen` lists weights without inputs.
 
-    Inputs are multiplied in blocks of 4096, in float32, whatever the model computes in (float64 in
-    float64), and summed in float64, where they are: a batch costs its forward, and ``n`` multiply-
-    adds for each entry of an input of width ``n``. Inputs that weights in a row have in common, as
-    queries, keys and values do, are multiplied once (not under ``torch.inference_mode``). Beyond
-    the matrices it takes two more of the widest layer, and a block of its inputs.
+    Inputs are multiplied in blocks of 4096, in float32, whatever the model's dtype (float64 in
+    float64), and summed in float64, on their device: a batch costs its forward pass, and ``n``
+    multiply-adds for each entry of an input of width ``n``. Inputs shared by successive weights,
+    such as queries, keys and values, are multiplied once (not under ``torch.inference_mode``).
+    Besides the matrices it needs memory for two more of the widest layer, and a block of its
+    inputs.
 
     Parameters
     ----------
     model : torch.nn.Module
-        On any device. What `torch.compile` returned runs uncompiled meanwhile.
+        A model on any device. A result of `torch.compile` runs uncompiled meanwhile.
     memory : int, optional
-        Bytes for matrices, 8 for each entry of one; those of one layer are held at least. Where
-        they do not fit, the layers that are used first are taken, and the arguments of the model's
-        calls are kept: tensors as they are (do not write to them), objects as copies. The matrices
-        of other layers are computed when they are asked for, by running the model again, for as
-        many layers at once as fit, in place of those before. Asked for in order, all of them take
-        about their bytes over `memory` partial forwards of all batches.
+        Bytes for matrices, 8 for each entry; at least one layer is always held. If they do not all
+        fit, the layers used first are held, and the arguments of the model's calls are kept:
+        tensors without a copy (do not write to them), objects as copies. The matrices of other
+        layers are computed on request, by running the model again, for as many layers at once as
+        fit, replacing the previous ones. Requested in order, all of them cost about (their bytes /
+        `memory`) partial forwards of all batches.
     sequential : bool
-        Keep the arguments of calls alone, for `gram` to compute each matrix with weights before it
-        replaced: one partial forward of all batches for each layer. `pack` calibrates each layer on
-        what the packed ones before it make.
+        Keep only the arguments of calls, so that `gram` computes each matrix with the weights
+        before it replaced: one partial forward of all batches for each layer. `pack` then
+        calibrates each layer on the outputs of the packed layers before it.
 
     Raises
     ------
     TypeError
         The model, or a part, is scripted or wrapped for training.
     NonFiniteError
-        While it runs: an input of a layer has NaN or infinite entries. What the layer saw before
-        that call stays.
+        While it runs: an input of a layer has NaN or infinite entries. Earlier inputs of the layer
+        are kept.
     RuntimeError
-        While it runs: a part of the model was called alone, and is to be run again.
+        While it runs: a part of the model was called alone, and would have to be run again.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class Calibration(Mapping[str, Gram]):
         self._batch = Batch.of(model, args, kwargs)
 
     def _end(self, *_: Any) -> None:
-        """Keep a batch, which was run to its end."""
+        """Keep a batch that was run completely."""
         batch, self._batch = self._batch, None
         if batch is not None:
             self._batches.append(batch)
@@ -171,20 +172,20 @@ class Calibration(Mapping[str, Gram]):
         layer.add(at, inputs, self._adder.sum(inputs, peak))
 
     def _fits(self, name: str, more: int) -> bool:
-        """Tell whether a layer may have more bytes; one may always."""
+        """Tell whether a layer fits into the memory; one layer always does."""
         held = {each: layer.nbytes for each, layer in self._layers.items() if layer.sums}
         others = sum(held.values()) - held.get(name, 0)
         return self._memory is None or not others or sum(held.values()) + more <= self._memory
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Names of the weights that something reached, in the order of their first use."""
+        """Names of the weights with inputs, in the order of their first use."""
         used = [name for name, layer in self._layers.items() if layer.count()]
         return tuple(dict.fromkeys([*self._loaded, *used]))
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """Names of the weights that nothing reached, but those of embeddings."""
+        """Names of the weights without inputs, except those of embeddings."""
         tables = (nn.Embedding, nn.EmbeddingBag)
         looked_up = {id(each.weight) for each in self._model.modules() if isinstance(each, tables)}
         return tuple(
@@ -212,30 +213,30 @@ class Calibration(Mapping[str, Gram]):
         return self is other
 
     def __repr__(self) -> str:
-        """Layers and batches."""
+        """Return the numbers of layers and batches, for `print`."""
         return f"Calibration({len(self)} weights seen, {len(self.unseen)} unseen)"
 
     def gram(self, name: str, replaced: Mapping[str, torch.Tensor] | None = None) -> Gram:
-        """Return the Gram matrix of what reaches a weight, as float64 on the host.
+        """Return the Gram matrix of a weight's inputs, as float64 on the host.
 
         Parameters
         ----------
         name : str
             As in `order`.
         replaced : mapping of str to torch.Tensor, optional
-            What takes the place of weights while the batches run again for this matrix, by their
-            first names, as packed weights decoded. It is asked at each use, and may decode then.
+            Values that replace weights, by their first names, while the batches run again for this
+            matrix, such as decoded packed weights. It is queried at each use, and may decode then.
             The model itself is never changed. For ``sequential=True``.
 
         Raises
         ------
         KeyError
-            Nothing reached the weight, or nothing does with others replaced, as an expert.
+            The weight has no inputs, or none with others replaced, such as an expert.
         NonFiniteError
             With weights replaced, an input is not finite.
         RuntimeError
-            The batches have to run again within the ``with`` of the calibration, or run otherwise
-            than before; or no batches are kept, and ``replaced`` is given.
+            The batches would have to run again within the ``with`` of the calibration, or run
+            differently than before; or no batches are kept, and ``replaced`` is given.
         """
         if name not in self:
             raise KeyError(name)
@@ -257,7 +258,7 @@ class Calibration(Mapping[str, Gram]):
     def pair(
         self, name: str, replaced: Mapping[str, torch.Tensor]
     ) -> tuple[Gram, NDArray[np.float64] | None]:
-        """Return a matrix with weights replaced, and products of inputs without and with that.
+        """Return a matrix with weights replaced, and cross products of inputs before and after.
 
         Parameters
         ----------
@@ -269,9 +270,9 @@ class Calibration(Mapping[str, Gram]):
         Gram
             As of `gram`.
         numpy.ndarray or None
-            float64, of the shape of its matrix: ``X^T Y`` of inputs X as they were and Y with
-            weights replaced. None where these are not the same inputs, as those that a router
-            sends to an expert; or where nothing is replaced.
+            float64, of the shape of its matrix: ``X^T Y`` of original inputs X and inputs Y with
+            weights replaced. None if these do not correspond, as when a router sends other inputs
+            to an expert; or if nothing is replaced.
 
         Raises
         ------
@@ -292,7 +293,7 @@ class Calibration(Mapping[str, Gram]):
         return products.after.gram(), products.cross
 
     def _move(self, name: str) -> None:
-        """Hold the sums of a layer, and of as many after it as fit, in place of others."""
+        """Compute the sums of a layer, and of as many after it as fit, replacing others."""
         names = [name]
         left = (self._memory or 0) - self._layers[name].nbytes
         for other in self.order[self.order.index(name) + 1 :]:
@@ -328,7 +329,7 @@ class Calibration(Mapping[str, Gram]):
         return found
 
     def __add__(self, other: "Calibration") -> "Calibration":
-        """Return what both have seen, as of two machines, with all matrices on the host.
+        """Combine two calibrations, as of two machines, with all matrices on the host.
 
         Raises
         ------
@@ -358,7 +359,7 @@ class Calibration(Mapping[str, Gram]):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all matrices to a safetensors file, exactly; see `gradwire.weights.save_grams`.
 
-        They are computed one at a time, where ``memory`` does not hold all.
+        They are computed one at a time, if ``memory`` does not hold all.
         """
         known = {}
         for name in self:
@@ -372,14 +373,14 @@ class Calibration(Mapping[str, Gram]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module) -> Self:
-        """Return what was saved, for a model; it may be entered to see more.
+        """Load a saved calibration for a model; it may be entered to collect more.
 
         Raises
         ------
         CorruptFileError
             As by `gradwire.weights.load_grams`.
         ValueError
-            A matrix is of a weight that the model does not have, or of another width.
+            A matrix belongs to a weight that the model does not have, or has another width.
         """
         loaded = cls(model)
         for name, each in load_grams(path).items():

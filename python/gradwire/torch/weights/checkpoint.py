@@ -1,4 +1,4 @@
-"""Checkpoints of a model and its optimizer in a file of tensors, which nobody has to unpickle."""
+"""Checkpoints of a model and its optimizer in a safetensors file, without pickle."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from gradwire.torch.weights.slots import slots_of
 from gradwire.weights.header import parse_json
 
 KEY = "gradwire.checkpoint"
-"""What the metadata has all under that is no tensor."""
+"""The metadata key of everything that is not a tensor."""
 
 VERSION = 1
 
@@ -29,20 +29,20 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer | None = None,
     base: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Write a model and what its optimizer keeps to a safetensors file, without loss.
+    """Write a model and its optimizer's state to a safetensors file, without loss.
 
     Parameters
     ----------
     path : path-like
-        Written beside it first, then renamed.
+        A temporary file in the same folder is written first, then renamed.
     model : torch.nn.Module
         Its parameters and persistent buffers are written, tied ones once.
     optimizer : torch.optim.Optimizer, optional
-        Of parameters of the model. Its state is written by their names, with the options of its
-        groups.
+        An optimizer of the model's parameters. Its state is written by their names, with the
+        options of its groups.
     base : path-like, optional
-        An earlier checkpoint: how the tensors differ from those is written. It must stay beside
-        this file, see `gradwire.weights.save`.
+        An earlier checkpoint: only differences from its tensors are written. It must stay in the
+        same folder, see `gradwire.weights.save`.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def save_checkpoint(
     CorruptFileError
         The base is not valid.
     OSError
-        The file cannot be written; what was there is as before.
+        The file cannot be written; an existing file is unchanged.
     """
     inner = files.unwrapped(model)
     files.check_extra_state(inner)
@@ -71,7 +71,7 @@ def save_checkpoint(
 def _described(
     optimizer: torch.optim.Optimizer, names: Mapping[int, str], arrays: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return what an optimizer keeps but for its tensors, which go to ``arrays``."""
+    """Return an optimizer's state without its tensors, which go to ``arrays``."""
     of_index = dict(enumerate(_parameters(optimizer, names)))
     saved = optimizer.state_dict()
     state, groups = {}, []
@@ -100,7 +100,7 @@ def _parameters(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> l
 
 
 def _tree(value: Any, name: str, arrays: dict[str, Any]) -> Any:
-    """Return what JSON can hold; a tensor as its name in ``arrays``."""
+    """Return a state as JSON values, with tensors replaced by their names in ``arrays``."""
     if type(value) in _PLAIN:
         return value
     if isinstance(value, torch.Tensor):
@@ -122,26 +122,26 @@ def load_checkpoint(
 ) -> None:
     """Load a file of `save_checkpoint` into a model and its optimizer: all of it, or nothing.
 
-    Nothing is unpickled. A run that goes on from it is the one that was not interrupted, bit for
-    bit, if its batches and random numbers are.
+    Nothing is unpickled. A resumed run equals the uninterrupted one, bit for bit, if its batches
+    and random numbers do.
 
     Parameters
     ----------
     path : path-like
-        Its bases lie beside it.
+        The file; its bases must be in the same folder.
     model : torch.nn.Module
         With the names, shapes and dtypes of the file.
     optimizer : torch.optim.Optimizer, optional
-        Of the class that was saved, with the same parameters in the same groups; the options of
-        these become those of the file. Without, only the model is loaded.
+        An optimizer of the saved class, with the same parameters in the same groups; the options of
+        these are loaded too. Without it, only the model is loaded.
 
     Raises
     ------
     CorruptFileError
-        The file, or a base, is not valid, or a base is not there.
+        The file, or a base, is not valid, or a base is missing.
     ValueError
-        The file and the model or the optimizer differ: all differences are listed; or it is no
-        checkpoint.
+        The file and the model or the optimizer differ: all differences are listed; or the file is
+        not a checkpoint.
     OSError
         The file cannot be read.
     """
@@ -168,7 +168,7 @@ def load_checkpoint(
 
 
 class _Part(Mapping[str, Any]):
-    """The tensors whose names begin so, without that; what was read stays."""
+    """The tensors with a given name prefix, which is removed; read tensors are cached."""
 
     def __init__(self, file: weights.File, prefix: str) -> None:
         self._file, self._prefix = file, prefix
@@ -254,7 +254,7 @@ def _state_dict(
 
 
 def _value(tree: Any, file: weights.File) -> Any:
-    """Return what `_tree` described."""
+    """Return the state that `_tree` described."""
     if type(tree) in _PLAIN:
         return tree
     match tree:

@@ -1,4 +1,4 @@
-"""Products of a layer's inputs as they were and as they are behind weights that were replaced."""
+"""Cross products of a layer's inputs before and after earlier weights were replaced."""
 
 from collections.abc import Mapping
 
@@ -17,12 +17,12 @@ _Blocks = list[torch.Tensor]
 class CrossProducts:
     """Sums ``Y^T Y`` and ``X^T Y`` over batches.
 
-    X are inputs of a layer as they were, Y those with weights replaced.
+    X are the original inputs of a layer, Y those with weights replaced.
 
     Parameters
     ----------
     layer : Layer
-        What is known of the weight's inputs.
+        Records of the weight's inputs.
     name : str
         Of the weight.
     """
@@ -37,7 +37,7 @@ class CrossProducts:
 
     @property
     def cross(self) -> NDArray[np.float64] | None:
-        """The sum of ``X^T Y``; None if there are other inputs with weights replaced."""
+        """The sum of ``X^T Y``; None if X and Y do not correspond."""
         if self._sum is None or not self._are_paired or not self._sum.isfinite().all():
             return None
         return self._sum.cpu().numpy().reshape(self.after.shape())
@@ -49,7 +49,7 @@ class CrossProducts:
         parameters: Mapping[str, nn.Parameter],
         replaced: Mapping[str, torch.Tensor],
     ) -> None:
-        """Run a batch both ways."""
+        """Run a batch without and with weights replaced."""
         before: list[_Blocks] = []
 
         def keep(_: str, at: Range, __: int, inputs: Inputs) -> None:

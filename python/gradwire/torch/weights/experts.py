@@ -1,12 +1,12 @@
-"""Which experts of a mixture fine-tuning has not needed."""
+"""Finds the experts of a mixture that fine-tuning did not use much."""
 
 import torch
 
 
 def expert_change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """Return how much fine-tuning has raised the norm of each expert's row of a router.
+    """Return how much fine-tuning raised the norm of each expert's row of the router.
 
-    Experts with the least scores matter least for what was trained last: prune these.
+    Experts with the lowest scores matter least for the fine-tuned task: prune these.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def expert_change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     Raises
     ------
     TypeError
-        A router is no tensor of floats.
+        A router is not a tensor of floats.
     ValueError
         The shapes differ, or are not of two dimensions.
 
@@ -41,8 +41,8 @@ def expert_change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     References
     ----------
     Chowdhury, Wang, El Maghraoui, Wang, Chen, Carothers, "A Provably Effective Method for Pruning
-    Experts in Fine-tuned Sparse Mixture-of-Experts", ICML 2024. The change counts with its sign, as
-    in their code.
+    Experts in Fine-tuned Sparse Mixture-of-Experts", ICML 2024. The signed change is used, as in
+    their code.
     """
     norms = []
     for name, router in (("before", before), ("after", after)):

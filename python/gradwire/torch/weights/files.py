@@ -1,4 +1,4 @@
-"""Models in files: written from packed bytes, loaded all or not at all."""
+"""Models in files: packed weights are written as packed bytes, and loading is all or nothing."""
 
 import dataclasses
 import os
@@ -18,22 +18,21 @@ _SHOWN = 20
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Write a model to a safetensors file: packed weights as they are, all else as it is.
+    """Write a model to a safetensors file: packed weights as packed bytes, others unchanged.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Its parameters and persistent buffers are written, tied ones once, by their first names.
-        A parameter that was decoded from packed bytes is written as those if it still has their
-        values, and else dense.
+        Its parameters and persistent buffers are written, tied ones once, by their first names. A
+        parameter that was decoded from packed bytes is written as these bytes if it still has their
+        values, otherwise uncompressed.
     path : path-like
-        Written beside it first, then renamed.
+        A temporary file in the same folder is written first, then renamed.
 
     Raises
     ------
     TypeError
-        A tensor is sparse or of a class of its own, or a module has extra state, which is no
-        tensor.
+        A tensor is sparse or of a subclass, or a module has extra state, which is not a tensor.
     ValueError
         A tensor is on meta, and has no values.
     OSError
@@ -45,13 +44,13 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model that torch.compile was given, if it was."""
+    """Return the original model of a result of `torch.compile`; others unchanged."""
     inner: nn.Module = getattr(model, "_orig_mod", model)
     return inner
 
 
 def check_extra_state(model: nn.Module) -> None:
-    """Raise a TypeError if a module has state that is no tensor."""
+    """Raise a TypeError if a module has state that is not a tensor."""
     for name, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             raise TypeError(f"module {name!r} has extra state, which a file of tensors cannot hold")
@@ -86,7 +85,7 @@ def _check(slot: Slot) -> None:
 
 
 def host(value: torch.Tensor, name: str) -> Any:
-    """Return the array of a tensor; on the CPU both have the same memory."""
+    """Return the array of a tensor; on the CPU both share memory."""
     if value.layout is not torch.strided:
         raise TypeError(f"{name!r} must be dense, got layout {value.layout}")
     if value.is_meta:
@@ -106,20 +105,20 @@ def load(
     """Load a file into a model, which is changed in place: all of it, or nothing.
 
     Packed weights of linear layers and embeddings stay packed, and are read from the file's pages
-    as they are used: the modules become `PackedLinear` and `PackedEmbedding`, as by `pack`. All
-    else that is packed is decoded. A file without packed tensors is loaded as it is.
+    as they are used: the modules become `PackedLinear` and `PackedEmbedding`, as by `pack`. Other
+    packed tensors are decoded. A file without packed tensors is loaded as it is.
 
     Parameters
     ----------
     path : path-like
-        From `save`, `gradwire.weights.save`, or any safetensors file.
+        A file of `save`, `gradwire.weights.save`, or any safetensors file.
     model : torch.nn.Module
-        With the names, shapes and dtypes of the file; its tensors may be on any device. Those on
-        meta come to the CPU, so that ``with torch.device("meta"): model = Model()`` saves making
-        weights that are replaced. It may be packed already.
+        A model with the names, shapes and dtypes of the file; its tensors may be on any device.
+        Tensors on meta are created on the CPU, so that ``with torch.device("meta"): model =
+        Model()`` avoids initializing weights that are replaced. It may already be packed.
     bits : int, optional
-        How many bits to read of tensors that hold further ones, as 4 of 4 + 4: the others are not
-        touched. By default all.
+        Bits to read of tensors that have further ones, such as 4 of 4 + 4: the others are not read.
+        By default all.
     activations : {"float32", "int8"}
         Of `PackedLinear`.
 
@@ -134,7 +133,8 @@ def load(
         A packed tensor is corrupt; the message names it.
     ValueError
         The file and the model differ, in names, shapes or dtypes: all differences are listed. No
-        tensor holds so many bits, or one with further bits does not. ``activations`` is another.
+        tensor has this number of bits, or one with further bits does not. ``activations`` is
+        invalid.
     OSError
         The file cannot be read.
     """
@@ -157,7 +157,7 @@ def load(
 
 
 def _kept(packed: Mapping[Slot, Packed], bits: int) -> dict[Slot, Packed]:
-    """Return tensors in fewer bits: those without further ones in what they have."""
+    """Return tensors in fewer bits; those without further bits are unchanged."""
     held = sorted({n for each in packed.values() for n in (each.first_bits, each.bits)})
     if isinstance(bits, bool) or bits not in held:
         raise ValueError(f"bits must be of {held}, which the file holds, got {bits!r}")
@@ -173,7 +173,7 @@ def _kept(packed: Mapping[Slot, Packed], bits: int) -> dict[Slot, Packed]:
 def differences_of(
     model: nn.Module, found: Mapping[Slot, list[str]], file: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield what differs between a model and a file, where its tensors have these names."""
+    """Yield the differences between a model and a file, for tensors of these names."""
     yield from _lost(model)
     yield from _unknown(file, [*found])
     for slot, names in found.items():
@@ -229,7 +229,7 @@ def listed(path: object, differences: list[str]) -> str:
 
 
 def tensor(array: Any) -> torch.Tensor:
-    """Return a copy: tensors of a model are written to, and a file is not."""
+    """Return a copy: tensors of a model may be written to, the file's memory must not."""
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view("u2").copy()).view(torch.bfloat16)
     return torch.from_numpy(array.copy())

@@ -1,4 +1,4 @@
-"""What a weight is multiplied by, as rows: inputs of a linear layer, patches of a convolution."""
+"""The inputs of a weight, as rows: inputs of a linear layer, patches of a convolution."""
 
 import dataclasses
 import math
@@ -18,22 +18,22 @@ Range = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What a weight is multiplied by.
+    """The inputs by which a weight is multiplied.
 
     Attributes
     ----------
     values : torch.Tensor
-        All of the entries, in any shape.
+        All entries, in any shape.
     width : int
         Entries of one input.
     samples : int
-        Inputs there are.
+        Number of inputs.
     groups : int
-        Groups of rows of the weight, each with inputs of its own.
+        Groups of rows of the weight, each with different inputs.
     blocks : callable
         Returns the inputs, in blocks of shape (samples, width) or (samples, groups, width).
     plain : bool
-        Whether they follow from `values` and `width` alone.
+        Whether the inputs are just `values`, as rows of `width`.
     """
 
     values: torch.Tensor
@@ -54,7 +54,7 @@ class Inputs:
 
 
 def rows(x: torch.Tensor) -> Inputs:
-    """Return the inputs of a linear layer: all that the last dimension holds."""
+    """Return the inputs of a linear layer: rows along the last dimension."""
     width = x.shape[-1]
     samples = x.numel() // max(width, 1)
 

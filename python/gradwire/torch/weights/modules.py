@@ -15,7 +15,7 @@ Activations = Literal["float32", "int8"]
 
 
 class PackedModule(nn.Module):
-    """What packed modules have in common: their weight is bytes, which nothing trains."""
+    """The base class of packed modules, whose weight is bytes and cannot be trained."""
 
     _packed: PackedWeight
     _dtype: torch.dtype
@@ -84,13 +84,13 @@ class PackedModule(nn.Module):
 
 
 class PackedLinear(PackedModule, nn.Linear):  # type: ignore[override]  # its weight is read-only
-    """A linear layer that multiplies packed weights where they lie: ``y = x W^T + b``.
+    """A linear layer that multiplies packed weights directly: ``y = x W^T + b``.
 
-    Up to 16 rows of x are multiplied by the codes as they are read, in float32. For more rows,
+    Up to 16 rows of x are multiplied by the codes while reading them, in float32. For more rows,
     256 rows of weights at a time are decoded into the cache, and torch multiplies. The result has
     the dtype of x. float64 is multiplied in float64, by weights of float32; bfloat16 of more than
-    16 rows by weights rounded to bfloat16; everything else in float32. On other devices than the
-    CPU weights are decoded by each call (`backend` tells).
+    16 rows by weights rounded to bfloat16; everything else in float32. On devices other than the
+    CPU, each call decodes the weights (see `backend`).
 
     Gradients flow to x and to the bias. The weight has none.
 
@@ -99,9 +99,9 @@ class PackedLinear(PackedModule, nn.Linear):  # type: ignore[override]  # its we
     packed : gradwire.weights.Packed
         The weight, of shape (out_features, in_features).
     bias : torch.Tensor, optional
-        Of shape (out_features,). It becomes a parameter.
+        The bias, of shape (out_features,). It becomes a parameter.
     activations : {"float32", "int8"}
-        What x is multiplied as, up to 16 rows on the CPU: as it is, or rounded to 8 bits by runs of
+        The precision of x for up to 16 rows on the CPU: unchanged, or rounded to 8 bits in runs of
         64 entries, which is faster. Can be changed at any time.
 
     Attributes
@@ -109,7 +109,7 @@ class PackedLinear(PackedModule, nn.Linear):  # type: ignore[override]  # its we
     in_features, out_features, bias
         As in `torch.nn.Linear`.
     weight : torch.Tensor
-        Decoded anew whenever it is asked for, in the module's dtype; it requires no gradient.
+        Decoded on each access, in the module's dtype; it requires no gradient.
 
     Raises
     ------
@@ -171,7 +171,7 @@ class PackedEmbedding(PackedModule, nn.Embedding):  # type: ignore[override]  # 
     num_embeddings, embedding_dim, padding_idx
         As in `torch.nn.Embedding`.
     weight : torch.Tensor
-        Decoded anew whenever it is asked for, in the module's dtype; it requires no gradient.
+        Decoded on each access, in the module's dtype; it requires no gradient.
 
     Raises
     ------
@@ -207,11 +207,11 @@ class PackedEmbedding(PackedModule, nn.Embedding):  # type: ignore[override]  # 
 
 
 KINDS = {nn.Linear: PackedLinear, nn.Embedding: PackedEmbedding}
-"""What becomes of a module that is exactly such a one: a class of its own may do anything."""
+"""The packed class for each exact class of module; subclasses may behave differently."""
 
 
 def hold(module: Any, weight: PackedWeight, activations: Activations = "float32") -> None:
-    """Give a packed module its weight."""
+    """Set the weight of a packed module."""
     module._packed = weight
     module._dtype = getattr(torch, weight.packed.dtype)
     if isinstance(module, PackedLinear):
@@ -219,12 +219,12 @@ def hold(module: Any, weight: PackedWeight, activations: Activations = "float32"
 
 
 def takes_packed(module: nn.Module) -> bool:
-    """Tell whether a module can read its weight packed."""
+    """Tell whether a module supports a packed weight."""
     return kind_of(module, "weight") in KINDS and getattr(module, "max_norm", None) is None
 
 
 def convert(module: Any, weight: PackedWeight, activations: Activations, to: torch.dtype) -> None:
-    """Make a linear layer or an embedding a packed one, with all else that it has: hooks, bias."""
+    """Convert a linear layer or an embedding to a packed one; hooks and bias are kept."""
     if type(module) in KINDS:
         del module.weight
         module.__class__ = KINDS[type(module)]

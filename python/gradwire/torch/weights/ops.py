@@ -32,18 +32,18 @@ _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def backend(device: torch.device | str | int) -> BackendInUse:
-    """Return what reads packed weights on a device, and why.
+    """Return the backend that reads packed weights on a device, and the reason.
 
     Parameters
     ----------
     device : torch.device, str or int
-        As `torch.device` takes it. The device need not be there.
+        As for `torch.device`. The device need not exist.
 
     Returns
     -------
     BackendInUse
-        Named ``"cpu"`` where packed bytes are read in place, and ``"decode"`` where each call
-        decodes them on the device, and torch multiplies.
+        ``"cpu"`` if packed bytes are read in place, ``"decode"`` if each call decodes them on the
+        device, and torch multiplies.
 
     Raises
     ------
@@ -157,14 +157,14 @@ def _check_indices(indices: torch.Tensor | None, frame: torch.Tensor) -> None:
 
 
 def _as_tiles(x: torch.Tensor) -> torch.Tensor:
-    """Return x in the dtype in which torch multiplies it by tiles."""
+    """Return x in the dtype for multiplication by tiles."""
     return x.to(torch.float32) if x.dtype is torch.float16 else x
 
 
 def _tiles(
     frame: torch.Tensor, rows: int, cols: int, dtype: torch.dtype
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield the weights by tiles, each in the memory of the last, with where it starts."""
+    """Yield tiles of the weights, with their starts, all in the same memory."""
     space = torch.empty(
         (min(TILE, rows), cols), dtype=dtype if dtype is torch.bfloat16 else torch.float32
     )
@@ -183,7 +183,7 @@ def _array(out: torch.Tensor) -> Any:
 def decoded(
     frame: torch.Tensor, rows: int, cols: int, grid: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
-    """Decode a frame by torch's operators, on whatever device it is.
+    """Decode a frame with torch's operators, on its device.
 
     Returns
     -------

@@ -33,33 +33,31 @@ def pack(
     """Pack the weights of a model, which is changed in place.
 
     Linear layers become `PackedLinear`, embeddings `PackedEmbedding`, where they are exactly
-    `torch.nn.Linear` and `torch.nn.Embedding` without ``max_norm``. Other parameters that a rule
-    names keep the values that their packed bytes decode to, and are saved as those bytes for as
-    long as nothing changes them. Weights that are tied are packed once, and stay tied.
-
-    Make optimizers afterwards: packed weights are no parameters.
+    `torch.nn.Linear` and `torch.nn.Embedding` without ``max_norm``. Other parameters that match a
+    rule get the values decoded from their packed bytes, and are saved as those bytes until they are
+    changed. Tied weights are packed once, and stay tied. Create optimizers afterwards: packed
+    weights are not parameters.
 
     Parameters
     ----------
     model : torch.nn.Module
-        On any device. Not one that is wrapped for training: pack first.
+        A model on any device, not wrapped for training: pack first.
     rules : mapping of str to (Affine, Budget or None)
         How to pack parameters by name: keys are names as in ``model.named_parameters()``, or
-        patterns with ``*``, ``?`` and ``[abc]``; the first that matches counts, any name of a tied
-        weight being enough. What has None, or what no key matches, is left as it is, and so is
-        what holds no floating-point numbers. A `Budget` chooses bits for all that its key names.
+        patterns with ``*``, ``?`` and ``[abc]``; the first match applies, to any name of a tied
+        weight. Parameters with None, without a match, or not of floating-point numbers are not
+        packed. A `Budget` chooses bits for all parameters that its key matches.
     more : sequence of int
-        Further bits, as (4,), which `load` may leave out; see `gradwire.weights.pack`.
+        Further bits, such as (4,), which `load` may leave out; see `gradwire.weights.pack`.
     min_ndim : int
-        Parameters with fewer dimensions are left as they are: by default biases and norms.
+        Parameters with fewer dimensions are not packed: by default biases and norms.
     calibration : Calibration or mapping of str to gradwire.weights.Gram, optional
-        What is known of the inputs of layers, by name of their weight: codes are chosen so that
-        the layers' outputs change least. Weights that it does not have, or whose layer it has not
-        seen at work, are rounded to the nearest codes.
+        Statistics of the layers' inputs, by name of the weight: codes are chosen to change the
+        layers' outputs least. Weights without statistics are rounded to the nearest codes.
     rounding : gradwire.weights.Solver, optional
-        What chooses codes by a calibration: `COMQ` (the default), `GPTQ`, or one of your own.
+        Chooses codes by the calibration: `COMQ` (the default), `GPTQ`, or one of your own.
     prepare : gradwire.weights.Preparation, optional
-        What becomes of calibrated weights first: `MagR`, or one of your own.
+        Changes calibrated weights before packing: `MagR`, or one of your own.
 
     Returns
     -------
@@ -71,17 +69,18 @@ def pack(
     NonFiniteError
         A weight has NaN or infinite entries.
     TypeError
-        ``rules`` is no mapping of names to `Affine`, `Budget` or None; the model is wrapped for
-        training; a weight is sparse, or of a class of its own.
+        ``rules`` is not a mapping of names to `Affine`, `Budget` or None; the model is wrapped for
+        training; a weight is sparse, or of a subclass.
     ValueError
-        A rule names no parameter, or one that is packed already; a weight has no values; the bits
-        do not go together. A budget is less than the fewest bits take, or more than the most. The
-        calibration is of another model, or `rounding` and `prepare` have none.
+        A rule matches no parameter, or one that is already packed; a weight has no values; the bits
+        are incompatible. A budget is below the size with the fewest bits, or above that with the
+        most. The calibration is of another model, or `rounding` and `prepare` are given without
+        one.
 
     Warns
     -----
     UserWarning
-        Layers were never reached by the calibration, or by fewer inputs than they have columns.
+        The calibration has no inputs for some layers, or fewer inputs than they have columns.
 
     Notes
     -----
@@ -117,7 +116,7 @@ def pack(
 
 
 def check_rules(rules: object, kinds: tuple[type, ...] = (Affine,)) -> None:
-    """Raise a TypeError for what is no mapping of names to one of these or None."""
+    """Raise a TypeError for anything but a mapping of names to one of these types or None."""
     names = ", ".join(kind.__name__ for kind in kinds)
     if not isinstance(rules, Mapping):
         raise TypeError(
@@ -130,7 +129,7 @@ def check_rules(rules: object, kinds: tuple[type, ...] = (Affine,)) -> None:
 
 
 def is_packable(slot: Slot, min_ndim: int) -> bool:
-    """Tell whether a parameter that a rule names is packed; raise if it is packed already."""
+    """Tell whether a parameter that matches a rule can be packed; raise if it already is."""
     if isinstance(slot.value, PackedWeight) or slot.kept() is not None:
         raise ValueError(f"{slot.name!r} is packed already: give it None in the rules")
     return slot.dtype in _FLOATS and len(slot.shape) >= min_ndim

@@ -1,4 +1,4 @@
-"""Packs weights one by one, by what a calibration knows of the inputs of their layers."""
+"""Packs weights one by one, using a calibration of their layers' inputs."""
 
 import dataclasses
 import math
@@ -44,11 +44,11 @@ class Grams:
 
     @property
     def are_sequential(self) -> bool:
-        """Whether those of a layer depend on how the layers before it were packed."""
+        """Whether the matrices of a layer depend on how the layers before it were packed."""
         return isinstance(self._calibration, Calibration) and self._calibration.sequential
 
     def order(self, slots: Iterable[Slot]) -> list[Slot]:
-        """Return weights in the order of their use; those that no input reaches come first."""
+        """Return weights in the order of their use; those without inputs come first."""
         every = list(slots)
         if not isinstance(self._calibration, Calibration):
             return every
@@ -56,17 +56,16 @@ class Grams:
         return sorted(every, key=lambda slot: places.get(self._names.get(slot, ""), -1))
 
     def of(self, slot: Slot) -> Gram | None:
-        """Return the one of a weight's layer, or None."""
+        """Return the matrix of a weight's layer, or None."""
         name = self._names.get(slot)
         return None if name is None else self._told(slot, self._calibration[name])
 
     def behind(
         self, slot: Slot, packed: Mapping[Slot, Packed]
     ) -> tuple[Gram | None, NDArray[np.float64] | None]:
-        """Return the one behind weights that are packed already, and what compensates for these.
+        """Return the matrix after earlier weights were packed, and cross products to compensate.
 
-        The second is the sum of products of a layer's inputs before and with these, if there is
-        one.
+        The second is the sum of products of a layer's inputs before and after, if there is one.
         """
         name = self._names.get(slot)
         if name is None or not isinstance(self._calibration, Calibration):
@@ -83,7 +82,7 @@ class Grams:
         return gram
 
     def warn(self, made: Iterable[Slot]) -> None:
-        """Warn of layers that a calibration has hardly seen."""
+        """Warn of layers with few inputs in the calibration."""
         names = self._calibration.unseen if isinstance(self._calibration, Calibration) else ()
         unseen = [slot.name for slot in made if slot.name in names]
         few = [slot.name for slot in made if slot in self._few]
@@ -108,7 +107,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class _Decoded(Mapping[str, torch.Tensor]):
-    """Packed weights by name, each decoded when it is asked for."""
+    """Packed weights by name, each decoded on access."""
 
     def __init__(self, packed: Mapping[Slot, Packed]) -> None:
         self._slots = {slot.name: slot for slot in packed}
@@ -127,7 +126,7 @@ class _Decoded(Mapping[str, torch.Tensor]):
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of one weight."""
+    """The result of packing one weight."""
 
     packed: Packed
     #: What chose the codes.
@@ -138,11 +137,11 @@ class Outcome:
 
     @property
     def judged(self) -> float:
-        """The error of the outputs, or of the weights where nothing is known of the inputs."""
+        """The error of the outputs, or of the weights if the inputs are unknown."""
         return (self.packed.error() or 0.0) if self.output_error is None else self.output_error
 
     def row(self, slot: Slot, costs: Mapping[int, float] | None) -> PackedTensor:
-        """Return it as a row of a report."""
+        """Return the result as a row of a report."""
         return PackedTensor(
             name=slot.name,
             shape=slot.shape,
@@ -160,7 +159,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Packer:
-    """Packs weights as `pack` was asked to."""
+    """Packs weights with the options of `pack`."""
 
     more: Sequence[int]
     grams: Grams
@@ -169,14 +168,14 @@ class Packer:
     _kept: dict[tuple[Slot, Affine], Outcome] = dataclasses.field(default_factory=dict)
 
     def pack(self, grids: Mapping[Slot, Affine]) -> dict[Slot, Outcome]:
-        """Pack weights, and return them in the order in which they are given."""
+        """Pack weights, and return them in the given order."""
         made: dict[Slot, Outcome] = {}
         for slot in self.grams.order(grids):
             made[slot] = self._next(slot, grids[slot], {s: each.packed for s, each in made.items()})
         return {slot: made[slot] for slot in grids}
 
     def tried(self, slot: Slot, grids: Sequence[Affine]) -> list[Outcome]:
-        """Return a weight packed by each grid, as if it were the only one; `pack` remembers it."""
+        """Return a weight packed with each grid, alone; `pack` reuses the results."""
         missing = [grid for grid in grids if (slot, grid) not in self._kept]
         if missing:
             gram = self.grams.of(slot)  # which may have to run all batches again

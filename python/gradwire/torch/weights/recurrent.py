@@ -1,4 +1,4 @@
-"""What the weights of recurrent layers are multiplied by: inputs, and the states before each."""
+"""The inputs of recurrent layers' weights: inputs, and the states before each step."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,25 +18,26 @@ Uses = Iterator[tuple[torch.Tensor, Callable[[], Inputs]]]
 def cell(
     x: torch.Tensor, hx: Any, w_ih: torch.Tensor, w_hh: torch.Tensor, *_: Any, **__: Any
 ) -> Uses:
-    """Tell what the weights of a cell are multiplied by."""
+    """Return the inputs of a cell's weights."""
     yield w_ih, lambda: rows(x)
     yield w_hh, lambda: rows(hx if isinstance(hx, torch.Tensor) else hx[0])
 
 
 def layers(func: Callable[..., Any], swap: Swap, *args: Any) -> Uses:
-    """Tell what the weights of stacked layers are multiplied by, in the order of their use.
+    """Return the inputs of stacked layers' weights, in the order of their use.
 
-    They are run one at a time, as nothing else tells the states: those of `nn.LSTM`, `nn.GRU` and
-    `nn.RNN`, with padded or packed sequences. Dropout between layers is left out.
+    The layers are run one at a time, as the states are not accessible otherwise: those of
+    `nn.LSTM`, `nn.GRU` and `nn.RNN`, with padded or packed sequences. Dropout between layers is
+    left out.
 
     Parameters
     ----------
     func : callable
         As ``torch.lstm``.
     swap : callable
-        Returns what takes the place of a weight.
+        Returns the replacement of a weight.
     *args
-        Of the function.
+        Arguments of the function.
     """
     if isinstance(args[3], bool):
         x, hx, weights, has_bias, depth, _, _, bidirectional, batch_first = args
@@ -88,10 +89,10 @@ def _run(
 
 
 def _places(sizes: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return, by entry of a packed batch, where things are.
+    """Return index arrays for a packed batch, by entry.
 
-    First the state before it, among those of the start and of all steps; then the entry that takes
-    its place when each sequence runs backwards.
+    First the index of the state before it, among the initial ones and those of all steps; then that
+    of the entry that replaces it when each sequence runs backwards.
     """
     count = np.array(sizes)
     begin = count.cumsum() - count

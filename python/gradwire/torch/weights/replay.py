@@ -1,4 +1,4 @@
-"""Runs a model again on the batches that it had."""
+"""Runs a model again on its earlier batches."""
 
 import contextlib
 import copy
@@ -17,14 +17,14 @@ from gradwire.torch.weights.watch import See, Watch
 
 @dataclasses.dataclass
 class Batch:
-    """One call of a model, and what it was made under.
+    """One call of a model, with the conditions under which it ran.
 
     Attributes
     ----------
     autocast : dict
-        By type of device, whether it is on, and its dtype.
+        By type of device, whether it is enabled, and its dtype.
     random : dict
-        States of the generators, of None for that of the CPU.
+        States of the generators, by device; None is the CPU.
     uses : dict
         How often each weight was used.
     counts : dict
@@ -40,7 +40,7 @@ class Batch:
 
     @classmethod
     def of(cls, model: nn.Module, args: Any, kwargs: Any) -> "Batch":
-        """Return the call that begins."""
+        """Record the call that begins."""
         devices = {each.device for each in model.parameters()}
         kinds = {"cpu"} | {each.type for each in devices if each.type != "meta"}
         autocast = {
@@ -59,13 +59,13 @@ class Batch:
         self.counts[name, at] = self.counts.get((name, at), 0) + count
 
     def left(self, name: str, replaced: bool) -> float:
-        """Return how often a weight will be used, when it runs again; infinite if nobody knows."""
+        """Return how often a weight will be used in a replay; infinite if unknown."""
         parts = sum(each == name for each, _ in self.counts)
         return math.inf if replaced and parts != 1 else self.uses.get(name, 0)
 
     @contextlib.contextmanager
     def conditions(self) -> Iterator[None]:
-        """Make everything as it was when the call began, but gradients; then as it is."""
+        """Restore the conditions of the call within this block, without gradients."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(uncompiled())
@@ -82,7 +82,7 @@ class Batch:
 
 
 def _copied(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Copy arguments, as a model may write to them: caches, as of keys and values. Not tensors."""
+    """Copy arguments that a model may write to, such as key-value caches, but not tensors."""
     memo: dict[int, Any] = {}
 
     def keep(value: Any) -> None:
@@ -103,15 +103,15 @@ def _copied(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def uncompiled() -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which nothing runs compiled: where torch has not compiled, any other."""
+    """Return a context in which nothing runs compiled."""
     if "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance"):
         eager: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
         return eager
     return contextlib.nullcontext()
 
 
-class _Done(BaseException):
-    """All was seen that a forward was for."""
+class _ReplayFinished(BaseException):
+    """Ends a forward when all requested uses were seen."""
 
 
 def replay(
@@ -122,19 +122,19 @@ def replay(
     names: list[str],
     replaced: Mapping[str, torch.Tensor],
 ) -> None:
-    """Run a model again, each batch until all uses of some weights were seen.
+    """Run a model again, each batch until all uses of the given weights were seen.
 
-    The model stays as it is: its buffers, as batch norms write to them, get their values back.
+    The model does not change: buffers that batch norms write to are restored.
 
     Parameters
     ----------
     see : callable
-        Takes each use.
+        Called with each use.
     names : list of str
-        Weights whose uses are seen.
+        Weights whose uses are reported.
     replaced : mapping of str to torch.Tensor
-        See `Watch`. Then a batch may use a weight more or less often than before, where several
-        experts are rows of it: it runs to its end.
+        See `Watch`. With it, a batch may use a weight more or less often than before, if several
+        experts are rows of it: then the batch runs to its end.
     """
     buffers = [(each, each.detach().clone()) for each in model.buffers()]
     try:
@@ -149,10 +149,10 @@ def replay(
                 see(name, at, rows, inputs)
                 left[name] -= 1
                 if max(left.values()) == 0:
-                    raise _Done
+                    raise _ReplayFinished
 
             watch = Watch(parameters, seen, names, replaced)
-            with contextlib.suppress(_Done), batch.conditions(), watch:
+            with contextlib.suppress(_ReplayFinished), batch.conditions(), watch:
                 args, kwargs = _copied(batch.args, batch.kwargs)
                 model(*args, **kwargs)
     finally:

@@ -1,4 +1,4 @@
-"""What packing did to each tensor."""
+"""The report of packing: sizes and errors of each tensor."""
 
 import dataclasses
 import math
@@ -39,7 +39,7 @@ class PackedTensor:
 
 @dataclasses.dataclass(frozen=True)
 class PackReport:
-    """What `pack` did: a row for each packed tensor, and totals. ``print`` shows a table."""
+    """The result of `pack`: a row for each packed tensor, and totals. ``print`` shows a table."""
 
     tensors: tuple[PackedTensor, ...]
     #: Names of the parameters that were left as they are.
@@ -49,17 +49,17 @@ class PackReport:
 
     @property
     def dense_nbytes(self) -> int:
-        """Bytes of all parameters before."""
+        """Bytes of all parameters before packing."""
         return self.left_nbytes + sum(each.dense_nbytes for each in self.tensors)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all parameters after."""
+        """Bytes of all parameters after packing."""
         return self.left_nbytes + sum(each.nbytes for each in self.tensors)
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits of an entry of the packed tensors, steps and bases included."""
+        """Bits per entry of the packed tensors, including steps and bases."""
         numel = sum(math.prod(each.shape) for each in self.tensors)
         return 8 * sum(each.nbytes for each in self.tensors) / max(1, numel)
 

@@ -1,8 +1,8 @@
-"""Modules whose parameters are read rounded: what training for few bits sees.
+"""Modules that read their parameters rounded, for training with few bits.
 
 The parameter stays where it is, under its name, so that optimizers, wrappers and state dicts find
-it; only reading it as an attribute gives what it is rounded to. The module's class changes for
-that, as by `torch.nn.utils.parametrize`, which would move the parameter and rename it.
+it; only reading it as an attribute returns the rounded values. The module's class changes for that,
+as by `torch.nn.utils.parametrize`, which would move the parameter and rename it.
 """
 
 import functools
@@ -22,7 +22,7 @@ _HOW = "_rounded_parameters"
 
 
 class _Rounded(nn.Module):
-    """What such modules have in common; their classes are made by `_class_of`."""
+    """The base class of such modules; `_class_of` creates their classes."""
 
     _base: type[nn.Module]
     _names: tuple[str, ...]
@@ -37,7 +37,7 @@ class _Rounded(nn.Module):
 
 
 class _RoundedRecurrent(_Rounded):
-    """A recurrent layer, which keeps a list of its parameters and reads that."""
+    """A recurrent layer, which reads its parameters from a list."""
 
     _flat_weights: list[torch.Tensor | None]
     _flat_weights_names: list[str]
@@ -61,13 +61,13 @@ class _RoundedRecurrent(_Rounded):
 
 
 def round_parameter(module: nn.Module, name: str, how: tuple[Any, ...]) -> None:
-    """Have a module read one of its parameters rounded: ``rounded(parameter, *how)``."""
+    """Make a module read one of its parameters rounded: ``rounded(parameter, *how)``."""
     before = getattr(module, _HOW, {})
     _change(module, {**before, name: how})
 
 
 def release(module: nn.Module, name: str) -> None:
-    """Have a module read a parameter as it is again."""
+    """Make a module read a parameter unrounded again."""
     if is_rounded(module, name):
         before = getattr(module, _HOW)
         _change(module, {other: how for other, how in before.items() if other != name})
@@ -79,7 +79,7 @@ def is_rounded(module: nn.Module, name: str) -> bool:
 
 
 def kind_of(module: nn.Module, name: str) -> type[nn.Module]:
-    """Return the class that a module has when it reads this parameter as it is."""
+    """Return the class of a module that reads this parameter unrounded."""
     alone = isinstance(module, _Rounded) and module._names == (name,)
     return module._base if alone else type(module)  # type: ignore[return-value]
 
@@ -115,9 +115,9 @@ def _read(module: nn.Module, name: str) -> torch.Tensor:
 def rounded(
     weight: torch.Tensor | None, bits: int, block: int | None, fit: str, clips: bool, name: str
 ) -> torch.Tensor:
-    """Return what a packed tensor decodes to, of the same dtype; the gradient is straight through.
+    """Return values rounded by packing, in the same dtype, with a straight-through gradient.
 
-    Where ``clips``, it is zero for values beyond the grid.
+    With ``clips``, it is zero for values outside the grid.
     """
     found: torch.Tensor
     found, _ = torch.ops.gradwire.affine_rounded(weight, bits, block, fit, clips, name)

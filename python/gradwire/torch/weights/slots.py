@@ -1,4 +1,4 @@
-"""What a model consists of: its tensors with all of their names, dense or packed."""
+"""The tensors of a model, uncompressed or packed, with all of their names."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ KEPT = "_packed_parameters"
 
 @dataclasses.dataclass(eq=False)
 class Slot:
-    """A tensor of a model, under every name that it has, and where it is held."""
+    """A tensor of a model, with all of its names, and the modules that hold it."""
 
     value: torch.Tensor | PackedWeight
     names: list[str] = dataclasses.field(default_factory=list)
@@ -45,13 +45,13 @@ class Slot:
 
     @property
     def device(self) -> torch.device:
-        """Where the values are, or are to be: on the CPU for those on meta."""
+        """The device of the values; the CPU for tensors on meta, where they will be."""
         tensor = self.value if isinstance(self.value, torch.Tensor) else self.value.frame
         return torch.device("cpu") if tensor.is_meta else tensor.device
 
     @property
     def nbytes(self) -> int:
-        """As it is held."""
+        """Bytes in the present form."""
         value = self.value
         return int(value.nbytes if isinstance(value, torch.Tensor) else value.packed.nbytes)
 
@@ -64,13 +64,13 @@ class Slot:
 
     @property
     def held(self) -> str:
-        """By what it is held when it is packed: "linear", "embedding", or "decoded"."""
+        """The kind of module that holds it when packed: "linear", "embedding", or "decoded"."""
         ((module, _), *_) = self.owners
         linear = "linear" if isinstance(module, nn.Linear) else "embedding"
         return linear if self.reads_packed else "decoded"
 
     def fill(self, value: torch.Tensor) -> None:
-        """Give a dense tensor its values; one on meta, which has no memory, is replaced."""
+        """Set the values of a dense tensor; one on meta, which has no memory, is replaced."""
         old = self.value
         assert isinstance(old, torch.Tensor)
         if not old.is_meta:
@@ -82,7 +82,7 @@ class Slot:
             setattr(module, attribute, new)
 
     def kept(self) -> Packed | None:
-        """Return the packed tensor that a parameter was decoded from, if it has its values yet."""
+        """Return the packed tensor from which a parameter was decoded, if it is unchanged."""
         ((module, attribute), *_) = self.owners
         packed: Packed | None = getattr(module, KEPT, {}).get(attribute)
         if packed is None:
@@ -94,7 +94,7 @@ class Slot:
         return packed if torch.equal(decoded, self.value.detach().cpu()) else None
 
     def keep(self, packed: Packed) -> None:
-        """Remember what the values of a parameter were decoded from."""
+        """Remember the packed tensor from which a parameter was decoded."""
         for module, attribute in self.owners:
             setattr(module, KEPT, {**getattr(module, KEPT, {}), attribute: packed})
 
@@ -122,9 +122,9 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor | PackedWeig
 
 
 def put(found: Mapping[Slot, Packed], activations: Activations = "float32") -> None:
-    """Put packed weights in the places of tensors: as bytes where modules read them, else decoded.
+    """Replace tensors by packed weights: as bytes if modules can read them, else decoded.
 
-    Whatever can fail comes before anything is changed.
+    Everything that can fail is done before anything changes.
     """
     made = {slot: _held(slot, packed) for slot, packed in found.items()}
     values = {

@@ -1,4 +1,4 @@
-"""Training for few bits: weights are rounded where they are read, gradients go straight through."""
+"""Training with few bits: weights are rounded when read, with straight-through gradients."""
 
 import contextlib
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ def straight_through(
     clipped: Clipped = "pass",
     min_ndim: int = 2,
 ) -> contextlib.ExitStack:
-    """Have a model compute with rounded weights, and train the weights that are rounded.
+    """Make a model compute with rounded weights, and train the underlying ones.
 
-    Wherever a module reads one of these parameters, it finds the values that `pack` of the
-    parameter by the same rule would decode to, computed anew each time. The gradient reaches the
-    parameter as if nothing had been rounded. `pack` with the same rules, after the last step, gives
-    the codes that training saw, bit for bit, and ends the rounding.
+    Whenever a module reads one of these parameters, it gets the values that `pack` with the same
+    rule would decode to, computed on each read. The gradient reaches the parameter as if it were
+    not rounded. `pack` with the same rules, after the last step, produces the codes used in
+    training, bit for bit, and ends the rounding.
 
     The parameters stay where they are: names, optimizers, wrappers such as DistributedDataParallel
     and state dicts are those of the model without rounding, and checkpoints fit both.
@@ -40,37 +40,38 @@ def straight_through(
     Parameters
     ----------
     model : torch.nn.Module
-        Changed in place. On other devices than the CPU, weights are rounded by way of the host.
+        Changed in place. On devices other than the CPU, weights are copied to the host for
+        rounding.
     rules : mapping of str to (Affine or None)
-        As of `pack`: names of parameters or patterns, the first that matches counts. For 2 bits
+        As of `pack`: names of parameters or patterns; the first match applies. For 2 bits
         ``Affine(2, None, fit="sawb")``: one clip for a tensor.
     clipped : {"pass", "zero"}
-        The gradient of a weight beyond its grid: as of all others (SAWB+), or zero (SAWB), which
-        holds it there. Grids of ``"range"`` and ``"zero"`` reach all weights.
+        The gradient of a weight outside its grid: passed like all others (SAWB+), or zero (SAWB),
+        which keeps it there. Grids of ``"range"`` and ``"zero"`` reach all weights.
     min_ndim : int
-        As of `pack`: parameters with fewer dimensions are left as they are.
+        As of `pack`: parameters with fewer dimensions are not rounded.
 
     Returns
     -------
     contextlib.ExitStack
-        Its ``close()``, or the end of its ``with``, ends the rounding; it need not be kept.
+        Its ``close()``, or the end of its ``with``, ends the rounding; you need not keep it.
 
     Raises
     ------
     NonFiniteError
-        A weight has NaN or infinite entries; also when it is read later on.
+        A weight has NaN or infinite entries; also raised when it is read later.
     TypeError
-        ``rules`` is no mapping of names to `Affine` or None; a parameter is sparse or of a class of
-        its own.
+        ``rules`` is not a mapping of names to `Affine` or None; a parameter is sparse or of a
+        subclass.
     ValueError
-        A rule names no parameter, or one that is rounded or packed already, has stochastic
-        rounding, or has a block that does not fit; ``clipped`` is another.
+        A rule matches no parameter, or one that is already rounded or packed, has stochastic
+        rounding, or has a block that does not fit; ``clipped`` is invalid.
 
     Notes
     -----
-    A weight is encoded and decoded once each time that it is read; a loop over time steps should
-    read it once before. ``module.weight`` is the rounded tensor: to change the parameter in
-    place, take it from ``model.named_parameters()``. The model is as before after an error.
+    A weight is encoded and decoded each time it is read; a loop over time steps should read it once
+    before. ``module.weight`` is the rounded tensor: to change the parameter in place, take it from
+    ``model.named_parameters()``. After an error the model is unchanged.
 
     References
     ----------

@@ -16,7 +16,7 @@ _SAFE = 1e15  # magnitudes whose squares float32 holds, and those of their inver
 
 @dataclasses.dataclass
 class Sum:
-    """Products and sums of some inputs: float64, (groups, n, n) and (groups, n)."""
+    """Second moments and sums of inputs: float64, (groups, n, n) and (groups, n)."""
 
     matrix: torch.Tensor
     total: torch.Tensor
@@ -24,7 +24,7 @@ class Sum:
 
     @classmethod
     def zero(cls, inputs: Inputs) -> "Sum":
-        """Return a sum of nothing, on the device of the inputs if that knows float64."""
+        """Return a sum of no inputs, on their device if it supports float64."""
         device = inputs.values.device
         size = (inputs.groups, inputs.width)
         where = torch.device("cpu") if device.type == "mps" else device
@@ -33,7 +33,7 @@ class Sum:
             return cls(matrix, torch.zeros(size, dtype=torch.float64, device=where))
 
     def __iadd__(self, other: "Sum") -> "Sum":
-        """Add another sum, which may be of float32."""
+        """Add another sum, which may be float32."""
         self.matrix.add_(other.matrix.to(self.matrix.device))
         self.total.add_(other.total.to(self.total.device))
         self.count += other.count
@@ -41,18 +41,18 @@ class Sum:
 
 
 def nbytes(width: int, groups: int) -> int:
-    """Return what a sum takes."""
+    """Return the bytes of a sum."""
     return 8 * groups * width * (width + 1)
 
 
 class Adder:
-    """Sums inputs. Those that several weights in a row have in common are multiplied once."""
+    """Sums inputs. Inputs shared by successive weights are multiplied once."""
 
     def __init__(self) -> None:
         self._last: tuple[weakref.ref[torch.Tensor], int, Sum] | None = None
 
     def sum(self, inputs: Inputs, peak: float) -> Sum:
-        """Return the sum over inputs, of which the largest magnitude is known."""
+        """Return the sum over inputs, given their largest magnitude."""
         x = inputs.values
         if self._last is not None:
             known, version, added = self._last
@@ -72,13 +72,13 @@ class Adder:
         return added
 
     def forget(self) -> None:
-        """Free what was kept of the last inputs."""
+        """Free the cached products of the last inputs."""
         self._last = None
 
 
 @dataclasses.dataclass
 class Layer:
-    """What is known of a weight's inputs, by the rows of the weight that they are multiplied by.
+    """The recorded inputs of a weight, by the rows of the weight that they multiply.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Layer:
     counts : dict
         Inputs in the batches that were kept.
     sums : dict or None
-        None, where sums are to be had by a replay.
+        None if sums must be computed by a replay.
     """
 
     rows: int
@@ -98,18 +98,18 @@ class Layer:
 
     @property
     def nbytes(self) -> int:
-        """What its sums take."""
+        """Bytes of its sums."""
         return nbytes(self.width, self.groups) * len(self.sums or self.counts)
 
     def add(self, at: Range, inputs: Inputs, added: Sum) -> None:
-        """Add what was summed of inputs of some rows."""
+        """Add a sum of the inputs of some rows."""
         assert self.sums is not None
         if at not in self.sums:
             self.sums[at] = Sum.zero(inputs)
         self.sums[at] += added
 
     def known(self) -> dict[Range, int]:
-        """Return the inputs of each range of rows."""
+        """Return the number of inputs of each range of rows."""
         return self.counts if self.sums is None else {at: s.count for at, s in self.sums.items()}
 
     def shape(self) -> tuple[int, ...]:
@@ -119,12 +119,12 @@ class Layer:
         return square if groups == 1 else (groups, *square)
 
     def count(self) -> int:
-        """Return the inputs: where rows have others, those of the rows that have most."""
+        """Return the number of inputs; if rows differ, the largest."""
         known = self.known()
         return max(sum(known[at] for at in part) for part in self._parts())
 
     def _parts(self) -> list[list[Range]]:
-        """Return, for each of equal groups of rows, what contains it; one group, if none fit."""
+        """Return, for each of equal groups of rows, the range that contains it; else one group."""
         ranges = list(self.known())
         size = math.gcd(self.rows, *(bound for each in ranges for bound in each))
         if not ranges or size != min(stop - start for start, stop in ranges):
@@ -134,7 +134,7 @@ class Layer:
         ]
 
     def gram(self) -> Gram:
-        """Return the Gram matrix, on the host, of sums that are held."""
+        """Return the Gram matrix, on the host, from the sums in memory."""
         sums = self.sums
         assert sums is not None
         matrix, count = np.zeros(self.shape()), self.count()
@@ -150,7 +150,7 @@ class Layer:
 
 
 def check(name: str, given: Gram, shape: tuple[int, ...] | None) -> None:
-    """Raise a ValueError if a Gram matrix cannot be that of a weight's inputs."""
+    """Raise a ValueError if a Gram matrix does not fit a weight."""
     if shape is None:
         raise ValueError(f"there is a Gram matrix of {name!r}, and no such weight in the model")
     widths = {torch.Size(shape[1:]).numel(), shape[-1]}

@@ -1,9 +1,9 @@
-"""Sees what the weights of a model are multiplied by, whoever multiplies.
+"""Observes all uses of a model's weights, and their inputs.
 
-A mode of torch sees every call of a function with the tensors that it gets, and so the functional
-uses of a weight, tied ones, and the modules whose forward hooks tell nothing: the last layer of
-`nn.MultiheadAttention`, a `nn.TransformerEncoderLayer` that would run as one operator (with a mode
-it does not), layers inside an `nn.LSTM`.
+A torch function mode sees every function call and its tensors. This covers functional uses, tied
+weights, and modules whose forward hooks do not suffice: the last layer of `nn.MultiheadAttention`,
+a `nn.TransformerEncoderLayer` that would run as one operator (with a mode it does not), layers
+inside an `nn.LSTM`.
 """
 
 import types
@@ -30,18 +30,18 @@ _STANDS_FOR = "_gradwire_stands_for"
 
 
 class Watch(TorchFunctionMode):
-    """Tells of each use of a weight, before it is used.
+    """Reports each use of a weight, before it happens.
 
     Parameters
     ----------
     parameters : mapping of str to torch.nn.Parameter
         The weights.
     see : callable
-        Is told.
+        Called with each use.
     names : collection of str, optional
-        What it is told of; of all by default.
+        Weights to report; all by default.
     replaced : mapping of str to torch.Tensor
-        Takes the place of weights in all functions that get them. Asked at each use.
+        Replacements of weights in all functions. Queried at each use.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Watch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Tell of the weights that a function gets, and call it."""
+        """Report the weights among a function's arguments, and call it."""
         kwargs = kwargs or {}
         if func in _LAYERS:
             weights = args[2] if isinstance(args[3], bool) else args[3]
@@ -90,7 +90,7 @@ class Watch(TorchFunctionMode):
                     self._see(known[0], *used, inputs)
 
     def _base(self, weight: torch.Tensor) -> tuple[str, torch.Tensor] | None:
-        """Return the name and the whole of what a tensor is, or is a view of, if it is told of."""
+        """Return the name and the full weight of which a tensor is a view, if it is watched."""
         for base in (weight, weight._base):
             name = None if base is None else self._name(base)
             if base is not None and name is not None:
@@ -100,7 +100,7 @@ class Watch(TorchFunctionMode):
     def _rows(
         self, name: str, base: torch.Tensor, weight: torch.Tensor, width: int
     ) -> tuple[Range, int] | None:
-        """Return which rows of a weight a tensor is, and of how many."""
+        """Return which rows of a weight a tensor is, and the number of its rows."""
         shape = self._parameters[name].shape
         if width not in (shape[-1], shape[1:].numel()):
             return None  # and torch tells why
@@ -125,7 +125,7 @@ class Watch(TorchFunctionMode):
         return value
 
     def _swap(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return what takes the place of a tensor."""
+        """Return the replacement of a tensor."""
         name = self._names.get(id(tensor))
         given = None if name is None else self._replaced.get(name)
         if given is None:
@@ -140,14 +140,14 @@ class Watch(TorchFunctionMode):
 
 
 def _takes_values(func: Any) -> bool:
-    """Tell whether a function may read values: all but those of an attribute that has none."""
+    """Tell whether a function may read values, unlike getters such as that of ``shape``."""
     return getattr(func, "__name__", "") != "__get__" or func.__self__.__name__ in _VALUES
 
 
 def _opened(func: types.FunctionType) -> Callable[..., Any]:
-    """Return a function of torch that does not hand itself over to a mode.
+    """Return a torch function that does not dispatch itself to a mode.
 
-    Without this a mode sees the call of such a function, and none of those that it makes.
+    Otherwise a mode sees the call of such a function, but none of the calls inside it.
     """
     names = {**func.__globals__, "has_torch_function": lambda *_: False}
     copy = types.FunctionType(func.__code__, names, func.__name__, func.__defaults__)
@@ -179,7 +179,7 @@ def _addmm(input: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, **_: Any
 def _grouped(
     mat_a: torch.Tensor, mat_b: torch.Tensor, offs: Any = None, *_: Any, **__: Any
 ) -> Uses:
-    """Tell of experts, of which each multiplies some rows."""
+    """Report the experts in a grouped product, each multiplied by some rows."""
     if mat_a.dim() == 2 and mat_b.dim() == 3 and offs is not None:
         start = 0
         for expert, stop in zip(mat_b, offs.tolist(), strict=True):

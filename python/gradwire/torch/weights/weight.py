@@ -1,4 +1,4 @@
-"""The bytes of one packed weight, where they lie."""
+"""The bytes of one packed weight, on its device."""
 
 import math
 import warnings
@@ -28,26 +28,26 @@ class PackedWeight:
         self.set(packed, device)
 
     def set(self, packed: Packed, device: torch.device | str) -> None:
-        """Hold another tensor, or another device."""
+        """Replace the tensor, or move to another device."""
         frame = as_tensor(packed.joined())
         exponent = int(frame[10:12].view(torch.int16))
         self.packed, self.frame = packed, frame.to(device)
         self.grid = (packed.bits, packed.block, exponent)
 
     def to(self, device: torch.device) -> None:
-        """Move the bytes; a module that shares them finds them moved."""
+        """Move the bytes, for all modules that share them."""
         if device != self.frame.device:
             self.frame = as_tensor(self.packed.joined()).to(device)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the bytes as they are saved: by what follows the tensor's name."""
+        """Return the bytes for saving, by the suffix of the tensor's name."""
         every = {"": self.packed.frame}
         if self.packed.further is not None:
             every[".more.0"] = self.packed.further
         return {name: as_tensor(each).to(self.frame.device) for name, each in every.items()}
 
     def decoded(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return the values, of a tensor of any shape."""
+        """Return the decoded values, in the tensor's shape."""
         rows, cols = rows_of(self.packed.shape)
         out: torch.Tensor = torch.ops.gradwire.packed_rows(
             self.frame, None, rows, cols, self.grid, dtype
@@ -68,7 +68,7 @@ class PackedWeight:
 
 
 def parse(bytes_of: list[torch.Tensor], like: Packed) -> Packed:
-    """Return a packed tensor of saved bytes, in place of another one of its shape and dtype."""
+    """Return a packed tensor of saved bytes, which replaces one of the same shape and dtype."""
     for each in bytes_of:
         if each.dtype is not torch.uint8 or each.dim() != 1:
             raise TypeError(
@@ -92,17 +92,17 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def packed_name(dtype: torch.dtype) -> str:
-    """Return the dtype that a packed tensor has in files: float64 was rounded to float32."""
+    """Return the dtype of a packed tensor in files: float64 was rounded to float32."""
     return "float32" if dtype is torch.float64 else name_of(dtype)
 
 
 def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return a shape as one of rows."""
+    """Return a shape as (rows, columns)."""
     return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
 
 
 def as_tensor(data: Any) -> torch.Tensor:
-    """Return bytes as a tensor that shares their memory. Nobody must write to it."""
+    """Return bytes as a read-only tensor that shares their memory."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given buffer is not writable")
         return torch.frombuffer(data, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""What chooses codes by a layer's inputs, and what changes weights before: one file each."""
+"""Solvers, which choose codes by a layer's inputs, and preparations: one file each."""
 
 from gradwire.weights.solve.base import Preparation, Solver
 from gradwire.weights.solve.comq import COMQ

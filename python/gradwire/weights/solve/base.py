@@ -1,4 +1,4 @@
-"""What chooses codes by a layer's inputs, and what changes weights before: the two interfaces."""
+"""The interfaces of solvers and preparations, which use statistics of a layer's inputs."""
 
 from typing import Any, Protocol, runtime_checkable
 

@@ -13,24 +13,24 @@ from gradwire.weights.solve.base import Floats, Matrix
 
 @dataclasses.dataclass(frozen=True)
 class COMQ:
-    """Changes one code after the other to the best one, and then the grid of their block.
+    """Sets one code after another to its optimum, then the grid of their block.
 
-    Every change is the exact minimum of the squared error of the layer's outputs over what it
-    changes, so that the result is never worse than what it starts from. The paper has the codes,
-    and a step by least squares. Ours are the start from GPTQ's codes, least squares over step and
-    base of a block together, and GPTQ's codes for the new grids in every second sweep, where they
-    are better: all matter most at 2 and 3 bits.
+    Every change is the exact minimum of the squared error of the layer's outputs over the changed
+    values, so the result is never worse than the start. The paper has the codes, and a step by
+    least squares. Ours are the start from GPTQ's codes, least squares over step and base of a block
+    together, and GPTQ's codes for the new grids in every second sweep, where they are better: all
+    matter most at 2 and 3 bits.
 
     Parameters
     ----------
     sweeps : int
-        Over all codes and grids, at most; a row that no longer changes is done.
+        Maximum number of sweeps over all codes and grids; rows that no longer change are skipped.
     start : {"gptq", "nearest"}
         Codes to begin with: row by row the better ones of GPTQ's and the nearest, or these.
     damp : float
         As of `GPTQ`.
     bases : bool
-        False for steps alone, around the middle of the codes, as in the paper.
+        False for steps only, around the middle of the codes, as in the paper.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""GPTQ: columns one after the other, each rounding error carried into those behind it."""
+"""GPTQ: columns are rounded one by one, and later columns compensate each error."""
 
 import dataclasses
 
@@ -12,16 +12,16 @@ from gradwire.weights.solve.base import Floats, Matrix
 
 @dataclasses.dataclass(frozen=True)
 class GPTQ:
-    """Rounds one input after the other, and lets those that follow make up for its error.
+    """Rounds the weights of one input after another; the following ones compensate the error.
 
-    Inputs with large means of squares come first. Grids are those of ``affine.fit``, but for
-    ``"squares"``, in place of which the range is taken: a grid with a small error of weights is
-    not one with a small error of outputs.
+    Inputs with large means of squares come first. Grids are those of ``affine.fit``, but
+    ``"range"`` replaces ``"squares"``: a grid with a small error of weights need not have a small
+    error of outputs.
 
     Parameters
     ----------
     damp : float
-        What is added to the diagonal of the Gram matrix, as a share of its mean.
+        Term added to the diagonal of the Gram matrix, as a share of its mean.
 
     References
     ----------
@@ -43,7 +43,7 @@ class GPTQ:
         Raises
         ------
         ValueError
-            ``gram`` is no Gram matrix of as many columns, or singular where ``damp`` is 0; the
+            ``gram`` is not a Gram matrix of that many columns, or singular with ``damp`` 0; the
             block does not divide a row.
         """
         return _native.solve_gptq(w, gram, affine.get_config(), self.damp)

@@ -1,4 +1,4 @@
-"""MagR: smaller largest weights for nearly the same outputs."""
+"""MagR: reduces the largest weights for nearly the same outputs."""
 
 import dataclasses
 
@@ -9,10 +9,10 @@ from gradwire.weights.solve.base import Floats, Matrix
 
 @dataclasses.dataclass(frozen=True)
 class MagR:
-    """Shrinks the largest magnitudes of each block, and keeps what the layer computes.
+    """Shrinks the largest magnitudes of each block, and preserves the layer's outputs.
 
-    A smaller range gives a finer grid. It pays where blocks are long and a few weights are far
-    larger than the others: see ``docs/weights-inside.md``.
+    A smaller range gives a finer grid. It helps if blocks are long and a few weights are far larger
+    than the others: see ``docs/weights-inside.md``.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class MagR:
         Raises
         ------
         ValueError
-            ``gram`` is no Gram matrix of as many columns.
+            ``gram`` is not a Gram matrix of that many columns.
         """
         block = w.shape[1] if affine.block is None else affine.block
         return _native.solve_magr(w, gram, block, self.alpha, self.steps)

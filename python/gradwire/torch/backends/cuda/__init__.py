@@ -1,9 +1,8 @@
 """Tensors on a GPU: CUDA kernels encode, keep states and decode where the tensors are.
 
-To the host goes a table of a few words per parameter, and where collectives take frames from the
-host, the frames themselves. What kernels do not take, such as parts that are written in Python,
-goes by the host, as in the backend of that name; so does what is wrong, which the host puts into
-words.
+The host gets a table of a few words per parameter, and the frames if its collectives read them from
+the host. Codecs without kernels, such as parts written in Python, are encoded on the host, by the
+backend of that name; so are invalid inputs, for which the host raises the error.
 """
 
 import functools
@@ -70,7 +69,7 @@ def encode_into(
     out: torch.Tensor,
     max_nbytes: int | None,
 ) -> int:
-    """Encode on the device, and copy the frame to where it is to be."""
+    """Encode on the device, and copy the frame to its destination."""
     check(tensor, "tensor", INPUTS)
     check_out(out, BYTES)
     limit = out.numel() if max_nbytes is None else min(out.numel(), max_nbytes)
@@ -85,7 +84,7 @@ def encode_into(
 def _encoded(
     codec: Codec, tensor: torch.Tensor, state: State | DeviceState | None, max_nbytes: int | None
 ) -> torch.Tensor | None:
-    """Return the bytes of a frame on the device, or None where the host is to encode."""
+    """Return the bytes of a frame on the device, or None if the host must encode."""
     if not are_for(tensor):  # only the bytes are to be on a GPU
         return None
     if state is None and takes(codec) and _is_stateless(codec):

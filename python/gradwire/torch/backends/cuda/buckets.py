@@ -1,4 +1,4 @@
-"""Buckets on a GPU: read and overwritten where they are."""
+"""Buckets on a GPU, read and overwritten there."""
 
 import copy
 import itertools
@@ -27,14 +27,14 @@ _NONE = np.empty(0, np.uint32)
 
 
 def bucket(buffer: torch.Tensor, on_device: bool = False) -> "CUDABucket":
-    """Return a bucket that will be read once its gradients are there."""
+    """Return a bucket that is read once its gradients are computed."""
     return CUDABucket(buffer, on_device)
 
 
 class CUDABucket(host.DeviceBucket):
-    """A bucket whose values the kernels read and write where they are.
+    """A bucket whose values the kernels read and write on the device.
 
-    What kernels do not encode, the core encodes from a copy.
+    Parameters without kernels are encoded from a copy, by the core.
     """
 
     __slots__ = ()
@@ -316,7 +316,7 @@ def _are_for_kernels(states: Sequence[Any], codecs: Sequence[Codec]) -> bool:
 
 
 def _shares(start: float, ends: Sequence[int]) -> NDArray[np.int64]:
-    """Return the nanoseconds since a time, shared out by length: kernels work on all at once."""
+    """Return the nanoseconds since a time, divided by length: kernels process all at once."""
     numels = np.diff(np.array(ends, np.int64).reshape(-1, 2), axis=1)[:, 0]
     spent = 1e9 * (time.perf_counter() - start)
     return (spent * numels / max(int(numels.sum()), 1)).astype(np.int64)

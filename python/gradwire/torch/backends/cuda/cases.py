@@ -1,4 +1,4 @@
-"""What a device is tried with: all presets, and all parts in all their choices."""
+"""Test cases for the trial of a device: all presets, and all options of all parts."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _KINDS = {"sparsify": Sparsifier, "quantize": Quantizer, "memory": Memory}
 
 
 class Case(NamedTuple):
-    """A codec, what it is called, and the length of its tensor."""
+    """A codec, its name in the results, and the length of its tensor."""
 
     title: str
     codec: Codec
@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
 
 def cases() -> list[Case]:
-    """Return them, as far as kernels encode so."""
+    """Return the cases that kernels can encode."""
     base = presets.topk(ratio=0.02)
     found = {each.build(**each.example).for_shape((SMALL,)): each.call for each in presets.OWN}
     own = [(codec, part) for codec in found for part in _parts(codec)]
@@ -63,7 +63,7 @@ def _parts(codec: Codec) -> list[Part]:
 
 
 def _choices(part: Part) -> Iterator[dict[str, object]]:
-    """Yield nothing, and then each other choice that an option of a part has."""
+    """Yield an empty dict, then each alternative value of an option of a part."""
     yield {}
     hints = get_type_hints(type(part))
     for field in dataclasses.fields(part):

@@ -1,4 +1,4 @@
-"""Encodes and decodes parts of a flat tensor by kernels: single tensors and buckets alike."""
+"""Encodes and decodes parts of a flat tensor with kernels: single tensors or buckets."""
 
 from collections.abc import Sequence
 
@@ -32,13 +32,13 @@ def encode(
 ) -> NDArray[np.int64]:
     """Encode parts of a flat tensor on the current stream, and wait for the outcomes.
 
-    The frames are written to `out` one after another: bytes on the device, from a multiple of 16,
-    with room for all limits. Positions may be given, of each part or None; without, the codecs
-    select. Memories, which have one buffer each then, may be written `deferred`, by `commit`.
+    The frames are concatenated in `out`: bytes on the device, aligned to 16, with room for all
+    limits. Positions may be given for each part; where None, the codec selects. With `deferred`,
+    memories, which then have one buffer each, are written later by `commit`.
 
     Returns a row for each part: bytes, entries sent, entries asked for or -1, entries trimmed, and
-    whether all of the input was zero. Fewer rows than there are parts if one failed: the host's
-    encode of that part says why.
+    whether all of the input was zero. Fewer rows than parts if one failed: encode that part on the
+    host for the error.
     """
     started = start(
         codecs, states, ends, limits, gradients, scale, out, positions, deferred=deferred
@@ -58,7 +58,7 @@ def start(
     *,
     deferred: bool = False,
 ) -> Encoding:
-    """Do what `encode` does, and do not wait: `Encoding.settle` tells what came of it."""
+    """Start to encode as `encode` does, without waiting: `Encoding.settle` returns the outcome."""
     if positions and all(each is None for each in positions):
         positions = ()
     given = [each is not None for each in positions]
@@ -78,7 +78,7 @@ def start(
 
 
 def is_seeded(device: torch.device) -> bool:
-    """Tell whether a device has met a frame of drawn positions."""
+    """Tell whether a device has decoded a frame of random positions."""
     return device in _seeded
 
 
@@ -93,7 +93,7 @@ def commit(
 ) -> None:
     """Write the memories of parts of a flat tensor that were encoded with `deferred`, and wait.
 
-    Parts begin at `starts`, and their frames, in bytes on the device, at `offsets`.
+    Parts start at `starts`, and their frames, on the device, at the byte `offsets`.
     """
     device = gradients.device
     tensors = states[0]._shared
@@ -125,12 +125,11 @@ def decode(
     scale: float,
     over: int = 0,
 ) -> bool:
-    """Decode on the current stream; wait, and tell whether all frames could be read.
+    """Decode on the current stream, wait, and tell whether all frames could be read.
 
-    Means are over so many ranks, or with 0 over those whose frames there are.
-
-    If one could not be, nothing is written, and the host's decoder says why, or reads what kernels
-    do not read.
+    Means are over ``ranks`` ranks, or with 0 over the ranks that sent an entry. If a frame could
+    not be read, nothing is written: decode on the host, for the error or because kernels do not
+    support it.
     """
     if any(start + size > data.numel() for start, size in zip(starts, sizes, strict=True)):
         return False

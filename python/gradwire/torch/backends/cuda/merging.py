@@ -1,9 +1,9 @@
-"""What owners of ranges do, by kernels: sums of what all ranks have sent, encoded once more.
+"""Kernels of the reduce-scatter: an owner sums the frames of all ranks and encodes the sums.
 
-As ``rust/core/src/bucket/merge.rs``, byte for byte: parts are added up in the order of ranks, the
-largest sums of each range selected, as many as a rank has sent on average, and what their frames do
-not say is added to residuals. The host waits three times, for a few words each: for the headers of
-the parts, for the sizes of the frames, and for what became of residuals.
+As ``rust/core/src/bucket/merge.rs``, byte for byte: frames are summed in the order of ranks; the
+largest sums of each range are selected, as many as a rank sent on average; and the rest, with the
+rounding errors, is added to residuals. The host waits three times, for a few words each: for the
+headers of the parts, for the sizes of the frames, and for the outcome of the residuals.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ _MERGING = 1 << 62  # in the stream of the random numbers of a merge: no rank ha
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges:
-    """The ranges of one owner, each in a parameter of its own; `ends` alternate."""
+    """The ranges of one owner, each in a different parameter; `ends` alternate start and stop."""
 
     codecs: Sequence[Codec]
     states: Sequence[DeviceState]
@@ -45,14 +45,14 @@ class Ranges:
 
     @property
     def numels(self) -> list[int]:
-        """Entries of each."""
+        """Entries of each range."""
         return [end - start for start, end in zip(self.ends[::2], self.ends[1::2], strict=True)]
 
 
 def heads(data: torch.Tensor, bounds: Sequence[int], most: int) -> NDArray[np.int64]:
-    """Return where frames follow one another in messages, as their headers say; wait for it.
+    """Return the positions of concatenated frames in messages, from their headers. Waits.
 
-    Of each message and each of at most so many frames: its start, bytes (0 if there is none),
+    For each message and each of at most ``most`` frames: its start, bytes (0 if there is none),
     elements and entries. Shape (messages, most, 4).
     """
     table = operators().frame_heads(data, list(bounds), most)
@@ -63,9 +63,9 @@ def heads(data: torch.Tensor, bounds: Sequence[int], most: int) -> NDArray[np.in
 def merge(
     data: torch.Tensor, bounds: Sequence[int], ranges: Ranges
 ) -> tuple[torch.Tensor, Exception | None, int]:
-    """Merge on the current stream, as `Bucket.merge`, from bytes on the device to such bytes.
+    """Merge on the current stream, as `Bucket.merge`, from and to bytes on the device.
 
-    If something is wrong, the core says what, with copies; residuals may have changed.
+    On an error, the core repeats it on copies for the message; residuals may have changed.
     """
     device, used = data.device, np.flatnonzero(np.logical_not(ranges.unused)).tolist()
     found = heads(data, bounds, _PARTS * len(ranges.codecs))
@@ -74,7 +74,7 @@ def merge(
     whole = [each for each in parts if each is not None]
     nothing = torch.empty(0, dtype=torch.uint8, device=device)
     if len(whole) < len(parts):
-        return nothing, *_why(data, bounds, ranges)
+        return nothing, *_host_error(data, bounds, ranges)
     if not used:
         return nothing, None, 0
     numels = [ranges.numels[i] for i in used]
@@ -89,7 +89,7 @@ def merge(
     out, table = _encode(sums, ends, codecs, states, most)
     rows, *failed = staging(device).read_all([table, *(each[:1] for each in verdicts)])
     if any(map(int, failed)) or rows[:, STATUS].any():
-        return nothing, *_why(data, bounds, ranges)
+        return nothing, *_host_error(data, bounds, ranges)
     sizes = rows[:, NBYTES].tolist()
     bad = _absorb(sums, ends, codecs, states, [ranges.ends[2 * i] for i in used], out, sizes)
     if bad is not None:
@@ -122,7 +122,7 @@ def _parts(
 def _add_up(
     data: torch.Tensor, parts: Sequence[Sequence[NDArray[np.int64]]], ends: Sequence[int]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return the sums of the parts of all ranks, and verdicts on their frames."""
+    """Return the sums of all ranks' frames, and whether each frame was valid."""
     sums = torch.zeros(ends[-1], dtype=torch.float32, device=data.device)
     alike: list[list[int]] = [[], [], []]  # ends, starts and bytes, if all ranks cut at one place
     others: list[list[list[int]]] = [[[], [], []] for _ in parts]
@@ -150,7 +150,7 @@ def _add_up(
 
 
 def _most(codec: Codec, state: DeviceState, numel: int, sent: int, ranks: int) -> int:
-    """Return how many sums of a range may be sent; -1 for all of them, zeros too."""
+    """Return how many sums of a range may be sent; -1 for all of them, including zeros."""
     if not codec.sparsify.selects:
         return -1
     target = None if state.last is None else state.last["target"]
@@ -166,8 +166,8 @@ def _encode(
     states: Sequence[DeviceState],
     most: Sequence[int],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Encode sums, at most so many of each range; return the frames, and the table of them."""
-    again = [_again(codec.quantize, codec.indices, codec.sparsify.selects) for codec in codecs]
+    """Encode sums, at most ``most`` of each range; return the frames and their table."""
+    again = [_sum_codec(codec.quantize, codec.indices, codec.sparsify.selects) for codec in codecs]
     named = [codec.sparsify.kind if codec.sparsify.selects else None for codec in codecs]
     plan = states[0].plans.of(again, list(ends), sums, [], named)
     limits = [
@@ -175,12 +175,12 @@ def _encode(
         for codec, numel, few in zip(codecs, plan.numels, most, strict=True)
     ]
     out = torch.empty(sum(limits), dtype=torch.uint8, device=sums.device)
-    return out, plan.encode(sums, limits, _drawing(states, sums.device), 1.0, out, most=most)
+    return out, plan.encode(sums, limits, _merge_states(states, sums.device), 1.0, out, most=most)
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
-    """The parts of a codec by which sums are encoded: one that nobody else may have."""
+class _SumCodec:
+    """The codec for sums, as a key of its own: no other use may share its plans."""
 
     sparsify: Sparsifier
     quantize: Quantizer
@@ -189,14 +189,14 @@ class _Again:
 
 
 @functools.lru_cache(256)
-def _again(quantize: Quantizer, indices: object, selects: bool) -> Codec:
-    """Return what selects as many sums as it is told, or all; one object for the same parts."""
+def _sum_codec(quantize: Quantizer, indices: object, selects: bool) -> Codec:
+    """Return the codec that encodes sums; the same object for the same parts."""
     sparsify = TopK(ratio=1.0) if selects else All()
-    return cast("Codec", _Again(sparsify, quantize, indices, NoMemory()))
+    return cast("Codec", _SumCodec(sparsify, quantize, indices, NoMemory()))
 
 
-def _drawing(states: Sequence[DeviceState], device: torch.device) -> list[torch.Tensor]:
-    """Return states without a memory, whose random numbers are those of a merge in this step."""
+def _merge_states(states: Sequence[DeviceState], device: torch.device) -> list[torch.Tensor]:
+    """Return states without a memory, seeded for a merge in this step."""
     rows = torch.zeros((len(states), ROOM), dtype=torch.uint8, device="cpu")
     for row, state in zip(rows, states, strict=True):
         struct = structs.State(tensor=structs.tensor_id(state.name), step=state.step, rate=1.0)
@@ -214,7 +214,7 @@ def _absorb(
     frames: torch.Tensor,
     sizes: Sequence[int],
 ) -> tuple[int, NonFiniteError] | None:
-    """Add what is left of sums to residuals; return the first range where that is not finite."""
+    """Add the unsent rest of sums to residuals; return the first range with a non-finite one."""
     keeps = [i for i, codec in enumerate(codecs) if codec.memory.keeps]
     if not keeps:
         return None
@@ -234,8 +234,10 @@ def _absorb(
     return None
 
 
-def _why(data: torch.Tensor, bounds: Sequence[int], ranges: Ranges) -> tuple[Exception | None, int]:
-    """Have the core say what is wrong with messages or sums, and with which range."""
+def _host_error(
+    data: torch.Tensor, bounds: Sequence[int], ranges: Ranges
+) -> tuple[Exception | None, int]:
+    """Repeat the merge in the core, to get the error and its range."""
     array, twins = staging(data.device).read(data).numpy(), []
     for codec, state in zip(ranges.codecs, ranges.states, strict=True):
         twin = codec.init_state(state.numel, name=state.name, stream=state.stream)

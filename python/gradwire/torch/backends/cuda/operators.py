@@ -1,7 +1,7 @@
-"""The operators of the extension, and plans: what lasts from step to step of the same tensors.
+"""The operators of the extension, and plans: data reused from step to step for the same tensors.
 
-The state of the first tensor of a bucket owns the bucket's plans. So they last as long as it does,
-and no two threads use one at a time. The memory that they work in is the thread's.
+The state of the first tensor of a bucket owns the bucket's plans. So they live as long as it, and
+no two threads use one at a time. Their scratch memory belongs to the thread.
 """
 
 import ctypes
@@ -34,15 +34,15 @@ def operators() -> Any:
 
 
 def are_for(tensor: torch.Tensor) -> bool:
-    """Tell whether the operators take a tensor, by the kind of its device."""
+    """Tell whether the operators support the type of a tensor's device."""
     return tensor.device.type == _device
 
 
 def hindrance(device: torch.device) -> str | None:
     """Return why a device does not run the kernels, or None if it does.
 
-    Starts one that does nothing, and waits for nothing: what is in the way, such as a driver that
-    is too old, shows when a kernel is started. Raises a DeviceError if the device is lost.
+    Launches an empty kernel, without waiting: an obstacle, such as an old driver, shows at launch.
+    Raises a DeviceError if the device is lost.
     """
     try:
         with told(device):
@@ -57,7 +57,7 @@ def hindrance(device: torch.device) -> str | None:
 
 
 def takes(codec: Codec) -> bool:
-    """Tell whether kernels encode by this codec, of whose parts none is written in Python."""
+    """Tell whether kernels support this codec; none of its parts may be written in Python."""
     outside = isinstance(codec.sparsify, Sparsifier) or isinstance(codec.quantize, Quantizer)
     return not outside and isinstance(codec.indices, str) and structs.has_kernels(codec)
 
@@ -70,8 +70,8 @@ def completed(
 ) -> torch.Tensor:
     """Return the structs of tensors of these lengths, as bytes; their pointers are not set.
 
-    Where positions are given, the smallest entries may be left out of a frame. Frames name the
-    sparsifier of this kind, where it is not None.
+    With given positions, the smallest entries may be left out of a frame. Frames name the
+    sparsifier of kind ``named``, if it is not None.
     """
     pieces = (structs.Piece * len(codecs))()
     for piece, codec, numel in zip(pieces, codecs, numels, strict=True):
@@ -97,14 +97,14 @@ def completed(
 
 
 class EncodePlan:
-    """The shape of the work on some parts of a flat tensor.
+    """The reusable plan for encoding parts of a flat tensor.
 
-    The parts start and stop at `ends`, alternating. `like` is of the device and dtype of the
-    tensors, and `given` tells of which parts positions are given, if of any; for `named` see
-    `completed`. Encodes follow one another: each is over before the next one begins.
+    The parts start and stop at `ends`, alternating. `like` has the device and dtype of the tensors,
+    and `given` tells for which parts positions are given, if any; for `named` see `completed`.
+    Encodes must not overlap.
 
     ``shared`` are the states of the last encode: see `states.on_device`. ``shares`` are the parts'
-    shares of all entries, and ``undoable`` tells which memories can go back.
+    shares of all entries, and ``undoable`` tells which memories can be rolled back.
     """
 
     def __init__(
@@ -130,12 +130,12 @@ class EncodePlan:
 
     @functools.cached_property
     def most(self) -> list[int]:
-        """Bytes that the frame of each part has at most."""
+        """The maximum bytes of each part's frame."""
         pairs = zip(self.codecs, self.numels, strict=True)
         return [codec.max_encoded_len(numel) for codec, numel in pairs]
 
     def of(self, codecs: Sequence[Codec]) -> bool:
-        """Tell whether these are the very codecs that were planned for."""
+        """Tell whether these are the same codec objects as in the plan."""
         return len(codecs) == len(self.codecs) and all(map(operator.is_, codecs, self.codecs))
 
     def encode(
@@ -150,11 +150,11 @@ class EncodePlan:
         deferred: bool = False,
         most: Sequence[int] = (),
     ) -> torch.Tensor:
-        """Encode to bytes on the device, on the current stream, and do not wait.
+        """Encode to bytes on the device, on the current stream, without waiting.
 
-        If memories are written later, they have one buffer each. Of a part whose codec is top-k, at
-        most so many entries may be selected as `most` says, where it is not -1. Returns a table of
-        int64 with a row for each part: see csrc/bucket/gather.h.
+        If memories are written later, they have one buffer each. `most` limits the entries that a
+        top-k codec selects of each part; -1 sets no limit. Returns a table of int64 with a row for
+        each part: see csrc/bucket/gather.h.
         """
         there, counts = self._nowhere, list(most)
         if positions:
@@ -171,7 +171,7 @@ class EncodePlan:
 
 
 class PlanCache:
-    """The plans that were used last, so many at most, of some kinds of work on the same parts."""
+    """A cache of the most recently used plans for the same parts."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -186,7 +186,7 @@ class PlanCache:
         given: list[bool],
         named: Sequence[str | None] = (),
     ) -> EncodePlan:
-        """Return the plan for such tensors; another one if codecs have changed."""
+        """Return the plan for such tensors; a new one if codecs have changed."""
         if named:  # sums, which are encoded between encodes of the same parts
             return self._find(codecs, ends, like, given, named)
         last = self._last
@@ -216,13 +216,13 @@ class PlanCache:
         return plan
 
     def takes(self, codecs: Sequence[Codec]) -> bool:
-        """Tell whether kernels encode by these codecs, as by those that were planned for."""
+        """Tell whether kernels support these codecs; uses the last plan if there is one."""
         planned = self._last is not None and self._last.of(codecs)
         return planned or all(map(takes, {id(codec): codec for codec in codecs}.values()))
 
 
 def stateless() -> PlanCache:
-    """Return this thread's plans for codecs that need no state, which would own them."""
+    """Return this thread's plans for codecs without states, which would otherwise own them."""
     plans: PlanCache | None = getattr(_kept, "plans", None)
     if plans is None:
         plans = _kept.plans = PlanCache(16)
@@ -230,9 +230,9 @@ def stateless() -> PlanCache:
 
 
 def _scratch(device: torch.device, nbytes: int) -> torch.Tensor:
-    """Return this thread's memory to work in, as much as it has ever needed on a device.
+    """Return this thread's scratch memory on a device, which only grows.
 
-    Calls share it: what a thread has given to the device is over when it gives more.
+    Calls share it, because the work of one thread on a device is ordered.
     """
     rooms: dict[torch.device, torch.Tensor] | None = getattr(_kept, "rooms", None)
     if rooms is None:

@@ -1,7 +1,7 @@
-"""Loads torch's own kernels that exchanges use on a device, while nothing is under way there.
+"""Loads the kernels of torch that exchanges use on a device, while the device is idle.
 
-As csrc/device/probe.h says of the library's kernels: CUDA loads one at its first launch, and may
-wait for the device then, which may wait for other ranks.
+CUDA loads a kernel at its first launch, and may then wait for the device, which may wait for other
+ranks: see csrc/device/probe.h.
 """
 
 import functools
@@ -16,7 +16,7 @@ _PARTS = (300, 212)  # a whole number of wide loads each, so that kernels with t
 
 @functools.cache
 def preload(device: torch.device) -> None:
-    """Run each operation once by which gradients are packed, added up and put back; wait for it."""
+    """Run each operation that packs, sums and unpacks gradients once; wait for it."""
     with torch.no_grad():
         for dtype in cpu.INPUTS:
             for start in (0, 1):  # wide loads begin there, or cannot
@@ -31,7 +31,7 @@ def preload(device: torch.device) -> None:
 
 
 def _dense(values: torch.Tensor) -> None:
-    """Do what is done with dense parameters, and with the gradients that are in ``.grad``."""
+    """Run the operations for uncompressed parameters, and for gradients in ``.grad``."""
     parts, packed = torch.split(values, list(_PARTS)), torch.empty_like(values)
     torch.cat(parts, out=packed)
     cpu.finite(packed.fill_(torch.inf), _holds)  # which looks at all of them then
@@ -53,7 +53,7 @@ def _holds(flag: torch.Tensor) -> bool:
 
 
 def _sparse(values: torch.Tensor) -> None:
-    """Do what is done with the values of entries, whose sums may have another dtype."""
+    """Run the operations on sparse values, whose sums may have another dtype."""
     for dtype in cpu.INPUTS:
         values.copy_(values.to(dtype))
     places = torch.tensor([0, 1], device="cpu").to(values.device)
@@ -61,7 +61,7 @@ def _sparse(values: torch.Tensor) -> None:
 
 
 def _spread(values: torch.Tensor) -> None:
-    """Do what tells how far gradients differ among ranks: see engine/step.py."""
+    """Run the operations that measure the spread of gradients: see engine/step.py."""
     found = values.new_full((2,), torch.nan)
     found[0] = values.square().sum()
     signs = values.to(torch.uint8).float().mul_(2.0).sub_(1.0)
@@ -69,7 +69,7 @@ def _spread(values: torch.Tensor) -> None:
 
 
 def _factors(matrix: torch.Tensor) -> None:
-    """Do what `gradwire.powersgd` does, but for its products: see engine/low_rank_state.py."""
+    """Run the operations of `gradwire.powersgd`, except products: see engine/low_rank_state.py."""
     total, term = torch.empty(2, *matrix.shape, device=matrix.device)
     torch.mul(matrix[:, :1], matrix[0], out=total)
     total += torch.mul(matrix[:, 1:2], matrix[1], out=term)

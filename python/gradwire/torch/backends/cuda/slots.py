@@ -1,4 +1,4 @@
-"""Slots that kernels fill and read: what goes between ranks before the host has seen any of it."""
+"""Slots that kernels fill and read: messages between ranks that the host need not see first."""
 
 import itertools
 import time
@@ -15,7 +15,7 @@ from gradwire.torch.backends.host import staging, told
 
 
 class KernelSlot:
-    """A slot that kernels were started to fill: see `gradwire.torch.backends.FilledSlot`."""
+    """A slot being filled by kernels: see `gradwire.torch.backends.FilledSlot`."""
 
     __slots__ = (
         *("_began", "_buffer", "_done", "_order", "_shares", "_stage", "_started", "_table"),
@@ -27,8 +27,8 @@ class KernelSlot:
         stage, facts, places = staging(buffer.device), order.facts, order.places
         self._buffer, self._order, self._stage = buffer, order, stage
         if facts.there is None or facts.there.device != buffer.device:
-            facts.there = _Kept(facts, buffer.device)
-        there: _Kept = facts.there
+            facts.there = _DeviceFacts(facts, buffer.device)
+        there: _DeviceFacts = facts.there
         self._began = stage.moment()
         dense = slot[places.dense_at : places.dense_end].view(buffer.dtype)
         if order.runs:
@@ -62,11 +62,11 @@ class KernelSlot:
         return np.column_stack([rows, spent])
 
     def seconds(self) -> float:
-        """Return how long the device has encoded; once that is over."""
+        """Return how long the device took to encode, after it has finished."""
         return self._stage.seconds(self._began, self._done)
 
     def average(self, slots: torch.Tensor, *, senders: bool, checks: bool) -> SlotAverages:
-        """Decode the slots of all ranks, and wait for all that the host is to know."""
+        """Decode the slots of all ranks, and wait for the outcome."""
         with told(self._buffer.device):
             stage, order, places = self._stage, self._order, self._order.places
             began = stage.moment()
@@ -97,8 +97,8 @@ class KernelSlot:
             return SlotAverages(headers.numpy(), spent, checks and bool(words[-1]), seconds)
 
 
-class _Kept:
-    """What a device keeps of the facts of a bucket."""
+class _DeviceFacts:
+    """A device's copy of the facts of a bucket."""
 
     def __init__(self, facts: SlotFacts, device: torch.device) -> None:
         self.device = device
@@ -108,7 +108,7 @@ class _Kept:
 
 
 def _bytes_of(facts: SlotFacts) -> torch.Tensor:
-    """Return what `SlotFacts` of csrc/bucket/slot.h is, as bytes one after another."""
+    """Return the bytes of the struct `SlotFacts` of csrc/bucket/slot.h."""
     refusal = facts.refusal.encode()
     room = facts.room - len(refusal)
     names = [name.encode(errors="replace")[:room].decode(errors="ignore") for name in facts.names]

@@ -1,4 +1,4 @@
-"""Frames cut by the owners of their ranges, by kernels: as ``rust/core/src/frame/split.rs``."""
+"""Kernels that cut frames into ranges, one per owner: as ``rust/core/src/frame/split.rs``."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -20,9 +20,9 @@ def split(
     owners: Sequence[Sequence[int]],
     ranks: int,
 ) -> list[torch.Tensor] | None:
-    """Cut on the current stream, as `Bucket.split`, bytes of the device; wait for the sizes.
+    """Cut frames on the device, on the current stream, as `Bucket.split`; wait for the sizes.
 
-    None if kernels do not read a frame, as with sections that are coded outside of them.
+    None if kernels cannot read a frame, as with sections that only the host codes.
     """
     cuts: list[list[tuple[int, int, int]]] = [[] for _ in range(ranks)]  # of each owner
     for frame, (ends, whose) in enumerate(zip(bounds, owners, strict=True)):

@@ -1,8 +1,8 @@
 """States on the device: one tensor of bytes for each parameter.
 
-It has the struct that kernels keep, and then buffers: the residual first, then the moment beside
-it, as far as a memory has them; each twice, of which one is current and the other one is for the
-next encode, or with ``low_memory`` once.
+It has the struct of the kernels, followed by the buffers of the memory: the residual, then the
+moment, if any. Each buffer exists twice, the current one and one for the next encode, or once with
+``low_memory``.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ _CONTROLLER = ("stages", "last", "sum", "seen", "aim", "misses", "rest", "rests"
 
 
 def init_state(codec: Codec, numel: int, name: str | None, stream: int) -> State:
-    """Return a new state, which takes its memory of the device at its first encode."""
+    """Return a new state, which allocates device memory at its first encode."""
     # Not one of the core's, but with all that callers use of one.
     return cast(State, DeviceState(codec, numel, name=name, stream=stream))
 
@@ -42,16 +42,14 @@ def init_state(codec: Codec, numel: int, name: str | None, stream: int) -> State
 class DeviceState(StateBase):
     """A state with the attributes and methods of `gradwire.State`, on the device or on the host.
 
-    It is on the device as long as kernels encode. `on_host` moves it to a state of the core, where
-    the core has to encode, and `on_device` moves it back, bit for bit; only what the last encode
-    could undo stays behind. An encode of a bucket that fails at another parameter leaves this one
-    as it was, but can then no longer be rolled back.
+    It is on the device as long as kernels encode. If the core must encode, `on_host` moves it to a
+    state of the core, and `on_device` moves it back, bit for bit, but without the values that would
+    undo the last encode. An encode of a bucket that fails at another parameter leaves this one as
+    it was, but can then no longer be rolled back.
 
     ``plans`` are those of the buckets that begin with this tensor; ``pending`` tells whether
-    kernels have encoded, and are to write the memory.
-
-    What kernels were started for is noted at once, and corrected by `Encoding.settle` if they have
-    failed: whoever asks anything of the state has that done first.
+    kernels have encoded, but not yet written the memory. Launched encodes are recorded at once, and
+    corrected by `Encoding.settle` if they fail; reading anything of the state settles first.
     """
 
     __slots__ = (
@@ -87,19 +85,19 @@ class DeviceState(StateBase):
     # Where it is ------------------------------------------------------------------------------
 
     def on_host(self) -> State:
-        """Return the state of the core that is this one from now on."""
+        """Move this state to the core, and return the core's state."""
         with self._used():
             return self._fetched()
 
     def become(self, host: State) -> None:
-        """Be a state of the core from now on, with what its last encode can undo."""
+        """Continue as this state of the core, including the undo of its last encode."""
         with self._used():
             self._leave()
             self._host, self._new = host, False
             self.failed()
 
     def _moved(self, device: torch.device) -> torch.Tensor:
-        """Return the bytes on the device that are this state from now on."""
+        """Move this state to the device, and return its bytes there."""
         if self._device is None or self._device.device != device:
             if self._device is not None:
                 self._fetched()
@@ -108,7 +106,7 @@ class DeviceState(StateBase):
         return self._device
 
     def _leave(self) -> None:
-        """Forget the bytes on the device; a plan that has them forgets them, too."""
+        """Drop the bytes on the device, also from a plan that holds them."""
         if self._encoding is not None:
             self._last = self._encoding.last(self._row)
         self._device = self._encoding = None
@@ -122,12 +120,12 @@ class DeviceState(StateBase):
         self._written = self._rate
 
     def committed(self, *, done: bool) -> None:
-        """Remember the second half of an encode."""
+        """Record the second half of an encode."""
         self._step += done
         self.failed()
 
     def failed(self) -> None:
-        """Remember that there is nothing to undo, and no memory to write."""
+        """Record a failed encode: there is nothing to undo, and no memory to write."""
         self._undoable = self.pending = False
 
     def _fetched(self) -> State:
@@ -176,7 +174,7 @@ class DeviceState(StateBase):
         return struct
 
     def _read(self) -> dict[str, Any]:
-        """Return what `state_dict` returns, from the device."""
+        """Return the state dict, read from the device."""
         assert self._device is not None
         with told(self._device.device):
             return self._read_device()
@@ -243,7 +241,7 @@ class DeviceState(StateBase):
 
     @property
     def residual(self) -> NDArray[np.float32] | None:
-        """A copy of what has not been sent, on the host."""
+        """A copy of the residual, the entries not yet sent, on the host."""
         return self._kept("residual")
 
     @property
@@ -305,7 +303,7 @@ class DeviceState(StateBase):
             return self._read() if self._host is None else self._host.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` returned, of this or of another device."""
+        """Load a `state_dict` of this or another device."""
         with self._used():
             host = self._host
             if host is None:
@@ -321,10 +319,10 @@ class DeviceState(StateBase):
 def on_device(
     states: Sequence[DeviceState], device: torch.device, shared: list[torch.Tensor]
 ) -> Iterator[None]:
-    """Have the states on the device from now on; they are in use meanwhile.
+    """Move the states to the device; they are in use meanwhile.
 
-    Their bytes are in `shared` then, which a plan keeps: a state that leaves the device, for
-    whatever reason, clears the list, and one whose bytes are not in its place has it made anew.
+    Their bytes are then listed in `shared`, which a plan keeps: a state that leaves the device, for
+    whatever reason, clears the list, and it is rebuilt if a state's bytes are missing in it.
     """
     taken = 0
     try:
@@ -354,13 +352,13 @@ def on_device(
 
 
 def is_on_device(state: Any) -> bool:
-    """Tell whether kernels have encoded with a state last, if anything has."""
+    """Tell whether kernels made the last encode with a state, or none was made."""
     return isinstance(state, DeviceState) and state._device is not None
 
 
 @contextmanager
 def undoable(states: Sequence[DeviceState]) -> Iterator[list[torch.Tensor]]:
-    """Return the bytes of states after encodes of kernels that can be undone; in use meanwhile.
+    """Return the device bytes of states whose last encode can be undone; in use meanwhile.
 
     Raises a ValueError for others.
     """
@@ -374,7 +372,7 @@ def undoable(states: Sequence[DeviceState]) -> Iterator[list[torch.Tensor]]:
 
 
 class Encoding:
-    """Encodes of some states that kernels were started for, until it is known how they ended.
+    """Encodes of some states in progress on the device, until their outcome is known.
 
     ``table`` is that of csrc/bucket/gather.h, on the device; ``rows`` are the same, once known.
     """
@@ -404,14 +402,14 @@ class Encoding:
             state.pending = deferred
 
     def mark(self) -> None:
-        """Have whoever asks for it wait for all that the current stream was given until now."""
+        """Record the current point of the stream, for which a read of the outcome waits."""
         self._after = staging(self.table.device).mark()
 
     def settle(self, rows: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Take the table, or wait for it, and correct what was noted of states that have failed.
+        """Take the table, or wait for it, and correct the records of states that failed.
 
-        Returns a row for each state that has not: bytes, entries sent, entries asked for or -1,
-        entries trimmed, and whether all of the input was zero.
+        Returns a row for each state that did not fail: bytes, entries sent, entries asked for or
+        -1, entries trimmed, and whether all of the input was zero.
         """
         with self._lock:
             if self.rows is None:
@@ -474,7 +472,7 @@ def rollback(states: Sequence[Any]) -> None:
 
 
 class StateLayout:
-    """Where the buffers are in the ``nbytes`` of a state, after its struct."""
+    """The positions of the buffers in the ``nbytes`` of a state, after its struct."""
 
     def __init__(self, codec: Codec, numel: int) -> None:
         memory = structs.memory_of(codec.memory)
@@ -492,7 +490,7 @@ class StateLayout:
             self.nbytes += sides * room
 
     def buffers(self, state: torch.Tensor, side: int) -> dict[str, torch.Tensor]:
-        """Return the buffers that there are, without copies, in what they are kept as.
+        """Return the existing buffers, without copies, in their dtypes.
 
         They have the names of `gradwire.State.state_dict`.
         """

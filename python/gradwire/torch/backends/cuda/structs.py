@@ -1,4 +1,4 @@
-"""The structs of ``csrc/bucket/piece.h``, and how they follow from the parts of a codec."""
+"""The structs of ``csrc/bucket/piece.h``, and their contents for a codec's parts."""
 
 import ctypes as c
 from typing import Any
@@ -28,7 +28,7 @@ def _fields(**types: Any) -> list[tuple[str, Any]]:
 
 
 class Sparsify(c.Structure):
-    """How entries are selected."""
+    """Options of the sparsifier: how entries are selected."""
 
     _fields_ = _fields(
         kind=c.c_uint32,
@@ -68,7 +68,7 @@ class Sparsify(c.Structure):
 
 
 class Memory(c.Structure):
-    """What happens to entries that are not sent."""
+    """Options of the memory, for entries that are not sent."""
 
     _fields_ = _fields(
         kind=c.c_uint32,
@@ -88,7 +88,7 @@ class Memory(c.Structure):
 
 
 class Quantize(c.Structure):
-    """How values are coded."""
+    """Options of the quantizer: how values are coded."""
 
     _fields_ = _fields(
         kind=c.c_uint8,
@@ -104,19 +104,19 @@ class Quantize(c.Structure):
 
 
 class Pattern(c.Structure):
-    """What is known of positions beforehand."""
+    """The regular pattern of positions, if they are known beforehand."""
 
     _fields_ = _fields(kind=c.c_uint32, size=c.c_uint32, k=c.c_uint32)
 
 
 class Maybe(c.Structure):
-    """A number that may not be there."""
+    """An optional number."""
 
     _fields_ = _fields(value=c.c_float, there=c.c_uint32)
 
 
 class Controller(c.Structure):
-    """What SIDCo's controller learns."""
+    """The learned state of SIDCo's controller."""
 
     _fields_ = _fields(
         stages=c.c_uint32,
@@ -132,19 +132,19 @@ class Controller(c.Structure):
 
 
 class Tracker(c.Structure):
-    """What a sparsifier remembers."""
+    """The state that a sparsifier keeps between steps."""
 
     _fields_ = _fields(bound=Maybe, threshold=Maybe, location=Maybe, controller=Controller)
 
 
 class Tracked(c.Structure):
-    """The same, and for which sparsifier."""
+    """A `Tracker`, and the sparsifier that it belongs to."""
 
     _fields_ = _fields(sparsify=Sparsify, tracker=Tracker)
 
 
 class State(c.Structure):
-    """All that changes of a tensor but for its buffers."""
+    """The mutable state of a tensor, without its buffers."""
 
     _fields_ = _fields(
         step=c.c_uint64,
@@ -188,7 +188,7 @@ class Piece(c.Structure):
 
 
 class Selection(c.Structure):
-    """What was selected of a tensor, and what came of its encode."""
+    """The entries selected of a tensor, and the result of its encode."""
 
     _fields_ = _fields(
         status=c.c_uint32,
@@ -213,7 +213,7 @@ class Selection(c.Structure):
 
 
 def has_kernels(codec: Codec) -> bool:
-    """Tell whether the structs can say what the parts of a codec are."""
+    """Tell whether the structs can represent the parts of a codec."""
     return (
         codec.sparsify.kind in SPARSIFIERS
         and codec.memory.kind in MEMORIES
@@ -222,7 +222,7 @@ def has_kernels(codec: Codec) -> bool:
 
 
 def sparsify_of(part: sparsify.Sparsifier) -> Sparsify:
-    """Return the options of a sparsifier; stages of a controller are filled in by the caller."""
+    """Return the options of a sparsifier; the caller fills in the stages of a controller."""
     out = Sparsify(kind=SPARSIFIERS.index(part.kind))
     options = part.get_config()
     for name in (
@@ -293,7 +293,7 @@ def _coding_of(part: quantize.Quantizer) -> str:
 
 
 def pattern_of(codec: Codec) -> Pattern:
-    """Return what is known of the positions of a codec's frames beforehand."""
+    """Return the pattern of positions in a codec's frames."""
     part = codec.sparsify
     if isinstance(part, sparsify.RandomK):
         return Pattern(kind=3 if part.block else 2)

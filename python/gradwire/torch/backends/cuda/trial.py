@@ -1,10 +1,10 @@
-"""The trial of a device: whether its kernels give the bytes of the core, before any is relied on.
+"""The trial of a device: checks at first use that its kernels produce the bytes of the core.
 
 The checksum of a frame is computed where its bytes are, so no receiver notices a kernel that is
-wrong: models would train worse, or replicas drift apart. So all that kernels take is encoded and
-decoded once on the device and once by the core, and compared bit for bit: frames, also trimmed
-ones, cut by owner and merged, averages, and states, also after a rollback and where memories are
-written late.
+wrong: models would train worse, or replicas drift apart. So everything that kernels support is
+encoded and decoded once on the device and once by the core, and compared bit for bit: frames, also
+trimmed ones, cut by owner and merged, averages, and states, also after a rollback and where
+memories are written late.
 """
 
 import os
@@ -42,13 +42,13 @@ _INTO = {
 
 
 def is_on() -> bool:
-    """Tell whether devices are tried at first use."""
+    """Tell whether devices are tested at first use."""
     return os.environ.get("GRADWIRE_CUDA_TRIAL") != "0"
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """What came of one codec with tensors of one dtype."""
+    """The results of one codec with tensors of one dtype."""
 
     codec: str  #: or the part of `topk` or a preset that is another one
     steps: int  #: the last one that was compared, or the one with the difference
@@ -58,7 +58,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Trial:
-    """What the kernels of a device made of all codecs, beside the core. Printed as a table."""
+    """The results of a device's kernels, compared with the core. Prints as a table."""
 
     device: str
     rows: tuple[TrialRow, ...]
@@ -81,11 +81,10 @@ class Trial:
 
 
 def run(device: torch.device, *, whole: bool = False) -> Trial:
-    """Try a device, on a stream and in a thread of its own; raise an ExtensionError if it hangs.
+    """Test a device, on its own stream and thread; raise an ExtensionError if it hangs.
 
-    Raises a DeviceError if the kernels have left a device that is lost.
-
-    Unless the `whole` of it is asked for, it ends with the first difference.
+    Raises a DeviceError if the device is lost. Stops at the first difference, unless `whole` is
+    True.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)  # however long what it was given before may take
@@ -117,13 +116,13 @@ def run(device: torch.device, *, whole: bool = False) -> Trial:
 
 
 class _Difference(Exception):
-    """Ends a trial."""
+    """Ends a trial at a difference."""
 
 
 class _Work:
-    """All that is tried, and what came of it so far, by codec and dtype.
+    """The work of a trial, and its results so far by codec and dtype.
 
-    `begin` is told what is asked of the device next, and None at the end.
+    `begin` is called with the next operation on the device, and with None at the end.
     """
 
     def __init__(
@@ -134,7 +133,7 @@ class _Work:
         self._dtype, self._step = torch.float32, 0
 
     def run(self) -> None:
-        """Do all of it, or what comes before the first difference."""
+        """Run all tests, or those up to the first difference."""
         seeded = self._device in encoding._seeded
         try:
             with staging(self._device).writing():
@@ -161,7 +160,7 @@ class _Work:
         return TrialRow(codec, self._step, str(self._dtype).removeprefix("torch."), outcome)
 
     def _compare(self, what: str, bucket: "_Bucket", equal: Sequence[bool]) -> None:
-        """Note for each codec whether something is equal; only the first difference of each."""
+        """Record for each codec whether results are equal, and its first difference."""
         for case, each in zip(bucket.cases, equal, strict=True):
             row = self._row(case.title, EQUAL if each else f"another {what}")
             key = row.codec, row.dtype
@@ -194,7 +193,7 @@ class _Work:
         given: NDArray[np.uint32] | None = None,
         deferred: bool = False,
     ) -> list[bytes]:
-        """Encode on either side, and compare; return the frames."""
+        """Encode on the device and in the core, compare, and return the frames."""
         self._step = step + 1
         self._begin(f"an encode of {len(bucket.cases)} tensors, step {self._step}, {self._dtype}")
         codecs, ends = [case.codec for case in bucket.cases], bucket.ends
@@ -222,7 +221,7 @@ class _Work:
         return theirs
 
     def _decode(self, bucket: "_Bucket", made: Sequence[list[bytes]]) -> None:
-        """Decode the frames of two ranks in all ways, and a damaged one."""
+        """Test all ways to decode the frames of two ranks, and a damaged frame."""
         ends, spans = bucket.ends, bucket.spans
         nbytes = np.array([[len(frame) for frame in frames] for frames in made])
         starts = np.cumsum(nbytes).reshape(nbytes.shape) - nbytes
@@ -267,7 +266,7 @@ class _Work:
         self._compare(what, bucket, [same or i != longest for i in range(len(spans))])
 
     def _own(self, bucket: "_Bucket", made: Sequence[list[bytes]]) -> None:
-        """Cut frames by owner, and merge what two ranks have sent to one, after the last encode."""
+        """Test the reduce-scatter: cut frames by owner, and merge the frames of two ranks."""
         own = [i for i, case in enumerate(bucket.cases) if _is_divided(case)]
         codecs = [bucket.cases[i].codec for i in own]
         cuts = [[0, case.numel * 2 // 5, case.numel] for case in bucket.cases]
@@ -312,7 +311,7 @@ class _Work:
         self._compare(what, bucket, [every.get(i, True) for i in range(len(bucket.cases))])
 
     def _settle(self, bucket: "_Bucket") -> None:
-        """Encode in two halves, of which the second writes the memories."""
+        """Test encodes in two halves, of which the second writes the memories."""
         if not bucket.cases:
             return
         frames = self._encode(bucket, 0, deferred=True)
@@ -347,7 +346,7 @@ class _Bucket:
 
 
 def _values(numel: int, step: int) -> torch.Tensor:
-    """Return numbers whose tails are heavier than a normal law's, as of gradients."""
+    """Return random numbers with heavier tails than the normal distribution, as gradients have."""
     uniform = np.random.default_rng(step).random(numel, np.float32) * 2 - 1
     return torch.from_numpy(uniform * uniform * uniform)
 
@@ -362,12 +361,12 @@ def _bytes(frame: bytes) -> torch.Tensor:
 
 
 def _pieces(data: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return bytes of the device in pieces as long as others; what is missing is missing there."""
+    """Split bytes of the device into pieces of the lengths of others, as far as they go."""
     held, stops = data.cpu(), [0, *accumulate(map(len, like))]
     return [held[first:stop] for first, stop in pairwise(stops)]
 
 
 def _is_divided(case: Case) -> bool:
-    """Tell whether owners of ranges are for a codec."""
+    """Tell whether a codec supports the reduce-scatter."""
     codec = case.codec
     return case.numel > 1 and bool(owners_for(codec.sparsify, codec.quantize, codec.memory))
