@@ -24,7 +24,7 @@ centres = torch.randn(10, 64, generator=torch.Generator().manual_seed(1))
 steps = int(sys.argv[1])
 
 
-@hvd.elastic.run
+@hvd.elastic.run  # type: ignore[untyped-decorator]
 def train(state: horovod.ElasticState) -> None:
     """Train from the last commit on. Horovod calls this again whenever the ranks have changed."""
     while state.step < steps:

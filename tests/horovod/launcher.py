@@ -149,7 +149,7 @@ class HorovodRanks(Ranks):
             self._nursery.signal(pid, number)
 
 
-def end(run: "subprocess.Popen[bytes]") -> None:
+def end(run: "subprocess.Popen[Any]") -> None:
     """End a `horovodrun`, which ends its ranks first."""
     run.terminate()
     try:
