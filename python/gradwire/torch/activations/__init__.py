@@ -11,7 +11,7 @@ Weights and activations of few bits, learned:
 >>> groups = activations.parameter_groups(model, weight_decay=5e-4)
 >>> optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
 
-See ``docs/activations-inside.md``; `gradwire.torch.weights.straight_through` rounds weights in training.
+See ``docs/activations.md``; `gradwire.torch.weights.straight_through` rounds weights in training.
 """
 
 from gradwire.torch.activations.attachment import PackedActivations, attach

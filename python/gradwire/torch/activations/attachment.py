@@ -32,7 +32,7 @@ def attach(
 
     Modules that save so are those whose backward stands noise: linear layers, convolutions,
     embeddings, norms, element-wise activations, dropout and pooling (the table is in
-    ``docs/activations-inside.md``), if they have no modules of their own, and the forward of their class.
+    ``docs/activations-inside.md``), if they have no submodules and the forward of their class.
     Attention, softmax and losses are left: their backward takes exponentials of what was saved.
     Checkpoint attention instead, by `torch.utils.checkpoint`.
 
