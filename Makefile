@@ -80,7 +80,6 @@ fuzz: ## Fuzz every target for so long (SECONDS=3600 TARGETS="frame encode" SANI
 
 miri: ## What packs, reads and writes bytes, and the kernels, under Miri (nightly)
 	@scripts/miri.sh
-
 oldest-rust: ## Build the crates with the oldest Rust that Cargo.toml declares
 	@$(environment) test
 	@scripts/oldest_rust.sh
@@ -121,16 +120,17 @@ bench-history: ## asv over the package's history (ARGS="NEW" for all new commits
 	@$(environment) bench
 	@PATH="$(bin):$$PATH" scripts/bench_history.sh $(ARGS)
 
-.PHONY: docs wheel cuda lock clean
+.PHONY: docs wheel release-check cuda lock clean
 docs: ## The documentation as HTML, under .cache/docs
 	@$(environment) docs trainers
 	@$(python) -m sphinx -W --keep-going -b html docs .cache/docs
 
-wheel: export VENV := .cache/wheel-env
-wheel: export PYO3_PYTHON := $(abspath .cache/wheel-env)/bin/python
+wheel release-check: export VENV := .cache/wheel-env
+wheel release-check: export PYO3_PYTHON := $(abspath .cache/wheel-env)/bin/python
 wheel: ## The abi3 wheel, in dist, tested without torch (ARGS="--target TRIPLE" to cross-compile)
-	@$(environment) wheel
-	@.cache/wheel-env/bin/python scripts/wheel.py $(ARGS)
+release-check: ## All of a release that needs no host, and what is left to a person (ARGS="--only cargo-deny")
+wheel release-check:
+	@$(environment) wheel && .cache/wheel-env/bin/python scripts/$(if $(filter wheel,$@),wheel,check_release).py $(ARGS)
 
 cuda: ## The CUDA extension for all GPUs as the wheel gradwire-cuda, in dist; takes no GPU
 	@$(environment) demo cuda manylinux

@@ -1,8 +1,8 @@
 """Build the abi3 wheel in dist and test it in an environment that has only numpy.
 
-    .cache/wheel-env/bin/python scripts/wheel.py [--target TRIPLE] [--no-try]
+    .cache/wheel-env/bin/python scripts/wheel.py [--target TRIPLE] [--interpreter PYTHON] [--no-try]
 
-One wheel works with every Python from 3.11 on. On Linux, zig links it against glibc 2.28, whatever
+One wheel works with every Python from 3.11 on; a free-threaded one needs a wheel of its own. On Linux, zig links it against glibc 2.28, whatever
 version this machine has, so that it installs wherever torch's own wheels do, or against musl.
 ``--target`` builds for another architecture, which needs `rustup target add TRIPLE` first. On macOS
 and Windows the system's linker is used.
@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,36 +46,68 @@ print(f"gradwire {gradwire.__version__} works without torch, SIMD level {gradwir
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", help="Rust target triple (default: this machine's)")
+    parser.add_argument("--interpreter", help="a free-threaded Python, for a wheel of its own")
     parser.add_argument("--no-try", action="store_true", help="do not install and test the wheel")
     chosen = parser.parse_args()
-    wheel = build(chosen.target)
+    wheel = build(chosen.target, interpreter=chosen.interpreter)
     print(f"==> {wheel.relative_to(ROOT)}", flush=True)
     if not chosen.no_try:
-        attempt(wheel)
+        attempt(wheel, chosen.interpreter or sys.executable)
 
 
-def build(target: str | None) -> Path:
-    """Build the wheel and return its file."""
+def build(
+    target: str | None,
+    *,
+    interpreter: str | None = None,
+    root: Path = ROOT,
+    out: Path = DIST,
+    arguments: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+) -> Path:
+    """Build the wheel of the checkout at ``root`` into ``out`` and return its file.
+
+    The bytes depend neither on the folder nor on the time: paths in the library are replaced, and
+    files have the date of the commit.
+    """
     scripts = Path(sys.executable).parent
-    command = [str(scripts / "maturin"), "build", "--release", "--locked"]
+    command = [str(scripts / "maturin"), "build", "--release", "--locked", *arguments]
     if sys.platform == "linux":
         # Zig links against the old glibc only where a target is named.
         target = target or f"{os.uname().machine}-unknown-linux-gnu"
-        command += ["--zig", "--compatibility", MUSL if target.endswith("musl") else GLIBC]
+        if "windows" not in target:
+            command += ["--zig"]
+        if "linux" in target:
+            command += ["--compatibility", MUSL if target.endswith("musl") else GLIBC]
     if target:
         command += ["--target", target]
-    with tempfile.TemporaryDirectory(dir=ROOT) as out:
-        variables = os.environ | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
-        subprocess.run([*command, "--out", out], cwd=ROOT, env=variables, check=True)
-        (made,) = Path(out).glob("*.whl")
-        DIST.mkdir(exist_ok=True)
-        return Path(shutil.move(made, DIST / made.name))
+    if interpreter:
+        command += ["--interpreter", interpreter]
+    cargo = os.environ.get("CARGO_HOME") or Path.home() / ".cargo"
+    paths = f"--remap-path-prefix={root}=/gradwire --remap-path-prefix={cargo}=/cargo"
+    with tempfile.TemporaryDirectory(dir=root) as folder:
+        environment = os.environ | {
+            "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
+            "RUSTFLAGS": f"{os.environ.get('RUSTFLAGS', '')} {paths}".strip(),
+            "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH") or date(root),
+            **(variables or {}),
+        }
+        subprocess.run([*command, "--out", folder], cwd=root, env=environment, check=True)
+        (made,) = Path(folder).glob("*.whl")
+        out.mkdir(exist_ok=True, parents=True)
+        return Path(shutil.move(made, out / made.name))
 
 
-def attempt(wheel: Path) -> None:
+def date(root: Path) -> str:
+    """Return the second of the last commit, or of 1980, from which on archives can count."""
+    command = ["git", "log", "-1", "--format=%ct"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "315532800"
+
+
+def attempt(wheel: Path, interpreter: str) -> None:
     """Install the wheel into a new environment and use it there."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        subprocess.run([interpreter, "-m", "venv", folder], check=True)
         binaries = Path(folder) / ("Scripts" if os.name == "nt" else "bin")
         python = str(binaries / "python")
         subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True)
