@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line, and return its exit code: 2 for an unknown name, 1 for a failed write."""
     parser = argparse.ArgumentParser("python -m gradwire.examples", description=__doc__)
     parser.add_argument("name", nargs="?", metavar="NAME", help="as listed without any")
-    parser.add_argument("-o", dest="file", type=Path, metavar="FILE", help="instead of its own name")
+    parser.add_argument("-o", dest="file", type=Path, metavar="FILE", help="not its own name")
     options, found = parser.parse_args(argv), files()
     if options.name is None:
         width = max(map(len, found), default=0)
@@ -31,8 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"there is no example {options.name!r}: {hint}")
     target = options.file or Path(source.name)
     try:
-        with target.open("xb") as file:
-            file.write(source.read_bytes())
+        with target.open("xb") as output:
+            output.write(source.read_bytes())
     except FileExistsError:
         print(f"error: {target} exists already: name another file by -o FILE", file=sys.stderr)
         return 1
