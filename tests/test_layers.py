@@ -21,7 +21,7 @@ LAYERS = [
     {"_auto"},
     {""},  # the package itself
     {"torch"},
-    {"cli"},
+    {"cli", "examples"},
     {"__main__"},
 ]
 """Names below ``gradwire``, lowest first; a module may import what is as low or lower."""

@@ -12,6 +12,7 @@ LISTED = Path(__file__).with_name("public_names.txt")
 
 INTERNAL = {
     "gradwire.cli",
+    "gradwire.examples",  # `python -m gradwire.examples`
     "gradwire.frame",  # `Frame`, `decode` and `decode_add` are in the package
     "gradwire.state",  # likewise `State`
     "gradwire.torch.auto",

@@ -28,6 +28,13 @@ def test_the_metadata_says_what_it_runs_on():
     assert "torch" not in " ".join(project["dependencies"])
 
 
+def test_a_wheel_has_the_package_and_its_examples_alone():
+    # Without a format, maturin copies a file into wheels as well, so into site-packages.
+    *files, examples = tomllib.loads(PROJECT)["tool"]["maturin"]["include"]
+    assert all(each["format"] == "sdist" for each in files)
+    assert examples == {"path": "_examples/*", "from": "out-dir", "to": "gradwire/"}
+
+
 def test_a_release_has_absolute_links_alone():
     relative = [match[2] for match in prepare_release.LINK.finditer(README)]
     assert relative
@@ -102,7 +109,8 @@ def test_the_wheel_installs_where_torch_does_and_works_without_it():
         assert "-manylinux_2_28_" in name[1]
     with zipfile.ZipFile(ROOT / "dist" / name[1]) as wheel:
         names = wheel.namelist()
-    assert "gradwire/py.typed" in names
+    assert {"gradwire/py.typed", "gradwire/_examples/gpt.py"} <= {*names}
+    assert all(name.startswith("gradwire") for name in names)
     assert any(re.fullmatch(r"gradwire/_native\S*\.(so|pyd)", each) for each in names)
 
 

@@ -1,0 +1,65 @@
+"""Programs to copy: ``python -m gradwire.examples`` lists them, with NAME it writes one out."""
+
+import argparse
+import ast
+import difflib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["main"]
+
+FOLDERS = (Path(__file__).with_name("_examples"), Path(__file__).parents[2] / "examples")
+"""Where they are in a wheel, and in a checkout."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line, and return its exit code: 2 for an unknown name, 1 for a failed write."""
+    parser = argparse.ArgumentParser("python -m gradwire.examples", description=__doc__)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="as listed without any")
+    parser.add_argument("-o", dest="file", type=Path, metavar="FILE", help="not its own name")
+    options, found = parser.parse_args(argv), files()
+    if options.name is None:
+        width = max(map(len, found), default=0)
+        for name, file in found.items():
+            print(f"{name:{width}}  {summary(file)}")
+        return 0
+    if (source := found.get(options.name.partition(".")[0])) is None:
+        near = difflib.get_close_matches(options.name, found, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "without NAME, this command lists them"
+        parser.error(f"there is no example {options.name!r}: {hint}")
+    target = options.file or Path(source.name)
+    try:
+        with target.open("xb") as output:
+            output.write(source.read_bytes())
+    except FileExistsError:
+        print(f"error: {target} exists already: name another file by -o FILE", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {target}: {error.strerror}", file=sys.stderr)
+        return 1
+    print(f"wrote {target}, whose first lines tell how to start it")
+    return 0
+
+
+def files() -> dict[str, Path]:
+    """Return the files of all examples by their names."""
+    folder = next((each for each in FOLDERS if each.is_dir()), FOLDERS[0])
+    paths = (each for each in folder.glob("*.*") if each.is_file() and each.suffix != ".md")
+    return {path.stem: path for path in sorted(paths)}
+
+
+def summary(file: Path) -> str:
+    """Return what an example says first."""
+    text = file.read_text("utf-8")
+    if file.suffix == ".py":
+        text = ast.get_docstring(ast.parse(text)) or ""
+    elif file.suffix == ".ipynb":
+        text = "".join(json.loads(text)["cells"][0]["source"])
+    lines = (line.strip("# ") for line in text.splitlines() if not line.startswith("#!"))
+    return next(filter(None, lines), "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
