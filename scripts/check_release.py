@@ -132,7 +132,7 @@ def licenses() -> str:
 
 def reproducible() -> str:
     """Build the wheel in two folders, and compare the bytes."""
-    made = []
+    made: list[Path] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in ("one", "another"):
             tree = Path(folder) / name / "gradwire"
@@ -285,7 +285,13 @@ def arm64() -> str:
     root = debian_python("bookworm", "arm64", "python3")
     with tempfile.TemporaryDirectory() as folder:
         platforms = (f"--platform=manylinux_2_{minor}_aarch64" for minor in (17, 27, 28))
-        pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+        pip: tuple[str | Path, ...] = (
+            sys.executable,
+            "-m",
+            "pip",
+            "--quiet",
+            "--disable-pip-version-check",
+        )
         if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode:
             pip = (_environment(Path(folder) / "pip", sys.executable), *pip[1:])
         abis = ("--python-version=3.11", "--implementation=cp", "--abi=cp311", "--abi=abi3")
@@ -313,7 +319,7 @@ def windows() -> str:
         "PROPTEST_CASES": "32",
     }
     words = ("--locked", "-p", "gradwire-core", "--lib", "--test=golden", "--test=hostile")
-    said = run("cargo", "test", *arguments, f"--target={target}", *words, **variables)
+    said = run("cargo", "test", *arguments, f"--target={target}", *words, cwd=ROOT, **variables)
     return "; ".join(re.findall(r"test result: ok\. (\d+ passed)", said)) + ", under Wine"
 
 

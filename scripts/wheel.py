@@ -68,8 +68,8 @@ def build(
 ) -> Path:
     """Build the wheel of the checkout at ``root`` into ``out`` and return its file.
 
-    The bytes depend neither on the folder nor on the time: paths in the library are replaced, and
-    files have the date of the commit.
+    So that the bytes depend neither on the folder nor on the time, paths in the library are
+    replaced, and files have the date of the commit.
     """
     scripts = Path(sys.executable).parent
     command = [str(scripts / "maturin"), "build", "--release", "--locked", *arguments]
