@@ -10,7 +10,6 @@ means to see to those by other means. Wheels go to dist.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shutil
@@ -45,22 +44,20 @@ MATRIX = (
     ("3.12", "1.26.*", None),
     ("3.13", ">=2", None),
     ("3.14", ">=2", "2.15.*"),
-    ("3.13t", ">=2", None),
     ("3.14t", ">=2", None),
 )
 TORCH = ROOT / "tests" / "packaging" / "two_ranks.py"
-THREADS = ROOT / "tests" / "packaging" / "many_threads.py"
 LEFT = """\
 Left to a person (docs/releasing.md):
   - accounts: the repository, the package index, Read the Docs, conda-forge's feedstock
   - the index's trusted publisher for release.yml and its environment `pypi`
-  - runs of tests.yml and release.yml: macOS and Windows with Python, and the advisories
+  - runs of tests.yml and release.yml: macOS, Windows, free-threaded Python, and the advisories
   - a private channel for reports of security, as SECURITY.md says
   - the tag, the date in CHANGELOG.md, and a look at the index's page"""
 
 
 class LeftOut(Exception):
-    """This machine cannot do the step."""
+    """Raised where a machine cannot do the step."""
 
 
 def run(*words: str | Path, cwd: Path = ROOT, **extra: str) -> str:
@@ -129,12 +126,13 @@ def deny() -> str:
 
 def licenses() -> str:
     text = prepare_release.licenses()
-    return f"LICENSE-CRATES names {len(re.findall(r'^[a-z]\S+ \d[^ ]* \(', text, re.MULTILINE))} crates"
+    crates = re.findall(r"^[a-z]\S+ \d[^ ]* \(", text, re.MULTILINE)
+    return f"LICENSE-CRATES names {len(set(crates))} crates"
 
 
 def reproducible() -> str:
     """Build the wheel in two folders, and compare the bytes."""
-    made = []
+    made: list[Path] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in ("one", "another"):
             tree = Path(folder) / name / "gradwire"
@@ -158,10 +156,28 @@ def sdist() -> str:
         (archive,) = folder.glob("*.tar.gz")
         run("tar", "-xf", archive, cwd=folder)
         (tree,) = (each for each in folder.iterdir() if each.is_dir())
-        python = _environment(folder / "env", sys.executable, "numpy", "pytest", "pytest-timeout", "maturin>=1.10,<2", "hypothesis")
+        python = _environment(
+            folder / "env",
+            sys.executable,
+            "numpy",
+            "pytest",
+            "pytest-timeout",
+            "maturin>=1.10,<2",
+            "hypothesis",
+        )
         run("cargo", "fetch", "--locked", cwd=tree)
         offline = ("unshare", "--net", "--map-root-user", python, "-m")
-        run(*offline, "pip", "install", "--no-build-isolation", "--no-deps", ".", cwd=tree, CARGO_NET_OFFLINE="true", PATH=f"{python.parent}:{os.environ['PATH']}")
+        run(
+            *offline,
+            "pip",
+            "install",
+            "--no-build-isolation",
+            "--no-deps",
+            ".",
+            cwd=tree,
+            CARGO_NET_OFFLINE="true",
+            PATH=f"{python.parent}:{os.environ['PATH']}",
+        )
         tests = ["tests/test_frame.py", "tests/test_state.py", "tests/golden"]
         done = run(*offline, "pytest", "-q", *tests, cwd=tree)
         return f"{archive.name}: {done.strip().splitlines()[-1].strip('= ')}, without a network"
@@ -193,7 +209,11 @@ def compiler(target: str) -> dict[str, str]:
     debian = Path("/usr/bin/rustc")
     if not (debian.exists() and Path("/usr/lib/rustlib/src/rust/library/std").exists()):
         raise LeftOut("Rust has not this target (rustup target add; or Debian's rust-web-src)")
-    return {"RUSTC": str(debian), "RUSTC_BOOTSTRAP": "1", "ARGUMENTS": "-Zbuild-std=std,panic_abort"}
+    return {
+        "RUSTC": str(debian),
+        "RUSTC_BOOTSTRAP": "1",
+        "ARGUMENTS": "-Zbuild-std=std,panic_abort",
+    }
 
 
 def cross(target: str) -> Callable[[], str]:
@@ -265,7 +285,13 @@ def arm64() -> str:
     root = debian_python("bookworm", "arm64", "python3")
     with tempfile.TemporaryDirectory() as folder:
         platforms = (f"--platform=manylinux_2_{minor}_aarch64" for minor in (17, 27, 28))
-        pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+        pip: tuple[str | Path, ...] = (
+            sys.executable,
+            "-m",
+            "pip",
+            "--quiet",
+            "--disable-pip-version-check",
+        )
         if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode:
             pip = (_environment(Path(folder) / "pip", sys.executable), *pip[1:])
         abis = ("--python-version=3.11", "--implementation=cp", "--abi=cp311", "--abi=abi3")
@@ -293,28 +319,33 @@ def windows() -> str:
         "PROPTEST_CASES": "32",
     }
     words = ("--locked", "-p", "gradwire-core", "--lib", "--test=golden", "--test=hostile")
-    said = run("cargo", "test", *arguments, f"--target={target}", *words, **variables)
+    said = run("cargo", "test", *arguments, f"--target={target}", *words, cwd=ROOT, **variables)
     return "; ".join(re.findall(r"test result: ok\. (\d+ passed)", said)) + ", under Wine"
+
+
+VERSION = """
+import sys, sysconfig
+print("%d.%d" % sys.version_info[:2] + "t" * bool(sysconfig.get_config_var("Py_GIL_DISABLED")))
+"""
 
 
 def interpreter(version: str, given: list[str]) -> Path:
     """Return an interpreter of this version: a given one, an installed one, or Debian's."""
     pyenv = Path.home() / ".pyenv" / "versions"
-    ask = "import sys,sysconfig as s; print('%d.%d' % sys.version_info[:2] + 't' * bool(s.get_config_var('Py_GIL_DISABLED')))"
     candidates = [
         *map(Path, given),
         *(Path(found) for found in [shutil.which(f"python{version}")] if found),
         *sorted(pyenv.glob(f"{version.rstrip('t')}*/bin/python3")),
     ]
     for path in candidates:
-        done = subprocess.run([path, "-c", ask], capture_output=True, text=True, check=False)
+        done = subprocess.run([path, "-c", VERSION], capture_output=True, text=True, check=False)
         if done.stdout.strip() == version:
             return path
-    raise LeftOut(f"no Python {version} (--python PATH names one)")
+    raise LeftOut(f"no Python {version} here (--python PATH adds one)")
 
 
 def cell(version: str, numpy: str, torch: str | None, options: argparse.Namespace) -> str:
-    """Use the wheel with these versions: encode, decode and, with torch, a DDP step of two ranks."""
+    """Use the wheel with these versions: with torch also in a DDP step of two ranks."""
     python = interpreter(version, options.python)
     free = version.endswith("t")
     pattern = f"*-cp{version.replace('.', '').replace('t', '')}*t-*" if free else "*-abi3-*"
@@ -324,9 +355,8 @@ def cell(version: str, numpy: str, torch: str | None, options: argparse.Namespac
     with tempfile.TemporaryDirectory() as folder:
         inside = _environment(Path(folder) / "env", python, made, numpy)
         run(inside, "-c", wheel.TRY, cwd=Path(folder))
-        if free:
-            run(inside, THREADS, cwd=Path(folder))
-        done = ["threads" if free else "numpy"]
+        run(inside, wheel.THREADS, cwd=Path(folder))
+        done = ["encode, decode, threads"]
         if torch and options.torch:
             uv = [str(inside), "-m", "pip", "install", "--quiet", f"torch=={torch}", numpy]
             run(*uv)
@@ -368,7 +398,9 @@ def main() -> int:
         each for each in (*asked, *options.skip) if not any(n.startswith(each) for n in every)
     ]:
         parser.error(f"no such step: {', '.join(unknown)}; there are {', '.join(every)}")
-    chosen = [n for n in every if n.startswith(asked) and not n.startswith(tuple(options.skip or ["-"]))]
+    chosen = [
+        n for n in every if n.startswith(asked) and not n.startswith(tuple(options.skip or ["-"]))
+    ]
     if options.list:
         print("\n".join(chosen))
         return 0

@@ -2,8 +2,9 @@
 
     .cache/wheel-env/bin/python scripts/wheel.py [--target TRIPLE] [--interpreter PYTHON] [--no-try]
 
-One wheel works with every Python from 3.11 on; a free-threaded one needs a wheel of its own. On Linux, zig links it against glibc 2.28, whatever
-version this machine has, so that it installs wherever torch's own wheels do, or against musl.
+One wheel works with every Python from 3.11 on; a free-threaded one needs a wheel of its own. On
+Linux, zig links it against glibc 2.28, whatever version this machine has, so that it installs
+wherever torch's own wheels do, or against musl.
 ``--target`` builds for another architecture, which needs `rustup target add TRIPLE` first. On macOS
 and Windows the system's linker is used.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
+THREADS = ROOT / "tests" / "packaging" / "many_threads.py"
 GLIBC, MUSL = "manylinux_2_28", "musllinux_1_2"
 
 TRY = """
@@ -66,8 +68,8 @@ def build(
 ) -> Path:
     """Build the wheel of the checkout at ``root`` into ``out`` and return its file.
 
-    The bytes depend neither on the folder nor on the time: paths in the library are replaced, and
-    files have the date of the commit.
+    So that the bytes depend neither on the folder nor on the time, paths in the library are
+    replaced, and files have the date of the commit.
     """
     scripts = Path(sys.executable).parent
     command = [str(scripts / "maturin"), "build", "--release", "--locked", *arguments]
@@ -112,6 +114,7 @@ def attempt(wheel: Path, interpreter: str) -> None:
         python = str(binaries / "python")
         subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True)
         subprocess.run([python, "-c", TRY], cwd=folder, check=True)
+        subprocess.run([python, THREADS], cwd=folder, check=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import environment, prepare_release
+from scripts import check_release, environment, prepare_release
+from tests.packaging import many_threads
 
 ROOT = Path(__file__).parents[2]
 PROJECT = (ROOT / "pyproject.toml").read_text("utf-8")
@@ -70,6 +71,68 @@ def test_workflows_use_actions_of_known_commits():
     used = re.findall(r"uses: (\S+.*)", "".join(file.read_text() for file in folder.iterdir()))
     assert len(used) >= 8
     assert all(re.fullmatch(r"\S+@[0-9a-f]{40} # v[\d.]+", each) for each in used)
+
+
+def test_all_files_have_one_version(monkeypatch, tmp_path):
+    version = check_release.versions()
+    assert (
+        version
+        == tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    )
+    for name in (*check_release.VERSIONS, "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text((ROOT / name).read_text("utf-8"), "utf-8")
+    (tmp_path / "CITATION.cff").write_text("version: 9.9.9\n")
+    monkeypatch.setattr(check_release, "ROOT", tmp_path)
+    with pytest.raises(RuntimeError, match=r"9\.9\.9"):
+        check_release.versions()
+
+
+def test_a_step_that_cannot_run_is_left_out_and_one_that_fails_fails(monkeypatch, capsys):
+    def unable() -> str:
+        raise check_release.LeftOut("no compiler")
+
+    def wrong() -> str:
+        raise RuntimeError("two wheels")
+
+    monkeypatch.setattr(
+        check_release, "steps", lambda _: {"a": lambda: "fine", "b": unable, "c": wrong}
+    )
+    monkeypatch.setattr(sys, "argv", ["check_release.py", "--skip", "c"])
+    assert check_release.main() == 0
+    monkeypatch.setattr(sys, "argv", ["check_release.py"])
+    assert check_release.main() == 1
+    said = capsys.readouterr().out
+    for line in (r"a +ok .* s  fine", r"b +left out .* no compiler", r"c +FAILED .* two wheels"):
+        assert re.search(line, said)
+    assert "trusted publisher" in said
+    monkeypatch.setattr(sys, "argv", ["check_release.py", "--only", "nothing"])
+    with pytest.raises(SystemExit):
+        check_release.main()
+
+
+def test_recipes_and_workflows_can_be_read():
+    yaml = pytest.importorskip("yaml")
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text("utf-8"))
+    assert recipe["schema_version"] == 1
+    assert {"package", "source", "build", "requirements", "tests", "about"} <= recipe.keys()
+    project = tomllib.loads(PROJECT)
+    assert recipe["requirements"]["run"][1] == project["project"]["dependencies"][0].replace(
+        ">=", " >="
+    )
+    assert recipe["about"]["license"] == project["project"]["license"]
+    hosted = yaml.safe_load((ROOT / ".readthedocs.yaml").read_text("utf-8"))
+    locks = re.findall(r"-r (\S+)", " ".join(hosted["build"]["jobs"]["install"]))
+    assert locks
+    assert all((ROOT / lock).exists() for lock in locks)
+    for file in (ROOT / ".github").rglob("*.yml"):
+        assert yaml.safe_load(file.read_text("utf-8"))
+    (form,) = (ROOT / ".github" / "ISSUE_TEMPLATE").iterdir()
+    assert "`gradwire info`" in form.read_text("utf-8")
+
+
+def test_threads_do_not_change_each_others_frames():
+    many_threads.main()
 
 
 def test_the_environment_of_the_wheel_is_without_torch(monkeypatch, tmp_path):
