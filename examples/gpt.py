@@ -61,8 +61,10 @@ def loss(model: nn.Module, text: Tensor, starts: Tensor) -> Tensor:
     return nn.functional.cross_entropy(model(windows[:, :-1]).mT, windows[:, 1:])
 
 
-alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-dist.init_process_group("gloo", **({} if dist.is_torchelastic_launched() else alone))
+if dist.is_torchelastic_launched():
+    dist.init_process_group("gloo")
+else:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 rank, seconds, curve = dist.get_rank(), 0.0, []
 torch.manual_seed(0)  # the same model on every rank
 model = nn.parallel.DistributedDataParallel(GPT())

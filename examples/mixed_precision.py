@@ -25,8 +25,10 @@ files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:40]
 text = torch.tensor(list(b"".join(file.read_bytes() for file in files))).clamp(max=127)
 windows = text.unfold(0, LENGTH + 1, 1)  # of characters, of which the last is to be guessed
 
-alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-dist.init_process_group("gloo", **({} if dist.is_torchelastic_launched() else alone))
+if dist.is_torchelastic_launched():
+    dist.init_process_group("gloo")
+else:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 rank = dist.get_rank()
 torch.manual_seed(0)  # the same model on every rank
 layers = [nn.Embedding(128, 32), nn.Flatten(), nn.Linear(32 * LENGTH, 256), nn.ReLU()]

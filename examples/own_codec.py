@@ -29,7 +29,8 @@ class LargestOfBlocks(extension.Sparsifier):
         """Return the positions to send, in ascending order."""
         starts = np.arange(0, values.size, self.size)
         blocks = np.pad(np.abs(values), (0, -values.size % self.size)).reshape(-1, self.size)
-        return starts + blocks.argmax(axis=1)
+        positions: NDArray[np.intp] = starts + blocks.argmax(axis=1)
+        return positions
 
     def max_count(self, numel: int) -> int:
         """Return the most entries that `select` may return."""
@@ -41,6 +42,7 @@ def check(codec: gradwire.Codec) -> None:
     for numel in (0, 1, 99, 100, 101, 5000):
         x, state = np.random.default_rng(1).standard_normal(numel, "f4"), codec.init_state(numel)
         frame = codec.encode(x, state)
+        assert state.residual is not None
         assert frame.nbytes <= codec.max_encoded_len(numel)
         np.testing.assert_array_equal(gradwire.decode(frame) + state.residual, x)
     assert gradwire.Codec.from_config(codec.get_config()) == codec
@@ -60,7 +62,7 @@ def compare(codecs: dict[str, gradwire.Codec], numel: int = 1_000_000, steps: in
             gradwire.decode_add(frame, sent)
             wanted, nbytes = wanted + x, nbytes + frame.nbytes
             if step == 0:
-                first = np.linalg.norm(wanted - sent) / np.linalg.norm(wanted)
+                first = float(np.linalg.norm(wanted - sent) / np.linalg.norm(wanted))
         error = np.linalg.norm(wanted - sent) / np.linalg.norm(wanted)
         size, spent = nbytes / steps, 1e3 * seconds / steps
         print(f"{name:16} {size:7,.0f} bytes {spent:5.1f} ms   error {first:.3f}, then {error:.3f}")

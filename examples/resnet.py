@@ -21,8 +21,10 @@ parser.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd")
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--dense", action="store_true")
 options = parser.parse_args()
-alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-dist.init_process_group("gloo", **({} if dist.is_torchelastic_launched() else alone))
+if dist.is_torchelastic_launched():
+    dist.init_process_group("gloo")
+else:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 rank, ranks = dist.get_rank(), dist.get_world_size()
 x, y = map(torch.tensor, load_digits(return_X_y=True))
 order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))

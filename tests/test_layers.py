@@ -3,7 +3,7 @@
 import ast
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,6 +73,11 @@ class Import(NamedTuple):
     where: str  # "module", "function" or "types"
 
 
+def sources(folder: Path) -> Iterator[Path]:
+    """Find the modules in a folder, without the examples that building puts in the package."""
+    return (path for path in folder.rglob("*.py") if path.parent.name != "_examples")
+
+
 def name_of(path: Path) -> str:
     parts = path.relative_to(SOURCE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -81,7 +86,7 @@ def name_of(path: Path) -> str:
 @functools.cache
 def modules() -> dict[str, list[Import]]:
     """All modules of the package, and what each of them imports."""
-    paths = {name_of(path): path for path in (SOURCE / "gradwire").rglob("*.py")}
+    paths = {name_of(path): path for path in sources(SOURCE / "gradwire")}
     known = {*paths, "gradwire._native"}
     found: dict[str, list[Import]] = {"gradwire._native": []}
     for name, path in paths.items():
@@ -200,7 +205,7 @@ def test_the_engine_has_few_floors():
 
 def test_no_two_classes_have_one_name():
     known, found = set(), set()
-    for path in (SOURCE / "gradwire").rglob("*.py"):
+    for path in sources(SOURCE / "gradwire"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 (found if node.name in known else known).add(node.name)
@@ -259,7 +264,7 @@ def asked_by_type(tree: ast.AST, module: str) -> list[str]:
 
 def test_what_an_exchange_is_is_asked_of_the_facts_that_it_states():
     found = []
-    for path in (SOURCE / "gradwire").rglob("*.py"):
+    for path in sources(SOURCE / "gradwire"):
         if path.parent.name != "exchange":
             found += asked_by_type(ast.parse(path.read_text()), name_of(path))
     assert found == []
@@ -287,7 +292,7 @@ def test_nothing_is_unpickled():
     unpickling = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve"}
     libraries = {"dist", "distributed", "hvd", "library", "torch"}
     found = []
-    for path in (SOURCE / "gradwire").rglob("*.py"):
+    for path in sources(SOURCE / "gradwire"):
         for node in ast.walk(ast.parse(path.read_text())):
             names: list[str] = []
             if isinstance(node, ast.Import):
@@ -323,7 +328,7 @@ def test_a_small_module_has_more_than_one_importer():
         for name in re.findall(r"^from ([\w.]+) import", path.read_text("utf-8"), re.MULTILINE):
             importers.setdefault(name, set()).add(str(path))
     found = []
-    for path in (SOURCE / "gradwire").rglob("*.py"):
+    for path in sources(SOURCE / "gradwire"):
         name, lines = name_of(path), len(path.read_text().splitlines())
         if path.name in ("__init__.py", "__main__.py") or PARTS & set(name.split(".")[1:-1]):
             continue
@@ -353,7 +358,7 @@ def test_every_folder_keeps_its_budget_of_lines():
         deeper = [each for each in folders if each != folder and folder in each.parents]
         lines = sum(
             len(path.read_text("utf-8").splitlines())
-            for path in folder.rglob("*.py")
+            for path in sources(folder)
             if not any(each in path.parents for each in deeper)
         )
         assert lines <= int(budget.replace(",", "")), f"{folder} has {lines} lines"

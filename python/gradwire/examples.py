@@ -10,8 +10,8 @@ from pathlib import Path
 
 __all__ = ["main"]
 
-FOLDERS = (Path(__file__).with_name("_examples"), Path(__file__).parents[2] / "examples")
-"""Where they are in a wheel, and in a checkout."""
+FOLDERS = (Path(__file__).parents[2] / "examples", Path(__file__).with_name("_examples"))
+"""Where they are in a checkout, and in a wheel."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def files() -> dict[str, Path]:
     """Return the files of all examples by their names."""
-    folder = next((each for each in FOLDERS if each.is_dir()), FOLDERS[0])
+    folder = next((each for each in FOLDERS if each.is_dir()), FOLDERS[1])
     paths = (each for each in folder.glob("*.*") if each.is_file() and each.suffix != ".md")
     return {path.stem: path for path in sorted(paths)}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import GradBucket  # type: ignore[attr-defined]  # it exists, unlisted
+from torch.distributed import GradBucket  # it exists, unlisted
 
 from gradwire.torch.engine.backward import BackwardPasses, dense_average
 from gradwire.torch.engine.step import Step
