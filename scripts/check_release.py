@@ -293,7 +293,7 @@ def arm64() -> str:
             "--disable-pip-version-check",
         )
         if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode:
-            pip = (_environment(Path(folder) / "pip", sys.executable), *pip[1:])
+            pip = (_environment(Path(folder) / "pip", sys.executable, "pip"), *pip[1:])
         abis = ("--python-version=3.11", "--implementation=cp", "--abi=cp311", "--abi=abi3")
         words = (*abis, *platforms, "--only-binary=:all:", f"--target={folder}/site")
         run(*pip, "install", *words, found[-1], "numpy")
