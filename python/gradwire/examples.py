@@ -10,8 +10,11 @@ from pathlib import Path
 
 __all__ = ["main"]
 
-FOLDERS = (Path(__file__).parents[2] / "examples", Path(__file__).with_name("_examples"))
-"""Where they are in a checkout, and in a wheel."""
+ROOT = Path(__file__).parents[2]
+FOLDER = (
+    ROOT / "examples" if (ROOT / "Cargo.toml").is_file() else Path(__file__).with_name("_examples")
+)
+"""In a checkout they are at the top, in a wheel next to this file."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def files() -> dict[str, Path]:
     """Return the files of all examples by their names."""
-    folder = next((each for each in FOLDERS if each.is_dir()), FOLDERS[1])
-    paths = (each for each in folder.glob("*.*") if each.is_file() and each.suffix != ".md")
+    paths = (each for each in FOLDER.glob("*.*") if each.is_file() and each.suffix != ".md")
     return {path.stem: path for path in sorted(paths)}
 
 
