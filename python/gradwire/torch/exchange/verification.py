@@ -368,7 +368,7 @@ def _checksum_of_parameters(layout: BucketContents) -> int:
     """Return a checksum of a bucket's parameters, which must be equal on all replicas."""
     parameters = [piece.parameter for piece in (*layout.pieces, *layout.dense)]
     tensors = (local(each.tensor.detach()).reshape(-1) for each in parameters)
-    return int(sum(map(checksum, tensors))) & wire.ALL_BITS
+    return sum(int(checksum(each)) for each in tensors) & wire.ALL_BITS
 
 
 def _raise_if_parameters_differ(task: BucketTask, verdicts: Sequence[wire.Verdict]) -> None:
