@@ -92,11 +92,13 @@ class Exchanged:
                 hub.fail(error)
             raise
 
-    def _channels(self, rank: int, ranks: int) -> Callable[[], Channel]:
+    def _channels(self, rank: int, ranks: int) -> Callable[..., Channel]:
         """Return what makes the channels of a rank, which every rank makes in the same order."""
         return partial(self._channel, itertools.count(), rank, ranks)
 
-    def _channel(self, numbers: "itertools.count[int]", rank: int, ranks: int) -> Channel:
+    def _channel(
+        self, numbers: "itertools.count[int]", rank: int, ranks: int, *device_backends: object
+    ) -> Channel:
         number = next(numbers)
         if number == len(self._hubs):
             self._hubs.append(Hub(ranks))
@@ -106,7 +108,7 @@ class Exchanged:
 class _Rank:
     """What a rank has: an exchange, and the compressed parameters as one bucket."""
 
-    def __init__(self, channels: Callable[[], Channel], flat: Flat, codec: Codec) -> None:
+    def __init__(self, channels: Callable[..., Channel], flat: Flat, codec: Codec) -> None:
         self._exchange: ExchangeBase = build(
             codec.exchange, channels(), channels, {}, check_result=False, postpones=False
         )

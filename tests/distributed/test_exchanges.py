@@ -260,12 +260,9 @@ def test_the_default_gathers_among_two_ranks_and_has_owners_among_eight(
         assert found["replica"] == results[0]["replica"]
 
 
-def test_the_default_gathers_where_owners_cannot_be(four: Ranks, backend: str) -> None:
-    """Kernels keep residuals where owners cannot merge them."""
-    expected = dict.fromkeys(("ranks", "nodes", "one buffer", "one of two", "told"), GATHER)
-    if backend != "carried":
-        expected["ranks"] = SCATTER
-    assert four.run("exchanges.where") == [expected] * 4
+def test_the_default_gathers_where_owners_cannot_be(four: Ranks) -> None:
+    expected = dict.fromkeys(("nodes", "one buffer", "one of two", "told"), GATHER)
+    assert four.run("exchanges.where") == [expected | {"ranks": SCATTER}] * 4
 
 
 def test_frames_that_exceed_a_dense_all_reduce_are_told(two: Ranks, three: Ranks) -> None:

@@ -24,8 +24,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TORCHRUN_ONLY = ["quickstart", "hierarchy"]
 """Pages whose programs torchrun starts: they say so."""
-SHARED = re.compile(r"init_process_group\(|Membership\(")
-"""What pages have that are for several ranks."""
+SHARED = "init_process_group("
+"""What pages have that are for a fixed number of ranks."""
 SECONDS = 300.0
 """How long a page may take."""
 
@@ -96,7 +96,7 @@ def main(pages: list[str]) -> None:
     warnings.simplefilter("error", gradwire.torch.ddp.PairingWarning)
     for page in pages:
         ways: list[list[dict[str, str]]] = [] if page in TORCHRUN_ONLY else [[{}]]
-        if any(SHARED.search(block) for _, block in blocks(page)):
+        if any(SHARED in block for _, block in blocks(page)):
             ways.append(launched(2))
         for way in ways:
             run(page, way)

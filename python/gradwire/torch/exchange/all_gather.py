@@ -24,7 +24,7 @@ from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import ExchangeBase
-from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, take_buffers, unpack_dense
+from gradwire.torch.exchange.dense import count_dense, divide, pack_dense, sum_dtype, take_buffers
 from gradwire.torch.exchange.verification import Verification
 from gradwire.torch.transport import Channel
 
@@ -78,6 +78,7 @@ class _Slots:
     gathered: torch.Tensor  # memory that begins with the slots of all ranks
     filled: FilledSlot | None = None  # by the device, if it was
     averages: SlotAverages | None = None
+    dense_seconds: float = 0.0  # that averaging the dense parameters took
     # Bytes of each rank's frames.
     sizes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     # Pieces whose gradients are zero on every rank.
@@ -226,7 +227,7 @@ class AllGatherExchange(ExchangeBase):
         task = flight.task
         # All that can be done is started before the one wait, whatever the headers are to say.
         if task.layout.runs:
-            self._average_dense(task, slots)
+            slots.dense_seconds = self._average_dense(task, slots)
         slots.averages = slots.filled.average(
             rows, senders=self._mean == "senders", checks=self._check_result
         )
@@ -294,20 +295,20 @@ class AllGatherExchange(ExchangeBase):
             )
             layout.counters.decoded(layout.rows, nanoseconds)
         if layout.runs and slots.averages is None:
-            self._average_dense(task, slots, counts=counts)
+            slots.dense_seconds = self._average_dense(task, slots)
+        if layout.runs and counts:
+            count_dense(task, slots.dense_seconds)
 
-    def _average_dense(self, task: BucketTask, slots: _Slots, *, counts: bool = True) -> None:
-        """Write the averages of uncompressed parameters; ``counts`` adds them to the metrics."""
+    def _average_dense(self, task: BucketTask, slots: _Slots) -> float:
+        """Write the averages of uncompressed parameters; return the seconds that it took."""
         plan, layout, start = slots.plan, task.layout, time.perf_counter()
         rows = slots.rows(self.world_size)
         total = rows.new_zeros(layout.dense_numel, dtype=sum_dtype(layout.dtype))
         for values in rows[:, plan.dense_at : plan.dense_end]:
             total += values.view(layout.dtype)
         mean = divide(total, self.world_size)
-        if counts:
-            unpack_dense(task, mean, start)
-        else:
-            task.bucket.unpack(layout.runs, mean)
+        task.bucket.unpack(layout.runs, mean)
+        return time.perf_counter() - start
 
 
 class DeferredAllGather(AllGatherExchange):

@@ -47,10 +47,15 @@ def pack_dense(task: BucketTask, packed: torch.Tensor) -> None:
 
 def unpack_dense(task: BucketTask, averages: torch.Tensor, start: float) -> None:
     """Copy averages back to the dense parameters; count the time since ``start``."""
+    task.bucket.unpack(task.layout.runs, averages)
+    count_dense(task, time.perf_counter() - start)
+
+
+def count_dense(task: BucketTask, seconds: float) -> None:
+    """Add the exchange of the dense parameters to the metrics."""
     layout = task.layout
-    task.bucket.unpack(layout.runs, averages)
     nbytes = layout.dense_numels * task.bucket.itemsize
-    layout.counters.dense(layout.dense_rows, nbytes, round(1e9 * (time.perf_counter() - start)))
+    layout.counters.dense(layout.dense_rows, nbytes, round(1e9 * seconds))
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
