@@ -162,7 +162,7 @@ def sdist() -> str:
             "numpy",
             "pytest",
             "pytest-timeout",
-            "maturin>=1.10,<2",
+            "maturin>=1.12.1,<2",
             "hypothesis",
         )
         run("cargo", "fetch", "--locked", cwd=tree)

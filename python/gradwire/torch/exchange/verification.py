@@ -76,11 +76,12 @@ class Verification:
         If it failed on one, or if parameters differ, all raise the same error. No other thread uses
         the channel.
         """
-        task, error = flight.task, None
+        task, error, parameters = flight.task, None, 0
         assert task.compared is not None
         task.compared.twins.clear()
         try:
             act()
+            parameters = _checksum_of_parameters(task.layout)
         except BaseException as raised:  # of any kind: the other ranks wait for the message
             error = raised
         told = error
@@ -90,8 +91,8 @@ class Verification:
         message = np.zeros(wire.MESSAGE_NBYTES, np.uint8)
         found = task.compared.difference.encode()[: wire.MESSAGE_NBYTES - wire.HEADER_NBYTES]
         message[wire.HEADER_NBYTES :][: len(found)] = np.frombuffer(found, np.uint8)
-        bits = wire.Checksum(total=_checksum_of_parameters(task.layout))
-        wire.write_verdict(message, digest, sequence, told, len(found), bits)
+        total = wire.Checksum(total=parameters)
+        wire.write_verdict(message, digest, sequence, told, len(found), total)
         mine = torch.from_numpy(message)
         every = mine.new_empty((channel.size, wire.MESSAGE_NBYTES))
         with wire.explained(f"bucket {sequence}, which was compared, failed on another rank"):
