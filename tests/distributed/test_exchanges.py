@@ -160,8 +160,9 @@ def test_a_failure_to_encode_reaches_every_rank(two: Ranks, exchange: str, who: 
         assert found["kept"] == "ExchangeError"
 
 
-def test_a_rank_without_memory_for_messages_is_an_error_of_all(two: Ranks) -> None:
-    for found in two.run("exchanges.no_memory"):
+@pytest.mark.parametrize("slow", [False, True], ids=["", "slow"])
+def test_a_rank_without_memory_for_messages_is_an_error_of_all(two: Ranks, slow: bool) -> None:
+    for found in two.run("exchanges.no_memory", slow=slow):
         assert len(found) == 4
         for name, (said, kept) in found.items():
             assert "rank 1 could not encode: MemoryError: no memory for messages" in said, name

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 import warnings
 
 import torch
@@ -133,6 +134,18 @@ def fresh(error: BaseException) -> BaseException:
     copied = type(error)(*error.args)
     copied.__cause__ = error.__cause__
     return copied
+
+
+def release_frames(error: BaseException) -> None:
+    """Clear the local variables in the tracebacks of an error and its causes; their lines stay.
+
+    An error that is stored would keep alive what failed: a collective, and so its connections,
+    which tell the other ranks by closing that this rank has left.
+    """
+    each: BaseException | None = error
+    while each is not None:
+        traceback.clear_frames(each.__traceback__)
+        each = each.__cause__ or each.__context__
 
 
 def kind_of(cause: BaseException) -> type[ExchangeError]:

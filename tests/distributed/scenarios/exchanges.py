@@ -22,6 +22,7 @@ from gradwire.exchange import (
 )
 from gradwire.memory import Residual
 from gradwire.torch.ddp import ExchangeError, GradientError
+from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.engine.step import BufferPool
 from tests.distributed.scenarios.common import (
     SHAPES,
@@ -184,9 +185,18 @@ def encoding_fails(rank: int, world_size: int, exchange: str, who: int) -> dict[
     return found
 
 
-def no_memory(rank: int, world_size: int) -> dict[str, Any]:
-    """After two good steps rank 1 gets no memory for messages: what each rank sees and keeps."""
+def no_memory(rank: int, world_size: int, slow: bool = False) -> dict[str, Any]:
+    """After two good steps rank 1 gets no memory for messages: what each rank sees and keeps.
+
+    If it is slow, it has heard of the failure of a bucket before it starts the next, which the
+    other rank waits for then, until rank 1 has left.
+    """
     found: dict[str, Any] = {}
+    launch = ExchangePipeline._launch
+
+    def late(pipeline: ExchangePipeline, task: Any) -> Any:
+        time.sleep(0.2)
+        return launch(pipeline, task)
 
     def trouble(*arguments: Any) -> Any:
         raise MemoryError("no memory for messages")
@@ -203,7 +213,11 @@ def no_memory(rank: int, world_size: int) -> dict[str, Any]:
                 model(integers(1, rank, step)).backward()
             before, said = residuals(handle), ""
             take = trouble if rank == 1 else BufferPool.take
-            with mock.patch.object(BufferPool, "take", take):
+            start = late if slow and rank == 1 else launch
+            with (
+                mock.patch.object(BufferPool, "take", take),
+                mock.patch.object(ExchangePipeline, "_launch", start),
+            ):
                 try:
                     model(integers(1, rank, 2)).backward()
                 except ExchangeError as error:

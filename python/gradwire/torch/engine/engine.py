@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import threading
 import time
 import weakref
@@ -108,6 +109,8 @@ def _release(
 ) -> None:
     if pipeline.stop(patience):
         exchange.close()
+        if pipeline.broken is not None:
+            gc.collect()  # cycles of errors hold collectives, and so connections, open
         transport.leave()
     elif patience is not None and not pipeline.forked:
         args = (pipeline, exchange, control, transport, None)

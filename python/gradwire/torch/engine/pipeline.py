@@ -13,7 +13,13 @@ import torch
 from gradwire.torch import backends
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.step import BucketTask, Comparison, InFlightBucket, Step
-from gradwire.torch.errors import AgreementError, ExchangeError, GradientError, fresh
+from gradwire.torch.errors import (
+    AgreementError,
+    ExchangeError,
+    GradientError,
+    fresh,
+    release_frames,
+)
 from gradwire.torch.exchange.base import BucketExchange
 
 T = TypeVar("T")
@@ -217,6 +223,7 @@ class ExchangePipeline:
                     raise reason
             return self._exchange.start(task, sequence)
         except BaseException as error:  # the collective could not even be started
+            release_frames(error)
             if task.step.refused is None:
                 self._unsent = error
             return InFlightBucket(task, sequence, error=error)
@@ -264,6 +271,7 @@ class ExchangePipeline:
                     raise self.broken
                 self._exchange.receive(flight)
             except (AgreementError, GradientError) as error:
+                release_frames(error)
                 self.last_error = task.step.error = task.step.error or error
             except BaseException as error:
                 self._break(task.step, error)
@@ -276,6 +284,7 @@ class ExchangePipeline:
         self._in_flight.task_done()
 
     def _break(self, step: Step, error: BaseException) -> None:
+        release_frames(error)
         if self.broken is None:
             self.broken = broken_by(error, "gradwire failed on this rank")
         step.error = self.broken
