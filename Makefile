@@ -32,7 +32,7 @@ horovod-demo: ## The demo with horovodrun, beside Horovod's own optimizer (ARGS=
 
 prepare_tests = $(environment) test cuda trainers horovod && $(python) scripts/build_horovod.py --tests
 
-test: ## The tests of every part in about ten minutes: Rust, then Python with real processes
+test: ## The tests of every part in fifteen to twenty-five minutes: Rust, then Python with real processes
 	@$(prepare_tests)
 	@$(python) scripts/run_tests.py quick
 
