@@ -27,6 +27,7 @@ steps = int(sys.argv[1])
 @hvd.elastic.run  # type: ignore[untyped-decorator]
 def train(state: horovod.ElasticState) -> None:
     """Train from the last commit on. Horovod calls this again whenever the ranks have changed."""
+    total = 0.0
     while state.step < steps:
         targets = torch.randint(10, (64,))
         inputs = centres[targets] + 4.0 * torch.randn(64, 64)
@@ -35,9 +36,11 @@ def train(state: horovod.ElasticState) -> None:
         loss.backward()
         optimizer.step()
         state.step += 1
+        total += loss.item()
         if state.step % 50 == 0:
             if hvd.rank() == 0:
-                print(f"step {state.step}, ranks {hvd.size()}: loss {loss:.3f}", flush=True)
+                print(f"step {state.step}, ranks {hvd.size()}: loss {total / 50:.3f}", flush=True)
+            total = 0.0
             state.commit()  # what a rank that fails falls back to; here ranks join and leave
 
 
