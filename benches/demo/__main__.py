@@ -85,6 +85,8 @@ def parser() -> argparse.ArgumentParser:
                       help="use the loopback device even if a shaped link is possible")
     made.add_argument("--out", type=Path, default=Path("demo-results"), metavar="DIR",
                       help="folder for demo.png and demo.json (default: %(default)s)")
+    made.add_argument("--svg", type=Path, metavar="FILE",
+                      help="also draw held-out loss over seconds, as in the README")
     made.add_argument("--json", action="store_true",
                       help="print the results as JSON instead of tables; progress goes to stderr")
     # fmt: on
@@ -103,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from benches.demo.picture import draw
+    from benches.demo.picture import draw, draw_loss
     from benches.demo.runner import Reporter, run
     from benches.demo.table import print_results
 
@@ -116,6 +118,8 @@ def _run(arguments: argparse.Namespace) -> int:
     text = json.dumps(results.to_json(), indent=1)
     _files.write(out / "demo.json", text + "\n")
     draw(results, out / "demo.png")
+    if arguments.svg:
+        draw_loss(results, arguments.svg)
     if arguments.json:
         print(text)
     else:

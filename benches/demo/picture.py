@@ -12,12 +12,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benches.demo.results import HALVES, PLAIN, Results
 from gradwire.cli.plan.quantities import format_rate, size
-from gradwire.cli.theme import save
+from gradwire.cli.theme import INK, STYLE, save
 
 # Okabe and Ito's palette, distinguishable for colour-blind readers; line styles and markers carry
 # the same information.
 _STYLES: dict[str, dict[str, Any]] = {
-    PLAIN: {"color": "#000000", "linestyle": "-", "marker": "o"},
+    PLAIN: {"color": INK, "linestyle": "-", "marker": "o"},
     **{half: {"color": "#E69F00", "linestyle": "--", "marker": "s"} for half in HALVES},
 }
 _OTHERS: list[dict[str, Any]] = [
@@ -67,6 +67,32 @@ def draw(results: Results, path: Path) -> None:
     figure.legend(handles, labels, frameon=False, fontsize=11, **where)
     save(figure, path, dpi=130)
     plt.close(figure)
+
+
+def draw_loss(results: Results, path: Path) -> None:
+    """Save held-out loss over seconds as an SVG, a panel per task and link, all to one scale."""
+    comparisons = results.comparisons()
+    look = styles(list(dict.fromkeys(run.method for run in results.runs)))
+    with plt.rc_context({**STYLE, "font.size": 11}):
+        figure, axes = plt.subplots(
+            1, len(comparisons), sharex=True, sharey=True, layout="constrained", squeeze=False,
+            figsize=(4.4 * len(comparisons), 3.6),
+        )  # fmt: skip
+        for each, comparison in zip(axes[0], comparisons, strict=True):
+            each.set_title(format_rate(comparison.rate) if comparison.rate else "loopback")
+            for run in comparison.runs:
+                curve = [(point["seconds"], point["loss"]) for point in run.curve]
+                how = {"linewidth": 1.8, "markersize": 4, **look[run.method]}
+                each.plot(*zip(*curve, strict=True), label=run.label, **how)
+            each.set_xlabel("training time (s)")
+            each.set_xlim(left=0)
+            each.grid(visible=True, linewidth=0.8)
+            each.spines[["top", "right"]].set_visible(False)
+        axes[0][0].set_ylabel("held-out loss (nats)")
+        handles, labels = axes[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=len(labels))
+        save(figure, path)
+        plt.close(figure)
 
 
 def _tidy(axes: Any, shown: Any) -> None:

@@ -51,6 +51,11 @@ class Run:
         return LABELS.get(self.method, self.method)
 
     @property
+    def optimizer_family(self) -> str:
+        """The optimizer without its options: "AdamW" or "SGD"."""
+        return self.optimizer.partition("(")[0]
+
+    @property
     def compression(self) -> float:
         """Bytes of plain float32 divided by the bytes of the method."""
         return self.dense_bytes_per_step / self.bytes_per_step

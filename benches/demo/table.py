@@ -149,25 +149,41 @@ def reading(results: Results) -> list[str]:
 
 
 def _line(comparison: Comparison) -> str:
+    """Return what a comparison shows, between methods with optimizers of one family."""
     where = f"{comparison.task}, {format_rate(comparison.rate) if comparison.rate else 'loopback'}"
     ours = [run for run in comparison.runs if run.method not in LABELS]
     rivals = [run for run in comparison.runs if run.method in LABELS]
     if not ours or not rivals:
         return f"{where}: {_said(comparison.fastest)} has the shortest steps."
-    best = min(ours, key=lambda run: _reached(comparison, run))
     rival = min(rivals, key=lambda run: _reached(comparison, run))
+    others = [run for run in ours if run.optimizer_family != rival.optimizer_family]
+    like = [run for run in ours if run not in others]
+    said = [_verdict(comparison, like, rival, rivals)] if like else []
+    if others:
+        best = min(others, key=lambda run: _reached(comparison, run))
+        soon, late = (_reached(comparison, run) for run in (best, rival))
+        said.append(
+            f"{best.label} trains with {best.optimizer} instead of {rival.optimizer} and reaches "
+            f"loss {comparison.equal_loss:.3f} after {soon:.1f} s instead of {late:.1f} s; part of "
+            "the difference is due to the optimizer."
+        )
+    return f"{where}: {' '.join(said)}"
+
+
+def _verdict(comparison: Comparison, ours: list[Run], rival: Run, rivals: list[Run]) -> str:
+    best = min(ours, key=lambda run: _reached(comparison, run))
     sooner = _reached(comparison, rival) / _reached(comparison, best)
     loss = f"loss {comparison.equal_loss:.3f}"
     if sooner >= NOTICEABLE:
         took = _reached(comparison, best)
         each = (f"{_reached(comparison, r) / took:.1f}x sooner than {_said(r)}" for r in rivals)
         gain = f"{best.label} reaches {loss} {' and '.join(each)}"
-        return f"{where}: compression pays. {gain}. {_steps(best, rivals)}"
+        return f"compression pays. {gain}. {_steps(best, rivals)}"
     if sooner > 1 / NOTICEABLE:
         both = f"{best.label} and {_said(rival)}"
-        return f"{where}: a draw. {both} reach {loss} at the same time. {_steps(best, rivals)}"
+        return f"a draw. {both} reach {loss} at the same time. {_steps(best, rivals)}"
     return (
-        f"{where}: compression does not pay. {_said(rival)} reaches {loss} "
+        f"compression does not pay. {_said(rival)} reaches {loss} "
         f"{1 / sooner:.1f}x sooner than {best.label}. {_why_not(best, rival)}"
     )
 

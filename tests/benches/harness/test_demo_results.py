@@ -128,6 +128,16 @@ def test_the_reading_says_when_compression_does_not_pay():
     assert "even with no compression, computing is 100 % of a step" in line
 
 
+def test_the_reading_compares_methods_with_optimizers_of_one_family():
+    plain = [a_run(m, 0.2, 0.1, 2e6, optimizer="SGD(0.9)") for m in ("none", "bf16")]
+    topk = a_run("topk", 0.04, 0.2, 5e4, optimizer="SGD(0)")
+    adam = a_run("adam", 0.02, 0.1, 5e4, optimizer="AdamW(0.9, 0.999)")
+    line, _ = reading(some_results(*plain, topk, adam))
+    assert "compression pays. topk reaches loss 0.200 4.7x sooner than no compression" in line
+    assert "adam trains with AdamW(0.9, 0.999) instead of SGD(0.9) and reaches" in line
+    assert "after 1.9 s instead of 18.9 s; part of the difference" in line
+
+
 def jobs(*methods: str) -> list[runner.Job]:
     return [runner.Job("digits", method, 100_000_000) for method in methods]
 
