@@ -14,7 +14,7 @@ def _loses_its_device(ranks: Ranks) -> None:
     found = ranks.run("devices.lost")
     text = (
         "rank 1 could not encode: DeviceError: cpu is lost to this process (CUDA error: "
-        "unspecified launch failure): nothing can be read from it or given to it any more. "
+        "unspecified launch failure): nothing can be copied from it or to it any more. "
         "End the process, and restart from a checkpoint"
     )
     for each in found:
