@@ -85,7 +85,7 @@ def losses(document: Document) -> str:
             for each in chosen
             if (row := found.get(each)) is not None
         ]
-        headings = ("", "bits a weight", "kB, whole model", "loss", "accuracy %")
+        headings = ("", "bits per weight", "kB, whole model", "loss", "accuracy %")
         first = found[FLOAT]
         title = f"**{first['title']}**, {first['parameters'] / 1e6:.2f} M parameters, "
         title += f"{first['entries'] / 1e6:.2f} M of them packed"
