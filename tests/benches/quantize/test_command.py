@@ -133,7 +133,7 @@ def test_a_loss_that_is_too_large_fails():
     assert [each.partition(":")[0] for each in said] == [
         f"{model}, {RECOMMENDED}, 4 bits" for model in ("text", "wide")
     ]
-    assert any("of the gap of the nearest codes" in each for each in failing(worse(COMQ, 3, 0.01)))
+    assert any("of the loss increase of nearest codes" in each for each in failing(worse(COMQ, 3, 0.01)))
     assert any("GPTQ with or without MagR" in each for each in failing(worse(COMQ, 2, 0.003)))
     assert any("against COMQ, the paper's parts" in each for each in failing(worse(COMQ, 2, 0.003)))
     assert any("the bytes of 2.5 bits" in each for each in failing(worse(BY_LOSS, 2.5, 0.01)))
