@@ -111,10 +111,7 @@ def rates(summaries: Sequence[Summary]) -> str:
         for pair, rate, mean in zip(_series(every), every["rate"], every["mean"], strict=True):
             cell = "diverged" if math.isnan(mean) else f"{mean:.2f}"
             rows.setdefault(pair, {})[rate] = f"**{cell}**" if (*pair, rate) in marked else cell
-        cells = [
-            [label(method), ranks, *(row.get(rate, "") for rate in tried)]
-            for (method, ranks), row in rows.items()
-        ]
+        cells = [[label(m), n, *(row.get(x, "") for x in tried)] for (m, n), row in rows.items()]
         title = f"**{each.section.title}**, {MEASURES[each.section.measure].heading}"
         parts += [title, pages.table(["method", "ranks", *map(_rate, tried)], cells)]
     return "\n\n".join(parts)
