@@ -1,5 +1,6 @@
 """Sphinx configuration: Markdown by MyST, the API from numpydoc docstrings."""
 
+import os
 from importlib.metadata import version as installed_version
 from importlib.util import find_spec
 
@@ -16,6 +17,14 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
+# Types in the API link to these pages. Their inventories need a network, so only hosted builds do.
+if os.environ.get("READTHEDOCS") == "True":
+    extensions.append("sphinx.ext.intersphinx")
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", None),
+    "numpy": ("https://numpy.org/doc/stable", None),
+    "torch": ("https://docs.pytorch.org/docs/stable", None),
+}
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 # Fences in guides may elide with an ellipsis; several classes have a `rank` or an `Exchange`.

@@ -1,4 +1,4 @@
-"""Train with Accelerate and compressed gradients. Run it again with more epochs to resume.
+"""Train with Accelerate and compressed gradients. Repeat it with more epochs to resume.
 
 torchrun --nproc-per-node=2 examples/accelerate_train.py run/ 2
 """

@@ -1,4 +1,4 @@
-"""Fine-tune a model by adapters on its packed 4-bit weights, beside all of it in float32."""
+"""Fine-tune adapters on packed 4-bit weights, compared with the whole model in float32."""
 
 import copy
 
@@ -16,7 +16,7 @@ turned = x.view(-1, 8, 8).rot90(dims=(1, 2)).flatten(1)  # what the model is fin
 
 
 class Adapted(nn.Module):
-    """A packed layer, and a product of two thin matrices beside it, which starts at zero."""
+    """A packed layer plus a product of two thin matrices, which starts at zero."""
 
     def __init__(self, layer: weights.PackedLinear, rank: int = 8) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Train one network for 8, 4 and 2 bits, write one file, and read it in each of these.
 
-The file holds 4 bits of each weight and 4 further ones, which a reader of 4 does not touch; one of
-2 rounds what it read in 4: its codes are the 2 highest bits.
+The file stores each weight as 4 bits and 4 further bits, which a 4-bit reader skips. A 2-bit reader
+rounds the 4-bit codes: it keeps their 2 highest bits.
 """
 
 import tempfile

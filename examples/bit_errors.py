@@ -1,8 +1,8 @@
-"""Train a network whose weights of 8 bits bear bit errors, beside one that does not.
+"""Train a network that tolerates bit errors in its 8-bit weights, compared with one that does not.
 
     python examples/bit_errors.py
 
-Prints wrong answers in % on scikit-learn's digits, the mean of 10 patterns, by the rate of errors.
+Prints the wrong answers in % on scikit-learn's digits by error rate, means of 10 patterns.
 """
 
 import torch

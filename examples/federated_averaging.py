@@ -1,8 +1,8 @@
 """Federated averaging with compressed updates, in numpy alone.
 
-    python examples/federated_averaging.py run/    # the same again goes on
+    python examples/federated_averaging.py run/    # repeat it to continue
 
-In each round, six of ten clients train on two classes that they alone have, and send what changed.
+In each round, six of ten clients train on their own two classes, and send the change.
 A client that is absent keeps its residual until it comes back.
 """
 

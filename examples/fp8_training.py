@@ -1,4 +1,4 @@
-"""Train on text with tensors in 8 bits and sums in 16, and print what each part costs in nats."""
+"""Train on text with 8-bit tensors and 16-bit sums, and print the cost of each part in nats."""
 
 import dataclasses
 from pathlib import Path

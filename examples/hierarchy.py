@@ -1,4 +1,4 @@
-"""Compress between nodes only; inside a node, gradients are summed dense.
+"""Compress between nodes only; inside a node, gradients are summed uncompressed.
 
 torchrun --nnodes=2 --nproc-per-node=8 ... examples/hierarchy.py    # on each of two machines
 torchrun --nproc-per-node=4 examples/hierarchy.py 2                 # one machine as 2 nodes of 2

@@ -1,6 +1,6 @@
 """Train a character LSTM whose weights, inputs and hidden state have 4 bits.
 
-python examples/lstm_4bit.py [STEPS]    # each block of a weight has a scale, so each gate has
+python examples/lstm_4bit.py [STEPS]    # each block has a scale, and so does each gate
 """
 
 import sys

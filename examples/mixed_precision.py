@@ -3,10 +3,10 @@
     torchrun --nproc-per-node=2 mixed_precision.py            # bfloat16; or one process: python
     torchrun --nproc-per-node=2 mixed_precision.py --float16  # with a loss scaler
 
-Clipping has to see a rank's gradients before they are compressed: afterwards .grad has updates.
-So in bfloat16 all passes stay on their rank, and step() exchanges what was clipped. A loss scaler
-has to see whether the exchanged gradients are finite: so in float16 the last pass exchanges, and
-nothing can be clipped. See "Train in mixed precision" in the documentation.
+A rank's gradients must be clipped before they are compressed: afterwards .grad holds updates. So in
+bfloat16 all passes stay on their rank, and step() exchanges the clipped gradients. A loss scaler
+must check the exchanged gradients: so in float16 the last pass exchanges them, and clipping is not
+possible. See "Train in mixed precision" in the documentation.
 """
 
 import contextlib

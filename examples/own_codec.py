@@ -38,7 +38,7 @@ class LargestOfBlocks(extension.Sparsifier):
 
 
 def check(codec: gradwire.Codec) -> None:
-    """Check that what is sent and what is kept add up, and that a configuration is enough."""
+    """Check that sent and kept values add up, and that a configuration is enough."""
     for numel in (0, 1, 99, 100, 101, 5000):
         x, state = np.random.default_rng(1).standard_normal(numel, "f4"), codec.init_state(numel)
         frame = codec.encode(x, state)

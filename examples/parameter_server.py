@@ -1,6 +1,6 @@
 """A parameter server over sockets: workers send compressed gradients, the server compressed steps.
 
-    python examples/parameter_server.py run/    # a server and 3 workers; the same again goes on
+    python examples/parameter_server.py run/    # a server and 3 workers; repeat it to continue
 
 The model is a linear regression in numpy. A message is a length and a frame.
 """

@@ -1,4 +1,4 @@
-"""Prune experts that fine-tuning has not needed, by what it has changed of their routers.
+"""Prune experts that fine-tuning did not need, judged by the change of their routers.
 
 python examples/prune_experts.py
 """

@@ -3,8 +3,8 @@
     python -m gradwire.torch.diloco 29400 --host HOST    # on one host: serves the store
     python examples/sites.py HOST:29400 SEED             # on every site, at any time
 
-The environment has GRADWIRE_DILOCO_TOKEN, which only the sites know. Stop a site, kill it or start
-another one: the others go on.
+Set GRADWIRE_DILOCO_TOKEN to a secret of the sites. Stop a site, kill it or start another one: the
+others continue.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Train a small language model with Trainer and compressed gradients; run it again to go on.
+"""Train a small language model with Trainer and compressed gradients; repeat it to continue.
 
 torchrun --nproc-per-node=2 examples/transformers_train.py run/ 40
 """

@@ -2,8 +2,8 @@
 
     python examples/w4a4.py
 
-Some rows of this network start large, and their outputs are outliers: 4 bits that reach them are
-too coarse for all else. A penalty on the kurtosis of outputs takes them away.
+Some rows of this network start large, and their outputs are outliers: 4-bit steps that cover them
+are too coarse for the rest. A penalty on the kurtosis of outputs removes them.
 """
 
 import torch

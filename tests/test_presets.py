@@ -144,7 +144,7 @@ def test_a_codec_can_be_built_by_name():
             (gradwire.topk(),),
             {"ratio": 0.1},
             TypeError,
-            r"options are for a codec by name, got ratio beside .*: codec.replace\(\) makes a copy",
+            r"options are for a codec by name, got ratio with .*: codec.replace\(\) makes a copy",
         ),
         (("adam", 0.05), {}, TypeError, r"takes codec by position, got 2 .*name"),
     ],

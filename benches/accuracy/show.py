@@ -32,6 +32,11 @@ BEST, RATES, README = "accuracy", "all learning rates", "accuracy"
 FIGURE = "accuracy.svg"
 
 
+def label(method: str) -> str:
+    """Return the name of a method for readers."""
+    return method.replace("dense ", "uncompressed ")
+
+
 def best(summaries: Sequence[Summary]) -> str:
     """Return the tables at the best learning rates, each with its verdicts."""
     parts = []
@@ -39,7 +44,7 @@ def best(summaries: Sequence[Summary]) -> str:
         seeds = f"mean of {each.seeds} seeds ± standard error" if each.seeds > 1 else "one seed"
         caption = f"**{each.section.title}**, {each.section.size} parameters, {each.steps:,} steps"
         caption += f", {seeds}"
-        named = ", ".join(f"`{name}` ({ranks} ranks)" for name, ranks in each.missing)
+        named = ", ".join(f"`{label(name)}` ({ranks} ranks)" for name, ranks in each.missing)
         caption += f"; not finished: {named}" * bool(named)
         lines = [f"* {line}" for _, row in each.best.iterrows() if (line := verdict(each, row))]
         parts += [caption, _best(each), *(["\n".join(lines)] if lines else [])]
@@ -62,7 +67,7 @@ def _best(summary: Summary) -> str:
         behind = "" if summary.is_dense(row["method"]) else with_error(*summary.behind(row), "+")
         rows.append(
             [
-                row["method"],
+                label(row["method"]),
                 row["ranks"],
                 _rate(row["rate"]),
                 f"{row['nbytes'] / 1e3:.1f}",
@@ -81,7 +86,7 @@ def verdict(summary: Summary, row: Any) -> str:
     limit = allowed(row["method"], error)
     if limit is None:
         return ""
-    dense = summary.dense(row["ranks"])["method"]
+    dense = label(summary.dense(row["ranks"])["method"])
     points = f"{abs(behind):.2f}{'' if math.isnan(error) else f' ± {error:.2f}'} points"
     if abs(behind) <= 2 * error:
         side = "below" if behind >= 0 else "above"
@@ -106,7 +111,7 @@ def rates(summaries: Sequence[Summary]) -> str:
         for pair, rate, mean in zip(_series(every), every["rate"], every["mean"], strict=True):
             cell = "diverged" if math.isnan(mean) else f"{mean:.2f}"
             rows.setdefault(pair, {})[rate] = f"**{cell}**" if (*pair, rate) in marked else cell
-        cells = [[*pair, *(row.get(rate, "") for rate in tried)] for pair, row in rows.items()]
+        cells = [[label(m), n, *(row.get(x, "") for x in tried)] for (m, n), row in rows.items()]
         title = f"**{each.section.title}**, {MEASURES[each.section.measure].heading}"
         parts += [title, pages.table(["method", "ranks", *map(_rate, tried)], cells)]
     return "\n\n".join(parts)
@@ -128,7 +133,7 @@ def overview(summaries: Sequence[Summary]) -> str:
     for method in METHODS:
         if any(method in frame.index for frame in found):
             cells = [_with_bytes(frame, method) for frame in found]
-            rows.append([f"**{method}**" if method == "adam(0.01)" else method, *cells])
+            rows.append([f"**{method}**" if method == "adam(0.01)" else label(method), *cells])
     return pages.table(["2 ranks; kB per step in parentheses", *titles], rows)
 
 
@@ -179,9 +184,9 @@ def draw(summaries: Sequence[Summary], path: Path) -> None:
                 panel.set_axis_off()
             handles, labels = panel.get_legend_handles_labels()
             named = dict(zip(labels, handles, strict=True)) | named
-        ordered = [label for method in LOOKS for label in named if label.split(", 8")[0] == method]
-        where: dict[str, Any] = {"loc": "outside upper center", "ncols": 4}
-        figure.legend([named[label] for label in ordered], ordered, frameon=False, **where)
+        ordered = [each for name in LOOKS for each in named if each.split(", 8")[0] == label(name)]
+        where: dict[str, Any] = {"loc": "outside upper center", "ncols": 3}
+        figure.legend([named[each] for each in ordered], ordered, frameon=False, **where)
         save(figure, path)
         plt.close(figure)
 
@@ -203,7 +208,7 @@ def _panel(axes: Any, summary: Summary) -> None:
             linestyle="",
             elinewidth=1,
             capsize=2,
-            label=f"{each['method']}, {each['ranks']} ranks" if many else each["method"],
+            label=label(each["method"]) + f", {each['ranks']} ranks" * bool(many),
         )
     axes.set_xscale("log")
     axes.margins(x=0.12, y=0.15)

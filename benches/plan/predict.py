@@ -194,7 +194,7 @@ def table(measured: dict[str, Any]) -> str:
     title = (
         f"{measured['date'][:10]}, {measured['ranks']} ranks on {measured['machine']['cores']} "
         f"cores, {measured['numel'] / 1e6:.1f} M parameters, Gloo. Milliseconds of a step: "
-        f"predicted / measured, the median of up to {measured['rounds']} turns, and the error."
+        f"predicted / measured, the median of up to {measured['rounds']} rounds, and the error."
     )
     lines = [[name, *(_cell(cells[rate, name]) for rate in rates)] for name in names]
     compute = [median(row["compute"] for row in rows if row["rate"] == rate) for rate in rates]
@@ -211,14 +211,14 @@ def _summary(rows: Sequence[Row]) -> str:
     errors = sorted(abs(row["error"]) for row in rows)
     within = sum(each <= 0.15 for each in errors)
     return (
-        f"{within} of {len(errors)} predictions are within 15 %; the error in the middle is "
+        f"{within} of {len(errors)} predictions are within 15 %; the median error is "
         f"{errors[len(errors) // 2]:.0%}, the largest {errors[-1]:.0%}."
     )
 
 
-# ``auto`` beside every setting that can be chosen by hand.
+# ``auto`` compared with every setting that can be chosen by hand.
 
-AUTO_BLOCK = "auto beside all others"
+AUTO_BLOCK = "auto and all others"
 MOST = 600  # steps that auto may take to settle
 LATER, AFTER = 400, 30.0  # steps and seconds, at most, that it goes on for afterwards
 MOST_STEPS, LIMIT = 12, 3.0  # steps and seconds of a turn
@@ -285,7 +285,7 @@ def slowest(answers: list[dict[str, Any]]) -> list[float]:
 def table_auto(measured: Mapping[str, Any]) -> str:
     """Return the table in Markdown, and what ``auto`` said of each link."""
     outcomes = measured["outcomes"]
-    headings = [*outcomes[0]["seconds"], "auto over the best", "over fp32", "first steps"]
+    headings = [*outcomes[0]["seconds"], "auto against the best", "against fp32", "first steps"]
     title = (
         f"Measured on {measured['date'][:10]}, {measured['ranks']} ranks on "
         f"{measured['machine']['cores']} cores, 8.4 M parameters, AdamW, Gloo; milliseconds of a "
@@ -293,7 +293,7 @@ def table_auto(measured: Mapping[str, Any]) -> str:
     )
     rows = [[name_of(each["rate"]), *_auto_cells(each)] for each in outcomes]
     said = "\n".join(f"* {name_of(each['rate'])}: {each['decision']}" for each in outcomes)
-    return f"{title}\n\n{pages.table(['link', *headings], rows)}\n\nWhat it said:\n\n{said}"
+    return f"{title}\n\n{pages.table(['link', *headings], rows)}\n\nIts reports:\n\n{said}"
 
 
 def _auto_cells(outcome: Mapping[str, Any]) -> list[str]:

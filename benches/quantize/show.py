@@ -76,7 +76,7 @@ def choice(document: Document) -> str:
     """Return the table from which one chooses: losses of all models, accuracy on images."""
     models = {name: rows for name, rows in by_model(document).items() if _packed(rows)}
     measures = {name: _measure(name) for name in models}
-    headings = ["", "bits a weight"]
+    headings = ["", "bits per weight"]
     headings += [f"{rows[FLOAT]['title']}{measures[name][1]}" for name, rows in models.items()]
     first = next(iter(models.values()))
     plain = [_cell(measures[name], [rows[FLOAT]]) for name, rows in models.items()]
@@ -143,7 +143,7 @@ def _every(rows: Rows, measure: tuple[str, str]) -> Iterator[list[str]]:
                 _cell(measure, seeds(rows, method, bits, block), spreads=True) for bits in all_bits
             ]
             if any(cells):
-                yield [method, "a row" if block == ROW else str(block), *cells]
+                yield [method, "row" if block == ROW else str(block), *cells]
 
 
 def training(document: Document) -> str:
@@ -164,7 +164,7 @@ def training(document: Document) -> str:
                 table.append([titles[name], words, size, f"{one['loss']:.4f}", accuracy])
     if not table:
         return ""
-    headings = ("", "trained as", "bits a weight", "loss", "accuracy %")
+    headings = ("", "trained as", "bits per weight", "loss", "accuracy %")
     return pages.table(headings, table, texts=2)
 
 
@@ -219,7 +219,7 @@ def _panel(axes: Any, rows: Rows) -> None:
     axes.set_xlim(left=2)
     axes.set_ylim(plain - 0.05 * (top - plain), top)
     axes.set_title(rows[FLOAT]["title"], fontweight="bold", fontsize=11)
-    axes.set_xlabel("bits a weight")
+    axes.set_xlabel("bits per weight")
     axes.set_ylabel("held-out loss")
     axes.grid(visible=True, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -228,7 +228,7 @@ def _panel(axes: Any, rows: Rows) -> None:
 
 def blocks(document: Document) -> dict[str, str]:
     """Return the blocks of the page."""
-    picture = f"![Loss against bits a weight]({FIGURE})"
+    picture = f"![Loss against bits per weight]({FIGURE})"
     where, versions = results.where(document["machine"]), results.listed(document["versions"])
     source = f"By `make quantize` ({where}; {versions}; {document['date'][:10]})."
     verdicts = "\n".join(f"* {each}" for each in targets(document))

@@ -77,7 +77,7 @@ def _few(name: str, rows: Rows) -> Iterator[str]:
         for method in (RECOMMENDED, COMQ):
             if seeds(rows, method, bits, BLOCK):
                 part = gap(method, bits) / max(gap(RANGE, bits), 1e-9)
-                what = f"{name}, {method}, {bits} bits: {part:.3f} of the gap of the nearest codes"
+                what = f"{name}, {method}, {bits} bits: {part:.3f} of nearest codes' loss increase"
                 yield judged(what, part, allowed)
         own, others = gap(COMQ, bits), [gap(each, bits) for each in (GPTQ, MAGR_GPTQ)]
         if bits == 2 and not math.isnan(own):

@@ -124,11 +124,11 @@ def scope(findings: Findings) -> str:
     plan = findings.plan
     text = (
         f"Links: {_listed(map(link_name, findings.links()))}. Processes: "
-        f"{_listed(map(str, findings.ranks()))}. At most {plan.turns} turns of each method."
+        f"{_listed(map(str, findings.ranks()))}. Each method is timed up to {plan.turns} times."
     )
     if set(findings.sections()) - {LARGE}:
         seeds = f"{plan.seeds} seeds" if plan.seeds > 1 else "one seed"
-        text += f" Curves: {seeds}, {_listed(map(str, plan.trained_ranks))} ranks."
+        text += f" Training curves: {seeds}, {_listed(map(str, plan.trained_ranks))} ranks."
     return text
 
 
@@ -140,11 +140,11 @@ def _listed(texts: Any) -> str:
 def summary(findings: Findings, link: str) -> str:
     """Return how often compression wins, and where the figures are."""
     counts = Counter(each.verdict for each in findings.found.values())
-    won, noise = counts[Verdict.FASTER], counts[Verdict.NOISE]
+    cases, won, noise = len(findings.found), counts[Verdict.FASTER], counts[Verdict.NOISE]
     note = f" ({findings.note})" if findings.note else ""
     return (
-        f"By `make study`{note}: of {len(findings.found)} cells, compression wins {won}, dense "
-        f"training {len(findings.found) - won - noise}, and {noise} are within the noise; {link}."
+        f"By `make study`{note}: compression wins in {won} of {cases} cases, uncompressed training "
+        f"in {cases - won - noise}, and {noise} are within the noise; {link}."
     )
 
 
@@ -160,11 +160,13 @@ def source(findings: Findings) -> str:
 def readme(findings: Findings) -> str:
     """Return the README's block."""
     trained = [SECTIONS[name].title for name in findings.sections() if name != LARGE]
-    parts = ["the step rate of 25 M parameters"] * (LARGE in findings.sections())
+    parts = ["by steps per second for the model of 25 M parameters"] * (
+        LARGE in findings.sections()
+    )
     if trained:
-        parts.append(f"the time to the accuracy of dense float32 on {_listed(trained)}")
+        parts.append(f"by time to the accuracy of uncompressed float32 for {_listed(trained)}")
     return (
-        f"The fastest method of each cell, by {' and by '.join(parts)}. {scope(findings)}\n\n"
+        f"Each cell names the fastest method: {', '.join(parts)}. {scope(findings)}\n\n"
         f"![Winners over links and ranks](docs/{FIGURE})\n\n"
         f"{summary(findings, '[all figures](docs/study.md)')}"
     )

@@ -55,7 +55,7 @@ def named(each: Setting) -> str:
     if each == FLOAT:
         return "float32"
     if each.nested:
-        first = "the first 4 of 8 bits" if each.bits == 4 else "all 8 of 4 and 4 bits"
+        first = "4 of 4 + 4 bits" if each.bits == 4 else "4 + 4 bits"
         return f'{first}, `"{each.fit}"`, block {each.block}'
     words = f'{each.bits} bits, `"{each.fit}"`, block {each.block}'
     return f"{words}, multiplied in {each.activations}" if each.activations else words
@@ -85,7 +85,7 @@ def losses(document: Document) -> str:
             for each in chosen
             if (row := found.get(each)) is not None
         ]
-        headings = ("", "bits a weight", "kB, whole model", "loss", "accuracy %")
+        headings = ("", "bits per weight", "kB, whole model", "loss", "accuracy %")
         first = found[FLOAT]
         title = f"**{first['title']}**, {first['parameters'] / 1e6:.2f} M parameters, "
         title += f"{first['entries'] / 1e6:.2f} M of them packed"

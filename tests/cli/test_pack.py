@@ -397,7 +397,7 @@ def test_what_a_difference_lacks_is_said_in_a_line(source, tmp_path, capsys):
     assert "no --dtype" in capsys.readouterr().err
     source.rename(tmp_path / "moved")
     assert run("unpack", target, back) == 1
-    assert "its base 'model.safetensors' is not beside it" in capsys.readouterr().err
+    assert "its base 'model.safetensors' is not in its folder" in capsys.readouterr().err
     (tmp_path / "moved").rename(source)
     data = bytearray(source.read_bytes())
     data[-1] ^= 1

@@ -129,7 +129,7 @@ def test_saved_owners_that_are_none_are_refused(two: Ranks):
     for said in two.run("auto_exchanges.damaged"):
         assert len(said) == 3
         assert "must be a list of names, got '0.weight'" in said[0]
-        assert "owners of other parameters: ['7.weight']" in said[1]
+        assert "unknown parameters as owned: ['7.weight']" in said[1]
         assert "must be a list of names, got 3" in said[2]
 
 

@@ -14,8 +14,8 @@ def _loses_its_device(ranks: Ranks) -> None:
     found = ranks.run("devices.lost")
     text = (
         "rank 1 could not encode: DeviceError: cpu is lost to this process (CUDA error: "
-        "unspecified launch failure): nothing can be read from it or given to it any more. "
-        "End the process, and go on from a checkpoint"
+        "unspecified launch failure): nothing can be copied from it or to it any more. "
+        "End the process, and restart from a checkpoint"
     )
     for each in found:
         assert each["errors"] == [text, f"gradwire stopped after an earlier error: {text}"]
@@ -165,16 +165,16 @@ class TestCarried(DeviceSuite):
     def test_a_device_without_kernels_is_said_once(self, there: Ranks) -> None:
         for (said,) in there.run("devices.told", kernels=False):
             assert said.startswith(
-                "RuntimeWarning: gradients on meta go by the host in every step: gradwire has no "
-                "backend for meta"
+                "RuntimeWarning: gradients on meta are encoded on the CPU in every step: gradwire "
+                "has no backend for meta"
             )
             assert "build_cuda()" in said
 
     def test_frames_that_go_over_gloo_all_the_same_are_said_once(self, there: Ranks) -> None:
         for (said,) in there.run("devices.told", kernels=True):
             assert said.startswith(
-                "RuntimeWarning: what is sent of gradients on meta goes over Gloo, from copies on "
-                "the host: the process group of the model has no backend for meta"
+                "RuntimeWarning: frames of gradients on meta are copied to the CPU and sent over "
+                "Gloo: the model's process group has no backend for meta"
             )
 
 

@@ -116,7 +116,7 @@ def test_a_module_that_is_called_twice_trains_as_in_hybrid_sharding(four: Ranks)
 
 def test_passes_whose_averages_come_too_late_are_refused(four: Ranks) -> None:
     for told in four.run("sharded_refused.passes"):
-        assert "regroup() cannot divide nodes anew" in told["regroup"]
+        assert "regroup() cannot change the ranks per node" in told["regroup"]
         assert "has a hook of register_post_accumulate_grad_hook()" in told["a hook of a parameter"]
         assert told["steps"] == "2"
         assert "was frozen at attach()" in told["frozen at attach"]

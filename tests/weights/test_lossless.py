@@ -196,7 +196,7 @@ def read_all(path):
 def test_a_base_that_is_not_there_is_named(tensors, tmp_path):
     _, paths = chain(tensors, tmp_path, 2)
     paths[0].rename(tmp_path / "elsewhere")
-    with pytest.raises(CorruptFileError, match=r"base 'step-0\.safetensors' is not beside it"):
+    with pytest.raises(CorruptFileError, match=r"base 'step-0\.safetensors' is not in its folder"):
         weights.open(paths[2])
 
 

@@ -99,7 +99,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--base",
         metavar="FILE",
-        help="with --lossless: write how they differ from those of a file, which stays beside OUT",
+        help="with --lossless: write only differences to FILE, which stays in the folder of OUT",
     )
     parser.add_argument(
         "--rules",

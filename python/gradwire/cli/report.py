@@ -18,7 +18,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     output = options.output or _beside(options.files[0])
     if output is None:
-        parser.error("standard input has no name to write the page beside: add --output PAGE")
+        parser.error("standard input has no name from which to name the page: add --output PAGE")
     if options.open and output == "-":
         parser.error("--open needs a file: leave out --output -")
     found: list[Report] = []

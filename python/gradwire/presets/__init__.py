@@ -63,7 +63,7 @@ def codec(codec: str | Codec, /, **options: Any) -> Codec:
     if isinstance(codec, Codec):
         if options:
             raise TypeError(
-                f"options are for a codec by name, got {', '.join(options)} beside {codec!r}: "
+                f"options are for a codec by name, got {', '.join(options)} with {codec!r}: "
                 "codec.replace() makes a copy with other parts"
             )
         return codec

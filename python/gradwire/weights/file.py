@@ -208,7 +208,7 @@ class File(Mapping[str, Tensor]):
         try:
             base = File(path, above)
         except FileNotFoundError:
-            raise CorruptFileError(f"its base {about['name']!r} is not beside it") from None
+            raise CorruptFileError(f"its base {about['name']!r} is not in its folder") from None
         for name in self._table:
             if self.coding_of(name) == "difference" and base.kind(name) != self.kind(name):
                 base.close()

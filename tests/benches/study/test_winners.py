@@ -136,7 +136,7 @@ def test_everything_is_shown_and_drawn(findings, tmp_path):
     text = show.write(findings, tmp_path)
     assert (tmp_path / "study.md").read_text() == f"{text}\n"
     assert "adam(0.01) 5.0 x" in text
-    assert "of 12 cells, compression wins" in text
+    assert "of 12 cases, uncompressed training in" in text
     assert "(0.01)" in (tmp_path / show.FIGURE).read_text()
     assert findings.note == ""
     assert "missing" in replace(findings, cells={}).note

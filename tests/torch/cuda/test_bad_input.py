@@ -184,7 +184,7 @@ class TestDevices:
         }
         plant(name)
         lost.yet = True
-        with pytest.raises(DeviceError, match="go on from a checkpoint"):
+        with pytest.raises(DeviceError, match="restart from a checkpoint"):
             calls[name]()
 
     def test_copies_of_a_lost_device_say_so(self, lost, monkeypatch):

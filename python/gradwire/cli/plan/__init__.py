@@ -190,7 +190,7 @@ def _tables(plan: Plan, shown: Sequence[int], columns: int) -> list[str]:
     lines += _table("sent", plan, shown, lambda row, at: size(row.predictions[at].sent))
     lines += [*notes("bytes of a rank and step, to other nodes"), ""]
     lines += _table("memory", plan, shown, lambda row, at: size(row.predictions[at].memory))
-    lines += notes("bytes of a rank beside model and gradients: states, and what is exchanged")
+    lines += notes("bytes per rank, without model and gradients: states and buffers")
     lines += ["", *notes(_sums(scenario.ranks))]
     return lines
 

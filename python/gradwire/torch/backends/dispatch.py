@@ -240,8 +240,8 @@ def _try_kernels(device: torch.device) -> tuple[bool, str]:
     if failure is not None:
         warn_of_host(
             device,
-            f"{why}: tensors on it go by the host. Please report this, with what `gradwire info` "
-            f'prints, and gradwire.torch.cuda.trial("{device}")',
+            f"{why}: tensors on it are encoded on the CPU. Please report this with the output of "
+            f'`gradwire info` and of gradwire.torch.cuda.trial("{device}")',
         )
     return taken, why
 

@@ -76,8 +76,8 @@ def lost(device: torch.device, error: object) -> DeviceError:
     """Return the error of a device that is lost."""
     said = str(error).partition("\n")[0]
     return DeviceError(
-        f"{device} is lost to this process ({said}): nothing can be read from it or given to it "
-        "any more. End the process, and go on from a checkpoint"
+        f"{device} is lost to this process ({said}): nothing can be copied from it or to it "
+        "any more. End the process, and restart from a checkpoint"
     )
 
 

@@ -60,8 +60,8 @@ def _divided_anew(
         parts = sorted((each for each in saved if each.node == node), key=lambda each: each.share)
         if len(parts) < old:
             raise ValueError(
-                f"the state_dicts were saved by {old} ranks per node: the states of all of them "
-                f"are needed to divide them anew, got {len(parts)} of node {node}"
+                f"the state_dicts were saved by {old} ranks per node: resharding needs the states "
+                f"of all of them, got {len(parts)} of node {node}"
             )
         for each in parts:
             if other := sorted(parameters.keys() ^ each.entries.keys()):

@@ -127,7 +127,7 @@ class Heartbeat:
         if roster.changes < seen or (roster.changes == seen > 0 and changed):
             raise MembershipError(
                 f"the roster in the store is that after {roster.changes} changes, and this rank "
-                f"has seen {seen}: the store began anew, or somebody has put an old one back. "
+                f"has seen {seen}: the store was restarted, or an old one was restored. "
                 "Restart from a checkpoint"
             )
         self.roster = roster

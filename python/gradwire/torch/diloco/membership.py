@@ -149,8 +149,8 @@ class Membership:
                 if self._refused == _REFUSED:
                     self.leave()
                     raise MembershipError(
-                        "this rank reaches the store, but not the other ranks, who go on without "
-                        "it: name a network that connects them by GLOO_SOCKET_IFNAME"
+                        "this rank reaches the store, but not the other ranks, which continue "
+                        "without it: set GLOO_SOCKET_IFNAME to a network that connects them"
                     )
                 failed, asked = 0, time.monotonic()
                 self._ask(waiting.again(), settings)
@@ -330,12 +330,12 @@ class WaitLog:
                 text = f"waiting until {others} take this rank in, after their next exchange"
                 return False, text, vain
             then = (
-                f"After {2 * watch.timeout:g} seconds without, this rank goes on in their place, "
-                "from its checkpoint"
+                f"After {2 * watch.timeout:g} seconds without one, this rank continues alone from "
+                "its checkpoint"
                 if self.trained
-                else "One that is only suspended still has what was trained, so that this rank "
-                "does not begin anew. If they have ended, begin with another name=, or give a "
-                f"checkpoint as state_dict=; it gives up after {seconds}"
+                else "They may only be suspended and still hold the trained parameters, so this "
+                "rank does not start over. If they have ended, use another name=, or pass a "
+                f"checkpoint as state_dict=. It gives up after {seconds}"
             )
             text = f"waiting for {others}, the members of this run, which show no sign of life in "
             return True, f"{text}the store. {then}", vain

@@ -132,7 +132,7 @@ class Assignment:
             if each.memory.undoable != first.memory.undoable:
                 raise ValueError(
                     f"{first.memory!r} and {each.memory!r} do not go together: if one codec has "
-                    "low_memory=True, all others need it, too"
+                    "low_memory=True, all others need it"
                 )
 
     @property
@@ -299,8 +299,8 @@ class Options:
             alone = "rank" if place.shares == 1 else "node"
             return (
                 f"There is one {alone}, which has nothing to exchange: the codec takes time, "
-                "delays gradients and saves nothing. Start several, as by torchrun "
-                "--nproc-per-node=2, or leave gradwire out."
+                "delays gradients and saves nothing. Start several, for example with "
+                "torchrun --nproc-per-node=2, or leave gradwire out."
             )
         why = Counter(map(self._why_dense, parameters))
         if not all(why):

@@ -62,15 +62,15 @@ class Devices:
             if device.type in ("cpu", *device_backends):
                 continue
             text = (
-                f"gradients on {device} go by the host in every step: {way.reason}. Kernels "
-                "take an NVIDIA GPU, torch 2.11, the extension, which gradwire.torch.build_cuda() "
-                "compiles, and a driver for the CUDA that compiles it. Where one of these cannot "
-                "be had, this is expected: averages are the same, and steps take longer"
+                f"gradients on {device} are encoded on the CPU in every step: {way.reason}. The "
+                "kernels need an NVIDIA GPU, torch 2.11, the extension that "
+                "gradwire.torch.build_cuda() compiles, and a driver for its CUDA version. Without "
+                "these this is expected: averages are the same, and steps take longer"
             )
             if way.name == "cuda":
                 text = (
-                    f"what is sent of gradients on {device} goes over Gloo, from copies on the "
-                    f"host: the process group of the model has no backend for {device.type} that "
-                    "takes it from there, as NCCL does"
+                    f"frames of gradients on {device} are copied to the CPU and sent over Gloo: "
+                    f"the model's process group has no backend for {device.type} that sends from "
+                    "device memory, such as NCCL"
                 )
             backends.warn_of_host(device, text)

@@ -464,8 +464,8 @@ class Handle:
         self._check_attached("attach() to the new group")
         if self._place.shares > 1:
             raise ValueError(
-                "regroup() cannot divide nodes anew: save gathered_state_dict(), detach(), and "
-                "attach() and load_state_dict() in the new group"
+                "regroup() cannot change the ranks per node: save gathered_state_dict(), detach(), "
+                "and attach() and load_state_dict() in the new group"
             )
         if self._passes.auto is not None:
             raise ValueError(

@@ -177,7 +177,7 @@ def warn_of_missing(missing: Sequence[str], codecs: Iterable[Codec]) -> None:
     if not missing:
         return
     names = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
-    more = ". What is sent of them has a learning rate of 0, so no other optimizer can either"
+    more = ". Their updates have a learning rate of 0, so no other optimizer can train them either"
     _warn(
         f"{len(missing)} parameters, {names}, are in no group of the optimizer, and will not be "
         f"trained by it{more if any(codec.memory.updates for codec in codecs) else ''}"

@@ -411,7 +411,7 @@ class AutoScheduler(Scheduler):
         if isinstance(given, str) or not isinstance(given, Collection):
             raise TypeError(f"the schedule's owners must be a list of names, got {given!r}")
         if unknown := [each for each in given if each not in self._codecs]:
-            raise ValueError(f"the schedule has owners of other parameters: {unknown}")
+            raise ValueError(f"the schedule lists unknown parameters as owned: {unknown}")
         return frozenset() if self._owners is None else frozenset(given)
 
     def _tried(self, name: str, ratio: float) -> float:

@@ -41,7 +41,7 @@ class Shard:
             return values[self.rows[0] : self.rows[1]]
         if values.numel() not in (0, self.numel) and self.numel:
             raise ValueError(
-                f"shape {tuple(values.shape)} cannot be divided anew: only what is divided by rows"
+                f"shape {tuple(values.shape)} cannot be resharded: only shards by rows can"
             )
         return values if self.numel else values.flatten()[:0]
 

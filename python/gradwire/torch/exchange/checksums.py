@@ -49,7 +49,7 @@ class AverageChecksums:
                 raise ExchangeError(
                     f"ranks {other} and {rank} got different averages in the step before, of the "
                     f"bucket with {layout.names[0]!r}, from the same frames: a link, a memory or a "
-                    "device has changed bytes. Their parameters differ since then: go on from a "
-                    "checkpoint",
+                    "device has changed bytes. Their parameters differ since then: restart from "
+                    "a checkpoint",
                     rank,
                 )

@@ -290,7 +290,7 @@ class FSDPSource:
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
         """Raise a ValueError: FSDP's meshes do not change."""
-        raise ValueError("FSDP keeps its ranks: shard the model anew, and attach() to it")
+        raise ValueError("FSDP cannot change its ranks: shard the model again, and attach() to it")
 
     def close(self) -> None:
         """Average gradients uncompressed from now on."""

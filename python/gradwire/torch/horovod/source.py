@@ -147,7 +147,7 @@ class HorovodSource:
         if changed is not None and not told:
             raise UpdateError(
                 f"the gradient of {self._name_of(changed)!r} was changed while it was being "
-                "exchanged, as by clipping, and the average has taken its place: call "
+                "exchanged, for example clipped, and the average has replaced it: call "
                 "optimizer.synchronize() before, and step() within optimizer.skip_synchronize(). "
                 "Call zero_grad() now to drop this pass"
             )

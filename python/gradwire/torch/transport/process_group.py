@@ -136,7 +136,7 @@ class _Collective:
 def _lost(rank: int | None, error: RuntimeError) -> ExchangeError:
     who = "another rank" if rank is None else f"rank {rank}"
     return ExchangeError(
-        f"{who} has failed, has ended or did not take part in time; what it printed says why "
+        f"{who} has failed, has ended or did not take part in time; see its output "
         f"({str(error).strip()})",
         rank,
     )

@@ -36,8 +36,8 @@ class Secret:
         if not hmac.compare_digest(proof, self._proof(key.encode(), value).hex().encode()):
             raise MembershipError(
                 f"{key!r} in the store was not written with this rank's token. Either the ranks "
-                "have different tokens, and need the same one, or somebody else writes into the "
-                "store: go on in another one, which only the ranks reach"
+                "have different tokens and need the same one, or somebody else writes to the "
+                "store: use one that only the ranks can reach"
             )
         return value
 
