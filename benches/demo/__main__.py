@@ -84,9 +84,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--loopback", action="store_true",
                       help="use the loopback device even if a shaped link is possible")
     made.add_argument("--out", type=Path, default=Path("demo-results"), metavar="DIR",
-                      help="folder for demo.png and demo.json (default: %(default)s)")
-    made.add_argument("--svg", type=Path, metavar="FILE",
-                      help="also draw held-out loss over seconds, as in the README")
+                      help="folder for demo.png, .svg and .json (default: %(default)s)")
     made.add_argument("--json", action="store_true",
                       help="print the results as JSON instead of tables; progress goes to stderr")
     # fmt: on
@@ -105,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from benches.demo.picture import draw, draw_loss
+    from benches.demo.picture import draw
     from benches.demo.runner import Reporter, run
     from benches.demo.table import print_results
 
@@ -117,9 +115,8 @@ def _run(arguments: argparse.Namespace) -> int:
     results = run(arguments, Reporter(shown))
     text = json.dumps(results.to_json(), indent=1)
     _files.write(out / "demo.json", text + "\n")
-    draw(results, out / "demo.png")
-    if arguments.svg:
-        draw_loss(results, arguments.svg)
+    for kind in ("png", "svg"):
+        draw(results, out / f"demo.{kind}")
     if arguments.json:
         print(text)
     else:
