@@ -34,8 +34,12 @@ ROOT = Path(__file__).resolve().parent.parent
 LEVELS = {"scalar": ["scalar"], "avx2": ["scalar", "avx2"], "neon": ["scalar", "neon"]}
 LEVELS["avx512"] = [*LEVELS["avx2"], "avx512"]
 
-# Files of Rust that count entries and bytes of frames, which `digest` holds equal at every level.
-COUNTED = {"achieved_ratio", "index_cost"}
+# Files of Rust that count entries and bytes of frames, which `digest` holds equal at every level,
+# and one that goes through all levels itself.
+BEST_ONLY = {"achieved_ratio", "index_cost", "blocks"}
+# Tests of the library that go through all levels themselves; those of laws that need no kernel, and
+# of how work is split between threads, which no level changes.
+WITHOUT_LEVEL = ("every_level", "levels_and_threads", "fit::tests", "tests::splits")
 # Folders whose tests run together, in a process of their own: those that start ranks, those that
 # start programs, and those of the CUDA kernels. All others are the fourth.
 GROUPS = {
@@ -117,18 +121,19 @@ def level() -> str:
 def rust_suites(tier: str | None) -> list[Suite]:
     """Return the core's tests once per level: the best one is quick, those below are the rest.
 
-    Those of `COUNTED`, the documentation's examples and tests that go through all levels themselves
-    run only at the best one. The Python tests cover the bindings: building them for ``cargo test``
-    would test nothing.
+    Those of `BEST_ONLY` and `WITHOUT_LEVEL` and the documentation's examples run only at the best
+    one, and others have fewer codecs below it. The Python tests cover the bindings: building them
+    for ``cargo test`` would test nothing.
     """
     suites = []
     files = {each.stem for each in (ROOT / "rust/core/tests").glob("*.rs")}
-    below = ["--lib", *(f"--test={name}" for name in sorted(files - COUNTED))]
+    below = ["--lib", *(f"--test={name}" for name in sorted(files - BEST_ONLY))]
+    below += ["--", *(f"--skip={name}" for name in WITHOUT_LEVEL)]
     best = level()
     for name in LEVELS[best]:
         if tier is not None and (name == best) != (tier == "quick"):
             continue
-        targets = [] if name == best else [*below, "--", "--skip=every_level"]
+        targets = [] if name == best else below
         command = ["cargo", "test", "--locked", "--package", "gradwire-core", *targets]
         suites.append(Suite(f"rust, {name}", command, {"GRADWIRE_SIMD": name}))
     return suites
