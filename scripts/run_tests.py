@@ -40,12 +40,15 @@ BEST_ONLY = {"achieved_ratio", "index_cost", "blocks"}
 # Tests of the library that go through all levels themselves; those of laws that need no kernel, and
 # of how work is split between threads, which no level changes.
 WITHOUT_LEVEL = ("every_level", "levels_and_threads", "fit::tests", "tests::splits")
-# Folders whose tests run together, in a process of their own: those that start ranks, those that
-# start programs, and those of the CUDA kernels. All others are the fourth.
+# What runs together, in a process of its own: the tests that start ranks, which mostly wait, in two
+# halves; those that start programs; and those of the CUDA kernels. All others are the last group.
 GROUPS = {
-    "ranks": ("distributed",),
-    "programs": ("benches/harness", "docs", "examples", "horovod", "trainers"),
-    "kernels": ("csrc", "torch"),
+    "ranks a-d": ("tests/distributed", "--ignore-glob=*/test_[!a-d]*"),
+    "ranks e-z": ("tests/distributed", "--ignore-glob=*/test_[a-d]*"),
+    "programs": tuple(
+        f"tests/{name}" for name in ("benches/harness", "docs", "examples", "horovod", "trainers")
+    ),
+    "kernels": ("tests/csrc", "tests/torch"),
 }
 # Threads of torch that wait for each other are not to keep a processor from the other suite.
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -150,13 +153,10 @@ def python_suites(tier: str | None) -> list[Suite]:
     command = [sys.executable, "-m", "pytest", *([f"--tier={tier}"] if tier else [])]
     if arguments := shlex.split(os.environ.get("PYTEST_ARGS", "")):
         return [Suite("python", [*command, *arguments])]
-    folders = {
-        group: [f"tests/{name}" for name in names if (ROOT / "tests" / name).is_dir()]
-        for group, names in GROUPS.items()
-    }
-    others = [f"--ignore={folder}" for grouped in folders.values() for folder in grouped]
+    named = {word for words in GROUPS.values() for word in words if word.startswith("tests/")}
+    others = [f"--ignore={folder}" for folder in sorted(named)]
     suites = []
-    for group, chosen in {**folders, "others": ["tests", *others]}.items():
+    for group, chosen in {**GROUPS, "others": ("tests", *others)}.items():
         words = [*command, "-o", f"cache_dir=.pytest_cache/{group}", *chosen]
         suites.append(Suite(f"python, {group}", words, PATIENT))
     return suites
