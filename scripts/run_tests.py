@@ -6,7 +6,7 @@
 those that are neither marked ``full`` nor left out of a sample of many cases (tests/conftest.py).
 ``rest`` is all others, with Rust at the levels below. Without either, both run.
 
-One suite more than there are processors runs at a time, or as many as ``JOBS`` says: many tests
+Two suites more than there are processors run at a time, or as many as ``JOBS`` says: many tests
 wait for processes, and few use more than one processor. Every line of the output begins with the
 name of its suite.
 
@@ -185,7 +185,7 @@ def main(asked: list[str]) -> int:
     if not kinds or "rust" in kinds:
         build_rust()
         suites += reversed(rust_suites(tier))
-    with ThreadPoolExecutor(int(os.environ.get("JOBS") or (os.cpu_count() or 1) + 1)) as lanes:
+    with ThreadPoolExecutor(int(os.environ.get("JOBS") or (os.cpu_count() or 1) + 2)) as lanes:
         list(lanes.map(Suite.run, suites))
     summarise(suites)
     return 0 if all(suite.passed for suite in suites) else 1

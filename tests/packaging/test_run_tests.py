@@ -1,4 +1,4 @@
-"""What `make test` and `make test-full` run: every test once, and two suites at a time."""
+"""What `make test` and `make test-full` run: every test once, and several suites at a time."""
 
 import shutil
 import subprocess
