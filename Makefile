@@ -38,7 +38,7 @@ test: ## The tests of every part in fifteen to twenty-five minutes: Rust, then P
 
 test-full: test test-rest ## All tests: those of `make test`, then all others
 
-test-rest: ## All tests but those of `make test`: every SIMD level, every composition, more ranks, races
+test-rest: ## All tests but those of `make test`: every SIMD level, more compositions, more ranks, races
 	@$(prepare_tests)
 	@$(python) scripts/browser.py --optional
 	@$(python) scripts/run_tests.py rest

@@ -6,7 +6,7 @@
 those that are neither marked ``full`` nor left out of a sample of many cases (tests/conftest.py).
 ``rest`` is all others, with Rust at the levels below. Without either, both run.
 
-One suite more than there are processors runs at a time, or as many as ``JOBS`` says: many tests
+Two suites more than there are processors run at a time, or as many as ``JOBS`` says: many tests
 wait for processes, and few use more than one processor. Every line of the output begins with the
 name of its suite.
 
@@ -34,14 +34,21 @@ ROOT = Path(__file__).resolve().parent.parent
 LEVELS = {"scalar": ["scalar"], "avx2": ["scalar", "avx2"], "neon": ["scalar", "neon"]}
 LEVELS["avx512"] = [*LEVELS["avx2"], "avx512"]
 
-# Files of Rust that count entries and bytes of frames, which `digest` holds equal at every level.
-COUNTED = {"achieved_ratio", "index_cost"}
-# Folders whose tests run together, in a process of their own: those that start ranks, those that
-# start programs, and those of the CUDA kernels. All others are the fourth.
+# Files of Rust that count entries and bytes of frames, which `digest` holds equal at every level,
+# and one that goes through all levels itself.
+BEST_ONLY = {"achieved_ratio", "index_cost", "blocks"}
+# Tests of the library that go through all levels themselves; those of laws that need no kernel, and
+# of how work is split between threads, which no level changes.
+WITHOUT_LEVEL = ("every_level", "levels_and_threads", "fit::tests", "tests::splits")
+# What runs together, in a process of its own: the tests that start ranks, which mostly wait, in two
+# halves; those that start programs; and those of the CUDA kernels. All others are the last group.
 GROUPS = {
-    "ranks": ("distributed",),
-    "programs": ("benches/harness", "docs", "examples", "horovod", "trainers"),
-    "kernels": ("csrc", "torch"),
+    "ranks h-z": ("tests/distributed", "--ignore-glob=*/test_[a-g]*"),
+    "ranks a-g": ("tests/distributed", "--ignore-glob=*/test_[!a-g]*"),
+    "programs": tuple(
+        f"tests/{name}" for name in ("benches/harness", "docs", "examples", "horovod", "trainers")
+    ),
+    "kernels": ("tests/csrc", "tests/torch"),
 }
 # Threads of torch that wait for each other are not to keep a processor from the other suite.
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -117,18 +124,19 @@ def level() -> str:
 def rust_suites(tier: str | None) -> list[Suite]:
     """Return the core's tests once per level: the best one is quick, those below are the rest.
 
-    Those of `COUNTED`, the documentation's examples and tests that go through all levels themselves
-    run only at the best one. The Python tests cover the bindings: building them for ``cargo test``
-    would test nothing.
+    Those of `BEST_ONLY` and `WITHOUT_LEVEL` and the documentation's examples run only at the best
+    one, and others have fewer codecs below it. The Python tests cover the bindings: building them
+    for ``cargo test`` would test nothing.
     """
     suites = []
     files = {each.stem for each in (ROOT / "rust/core/tests").glob("*.rs")}
-    below = ["--lib", *(f"--test={name}" for name in sorted(files - COUNTED))]
+    below = ["--lib", *(f"--test={name}" for name in sorted(files - BEST_ONLY))]
+    below += ["--", *(f"--skip={name}" for name in WITHOUT_LEVEL)]
     best = level()
     for name in LEVELS[best]:
         if tier is not None and (name == best) != (tier == "quick"):
             continue
-        targets = [] if name == best else [*below, "--", "--skip=every_level"]
+        targets = [] if name == best else below
         command = ["cargo", "test", "--locked", "--package", "gradwire-core", *targets]
         suites.append(Suite(f"rust, {name}", command, {"GRADWIRE_SIMD": name}))
     return suites
@@ -145,13 +153,10 @@ def python_suites(tier: str | None) -> list[Suite]:
     command = [sys.executable, "-m", "pytest", *([f"--tier={tier}"] if tier else [])]
     if arguments := shlex.split(os.environ.get("PYTEST_ARGS", "")):
         return [Suite("python", [*command, *arguments])]
-    folders = {
-        group: [f"tests/{name}" for name in names if (ROOT / "tests" / name).is_dir()]
-        for group, names in GROUPS.items()
-    }
-    others = [f"--ignore={folder}" for grouped in folders.values() for folder in grouped]
+    named = {word for words in GROUPS.values() for word in words if word.startswith("tests/")}
+    others = [f"--ignore={folder}" for folder in sorted(named)]
     suites = []
-    for group, chosen in {**folders, "others": ["tests", *others]}.items():
+    for group, chosen in {**GROUPS, "others": ("tests", *others)}.items():
         words = [*command, "-o", f"cache_dir=.pytest_cache/{group}", *chosen]
         suites.append(Suite(f"python, {group}", words, PATIENT))
     return suites
@@ -180,7 +185,7 @@ def main(asked: list[str]) -> int:
     if not kinds or "rust" in kinds:
         build_rust()
         suites += reversed(rust_suites(tier))
-    with ThreadPoolExecutor(int(os.environ.get("JOBS") or (os.cpu_count() or 1) + 1)) as lanes:
+    with ThreadPoolExecutor(int(os.environ.get("JOBS") or (os.cpu_count() or 1) + 2)) as lanes:
         list(lanes.map(Suite.run, suites))
     summarise(suites)
     return 0 if all(suite.passed for suite in suites) else 1

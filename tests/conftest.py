@@ -1,8 +1,10 @@
 """Fixtures for all tests, their tiers, and how many examples hypothesis tries."""
 
+import gc
 import os
 import zlib
 from collections import Counter
+from collections.abc import Generator
 
 import numpy as np
 import pytest
@@ -31,6 +33,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("quick", "rest"),
         help="run what `make test` runs, or what `make test-full` runs after it; both by default",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage among thousands of tests: not while they are made, nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -26,17 +26,16 @@ N = 5000
 
 
 def compositions() -> list[gradwire.Codec]:
-    """Every sparsifier and memory, with values, positions and both coded outside."""
+    """Every sparsifier with every memory; values, positions or both are coded outside, in turn."""
     parts: list[dict[str, Any]] = [
         {"quantize": Halves()},
         {"indices": Plain()},
         {"quantize": Dithered(3), "indices": Plain()},
     ]
     return [
-        gradwire.Codec(sparsify=sparsify, memory=memory, **options)
-        for sparsify in SPARSIFIERS
-        for memory in (*MEMORIES, *FILTERS)
-        for options in parts
+        gradwire.Codec(sparsify=sparsify, memory=memory, **parts[(i + j) % len(parts)])
+        for i, sparsify in enumerate(SPARSIFIERS)
+        for j, memory in enumerate((*MEMORIES, *FILTERS))
         if sparsify.selects or not getattr(memory, "masking", False)
     ]
 

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import torch._dynamo  # noqa: F401 -- DDP and optimizers import it, which takes seconds
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 

@@ -14,7 +14,8 @@ from tests.csrc.emulated.kernels import Kernels, LaunchError
 from .conftest import RACES, SANITIZED
 
 pytestmark = [
-    pytest.mark.skipif(bool(RACES or SANITIZED), reason="has a build of its own"),
+    pytest.mark.full,  # has a build of its own
+    pytest.mark.skipif(bool(RACES or SANITIZED), reason="is itself running under one of them"),
     pytest.mark.timeout(900),
 ]
 
@@ -103,7 +104,6 @@ def test_what_a_device_refuses_is_refused(watching: Kernels) -> None:
         watching.call("gradwire_test_hoard", np.zeros(32, np.uint32))
 
 
-@pytest.mark.full
 def test_no_kernel_races() -> None:
     """Of each test of the kernels a share of its cases, as under the sanitizers."""
     passed = proof(build(races=True))

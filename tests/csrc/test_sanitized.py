@@ -11,9 +11,13 @@ from tests.csrc.emulated.build import ROOT, build, compiler, proof
 
 from .conftest import RACES, SANITIZED
 
-pytestmark = pytest.mark.skipif(
-    SANITIZED or bool(RACES), reason="is itself running under the sanitizers, or the race detector"
-)
+pytestmark = [
+    pytest.mark.full,  # has a build of its own
+    pytest.mark.skipif(
+        SANITIZED or bool(RACES),
+        reason="is itself running under the sanitizers, or the race detector",
+    ),
+]
 
 
 def sanitized(*command: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +38,6 @@ def sanitized(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_no_kernel_leaves_its_memory_or_the_language() -> None:
     passed = proof(build(sanitized=True))

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch._dynamo  # noqa: F401 -- DDP and optimizers import it, which takes seconds
+
 import gradwire.torch.ddp
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -20,6 +20,7 @@ from tests.torchrun import launch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUNS = {
+    "first": (2, "train.py --steps 50 --checkpoint saved"),
     "resumed": (2, "train.py --steps 100 --checkpoint saved"),
     "dense": (2, "train.py --steps 50 --dense"),
     "hierarchy": (4, "hierarchy.py 2"),

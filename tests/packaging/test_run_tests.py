@@ -1,23 +1,34 @@
-"""What `make test` and `make test-full` run: every test once, and two suites at a time."""
+"""What `make test` and `make test-full` run: every test once, and several suites at a time."""
 
 import shutil
 import subprocess
 import sys
 from collections import Counter
+from fnmatch import fnmatch
 from pathlib import Path
 
 from scripts import run_tests
 from scripts.run_tests import ROOT, Suite
 
 
-def test_every_folder_is_in_one_group(monkeypatch):
+def test_every_file_is_in_one_group(monkeypatch):
     monkeypatch.delenv("PYTEST_ARGS", raising=False)
-    *groups, others = (suite.command for suite in run_tests.python_suites(None))
-    named = Counter(word for group in groups for word in group if word.startswith("tests/"))
-    left_out = {word.removeprefix("--ignore=") for word in others if word.startswith("--ignore=")}
-    assert "tests" in others
-    assert named == Counter(left_out)
-    assert all((ROOT / folder).is_dir() for folder in named)
+    files = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")]
+    taken = Counter()
+    for suite in run_tests.python_suites(None):
+        words = suite.command
+        folders = [word for word in words if word == "tests" or word.startswith("tests/")]
+        left_out = [word.partition("=")[2] for word in words if word.startswith("--ignore=")]
+        globs = [word.partition("=")[2] for word in words if word.startswith("--ignore-glob=")]
+        assert all((ROOT / folder).is_dir() for folder in folders + left_out)
+        taken.update(
+            path
+            for path in files
+            if any(path.is_relative_to(folder) for folder in folders)
+            and not any(path.is_relative_to(folder) for folder in left_out)
+            and not any(fnmatch(str(path), glob) for glob in globs)
+        )
+    assert taken == Counter(files)
 
 
 def test_arguments_are_for_one_run_of_all_tests(monkeypatch):

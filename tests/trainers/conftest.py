@@ -9,7 +9,7 @@ from tests.distributed.ranks import Nursery, Ranks
 SCENARIOS = "tests.trainers.scenarios"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def lightning_nursery() -> Iterator[Nursery]:
     """Where Lightning is imported, once: that takes longer than all that it is tested with."""
     nursery = Nursery(SCENARIOS, "lightning.pytorch")
@@ -17,7 +17,7 @@ def lightning_nursery() -> Iterator[Nursery]:
     nursery.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def lightning_ranks(lightning_nursery: Nursery) -> Iterator[Callable[[int], Ranks]]:
     """Sets of ranks for Lightning, by their number."""
     sets: dict[int, Ranks] = {}

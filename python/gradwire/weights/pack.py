@@ -81,6 +81,8 @@ def pack(
     further = check_more(quantize, more)
     check_solving(gram is not None, rounding, prepare, "gram", more)
     values = np.asarray(array)
+    if not 0 < values.size <= MAX_NUMEL:
+        raise ValueError(f"{label} must have 1 to {MAX_NUMEL} entries, got {values.size}")
     dtype = values.dtype.name
     if dtype == "float64":
         warnings.warn(f"{label} is float64, and is rounded to float32", stacklevel=2)
@@ -105,8 +107,6 @@ def pack(
 def encoded(values: NDArray[np.float32], quantize: Affine, name: str = "") -> memoryview:
     """Return the frame of a tensor, each value rounded separately. Errors are as in `pack`."""
     label = f"{name!r}" if name else "the tensor"
-    if not 0 < values.size <= MAX_NUMEL:
-        raise ValueError(f"{label} must have 1 to {MAX_NUMEL} entries, got {values.size}")
     block = fitting_block(values.shape, quantize.block)
     if quantize.block is not None and block is None:
         raise ValueError(

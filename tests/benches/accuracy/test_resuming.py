@@ -1,6 +1,7 @@
 """Runs are kept as they finish, and made once."""
 
 import json
+import shutil
 
 import pytest
 
@@ -37,6 +38,14 @@ def make(folder, plan=PLAN, after=None, jobs=1) -> list[Run]:
     return made
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return a folder with all runs of the plan."""
+    folder = tmp_path_factory.mktemp("whole")
+    make(folder)
+    return folder
+
+
 def test_an_interrupted_plan_goes_on_where_it_was(tmp_path):
     with pytest.raises(Interrupted):
         make(tmp_path, after=3)
@@ -46,10 +55,9 @@ def test_an_interrupted_plan_goes_on_where_it_was(tmp_path):
     assert kept(tmp_path).missing() == make(tmp_path) == []
 
 
-def test_published_runs_are_not_made_again(tmp_path):
-    make(tmp_path)
-    published = kept(tmp_path).store.records
-    after = kept(tmp_path / "after", published=published)
+def test_published_runs_are_not_made_again(whole, tmp_path):
+    published = kept(whole).store.records
+    after = kept(tmp_path, published=published)
     assert after.missing() == []
     assert after.store.records == []  # nothing is copied
     for record in published:
@@ -66,14 +74,12 @@ def test_what_was_published_was_made_by_the_methods_as_they_are_now():
         assert key["config"] == METHODS[key["method"]].config()
 
 
-def test_a_line_that_was_cut_off_costs_only_its_run(tmp_path):
-    make(tmp_path)
-    path = tmp_path / "runs.jsonl"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-20])
+def test_a_line_that_was_cut_off_costs_only_its_run(whole, tmp_path):
+    path, before = tmp_path / "runs.jsonl", (whole / "runs.jsonl").read_bytes()
+    path.write_bytes(before[:-20])
     assert len(make(tmp_path)) == 1
-    assert make(tmp_path) == []
-    assert len(path.read_text().splitlines()) == len(whole.splitlines()) + 1
+    assert kept(tmp_path).missing() == []
+    assert len(path.read_text().splitlines()) == len(before.splitlines()) + 1
 
 
 @pytest.mark.parametrize(
@@ -85,18 +91,17 @@ def test_a_line_that_was_cut_off_costs_only_its_run(tmp_path):
         {"config": {"codec": None}},
     ],
 )
-def test_runs_with_other_settings_or_versions_are_made_again(tmp_path, change):
-    make(tmp_path)
+def test_runs_with_other_settings_or_versions_are_made_again(whole, tmp_path, change):
+    shutil.copy(whole / "runs.jsonl", tmp_path)
     store = kept(tmp_path).store
     for record in store.records:
         record["key"] |= change
     store.path.write_text("".join(json.dumps(record) + "\n" for record in store.records))
-    assert len(make(tmp_path)) == len(store.records)
+    assert len(kept(tmp_path).missing()) == len(store.records)
 
 
-def test_the_runs_of_a_quick_plan_are_not_taken_for_whole_ones(tmp_path):
-    make(tmp_path)
-    assert kept(tmp_path, Plan(("clicks",))).records() == {}
+def test_the_runs_of_a_quick_plan_are_not_taken_for_whole_ones(whole):
+    assert kept(whole, Plan(("clicks",))).records() == {}
 
 
 def test_a_failure_in_a_process_is_told(tmp_path):

@@ -517,7 +517,7 @@ def gan(rank: int, world_size: int, how: str) -> dict[str, Any]:
         ]
     random = torch.Generator().manual_seed(rank)
     ones, zeros = torch.ones(64, 1), torch.zeros(64, 1)
-    for _ in range(300):
+    for _ in range(150):
         real = torch.randn(64, 2, generator=random) * 0.1 + 1.0
         fake = one(torch.randn(64, 4, generator=random))
         optimizers[1].zero_grad()

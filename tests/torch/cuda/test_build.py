@@ -67,7 +67,7 @@ def toolkit() -> build.Toolkit:
 
 @pytest.fixture(scope="module")
 def library(toolkit: build.Toolkit) -> Path:
-    """The extension for one kind of GPU."""
+    """The extension for one kind of GPU, which takes minutes to compile."""
     if torch.version.cuda is None:
         pytest.skip("torch was built without CUDA")
     return gradwire.torch.build_cuda(architectures=["90"], folder=FOLDER)
@@ -89,6 +89,7 @@ def test_the_operators_are_registered_without_a_gpu(
     assert "named by GRADWIRE_CUDA_LIBRARY" in run_python(REGISTERED)
 
 
+@pytest.mark.full
 def test_a_build_is_found_again_and_not_repeated(
     library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_build_is_found_again_and_not_repeated(
     assert gradwire.torch.build_cuda(architectures=["90"], folder=FOLDER) == library
 
 
+@pytest.mark.full
 def test_the_library_refers_to_no_python(library: Path) -> None:
     symbols = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True)
     assert "aoti_torch_get_current_cuda_stream" in symbols.stdout
@@ -109,6 +111,7 @@ def test_the_library_refers_to_no_python(library: Path) -> None:
     assert not [line for line in lines if " cuda" in line or " __cuda" in line]
 
 
+@pytest.mark.full
 def test_the_wheel_of_the_library_installs(library: Path, tmp_path: Path) -> None:
     wheel = cuda_wheel.pack(library, tmp_path)
     venv.create(tmp_path / "env", with_pip=False)
@@ -280,6 +283,7 @@ def test_without_a_compiler_the_error_says_which_one(
         gradwire.torch.build_cuda(folder=tmp_path)
 
 
+@pytest.mark.full
 def test_what_the_compiler_says_is_in_the_error(library: Path, tmp_path: Path) -> None:
     with pytest.raises(ExtensionError, match=r"could not be compiled.*sm_12345"):
         gradwire.torch.build_cuda(architectures=["12345"], folder=tmp_path)

@@ -257,7 +257,7 @@ fn a_low_pass_that_takes_in_everything_is_the_residual() {
 
 #[test]
 fn momentum_follows_the_equations_over_many_steps() {
-    let n = 2000;
+    let n = 700;
     for correction in corrections() {
         for codec in codecs(Memory::MomentumCorrection(correction)) {
             let mut state = codec.init_state(n).unwrap();
@@ -270,7 +270,7 @@ fn momentum_follows_the_equations_over_many_steps() {
                 momentum: vec![0.0; n],
                 velocity: vec![0.0; n],
             };
-            for step in 0..30 {
+            for step in 0..20 {
                 let x = gradient(n, 50 + step);
                 let (frame, _) = encode(&codec, &x, &mut state);
                 let mut at = positions(&frame);
@@ -390,7 +390,7 @@ fn a_sum_that_overflows_is_found_though_the_memory_would_not() {
 
 #[test]
 fn a_saved_state_goes_on_bit_for_bit_with_momentum() {
-    let n = 5000;
+    let n = 1000;
     for codec in memories().into_iter().flat_map(codecs) {
         let mut state = codec.init_state(n).unwrap();
         for step in 0..3 {
