@@ -81,8 +81,7 @@ def pack(
     further = check_more(quantize, more)
     check_solving(gram is not None, rounding, prepare, "gram", more)
     values = np.asarray(array)
-    if not 0 < values.size <= MAX_NUMEL:
-        raise ValueError(f"{label} must have 1 to {MAX_NUMEL} entries, got {values.size}")
+    _check_size(label, values.size)  # before it is copied
     dtype = values.dtype.name
     if dtype == "float64":
         warnings.warn(f"{label} is float64, and is rounded to float32", stacklevel=2)
@@ -107,6 +106,7 @@ def pack(
 def encoded(values: NDArray[np.float32], quantize: Affine, name: str = "") -> memoryview:
     """Return the frame of a tensor, each value rounded separately. Errors are as in `pack`."""
     label = f"{name!r}" if name else "the tensor"
+    _check_size(label, values.size)
     block = fitting_block(values.shape, quantize.block)
     if quantize.block is not None and block is None:
         raise ValueError(
@@ -123,6 +123,11 @@ def encoded(values: NDArray[np.float32], quantize: Affine, name: str = "") -> me
     if saturates and float(np.abs(values).max()) > LARGEST:
         raise ValueError(f"{label} has magnitudes beyond 2**118, which no grid reaches")
     return frame
+
+
+def _check_size(label: str, size: int) -> None:
+    if not 0 < size <= MAX_NUMEL:
+        raise ValueError(f"{label} must have 1 to {MAX_NUMEL} entries, got {size}")
 
 
 @functools.lru_cache(maxsize=64)

@@ -281,7 +281,9 @@ def test_what_cannot_be_rounded_is_refused(rules, options, error, told):
     assert type(model[0]) is nn.Conv2d
 
 
-def test_packed_and_non_finite_weights_are_refused():
+def test_empty_packed_and_non_finite_weights_are_refused():
+    with pytest.raises(ValueError, match=r"'0\.weight' must have 1 to"):
+        straight_through(nn.Sequential(nn.Linear(0, 3)), {"*.weight": TWO})
     model = net()
     weights.pack(model, {"2.*": FOUR})
     with pytest.raises(ValueError, match=r"'2\.weight' is packed already"):
