@@ -106,6 +106,7 @@ def test_a_step_that_cannot_run_is_left_out_and_one_that_fails_fails(monkeypatch
     for line in (r"a +ok .* s  fine", r"b +left out .* no compiler", r"c +FAILED .* two wheels"):
         assert re.search(line, said)
     assert "trusted publisher" in said
+    assert said.endswith("1 ok, 1 left out, 1 FAILED\n")
     monkeypatch.setattr(sys, "argv", ["check_release.py", "--only", "nothing"])
     with pytest.raises(SystemExit):
         check_release.main()
