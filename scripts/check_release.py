@@ -185,6 +185,21 @@ def sdist() -> str:
         return f"{archive.name}: {done.strip().splitlines()[-1].strip('= ')}, without a network"
 
 
+def conda() -> str:
+    """Render conda's recipe; building it would take conda's channels."""
+    with tempfile.TemporaryDirectory() as folder:
+        python = _environment(Path(folder) / "env", sys.executable, "py-rattler-build")
+        return run(python, "-c", RENDER, ROOT / "conda" / "recipe.yaml").strip() + "; not built"
+
+
+RENDER = """
+import sys
+from rattler_build import Stage0Recipe
+(variant,) = Stage0Recipe.from_file(sys.argv[1]).render()
+print("renders", variant.recipe.package.name, variant.recipe.package.version)
+"""
+
+
 def _environment(folder: Path, python: str | Path, *packages: str | Path) -> Path:
     """Return the interpreter of a new virtual environment with these packages."""
     run(environment.find_uv(), "venv", "--quiet", "--seed", "--python", python, folder)
@@ -232,21 +247,43 @@ def cross(target: str) -> Callable[[], str]:
         if arguments:
             said.append("with a standard library built from source")
         if "darwin" in target:
-            said.append(symbols(made))
+            said.append(exports(made))
+        if "musl" in target:
+            said.append(loads(made, target.partition("-")[0]))
         return ", ".join(said)
 
     return build
 
 
-def symbols(made: Path) -> str:
+def exports(made: Path) -> str:
     """Check that the library exports the module's function, and return what says so."""
     with tempfile.TemporaryDirectory() as folder:
-        shutil.unpack_archive(made, folder, "zip")
-        (library,) = Path(folder).rglob("_native*.so")
+        library = _library(made, folder)
         exported = run("llvm-nm", "--extern-only", "--defined-only", "--just-symbol-name", library)
     if "_PyInit__native" not in exported.split():
         raise RuntimeError(f"the library does not export PyInit__native, but {exported}")
     return "exports PyInit__native; not run"
+
+
+def loads(made: Path, machine: str) -> str:
+    """Check that musl's loader finds all that the library needs but Python's functions."""
+    emulator = ["qemu-aarch64"] if machine == "aarch64" else []
+    need(*emulator)
+    root = debian("bookworm", "arm64" if emulator else "amd64", "musl")
+    with tempfile.TemporaryDirectory() as folder:
+        loader = str(root / f"lib/ld-musl-{machine}.so.1")
+        words = [*emulator, loader, "--list", str(_library(made, folder))]
+        said = subprocess.run(words, capture_output=True, text=True, check=False)
+    errors = re.findall(r"(?m)^(?!.*: _?Py\w+: symbol not found$).+", said.stderr)
+    if errors or "libc.so" not in said.stdout:
+        raise RuntimeError(f"musl's loader cannot load it: {errors}")
+    return "musl's loader finds all but Python; not run"
+
+
+def _library(made: Path, folder: str) -> Path:
+    shutil.unpack_archive(made, folder, "zip")
+    (library,) = Path(folder).rglob("_native*.so")
+    return library
 
 
 def debian(suite: str, architecture: str, package: str) -> Path:
@@ -334,7 +371,7 @@ def windows() -> str:
         "PROPTEST_CASES": "4",
     }
     words = ("--locked", "-p", "gradwire-core", "--lib", "--test=golden", "--test=hostile")
-    said = run("cargo", "test", *arguments, f"--target={target}", *words, **variables)
+    said = run("cargo", "test", *arguments, f"--target={target}", *words, cwd=ROOT, **variables)
     return "; ".join(re.findall(r"test result: ok\. (\d+ passed)", said)) + ", under Wine"
 
 
@@ -389,6 +426,7 @@ def steps(options: argparse.Namespace) -> dict[str, Callable[[], str]]:
         "licenses": licenses,
         "reproducible": reproducible,
         "sdist": sdist,
+        "conda": conda,
     }
     found |= {f"wheel-{target}": cross(target) for target in TARGETS}
     found |= {"try-aarch64": arm64, "try-windows": windows}
