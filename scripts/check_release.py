@@ -208,7 +208,7 @@ def _environment(folder: Path, python: str | Path, *packages: str | Path) -> Pat
     return inside
 
 
-def _install(python: Path, *packages: str | Path) -> None:
+def _install(python: str | Path, *packages: str | Path) -> None:
     run(environment.find_uv(), "pip", "install", "--quiet", "--python", python, *packages)
 
 
@@ -329,19 +329,9 @@ def arm64() -> str:
         raise LeftOut("no wheel in dist: run the step wheel-aarch64-unknown-linux-gnu first")
     root = debian("bookworm", "arm64", "python3")
     with tempfile.TemporaryDirectory() as folder:
-        platforms = (f"--platform=manylinux_2_{minor}_aarch64" for minor in (17, 27, 28))
-        pip: tuple[str | Path, ...] = (
-            sys.executable,
-            "-m",
-            "pip",
-            "--quiet",
-            "--disable-pip-version-check",
-        )
-        if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode:
-            pip = (_environment(Path(folder) / "pip", sys.executable, "pip"), *pip[1:])
-        abis = ("--python-version=3.11", "--implementation=cp", "--abi=cp311", "--abi=abi3")
-        words = (*abis, *platforms, "--only-binary=:all:", f"--target={folder}/site")
-        run(*pip, "install", *words, found[-1], "numpy")
+        platform = ("--python-platform=aarch64-manylinux_2_28", "--python-version=3.11")
+        words = (*platform, "--only-binary=:all:", f"--target={folder}/site")
+        _install(sys.executable, *words, found[-1], "numpy")
         emulated = ("qemu-aarch64", "-L", root, root / "usr/bin/python3.11")
         said = run(*emulated, "-c", wheel.TRY, cwd=Path(folder), PYTHONPATH=f"{folder}/site")
         return f"{said.strip().splitlines()[-1]}, {found[-1].name}"
