@@ -12,11 +12,13 @@ and Windows the system's linker is used.
 from __future__ import annotations
 
 import argparse
+import base64
+import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -68,8 +70,8 @@ def build(
 ) -> Path:
     """Build the wheel of the checkout at ``root`` into ``out`` and return its file.
 
-    So that the bytes depend neither on the folder nor on the time, paths in the library are
-    replaced, and files have the date of the commit.
+    So that the bytes depend neither on the folder nor on the time, paths in the library and in the
+    list of its crates are replaced, and files have the date of the commit.
     """
     scripts = Path(sys.executable).parent
     command = [str(scripts / "maturin"), "build", "--release", "--locked", *arguments]
@@ -96,7 +98,28 @@ def build(
         subprocess.run([*command, "--out", folder], cwd=root, env=environment, check=True)
         (made,) = Path(folder).glob("*.whl")
         out.mkdir(exist_ok=True, parents=True)
-        return Path(shutil.move(made, out / made.name))
+        with zipfile.ZipFile(made) as old, zipfile.ZipFile(out / made.name, "w") as new:
+            without_folder(old, new, root)
+        return out / made.name
+
+
+def without_folder(old: zipfile.ZipFile, new: zipfile.ZipFile, root: Path) -> None:
+    """Copy a wheel, with ``/gradwire`` for the folder that maturin's list of crates names."""
+    line = changed = b""
+    for each in old.infolist():  # RECORD comes last
+        data = old.read(each)
+        if each.filename.endswith(".cyclonedx.json"):
+            line = recorded(data)
+            data = data.replace(root.resolve().as_uri().encode(), b"file:///gradwire")
+            changed = recorded(data)
+        elif each.filename.endswith("/RECORD"):
+            data = data.replace(line, changed)
+        new.writestr(each, data)
+
+
+def recorded(data: bytes) -> bytes:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
+    return b"sha256=%b,%d" % (digest, len(data))
 
 
 def date(root: Path) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import check_release, environment, prepare_release
+from scripts import check_release, environment, prepare_release, wheel
 from tests.packaging import many_threads
 
 ROOT = Path(__file__).parents[2]
@@ -106,9 +106,26 @@ def test_a_step_that_cannot_run_is_left_out_and_one_that_fails_fails(monkeypatch
     for line in (r"a +ok .* s  fine", r"b +left out .* no compiler", r"c +FAILED .* two wheels"):
         assert re.search(line, said)
     assert "trusted publisher" in said
+    assert said.endswith("1 ok, 1 left out, 1 FAILED\n")
     monkeypatch.setattr(sys, "argv", ["check_release.py", "--only", "nothing"])
     with pytest.raises(SystemExit):
         check_release.main()
+
+
+def test_a_wheel_does_not_name_the_folder_that_it_was_built_in(tmp_path):
+    files = {"g/sboms/g.cyclonedx.json": f"{tmp_path.as_uri()}/rust".encode(), "g/_native.so": b"1"}
+    record = b"\n".join(b"%b,%b" % (k.encode(), wheel.recorded(v)) for k, v in files.items())
+    with zipfile.ZipFile(tmp_path / "old", "w") as old:
+        for name, data in (files | {"g/RECORD": record}).items():
+            old.writestr(name, data)
+        with zipfile.ZipFile(tmp_path / "new", "w") as new:
+            wheel.without_folder(old, new, tmp_path)
+            assert new.namelist() == old.namelist()
+            read = {name: new.read(name) for name in new.namelist()}
+    assert read["g/sboms/g.cyclonedx.json"] == b"file:///gradwire/rust"
+    for line in read.pop("g/RECORD").splitlines():
+        name, _, hashed = line.partition(b",")
+        assert hashed == wheel.recorded(read[name.decode()])
 
 
 def test_recipes_and_workflows_can_be_read():
@@ -170,8 +187,8 @@ def test_the_wheel_installs_where_torch_does_and_works_without_it():
     assert name[1].startswith(f"gradwire-{version}-cp311-abi3-")
     if sys.platform == "linux":
         assert "-manylinux_2_28_" in name[1]
-    with zipfile.ZipFile(ROOT / "dist" / name[1]) as wheel:
-        names = wheel.namelist()
+    with zipfile.ZipFile(ROOT / "dist" / name[1]) as built:
+        names = built.namelist()
     assert {"gradwire/py.typed", "gradwire/_examples/gpt.py"} <= {*names}
     assert all(name.startswith("gradwire") for name in names)
     assert any(re.fullmatch(r"gradwire/_native\S*\.(so|pyd)", each) for each in names)
