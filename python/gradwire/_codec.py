@@ -188,7 +188,7 @@ class Codec(Part):
         ----------
         numel : int, numpy.ndarray or torch.Tensor
             Number of entries of the tensor, at most 2**32 - 1; or a tensor of the same size. For a
-            tensor of torch this is `gradwire.torch.init_state`.
+            torch tensor this is `gradwire.torch.init_state`.
         name : str, optional
             Name of the tensor, for errors such as `NonFiniteError`. Random numbers depend on it.
         stream : int
@@ -229,7 +229,7 @@ class Codec(Part):
         ----------
         x : numpy.ndarray or torch.Tensor
             float32, float64 or float16 (or ``ml_dtypes.bfloat16``), any shape, C-contiguous;
-            float64 is rounded to float32 first. Encoded flat; not modified. For a tensor of torch
+            float64 is rounded to float32 first. Encoded flat; not modified. For a torch tensor
             this is `gradwire.torch.encode`.
         state : State, optional
             A state from `init_state` of this codec; updated. Only codecs without a memory and
@@ -253,11 +253,11 @@ class Codec(Part):
         StateInUseError
             Another thread is encoding with this state.
         ValueError
-            ``x`` is not contiguous, has another length than the state, or has several dimensions
-            and the codec needs `for_shape`; the state belongs to another codec; no frame fits into
-            ``max_nbytes``.
+            ``x`` is not contiguous, has a different length than the state, or has several
+            dimensions and the codec needs `for_shape`; the state belongs to another codec; no frame
+            fits into ``max_nbytes``.
         TypeError
-            ``x`` is not an array, or has another dtype.
+            ``x`` is not an array, or has the wrong dtype.
         MemoryError
             Not enough memory; the state is unchanged.
         """
@@ -277,14 +277,14 @@ class Codec(Part):
         """Encode at the start of a buffer of the caller, and return the number of bytes written.
 
         Otherwise like `encode`. The rest of ``out`` is unchanged; it is written only on success, or
-        where a signal handler raises.
+        if a signal handler raises.
 
         Parameters
         ----------
         out : numpy.ndarray or torch.Tensor
             uint8, writable, C-contiguous, sharing no memory with ``x``: else a ValueError or
             TypeError. If the frame does not fit, its smallest entries are left out; they stay in
-            the residual. A tensor of torch if ``x`` is one: this is `gradwire.torch.encode_into`.
+            the residual. A torch tensor if ``x`` is one: this is `gradwire.torch.encode_into`.
         max_nbytes : int, optional
             A limit below the length of ``out``.
         """
@@ -303,12 +303,12 @@ class Codec(Part):
 
         A transaction like `encode`, with the same memory and quantizer. Exactly these entries are
         sent, including zeros. Reads ``x``, the memory and the positions once and writes the memory
-        once. What the sparsifier tracks from step to step does not change.
+        once. The sparsifier's running state does not change.
 
         Parameters
         ----------
         x : numpy.ndarray or torch.Tensor
-            As in `encode`; a tensor of torch that is not on the CPU is copied to the host, where
+            As in `encode`; a torch tensor that is not on the CPU is copied to the host, where
             the state is from then on.
         positions : numpy.ndarray or torch.Tensor
             uint32, shape (count,), strictly ascending, each below ``x.size``.
@@ -476,7 +476,7 @@ class Codec(Part):
 
 
 def _tensors(x: object) -> Any:
-    """Return `gradwire.torch.tensors` for a tensor of torch; None for anything else."""
+    """Return `gradwire.torch.tensors` for a torch tensor; None for anything else."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(x, getattr(torch, "Tensor", ())):
         return None

@@ -54,7 +54,7 @@ def decode(
     UnsupportedFrameError
         The frame needs a newer version of this library.
     ValueError, TypeError
-        ``out`` has another length, dtype or layout, or is read-only.
+        ``out`` has the wrong length, dtype or layout, or is read-only.
     MemoryError
         Not enough memory; ``out`` is unchanged.
     """

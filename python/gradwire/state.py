@@ -28,7 +28,7 @@ class StateBase:
     __slots__ = ()
 
     def on_host(self) -> Any:
-        """Return the state on the host, where it stays."""
+        """Return this state, which is already on the host."""
         return self
 
     def __reduce__(self: Any) -> tuple[Any, ...]:
@@ -65,7 +65,7 @@ class State(StateBase, _native.State):
     stream : int
         Stream of the random numbers for stochastic rounding. Two ranks should have different ones.
     step : int
-        Number of successful encodes, without those that were rolled back.
+        Number of successful encodes, not counting those that were rolled back.
     nbytes : int
         Bytes of everything that is kept per entry: residual and moments, each with the second
         buffer that an undo needs. Everything else does not grow with the tensor.
@@ -149,7 +149,7 @@ class State(StateBase, _native.State):
         ------
         ValueError
             Another version, length or codec; missing or unknown entries; a residual or moment
-            that is not finite or has another length; a second moment below zero.
+            that is not finite or has the wrong length; a second moment below zero.
         TypeError
             A value of the wrong type.
         """

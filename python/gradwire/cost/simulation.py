@@ -107,7 +107,7 @@ def simulate(
     Raises
     ------
     TypeError
-        An argument of another type.
+        An argument has the wrong type.
     ValueError
         An exchange without a model.
 

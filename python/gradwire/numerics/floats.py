@@ -102,7 +102,7 @@ class Float:
         Parameters
         ----------
         x : array-like
-            Of floats of up to 64 bits, of any shape. NaN stays NaN, and -0 has its sign.
+            Of floats of up to 64 bits, of any shape. NaN stays NaN, and -0 keeps its sign.
 
         Returns
         -------

@@ -93,8 +93,8 @@ class Report(ReportFields):
         The codec that was attached, by its repr.
     carried_by : str
         The backend that transfers frames between ranks: ``"gloo"``, from host memory, or one that
-        reads them from the device, such as ``"nccl"``. Both, if values inside a node go by another
-        one: ``"gloo between nodes, nccl inside"``.
+        reads them from the device, such as ``"nccl"``. Names both if values inside a node use a
+        different one: ``"gloo between nodes, nccl inside"``.
     step : int
         Backward passes exchanged and not rolled back, ever, including those before a resume.
     steps : int

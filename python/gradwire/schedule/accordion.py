@@ -98,7 +98,7 @@ class Accordion(Schedule):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Build the schedule that `get_config` describes; the inverse of it."""
+        """Build a schedule from the result of `get_config`."""
         codecs = {
             name: Codec.from_config(config[name])
             for name in ("low", "high")

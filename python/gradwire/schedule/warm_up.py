@@ -152,7 +152,7 @@ class BySteps(Schedule):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Build the schedule that `get_config` describes; the inverse of it."""
+        """Build a schedule from the result of `get_config`."""
         inner = config.get("schedule")
         schedule = part_from_config("schedule", inner, Schedule.KINDS)
         return super().from_config(config | {"schedule": schedule})

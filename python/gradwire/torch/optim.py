@@ -107,7 +107,7 @@ def family_of(optimizer: object) -> Family | None:
 
 
 def decays_gradients(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
-    """Tell whether weight decay is added to gradients before the moments: Adam's, not AdamW's."""
+    """Return whether weight decay is added to the gradients, as in Adam but not in AdamW."""
     kind = getattr(optimizer, "wrapped_class", type(optimizer))
     decoupled = group.get("decoupled_weight_decay", issubclass(kind, torch.optim.AdamW))
     return bool(group["weight_decay"] != 0.0 and not decoupled)

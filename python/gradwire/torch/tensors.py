@@ -81,7 +81,7 @@ def encode(
     NonFiniteError, StateInUseError, ValueError
         As `gradwire.Codec.encode`; also if the tensor is not contiguous.
     TypeError
-        The tensor has another dtype or layout, or no values, as on the device ``"meta"``.
+        The tensor has an unsupported dtype or layout, or no values, as on the device ``"meta"``.
     """
     return backends.backend_for(tensor).encode(codec, tensor, state, max_nbytes)
 
@@ -160,7 +160,7 @@ def decode(
     CorruptFrameError, TruncatedFrameError, FrameTooLargeError, UnsupportedFrameError
         As `gradwire.decode`.
     ValueError, TypeError
-        ``out`` has another length, dtype or layout, no values, or requires gradients.
+        ``out`` has the wrong length, dtype or layout, no values, or requires gradients.
     """
     if max_numel is not None:
         max_numel = _validate.integer("max_numel", max_numel, low=0)

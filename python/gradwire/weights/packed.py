@@ -75,7 +75,7 @@ class Packed:
 
     @property
     def first_bits(self) -> int:
-        """Bits of a code of the frame."""
+        """Number of bits per code in the frame."""
         return int(memoryview(self.frame)[_HEADER])
 
     @property
@@ -143,7 +143,7 @@ class Packed:
         Raises
         ------
         ValueError
-            `out` has another size, or the tensor does not hold this number of bits.
+            `out` has the wrong size, or the tensor does not hold this number of bits.
         CorruptFrameError
             The codes are corrupt.
         """

@@ -44,7 +44,7 @@ class Content:
 
     @property
     def coding(self) -> bool:
-        """Whether codes may be shorter."""
+        """Whether entropy coding may make it shorter."""
         return self.about is None and self.dtype in coding.FORMATS and self.nbytes > 0
 
 

@@ -341,8 +341,8 @@ class AutoController:
             self._arrive(target, half)
             return
         self._flush = self._passes.step, target, half
-        # A run that resumes in between goes on as before, and decides anew. Asked for all entries,
-        # owners send all of their sums: the time and the memory of two frames and not of N.
+        # A run that resumes in between continues as before, and decides again. Owners asked for
+        # all entries send all of their sums: the time and memory of two frames, not of N.
         every = {each.name: 1.0 for each in leaving}
         owned = self._chosen.owned
         by_owners = self._choices.owners is not None and self._ranks >= OWNERS_FROM

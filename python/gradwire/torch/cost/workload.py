@@ -59,7 +59,7 @@ def measure_workload(
     Raises
     ------
     TypeError
-        The model is of another type.
+        The model is not of a supported type.
     ValueError
         A step had no forward pass of the model, or no gradients.
     """

@@ -162,10 +162,10 @@ def attach(
     ``new_group([rank], use_local_synchronization=True)``, because torch names groups by a counter.
 
     Memory: two float32 buffers per compressed parameter, four with momentum or a second moment, and
-    slots of compressed size. A memory with ``low_memory=True`` has half of that. It is written, and
-    averages are decoded, once the last bucket of a pass has succeeded on all ranks: the slots of
-    all ranks are held until then, and no pass that counted can be undone. float64 gradients are
-    rounded to float32 before they are compressed.
+    slots of compressed size. A memory with ``low_memory=True`` has half of that. It is
+    updated, and averages are decoded, only after the last bucket of a pass has succeeded on all
+    ranks: the slots of all ranks stay in memory until then, and afterwards the pass cannot be
+    undone. float64 gradients are rounded to float32 before they are compressed.
     """
     ddp = _unwrap(model)
     whole = not getattr(ddp, "skip_all_reduce_unused_params", False)

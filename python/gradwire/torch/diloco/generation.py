@@ -17,7 +17,7 @@ class Generation:
     rank: int
     members: tuple[str, ...]
     trained: bool  # a member, also an earlier one, had shared parameters: nobody makes up new ones
-    connect: Callable[[], Store]  # to the members' store, each time anew: a wait holds up no other
+    connect: Callable[[], Store]  # a new connection to the members' store: a wait blocks no other
     timeout: timedelta
     secret: Secret | None = None  # by which the members know each other, if there is a token
     host: str | None = None  # that of `Gloo`

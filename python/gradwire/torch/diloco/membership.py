@@ -34,7 +34,7 @@ _UNTOLD = "left without a word to the others: %s"
 class Membership:
     """Lets ranks join and leave, for `DiLoCo(..., membership=)`. Each process makes its own.
 
-    A store of torch.distributed has the roster: who trains together, numbered by generation. When a
+    The roster, a numbered generation of ranks, is kept in a torch.distributed store. When a
     rank is lost, the others continue without it in a new generation; new ranks are admitted after
     the next exchange. The first change of the roster wins, so if the network is split in two, only
     one side continues.

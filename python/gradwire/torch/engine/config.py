@@ -164,7 +164,7 @@ class Assignment:
         return found
 
     def for_ranks(self, ranks: int) -> list[Exchange]:
-        """Return the exchanges among these ranks: several only if all divide buckets."""
+        """Return the different exchanges of these ranks: several only if each divides buckets."""
         found = list(
             dict.fromkeys(
                 each.exchange.for_ranks(ranks, each.sparsify, each.quantize, each.memory)

@@ -565,7 +565,7 @@ class Handle:
             broken handle does not wait.
         moments : bool
             Let the optimizer continue with the second moments that the codec kept: the ranks
-            average theirs, which takes as long as a dense step. False where no training follows;
+            average them, which takes as long as a dense step. False where no training follows;
             the same on all ranks.
 
         Raises
@@ -630,7 +630,7 @@ class Resharded:
             ranks = list(range(self._world_size))
         elif self._same:
             ranks = [own if self._policy == "keep" and own < self._world_size else own % shares]
-        else:  # whatever the node keeps is divided anew
+        else:  # the node's states are divided again
             ranks = list(range(self._world_size if self._policy == "keep" else shares))
         (mine,) = self._handle.state_dict().values()
         shapes = [self._handle.shapes_of(share, shares) for share in range(shares)]

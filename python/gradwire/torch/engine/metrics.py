@@ -176,7 +176,7 @@ class StepTimes:
         return now
 
     def move(self, stage: str, to: str, seconds: float) -> None:
-        """Count seconds of one stage as those of another."""
+        """Move seconds from one stage to another."""
         self.seconds[stage] -= seconds
         self.seconds[to] += seconds
 

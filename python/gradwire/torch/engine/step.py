@@ -155,7 +155,7 @@ class BufferPool:
         self._most = [0, 0]  # longest request in bytes: in this step, and in the previous one
 
     def take(self, nbytes: int, step: int, bucket: Bucket) -> torch.Tensor:
-        """Return a uint8 tensor of at least nbytes, where the bucket's frames are needed.
+        """Return a uint8 tensor of at least nbytes, on the device that needs the bucket's frames.
 
         It is the smallest that fits, or a new one; ``step`` is the number of the step that uses it.
         """

@@ -191,7 +191,7 @@ def share_failure(
 ) -> NoReturn:
     """Gather the errors of all ranks once one has failed, and raise the first. A collective.
 
-    No other thread uses the channel. ``act`` is what all ranks were doing.
+    No other thread uses the channel. ``act`` names the operation that failed.
     """
     message = np.zeros(MESSAGE_NBYTES, np.uint8)
     write_verdict(message, layout.digest, sequence, attributed(error, channel.rank, act))

@@ -103,7 +103,7 @@ class RankTopology:
 
     @property
     def shares(self) -> int:
-        """Number of ranks in each node, and of shares."""
+        """Number of ranks per node, which is also the number of shares."""
         return max(share for _, share in self.grid) + 1
 
     @property

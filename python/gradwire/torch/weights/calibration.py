@@ -380,7 +380,7 @@ class Calibration(Mapping[str, Gram]):
         CorruptFileError
             As by `gradwire.weights.load_grams`.
         ValueError
-            A matrix belongs to a weight that the model does not have, or has another width.
+            A matrix belongs to a weight that the model does not have, or has the wrong width.
         """
         loaded = cls(model)
         for name, each in load_grams(path).items():

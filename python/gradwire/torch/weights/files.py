@@ -44,7 +44,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the original model of a result of `torch.compile`; others unchanged."""
+    """Return the model inside a `torch.compile` wrapper; return any other model unchanged."""
     inner: nn.Module = getattr(model, "_orig_mod", model)
     return inner
 

@@ -39,7 +39,7 @@ class PackedModule(nn.Module):
         super().__setattr__(name, value)
 
     def reset_parameters(self) -> None:
-        """Raise a TypeError: packed weights take no values."""
+        """Raise a TypeError: packed weights cannot be reset."""
         setattr(self, "weight", None)  # noqa: B010
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
@@ -116,7 +116,7 @@ class PackedLinear(PackedModule, nn.Linear):  # type: ignore[override]  # its we
     TypeError
         x holds integers; a value is assigned to ``weight``.
     ValueError
-        x has another width, or is on another device than the weight.
+        x has the wrong width, or is on a different device than the weight.
     """
 
     activations: Activations
@@ -164,7 +164,7 @@ class PackedEmbedding(PackedModule, nn.Embedding):  # type: ignore[override]  # 
     packed : gradwire.weights.Packed
         The weight, of shape (num_embeddings, embedding_dim).
     padding_idx : int, optional
-        As in `torch.nn.Embedding`, where it decides about gradients, which there are none here.
+        As in `torch.nn.Embedding`. It only affects gradients there, so it has no effect here.
 
     Attributes
     ----------

@@ -226,7 +226,7 @@ class DeviceState(StateBase):
 
     @property
     def step(self) -> int:
-        """Number of successful encodes, without those that were rolled back."""
+        """Number of successful encodes, not counting those that were rolled back."""
         self._settle()
         return self._step if self._host is None else self._host.step
 
