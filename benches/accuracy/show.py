@@ -225,7 +225,7 @@ def source(found: Document, path: str) -> str:
     processors = " and ".join(dict.fromkeys(each["processor"] for each in found["runs"]))
     hours = sum(each["seconds"] for each in found["runs"]) / 3600
     return (
-        f"By `make accuracy` ({len(found['runs'])} runs, {hours:.1f} core-hours on {processors}; "
+        f"From `make accuracy` ({len(found['runs'])} runs, {hours:.1f} core-hours on {processors}; "
         f"{results.listed(found['versions'])}; {found['date'][:10]}; [all runs]({path}))."
     )
 
@@ -241,7 +241,7 @@ def readme(summaries: Sequence[Summary]) -> str:
     """Return the README's block."""
     seeds = max(each.seeds for each in summaries)
     return (
-        f"{overview(summaries)}\n\nBy `make accuracy`: means of {seeds} seeds ± standard error, "
+        f"{overview(summaries)}\n\nFrom `make accuracy`: means of {seeds} seeds ± standard error, "
         "each method at its best learning rate; [all figures](docs/accuracy.md)."
     )
 

@@ -45,7 +45,7 @@ def blocks(document: Mapping[str, Any]) -> dict[tuple[Path, str], str]:
         ),
         (DOCS / "activations-measured.md", "kept"): "\n".join(activations.lines(kept)),
     }
-    where = f"By `make checkpoints`: {results.where(document['machine'])}"
+    where = f"From `make checkpoints`: {results.where(document['machine'])}"
     return {place: f"{table}\n\n{where}" for place, table in shown.items()}
 
 

@@ -289,7 +289,7 @@ def speed_table(rows: list[dict[str, Any]]) -> str:
     shown += [
         (
             row["dtype"],
-            "gradwire, two threads by one",
+            "gradwire, two threads vs one",
             "",
             *(f"× {gain:.2f}" for gain in row["gains"]),
         )

@@ -203,7 +203,7 @@ def readme(document: Mapping[str, Any], path: Path | None) -> str:
     shown = pages.table(["", "MB per step", "encode", "in copies"], rows)
     data = "" if path is None else f"; [all figures]({results.relative(path)})"
     where = f"{results.where(document['machine'])}, {document['date'][:10]}"
-    return f"{shown}\n\nBy `make bench` ({where}{data})."
+    return f"{shown}\n\nFrom `make bench` ({where}{data})."
 
 
 SHAPE = (64, 1024)

@@ -193,8 +193,8 @@ def table(measured: dict[str, Any]) -> str:
     names = list(dict.fromkeys(row["method"] for row in rows))
     title = (
         f"{measured['date'][:10]}, {measured['ranks']} ranks on {measured['machine']['cores']} "
-        f"cores, {measured['numel'] / 1e6:.1f} M parameters, Gloo. Milliseconds of a step: "
-        f"predicted / measured, the median of up to {measured['rounds']} rounds, and the error."
+        f"cores, {measured['numel'] / 1e6:.1f} M parameters, Gloo. Milliseconds per step: "
+        f"predicted / measured (median of up to {measured['rounds']} rounds), and the error."
     )
     lines = [[name, *(_cell(cells[rate, name]) for rate in rates)] for name in names]
     compute = [median(row["compute"] for row in rows if row["rate"] == rate) for rate in rates]

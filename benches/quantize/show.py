@@ -230,7 +230,7 @@ def blocks(document: Document) -> dict[str, str]:
     """Return the blocks of the page."""
     picture = f"![Loss against bits per weight]({FIGURE})"
     where, versions = results.where(document["machine"]), results.listed(document["versions"])
-    source = f"By `make quantize` ({where}; {versions}; {document['date'][:10]})."
+    source = f"From `make quantize` ({where}; {versions}; {document['date'][:10]})."
     verdicts = "\n".join(f"* {each}" for each in targets(document))
     spreads = f"±: half the range over {len(SEEDS)} calibrations with different batches."
     solving = times.table(document["times"]) if document["times"] else ""

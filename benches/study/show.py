@@ -65,7 +65,8 @@ class Findings:
         ]
         cells = len(self.plan.cells()) - len(self.cells)
         runs = len(curves.wanted(self.plan, self.made))
-        parts = ["short run"] * self.plan.quick + ["on a machine with other work"] * any(loads)
+        parts = ["short run"] * self.plan.quick
+        parts += ["on a machine that was also doing other work"] * any(loads)
         parts += [f"missing: {cells} cells"] * bool(cells)
         parts += [f"missing: {runs} curves"] * bool(runs)
         return "; ".join(parts)
@@ -143,8 +144,8 @@ def summary(findings: Findings, link: str) -> str:
     cases, won, noise = len(findings.found), counts[Verdict.FASTER], counts[Verdict.NOISE]
     note = f" ({findings.note})" if findings.note else ""
     return (
-        f"By `make study`{note}: compression wins in {won} of {cases} cases, uncompressed training "
-        f"in {cases - won - noise}, and {noise} are within the noise; {link}."
+        f"From `make study`{note}: compression wins in {won} of {cases} cases, uncompressed "
+        f"training in {cases - won - noise}, and {noise} are within the noise; {link}."
     )
 
 

@@ -206,7 +206,7 @@ def blocks(document: Document) -> dict[str, str]:
     verdicts = "\n".join(f"* {each}" for each in targets(document))
     picture = (
         f"![Loss against bytes]({FIGURE})\n\nPoints far above those of 2 bits are left out. "
-        "Accuracy and loss are of all held-out data."
+        "Accuracy and loss are measured on all held-out data."
     )
     speed = [kernel.table(document["kernel"])] if document["kernel"] else []
     found = {
@@ -221,7 +221,7 @@ def source(document: Document) -> str:
     """Return where the figures come from."""
     where = results.where(document["machine"])
     versions = results.listed(document["versions"])
-    return f"By `make weights` ({where}; {versions}; {document['date'][:10]})."
+    return f"From `make weights` ({where}; {versions}; {document['date'][:10]})."
 
 
 def publish(document: Document) -> None:
