@@ -112,5 +112,5 @@ def test_a_run_that_begins_again_is_told_what_it_waits_for(apart, tmp_path: Path
     assert found["refused"] == ""
     warning = "the members of this run, which show no sign of life in the store"
     assert found["said"].count(warning) == 1
-    assert "If they have ended, begin with another name=" in found["said"]
+    assert "If they have ended, use another name=" in found["said"]
     assert "MembershipError: the members did not take this rank in" in found["said"]
