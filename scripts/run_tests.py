@@ -40,15 +40,15 @@ BEST_ONLY = {"achieved_ratio", "index_cost", "blocks"}
 # Tests of the library that go through all levels themselves; those of laws that need no kernel, and
 # of how work is split between threads, which no level changes.
 WITHOUT_LEVEL = ("every_level", "levels_and_threads", "fit::tests", "tests::splits")
-# What runs together, in a process of its own: the tests that start ranks, which mostly wait, in two
-# halves; those that start programs; and those of the CUDA kernels. All others are the last group.
+# What runs together, in a process of its own, the longest first: the tests that start ranks, which
+# mostly wait, in two halves; those of the CUDA kernels; those of examples and guides; those that
+# start other programs. All others are the last group.
 GROUPS = {
     "ranks h-z": ("tests/distributed", "--ignore-glob=*/test_[a-g]*"),
-    "ranks a-g": ("tests/distributed", "--ignore-glob=*/test_[!a-g]*"),
-    "programs": tuple(
-        f"tests/{name}" for name in ("benches/harness", "docs", "examples", "horovod", "trainers")
-    ),
     "kernels": ("tests/csrc", "tests/torch"),
+    "examples": ("tests/docs", "tests/examples"),
+    "programs": ("tests/benches/harness", "tests/horovod", "tests/trainers"),
+    "ranks a-g": ("tests/distributed", "--ignore-glob=*/test_[!a-g]*"),
 }
 # Threads of torch that wait for each other are not to keep a processor from the other suite.
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
