@@ -1,12 +1,9 @@
 """Train one model on several sites with DiLoCo: few and small exchanges over a slow network.
 
     torchrun --nproc-per-node=2 examples/diloco.py
-
-Between sites, run it on each with --nnodes, --node-rank and --master-addr, as any torchrun script.
-Over a slow link between two processes of one machine (Linux):
-
     unshare -rn sh -c 'ip link set lo up; tc qdisc add dev lo root tbf rate 100mbit burst 256kb \
         limit 4mb; torchrun --nproc-per-node=2 examples/diloco.py'
+The second goes over a slow link (Linux). Between sites, add --nnodes, --node-rank, --master-addr.
 """
 
 import torch

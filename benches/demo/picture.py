@@ -36,7 +36,7 @@ def styles(methods: list[str]) -> dict[str, dict[str, Any]]:
 
 def draw(results: Results, path: Path) -> None:
     """Save held-out loss over seconds of training: a row per task, a column per link."""
-    comparisons = results.comparisons()
+    comparisons, ratio = results.comparisons(), results.settings["ratio"]
     rows = len({each.task for each in comparisons})
     columns = len(comparisons) // rows
     look = styles(list(dict.fromkeys(run.method for run in results.runs)))
@@ -51,7 +51,8 @@ def draw(results: Results, path: Path) -> None:
             for run in comparison.runs:
                 curve = [(point["seconds"], point["loss"]) for point in run.curve]
                 how = {"linewidth": 1.8, "markersize": 4, **look[run.method]}
-                each.plot(*zip(*curve, strict=True), label=run.label, **how)
+                label = run.label if run.method in _STYLES else f"{run.label}, ratio {ratio:g}"
+                each.plot(*zip(*curve, strict=True), label=label, **how)
             each.set_xlabel("training time (s)")
             each.set_xlim(left=0)
             each.grid(visible=True, linewidth=0.8)
