@@ -14,8 +14,6 @@ CUDA 13 needs a driver from 580 on. CUDA_HOME chooses.
 from __future__ import annotations
 
 import argparse
-import base64
-import hashlib
 import os
 import platform
 import subprocess
@@ -28,8 +26,10 @@ from pathlib import Path
 import gradwire
 from gradwire.torch.cuda import build
 
-ROOT = Path(__file__).resolve().parent.parent
-DIST = ROOT / "dist"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from scripts.wheel import DIST, ROOT, record_entry
+
 GLIBC = "2.28"
 
 MODULE = '''"""The CUDA extension of gradwire."""
@@ -125,7 +125,7 @@ def pack(library: Path, folder: Path) -> Path:
             for name in ("LICENSE-APACHE", "LICENSE-MIT")
         },
     }
-    record = "".join(f"{name},{digest(data)},{len(data)}\n" for name, data in files.items())
+    record = "".join(f"{name},{record_entry(data)}\n" for name, data in files.items())
     files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
     folder.mkdir(exist_ok=True)
     wheel = folder / f"gradwire_cuda-{version}-{tag}.whl"
@@ -133,11 +133,6 @@ def pack(library: Path, folder: Path) -> Path:
         for name, data in files.items():
             archive.writestr(name, data)
     return wheel
-
-
-def digest(data: bytes) -> str:
-    value = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-    return f"sha256={value}"
 
 
 if __name__ == "__main__":

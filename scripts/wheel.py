@@ -99,27 +99,28 @@ def build(
         (made,) = Path(folder).glob("*.whl")
         out.mkdir(exist_ok=True, parents=True)
         with zipfile.ZipFile(made) as old, zipfile.ZipFile(out / made.name, "w") as new:
-            without_folder(old, new, root)
+            replace_folder(old, new, root)
         return out / made.name
 
 
-def without_folder(old: zipfile.ZipFile, new: zipfile.ZipFile, root: Path) -> None:
+def replace_folder(old: zipfile.ZipFile, new: zipfile.ZipFile, root: Path) -> None:
     """Copy a wheel, with ``/gradwire`` for the folder that maturin's list of crates names."""
-    line = changed = b""
+    before = after = ""
     for each in old.infolist():  # RECORD comes last
         data = old.read(each)
         if each.filename.endswith(".cyclonedx.json"):
-            line = recorded(data)
+            before = record_entry(data)
             data = data.replace(root.resolve().as_uri().encode(), b"file:///gradwire")
-            changed = recorded(data)
+            after = record_entry(data)
         elif each.filename.endswith("/RECORD"):
-            data = data.replace(line, changed)
+            data = data.replace(before.encode(), after.encode())
         new.writestr(each, data)
 
 
-def recorded(data: bytes) -> bytes:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
-    return b"sha256=%b,%d" % (digest, len(data))
+def record_entry(data: bytes) -> str:
+    """Return the digest and the size of a file, as a wheel's RECORD lists them."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    return f"sha256={digest},{len(data)}"
 
 
 def date(root: Path) -> str:

@@ -114,18 +114,18 @@ def test_a_step_that_cannot_run_is_left_out_and_one_that_fails_fails(monkeypatch
 
 def test_a_wheel_does_not_name_the_folder_that_it_was_built_in(tmp_path):
     files = {"g/sboms/g.cyclonedx.json": f"{tmp_path.as_uri()}/rust".encode(), "g/_native.so": b"1"}
-    record = b"\n".join(b"%b,%b" % (k.encode(), wheel.recorded(v)) for k, v in files.items())
+    record = "\n".join(f"{name},{wheel.record_entry(data)}" for name, data in files.items())
     with zipfile.ZipFile(tmp_path / "old", "w") as old:
         for name, data in (files | {"g/RECORD": record}).items():
             old.writestr(name, data)
         with zipfile.ZipFile(tmp_path / "new", "w") as new:
-            wheel.without_folder(old, new, tmp_path)
+            wheel.replace_folder(old, new, tmp_path)
             assert new.namelist() == old.namelist()
             read = {name: new.read(name) for name in new.namelist()}
     assert read["g/sboms/g.cyclonedx.json"] == b"file:///gradwire/rust"
     for line in read.pop("g/RECORD").splitlines():
-        name, _, hashed = line.partition(b",")
-        assert hashed == wheel.recorded(read[name.decode()])
+        name, _, entry = line.decode().partition(",")
+        assert entry == wheel.record_entry(read[name])
 
 
 def test_recipes_and_workflows_can_be_read():
