@@ -164,8 +164,8 @@ def _line(comparison: Comparison) -> str:
         soon, late = (_reached(comparison, run) for run in (best, rival))
         said.append(
             f"{best.label} trains with {best.optimizer} instead of {rival.optimizer} and reaches "
-            f"loss {comparison.equal_loss:.3f} after {soon:.1f} s instead of {late:.1f} s, partly "
-            "due to the optimizer."
+            f"loss {comparison.equal_loss:.3f} after {soon:.1f} s, {_said(rival)} after {late:.1f} "
+            "s: part of the difference is due to the optimizer."
         )
     return f"{where}: {' '.join(said)}"
 
