@@ -205,7 +205,7 @@ def blocks(document: Document) -> dict[str, str]:
     """Return the blocks of the page."""
     verdicts = "\n".join(f"* {each}" for each in targets(document))
     picture = (
-        f"![Loss against bytes]({FIGURE})\n\nPoints far above those of 2 bits are left out. "
+        f"![Loss against bytes]({FIGURE})\n\nPoints far above the 2-bit ones are omitted. "
         "Accuracy and loss are measured on all held-out data."
     )
     speed = [kernel.table(document["kernel"])] if document["kernel"] else []
