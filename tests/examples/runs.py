@@ -17,7 +17,6 @@ def run(name: str, *arguments: str, folder: Path | None = None) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=280,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )

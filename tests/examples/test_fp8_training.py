@@ -26,6 +26,7 @@ def test_its_products_are_those_of_chunked_sum_bit_for_bit(chunk):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)  # 100 s of one processor, when nothing else runs
 def test_chunks_and_stochastic_updates_keep_the_loss_that_plain_sums_and_nearest_ones_raise():
     said = run("fp8_training.py")
     table = re.findall(r"(.*?) *\{32768: ([\d.]+), 512: ([\d.]+)\}", said)
