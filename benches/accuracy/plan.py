@@ -28,7 +28,7 @@ MEASURES: dict[str, Measure] = {
     "accuracy": Measure("accuracy %", "held-out accuracy (%)"),
     "auc": Measure("AUC, points", "AUC (points)"),
     "explained": Measure("noise explained %", "noise explained (%)"),
-    "return": Measure("return %, mean of the run", "return (% of the longest)", whole=True),
+    "return": Measure("return %, averaged over the run", "return (% of the longest)", whole=True),
 }
 
 
@@ -119,7 +119,7 @@ SECTIONS: dict[str, Section] = {
             {(method, 2): (8e-3, 16e-3) for method in (*_DENSE, *_ONE_PER_CENT)}, archived=True,
         ),
         Section(
-            "control", "control", 1, "Cart-pole by PPO, AdamW", "0.13 M", "return", 640,
+            "control", "control", 1, "Cart-pole (PPO), AdamW", "0.13 M", "return", 640,
             {(method, 2): (1e-3, 2e-3) for method in (*_DENSE, *_ONE_PER_CENT)},
             tries=3, archived=True,
         ),

@@ -90,10 +90,10 @@ def verdict(summary: Summary, row: Any) -> str:
     points = f"{abs(behind):.2f}{'' if math.isnan(error) else f' ± {error:.2f}'} points"
     if abs(behind) <= 2 * error:
         side = "below" if behind >= 0 else "above"
-        how = f"as accurate as {dense}, {points} {side}"
+        how = f"{points} {side} {dense}, within two standard errors"
     else:
         how = f"{points} {'behind' if behind >= 0 else 'ahead of'} {dense}"
-    end = "holds" if behind <= limit else f"**fails by {behind - limit:.2f}**"
+    end = "aim met" if behind <= limit else f"**aim missed by {behind - limit:.2f}**"
     return f"`{row['method']}`, {row['ranks']} ranks: {how}: {end} (at most {limit:.2f} behind)."
 
 

@@ -197,7 +197,7 @@ def _held(forward: Callable[[], Tensor]) -> int:
 def lines(rows: list[Row]) -> list[str]:
     """Return the table, in Markdown."""
     found = [
-        "| model | bits | held, MB | saved → kept, MB | of the packed | loss | accuracy | step |",
+        "| model | bits | held, MB | saved → kept, MB | packed size | loss | accuracy | step |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for each in rows:

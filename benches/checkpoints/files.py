@@ -300,12 +300,12 @@ def speed_table(rows: list[dict[str, Any]]) -> str:
 
 
 def size_table(rows: list[dict[str, Any]]) -> str:
-    named = {"whole": "whole", "middle": "mid-training, {} steps", "end": "the last {} steps"}
+    named = {"whole": "whole", "middle": "mid-training, {} step", "end": "at the end, {} step"}
     shown = [
         (
             row["dtype"],
             row["rate"],
-            named[row["where"]].format(row["every"]),
+            named[row["where"]].format(row["every"]) + "s" * (row["every"] > 1),
             "" if row["bound"] is None else f"{100 * row['bound']:.1f}",
             *(f"{100 * row[kind]:.1f}" for kind in ("weights", "exp_avg", "exp_avg_sq")),
         )

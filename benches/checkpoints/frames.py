@@ -125,7 +125,7 @@ def table(rows: list[Row]) -> str:
         return "" if row.encode is None else f"{row.encode:.2f}, {row.decode:.2f}"
 
     lines = [
-        f"| preset | values | {' | '.join(LAWS)} | times of encode, decode |",
+        f"| preset | values | {' | '.join(LAWS)} | time: encode, decode |",
         "|---|---|" + "---:|" * (len(LAWS) + 1),
     ]
     for row in rows:

@@ -200,7 +200,7 @@ def readme(document: Mapping[str, Any], path: Path | None) -> str:
         copies = f"{row['copies']:.{0 if row['copies'] >= 10 else 1}f}"
         sent = f"{row['nbytes'] / 1e6:.3g}" if "nbytes" in row else ""
         rows.append([title, sent, span(row["seconds"]), copies])
-    shown = pages.table(["", "MB per step", "encode", "in copies"], rows)
+    shown = pages.table(["", "MB per step", "encode", "vs copy"], rows)
     data = "" if path is None else f"; [all figures]({results.relative(path)})"
     where = f"{results.where(document['machine'])}, {document['date'][:10]}"
     return f"{shown}\n\nFrom `make bench` ({where}{data})."

@@ -155,19 +155,17 @@ def source(findings: Findings) -> str:
     dates = sorted({each["date"][:10] for each in records})
     where = "; ".join(dict.fromkeys(results.where(each["machine"]) for each in records))
     made = "; ".join(dict.fromkeys(results.listed(each["versions"]) for each in records))
-    return f"Times of {_listed(dates)}: {where}. Versions: {made}."
+    return f"Times measured on {_listed(dates)}: {where}. Versions: {made}."
 
 
 def readme(findings: Findings) -> str:
     """Return the README's block."""
     trained = [SECTIONS[name].title for name in findings.sections() if name != LARGE]
-    parts = ["by steps per second for the model of 25 M parameters"] * (
-        LARGE in findings.sections()
-    )
+    parts = ["by steps per second for the 25 M-parameter model"] * (LARGE in findings.sections())
     if trained:
         parts.append(f"by time to the accuracy of uncompressed float32 for {_listed(trained)}")
     return (
-        f"Each cell names the fastest method: {', '.join(parts)}. {scope(findings)}\n\n"
+        f"Each cell names the fastest method: {', and '.join(parts)}. {scope(findings)}\n\n"
         f"![Winners over links and ranks](docs/{FIGURE})\n\n"
         f"{summary(findings, '[all figures](docs/study.md)')}"
     )

@@ -56,14 +56,18 @@ def test_the_baseline_has_as_many_ranks_if_there_is_one():
         (
             "adam(0.01)",
             (61.5,) * 3,
-            "0.50 ± 0.00 points ahead of uncompressed AdamW: holds (at most",
+            "0.50 ± 0.00 points ahead of uncompressed AdamW: aim met (at most",
         ),
         (
             "adam(0.002), warm-up",
             (60.0,) * 3,
-            "behind uncompressed AdamW: **fails by 0.50** (at most",
+            "behind uncompressed AdamW: **aim missed by 0.50** (at most",
         ),
-        ("adam(0.01)", (60.9, 61.0, 61.1), "as accurate as uncompressed AdamW, 0.00 ± 0.06 points"),
+        (
+            "adam(0.01)",
+            (60.9, 61.0, 61.1),
+            "uncompressed AdamW, within two standard errors: aim met",
+        ),
         ("topk(0.01), AdamW", (50.0,) * 3, ""),
     ],
 )
@@ -85,7 +89,7 @@ def test_a_return_counts_over_the_whole_run():
     points = [{"step": 1, "loss": 0.8, "return": 0.2}, {"step": 2, "loss": 0.0, "return": 1.0}]
     assert SECTIONS["control"].value(points) == pytest.approx(0.6)
     shown = show.best([summary(result("dense AdamW", 60.0), section="control")])
-    assert "return %, mean of the run" in shown
+    assert "return %, averaged over the run" in shown
     assert " ".join(shown.split("\n")[-1].split()).endswith("| 20.0 | 100.0 | 60.00 | |")
 
 
