@@ -69,8 +69,8 @@ def about() -> str:
         f"{' and '.join(map(str, seeds))} on {task}" for task, seeds in settings["seeds"].items()
     )
     return (
-        "Every method has the optimizer that is recommended for it, AdamW(beta1, beta2) or "
-        "SGD(momentum) of torch. The learning rate "
+        "Every method uses the optimizer recommended for it, torch's AdamW(beta1, beta2) or "
+        "SGD(momentum). The learning rate "
         f"is the best of one grid for all methods, {settings['grid']}, by held-out loss after "
         f"{settings['steps']} steps (seeds {seeds}), unless a remark says otherwise; "
         "--learning-rate sets another."
@@ -128,8 +128,8 @@ def _key(results: Results) -> str:
     shaped = "counted at its interface, packet headers included"
     counted = shaped if results.link["shaped"] else "payload only"
     return (
-        "ms per step: median. compute %: the duration of a step without any exchange, as a share "
-        "of the step; the rest is coding, sending and waiting. sent per step: bytes that a rank "
+        "ms per step: median. compute %: the duration of a step without any exchange, in % of "
+        "the step; the rest is coding, sending and waiting. sent per step: bytes that a rank "
         f"sends, {counted}. compression: bytes of plain float32 over those of the method, payload "
         "only. speed: relative to no compression and to 16 bits. loss, acc. (accuracy): on held-"
         "out data, after the same number of steps (st.) and after the same time, namely when the"
