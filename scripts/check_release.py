@@ -90,13 +90,19 @@ def clean() -> str:
 
 
 def versions() -> str:
-    """Return the version, which all files have to agree about."""
+    """Return the version, which all files have to agree about, and the tag that is released."""
     text = {name: (ROOT / name).read_text("utf-8") for name in VERSIONS}
     found = {name: re.search(VERSIONS[name], text[name], re.MULTILINE) for name in VERSIONS}
     given = {name: match[1] if match else "none" for name, match in found.items()}
     if len(set(given.values())) > 1 or "version" in tomllib.loads(_project())["project"]:
         raise RuntimeError(f"versions differ: {given}")
-    return given["Cargo.toml"]
+    version = given["Cargo.toml"]
+    if os.environ.get("GITHUB_REF_TYPE") == "tag":
+        if (tag := os.environ["GITHUB_REF_NAME"]) != f"v{version}":
+            raise RuntimeError(f"the tag is {tag}, and the version {version}")
+        if f"## {version} (unreleased)" in text["CHANGELOG.md"]:
+            raise RuntimeError(f"CHANGELOG.md has no date for {version}")
+    return version
 
 
 VERSIONS = {
@@ -167,6 +173,9 @@ def sdist() -> str:
             "maturin>=1.12.1,<2",
             "hypothesis",
         )
+        left = [each for each in run("git", "ls-files").split() if not (tree / each).exists()]
+        if left := [each for each in left if not each.startswith((".git", "rust/core/fuzz/"))]:
+            raise RuntimeError(f"the sdist lacks {', '.join(left)}")
         run("cargo", "fetch", "--locked", cwd=tree)
         offline = ("unshare", "--net", "--map-root-user", python, "-m")
         run(
@@ -190,6 +199,15 @@ def conda() -> str:
     with tempfile.TemporaryDirectory() as folder:
         python = _environment(Path(folder) / "env", sys.executable, "py-rattler-build")
         return run(python, "-c", RENDER, ROOT / "conda" / "recipe.yaml").strip() + "; not built"
+
+
+def workflows() -> str:
+    """Check the workflows by their schema, and for what an attacker could use."""
+    with tempfile.TemporaryDirectory() as folder:
+        tools = _environment(Path(folder), sys.executable, "check-jsonschema", "zizmor").parent
+        files = sorted((ROOT / ".github" / "workflows").iterdir())
+        run(tools / "check-jsonschema", "--builtin-schema", "vendor.github-workflows", *files)
+        return run(tools / "zizmor", "--offline", "--quiet", ROOT / ".github").strip()
 
 
 RENDER = """
@@ -428,6 +446,7 @@ def steps(options: argparse.Namespace) -> dict[str, Callable[[], str]]:
         "reproducible": reproducible,
         "sdist": sdist,
         "conda": conda,
+        "workflows": workflows,
     }
     found |= {f"wheel-{target}": cross(target) for target in TARGETS}
     found |= {"try-aarch64": arm64, "try-windows": windows}
@@ -443,6 +462,7 @@ def main() -> int:
     parser.add_argument("--skip", nargs="+", default=[], help="all but these")
     parser.add_argument("--python", nargs="+", default=[], help="interpreters for the matrix")
     parser.add_argument("--torch", action="store_true", help="the matrix with torch (gigabytes)")
+    parser.add_argument("--strict", action="store_true", help="fail if a step is left out")
     parser.add_argument("--list", action="store_true", help="name the steps")
     options = parser.parse_args()
     every = steps(options)
@@ -471,7 +491,7 @@ def main() -> int:
         print(f"{name:<34} {verdict:<8} {time.monotonic() - began:6.1f} s  {said}", flush=True)
     print(LEFT)
     print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
-    return 1 if counts["FAILED"] else 0
+    return 1 if counts["FAILED"] or (options.strict and counts["left out"]) else 0
 
 
 if __name__ == "__main__":

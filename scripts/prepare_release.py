@@ -5,7 +5,8 @@
 The README's links are relative, which a package index cannot follow, and the repository does not
 record where it is hosted. So links become absolute, to the tag of this version, and
 `pyproject.toml` gets ``[project.urls]``. A wheel has the code of other crates in it, so their
-licenses go into ``LICENSE-CRATES``, which sdist and wheels have then.
+licenses go into ``LICENSE-CRATES``, which sdist and wheels have then. The README begins with the
+commands of a checkout, which readers of an index do not have: they get ``pip install`` alone.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+INSTALL = "pip install 'gradwire[torch]'"
 LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)\s]+\))")
 
 
-def absolute(readme: str, home: str, version: str) -> str:
-    """Return the README with links to the files of this version."""
+def released(readme: str, home: str, version: str) -> str:
+    """Return the README for an index: installed from there, with links to this version's files."""
+    readme, cut = re.subn(r"(?s)\A(# gradwire\n\n).*?(?=\*\*Gradient)", r"\1", readme)
+    readme, named = re.subn(r"(?m)^pip install '\.\[torch\]'.*", INSTALL, readme)
+    if (cut, named) != (1, 1):
+        raise SystemExit("error: README.md does not begin as expected")
 
     def whole(link: re.Match[str]) -> str:
         way = "raw" if link[2].endswith((".svg)", ".png)")) else "blob"  # a picture, not its page
@@ -98,10 +104,10 @@ def main() -> None:
     version = tomllib.loads((ROOT / "Cargo.toml").read_text("utf-8"))["workspace"]["package"]
     readme, project = ROOT / "README.md", ROOT / "pyproject.toml"
     urls = with_license(with_urls(project.read_text("utf-8"), home))
-    links = absolute(readme.read_text("utf-8"), home, version["version"])
-    (ROOT / "LICENSE-CRATES").write_text(licenses(), "utf-8")
-    project.write_text(urls, "utf-8")
-    readme.write_text(links, "utf-8")
+    links = released(readme.read_text("utf-8"), home, version["version"])
+    (ROOT / "LICENSE-CRATES").write_text(licenses(), "utf-8", newline="\n")
+    project.write_text(urls, "utf-8", newline="\n")
+    readme.write_text(links, "utf-8", newline="\n")
     print(f"README.md and pyproject.toml now link to {home}")
 
 

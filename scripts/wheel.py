@@ -15,8 +15,10 @@ import argparse
 import base64
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -73,8 +75,9 @@ def build(
     So that the bytes depend neither on the folder nor on the time, paths in the library and in the
     list of its crates are replaced, and files have the date of the commit.
     """
-    scripts = Path(sys.executable).parent
-    command = [str(scripts / "maturin"), "build", "--release", "--locked", *arguments]
+    scripts = sysconfig.get_path("scripts")  # on Windows, not the interpreter's folder
+    maturin = shutil.which("maturin", path=scripts) or "maturin"
+    command = [maturin, "build", "--release", "--locked", *arguments]
     if sys.platform == "linux":
         # Zig links against the old glibc only where a target is named.
         target = target or f"{os.uname().machine}-unknown-linux-gnu"
@@ -134,8 +137,7 @@ def attempt(wheel: Path, interpreter: str) -> None:
     """Install the wheel into a new environment and use it there."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([interpreter, "-m", "venv", folder], check=True)
-        binaries = Path(folder) / ("Scripts" if os.name == "nt" else "bin")
-        python = str(binaries / "python")
+        python = str(Path(folder) / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
         subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True)
         subprocess.run([python, "-c", TRY], cwd=folder, check=True)
         subprocess.run([python, THREADS], cwd=folder, check=True)

@@ -25,7 +25,9 @@ def test_the_metadata_says_what_it_runs_on():
     classifiers = project["classifiers"]
     assert "Operating System :: POSIX :: Linux" in classifiers
     oldest = project["requires-python"].removeprefix(">=")
-    assert f"Programming Language :: Python :: {oldest}" in classifiers
+    tried = {version for version, *_ in check_release.MATRIX} - {"3.14t"}
+    assert oldest == min(tried)
+    assert {f"Programming Language :: Python :: {version}" for version in tried} <= {*classifiers}
     assert "torch" not in " ".join(project["dependencies"])
 
 
@@ -40,11 +42,16 @@ def test_a_release_has_absolute_links_alone():
     relative = [match[2] for match in prepare_release.LINK.finditer(README)]
     assert relative
     assert all((ROOT / link.rstrip(")").partition("#")[0]).exists() for link in relative)
-    released = prepare_release.absolute(README, HOME, "1.2.3")
+    released = prepare_release.released(README, HOME, "1.2.3")
+    assert released.startswith("# gradwire\n\n**Gradient compression")
+    assert "\npip install 'gradwire[torch]'\n" in released
+    assert "checkout" not in released
     assert not prepare_release.LINK.search(released)
     assert f"({HOME}/raw/v1.2.3/docs/study.svg)" in released
     assert f"({HOME}/blob/v1.2.3/docs/ddp.md)" in released
     assert released.count(HOME) == len(relative)
+    with pytest.raises(SystemExit, match="does not begin"):
+        prepare_release.released(released, HOME, "1.2.3")
 
 
 def test_a_release_has_addresses():
@@ -88,6 +95,24 @@ def test_all_files_have_one_version(monkeypatch, tmp_path):
         check_release.versions()
 
 
+def test_a_release_has_the_version_of_its_tag_and_a_date(monkeypatch, tmp_path):
+    version = check_release.versions()
+    monkeypatch.setenv("GITHUB_REF_TYPE", "tag")
+    monkeypatch.setenv("GITHUB_REF_NAME", "v9.9.9")
+    with pytest.raises(RuntimeError, match=r"the tag is v9\.9\.9"):
+        check_release.versions()
+    for name in (*check_release.VERSIONS, "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text((ROOT / name).read_text("utf-8"), "utf-8")
+    monkeypatch.setattr(check_release, "ROOT", tmp_path)
+    monkeypatch.setenv("GITHUB_REF_NAME", f"v{version}")
+    (tmp_path / "CHANGELOG.md").write_text(f"## {version} (unreleased)\n")
+    with pytest.raises(RuntimeError, match="no date"):
+        check_release.versions()
+    (tmp_path / "CHANGELOG.md").write_text(f"## {version} (2026-12-01)\n")
+    assert check_release.versions() == version
+
+
 def test_a_step_that_cannot_run_is_left_out_and_one_that_fails_fails(monkeypatch, capsys):
     def unable() -> str:
         raise check_release.LeftOut("no compiler")
@@ -100,6 +125,8 @@ def test_a_step_that_cannot_run_is_left_out_and_one_that_fails_fails(monkeypatch
     )
     monkeypatch.setattr(sys, "argv", ["check_release.py", "--skip", "c"])
     assert check_release.main() == 0
+    monkeypatch.setattr(sys, "argv", ["check_release.py", "--skip", "c", "--strict"])
+    assert check_release.main() == 1
     monkeypatch.setattr(sys, "argv", ["check_release.py"])
     assert check_release.main() == 1
     said = capsys.readouterr().out
