@@ -31,9 +31,9 @@ def with_error(value: float, error: float, sign: str = "") -> str:
     return shown if math.isnan(error) else f"{shown} ± {error:.2f}"
 
 
-def judged(what: str, value: float, allowed: float) -> str:
-    """Return a sentence on whether a target is met."""
-    return f"{what}: {'holds' if value <= allowed else '**fails**'} (at most {allowed:g})."
+def judged(what: str, value: float, most: float, than: str = "") -> str:
+    """Return a line on whether a target is met; ``than`` follows its number, as in `` higher``."""
+    return f"{what} (target: at most {most:g}{than}, {'met' if value <= most else '**missed**'})."
 
 
 def find(text: str, name: str) -> str:

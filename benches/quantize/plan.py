@@ -32,7 +32,7 @@ class Method:
 
 
 ZERO, RANGE, SQUARES = 'nearest, "zero"', 'nearest, "range"', 'nearest, "squares"'
-GPTQ, PAPER, COMQ = "GPTQ", "COMQ, the paper's parts", "COMQ"
+GPTQ, PAPER, COMQ = "GPTQ", "COMQ as in the paper", "COMQ"
 GPTQ_SEQUENTIAL, COMQ_SEQUENTIAL = "GPTQ, sequential", "COMQ, sequential"
 BY_LOSS, BY_ERRORS = "Budget by loss, COMQ", "Budget by errors, COMQ"
 BY_LOSS_SEQUENTIAL = "Budget by loss, COMQ, sequential"
@@ -76,10 +76,10 @@ class Setting:
 
 
 FLOAT = Setting()
-CONTINUED = "float32, trained on"
+CONTINUED = "float32 trained further"
 ABSMAX, SAWB_PACT, SAWB_PLUS = "largest magnitudes", "SAWB, PACT", "SAWB, PACT+"
-ALONE, ANY = "alone", "any precision"
-STEPPED = "PACT+, step by step"
+ALONE, ANY = "one precision", "any precision"
+STEPPED = "PACT+ at every time step"
 TRAINED: dict[Model, tuple[Setting, ...]] = {
     FASHION: (
         Setting(ANY, 8),
@@ -98,9 +98,8 @@ def usual(seed: int) -> Iterator[Setting]:
     for bits in BITS:
         yield from (Setting(name, bits) for name in PLAIN)
         for name in SOLVED:
-            if (
-                bits < 8 or not METHODS[name].sequential
-            ):  # 8 bits lose nothing that others would see
+            # At 8 bits, nothing is lost that later layers would see.
+            if bits < 8 or not METHODS[name].sequential:
                 yield Setting(name, bits, seed=seed)
     yield from budgets(seed)
 

@@ -1,4 +1,4 @@
-"""What ``make quantize`` shows: tables, a picture, and lines on what must hold."""
+"""What ``make quantize`` shows: tables, a picture, and lines on targets."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -111,10 +111,7 @@ def _cell(measure: tuple[str, str], found: list[Row], *, spreads: bool = False) 
     shown, half = (
         (f"{100 * value:.2f}", f"{100 * wide:.2f}")
         if name == "accuracy"
-        else (
-            f"{value:.4f}",
-            f"{wide:.4f}",
-        )
+        else (f"{value:.4f}", f"{wide:.4f}")
     )
     return f"{shown} ± {half}" if spreads and len(found) > 1 else shown
 
@@ -164,17 +161,17 @@ def training(document: Document) -> str:
                 table.append([titles[name], words, size, f"{one['loss']:.4f}", accuracy])
     if not table:
         return ""
-    headings = ("", "trained as", "bits per weight", "loss", "accuracy %")
+    headings = ("", "training", "bits per weight", "loss", "accuracy %")
     return pages.table(headings, table, texts=2)
 
 
 def compared(document: Document) -> str:
-    """Return how layers' objectives are by COMQ beside its rivals."""
+    """Return how the objectives of layers with COMQ compare with those of its rivals."""
     table = [
         [row["rival"], row["layers"], row["worse"], f"{row['worst']:.4f}", f"{row['mean']:.3f}"]
         for row in document["layers"]
     ]
-    headings = ("COMQ against", "layers", "worse on", "largest ratio", "mean ratio")
+    headings = ("COMQ compared with", "layers", "worse on", "largest ratio", "mean ratio")
     return pages.table(headings, table) if table else ""
 
 
@@ -232,7 +229,7 @@ def blocks(document: Document) -> dict[str, str]:
     where, versions = results.where(document["machine"]), results.listed(document["versions"])
     source = f"From `make quantize` ({where}; {versions}; {document['date'][:10]})."
     verdicts = "\n".join(f"* {each}" for each in targets(document))
-    spreads = f"±: half the range over {len(SEEDS)} calibrations with different batches."
+    spreads = f"± is half the range over {len(SEEDS)} calibrations with different batches."
     solving = times.table(document["times"]) if document["times"] else ""
     found = {
         CHOICE: [choice(document), picture, source],

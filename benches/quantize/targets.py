@@ -1,4 +1,4 @@
-"""In sentences whether what must hold of calibrated packing does."""
+"""Lines on whether calibrated packing meets its targets."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -39,11 +39,11 @@ POINTS = 0.1
 PARTS = {3: 0.25, 2: 0.28}
 """Of the gap that the nearest codes of the range leave."""
 BUDGETED = 1.535
-"""The first model's loss with the bytes of 2.5 bits."""
+"""The first model's loss at the size of 2.5 bits."""
 
 
 def targets(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each target, of each model that has it."""
+    """Yield a line for each target of each model."""
     models = by_model(document)
     for name, rows in models.items():
         yield from _four(name, rows)
@@ -62,13 +62,14 @@ def targets(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _four(name: str, rows: Rows) -> Iterator[str]:
     for method in (RECOMMENDED, COMQ):
-        found = seeds(rows, method, 4, BLOCK)
+        found, what = seeds(rows, method, 4, BLOCK), f"{name}, {method}, 4 bits, compared with"
         if found and name in ("text", "wide"):
             more = mean(found) - rows[FLOAT]["loss"]
-            yield judged(f"{name}, {method}, 4 bits: loss {more:+.4f}", more, NEAR)
+            yield judged(f"{what} float32: loss {more:+.4f}", more, NEAR)
         if found and name == "fashion":
             less = 100 * (rows[FLOAT]["accuracy"] - mean(found, "accuracy"))
-            yield judged(f"{name}, {method}, 4 bits: accuracy {-less:+.2f} points", less, POINTS)
+            what += f" float32: accuracy {-less:+.2f} points"
+            yield judged(what, less, POINTS, " lower")
 
 
 def _few(name: str, rows: Rows) -> Iterator[str]:
@@ -77,22 +78,20 @@ def _few(name: str, rows: Rows) -> Iterator[str]:
         for method in (RECOMMENDED, COMQ):
             if seeds(rows, method, bits, BLOCK):
                 part = gap(method, bits) / max(gap(RANGE, bits), 1e-9)
-                what = f"{name}, {method}, {bits} bits: {part:.3f} of nearest codes' loss increase"
-                yield judged(what, part, allowed)
+                what = f"{name}, {method}, {bits} bits: loss increase {part:.3f} times that of"
+                yield judged(f"{what} nearest codes", part, allowed)
         own, others = gap(COMQ, bits), [gap(each, bits) for each in (GPTQ, MAGR_GPTQ)]
         if bits == 2 and not math.isnan(own):
-            what = f"{name}, {COMQ}, {bits} bits: loss {own:+.4f}, GPTQ with or without MagR"
-            yield judged(f"{what} {min(others):+.4f}", own, round(min(others), 4))
+            what = f"{name}, {COMQ}, 2 bits: loss increase {own:.4f}; with {GPTQ} or {MAGR_GPTQ},"
+            yield judged(f"{what} at least {min(others):.4f}", own, round(min(others), 4))
 
 
 def _layers(document: Mapping[str, Any]) -> Iterator[str]:
     for row in document["layers"]:
-        what = (
-            f"COMQ against {row['rival']}: worse in the objective on {row['worse']} of "
-            f"{row['layers']} layers"
-        )
+        what = f"COMQ compared with {row['rival']}: a larger objective on {row['worse']} of "
+        what += f"{row['layers']} layers"
         if row["worse"]:
-            what += f", by a factor of {row['worst']:.3f}"
+            what += f", by a factor of at most {row['worst']:.3f}"
         yield judged(what, row["worse"], 0)
 
 
@@ -103,8 +102,9 @@ def _spread(name: str, rows: Rows) -> Iterator[str]:
             own, other = (seeds(rows, each, bits, BLOCK) for each in (method, rival))
             if len(own) > 1 and other:
                 more, allowed = mean(own) - mean(other), max(spread(own), spread(other))
-                what = f"{name}, {bits} bits: loss by {method} {more:+.4f} against {rival}"
-                yield judged(what, more, round(allowed, 4))
+                side = "higher" if more > 0 else "lower"
+                what = f"{name}, {method}, {bits} bits: loss {abs(more):.4f} {side} than with"
+                yield judged(f"{what} {rival}", more, round(allowed, 4), " higher")
 
 
 def _budgets(name: str, rows: Rows) -> Iterator[str]:
@@ -114,7 +114,7 @@ def _budgets(name: str, rows: Rows) -> Iterator[str]:
             found = mean(seeds(rows, method, bits, BLOCK))
             if math.isnan(found + line):
                 continue
-            what = f"{name}, the bytes of {bits:g} bits, {method}: loss {found:.4f}"
+            what = f"{name}, {method}, at the size of {bits:g} bits: loss {found:.4f}"
             yield judged(what, found, round(line, 4))
             if name == "text" and bits == 2.5:
                 yield judged(what, found, BUDGETED)
@@ -128,14 +128,17 @@ def _trained(name: str, rows: Rows) -> Iterator[str]:
     for method in (SAWB_PLUS, SAWB_PACT, ABSMAX):
         if method in found:
             less = 100 * (plain["accuracy"] - found[method]["accuracy"])
-            what = f"{name}, weights and activations of 2 bits, {method}: {-less:+.2f} points"
-            yield judged(what, less, 1) if method == SAWB_PLUS else f"{what}."
+            what = f"{name}, {method}, 2-bit weights and activations, compared with {CONTINUED}:"
+            what += f" accuracy {-less:+.2f} points"
+            yield judged(what, less, 1, " lower") if method == SAWB_PLUS else f"{what}."
     if STEPPED in found:
         more = found[STEPPED]["loss"] - plain["loss"]
-        yield judged(f"{name}, 4 bits, inputs and hidden states too: loss {more:+.4f}", more, 0.02)
+        what = f"{name}, 4-bit weights, inputs and hidden states, compared with {CONTINUED}:"
+        yield judged(f"{what} loss {more:+.4f}", more, 0.02)
     for bits in ANY_BITS if ANY in found else ():
         alone = rows.get(Setting(ALONE, bits))
         if alone is not None:
             less = 100 * (alone["accuracy"] - found[ANY]["read"][str(bits)]["accuracy"])
-            what = f"{name}, trained for 8, 4 and 2 bits, read at {bits}: {-less:+.2f} points"
-            yield judged(f"{what} against training for these alone", less, 1)
+            what = f"{name}, trained for 8, 4 and 2 bits, read at {bits}, compared with training"
+            what += f" for {bits} bits alone: accuracy {-less:+.2f} points"
+            yield judged(what, less, 1, " lower")

@@ -25,7 +25,7 @@ from gradwire.weights import COMQ, GPTQ, Gram, MagR, Solver
 WIDTH, ROUNDS, STEPS = 4096, 5, 150
 GRID = Affine(4, 64)
 PRODUCT, MAGR = "float32 product", f"MagR, {STEPS} steps"
-ONE, THREE, SWEEP = "COMQ from the nearest, sweeps=1", "COMQ from the nearest, sweeps=3", "a sweep"
+ONE, THREE, SWEEP = "COMQ from nearest, 1 sweep", "COMQ from nearest, 3 sweeps", "one COMQ sweep"
 SOLVERS: dict[str, Solver] = {
     GPTQ.__name__: GPTQ(),
     ONE: COMQ(sweeps=1, start="nearest"),
@@ -147,19 +147,20 @@ def table(found: Found) -> str:
         ]
         for row in found["times"]
     ]
-    title = f"**A layer of {WIDTH} × {WIDTH}, one thread**"
-    headings = ("", "time", "in products", "memory, in layers")
+    title = f"**{WIDTH} × {WIDTH} layer, one thread**"
+    headings = ("", "time", "time / product", "memory / layer")
     return "\n\n".join([title, pages.table(headings, rows)])
 
 
 def targets(found: Found) -> list[str]:
-    """Return in sentences whether what must hold of times and memory does."""
+    """Return a line for each target of times and memory."""
     said = []
     for row in found["times"]:
         if (allowed := ALLOWED.get(row["name"])) is not None:
-            what = f"{row['name']} of a layer of {WIDTH} × {WIDTH}: {row['copies']:.2f} products"
-            said.append(pages.judged(what, row["copies"], allowed))
+            what = f"{row['name']} on a {WIDTH} × {WIDTH} layer: {row['copies']:.2f} times the time"
+            said.append(pages.judged(f"{what} of a matrix product", row["copies"], allowed))
     for row in found["memory"]:
-        what = f"{row['name']}: {row['layers']:.2f} × the layer beyond model and Gram matrix"
+        what = f"{row['name']}: {row['layers']:.2f} times the memory of the layer, in addition to"
+        what += " the model and the Gram matrix"
         said.append(pages.judged(what, row["layers"], MEMORY_ALLOWED))
     return said

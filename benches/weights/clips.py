@@ -22,7 +22,7 @@ def laws() -> dict[str, Array]:
     """Return samples of each law."""
     random = np.random.default_rng(SEED)
     drawn = {
-        "Gauss": random.standard_normal(NUMEL),
+        "normal": random.standard_normal(NUMEL),
         "Laplace": random.laplace(size=NUMEL),
         "uniform": random.uniform(-1, 1, NUMEL),
     }

@@ -201,18 +201,18 @@ def table(found: Mapping[str, Any]) -> str:
         [name, *(f"{1e3 * at[name, x]:.2f}" if (name, x) in at else "" for x in counts)]
         for name in names
     ]
-    title = f"**A layer of {WIDTH} × {WIDTH}, one thread, ms, by rows of x**"
+    title = f"**{WIDTH} × {WIDTH} layer, one thread, time in ms by number of rows in x**"
     parts = [title, pages.table(["", *map(str, counts)], rows)]
     if "packing" in found:
         rows = [
             [row["name"], span(row["seconds"]), f"{row['copies']:.2f}"] for row in found["packing"]
         ]
-        title = f"**{4 * WIDTH * WIDTH / 1e6:.0f} MB of float32, 4 bits, one thread**"
-        parts += [title, pages.table(["", "time", "in copies"], rows)]
+        title = f"**Packing {4 * WIDTH * WIDTH / 1e6:.0f} MB of float32 in 4 bits, one thread**"
+        parts += [title, pages.table(["", "time", "time / copy"], rows)]
     if "file" in found:
         file = found["file"]
         parts.append(
-            f"A file of {file['bytes'] / 1e9:.2f} GB is opened in {span(file['open'])}; opened, "
-            f"and one tensor of {file['tensor'] / 1e6:.0f} MB decoded, in {span(file['read'])}."
+            f"Opening a {file['bytes'] / 1e9:.2f} GB file takes {span(file['open'])}; opening it "
+            f"and decoding one {file['tensor'] / 1e6:.0f} MB tensor takes {span(file['read'])}."
         )
     return "\n\n".join(parts)

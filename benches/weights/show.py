@@ -55,7 +55,7 @@ def named(each: Setting) -> str:
     if each == FLOAT:
         return "float32"
     if each.nested:
-        first = "4 of 4 + 4 bits" if each.bits == 4 else "4 + 4 bits"
+        first = "first 4 of 4 + 4 bits" if each.bits == 4 else "4 + 4 bits"
         return f'{first}, `"{each.fit}"`, block {each.block}'
     words = f'{each.bits} bits, `"{each.fit}"`, block {each.block}'
     return f"{words}, multiplied in {each.activations}" if each.activations else words
@@ -85,7 +85,7 @@ def losses(document: Document) -> str:
             for each in chosen
             if (row := found.get(each)) is not None
         ]
-        headings = ("", "bits per weight", "kB, whole model", "loss", "accuracy %")
+        headings = ("", "bits per weight", "model size, kB", "loss", "accuracy %")
         first = found[FLOAT]
         title = f"**{first['title']}**, {first['parameters'] / 1e6:.2f} M parameters, "
         title += f"{first['entries'] / 1e6:.2f} M of them packed"
@@ -123,27 +123,27 @@ def clip_table(rows: Sequence[Row]) -> str:
         ]
         for row in rows
     ]
-    return pages.table(("law", "bits", "SAWB's NMSE", "the best clip's", "ratio"), cells)
+    return pages.table(("distribution", "bits", "NMSE, SAWB", "NMSE, best clip", "ratio"), cells)
 
 
 def targets(document: Document) -> Iterator[str]:
-    """Yield in sentences whether what must hold of losses and clips does."""
+    """Yield a line for each target of losses and clips."""
     for place, (name, found) in enumerate(by_model(document)):
         for each, allowed in zip(USUAL, map(LOSS_ALLOWED.get, BITS), strict=True):
             if place == 0 and allowed is not None and each in found:
                 more = found[each]["loss"] - found[FLOAT]["loss"]
-                yield pages.judged(f"{name}, {named(each)}: loss {more:+.4f}", more, allowed)
+                what = f"{name}, {named(each)}, compared with float32: loss {more:+.4f}"
+                yield pages.judged(what, more, allowed)
         for each in [each for each in found if each.activations == "int8"]:
             plain = Setting(**{**found[each]["setting"], "activations": "float32"})
             if plain in found:
                 more = abs(found[each]["loss"] - found[plain]["loss"])
-                what = f"{name}, {each.bits} bits, int8 against float32: loss differs by {more:.5f}"
-                yield pages.judged(what, more, INT8_ALLOWED)
+                what = f"{name}, {each.bits} bits, multiplied in int8 and in float32: losses differ"
+                yield pages.judged(f"{what} by {more:.5f}", more, INT8_ALLOWED)
     if document["clips"]:
         worst = max(row["sawb"] / row["best"] for row in document["clips"])
-        yield pages.judged(
-            f"SAWB's error, at most {worst:.3f} of the best clip's", worst, clips.ALLOWED
-        )
+        what = f"SAWB's error is at most {worst:.3f} times that of the best clip"
+        yield pages.judged(what, worst, clips.ALLOWED)
 
 
 def lines(document: Document) -> Iterator[str]:
@@ -194,7 +194,7 @@ def _panel(axes: Any, found: Mapping[Setting, Row]) -> None:
     axes.set_ylim(plain - 0.05 * (top - plain), top)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e3:g}")
     axes.set_title(found[FLOAT]["title"], fontweight="bold", fontsize=11)
-    axes.set_xlabel("kB, whole model")
+    axes.set_xlabel("model size, kB")
     axes.set_ylabel("held-out loss")
     axes.grid(visible=True, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -205,8 +205,8 @@ def blocks(document: Document) -> dict[str, str]:
     """Return the blocks of the page."""
     verdicts = "\n".join(f"* {each}" for each in targets(document))
     picture = (
-        f"![Loss against bytes]({FIGURE})\n\nPoints far above the 2-bit ones are omitted. "
-        "Accuracy and loss are measured on all held-out data."
+        f"![Loss against bytes]({FIGURE})\n\nLosses far above that of 2 bits are not shown. "
+        "Losses and accuracies are measured on all held-out data."
     )
     speed = [kernel.table(document["kernel"])] if document["kernel"] else []
     found = {
