@@ -33,7 +33,8 @@ class Workload:
     tensors : int, optional
         Number of tensors of the model. By default one for 200 000 entries.
     shared : bool
-        Encodes take processor time from the backward pass: it runs on the same cores.
+        Encodes take processor time from the backward pass, as in training on CPUs. False if it runs
+        elsewhere.
     """
 
     numel: int
@@ -42,7 +43,7 @@ class Workload:
     buckets: Sequence[int] | None = None
     ready: Sequence[float] | None = None
     tensors: int | None = None
-    shared: bool = False
+    shared: bool = True
 
     def __post_init__(self) -> None:
         _validate.integer("numel", self.numel, low=1)
