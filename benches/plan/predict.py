@@ -293,9 +293,7 @@ def table_auto(measured: Mapping[str, Any]) -> str:
     )
     rows = [[name_of(each["rate"]), *_auto_cells(each)] for each in outcomes]
     said = "\n".join(f"* {name_of(each['rate'])}: {each['decision']}" for each in outcomes)
-    return (
-        f"{title}\n\n{pages.table(['link', *headings], rows)}\n\nThe reports of `auto`:\n\n{said}"
-    )
+    return f"{title}\n\n{pages.table(['link', *headings], rows)}\n\n`auto` reports:\n\n{said}"
 
 
 def _auto_cells(outcome: Mapping[str, Any]) -> list[str]:
