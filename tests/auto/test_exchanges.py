@@ -171,8 +171,8 @@ def test_a_plan_says_through_what_it_goes():
     assert str(OWNED[-1]) == "the codec at ratio 0.01 with reduce-scatter"
     assert str(Setting("codec", None, "owners")) == "the codec with reduce-scatter"
     assert describe((OWNED[0], GATHERED[0], OWNED[0])) == (
-        "the codec at ratio 0.1 with reduce-scatter for 2 of 3 and the codec at ratio 0.1 for 1 of 3"
-        " buckets"
+        "the codec at ratio 0.1 with reduce-scatter for 2 of 3 and the codec at ratio 0.1 "
+        "for 1 of 3 buckets"
     )
 
 
