@@ -255,7 +255,7 @@ def settle(ask: Ask) -> tuple[list[float], bool]:
     while len(start) < MOST:
         answers = ask(do="steps", method="auto", count=4)
         start += slowest(answers)
-        if answers[0]["decision"].startswith("It averages"):
+        if answers[0]["decision"].startswith("Using "):
             return start, True
     return start, False
 
@@ -285,15 +285,15 @@ def slowest(answers: list[dict[str, Any]]) -> list[float]:
 def table_auto(measured: Mapping[str, Any]) -> str:
     """Return the table in Markdown, and what ``auto`` said of each link."""
     outcomes = measured["outcomes"]
-    headings = [*outcomes[0]["seconds"], "auto against the best", "against fp32", "first steps"]
+    headings = [*outcomes[0]["seconds"], "auto vs. best", "auto vs. fp32", "first steps"]
     title = (
-        f"Measured on {measured['date'][:10]}, {measured['ranks']} ranks on "
-        f"{measured['machine']['cores']} cores, 8.4 M parameters, AdamW, Gloo; milliseconds of a "
-        "step, medians; the best setting of each link is in bold."
+        f"Measured on {measured['date'][:10]}: {measured['ranks']} ranks on "
+        f"{measured['machine']['cores']} cores, 8.4 M parameters, AdamW, Gloo. Median milliseconds "
+        "per step; the fastest setting on each link is in bold."
     )
     rows = [[name_of(each["rate"]), *_auto_cells(each)] for each in outcomes]
     said = "\n".join(f"* {name_of(each['rate'])}: {each['decision']}" for each in outcomes)
-    return f"{title}\n\n{pages.table(['link', *headings], rows)}\n\nIts reports:\n\n{said}"
+    return f"{title}\n\n{pages.table(['link', *headings], rows)}\n\n`auto` reports:\n\n{said}"
 
 
 def _auto_cells(outcome: Mapping[str, Any]) -> list[str]:

@@ -155,7 +155,7 @@ class Lab:
             if compresses(before) and plan != before and not compresses(plan):
                 self.step((FP32,) * len(plan))  # one that sends all
             self.looks.append((self.clock, self.steps, plan))
-            if until_settled and decider.reason.startswith("It averages"):
+            if until_settled and decider.reason.startswith("Using "):
                 break
         return decider.plan
 

@@ -115,7 +115,7 @@ def test_what_a_trial_has_beaten_is_measured_once_more():
     tried = [at for at, plan in world.looks if "codec" in kinds(plan)]
     assert tried
     assert max(tried) < 60
-    assert decider.reason.startswith("It averages by fp32")
+    assert decider.reason.startswith("Using fp32")
 
 
 def test_a_plan_that_has_become_slower_than_another_one_was_gives_way():
@@ -186,7 +186,7 @@ def test_it_goes_on_with_the_steps_that_are_known_if_they_do_not_become_more():
     world = Forgetful(20e6)
     decider = fresh()
     assert kinds(world.run(decider, 500)) == {"codec"}
-    assert decider.reason.startswith("It averages")
+    assert decider.reason.startswith("Using ")
 
 
 def test_the_error_of_a_median_falls_with_its_steps_and_grows_with_their_spread():
@@ -218,5 +218,6 @@ def test_plans_in_words():
     assert describe((FP32, FP32)) == "fp32"
     codec = Setting("codec", 0.02)
     assert (
-        describe((codec, FP32, codec)) == "the codec at ratio 0.02 for 2 of 3 and fp32 for 1 of 3"
+        describe((codec, FP32, codec))
+        == "the codec at ratio 0.02 for 2 of 3 and fp32 for 1 of 3 buckets"
     )

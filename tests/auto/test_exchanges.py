@@ -168,10 +168,11 @@ def test_a_codec_without_residuals_is_left_without_a_step_of_its_own():
 
 
 def test_a_plan_says_through_what_it_goes():
-    assert str(OWNED[-1]) == "the codec at ratio 0.01 through owners"
-    assert str(Setting("codec", None, "owners")) == "the codec through owners"
+    assert str(OWNED[-1]) == "the codec at ratio 0.01 with reduce-scatter"
+    assert str(Setting("codec", None, "owners")) == "the codec with reduce-scatter"
     assert describe((OWNED[0], GATHERED[0], OWNED[0])) == (
-        "the codec at ratio 0.1 through owners for 2 of 3 and the codec at ratio 0.1 for 1 of 3"
+        "the codec at ratio 0.1 with reduce-scatter for 2 of 3 and the codec at ratio 0.1 "
+        "for 1 of 3 buckets"
     )
 
 
@@ -214,10 +215,10 @@ class Ranks:
 def test_many_ranks_settle_on_owners_and_few_on_an_all_gather():
     many = Ranks(64, 1e8).run(600)
     assert exchanges([many.plan]) == {"owners"}
-    assert "through owners" in many.reason
+    assert "reduce-scatter" in many.reason
     few = Ranks(2, 1e7).run(600)
     assert exchanges([few.plan]) == {"gather"}
-    assert "owners" not in few.reason
+    assert "reduce-scatter" not in few.reason
 
 
 def test_owners_that_take_longer_than_predicted_are_left_after_few_trials():

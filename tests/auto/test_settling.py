@@ -15,7 +15,7 @@ def settled(lab, decider=None):
     """Run until it has settled, and return the decider."""
     decider = decider or fresh(lab)
     lab.run(decider, 3000, until_settled=True)
-    assert decider.reason.startswith("It averages"), "not settled after 3000 steps"
+    assert decider.reason.startswith("Using "), "not settled after 3000 steps"
     return decider
 
 

@@ -26,7 +26,7 @@ def test_ratios_that_this_run_does_not_try_become_some_that_it_does(two: Ranks):
     }
     for (_, bound), (_, later, reason) in first["found"].items():
         assert min(later) >= (bound or 0.01)
-        assert reason.startswith("It averages by the codec"), reason
+        assert reason.startswith("Using the codec"), reason
 
 
 def test_a_flush_is_not_saved_and_does_not_outlive_a_restart(two: Ranks):

@@ -151,9 +151,9 @@ def test_ranks_decide_on_owners_and_the_report_says_so(three: Ranks):
     results = three.run("auto_exchanges.deciding")
     first = results[0]
     assert all(each == first for each in results)
-    assert any("through owners" in each for each in first["plan"])
+    assert any("reduce-scatter" in each for each in first["plan"])
     assert OWNERS in first["exchanges"].values()
-    assert first["decision"].startswith("It averages by the codec at ratio 0.01 through owners")
+    assert first["decision"].startswith("Using the codec at ratio 0.01 with reduce-scatter")
     assert first["shown"]
 
 

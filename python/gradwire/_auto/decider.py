@@ -1,4 +1,4 @@
-"""Chooses a plan: measures, predicts, tries, and keeps the fastest."""
+"""Chooses a plan: measures, predicts, tries plans, and keeps the fastest."""
 
 import math
 from typing import Literal, Protocol
@@ -20,25 +20,24 @@ from gradwire._auto.step_stats import MATTERS, Drift, Figures, outdated
 
 def _settled(best: Plan, known: Measurements, model: Model | None, figures: Figures) -> str:
     """Explain why a plan is in use."""
-    begin = f"It averages by {describe(best)}: a step takes {_ms(known.timed[best].seconds)}"
+    said = [f"Using {describe(best)}: {_ms(known.timed[best].seconds)} per step"]
     if model is None:
         return (
-            f"{begin}, of which the exchange delays {_ms(figures.exposed)} beyond the backward "
-            "pass, so that no codec could gain more."
+            f"{said[0]}, of which the exchange takes {_ms(figures.exposed)} after the backward "
+            "pass, so no codec could gain more."
         )
     others = [
-        f"{_ms(timed.seconds)} was measured with {describe(plan)}"
+        f"{_ms(timed.seconds)} with {describe(plan)}"
         for plan, timed in known.timed.items()
         if plan != best
     ]
+    said += ["measured " + ", ".join(others)] * bool(others)
     dense = tuple(FP32 for _ in best)
     if dense not in known.timed and len(dense) == len(model.figures.buckets):
-        others.append(f"{_ms(model.step(dense))} is predicted with {describe(dense)}")
-    rest = "; ".join(others)
+        said.append(f"predicted {_ms(model.step(dense))} with {describe(dense)}")
     return (
-        f"{begin}{', while ' * bool(rest)}{rest}, over a link of "
-        f"{_rate(model.link.bandwidth)} with a latency of {1e3 * model.link.latency:.2g} ms and a "
-        f"computation of {_ms(model.compute)}."
+        f"{'; '.join(said)}; link {_rate(model.link.bandwidth)}, latency "
+        f"{1e3 * model.link.latency:.2g} ms, computation {_ms(model.compute)}."
     )
 
 
@@ -102,7 +101,7 @@ class Decider:
         self.due = 1  # steps until the next look
         self.skips = 0  # how many of these, the first ones, are not measured
         self.keeps = False  # whether figures since the last look also count at the next one
-        self.reason = "It measures the first steps."  # why this plan is in use
+        self.reason = "Measuring the first steps."  # why this plan is in use
         self._phase: Literal["measuring", "trying", "settled"] = "measuring"
         self._known = Measurements()
         self._model: Model | None = None
@@ -239,14 +238,14 @@ class Decider:
 
     def _try(self, plan: Plan, expected: float, other: Plan) -> None:
         """Use a plan for enough steps to show whether it is far slower than another one."""
-        what = (
-            f"measures {describe(plan)} once more, which took"
+        what, how = (
+            (f"Measuring {describe(plan)} again", "")
             if plan in self._known.timed
-            else f"tries {describe(plan)}, which is predicted to take"
+            else (f"Trying {describe(plan)}", " predicted")
         )
         self.reason = (
-            f"It {what} {_ms(expected)} per step where {describe(other)} takes "
-            f"{_ms(self._timed(other))}."
+            f"{what}: {_ms(expected)} per step{how}, compared with {_ms(self._timed(other))} for "
+            f"{describe(other)}."
         )
         self._expected = expected
         brief = expected >= SLOW and not compresses(plan)

@@ -32,7 +32,7 @@ class Setting:
         if self.kind != "codec":
             return self.kind
         ratio = "" if self.ratio is None else f" at ratio {self.ratio:g}"
-        return f"the codec{ratio}{' through owners' * (self.exchange == 'owners')}"
+        return f"the codec{ratio}{' with reduce-scatter' * (self.exchange == 'owners')}"
 
 
 FP32 = Setting("fp32")
@@ -76,4 +76,4 @@ def describe(plan: Plan) -> str:
     if len(counts) == 1:
         return next(iter(counts))
     shown = [f"{text} for {count} of {len(plan)}" for text, count in counts.most_common()]
-    return " and ".join([", ".join(shown[:-1]), shown[-1]])
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) + " buckets"

@@ -93,11 +93,11 @@ class AutoController:
         """The reason for the present way of averaging, in a sentence."""
         if self._ranks == 1:
             return "There is one rank, which has nothing to exchange."
-        found = "It measures the first steps." if self._decider is None else self._decider.reason
+        found = "Measuring the first steps." if self._decider is None else self._decider.reason
         if self._added:
             found += (
-                " The codec is left out, because the program adds up gradients that were exchanged,"
-                " which an update of the codec is not: accumulate within no_sync()."
+                " The codec is left out, because the program adds up exchanged gradients, and the"
+                " codec's updates cannot be added up: accumulate within no_sync()."
             )
         return found
 
