@@ -93,7 +93,7 @@ def test_a_network_in_two_parts_has_one_that_goes_on_and_nobody_trains_without_t
         assert not each["errors"]
         assert set(each["sizes"].values()) == {2, 3}
     away = sides[2]
-    assert "reaches the store, but not the other ranks" in away["errors"][0]
+    assert "can reach the store, but not the other ranks" in away["errors"][0]
     assert "the store of the members did not answer" in away["errors"][1]
     assert away["kept"] == [True, True]
     assert max(away["rounds"]) == max(sides[0]["rounds"])
@@ -113,4 +113,4 @@ def test_a_run_that_begins_again_is_told_what_it_waits_for(apart, tmp_path: Path
     warning = "the members of this run, which show no sign of life in the store"
     assert found["said"].count(warning) == 1
     assert "If they have ended, use another name=" in found["said"]
-    assert "MembershipError: the members did not take this rank in" in found["said"]
+    assert "MembershipError: the members did not admit this rank" in found["said"]

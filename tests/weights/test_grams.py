@@ -134,7 +134,7 @@ PACKED = weights.pack(np.ones((3, 3), np.float32), quantize.Affine(4, 3))
         ({"counts": {"layer": 0}}, "inputs are 0"),
         ({"counts": {"layer": True}}, "inputs are True"),
         ({"counts": {"layer": 8, "other": 8}}, "'other'.*not there"),
-        ({"counts": {}}, "'gram.layer'.*does not tell"),
+        ({"counts": {}}, "'gram.layer'.*does not mention"),
         ({"counts": []}, "no counts"),
         ({"about": {"version": 2}}, "version 2, this library reads 1"),
     ],

@@ -255,7 +255,7 @@ def test_a_weight_is_rounded_once():
     model = net()
     straight_through(model, {"0.weight": TWO})
     kinds = list(map(type, model))
-    with pytest.raises(ValueError, match=r"'0\.weight' is rounded already"):
+    with pytest.raises(ValueError, match=r"'0\.weight' is already rounded"):
         straight_through(model, {"*": FOUR})
     assert list(map(type, model)) == kinds
 

@@ -92,12 +92,12 @@ class AutoController:
     def reason(self) -> str:
         """The reason for the present way of averaging, in a sentence."""
         if self._ranks == 1:
-            return "There is one rank, which has nothing to exchange."
+            return "There is only one rank, so there is nothing to exchange."
         found = "It measures the first steps." if self._decider is None else self._decider.reason
         if self._added:
             found += (
-                " The codec is left out, because the program adds up gradients that were exchanged,"
-                " which an update of the codec is not: accumulate within no_sync()."
+                " The codec is not used, because the program adds up what was exchanged, and "
+                "updates of the codec cannot be added: accumulate within no_sync()."
             )
         return found
 
