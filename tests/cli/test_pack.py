@@ -302,7 +302,7 @@ def test_codes_are_chosen_by_a_calibration_where_it_has_one(model, source, targe
     [
         (
             {"heads.weight": gram_of(1, 64)},
-            "the calibration is of another model: no 'heads.weight'",
+            "the calibration is for another model: no 'heads.weight'",
         ),
         ({"head.weight": gram_of(1, 32)}, "'head.weight' has shape"),
     ],

@@ -74,7 +74,7 @@ def test_it_says_how_many_ranks_a_sum_stands_in_each_dtype(calibration, capsys):
     capsys.readouterr()
     given = [*MODEL, "--codecs", "topk", "--calibration", str(calibration)]
     told = "1,024 in bfloat16, 16,384 in float16, 2,147,483,648 in float32 (VRR)"
-    for ranks, past in (("2..1024", ""), ("2..3000", "; bf16 is past that from 2,048 ranks on")):
+    for ranks, past in (("2..1024", ""), ("2..3000", "; bf16 exceeds that at 2,048 ranks")):
         assert main([*given, "--ranks", ranks]) == 0
         printed = " ".join(capsys.readouterr().out.split())
         assert printed.endswith(f"most ranks whose sums keep their variance: {told}{past}")

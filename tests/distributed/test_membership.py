@@ -70,7 +70,7 @@ def test_ranks_join_others_in_the_middle_and_resume_together(apart, tmp_path: Pa
     late = results[2]
     assert late["begun"][0] >= 5
     assert late["begun"][1] >= 10
-    assert "cannot join: its delay is 1, that of the members 3" in late["refused"]
+    assert "cannot join: its delay is 1, but that of the members is 3" in late["refused"]
     for each in results:
         assert set(each["sizes"].values()) == {2, 3} - ({2} if each is late else set())
         assert each["errors"] == results[0]["errors"]

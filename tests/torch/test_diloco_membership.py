@@ -122,7 +122,7 @@ def test_ranks_connect_again_when_the_network_between_them_is_mended(monkeypatch
 def test_other_settings_are_refused_while_there_are_members() -> None:
     first = Roster().joined("a", Waiting(), {"codec": "one", "delay": "0"})
     with pytest.raises(
-        ValueError, match=r"its delay is 1, that of the members 0; .* another name="
+        ValueError, match=r"its delay is 1, but that of the members is 0; .* another name="
     ):
         first.formed("a").joined("b", Waiting(), {"codec": "one", "delay": "1"})
     first.formed("a").left("a").joined("b", Waiting(), {"codec": "two"})
@@ -262,7 +262,7 @@ def test_what_is_said_depends_on_who_shows_signs_of_life(there, silent, text, ca
     heard(Heartbeat("a", 60.0), silent).waiting(there)
     (said,) = caplog.records
     assert text in said.getMessage()
-    usual = said.getMessage().endswith((", after their next exchange", "form the next generation"))
+    usual = said.getMessage().endswith((" after their next exchange", "form the next generation"))
     assert said.levelname == ("INFO" if usual else "WARNING")
 
 
@@ -368,7 +368,7 @@ def test_wrong_memberships_are_explained(options, text) -> None:
         ({"state_dict": {}, "membership": None}, "without a membership, load a state_dict with"),
         (
             {"codec": gradwire.topk(0.1, memory=gradwire.memory.Residual(low_memory=True))},
-            "has no undo if a rank is lost: use low_memory=False",
+            "cannot roll back if a rank is lost: use low_memory=False",
         ),
     ],
 )

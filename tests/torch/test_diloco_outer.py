@@ -140,7 +140,7 @@ def test_what_is_saved_of_a_delay_is_told_if_it_is_of_another_model():
         saved = outer.state_dict()
     assert saved["rank0"]["sent"].keys() == {"weight", "bias"}
     saved["rank0"]["sent"]["weight"] = torch.zeros(3)
-    with pytest.raises(ValueError, match=r"sent parameters are those of another .*\['weight'\]"):
+    with pytest.raises(ValueError, match=r"sent parameters come from another .*\['weight'\]"):
         DiLoCo(
             model,
             gradwire.topk(0.1),

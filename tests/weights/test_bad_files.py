@@ -158,7 +158,10 @@ def without(key, name="w"):
 AT_ONCE = {
     "metadata-not-json": (lambda h, t: "{]", "metadata 'gradwire' is not JSON"),
     "metadata-a-list": (lambda h, t: "[1]", "metadata 'gradwire' is not a JSON object"),
-    "version-3": (lambda h, t: t.update(version=3), "version 3, this library reads 1 and 2: up"),
+    "version-3": (
+        lambda h, t: t.update(version=3),
+        "version 3, but this library reads 1 and 2: up",
+    ),
     "no-version": (lambda h, t: t.pop("version") and None, "version None"),
     "no-tensors": (lambda h, t: t.pop("tensors") and None, "lists no tensors"),
     "tensors-a-list": (lambda h, t: t.update(tensors=["w"]), "lists no tensors"),

@@ -128,15 +128,15 @@ PACKED = weights.pack(np.ones((3, 3), np.float32), quantize.Affine(4, 3))
         ({"matrix": changed((2, 2), np.inf)}, "not finite"),
         ({"mean": np.array([0, 0, np.nan])}, "mean is not finite"),
         ({"mean": np.zeros(2)}, r"shape \(3,\), got \(2,\)"),
-        ({"matrix": np.zeros((0, 0)), "mean": np.zeros(0)}, "no Gram matrix"),
+        ({"matrix": np.zeros((0, 0)), "mean": np.zeros(0)}, "not a Gram matrix"),
         ({"matrix": np.eye(3, dtype=np.float32)}, "float64, got float32"),
-        ({"matrix": PACKED}, "no Gram matrix"),
+        ({"matrix": PACKED}, "not a Gram matrix"),
         ({"counts": {"layer": 0}}, "inputs are 0"),
         ({"counts": {"layer": True}}, "inputs are True"),
         ({"counts": {"layer": 8, "other": 8}}, "'other'.*not there"),
         ({"counts": {}}, "'gram.layer'.*does not mention"),
         ({"counts": []}, "no counts"),
-        ({"about": {"version": 2}}, "version 2, this library reads 1"),
+        ({"about": {"version": 2}}, "version 2, but this library reads 1"),
     ],
 )
 def test_bad_files(tmp_path, wrong, message):

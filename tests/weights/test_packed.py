@@ -120,7 +120,7 @@ def test_what_is_not_finite_is_an_error_that_names_the_tensor(matrix, value):
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "bool", "complex64", "U1", "O"])
 def test_only_floats_are_packed(dtype):
-    with pytest.raises(TypeError, match=r"'w' must be of floats"):
+    with pytest.raises(TypeError, match=r"'w' must be floating-point"):
         weights.pack(np.ones((4, 64)).astype(dtype), Affine(4, 64), name="w")
 
 

@@ -59,7 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=_rates,
         default=[],
         metavar="RATE,...",
-        help="for packed tensors, also the relative change of the weights if code bits flip with "
+        help="for packed tensors, print the relative change of the weights if code bits flip with "
         "these probabilities, such as 1e-3,1e-2",
     )
     return parser

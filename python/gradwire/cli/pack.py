@@ -74,7 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("source", metavar="IN", help="a safetensors file")
     parser.add_argument("target", metavar="OUT", help="the file to write; it may be IN")
-    parser.add_argument("--bits", type=int, default=4, help="per weight, 1 to 8 (default: 4)")
+    parser.add_argument("--bits", type=int, default=4, help="bits per weight, 1 to 8 (default: 4)")
     parser.add_argument(
         "--block", type=int, default=64, help="weights that share a grid (default: 64)"
     )

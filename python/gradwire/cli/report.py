@@ -47,8 +47,8 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire report",
-        description="Write a page (HTML, in one file that opens offline) of what handle.report() "
-        "found: save handle.report().to_json() on one rank, or on several.",
+        description="Write handle.report() as one HTML page that opens offline. To get FILE, save "
+        "handle.report().to_json() on one or more ranks.",
     )
     parser.add_argument(
         "files", metavar="FILE", nargs="+", help="JSON of one or more reports; - for standard input"

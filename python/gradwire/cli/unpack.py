@@ -45,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("source", metavar="IN", help="a file that gradwire pack wrote")
     parser.add_argument("target", metavar="OUT", help="the safetensors file to write")
-    parser.add_argument("--dtype", choices=DTYPES, help="of unpacked weights (default: original)")
+    parser.add_argument("--dtype", choices=DTYPES, help="of the floats (default: the original)")
     parser.add_argument("--bits", type=int, help="for weights with further bits: how many to use")
     return parser
 

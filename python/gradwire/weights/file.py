@@ -212,7 +212,7 @@ class File(Mapping[str, Tensor]):
         for name in self._table:
             if self.coding_of(name) == "difference" and base.kind(name) != self.kind(name):
                 base.close()
-                raise CorruptFileError(f"the base {about['name']!r} differs or has none", name)
+                raise CorruptFileError(f"the base {about['name']!r} has none of this kind", name)
         return base
 
     def _check_base(self, base: "File") -> None:

@@ -220,8 +220,8 @@ def check_solving(
         raise ValueError(f"{name} needs to know the layer's inputs: pass {what}=")
     if calibrated and more:
         raise ValueError(
-            "codes chosen for a few bits can lie in another cell than the weight's, where further "
-            f"bits would be wrong: leave out more= or {what}="
+            "codes chosen for a few bits can lie in a different cell from the weight's, where "
+            f"further bits would be wrong: leave out more= or {what}="
         )
 
 

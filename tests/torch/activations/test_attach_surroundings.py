@@ -290,7 +290,7 @@ def test_a_forward_of_one_s_own_is_not_known():
         ({"rules": {3: 4}}, TypeError, "names of modules"),
         ({"rules": {int: 4}}, TypeError, "a class in rules"),
         ({"rules": {nn.Conv2d: 4}}, ValueError, "no module is a Conv2d"),
-        ({"rules": {"2": 4}}, ValueError, "name its class as a key"),
+        ({"rules": {"2": 4}}, ValueError, "give its class as a key"),
         ({"rules": {"*": None, "0": 4}}, ValueError, "no module that '0' matches first"),
         ({"rules": {"*": None}}, ValueError, "no module whose saved tensors are packed"),
     ],

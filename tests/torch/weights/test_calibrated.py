@@ -139,7 +139,7 @@ class Interrupted(weights.COMQ):
         (
             {"calibration": other_width},
             ValueError,
-            "'0.weight' has shape \\(64, 32\\), and its Gram",
+            "'0.weight' has shape \\(64, 32\\), but its Gram",
         ),
         ({"calibration": 5}, TypeError, "calibration must be a Calibration"),
         ({"rounding": weights.COMQ()}, ValueError, "pass calibration="),

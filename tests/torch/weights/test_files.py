@@ -282,14 +282,14 @@ def test_bits_that_no_tensor_holds_change_nothing(path, bits):
     weights.save(packed_model(NESTED, more=(4,)), path)
     model = Model()
     before = snapshot(model)
-    with pytest.raises(ValueError, match=r"bits must be of \[4, 8\], which the file holds"):
+    with pytest.raises(ValueError, match=r"bits must be one of \[4, 8\], which the file holds"):
         weights.load(path, model, bits=bits)
     assert snapshot(model) == before
 
 
 def test_bits_that_no_tensor_of_a_file_holds_are_an_error_without_further_ones_too(path):
     weights.save(packed_model(), path)
-    with pytest.raises(ValueError, match=r"bits must be of \[4\], which the file holds"):
+    with pytest.raises(ValueError, match=r"bits must be one of \[4\], which the file holds"):
         weights.load(path, Model(), bits=3)
 
 
@@ -307,7 +307,7 @@ def test_a_tensor_whose_further_bits_are_other_ones_is_named(path):
     weights.pack(model, {"hidden.*": quantize.Affine(2, 32, "range")}, more=(1,))
     weights.pack(model, {"hidden.*": None, **NESTED}, more=(4,))
     weights.save(model, path)
-    with pytest.raises(ValueError, match=r"'hidden\.weight': bits must be one of 2 and 3"):
+    with pytest.raises(ValueError, match=r"'hidden\.weight': bits must be 2 and 3"):
         weights.load(path, Model(), bits=4)
 
 

@@ -263,8 +263,8 @@ def _secret(token: str | None, store: object) -> Secret | None:
     if given is None:
         if isinstance(store, str) and not is_local(split(store)[0]):
             raise ValueError(
-                f"a store at {store} may be reachable for others, too: give all ranks the same "
-                f"token, with the environment variable {_TOKEN} or token=; {make}"
+                f"others may reach a store at {store}: give all ranks the same token, with the "
+                f"environment variable {_TOKEN} or token=; {make}"
             )
         return None
     if not isinstance(given, str):

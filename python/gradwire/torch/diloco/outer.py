@@ -82,8 +82,8 @@ class OuterOptimizer:
             raise ValueError(
                 f"mixing={kept:g} does not work with outer_lr={self.lr:g} and "
                 f"outer_momentum={self.momentum:g}: what a rank keeps of its own parameters is "
-                "sent once more as progress in the other direction, and training diverges from "
-                f"{most:.3g} on; leave mixing= out"
+                "sent once more as progress in the other direction, and training diverges at "
+                f"{most:.3g} or above; leave mixing= out"
             )
 
 

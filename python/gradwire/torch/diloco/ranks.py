@@ -45,7 +45,7 @@ class ElasticRanks:
             raise TypeError(f"membership must be a Membership, got {type(membership).__name__}")
         if not replica.codec.memory.undoable:
             raise ValueError(
-                f"{replica.codec.memory!r} has no undo if a rank is lost: use low_memory=False"
+                f"{replica.codec.memory!r} cannot roll back if a rank is lost: use low_memory=False"
             )
         self._membership = membership
         self._replica = replica
