@@ -199,7 +199,7 @@ def test_it_draws(calibration, tmp_path, capsys):
         (["--codecs", "topkk"], "unknown codec 'topkk'; choose from"),
         (["--codecs", "powersgd/scatter"], "powersgd has no frames to scatter"),
         (["--codecs", "topk/scatter", "--node-size", "8"], "topk/scatter works only without nodes"),
-        (["--model-size", "9" * 310], "99...' is more than 10**12, the most that is planned"),
+        (["--model-size", "9" * 310], "99...' is more than 10**12, the largest accepted"),
         (["--model-size", "2T"], "'2T' is more than 10**12"),
         (["--codecs", ","], "is not a list of names"),
         (["--seconds", "0s"], "argument --seconds: must be above 0"),

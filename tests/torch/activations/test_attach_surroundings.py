@@ -335,7 +335,7 @@ def test_the_report_is_of_the_last_pass_with_gradients_and_prints_a_table():
     text = str(first)
     assert "0.1   LayerNorm" in text
     assert "not packed: 1: its class is not known to tolerate noise" in text
-    assert f"takes {first.packed_share:.1%}" in text
+    assert f"take {first.packed_share:.1%}" in text
     assert 0.14 < first.packed_share < 0.165
 
 

@@ -247,7 +247,7 @@ def test_a_loss_that_fails_or_counts_on_training_leaves_the_model_as_it_was():
 @pytest.mark.parametrize(
     ("bits", "message"),
     [
-        (2.0, "2 bits per weight is not between the 4"),
+        (2.0, "2 bits per weight is not between 4"),
         (12.0, "12 bits per weight is not between"),
     ],
 )

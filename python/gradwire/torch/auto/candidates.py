@@ -145,7 +145,7 @@ def check_alone(
     reasons = {
         "schedule=": (decides, "a schedule also sets the ratio"),
         "hierarchy=": (hierarchy is not None, "the level inside a node is not measured"),
-        "low_memory=": (bool(low_memory), "a change of the exchange takes a step back"),
+        "low_memory=": (bool(low_memory), "changing the exchange undoes a step"),
     }
     for name, (given, why) in reasons.items():
         if given:

@@ -73,7 +73,7 @@ def check_pairing(
     elif codec.memory.corrects and optimizer is not None and family_of(optimizer) == "adam":
         raise ValueError(
             f"{codec.memory!r} sends gradients with momentum, which {name_of(optimizer)} would "
-            f"subtract as they are; use {_SGD}(model.parameters(), lr=..., momentum=...)"
+            f"subtract unchanged; use {_SGD}(model.parameters(), lr=..., momentum=...)"
         )
     if optimizer is None or family_of(optimizer) is None:
         return
@@ -150,7 +150,7 @@ def _check_equal(codec: Codec, group: Mapping[str, Any], options: Mapping[str, s
             cycles = "; OneCycleLR and CyclicLR need cycle_momentum=False"
             raise ValueError(
                 f"the codec's {option} is {wanted!r}, the optimizer's {called} is {found!r}: they "
-                f"must be the same. Leave {option}= out, and the codec takes the optimizer's"
+                f"must be the same. Leave {option}= out, and the codec uses the optimizer's"
                 f"{cycles if option == 'momentum' and found != 0.0 else ''}"
             )
 
