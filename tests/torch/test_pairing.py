@@ -135,7 +135,7 @@ def test_decay_that_is_added_to_gradients_is_refused(model):
 
 
 def test_gradients_with_momentum_are_no_steps_of_adamw(model):
-    with pytest.raises(ValueError, match=r"as they are; use torch\.optim\.SGD\(model"):
+    with pytest.raises(ValueError, match=r"unchanged; use torch\.optim\.SGD\(model"):
         ddp.attach(model, dgc(), optimizer=AdamW(model.parameters()))
 
 
