@@ -24,7 +24,7 @@ optimizer = AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 handle = attach(accelerator, model, optimizer=optimizer)
 
-saved = sorted(each.parent for each in folder.glob("epoch-*/custom_checkpoint_0.pkl"))  # whole
+saved = sorted(each.parent for each in folder.glob("epoch-*/custom_checkpoint_0.pkl"))  # complete
 if saved:
     accelerator.load_state(str(saved[-1]))
 for epoch in range(len(saved), epochs):

@@ -12,7 +12,7 @@ from gradwire.torch import weights
 x, y = map(torch.tensor, load_digits(return_X_y=True))
 order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
 x, y = x[order].float() / 8 - 1, y[order]
-turned = x.view(-1, 8, 8).rot90(dims=(1, 2)).flatten(1)  # what the model is fine-tuned to
+turned = x.view(-1, 8, 8).rot90(dims=(1, 2)).flatten(1)  # what the model is fine-tuned on
 
 
 class Adapted(nn.Module):
@@ -31,7 +31,7 @@ class Adapted(nn.Module):
 
 
 def train(model: nn.Module, x: Tensor, steps: int = 400) -> str:
-    """Train, and return what is right of held-out digits, and how much was trained and is kept."""
+    """Train; return the held-out accuracy, the parameters trained and the size of the model."""
     trained = [each for each in model.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(trained, 4e-3)
     for _ in range(steps):

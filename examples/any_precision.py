@@ -1,4 +1,4 @@
-"""Train one network for 8, 4 and 2 bits, write one file, and read it in each of these.
+"""Train one network for 8, 4 and 2 bits, write one file, and read it at each precision.
 
 The file stores each weight as 4 bits and 4 further bits, which a 4-bit reader skips. A 2-bit reader
 rounds the 4-bit codes: it keeps their 2 highest bits.
@@ -26,7 +26,7 @@ def accuracy(model: nn.Module) -> float:
 
 
 def train(*precisions: int) -> nn.Sequential:
-    """Return a network that was trained in several precisions at once."""
+    """Return a network trained at several precisions at once."""
     torch.manual_seed(0)
     model = nn.Sequential()
     for width in (64, 128):

@@ -2,7 +2,7 @@
 
     python examples/bit_errors.py
 
-Prints the wrong answers in % on scikit-learn's digits by error rate, means of 10 patterns.
+Prints the % of wrong answers on scikit-learn's digits by error rate, averaged over 10 patterns.
 """
 
 import torch
@@ -21,7 +21,7 @@ GRID, RATES = Affine(8, None, fit="range"), (0.0, 0.005, 0.01, 0.025)
 
 
 def outputs(model: nn.Module, x: torch.Tensor, rate: float, seed: int) -> torch.Tensor:
-    """Compute with weights of 8 bits and errors; gradients go to the weights themselves."""
+    """Compute with 8-bit weights and bit errors; gradients go to the weights themselves."""
     read: dict[str, torch.Tensor] = dict(model.named_parameters())
     for i, (name, weight) in enumerate(model.named_parameters()):
         if weight.ndim > 1:

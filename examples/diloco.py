@@ -1,9 +1,9 @@
-"""Train one model on several sites with DiLoCo: few and small exchanges over a slow network.
+"""Train one model on several sites with DiLoCo: few, small exchanges over a slow network.
 
     torchrun --nproc-per-node=2 examples/diloco.py
     unshare -rn sh -c 'ip link set lo up; tc qdisc add dev lo root tbf rate 100mbit burst 256kb \
         limit 4mb; torchrun --nproc-per-node=2 examples/diloco.py'
-The second goes over a slow link (Linux). Between sites, add --nnodes, --node-rank, --master-addr.
+The second uses a slow link (Linux). Between sites, add --nnodes, --node-rank, --master-addr.
 """
 
 import torch
@@ -22,7 +22,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)  # each site has its 
 draw = torch.Generator().manual_seed(rank)
 centres = torch.randn(10, 64, generator=torch.Generator().manual_seed(1))
 
-# Exchanges every 20 steps, and is called by the optimizer's step(). The loop does not change.
+# The optimizer's step() exchanges every 20 steps. The training loop does not change.
 with diloco.DiLoCo(model, gradwire.sparseloco(), optimizer=optimizer, inner_steps=20) as outer:
     for step in range(200):
         targets = torch.randint(10, (64,), generator=draw)
@@ -33,7 +33,7 @@ with diloco.DiLoCo(model, gradwire.sparseloco(), optimizer=optimizer, inner_step
         optimizer.step()
         if rank == 0 and step % 50 == 49:
             print(f"step {step + 1}: loss {loss.item():.3f}", flush=True)
-    with outer.shared():  # what all sites have in common
+    with outer.shared():  # the parameters that all sites share
         if rank == 0:
             torch.save(model.state_dict(), "model.pt")
             print(outer.report(), flush=True)

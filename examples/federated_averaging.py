@@ -2,7 +2,7 @@
 
     python examples/federated_averaging.py run/    # repeat it to continue
 
-In each round, six of ten clients train on their own two classes, and send the change.
+In each round, six of ten clients train on their own two classes and send their changes.
 A client that is absent keeps its residual until it comes back.
 """
 

@@ -19,12 +19,12 @@ ROWS |= {"updates stochastic": (FP8, 64, Float(6, 9, rounding="stochastic"))}
 
 
 def fp(x: torch.Tensor, to: Float | None, seed: int = 0) -> torch.Tensor:
-    """Return values rounded to a format; None leaves them."""
+    """Return values rounded to a format; None leaves them unchanged."""
     return torch.from_numpy(dataclasses.replace(to, seed=seed).round(x.numpy())) if to else x
 
 
 def product(a: torch.Tensor, b: torch.Tensor, chunk: int) -> torch.Tensor:
-    """Return a @ b, of FP8, added up as by `numerics.chunked_sum`: the same bits, sooner."""
+    """Return a @ b in FP8, summed like `numerics.chunked_sum`: the same bits, but faster."""
     if not chunk:
         return a @ b
     x, y = (torch.stack(each.split(chunk), 1) for each in (a.mT[..., None], b[:, None]))

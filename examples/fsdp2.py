@@ -25,7 +25,7 @@ for layer in (model[0], model[2], model):
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 handle = fsdp.attach(model, optimizer=optimizer, mesh=mesh["replicate"])
 
-random = torch.Generator().manual_seed(dist.get_rank())  # other inputs on every rank
+random = torch.Generator().manual_seed(dist.get_rank())  # different inputs on every rank
 for _ in range(30):
     inputs = torch.randn(32, 64, generator=random)
     optimizer.zero_grad()

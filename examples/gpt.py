@@ -4,7 +4,7 @@
     torchrun --nproc-per-node=2 gpt.py --dense  # the same without compression
     torchrun --nproc-per-node=2 gpt.py --auto   # measures, and compresses where it pays
 
-gpt.svg shows the loss over seconds of all these runs, if matplotlib is installed. Two processes on
+gpt.svg plots the loss of all these runs over time, if matplotlib is installed. Two processes on
 one machine have a fast link, where compression does not pay. This gives them a slow one (Linux):
 
     unshare -rn sh -c 'ip link set lo up; tc qdisc add dev lo root tbf rate 100mbit burst 256kb \
@@ -37,7 +37,7 @@ MASK = nn.Transformer.generate_square_subsequent_mask(LENGTH)
 
 
 class GPT(nn.Module):
-    """Predict the next character, by two blocks of a transformer: 0.44 million parameters."""
+    """Predict the next character with two transformer blocks: 0.44 million parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,11 +68,11 @@ else:
 rank, seconds, curve = dist.get_rank(), 0.0, []
 torch.manual_seed(0)  # the same model on every rank
 model = nn.parallel.DistributedDataParallel(GPT())
-# The best rate with a codec is about twice the one without.
+# The best rate with a codec is about twice the best without.
 optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3 if mode == "compress" else 2e-3)
 if mode != "dense":
     handle = ddp.attach(model, "auto" if mode == "auto" else None, optimizer=optimizer)
-draw = torch.Generator().manual_seed(rank)  # other windows on every rank
+draw = torch.Generator().manual_seed(rank)  # different windows on every rank
 for step in range(steps + 1):
     if step % 50 == 0:
         with torch.no_grad():

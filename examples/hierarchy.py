@@ -23,7 +23,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 hierarchy = int(sys.argv[1]) if len(sys.argv) > 1 else "node"  # ranks per node, or as torchrun says
 handle = ddp.attach(model, optimizer=optimizer, hierarchy=hierarchy)
 
-random = torch.Generator().manual_seed(rank)  # other inputs on every rank
+random = torch.Generator().manual_seed(rank)  # different inputs on every rank
 for _ in range(30):
     inputs = torch.randn(32, 64, generator=random)
     targets = inputs[:, :10].argmax(dim=1)

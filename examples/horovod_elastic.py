@@ -26,7 +26,7 @@ steps = int(sys.argv[1])
 
 @hvd.elastic.run  # type: ignore[untyped-decorator]
 def train(state: horovod.ElasticState) -> None:
-    """Train from the last commit on. Horovod calls this again whenever the ranks have changed."""
+    """Train from the last commit. Horovod calls this again whenever the ranks have changed."""
     total = 0.0
     while state.step < steps:
         targets = torch.randint(10, (64,))
@@ -44,7 +44,7 @@ def train(state: horovod.ElasticState) -> None:
             state.commit()  # what a rank that fails falls back to; here ranks join and leave
 
 
-# In place of hvd.elastic.TorchState: it also keeps the residuals of all ranks.
+# Replaces hvd.elastic.TorchState, and also keeps the residuals of all ranks.
 train(horovod.ElasticState(model=model, optimizer=optimizer, step=0))
 if hvd.rank() == 0:
     print(optimizer.handle.report())

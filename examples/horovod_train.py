@@ -22,7 +22,7 @@ hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
 centres = torch.randn(10, 64, generator=torch.Generator().manual_seed(1))
 for step in range(1, 101):
-    targets = torch.randint(10, (64,))  # points around ten centres, other ones on each rank
+    targets = torch.randint(10, (64,))  # points around ten centres, different on each rank
     inputs = centres[targets] + 4.0 * torch.randn(64, 64)
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(inputs), targets)

@@ -8,7 +8,7 @@ from gradwire.torch.lightning import Compress
 
 
 class Classifier(pl.LightningModule):
-    """A module as Lightning knows it."""
+    """A plain Lightning module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class Classifier(pl.LightningModule):
         return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return the optimizer, by which Compress chooses its codec."""
+        """Return the optimizer, which determines the codec."""
         return optim.AdamW(self.parameters(), lr=2e-3)
 
 

@@ -1,4 +1,4 @@
-"""Train a character LSTM whose weights, inputs and hidden state have 4 bits.
+"""Train a character LSTM with 4-bit weights, inputs and hidden state.
 
 python examples/lstm_4bit.py [STEPS]    # each block has a scale, and so does each gate
 """
@@ -22,7 +22,7 @@ TRAIN, HELD_OUT = CODES.tensor_split([len(CODES) * 9 // 10])
 
 
 class Characters(nn.Module):
-    """An LSTM that reads its weights once a pass, and rounds its input and its hidden state."""
+    """An LSTM that reads its weights once per pass, and rounds its input and hidden state."""
 
     def __init__(self, rounded: bool) -> None:
         super().__init__()

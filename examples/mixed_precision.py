@@ -23,7 +23,7 @@ from gradwire.torch import ddp
 STEPS, PASSES, LENGTH, HALF = 150, 4, 16, "--float16" in sys.argv
 files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:40]
 text = torch.tensor(list(b"".join(file.read_bytes() for file in files))).clamp(max=127)
-windows = text.unfold(0, LENGTH + 1, 1)  # of characters, of which the last is to be guessed
+windows = text.unfold(0, LENGTH + 1, 1)  # of characters; the last is to be predicted
 
 if dist.is_torchelastic_launched():
     dist.init_process_group("gloo")
@@ -37,7 +37,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
 scaler = torch.amp.GradScaler("cpu", enabled=HALF)
 handle = ddp.attach(model, optimizer=optimizer, grad_scaler=scaler if HALF else None)
 precision = torch.float16 if HALF else torch.bfloat16
-draw = torch.Generator().manual_seed(rank)  # other windows on every rank
+draw = torch.Generator().manual_seed(rank)  # different windows on every rank
 
 for step in range(1, STEPS + 1):
     optimizer.zero_grad()
@@ -46,7 +46,7 @@ for step in range(1, STEPS + 1):
         batch = windows[torch.randint(len(windows), (64,), generator=draw)]
         exchanged = HALF and number == PASSES
         with contextlib.nullcontext() if exchanged else model.no_sync():
-            with torch.autocast("cpu", dtype=precision):  # for the forward pass alone
+            with torch.autocast("cpu", dtype=precision):  # for the forward pass only
                 outputs = model(batch[:, :-1])
                 loss = nn.functional.cross_entropy(outputs.float(), batch[:, -1]) / PASSES
             scaler.scale(loss).backward()

@@ -1,9 +1,9 @@
-"""Write a sparsifier of your own, and compare it with `gradwire.topk` by bytes and error.
+"""Write your own sparsifier, and compare its bytes and error with `gradwire.topk`.
 
-python own_codec.py    # with numpy alone
+python own_codec.py    # needs only numpy
 
 It keeps the largest entry of every block, which needs no search over the whole tensor. Memories,
-frames, checkpoints, DDP and the command line work with it as with built-in parts.
+frames, checkpoints, DDP and the command line work with it as they do with built-in parts.
 """
 
 import dataclasses
@@ -33,12 +33,12 @@ class LargestOfBlocks(extension.Sparsifier):
         return positions
 
     def max_count(self, numel: int) -> int:
-        """Return the most entries that `select` may return."""
+        """Return the largest number of entries that `select` may return."""
         return -(-numel // self.size)
 
 
 def check(codec: gradwire.Codec) -> None:
-    """Check that sent and kept values add up, and that a configuration is enough."""
+    """Check that sent and kept values add up, and that its configuration can rebuild it."""
     for numel in (0, 1, 99, 100, 101, 5000):
         x, state = np.random.default_rng(1).standard_normal(numel, "f4"), codec.init_state(numel)
         frame = codec.encode(x, state)
@@ -49,7 +49,7 @@ def check(codec: gradwire.Codec) -> None:
 
 
 def compare(codecs: dict[str, gradwire.Codec], numel: int = 1_000_000, steps: int = 100) -> None:
-    """Print what each codec sends of gradients that agree in part, and what never arrives."""
+    """Print what each codec sends of partly similar gradients, and what never arrives."""
     common = np.random.default_rng(0).standard_normal(numel, "f4") ** 3
     for name, codec in codecs.items():
         state, wanted, sent = codec.init_state(numel), np.zeros(numel), np.zeros(numel, np.float32)

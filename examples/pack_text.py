@@ -1,4 +1,4 @@
-"""Train a small transformer on Python's sources for minutes (--quick: seconds), and pack it."""
+"""Train a small transformer on Python's sources (minutes; --quick: seconds), and pack it."""
 
 import copy
 import sys
@@ -21,7 +21,7 @@ PLACES = torch.cat([ANGLES.sin(), ANGLES.cos()], dim=1)
 
 
 def run(model: nn.Module, text: torch.Tensor, starts: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the loss of predictions in windows, and the percentage that is right."""
+    """Return the loss of predictions in windows, and the percentage of right ones."""
     found = text[starts[:, None] + torch.arange(65)]
     logits = model(found[:, :-1]).transpose(1, 2)
     right = 100 * (logits.argmax(1) == found[:, 1:]).float().mean()

@@ -1,4 +1,4 @@
-"""A parameter server over sockets: workers send compressed gradients, the server compressed steps.
+"""A parameter server over sockets: workers send compressed gradients, it sends compressed steps.
 
     python examples/parameter_server.py run/    # a server and 3 workers; repeat it to continue
 
@@ -29,7 +29,7 @@ def send(link: Any, frame: Any) -> None:
 
 
 def receive(link: Any) -> bytes:
-    """Receive a frame. Whatever the other side announces, it gets memory for one frame."""
+    """Receive a frame. No matter what the sender announces, memory is bounded by one frame."""
     nbytes = int.from_bytes(link.read(4), "little")
     if nbytes > LONGEST:
         raise gradwire.CorruptFrameError(f"{nbytes} bytes announced, the limit is {LONGEST}")
@@ -56,13 +56,13 @@ def serve(listener: socket.socket, workers: int, file: Path) -> None:
         step = CODEC.encode(total * (-RATE / np.float32(max(len(links), 1))), state)
         gradwire.decode_add(step, weights)
         for link in links.values():
-            with contextlib.suppress(OSError):  # a worker that is gone: the next round says so
+            with contextlib.suppress(OSError):  # the worker is gone: the next round reports it
                 send(link, step)
     file.write_bytes(pickle.dumps((weights, state)))
 
 
 def work(address: tuple[str, int], rank: int, file: Path) -> None:
-    """Train on batches of this worker's own."""
+    """Train on this worker's own batches."""
     state = pickle.loads(file.read_bytes()) if file.exists() else CODEC.init_state(NUMEL)
     hidden = np.random.default_rng(0).standard_normal(NUMEL, dtype=np.float32)
     link = socket.create_connection(address).makefile("rwb")

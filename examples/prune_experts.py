@@ -27,7 +27,7 @@ class Mixture(nn.Module):
         self.experts = nn.ModuleList(nn.Sequential(*each) for each in networks)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum of the two that fit best, each by its share."""
+        """Return the weighted sum of the two best experts."""
         best, chosen = self.router(x).topk(2)
         shares = torch.zeros(len(x), len(self.experts)).scatter(1, chosen, best.softmax(1))
         outputs = torch.stack([expert(x) for expert in self.experts], 1)

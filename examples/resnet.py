@@ -4,7 +4,7 @@
     torchrun --nproc-per-node=2 resnet.py --optimizer adamw
     torchrun --nproc-per-node=2 resnet.py --dense            # without compression
 
-The codec follows from the optimizer. The images are scikit-learn's, which bring no download.
+The optimizer determines the codec. The images come with scikit-learn: nothing is downloaded.
 """
 
 import argparse
@@ -32,7 +32,7 @@ x, y, HELD_OUT = x[order].view(-1, 1, 8, 8).float() / 8 - 1, y[order], 360
 
 
 class Block(nn.Module):
-    """Two convolutions with BatchNorm, and a way around them."""
+    """Two convolutions with BatchNorm, and a shortcut."""
 
     def __init__(self, before: int, width: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ for epoch in range(options.epochs):
         nn.functional.cross_entropy(model(x[mine]), y[mine]).backward()
         optimizer.step()
         schedule.step()
-    if rank == 0:  # where BatchNorm's averages are those that DDP hands to all ranks
+    if rank == 0:  # whose BatchNorm averages DDP hands to all ranks
         with torch.no_grad():
             right = model.module.eval()(x[:HELD_OUT]).argmax(1) == y[:HELD_OUT]
         print(f"epoch {epoch + 1}: {100 * right.float().mean():.1f} % right", flush=True)

@@ -3,8 +3,8 @@
     python -m gradwire.torch.diloco 29400 --host HOST    # on one host: serves the store
     python examples/sites.py HOST:29400 SEED             # on every site, at any time
 
-Set GRADWIRE_DILOCO_TOKEN to a secret of the sites. Stop a site, kill it or start another one: the
-others continue.
+Set GRADWIRE_DILOCO_TOKEN to a secret that the sites share. Stop a site, kill it or start another:
+the others continue.
 """
 
 import itertools

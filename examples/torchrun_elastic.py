@@ -1,4 +1,4 @@
-"""Continue when ranks are lost: from the last checkpoint, also with another number of ranks.
+"""Continue when ranks are lost: from the last checkpoint, even with a different number of ranks.
 
 torchrun --nproc-per-node=3 --max-restarts=3 examples/torchrun_elastic.py run/ 200
 """

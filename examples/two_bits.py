@@ -1,4 +1,4 @@
-"""Train a network with weights and activations of 2 bits, by SAWB and PACT+, and pack it.
+"""Train a network with 2-bit weights and activations, using SAWB and PACT+, and pack it.
 
 python examples/two_bits.py FOLDER     # the four files of Fashion-MNIST, packed with gzip
 python examples/two_bits.py            # scikit-learn's digits
@@ -16,7 +16,7 @@ from torch import nn
 from gradwire.quantize import Affine
 from gradwire.torch import activations, weights
 
-# As in the papers, the first layer has 8 bits. One clip for a tensor.
+# As in the papers, the first layer has 8 bits. One clip per tensor.
 RULES = {"0.*": Affine(8, None), "[36].*": Affine(2, None, fit="sawb")}
 if len(sys.argv) > 1:
     parts = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")

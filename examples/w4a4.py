@@ -1,4 +1,4 @@
-"""Round a network to weights and activations of 4 bits, with and without outliers in training.
+"""Round a network to 4-bit weights and activations, with and without outliers in training.
 
     python examples/w4a4.py
 

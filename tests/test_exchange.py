@@ -111,7 +111,7 @@ def test_sums_that_would_saturate_unseen_are_refused_without_a_residual(quantize
     beyond = np.full(8, 2.0 * largest, np.float32)
     sent = gradwire.decode(codec.encode(beyond, codec.init_state(8)))
     assert (sent == largest).all()
-    with pytest.raises(ValueError, match=rf"saturates at {largest} .*NoMemory\(\) keeps nothing"):
+    with pytest.raises(ValueError, match=rf"saturates at {largest} .*NoMemory\(\) does not keep"):
         dataclasses.replace(codec, exchange=QuantizedAllReduce())
     kept = dataclasses.replace(codec, memory=Residual(), exchange=QuantizedAllReduce())
     state = kept.init_state(8)

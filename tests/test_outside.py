@@ -260,7 +260,7 @@ class TestWithoutThePackage:
         limit = stretched(60)
         done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=limit)
         assert done.returncode == 1
-        assert "a part of another package has coded; at most 1073741824 are read" in done.stderr
+        assert "coded by a part of another package; at most 1073741824 are read" in done.stderr
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -413,7 +413,7 @@ class TestAFaultyIndexCoding:
         ("by", "message"),
         [
             (1, "must return positions in 0..49, got 41..50"),
-            (2, "must return positions that ascend strictly"),
+            (2, "must return strictly ascending positions"),
             (3, "must return an array of integers, got ndarray of float64"),
             (4, "decode raised KeyError: 4"),
         ],
@@ -429,7 +429,7 @@ class TestAFaultyIndexCoding:
 
     def test_that_reads_other_positions_is_found_by_the_writer(self):
         codec = gradwire.Codec(sparsify=TopK(k=10), indices=Shifted(1))
-        with pytest.raises(gradwire.PluginError, match="decode returns other positions"):
+        with pytest.raises(gradwire.PluginError, match="decode returned different positions"):
             codec.encode(self.x[::-1].copy(), codec.init_state(50))
 
     @pytest.mark.parametrize("by", [1, 2, 4])

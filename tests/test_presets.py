@@ -144,7 +144,7 @@ def test_a_codec_can_be_built_by_name():
             (gradwire.topk(),),
             {"ratio": 0.1},
             TypeError,
-            r"options are for a codec by name, got ratio with .*: codec.replace\(\) makes a copy",
+            r"options are only for .*, got ratio with .*: codec.replace\(\) makes a copy",
         ),
         (("adam", 0.05), {}, TypeError, r"takes codec by position, got 2 .*name"),
     ],
@@ -190,7 +190,7 @@ def test_an_integer_is_no_ratio(preset):
 def test_an_integer_may_be_meant_as_a_number_of_entries():
     with pytest.raises(ValueError, match=r"pass k=1 for one entry, or ratio=1\.0 for all$"):
         gradwire.topk(1)
-    with pytest.raises(ValueError, match=r"at most 1, got 50: pass k=50 for so many entries$"):
+    with pytest.raises(ValueError, match=r"at most 1, got 50: pass k=50 for that many entries$"):
         gradwire.randomk(50)
 
 

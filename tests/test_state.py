@@ -279,7 +279,11 @@ def test_a_state_keeps_its_codec_and_neither_is_kept_by_the_other_for_ever(rng):
 
 BAD_DICTS = [
     ({"version": 2}, ValueError, "version 2, expected 1"),
-    ({"numel": N + 1}, ValueError, f"for a tensor of {N + 1} elements, this state for one of {N}"),
+    (
+        {"numel": N + 1},
+        ValueError,
+        f"for a tensor of {N + 1} elements, but this state is for one of {N}",
+    ),
     ({"step": -1}, ValueError, "step must be at least 0"),
     ({"step": 1.5}, TypeError, "step must be an integer"),
     ({"residual": None}, ValueError, "residual must be an array"),

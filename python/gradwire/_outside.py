@@ -174,7 +174,7 @@ class Positions(_Adapter[IndexCoding]):
         )
         found = self._run("decode", lambda: _positions(cls, data, numel, count))
         if not np.array_equal(found, positions):
-            raise self._error("decode returns other positions than encode was given")
+            raise self._error("decode returned different positions from those given to encode")
         return data
 
 
@@ -242,7 +242,7 @@ def _positions(cls: type[IndexCoding], data: bytes, numel: int, count: int) -> N
             f"must return positions in 0..{numel - 1}, got {positions.min()}..{positions.max()}"
         )
     if not (positions[1:] > positions[:-1]).all():
-        raise _Unusable("must return positions that ascend strictly")
+        raise _Unusable("must return strictly ascending positions")
     return np.ascontiguousarray(positions, np.uint32)
 
 

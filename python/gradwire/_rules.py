@@ -28,8 +28,8 @@ def check(rules: Iterable[str], names: Iterable[str], what: str = "parameter") -
             own = pattern.removeprefix("module.").replace("_orig_mod.", "")
             if any(fnmatch.fnmatchcase(name, own) for name in names):
                 raise ValueError(
-                    f"no {what} is called {pattern!r}: names are those of the model that was "
-                    f"wrapped or compiled, so write {own!r}"
+                    f"no {what} is called {pattern!r}: use its name from before the model was "
+                    f"wrapped or compiled, {own!r}"
                 )
             more = f" and {len(names) - 6} more" if len(names) > 6 else ""
             shown = ", ".join(map(repr, names[:6]))

@@ -43,8 +43,8 @@ def ratio(name: str, value: object, *, k: bool = False) -> float:
         )
     if isinstance(value, Integral) and number > 1.0 and k:
         raise ValueError(
-            f"{name} must be greater than 0 and at most 1, got {value}: pass k={value} for so many "
-            "entries"
+            f"{name} must be greater than 0 and at most 1, got {value}: pass k={value} for that "
+            "many entries"
         )
     return unit_interval(name, value)
 
@@ -75,8 +75,8 @@ def progress(value: object) -> Callable[[str, float], object]:
         return lambda what, done: None
     if not callable(value):
         raise TypeError(
-            "progress must be a function that takes what is going on and which share is done, from "
-            f"0 to 1, such as print; got {value!r}"
+            "progress must be a function of a description and the fraction done, from 0 to 1, such "
+            f"as print; got {value!r}"
         )
     return value
 

@@ -37,12 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         with target.open("xb") as output:
             output.write(source.read_bytes())
     except FileExistsError:
-        print(f"error: {target} exists already: name another file by -o FILE", file=sys.stderr)
+        print(f"error: {target} already exists: name another file with -o FILE", file=sys.stderr)
         return 1
     except OSError as error:
         print(f"error: {target}: {error.strerror}", file=sys.stderr)
         return 1
-    print(f"wrote {target}, whose first lines tell how to start it")
+    print(f"wrote {target}; its first lines explain how to start it")
     return 0
 
 

@@ -162,8 +162,8 @@ class State(StateBase, _native.State):
             )
         if state_dict["numel"] != self.numel:
             raise ValueError(
-                f"state_dict is for a tensor of {state_dict['numel']!r} elements, "
-                f"this state for one of {self.numel}"
+                f"state_dict is for a tensor of {state_dict['numel']!r} elements, but this state "
+                f"is for one of {self.numel}"
             )
         codec = self._compatible(state_dict["config"])
         step = _validate.integer("step", state_dict["step"], low=0, high=2**53)
@@ -183,8 +183,8 @@ class State(StateBase, _native.State):
             codec = codec.replace(memory=memory)
         if not own._codec.same_kind(codec._codec):
             raise ValueError(
-                f"state_dict is for {codec!r}, this state for {own!r}; "
-                "only ratio, k or threshold may differ"
+                f"state_dict is for {codec!r}, but this state is for {own!r}; only ratio, k or "
+                "threshold may differ"
             )
         return codec
 

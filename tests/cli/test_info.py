@@ -59,7 +59,7 @@ def test_text_fits_80_columns_and_names_neither_the_user_nor_the_machine(
     assert "GRADWIRE_CACHE=~/cache; " in words
     assert "GRADWIRE_CUDA_TRIAL=0; " in words
     assert "GRADWIRE_DILOCO_TOKEN=(set)" in words
-    assert "~/none.so, which is no file" in words
+    assert "~/none.so, which is not a file" in words
 
 
 def test_the_levels_of_the_cpu_are_shown_where_a_lower_one_is_in_use(
@@ -87,6 +87,8 @@ def test_what_breaks_is_the_answer(capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(gradwire.cli.info._FACTS, "platform", broken)
     found = json.loads(shown(capsys, "--json"))
     assert found["platform"] == "not known: OSError: no such platform"
-    assert found["torch"].startswith("not known: RuntimeError: a process that was asked ended with")
+    assert found["torch"].startswith(
+        "not known: RuntimeError: the process that was asked exited with"
+    )
     monkeypatch.setattr(sys, "executable", "")
     assert json.loads(shown(capsys, "--json"))["torch"].startswith("not known: ")

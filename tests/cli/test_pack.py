@@ -96,7 +96,7 @@ def test_a_rule_that_names_no_tensor_is_an_error(rule, source, target, capsys):
         (["--bits", "4.5"], "invalid int value: '4.5'"),
         (["--block", "0"], "block must be at least 1, got 0"),
         (["--block", str(2**32)], "block must be at most"),
-        (["--more", "5"], "4 bits and 5 further ones must be 2 to 8"),
+        (["--more", "5"], "4 bits and 5 further ones must add up to 2 to 8"),
         (["--more", "4", "--fit", "zero"], 'they need fit="range"'),
         (["--rules", "head"], "--rules are NAME=BITS or NAME=no, got 'head'"),
         (["--rules", "head=x"], "--rules are NAME=BITS or NAME=no, got 'head=x'"),
@@ -124,7 +124,7 @@ def test_a_file_is_not_packed_twice(source, target, capsys):
     assert run("pack", source, target) == 0
     before = target.read_bytes()
     assert run("pack", target, target) == 1
-    assert "'embed.weight' is packed already; unpack the file first" in capsys.readouterr().err
+    assert "'embed.weight' is already packed; unpack the file first" in capsys.readouterr().err
     assert target.read_bytes() == before
 
 
@@ -247,7 +247,7 @@ def test_what_is_no_rate_of_bit_errors_is_exit_code_2(rates, source, capsys):
     with pytest.raises(SystemExit) as caught:
         run("inspect", source, f"--flip={rates}")
     assert caught.value.code == 2
-    assert f"--flip: rates are 0 to 1, as 1e-3,1e-2, got {rates!r}" in capsys.readouterr().err
+    assert f"--flip: rates are 0 to 1, such as 1e-3,1e-2, got {rates!r}" in capsys.readouterr().err
 
 
 def test_only_packed_tensors_have_bits_to_flip(source, tmp_path, capsys):
@@ -302,7 +302,7 @@ def test_codes_are_chosen_by_a_calibration_where_it_has_one(model, source, targe
     [
         (
             {"heads.weight": gram_of(1, 64)},
-            "the calibration is of another model: no 'heads.weight'",
+            "the calibration is for another model: no 'heads.weight'",
         ),
         ({"head.weight": gram_of(1, 32)}, "'head.weight' has shape"),
     ],
@@ -372,9 +372,9 @@ def test_inspect_lists_codings(model, source, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--base", "x"], "--base goes with --lossless"),
-        (["--lossless", "--bits", "3"], "--lossless goes without --bits"),
-        (["--lossless", "--rules", "a=3"], "--lossless goes without --rules"),
+        (["--base", "x"], "--base requires --lossless"),
+        (["--lossless", "--bits", "3"], "leave out --bits"),
+        (["--lossless", "--rules", "a=3"], "leave out --rules"),
     ],
 )
 def test_options_that_lose_bits_go_without_lossless(options, message, source, target, capsys):
@@ -392,9 +392,9 @@ def test_what_a_difference_lacks_is_said_in_a_line(source, tmp_path, capsys):
     assert "none: No such file" in capsys.readouterr().err
     assert run("pack", "--lossless", "--base", source, source, target) == 0
     assert run("pack", "--lossless", target, back) == 1
-    assert "packed already" in capsys.readouterr().err
+    assert "already packed" in capsys.readouterr().err
     assert run("unpack", "--dtype", "float16", target, back) == 1
-    assert "no --dtype" in capsys.readouterr().err
+    assert "leave out --dtype" in capsys.readouterr().err
     source.rename(tmp_path / "moved")
     assert run("unpack", target, back) == 1
     assert "its base 'model.safetensors' is not in its folder" in capsys.readouterr().err

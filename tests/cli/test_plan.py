@@ -74,10 +74,10 @@ def test_it_says_how_many_ranks_a_sum_stands_in_each_dtype(calibration, capsys):
     capsys.readouterr()
     given = [*MODEL, "--codecs", "topk", "--calibration", str(calibration)]
     told = "1,024 in bfloat16, 16,384 in float16, 2,147,483,648 in float32 (VRR)"
-    for ranks, past in (("2..1024", ""), ("2..3000", "; bf16 is past that from 2,048 ranks on")):
+    for ranks, past in (("2..1024", ""), ("2..3000", "; bf16 exceeds that at 2,048 ranks")):
         assert main([*given, "--ranks", ranks]) == 0
         printed = " ".join(capsys.readouterr().out.split())
-        assert printed.endswith(f"sums keep their variance up to so many ranks: {told}{past}")
+        assert printed.endswith(f"most ranks whose sums keep their variance: {told}{past}")
     assert main([*given, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["ranks_summed"]
     assert found == {"bfloat16": 1024, "float16": 16384, "float32": 2**31}
@@ -198,8 +198,8 @@ def test_it_draws(calibration, tmp_path, capsys):
         (["--ratio", "2"], "'2' is not a ratio"),
         (["--codecs", "topkk"], "unknown codec 'topkk'; choose from"),
         (["--codecs", "powersgd/scatter"], "powersgd has no frames to scatter"),
-        (["--codecs", "topk/scatter", "--node-size", "8"], "topk/scatter works without nodes only"),
-        (["--model-size", "9" * 310], "99...' is more than 10**12, the most that is planned"),
+        (["--codecs", "topk/scatter", "--node-size", "8"], "topk/scatter works only without nodes"),
+        (["--model-size", "9" * 310], "99...' is more than 10**12, the largest accepted"),
         (["--model-size", "2T"], "'2T' is more than 10**12"),
         (["--codecs", ","], "is not a list of names"),
         (["--seconds", "0s"], "argument --seconds: must be above 0"),

@@ -122,7 +122,7 @@ def test_what_cannot_be_measured_is_refused(calibration):
         calibrate({"topk": 0.01})
     with pytest.raises(ValueError, match="seconds must be above 0"):
         calibrate({}, seconds=0)
-    with pytest.raises(ValueError, match="a line takes at least two sizes"):
+    with pytest.raises(ValueError, match="a line needs at least two sizes"):
         calibrate({}, numels=(4096,))
     with pytest.raises(ValueError, match="no codec 'sidco', but topk"):
         compressed("sidco", calibration)

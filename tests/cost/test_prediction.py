@@ -206,7 +206,7 @@ def test_what_waits_for_fewer_messages_always_pays():
 
 
 def test_cores_that_are_shared_make_a_step_longer():
-    shared, apart = MODEL, replace(MODEL, shared=False)
+    shared, apart = MODEL, dataclasses.replace(MODEL, shared=False)
     fast = Link(1e12)
     assert step(compressed("onebit", GIVEN), 2, fast, shared) == pytest.approx(
         0.15 + 25_000_000 * (2e-9 + 2 * 1e-9 + 1e-10), rel=1e-3

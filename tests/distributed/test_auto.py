@@ -174,19 +174,19 @@ def test_what_does_not_go_with_it_is_refused_by_name(two: Ranks):
     expected = [
         "TypeError: .*needs optimizer=",
         "TypeError: optimizer= takes a torch.optim.Optimizer",
-        "ValueError: min_ratio is the least share .* got 100: .* pass 0.01",
+        "ValueError: min_ratio is the smallest fraction .* got 100: .* pass 0.01",
         "ValueError: min_ratio must be greater than 0",
         "TypeError: min_ratio",
-        "ValueError: .* does not go with schedule=, because",
-        "ValueError: .* does not go with schedule=, because",
-        "ValueError: .* does not go with hierarchy=, because",
-        "ValueError: .* does not go with grad_scaler=, because",
+        "ValueError: .* does not work with schedule=, because",
+        "ValueError: .* does not work with schedule=, because",
+        "ValueError: .* does not work with hierarchy=, because",
+        "ValueError: .* does not work with grad_scaler=, because",
         "TypeError: grad_scaler= takes a torch.amp.GradScaler or None",
         "ValueError: rank 1 and rank 0 attached with different codec",
         'ValueError: min_ratio= bounds what "auto" may choose',
         "ValueError: unknown codec .automatic.; choose from",
-        "ValueError: .* does not go with skip_all_reduce_unused_params, which hides",
-        "ValueError: regroup.. does not go with",
+        "ValueError: .* does not work with skip_all_reduce_unused_params, which hides",
+        "ValueError: regroup.. does not work with",
     ]
     for said in two.run("auto.refused"):
         assert len(said) == len(expected)

@@ -24,7 +24,7 @@ def test_passes_that_add_up_from_the_beginning_never_see_the_codec(two: Ranks, n
     assert not any(found["auto"]["coded"])
     (told,) = found["auto"]["told"]
     assert "no_sync()" in told
-    assert "The codec is left out" in found["auto"]["decision"]
+    assert "The codec is not used" in found["auto"]["decision"]
 
 
 @pytest.mark.full
@@ -44,8 +44,8 @@ def test_passes_that_begin_to_add_up_end_the_codec(two: Ranks, name: str) -> Non
     found = trained(two, name)["auto"]
     assert found["coded"][BEGINS - 1]
     assert not any(found["coded"][BEGINS + 2 :])
-    assert sum("add them up" in each for each in found["told"]) == 1
-    assert "The codec is left out" in found["decision"]
+    assert sum("adds up several exchanged" in each for each in found["told"]) == 1
+    assert "The codec is not used" in found["decision"]
 
 
 @pytest.mark.full

@@ -21,7 +21,7 @@ def test_all_ranks_get_the_same_link_and_a_group_of_one_has_none(two: Ranks) -> 
     assert simulate(RingAllReduce(), payload, network).seconds > 0
 
     for told in (first["told"], second["told"]):
-        assert told[0] == "a link takes two ranks, and this process group has one"
+        assert told[0] == "measuring a link needs two ranks, and this process group has one"
         assert told[1] == "seconds must be above 0, got 0"
         assert told[2] == "seconds must be finite and not negative, got -1.0"
 

@@ -66,7 +66,7 @@ def test_a_checkpoint_replaces_all_or_nothing_also_of_a_run_that_has_diverged(tw
         assert found["replaced"]
         assert found["rounds"]
         assert found["finite"]
-        assert "with these 4 fragments, what is under way is of" in found["refused"]
+        assert "with these 4 fragments, averages of" in found["refused"]
         assert found["unchanged"]
     assert len({found["common"] for found in results}) == 1
 

@@ -43,7 +43,7 @@ def test_a_rank_that_ends_between_steps_is_named(expendable: Ranks) -> None:
 def test_a_rank_that_never_attaches_is_told_as_such(short_lived: Ranks) -> None:
     (kind, seen), _ = short_lived.try_run("failures.one_rank_is_absent", attaches=False)
     assert kind == "returned", seen
-    assert "another rank did not come to attach() in time" in seen["error"]  # a file says no more
+    assert "another rank did not call attach() in time" in seen["error"]  # a file says no more
     assert "network" not in seen["error"]
 
 
@@ -75,7 +75,10 @@ def test_averages_that_differ_are_noticed_a_step_later_on_every_rank(two: Ranks,
     assert first == second
     assert first["steps"] == 4
     assert first["rank"] == 1
-    assert "ranks 0 and 1 got different averages in the step before" in first["text"]
+    assert (
+        "ranks 0 and 1 got different averages from the same frames in the previous step"
+        in first["text"]
+    )
 
 
 def test_a_failure_to_undo_is_an_error_and_no_hang(two: Ranks) -> None:
@@ -103,8 +106,8 @@ def test_ranks_that_disagree_are_told_so_when_attaching(two: Ranks) -> None:
 
 def test_ranks_out_of_step_do_not_read_each_other(short_lived: Ranks) -> None:
     first, second = short_lived.run("failures.out_of_step")
-    assert "rank 1 is at bucket 2, this rank at bucket 1" in first
-    assert "rank 0 is at bucket 1, this rank at bucket 2" in second
+    assert "rank 1 is at bucket 2, but this rank is at bucket 1" in first
+    assert "rank 0 is at bucket 1, but this rank is at bucket 2" in second
 
 
 def test_what_cannot_work_is_refused(two: Ranks) -> None:

@@ -70,7 +70,7 @@ def test_ranks_join_others_in_the_middle_and_resume_together(apart, tmp_path: Pa
     late = results[2]
     assert late["begun"][0] >= 5
     assert late["begun"][1] >= 10
-    assert "cannot join: its delay is 1, that of the members 3" in late["refused"]
+    assert "cannot join: its delay is 1, but that of the members is 3" in late["refused"]
     for each in results:
         assert set(each["sizes"].values()) == {2, 3} - ({2} if each is late else set())
         assert each["errors"] == results[0]["errors"]
@@ -93,7 +93,7 @@ def test_a_network_in_two_parts_has_one_that_goes_on_and_nobody_trains_without_t
         assert not each["errors"]
         assert set(each["sizes"].values()) == {2, 3}
     away = sides[2]
-    assert "reaches the store, but not the other ranks" in away["errors"][0]
+    assert "can reach the store, but not the other ranks" in away["errors"][0]
     assert "the store of the members did not answer" in away["errors"][1]
     assert away["kept"] == [True, True]
     assert max(away["rounds"]) == max(sides[0]["rounds"])
@@ -113,4 +113,4 @@ def test_a_run_that_begins_again_is_told_what_it_waits_for(apart, tmp_path: Path
     warning = "the members of this run, which show no sign of life in the store"
     assert found["said"].count(warning) == 1
     assert "If they have ended, use another name=" in found["said"]
-    assert "MembershipError: the members did not take this rank in" in found["said"]
+    assert "MembershipError: the members did not admit this rank" in found["said"]

@@ -43,7 +43,7 @@ def test_what_cannot_be_meant_is_refused_on_all_ranks(two: Ranks) -> None:
         assert "must have the same exchange" in found["exchanges"]
         assert "low_memory=True" in found["one buffer"]
         assert "rank 1 and rank 0 attached with different codec" in found["ranks"]
-        assert "sends steps, which take the learning rate" in found["no optimizer"]
+        assert "sends steps, not gradients, and only" in found["no optimizer"]
 
 
 @pytest.mark.parametrize(

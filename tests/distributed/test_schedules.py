@@ -190,7 +190,7 @@ def test_a_warning_of_epochs_that_is_an_error_is_one_on_all_ranks(two: Ranks) ->
 def test_that_nothing_is_compressed_is_said(two: Ranks) -> None:
     for found in two.run("schedules.idle"):
         for kind, text in (
-            ("one rank", "There is one rank, which has nothing to exchange"),
+            ("one rank", "There is only one rank, so there is nothing to exchange"),
             ("small", "of 8 parameters, 8 with fewer than min_numel=1000000 entries. Pass"),
             ("matrices", "3 with fewer than min_ndim=3 dimensions"),
             ("frozen", "of 8 parameters, 5 with fewer than min_numel=1024 entries, 3 frozen"),
@@ -201,6 +201,6 @@ def test_that_nothing_is_compressed_is_said(two: Ranks) -> None:
         assert found["compressed"] == ([], "")
         assert found["one rank, auto"] == (
             [],
-            "There is one rank, which has nothing to exchange.",
+            "There is only one rank, so there is nothing to exchange.",
         )
         assert found["small, auto"][0] == []

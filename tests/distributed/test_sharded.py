@@ -95,7 +95,7 @@ def test_accordion_decides_by_the_shards_of_the_first_node(four: Ranks) -> None:
 def test_models_whose_shards_are_not_those_of_a_node_are_refused(four: Ranks) -> None:
     said = {
         "different meshes": "ValueError: all FSDP modules must have the same mesh",
-        "several groups": "has several parameter groups, by shard_placement_fn",
+        "several groups": "has several parameter groups, which shard_placement_fn",
         "tensor parallel": "is sharded over 2 dimensions",
         "meta": "is on meta: it has no values",
         "nothing to train": "has no parameter that FSDP shards and that requires gradients",
@@ -117,7 +117,9 @@ def test_a_module_that_is_called_twice_trains_as_in_hybrid_sharding(four: Ranks)
 def test_passes_whose_averages_come_too_late_are_refused(four: Ranks) -> None:
     for told in four.run("sharded_refused.passes"):
         assert "regroup() cannot change the ranks per node" in told["regroup"]
-        assert "has a hook of register_post_accumulate_grad_hook()" in told["a hook of a parameter"]
+        assert (
+            "has a hook from register_post_accumulate_grad_hook()" in told["a hook of a parameter"]
+        )
         assert told["steps"] == "2"
         assert "was frozen at attach()" in told["frozen at attach"]
 
@@ -125,8 +127,8 @@ def test_passes_whose_averages_come_too_late_are_refused(four: Ranks) -> None:
 def test_what_cannot_be_attached_is_refused_and_said(four: Ranks) -> None:
     said = [
         "TypeError: attach() takes a model on which torch.distributed.fsdp.fully_shard()",
-        "a mesh of two dimensions",
-        "they must have this rank in common",
+        "a two-dimensional mesh",
+        "this rank must be the only one in both",
         "TypeError: mesh= takes the DeviceMesh of the replicas",
         "already has a hook",
         "nothing",

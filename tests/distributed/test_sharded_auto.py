@@ -84,9 +84,9 @@ def test_a_program_that_adds_up_exchanged_passes_goes_on_without_the_codec(four:
 def test_what_does_not_go_with_it_is_refused_by_name(four: Ranks) -> None:
     expected = [
         "TypeError: .*needs optimizer=",
-        "ValueError: min_ratio is the least share .* got 100: .* pass 0.01",
-        "ValueError: .* does not go with schedule=, because",
-        "ValueError: .* does not go with grad_scaler=, because",
+        "ValueError: min_ratio is the smallest fraction .* got 100: .* pass 0.01",
+        "ValueError: .* does not work with schedule=, because",
+        "ValueError: .* does not work with grad_scaler=, because",
         'ValueError: min_ratio= bounds what "auto" may choose',
         "nothing",
     ]

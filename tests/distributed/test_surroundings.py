@@ -37,8 +37,8 @@ def test_copies_of_a_model_take_codecs_of_their_own(two: Ranks) -> None:
 
 def test_without_a_network_for_gloo_it_is_said_which_one_to_name(two: Ranks) -> None:
     for text, trained in two.run("surroundings.no_network"):
-        assert "its messages between the ranks go over Gloo, also where frames go over NCCL" in text
-        assert "name its interface by GLOO_SOCKET_IFNAME" in text
+        assert "its messages between the ranks go over Gloo, even if frames go over NCCL" in text
+        assert "name its interface with GLOO_SOCKET_IFNAME" in text
         assert "missing0" in text, "what Gloo says of it"
         assert trained == 2, "plain DDP goes on, and a later attach() finds its ranks"
 

@@ -96,7 +96,7 @@ def test_an_example_is_written_out_once(tmp_path, monkeypatch, capsys):
     assert Path("gpt.py").read_bytes() == (EXAMPLES / "gpt.py").read_bytes()
     Path("gpt.py").write_text("mine")
     assert examples.main(["gpt.py"]) == 1
-    assert "gpt.py exists already" in capsys.readouterr().err
+    assert "gpt.py already exists" in capsys.readouterr().err
     assert Path("gpt.py").read_text() == "mine"
     assert examples.main(["gpt", "-o", "other.py"]) == 0
     assert examples.main(["gpt", "-o", "no/folder.py"]) == 1

@@ -156,10 +156,10 @@ def test_after_a_reset_of_an_elastic_run_decisions_begin_anew(two: Ranks) -> Non
 
 
 REFUSED = {
-    "schedule": 'ValueError: "auto" does not go with schedule=',
-    "scaler": 'ValueError: "auto" does not go with grad_scaler=',
-    "factor": "ValueError: min_ratio is the least share .* got 100: .* pass 0.01",
-    "sum of steps": "ValueError: op=hvd.Sum does not go with a codec that sends steps",
+    "schedule": 'ValueError: "auto" does not work with schedule=',
+    "scaler": 'ValueError: "auto" does not work with grad_scaler=',
+    "factor": "ValueError: min_ratio is the smallest fraction .* got 100: .* pass 0.01",
+    "sum of steps": "ValueError: op=hvd.Sum does not work with a codec that sends steps",
     "a codec": 'ValueError: min_ratio= bounds what "auto" may choose',
     "ranks differ": "ValueError: rank 1 and rank 0 attached with different codec",
     "some with a codec": "ValueError: rank 1 and rank 0 attached with different auto",
@@ -196,4 +196,4 @@ def test_passes_that_begin_to_add_up_end_the_codec(two: Ranks) -> None:
     assert first == second
     assert first["coded"][19]
     assert not any(first["coded"][22:])
-    assert "The codec is left out" in first["decision"]
+    assert "The codec is not used" in first["decision"]

@@ -150,7 +150,7 @@ def test_the_formula_is_pessimistic_for_nearest_and_wrong_for_truncation(bits):
         ({"chunk": 0}, ValueError, "chunk must be at least 1, got 0"),
         ({"chunk": 101}, ValueError, "chunk must be at most n, which is 100, got 101"),
         ({"chunk": True}, TypeError, r"chunk must be an integer, got True \(bool\)"),
-        ({"rounding": "truncate"}, ValueError, r"must be nearest.*about 0\.05 .* says 0\.92"),
+        ({"rounding": "truncate"}, ValueError, r"must be nearest.*about 0\.05 .* gives 0\.92"),
         ({"rounding": "stochastic"}, ValueError, "rounding must be one of nearest, got"),
     ],
 )

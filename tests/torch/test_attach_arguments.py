@@ -95,7 +95,7 @@ def test_factors_of_low_rank_have_no_frames_to_compare(model):
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
 def test_patterns_with_the_prefix_of_a_wrapper_are_told_without_it(model, prefix):
-    with pytest.raises(ValueError, match=r"wrapped or compiled, so write 'w\*'"):
+    with pytest.raises(ValueError, match=r"wrapped or compiled, 'w\*'"):
         ddp.attach(model, {f"{prefix}w*": gradwire.topk(0.01)})
 
 

@@ -51,7 +51,7 @@ def test_every_fragment_is_sent_once_in_so_many_steps_and_applied_later():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"codec": gradwire.adam(0.1)}, "makes steps of gradients"),
+        ({"codec": gradwire.adam(0.1)}, "turns gradients into steps"),
         ({"codec": gradwire.sparseloco}, "the function sparseloco itself; call it"),
         ({"codec": gradwire.powersgd()}, "codecs that encode frames"),
         ({"outer_lr": 0.0}, "outer_lr"),
@@ -59,15 +59,15 @@ def test_every_fragment_is_sent_once_in_so_many_steps_and_applied_later():
         ({"mixing": -0.1}, "mixing must be a number from 0 to below 1"),
         (
             {"delay": 1, "mixing": 0.5},
-            r"mixing=0.5 goes with codecs without a residual.*Residual.*: leave mixing= out",
+            r"mixing=0.5 needs a codec without a residual.*Residual.*: leave mixing= out",
         ),
         (
             {"outer_lr": 3.5, "outer_momentum": 0.0, "mixing": 0.5, "codec": gradwire.dense()},
-            "mixing=0.5 does not go with outer_lr=3.5 .* diverges from 3 on; leave mixing= out",
+            "mixing=0.5 does not work with outer_lr=3.5 .* diverges at 3 or above",
         ),
         (
             {"outer_lr": 2.1, "mixing": 0.5, "codec": gradwire.dense()},
-            "mixing=0.5 does not go with outer_lr=2.1 .* diverges from 2.04 on",
+            "mixing=0.5 does not work with outer_lr=2.1 .* diverges at 2.04 or above",
         ),
         ({"optimizer": 0.1}, "optimizer must be a torch.optim.Optimizer, got float"),
         ({"model": torch.zeros(3)}, "model must be a torch.nn.Module, got Tensor"),

@@ -122,7 +122,7 @@ def test_ranks_connect_again_when_the_network_between_them_is_mended(monkeypatch
 def test_other_settings_are_refused_while_there_are_members() -> None:
     first = Roster().joined("a", Waiting(), {"codec": "one", "delay": "0"})
     with pytest.raises(
-        ValueError, match=r"its delay is 1, that of the members 0; .* another name="
+        ValueError, match=r"its delay is 1, but that of the members is 0; .* another name="
     ):
         first.formed("a").joined("b", Waiting(), {"codec": "one", "delay": "1"})
     first.formed("a").left("a").joined("b", Waiting(), {"codec": "two"})
@@ -243,8 +243,8 @@ def heard(watch: Heartbeat, silent: set[str]) -> WaitLog:
 @pytest.mark.parametrize(
     ("there", "silent", "text"),
     [
-        (roster("bc", a=(0, 0)), set(), "waiting until b, c take this rank in"),
-        (roster("bc", a=(0, 0)), {"b"}, "waiting until b, c take this rank in"),
+        (roster("bc", a=(0, 0)), set(), "waiting for b, c to admit this rank"),
+        (roster("bc", a=(0, 0)), {"b"}, "waiting for b, c to admit this rank"),
         (roster("bc", a=(0, 0)), {"b", "c"}, "waiting for b, c, the members of this run, which"),
         (roster("", 0, a=(0, 0), b=(0, 0), c=(0, 0)), {"b"}, "there are 2, and min_size=3"),
         (roster("", 0, a=(0, 0), b=(0, 0), c=(0, 0)), {"b", "c"}, "there are 1, and min_size=3"),
@@ -262,7 +262,7 @@ def test_what_is_said_depends_on_who_shows_signs_of_life(there, silent, text, ca
     heard(Heartbeat("a", 60.0), silent).waiting(there)
     (said,) = caplog.records
     assert text in said.getMessage()
-    usual = said.getMessage().endswith((", after their next exchange", "form the next generation"))
+    usual = said.getMessage().endswith((" after their next exchange", "form the next generation"))
     assert said.levelname == ("INFO" if usual else "WARNING")
 
 
@@ -347,7 +347,7 @@ def membership(**options: Any) -> diloco.Membership:
     [
         ({"store": "here"}, r'store must be "host:port" or a store of torch.distributed, got'),
         ({"store": 5}, r'store must be "host:port" .* got int'),
-        ({"serve": True}, "a given store is served already"),
+        ({"serve": True}, "a store object is already served"),
         ({"name": ""}, "name must be the name of the run"),
         ({"timeout": 5}, "timeout must be a timedelta of at least a second, got 5"),
         ({"patience": timedelta(0)}, "patience must be a timedelta"),
@@ -365,10 +365,10 @@ def test_wrong_memberships_are_explained(options, text) -> None:
         ({"membership": "localhost:29400"}, "membership must be a Membership, got str"),
         ({"timeout": timedelta(seconds=9)}, "timeout= is the membership's"),
         ({"state_dict": {}}, "expected what DiLoCo.state_dict"),
-        ({"state_dict": {}, "membership": None}, "without a membership, load a state_dict by"),
+        ({"state_dict": {}, "membership": None}, "without a membership, load a state_dict with"),
         (
             {"codec": gradwire.topk(0.1, memory=gradwire.memory.Residual(low_memory=True))},
-            "cannot go back when a rank is lost: use low_memory=False",
+            "cannot roll back if a rank is lost: use low_memory=False",
         ),
     ],
 )
@@ -507,7 +507,9 @@ def test_only_ranks_with_a_checkpoint_succeed_members_that_are_silent(monkeypatc
         monkeypatch.setattr(
             Heartbeat, "silent", lambda self, name: 1e9 if name == "suspended" != self.name else 0.0
         )
-        with pytest.raises(MembershipError, match="If none of them is left, begin with another"):
+        with pytest.raises(
+            MembershipError, match="If none of them is left, start again with another"
+        ):
             made("new")
         assert not last._ranks._membership.outdated()  # it can go on
         with made("resumed", state_dict=saved) as resumed:
@@ -613,7 +615,7 @@ def test_an_older_roster_and_beats_that_are_none_are_refused() -> None:
     written = store.get("roster")
     watch.replace(store, old, old.formed(["b"]))
     store.set("roster", written)
-    with pytest.raises(MembershipError, match="that after 1 changes, and this rank has seen 2"):
+    with pytest.raises(MembershipError, match="has 1 changes, but this rank has seen 2"):
         watch.look(store)
     assert watch.age == float("inf")
     other = Heartbeat("c", 60.0, Secret(b"key"))
@@ -668,5 +670,5 @@ def test_what_is_connected_and_has_no_proof_is_refused() -> None:
     with ThreadPoolExecutor(2) as threads:
         both = [threads.submit(meet, rank, key) for rank, key in enumerate((b"key", b"other"))]
         first, second = (each.result() for each in both)
-    assert first.startswith("1 what is connected as rank 1 does not know the token")
-    assert second.startswith("0 what is connected as rank 0 does not know the token")
+    assert first.startswith("1 the peer connected as rank 1 does not know the token")
+    assert second.startswith("0 the peer connected as rank 0 does not know the token")

@@ -140,7 +140,7 @@ def test_what_is_saved_of_a_delay_is_told_if_it_is_of_another_model():
         saved = outer.state_dict()
     assert saved["rank0"]["sent"].keys() == {"weight", "bias"}
     saved["rank0"]["sent"]["weight"] = torch.zeros(3)
-    with pytest.raises(ValueError, match=r"sent parameters are those of another .*\['weight'\]"):
+    with pytest.raises(ValueError, match=r"sent parameters come from another .*\['weight'\]"):
         DiLoCo(
             model,
             gradwire.topk(0.1),
@@ -153,9 +153,17 @@ def test_what_is_saved_of_a_delay_is_told_if_it_is_of_another_model():
 @pytest.mark.parametrize(
     ("position", "pending", "text"),
     [
-        ({}, ["weight"], r"under way is of bias, weight; .* averages of weight: .* fragments="),
+        (
+            {},
+            ["weight"],
+            r"averages of bias, weight are under way; .* averages of weight: .* fragments=",
+        ),
         ({}, [], "averages of none"),
-        ({"applied": 1}, ["weight", "bias"], "under way is of none; the checkpoint has averages"),
+        (
+            {"applied": 1},
+            ["weight", "bias"],
+            "averages of none are under way; the checkpoint has averages",
+        ),
         ({"applied": 2}, ["weight", "bias"], "has applied 2 of 1 exchanges"),
         ({"sent": 3}, ["weight", "bias"], "has applied 0 of 3 exchanges, and there are 1 fragm"),
     ],

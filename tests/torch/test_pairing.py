@@ -25,7 +25,7 @@ def model():
 def told(model, codec, optimizer=None):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warnings.filterwarnings("ignore", "There is one rank")
+        warnings.filterwarnings("ignore", "There is only one rank")
         ddp.attach(model, codec, optimizer=optimizer).detach()
     for each in caught:
         assert each.category is ddp.PairingWarning
@@ -121,7 +121,7 @@ def test_updates_need_an_optimizer_that_applies_them(model):
     with pytest.raises(ValueError, match=r"attach\(model, codec, optimizer=optimizer\)$"):
         ddp.attach(model, gradwire.adam())
     for make in (torch.optim.NAdam, Overriding, lambda p: SGD(p, lr=0.1)):
-        with pytest.raises(ValueError, match=r"own rule; use torch\.optim\.AdamW\(model"):
+        with pytest.raises(ValueError, match=r"as gradients; use torch\.optim\.AdamW\(model"):
             ddp.attach(model, gradwire.adam(), optimizer=make(model.parameters()))
     for make in (AdamW, torch.optim.Adam, Renamed):
         assert told(model, gradwire.adam(), make(model.parameters())) == ""
@@ -135,7 +135,7 @@ def test_decay_that_is_added_to_gradients_is_refused(model):
 
 
 def test_gradients_with_momentum_are_no_steps_of_adamw(model):
-    with pytest.raises(ValueError, match=r"as they are; use torch\.optim\.SGD\(model"):
+    with pytest.raises(ValueError, match=r"unchanged; use torch\.optim\.SGD\(model"):
         ddp.attach(model, dgc(), optimizer=AdamW(model.parameters()))
 
 
@@ -200,7 +200,7 @@ def test_memories_may_be_kept_in_one_buffer(model):
             assert handle.codec.memory.low_memory
     with pytest.raises(ValueError, match="needs its second buffer"):
         ddp.attach(model, dgc(), optimizer=SGD(model.parameters(), lr=0.1), low_memory=True)
-    with pytest.raises(ValueError, match='"auto" does not go with low_memory='):
+    with pytest.raises(ValueError, match='"auto" does not work with low_memory='):
         ddp.attach(model, "auto", optimizer=optimizer, low_memory=True)
 
 
@@ -234,7 +234,7 @@ def test_what_no_codec_follows_is_refused_by_name(model, codec, make, option, va
         optimizer.param_groups[0][option] = neutral
         optimizer.step()
         assert not torch.equal(before["weight"], model.module.weight)
-    with pytest.warns(ddp.PairingWarning, match="'weight', are in no group"):
+    with pytest.warns(ddp.PairingWarning, match="'weight', are not in any group"):
         handle = ddp.attach(model, codec(), optimizer=(later := make([dict(bias)], lr=0.1, **own)))
     with handle:
         later.add_param_group({"params": [model.module.weight], option: value})
@@ -301,10 +301,10 @@ def test_momentum_that_torchs_optimizer_gets_later_is_told_once(model):
 @pytest.mark.parametrize("codec", [gradwire.adam, topk, gradwire.qsgd])
 def test_parameters_that_the_optimizer_does_not_have_are_told(model, codec):
     text = told(model, codec(), AdamW([model.module.bias]))
-    assert "1 parameters, 'weight', are in no group of the optimizer, and will not" in text
+    assert "1 parameters, 'weight', are not in any group of the optimizer, so it will not" in text
     assert ("no other optimizer can" in text) == (codec is gradwire.adam)
     model.module.weight.requires_grad_(False)
-    assert "in no group" not in told(model, codec(), AdamW([model.module.bias]))
+    assert "not in any group" not in told(model, codec(), AdamW([model.module.bias]))
     model.module.weight.requires_grad_(True)
 
 

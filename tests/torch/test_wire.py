@@ -85,7 +85,7 @@ def test_an_error_reads_as_it_was_written(error: BaseException) -> None:
 def test_other_buckets_and_other_versions_are_refused() -> None:
     data = message()
     with pytest.raises(
-        ExchangeError, match="rank 3 is at bucket 41, this rank at bucket 42, with"
+        ExchangeError, match="rank 3 is at bucket 41, but this rank is at bucket 42, with"
     ) as e:
         read_verdict(data, 3, DIGEST, 42)
     assert e.value.rank == 3

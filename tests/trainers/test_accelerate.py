@@ -106,7 +106,9 @@ def test_mistakes_are_told(hugging_face: Callable[[int], Ranks], tmp_path: Path)
         assert "has none of the 8 parameters of the model" in said["other model"]
         assert "pass the optimizer inside it, .optimizer" in said["plain attach"]
         assert "ValueError: sync_each_batch=True exchanges every pass" in said["every pass"]
-        assert said["one process"].startswith("None RuntimeWarning: there is one process")
+        assert said["one process"].startswith("None RuntimeWarning: there is only one process")
         assert "the residuals of 2 ranks are not loaded by one process" in said["one process loads"]
         assert "Warning" not in said["one process saves"]
-        assert "the checkpoint is of one process: residuals start from zero" in said["two load"]
+        assert (
+            "the checkpoint was saved by one process: residuals start from zero" in said["two load"]
+        )

@@ -80,7 +80,7 @@ class TestAccelerate:
         assert found["decision"] == "It was told so."
 
     def test_where_every_pass_is_exchanged_it_does_without_the_codec(self, two: Ranks) -> None:
-        assert "does without the codec" in agreed(two.run("auto_hugging_face.every_pass"))
+        assert "stops using the codec" in agreed(two.run("auto_hugging_face.every_pass"))
 
     def test_mistakes_are_refused(self, two: Ranks) -> None:
         said = agreed(two.run("auto_hugging_face.refused"))

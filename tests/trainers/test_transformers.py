@@ -130,5 +130,5 @@ def test_mistakes_are_told(hugging_face: Callable[[int], Ranks], tmp_path: Path)
         assert "there is no gradwire_1.pt" in said["a file is missing"]
         assert "RuntimeWarning: with enable_jit_checkpoint" in said["no residuals"]
         assert "checkpoint-3 has no residuals" in said["no residuals"]
-        assert said["one process"].startswith(" RuntimeWarning: there is one process")
+        assert said["one process"].startswith(" RuntimeWarning: there is only one process")
         assert said["one process"].endswith(" None")

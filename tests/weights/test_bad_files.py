@@ -158,7 +158,10 @@ def without(key, name="w"):
 AT_ONCE = {
     "metadata-not-json": (lambda h, t: "{]", "metadata 'gradwire' is not JSON"),
     "metadata-a-list": (lambda h, t: "[1]", "metadata 'gradwire' is not a JSON object"),
-    "version-3": (lambda h, t: t.update(version=3), "version 3, this library reads 1 and 2: up"),
+    "version-3": (
+        lambda h, t: t.update(version=3),
+        "version 3, but this library reads 1 and 2: up",
+    ),
     "no-version": (lambda h, t: t.pop("version") and None, "version None"),
     "no-tensors": (lambda h, t: t.pop("tensors") and None, "lists no tensors"),
     "tensors-a-list": (lambda h, t: t.update(tensors=["w"]), "lists no tensors"),
@@ -220,7 +223,7 @@ def test_a_name_that_is_there_twice_is_refused(small, tmp_path):
     twice = header[:-1] + b', "b": ' + fields + b"}"
     path = tmp_path / "twice"
     path.write_bytes(len(twice).to_bytes(8, "little") + twice + small[8 + length :])
-    with pytest.raises(CorruptFileError, match="a name is there twice"):
+    with pytest.raises(CorruptFileError, match="a name occurs twice"):
         weights.open(path)
 
 
@@ -243,8 +246,8 @@ def test_a_header_of_another_length_than_the_file_allows_is_refused(length, smal
 
 
 WHEN_USED = {
-    "another-product": (tensor("shape", [2, 15]), "32 entries are not of shape"),
-    "nothing": (tensor("shape", [0]), "32 entries are not of shape"),
+    "another-product": (tensor("shape", [2, 15]), "32 entries do not fit shape"),
+    "nothing": (tensor("shape", [0]), "32 entries do not fit shape"),
     "fewer-further-bits": (tensor("further", [2]), "16 bytes of 2 further bits"),
     "more-further-bits": (tensor("further", [5]), "further bits"),
 }

@@ -59,7 +59,7 @@ def test_costs_that_are_no_numbers_are_avoided():
 
 
 def test_least_sizes_over_the_limit_are_refused():
-    with pytest.raises(ValueError, match="the least sizes are 4, which is more than 3"):
+    with pytest.raises(ValueError, match="the smallest sizes add up to 4, more than 3"):
         allocate([[2, 3], [2, 9]], [[1.0, 0.0], [1.0, 0.0]], 3)
 
 

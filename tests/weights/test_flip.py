@@ -174,7 +174,7 @@ def test_a_tensor_in_a_file_is_left_as_it_is(matrix, tmp_path):
         ({"seed": -1}, ValueError, "seed must be at least 0, got -1"),
         ({"seed": 1.0}, TypeError, r"seed must be an integer, got 1\.0"),
         ({"seed": None}, TypeError, "seed must be an integer, got None"),
-        ({"planes": ()}, ValueError, "planes must name a bit of a code at least, got none"),
+        ({"planes": ()}, ValueError, "planes must name at least one bit of a code, got none"),
         ({"planes": (0, 4)}, ValueError, r"planes\[1\] must be at most 3, got 4"),
         ({"planes": (-1,)}, ValueError, r"planes\[0\] must be at least 0, got -1"),
         ({"planes": (True,)}, TypeError, r"planes\[0\] must be an integer, got True \(bool\)"),
@@ -183,7 +183,7 @@ def test_a_tensor_in_a_file_is_left_as_it_is(matrix, tmp_path):
         (
             {"planes": 3},
             TypeError,
-            r"planes must be a sequence of bits of a code, as \(7,\), got 3",
+            r"planes must be a sequence of code bits, such as \(7,\), got 3",
         ),
         ({"planes": True}, TypeError, "planes must be a sequence"),
     ],

@@ -234,7 +234,7 @@ def test_no_more_bases_than_the_limit(tmp_path):
     values, paths = chain(small, tmp_path, header.MOST_BASES)
     assert_same(weights.open(paths[-1])["w"], values[-1]["w"])
     more = tmp_path / "more"
-    with pytest.raises(ValueError, match="save this file whole"):
+    with pytest.raises(ValueError, match="save this file in full"):
         weights.save(more, small, base=paths[-1])
     # A file that was written so by somebody else.
     more.write_bytes(paths[-1].read_bytes())
@@ -281,7 +281,7 @@ def test_metadata_that_is_wrong_is_refused(tensors, tmp_path, change, message):
 def test_a_shape_that_no_codes_can_fill_takes_no_memory(path):
     weights.save(path, {"w": np.zeros(5000, np.float32)}, lossless=True)
     rewritten(path, lambda about, _: about["tensors"]["w"].update(shape=[1 << 60]))
-    with pytest.raises(CorruptFileError, match="hold no"):
+    with pytest.raises(CorruptFileError, match="do not hold"):
         read_all(path)
 
 

@@ -120,7 +120,7 @@ def test_what_is_not_finite_is_an_error_that_names_the_tensor(matrix, value):
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "bool", "complex64", "U1", "O"])
 def test_only_floats_are_packed(dtype):
-    with pytest.raises(TypeError, match=r"'w' must be of floats"):
+    with pytest.raises(TypeError, match=r"'w' must be floating-point"):
         weights.pack(np.ones((4, 64)).astype(dtype), Affine(4, 64), name="w")
 
 
@@ -240,7 +240,7 @@ def test_what_is_no_frame_of_this_grid_is_refused(frame):
 
 @pytest.mark.parametrize("shape", [(9217,), (48, 191), (48, 192, 2), (), (2**20, 2**20)])
 def test_a_shape_of_another_product_is_refused(matrix, shape):
-    with pytest.raises(CorruptFrameError, match="9216 entries are not of shape"):
+    with pytest.raises(CorruptFrameError, match="9216 entries do not fit shape"):
         weights.Packed(weights.pack(matrix, Affine(4, 64)).frame, shape)
 
 

@@ -186,7 +186,7 @@ def changed(gram, **cells):
         (
             {"gram": "own", "quantize": Affine(4, 64, "range", "stochastic")},
             ValueError,
-            "not rounded randomly",
+            "cannot be rounded randomly",
         ),
         ({"gram": gram_of(1, COLS // 2)}, ValueError, "96"),
         ({"gram": {"at_3_4": 1e9}}, ValueError, "symmetric"),

@@ -15,14 +15,14 @@ __all__ = ["main"]
 
 
 COMMANDS = {
-    "inspect": "print what is in a frame or a file of weights, or why it is corrupt",
+    "inspect": "print the contents of a frame or weight file, or why it is corrupt",
     "codecs": "list the presets and their papers",
-    "plan": "predict the step time of every codec, for many ranks and any link",
-    "report": "show what was sent, when and what is left, as a page (HTML)",
-    "pack": "write the weights of a safetensors file in a few bits each",
-    "unpack": "write packed weights as floats again",
-    "info": "print versions and devices, to paste into a report of a bug",
-    "completion": "print a script by which bash, zsh or fish complete command lines",
+    "plan": "predict the step time with each codec, for many ranks and any link",
+    "report": "write a report as an HTML page: what was sent, when, and what is left",
+    "pack": "pack the weights of a safetensors file into a few bits each",
+    "unpack": "unpack packed weights to floats",
+    "info": "print versions and devices for a bug report",
+    "completion": "print a completion script for bash, zsh or fish",
 }
 """A summary of each command, by the name of its module."""
 

@@ -26,7 +26,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire completion",
-        description="Print a script by which a shell completes commands, options and presets.",
+        description="Print a script that lets a shell complete commands, options and presets.",
         epilog='bash   add to ~/.bashrc:  eval "$(gradwire completion bash)"\n'
         'zsh    add to ~/.zshrc, after compinit:  eval "$(gradwire completion zsh)"\n'
         "fish   gradwire completion fish > ~/.config/fish/completions/gradwire.fish",

@@ -56,8 +56,8 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire info",
-        description="Print versions, the CPU, threads, torch, the CUDA extension and variables of "
-        "the environment, to paste into a report of a bug: no name of the machine or the user.",
+        description="Print versions, the CPU, threads, torch, the CUDA extension and environment "
+        "variables for a bug report, without machine or user names.",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     return parser
@@ -174,7 +174,7 @@ def _output(script: str, **environment: str) -> str:
     if done.returncode == 0 and lines:
         return lines[-1]
     said = " ".join(done.stderr.splitlines()[-1:])
-    raise RuntimeError(f"a process that was asked ended with code {done.returncode}; {said}")
+    raise RuntimeError(f"the process that was asked exited with code {done.returncode}; {said}")
 
 
 def print_torch() -> None:

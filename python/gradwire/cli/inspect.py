@@ -45,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire inspect",
-        description="Print a frame's header and sections, or the tensors of a file of weights with "
+        description="Print a frame's header and sections, or the tensors of a weight file with "
         "their bits, bytes and errors; or why it is corrupt (exit code 1).",
     )
     parser.add_argument(
@@ -59,8 +59,8 @@ def make_parser() -> argparse.ArgumentParser:
         type=_rates,
         default=[],
         metavar="RATE,...",
-        help="for packed tensors, also the relative change of weights if bits of codes flip with "
-        "this probability, as 1e-3,1e-2",
+        help="for packed tensors, print the relative change of the weights if code bits flip with "
+        "these probabilities, such as 1e-3,1e-2",
     )
     return parser
 
@@ -71,7 +71,7 @@ def _rates(text: str) -> list[float]:
     except ValueError:
         rates = [math.nan]
     if not all(0.0 <= rate <= 1.0 for rate in rates):
-        raise argparse.ArgumentTypeError(f"rates are 0 to 1, as 1e-3,1e-2, got {text!r}")
+        raise argparse.ArgumentTypeError(f"rates are 0 to 1, such as 1e-3,1e-2, got {text!r}")
     return rates
 
 
@@ -199,7 +199,7 @@ def _check_length(head: bytes, need: int) -> None:
     if _OUTSIDE in head[_QUANTIZER_AND_CODING]:
         if need > max(most, _MOST_OUTSIDE):
             raise ValueError(
-                f"a frame of {need} bytes, which a part of another package has coded; at most "
+                f"a frame of {need} bytes, coded by a part of another package; at most "
                 f"{max(most, _MOST_OUTSIDE)} are read"
             )
         return

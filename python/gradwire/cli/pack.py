@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
         with weights.open(options.source) as file, ProgressLine("gradwire pack") as progress:
             _rules.check(rules, file, "tensor")
             if strange := grams.keys() - file.keys():
-                raise ValueError(f"the calibration is of another model: no {min(strange)!r} here")
+                raise ValueError(f"the calibration is for another model: no {min(strange)!r} here")
             rules.setdefault("*", usual)
             tensors: dict[str, weights.file.Tensor] = {}
             for i, (name, tensor) in enumerate(file.items()):
@@ -68,20 +68,20 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire pack",
-        description="Write the weights of a safetensors file in a few bits each: float tensors of "
-        f"two and more dimensions and at least {LEAST} entries, and others that a rule names in "
-        "full. All else is copied.",
+        description="Pack the weights of a safetensors file into a few bits each: float tensors "
+        f"with at least two dimensions and {LEAST} entries, and any whose full name a "
+        "rule gives. The rest is copied.",
     )
     parser.add_argument("source", metavar="IN", help="a safetensors file")
     parser.add_argument("target", metavar="OUT", help="the file to write; it may be IN")
-    parser.add_argument("--bits", type=int, default=4, help="per weight, 1 to 8 (default: 4)")
+    parser.add_argument("--bits", type=int, default=4, help="bits per weight, 1 to 8 (default: 4)")
     parser.add_argument(
         "--block", type=int, default=64, help="weights that share a grid (default: 64)"
     )
     parser.add_argument(
         "--fit",
         choices=("squares", "range", "zero", "sawb"),
-        help="where the grid of a block lies (default: squares; range with --more)",
+        help="how to fit the grid of a block (default: squares; range with --more)",
     )
     parser.add_argument(
         "--more", type=int, metavar="BITS", help="further bits, which a reader may leave out"
@@ -89,33 +89,33 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--calibration",
         metavar="FILE",
-        help="what gradwire.torch.weights.Calibration saved: codes keep the outputs of layers",
+        help="gradwire.torch.weights.Calibration's file: codes then preserve layer outputs",
     )
     parser.add_argument(
         "--lossless",
         action="store_true",
-        help="write all floats of up to 32 bits as codes from which every bit comes back",
+        help="store all floats of up to 32 bits without loss",
     )
     parser.add_argument(
         "--base",
         metavar="FILE",
-        help="with --lossless: write only differences to FILE, which stays in the folder of OUT",
+        help="with --lossless: store only differences from FILE, which stays in OUT's folder",
     )
     parser.add_argument(
         "--rules",
         default="",
         metavar="NAME=BITS,...",
-        help="bits of tensors by name, with * and ?; NAME=no copies them; the first match counts",
+        help="bits for tensors by name, with * and ?; NAME=no copies them; the first match is used",
     )
     return parser
 
 
 def _beside_lossless(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
     if not options.lossless:
-        return "--base goes with --lossless"
+        return "--base requires --lossless"
     others = ("bits", "block", "fit", "more", "calibration", "rules")
     given = [name for name in others if getattr(options, name) != parser.get_default(name)]
-    return f"--lossless goes without --{given[0]}: every bit comes back" if given else ""
+    return f"--lossless keeps every bit: leave out --{given[0]}" if given else ""
 
 
 def _lossless(options: argparse.Namespace) -> int:
@@ -125,7 +125,7 @@ def _lossless(options: argparse.Namespace) -> int:
             if changed := [
                 name for name in file if file.kind(name) is None or file.coding_of(name)
             ]:
-                raise ValueError(f"{changed[0]!r} is packed already; unpack the file first")
+                raise ValueError(f"{changed[0]!r} is already packed; unpack the file first")
             sections = saving.sections_of(file)
             saving.write(
                 options.target,
@@ -164,7 +164,7 @@ def _parsed(options: argparse.Namespace) -> dict[str, Affine | None]:
 
 def _chosen(name: str, tensor: weights.file.Tensor, rules: Rules) -> Affine | None:
     if isinstance(tensor, weights.Packed):
-        raise ValueError(f"{name!r} is packed already; unpack the file first")
+        raise ValueError(f"{name!r} is already packed; unpack the file first")
     quantize = _rules.first(rules, name)
     if quantize is None or tensor.dtype.name not in ("float64", *weights.packed.DTYPES):
         return None

@@ -18,7 +18,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     output = options.output or _beside(options.files[0])
     if output is None:
-        parser.error("standard input has no name from which to name the page: add --output PAGE")
+        parser.error("standard input gives the page no name: add --output PAGE")
     if options.open and output == "-":
         parser.error("--open needs a file: leave out --output -")
     found: list[Report] = []
@@ -47,14 +47,14 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire report",
-        description="Write a page (HTML, in one file that opens offline) of what handle.report() "
-        "found: save handle.report().to_json() on one rank, or on several.",
+        description="Write handle.report() as one HTML page that opens offline. To get FILE, save "
+        "handle.report().to_json() on one or more ranks.",
     )
     parser.add_argument(
         "files", metavar="FILE", nargs="+", help="JSON of one or more reports; - for standard input"
     )
     parser.add_argument(
-        "-o", "--output", metavar="PAGE", help="default: the first FILE, ending in .html; - prints"
+        "-o", "--output", metavar="PAGE", help="default: FILE with .html; - prints the page"
     )
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     return parser
@@ -73,7 +73,7 @@ def _write(path: Path, shown: str) -> None:
         with path.open("rb") as file:
             head = file.read(15)
         if head and head.lower() != b"<!doctype html>":
-            what = "it is there, and is not a page: name another file by --output"
+            what = "it exists and is not a page: name another file with --output"
             raise FileExistsError(17, what)
     _files.write(path, shown)
 

@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
             if file.original() is not None:
                 if options.dtype is not None or options.bits is not None:
                     raise ValueError(
-                        "it gives another file back as that was: no --dtype, no --bits"
+                        "it restores the original file exactly: leave out --dtype and --bits"
                     )
                 saving.restore(file, options.target)
                 return 0
@@ -40,13 +40,13 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire unpack",
-        description="Write the packed weights of a file as floats. Other tensors are copied. "
-        "Of what gradwire pack --lossless wrote, write the file that it was.",
+        description="Unpack the weights of a file to floats, and copy other tensors. What "
+        "gradwire pack --lossless wrote is restored exactly.",
     )
     parser.add_argument("source", metavar="IN", help="a file that gradwire pack wrote")
     parser.add_argument("target", metavar="OUT", help="the safetensors file to write")
-    parser.add_argument("--dtype", choices=DTYPES, help="of packed weights (default: as they were)")
-    parser.add_argument("--bits", type=int, help="of weights with further bits, how many to use")
+    parser.add_argument("--dtype", choices=DTYPES, help="of the floats (default: the original)")
+    parser.add_argument("--bits", type=int, help="for weights with further bits: how many to use")
     return parser
 
 

@@ -106,8 +106,8 @@ class Calibration:
             raise ValueError("not a calibration: gradwire.cost.Calibration.save writes them")
         if plain["version"] != VERSION:
             raise ValueError(
-                f"a calibration of version {plain['version']!r}, and this gradwire reads {VERSION}:"
-                " calibrate again"
+                f"the calibration has version {plain['version']!r}, but this gradwire reads "
+                f"{VERSION}: calibrate again"
             )
         rest = {name: value for name, value in plain.items() if name != "version"}
         try:

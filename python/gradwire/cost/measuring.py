@@ -85,7 +85,7 @@ def calibrate(
     if not _validate.positive("seconds", seconds) > 0.0:
         raise ValueError("seconds must be above 0, got 0")
     if len(set(numels)) < 2:
-        raise ValueError(f"a line takes at least two sizes, got {tuple(numels)}")
+        raise ValueError(f"a line needs at least two sizes, got {tuple(numels)}")
     sizes = [_validate.integer("numels", each, low=1024) for each in numels]
     draw = np.random.default_rng(0)
     given = {numel: [_gradient(draw, numel) for _ in range(2)] for numel in sizes}

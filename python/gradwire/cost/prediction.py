@@ -51,7 +51,7 @@ class Workload:
             _validate.positive(name, getattr(self, name))
         if self.buckets is not None and sum(self.buckets) != self.numel:
             raise ValueError(
-                f"buckets must have the {self.numel} entries of the model, got {sum(self.buckets)}"
+                f"buckets must hold the {self.numel} entries of the model, got {sum(self.buckets)}"
             )
         if self.tensors is not None:
             _validate.integer("tensors", self.tensors, low=1)
@@ -188,7 +188,7 @@ def break_even(
         bandwidth. 0 if it is slower at 10 kbit/s; infinite if it is faster at any bandwidth.
     """
     if not baselines:
-        raise ValueError("a break-even link takes a method to compare with")
+        raise ValueError("a break-even link needs a method to compare with")
     return pays_below(
         fastest(workload, [method], network, support),
         fastest(workload, baselines, network, support),

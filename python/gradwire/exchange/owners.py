@@ -23,8 +23,8 @@ class Owners(Exchange):
         """Raise a ValueError for a quantizer from another package, whose codes cannot be cut."""
         if isinstance(quantize, ExternalQuantizer):
             raise ValueError(
-                f"{type(self).__name__} cuts frames without decoding their values, and cannot cut "
-                f"those of {type(quantize).__name__}, which is of another package; use "
+                f"{type(self).__name__} splits frames without decoding their values, and cannot "
+                f"split those of {type(quantize).__name__}, which comes from another package; use "
                 "exchange=gradwire.exchange.AllGather()"
             )
 
@@ -32,8 +32,8 @@ class Owners(Exchange):
         """Refuse memories that cannot undo a step."""
         if not memory.undoable:
             raise ValueError(
-                f"{type(self).__name__} adds to residuals what a step that fails must take out "
-                f"again, which {memory!r} cannot do with one buffer; use it without low_memory, or "
+                f"{type(self).__name__} adds to residuals what a failed step must remove again, "
+                f"which {memory!r} cannot do with one buffer; use it without low_memory, or "
                 "exchange=gradwire.exchange.AllGather()"
             )
 
@@ -74,7 +74,7 @@ class ReduceScatter(Owners):
         """Raise a ValueError for memories that cannot keep unselected sums."""
         if not memory.keeps:
             raise ValueError(
-                f"ReduceScatter leaves a part of the sums in the residuals of their owners, and "
+                "ReduceScatter keeps a part of the sums in residuals of their owners, but "
                 f"{memory!r} has none; use memory=gradwire.memory.Residual(), or "
                 "exchange=gradwire.exchange.AllGather()"
             )
@@ -130,7 +130,7 @@ class QuantizedAllReduce(Owners):
         raise ValueError(
             f"QuantizedAllReduce quantizes the sums of all ranks, and {quantize!r} saturates at "
             f"{quantize.largest:g} without a scale: with N ranks at averages above "
-            f"{quantize.largest:g} / N, and {memory!r} keeps nothing of what is cut off; use a "
+            f"{quantize.largest:g} / N, and {memory!r} does not keep what is cut off; use a "
             "quantizer that scales (Float16(), or Float8 with block=256), "
             "memory=gradwire.memory.Residual(), or exchange=gradwire.exchange.AllGather()"
         )

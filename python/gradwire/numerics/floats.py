@@ -16,8 +16,8 @@ _PIECE = 1 << 14  # values that are worked on together, which stay in the cache
 
 _TRUNCATED = (
     'rounding must be {allowed}, got "truncate": the formulas do not hold for sums that cut bits '
-    "off. With 4 096 terms and 7 bits of mantissa these keep about 0.05 of the variance, where the "
-    "variance retention ratio says 0.92"
+    "off. With 4 096 terms and 7 mantissa bits, they keep about 0.05 of the variance, while the "
+    "variance retention ratio gives 0.92"
 )
 
 

@@ -63,8 +63,8 @@ def codec(codec: str | Codec, /, **options: Any) -> Codec:
     if isinstance(codec, Codec):
         if options:
             raise TypeError(
-                f"options are for a codec by name, got {', '.join(options)} with {codec!r}: "
-                "codec.replace() makes a copy with other parts"
+                f"options are only for the name of a codec, got {', '.join(options)} with "
+                f"{codec!r}: codec.replace() makes a copy with other parts"
             )
         return codec
     if not isinstance(codec, str):

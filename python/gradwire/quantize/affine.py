@@ -63,7 +63,7 @@ class Affine(Quantizer):
             raise ValueError('fit="zero" needs at least 2 bits, got bits=1')
         if self.rounding == "stochastic" and self.fit not in ("range", "zero"):
             raise ValueError(
-                f'rounding="stochastic" needs fit="range" or "zero", whose grids reach all values, '
+                'rounding="stochastic" needs fit="range" or "zero", whose grids cover all values, '
                 f"got fit={self.fit!r}"
             )
 

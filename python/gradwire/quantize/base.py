@@ -47,8 +47,8 @@ class Quantizer(Part):
         """Raise a ValueError if the quantizer does not contract."""
         if not self.contracts:
             raise ValueError(
-                f"the error of {self!r} can be larger than the values, and a memory that feeds it "
-                f"back would grow from encode to encode; {self._contracting}, or "
+                f"the error of {self!r} can be larger than the values, so a memory that feeds it "
+                f"back would grow with every encode; {self._contracting}, or "
                 "memory=gradwire.memory.NoMemory()"
             )
 

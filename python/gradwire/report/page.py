@@ -118,8 +118,8 @@ def _ranks(histories: Sequence[Sequence[ReportFields]]) -> Iterable[Markup]:
     yield element("h2", "Ranks")
     yield _figure(
         "All ranks",
-        "A rank that waits less than the others is the one that they wait for. One that encodes "
-        "longer has less processor for it.",
+        "A rank that waits less than the others is the one they wait for. One that encodes longer "
+        "has less processor time.",
         table(_RANK_COLUMNS, last, ["wait ms", "encode ms"]),
     )
     yield element("h2", f"Rank {last[0].rank}")
@@ -158,7 +158,7 @@ def _tiles(report: ReportFields) -> Sequence[tuple[str, str, str]]:
         ("compression", f"{report.compression:.1f}×", "fewer bytes than plain DDP"),
         ("sent per step", size(report.wire_bytes), f"plain DDP {size(report.dense_wire_bytes)}"),
         ("backward waited", milliseconds(report.wait_ms), "per step, after the last gradient"),
-        ("slots", f"{report.slot_use:.1%}", "of the room in slots was used"),
+        ("slots", f"{report.slot_use:.1%}", "of the slot space was used"),
         ("achieved", quotient(report.achieved), "entries sent / entries asked for"),
         ("residual norm", norm(report.residual_norm), "judge its trend, not its value"),
         (
@@ -233,15 +233,15 @@ def _times(report: ReportFields) -> Markup:
     ordered = sorted(report.timeline, key=lambda each: (each.step, each.bucket))
     steps = [list(buckets) for _, buckets in groupby(ordered, key=lambda each: each.step)]
     if not steps:
-        hint = "This report has no times of single buckets: there was no step since the last reset."
+        hint = "This report has no times for single buckets: no step since the last reset."
         return join(_charts(means), element("p", hint, class_="quiet"))
     return _charts(
         means,
         _overlap(steps),
         _figure(
             "The last steps",
-            "A row per bucket. What lies within the backward pass costs the loop no time. What "
-            "lies right of it makes the loop wait.",
+            "One row per bucket. Work within the backward pass costs the loop no time. Work to the "
+            "right of it makes the loop wait.",
             legend(
                 {
                     "pass": "backward pass, from its first bucket",

@@ -45,7 +45,7 @@ def objects(text: str) -> Iterator[Mapping[str, Any]]:
             found = True
             yield each
     if not found:
-        raise ValueError("there is no report in it: write one by Report.to_json()")
+        raise ValueError("there is no report in it: write one with Report.to_json()")
 
 
 def to_fields(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,12 +53,12 @@ def to_fields(found: Mapping[str, Any]) -> dict[str, Any]:
     version = found.get(MARK)
     if version is None:
         raise ValueError(
-            f"no report of this version of gradwire: it has no {MARK!r}. Write it by "
-            "handle.report().to_json() again"
+            f"not a report of this gradwire version: it has no {MARK!r}. Write it again with "
+            "handle.report().to_json()"
         )
     if version != VERSION or isinstance(version, bool):
         raise ValueError(
-            f"a report in version {_short(version)}, and this gradwire reads version {VERSION}: "
+            f"the report has version {_short(version)}, but this gradwire reads version {VERSION}: "
             "use the gradwire that wrote it"
         )
     checked = _object({name: found[name] for name in found if name != MARK}, ReportFields, "")
@@ -120,7 +120,7 @@ _PLAIN: dict[Any, tuple[Callable[[Any], bool], str]] = {
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"not a report: {name} is no figure")
+    raise ValueError(f"not a report: {name} is not a number")
 
 
 def _skip_space(text: str, at: int) -> int:

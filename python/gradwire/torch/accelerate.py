@@ -134,8 +134,8 @@ def attach_prepared(
                 f"{type(model).__name__}"
             )
         warnings.warn(
-            "there is one process, which sends no gradients: nothing is compressed. Start several, "
-            "for example with torchrun --nproc-per-node=2",
+            "there is only one process, so no gradients are sent and nothing is compressed. Start "
+            "several, for example with torchrun --nproc-per-node=2",
             RuntimeWarning,
             stacklevel=stacklevel,
         )
@@ -192,7 +192,7 @@ class _Registered:
         if self.handle is not None and state_dict:
             self.handle.load_state_dict(state_dict, self.policy)
         elif self.handle is not None:
-            _warn_of_loss("the checkpoint is of one process: residuals start from zero")
+            _warn_of_loss("the checkpoint was saved by one process: residuals start from zero")
         elif state_dict:
             _warn_of_loss(f"the residuals of {len(state_dict)} ranks are not loaded by one process")
 

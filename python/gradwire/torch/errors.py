@@ -124,7 +124,7 @@ class UndoError(GradwireError, RuntimeError):
     def __str__(self) -> str:
         return (
             f"{self.args[0]}, but it cannot be undone: with low_memory=True a residual has one "
-            "buffer, which has taken the pass in. Use low_memory=False, or handle.paused() for "
+            "buffer, which already includes the pass. Use low_memory=False, or handle.paused() for "
             "gradients that are not to be applied"
         )
 

@@ -258,9 +258,9 @@ class Compress(TrainerCallback):
             return codec_for(optimizer, options.pop("min_ratio", None), clips=clips)
         if clips and trainer.accelerator.scaler is not None:
             _warn(
-                "fp16=True and max_grad_norm keep gradients from being clipped before they are "
-                "exchanged, so they are sent as gradwire.float8(), in a quarter of the bytes: use "
-                "bf16=True, or max_grad_norm=0.0"
+                "fp16=True and max_grad_norm prevent clipping before the exchange, so gradients "
+                "are sent as gradwire.float8(), with a quarter of the bytes: use bf16=True, or "
+                "max_grad_norm=0.0"
             )
             return float8()
         return default_codec(optimizer)
@@ -275,14 +275,14 @@ class Compress(TrainerCallback):
         for memory in computing:
             if memory.updates and family != "adam":
                 raise ValueError(
-                    f"{memory!r} sends steps, which only torch.optim.AdamW applies, and this "
+                    f"{memory!r} sends steps, which only torch.optim.AdamW applies, but this "
                     f'Trainer has {name}: set optim="adamw_torch", or leave the codec out'
                 )
         if computing and clips and family is None:
             raise ValueError(
                 f"with {computing[0]!r} and max_grad_norm, gradients are clipped before they are "
-                "exchanged, in the step of torch.optim.SGD or AdamW, and this Trainer has "
-                f'{name}: set optim="adamw_torch" or "sgd", or max_grad_norm=0.0'
+                f"exchanged, in the step of torch.optim.SGD or AdamW, but this Trainer has {name}: "
+                'set optim="adamw_torch" or "sgd", or max_grad_norm=0.0'
             )
         if computing and clips and trainer.accelerator.scaler is not None:
             raise ValueError(

@@ -98,7 +98,7 @@ def allocate(
     least = [min(each) for each in sizes]
     room = limit - sum(least)
     if room < 0:
-        raise ValueError(f"the least sizes are {sum(least)}, which is more than {limit}")
+        raise ValueError(f"the smallest sizes add up to {sum(least)}, more than {limit}")
     extras = [[size - low for size in each] for each, low in zip(sizes, least, strict=True)]
     unit = math.gcd(*(extra for each in extras for extra in each)) or 1
     unit = max(unit, -(-room // _UNITS))

@@ -74,13 +74,13 @@ class Coded:
     ) -> None:
         blocks = -(-math.prod(shape) // _BLOCK)
         if len(data) < 4 + _LEAST * blocks:
-            raise CorruptFileError(f"{len(data)} bytes hold no {blocks} blocks of codes", name)
+            raise CorruptFileError(f"{len(data)} bytes do not hold {blocks} blocks of codes", name)
         check = 0
         for at in range(4, len(data), _CHECKED):
             check = _native.crc32c(data[at : at + _CHECKED], check)
             done()
         if int.from_bytes(data[:4], "little") != check:
-            raise CorruptFileError("its checksum is that of other bytes", name)
+            raise CorruptFileError("its checksum does not match its bytes", name)
         self._rest, self._name, self._base = data[4:], name, base
         self._format, self._done = FORMATS[dtype], done
 

@@ -195,16 +195,16 @@ class File(Mapping[str, Tensor]):
         sections = {name: Section(name, fields) for name, fields in about.items()}
         kinds = {name: (section.dtype, section.shape) for name, section in sections.items()}
         if kinds != {name: self.kind(name) for name in self}:
-            raise CorruptFileError("the original header is one of other tensors")
+            raise CorruptFileError("the original header belongs to other tensors")
         check_places(sections)
         return header, sections
 
     def _open_base(self, about: Mapping[str, str], above: tuple[str, ...]) -> "File":
         path = os.path.join(os.path.dirname(self.path), about["name"])
         if os.path.realpath(path) in above:
-            raise CorruptFileError(f"its base {about['name']!r} is a difference from it")
+            raise CorruptFileError(f"its base {about['name']!r} is itself a difference from it")
         if len(above) > MOST_BASES:
-            raise CorruptFileError(f"more than {MOST_BASES} bases are one after the other")
+            raise CorruptFileError(f"more than {MOST_BASES} bases follow one another")
         try:
             base = File(path, above)
         except FileNotFoundError:
@@ -212,7 +212,7 @@ class File(Mapping[str, Tensor]):
         for name in self._table:
             if self.coding_of(name) == "difference" and base.kind(name) != self.kind(name):
                 base.close()
-                raise CorruptFileError(f"the base {about['name']!r} has another or none", name)
+                raise CorruptFileError(f"the base {about['name']!r} has none of this kind", name)
         return base
 
     def _check_base(self, base: "File") -> None:
@@ -221,7 +221,7 @@ class File(Mapping[str, Tensor]):
         assert self._about.base is not None
         if base.digest() != self._about.base["sha256"]:
             name = self._about.base["name"]
-            raise CorruptFileError(f"the base {name!r} is another file than it was: its SHA-256")
+            raise CorruptFileError(f"the base {name!r} has changed: its SHA-256 differs")
         self._base_checked = True
 
     def data(self, name: str) -> memoryview:

@@ -101,11 +101,11 @@ def _may_flip(planes: Iterable[int] | None, bits: int) -> NDArray[np.bool_]:
     if planes is None:
         return np.ones(bits, np.bool_)
     if not isinstance(planes, Iterable):
-        raise TypeError(f"planes must be a sequence of bits of a code, as (7,), got {planes!r}")
+        raise TypeError(f"planes must be a sequence of code bits, such as (7,), got {planes!r}")
     chosen = [
         _validate.integer(f"planes[{i}]", plane, low=0, high=bits - 1)
         for i, plane in enumerate(planes)
     ]
     if not chosen:
-        raise ValueError("planes must name a bit of a code at least, got none; None for all")
+        raise ValueError("planes must name at least one bit of a code, got none; pass None for all")
     return np.isin(np.arange(bits), chosen)

@@ -168,7 +168,7 @@ class Gram:
             return NotImplemented
         if self.matrix.shape != other.matrix.shape:
             raise ValueError(
-                f"Gram matrices of shapes {self.matrix.shape} and {other.matrix.shape} are of "
+                f"Gram matrices of shapes {self.matrix.shape} and {other.matrix.shape} belong to "
                 "different layers"
             )
         count = self.count + other.count
@@ -294,7 +294,7 @@ def _read_counts(file: File) -> dict[str, Any]:
     about = parse_json(file.metadata[KEY], f"metadata {KEY!r}")
     if about.get("version") != VERSION:
         raise CorruptFileError(
-            f"Gram matrices of version {about.get('version')!r:.100}, this library reads "
+            f"Gram matrices have version {about.get('version')!r:.100}, but this library reads "
             f"{VERSION}: update gradwire"
         )
     counts = about.get("counts")
@@ -304,7 +304,7 @@ def _read_counts(file: File) -> dict[str, Any]:
         *({_MATRIX + name for name in counts}, {_MEAN + name for name in counts})
     )
     if strange:
-        raise CorruptFileError("metadata does not tell of it", min(strange))
+        raise CorruptFileError("the metadata does not mention it", min(strange))
     return counts
 
 
@@ -316,7 +316,7 @@ def _read(file: File, name: str, count: Any) -> Gram:
     if type(count) is not int or count < 1:
         raise CorruptFileError(f"its inputs are {count!r:.100}", name)
     if isinstance(matrix, Packed) or isinstance(mean, Packed) or math.prod(matrix.shape) < 1:
-        raise CorruptFileError("it is no Gram matrix", name)
+        raise CorruptFileError("it is not a Gram matrix", name)
     try:
         gram = Gram(matrix, count, mean)
     except (TypeError, ValueError) as error:

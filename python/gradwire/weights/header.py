@@ -123,7 +123,7 @@ def parse_json(data: bytes | str, what: str) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         fields = dict(pairs)
         if len(fields) < len(pairs):
-            raise ValueError("a name is there twice")
+            raise ValueError("a name occurs twice")
         return fields
 
     try:
@@ -153,7 +153,7 @@ def read_about(text: str | None, sections: Mapping[str, Section]) -> About:
     version = about.get("version")
     if version not in (VERSION, CODED_VERSION) or isinstance(version, bool):
         raise CorruptFileError(
-            f"packed tensors of version {version!r}, this library reads {VERSION} and "
+            f"packed tensors have version {version!r}, but this library reads {VERSION} and "
             f"{CODED_VERSION}: update gradwire"
         )
     if not isinstance(tensors := about.get("tensors"), dict):
@@ -216,7 +216,7 @@ def _original(given: Any) -> bytes | None:
         reader = zlib.decompressobj()
         header = reader.decompress(base64.b64decode(given, validate=True), MOST_HEADER)
         if not reader.eof or reader.unused_data:
-            raise ValueError("it is cut")
+            raise ValueError("it is truncated")
     except (ValueError, TypeError, zlib.error) as error:
         raise CorruptFileError(f"the original header is not as it was written: {error}") from None
     return header

@@ -87,7 +87,7 @@ def pack(
         warnings.warn(f"{label} is float64, and is rounded to float32", stacklevel=2)
         dtype = "float32"
     if dtype not in DTYPES:
-        raise TypeError(f"{label} must be of floats to be packed, got {dtype}")
+        raise TypeError(f"{label} must be floating-point to be packed, got {dtype}")
     with np.errstate(over="ignore"):  # an infinite value is an error below
         floats = np.ascontiguousarray(values, np.float32)
     rows = floats if gram is None else floats.reshape(_shape(label, values.shape, gram))
@@ -140,8 +140,8 @@ def _shape(label: str, shape: tuple[int, ...], gram: Gram) -> tuple[int, int]:
     rows = math.prod(shape) // max(1, gram.width)
     if gram.width not in (row_of(shape), shape[-1] if shape else 1) or rows % gram.groups:
         raise ValueError(
-            f"{label} has shape {shape}, and its Gram matrix is of {gram.groups} groups of "
-            f"{gram.width} inputs: it is of another layer"
+            f"{label} has shape {shape}, but its Gram matrix has {gram.groups} groups of "
+            f"{gram.width} inputs: it belongs to another layer"
         )
     return rows, gram.width
 
@@ -157,7 +157,7 @@ def _solved(
     if quantize.block is None:
         raise ValueError("a grid across rows cannot be fitted to inputs: give a block, or a row")
     if quantize.rounding != "nearest":
-        raise ValueError(f"codes that are chosen are not rounded randomly, got {quantize!r}")
+        raise ValueError(f"chosen codes cannot be rounded randomly, got {quantize!r}")
     quantize = dataclasses.replace(quantize, block=fitting_block(rows.shape, quantize.block))
     assert quantize.block is not None
     found = []
@@ -194,7 +194,7 @@ def check_more(quantize: Affine, more: Sequence[int]) -> int:
         return 0
     (bits,) = more
     if isinstance(bits, bool) or not isinstance(bits, int) or bits < 1 or quantize.bits + bits > 8:
-        raise ValueError(f"{quantize.bits} bits and {bits!r} further ones must be 2 to 8")
+        raise ValueError(f"{quantize.bits} bits and {bits!r} further ones must add up to 2 to 8")
     if quantize.fit != "range" or quantize.rounding != "nearest":
         raise ValueError(
             f'further bits lie within the cells of a whole range: they need fit="range" and '
@@ -212,15 +212,15 @@ def check_solving(
 ) -> None:
     """Raise unless codes can be chosen by a solver: ``what`` is the argument that needs it."""
     if rounding is not None and not isinstance(rounding, Solver):
-        raise TypeError(f"rounding must have solve(w, gram, affine), as COMQ(), got {rounding!r}")
+        raise TypeError(f"rounding must have solve(w, gram, affine), like COMQ(), got {rounding!r}")
     if prepare is not None and not isinstance(prepare, Preparation):
-        raise TypeError(f"prepare must have prepare(w, gram, affine), as MagR(), got {prepare!r}")
+        raise TypeError(f"prepare must have prepare(w, gram, affine), like MagR(), got {prepare!r}")
     if not calibrated and (rounding is not None or prepare is not None):
         name = "prepare" if rounding is None else "rounding"
         raise ValueError(f"{name} needs to know the layer's inputs: pass {what}=")
     if calibrated and more:
         raise ValueError(
-            "codes that are chosen for a few bits lie in other cells than the weight, where "
+            "codes chosen for a few bits can lie in a different cell from the weight's, where "
             f"further bits would be wrong: leave out more= or {what}="
         )
 

@@ -57,7 +57,7 @@ class Packed:
             raise CorruptFrameError("it holds no packed tensor")
         numel = int.from_bytes(head[_NUMEL], "little")
         if numel != math.prod(self.shape):
-            raise CorruptFrameError(f"{numel} entries are not of shape {self.shape}")
+            raise CorruptFrameError(f"{numel} entries do not fit shape {self.shape}")
 
     def __repr__(self) -> str:
         """Shape, dtype and bits."""

@@ -114,7 +114,7 @@ def _sections(
     if not isinstance(tensor, Packed):
         known = name_of(np.dtype(tensor.dtype))
         if known is None:
-            raise TypeError(f"{name!r} is of {tensor.dtype}, which such a file cannot hold")
+            raise TypeError(f"{name!r} is of {tensor.dtype}, which a safetensors file cannot hold")
         yield name, Content(known, tensor.shape, tensor.nbytes, data)
         return
     nbytes = memoryview(tensor.frame).nbytes
@@ -163,7 +163,7 @@ def _check_base(path: str | os.PathLike[str], base: File) -> None:
     chain = [base, *base.bases()]
     if len(chain) > MOST_BASES:
         raise ValueError(
-            f"the base has {MOST_BASES} bases already, one after the other: save this file whole"
+            f"the base already has a chain of {MOST_BASES} bases: save this file in full"
         )
     for each in chain:
         if os.path.exists(path) and os.path.samefile(path, each.path):
@@ -302,7 +302,7 @@ def restore(file: File, path: str | os.PathLike[str]) -> None:
     """
     found = file.original()
     if found is None:
-        raise CorruptFileError("the header of the file that it was made of is not kept")
+        raise CorruptFileError("the header of the original file was not kept")
     header, sections = found
     with _files.replacing(path) as target:
         _write_header(target, header)

@@ -219,14 +219,14 @@ def test_a_forked_child_packs_as_its_parent_does():
 
 def test_a_compiler_is_refused_with_the_reason():
     model = perceptron()
-    with pytest.raises(TypeError, match="compiled model: its backward unpacks all"):
+    with pytest.raises(TypeError, match="compiled model: its backward pass unpacks all"):
         activations.attach(torch.compile(model, backend="eager"))
     compiled = perceptron()
     compiled[0].compile(backend="eager")
-    with pytest.raises(TypeError, match="compiled model: its backward unpacks all"):
+    with pytest.raises(TypeError, match="compiled model: its backward pass unpacks all"):
         activations.attach(compiled)
     activations.attach(model)
-    with pytest.raises(RuntimeError, match="compiled model: its backward unpacks all"):
+    with pytest.raises(RuntimeError, match="compiled model: its backward pass unpacks all"):
         torch.compile(model, backend="eager")(drawn(128, 64))
     torch._dynamo.reset()
 
@@ -250,8 +250,8 @@ def test_a_class_in_the_rules_is_added_to_the_table():
     model, x = nn.Sequential(nn.Linear(64, 64), Squared(), nn.Softmax(-1)), drawn(128, 64)
     with activations.attach(model) as handle:
         assert handle.report().left == {
-            "1": "its class is not known to stand noise",
-            "2": "its class is not known to stand noise",
+            "1": "its class is not known to tolerate noise",
+            "2": "its class is not known to tolerate noise",
         }
     with activations.attach(model, rules={Squared: 8}) as handle:
         model(x)
@@ -271,7 +271,7 @@ def test_a_forward_of_one_s_own_is_not_known():
     model = nn.Sequential(Odd(4, 4), Named(4, 4))
     report = activations.attach(model).report()
     assert [each.name for each in report.modules] == ["1"]
-    assert report.left == {"0": "it has a forward of its own, not that of Linear"}
+    assert report.left == {"0": "it overrides the forward() of Linear"}
 
 
 @pytest.mark.parametrize(
@@ -290,8 +290,8 @@ def test_a_forward_of_one_s_own_is_not_known():
         ({"rules": {3: 4}}, TypeError, "names of modules"),
         ({"rules": {int: 4}}, TypeError, "a class in rules"),
         ({"rules": {nn.Conv2d: 4}}, ValueError, "no module is a Conv2d"),
-        ({"rules": {"2": 4}}, ValueError, "name its class as a key"),
-        ({"rules": {"*": None, "0": 4}}, ValueError, "no module that '0' comes first for"),
+        ({"rules": {"2": 4}}, ValueError, "give its class as a key"),
+        ({"rules": {"*": None, "0": 4}}, ValueError, "no module that '0' matches first"),
         ({"rules": {"*": None}}, ValueError, "no module whose saved tensors are packed"),
     ],
 )
@@ -313,7 +313,7 @@ def test_packing_twice_is_refused_until_the_first_ends():
     model = perceptron()
     handle = activations.attach(model)
     for again in (model, nn.Sequential(model), model[0]):
-        with pytest.raises(ValueError, match="packed already"):
+        with pytest.raises(ValueError, match="already packed"):
             activations.attach(again)
     handle.remove()
     handle.remove()
@@ -334,8 +334,8 @@ def test_the_report_is_of_the_last_pass_with_gradients_and_prints_a_table():
     assert handle.report().saved_nbytes == first.saved_nbytes
     text = str(first)
     assert "0.1   LayerNorm" in text
-    assert "not packed: 1: its class is not known to stand noise" in text
-    assert f"takes {first.packed_share:.1%}" in text
+    assert "not packed: 1: its class is not known to tolerate noise" in text
+    assert f"take {first.packed_share:.1%}" in text
     assert 0.14 < first.packed_share < 0.165
 
 

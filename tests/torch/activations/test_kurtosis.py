@@ -89,7 +89,7 @@ def test_equal_values_have_none_and_tiny_ones_do_not_vanish(dtype):
     [
         (0.0, None, "weight must be greater than 0"),
         (1.0, ["3"], "no module is called '3'"),
-        (1.0, [], "name modules="),
+        (1.0, [], "pass modules="),
     ],
 )
 def test_what_it_cannot_see_is_refused(weight, modules, told):

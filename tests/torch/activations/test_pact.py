@@ -203,7 +203,7 @@ def test_arguments_out_of_range_are_refused(arguments, told):
 
 
 def test_integers_are_refused():
-    with pytest.raises(TypeError, match=re.escape("x must be of floats, got torch.int64")):
+    with pytest.raises(TypeError, match=re.escape("x must be floating-point, got torch.int64")):
         PACT(2)(torch.arange(3))
 
 

@@ -83,7 +83,7 @@ class TestLibraries:
         sealed = bytearray(build.sealed(LIBRARY))
         sealed[1000] ^= 1
         named.write_bytes(sealed)
-        with pytest.raises(ExtensionError, match="its bytes are not those that were built"):
+        with pytest.raises(ExtensionError, match="its bytes differ from those that were built"):
             gradwire.torch.cuda.load()
 
     def test_one_of_other_sources_is_refused(self, named, monkeypatch):

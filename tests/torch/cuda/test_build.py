@@ -204,7 +204,7 @@ def test_a_library_is_taken_only_where_it_has_code_for_a_gpu(
         monkeypatch.setattr(build, "capabilities", lambda here=here: here)
         assert cuda.status().library == wanted, here
     reason = cuda.status().reason
-    assert "was built for 100, 80, 90, and the GPUs here are 75" in reason
+    assert "was built for 100, 80, 90, but the GPUs here are 75" in reason
     assert "build_cuda()" in reason
 
 
@@ -214,7 +214,7 @@ def test_a_package_of_another_version_is_not_loaded(monkeypatch: pytest.MonkeyPa
     package.__version__ = "0.0.1"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "gradwire_cuda", package)
     assert cuda.status().library is None
-    assert f"build that of {gradwire.__version__} with `make cuda`" in cuda.status().reason
+    assert f"build version {gradwire.__version__} with `make cuda`" in cuda.status().reason
 
 
 @pytest.mark.usefixtures("nothing_installed")
@@ -222,7 +222,7 @@ def test_a_library_that_is_named_must_be_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("GRADWIRE_CUDA_LIBRARY", str(tmp_path / "missing.so"))
-    assert "which is no file" in cuda.status().reason
+    assert "which is not a file" in cuda.status().reason
     (tmp_path / "broken.so").write_bytes(b"no library")
     monkeypatch.setenv("GRADWIRE_CUDA_LIBRARY", str(tmp_path / "broken.so"))
     with pytest.raises(ExtensionError, match="was not loaded: it is damaged"):

@@ -176,7 +176,7 @@ def test_slots_averages_and_states_are_those_of_the_host(codec):
     for rank in ranks:
         rank.channel.answer = rank.channel.sent
     # The other rank is at another bucket, which all are told.
-    assert "at bucket 6, this rank at bucket 7" in str(both(ranks, values(7)))
+    assert "at bucket 6, but this rank is at bucket 7" in str(both(ranks, values(7)))
     for rank in ranks:
         rank.channel.answer = None
     assert both(ranks, values(8)) is None

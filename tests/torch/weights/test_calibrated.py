@@ -139,7 +139,7 @@ class Interrupted(weights.COMQ):
         (
             {"calibration": other_width},
             ValueError,
-            "'0.weight' has shape \\(64, 32\\), and its Gram",
+            "'0.weight' has shape \\(64, 32\\), but its Gram",
         ),
         ({"calibration": 5}, TypeError, "calibration must be a Calibration"),
         ({"rounding": weights.COMQ()}, ValueError, "pass calibration="),
@@ -247,8 +247,8 @@ def test_a_loss_that_fails_or_counts_on_training_leaves_the_model_as_it_was():
 @pytest.mark.parametrize(
     ("bits", "message"),
     [
-        (2.0, "2 bits a weight is not between the 4"),
-        (12.0, "12 bits a weight is not between"),
+        (2.0, "2 bits per weight is not between 4"),
+        (12.0, "12 bits per weight is not between"),
     ],
 )
 def test_a_budget_that_cannot_be_kept_or_spent_is_refused(bits, message):

@@ -305,7 +305,7 @@ def test_a_scripted_part_is_named():
 
 
 def test_what_cannot_be_calibrated():
-    with pytest.raises(TypeError, match="not wrapped"):
+    with pytest.raises(TypeError, match="unwrapped"):
         Calibration(nn.DataParallel(mlp()))
     with pytest.raises(ValueError, match="memory"):
         Calibration(mlp(), memory=-1)
@@ -374,7 +374,7 @@ def test_files_hold_it_exactly_and_it_goes_on(tmp_path, options):
 
 def test_a_file_of_another_model(tmp_path):
     save_grams(tmp_path / "f", {"0.weight": gram_of(draw(5, 7))})
-    with pytest.raises(ValueError, match=r"'0.weight' has shape \(7, 7\), which is none of"):
+    with pytest.raises(ValueError, match=r"'0.weight' has shape \(7, 7\), which does not fit"):
         Calibration.load(tmp_path / "f", mlp())
     with pytest.raises(ValueError, match="no such weight"):
         Calibration.load(tmp_path / "f", nn.Sequential(nn.ReLU()))

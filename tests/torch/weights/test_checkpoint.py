@@ -136,7 +136,7 @@ def test_what_differs_is_listed_and_nothing_changes(tmp_path):
     groups = [{"params": [model.embed.weight]}, {"params": [*model.linear.parameters()]}]
     assert_refused(path, model, torch.optim.AdamW(groups), "2 groups here, and 1 in the file")
     optimizer = torch.optim.AdamW([*model.parameters()][::-1])
-    assert_refused(path, model, optimizer, "another order")
+    assert_refused(path, model, optimizer, "a different order")
     optimizer = torch.optim.AdamW([model.embed.weight])
     assert_refused(path, model, optimizer, r"'linear\.bias' is in group 0.* in the file only")
     model.linear = nn.Linear(96, 97)

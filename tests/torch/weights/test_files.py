@@ -186,7 +186,7 @@ def test_a_buffer_on_meta_that_no_file_has_is_listed(path):
     weights.save(packed_model(), path)
     with torch.device("meta"):
         loaded = Model()
-    with pytest.raises(ValueError, match="'scratch' is on meta and never saved"):
+    with pytest.raises(ValueError, match="'scratch' is on meta and not saved"):
         weights.load(path, loaded)
     assert loaded.hidden.weight.is_meta
 
@@ -282,14 +282,14 @@ def test_bits_that_no_tensor_holds_change_nothing(path, bits):
     weights.save(packed_model(NESTED, more=(4,)), path)
     model = Model()
     before = snapshot(model)
-    with pytest.raises(ValueError, match=r"bits must be of \[4, 8\], which the file holds"):
+    with pytest.raises(ValueError, match=r"bits must be one of \[4, 8\], which the file holds"):
         weights.load(path, model, bits=bits)
     assert snapshot(model) == before
 
 
 def test_bits_that_no_tensor_of_a_file_holds_are_an_error_without_further_ones_too(path):
     weights.save(packed_model(), path)
-    with pytest.raises(ValueError, match=r"bits must be of \[4\], which the file holds"):
+    with pytest.raises(ValueError, match=r"bits must be one of \[4\], which the file holds"):
         weights.load(path, Model(), bits=3)
 
 
@@ -322,7 +322,7 @@ def test_all_differences_are_listed_and_nothing_is_changed(path):
     model.more = nn.Linear(2, 2)
     del model.convolution
     before = snapshot(model)
-    with pytest.raises(ValueError, match="does not fit the model, which is as before") as caught:
+    with pytest.raises(ValueError, match="does not fit the model, which is unchanged") as caught:
         weights.load(path, model)
     for text in (
         "'convolution.weight' is in the file only",
@@ -346,7 +346,7 @@ def test_a_packed_model_refuses_dense_weights(path):
     weights.save(Model(0), path)
     model = packed_model()
     before = snapshot(model)
-    with pytest.raises(ValueError, match=r"'hidden\.weight' is packed in the model, and dense"):
+    with pytest.raises(ValueError, match=r"'hidden\.weight' is packed in the model, but dense"):
         weights.load(path, model)
     assert snapshot(model) == before
 

@@ -331,7 +331,7 @@ def test_what_is_packed_already_is_named(make):
     model = make()
     weights.pack(model, {"0.weight": FOUR})
     before = bytes_of(model)
-    with pytest.raises(ValueError, match=r"'0\.weight' is packed already: give it None"):
+    with pytest.raises(ValueError, match=r"'0\.weight' is already packed: give it None"):
         weights.pack(model, ALL)
     assert bytes_of(model) == before
 
@@ -451,7 +451,7 @@ def test_ddp_trains_the_biases_of_a_packed_model():
     assert losses(wrapped, list(wrapped.parameters())) == losses(alone, list(alone.parameters()))
 
 
-@pytest.mark.filterwarnings("ignore:There is one rank")
+@pytest.mark.filterwarnings("ignore:There is only one rank")
 @pytest.mark.usefixtures("one_rank")
 def test_compressed_gradients_of_a_packed_model_are_exchanged():
     model = make()
@@ -476,6 +476,6 @@ def test_a_wrapped_model_is_a_type_error():
     before = bytes_of(model)
     wrapped = DistributedDataParallel(model)
     for each in (wrapped, nn.Sequential(wrapped)):
-        with pytest.raises(TypeError, match="not wrapped: pack it, then wrap it"):
+        with pytest.raises(TypeError, match="unwrapped model: pack it, then wrap it"):
             weights.pack(each, ALL)
     assert unchanged(model, before)

@@ -255,7 +255,7 @@ def test_a_weight_is_rounded_once():
     model = net()
     straight_through(model, {"0.weight": TWO})
     kinds = list(map(type, model))
-    with pytest.raises(ValueError, match=r"'0\.weight' is rounded already"):
+    with pytest.raises(ValueError, match=r"'0\.weight' is already rounded"):
         straight_through(model, {"*": FOUR})
     assert list(map(type, model)) == kinds
 
@@ -270,7 +270,7 @@ def test_a_weight_is_rounded_once():
         ({"0.*": quantize.Affine(2, 16)}, {}, ValueError, "which no block of 16 to 16 divides"),
         (
             {"*": quantize.Affine(2, fit="range", rounding="stochastic")},
-            {}, ValueError, "to be rounded to the nearest",
+            {}, ValueError, "must be rounded to nearest",
         ),
     ],
 )  # fmt: skip
@@ -286,7 +286,7 @@ def test_empty_packed_and_non_finite_weights_are_refused():
         straight_through(nn.Sequential(nn.Linear(0, 3)), {"*.weight": TWO})
     model = net()
     weights.pack(model, {"2.*": FOUR})
-    with pytest.raises(ValueError, match=r"'2\.weight' is packed already"):
+    with pytest.raises(ValueError, match=r"'2\.weight' is already packed"):
         straight_through(model, {"2.*": TWO})
     with torch.no_grad():
         model[0].weight[0, 0, 0, 0] = np.inf

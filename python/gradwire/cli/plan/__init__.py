@@ -19,12 +19,12 @@ __all__ = ["main"]
 
 _DESCRIPTION = """\
 Predict the time of a training step with plain DDP, in float32 and bfloat16, and with codecs, for a
-range of ranks on a link, and print the link speed below which each codec pays.
+range of ranks on a link, and print the link speed below which each codec pays off.
 
-What codecs cost is measured on this machine first, which takes a few seconds for each. --save keeps
-the result, and --calibration reuses it. Encodes overlap with the backward pass; with --shared, on
-the same cores. What codecs send is exact where it does not depend on gradients; the rest is
-measured on random numbers with heavy tails.
+The codecs are first measured on this machine for a few seconds each. --save keeps the result, and
+--calibration reuses it. Encoding overlaps with the backward pass; with --shared, both use the same
+cores. Byte counts are exact if they do not depend on gradients; otherwise they are measured on
+heavy-tailed random numbers.
 """
 
 _CODECS = "topk,scalecom,onebit,powersgd"
@@ -46,31 +46,31 @@ def make_parser() -> argparse.ArgumentParser:
     add("--link", type=quantities.rate, required=True, metavar="RATE",
         help="speed of each node's link, such as 1gbit")  # fmt: skip
     add("--latency", type=quantities.seconds, default=50e-6, metavar="TIME",
-        help="of a message over the link (default: 50us)")  # fmt: skip
+        help="latency of the link (default: 50us)")  # fmt: skip
     add("--overhead", type=quantities.seconds, default=5e-6, metavar="TIME",
-        help="that a rank spends on each message it sends (default: 5us)")  # fmt: skip
+        help="time a rank spends on each message it sends (default: 5us)")  # fmt: skip
     add("--node-size", type=quantities.count, default=1, metavar="N",
-        help="ranks that share a link; codecs sum dense inside a node (default: 1)")  # fmt: skip
+        help="ranks that share a link, uncompressed inside (default: 1)")  # fmt: skip
     add("--inside", type=quantities.rate, default=100_000_000_000, metavar="RATE",
         help="speed of a rank's link inside its node (default: 100gbit)")  # fmt: skip
     add("--backward", type=quantities.seconds, default=0.1, metavar="TIME",
-        help="of the backward pass, which exchanges overlap with (default: 100ms)")  # fmt: skip
+        help="time of the backward pass, which exchanges overlap (default: 100ms)")  # fmt: skip
     add("--other", type=quantities.seconds, metavar="TIME",
-        help="of the rest: forward pass, optimizer (default: half of --backward)")  # fmt: skip
+        help="time of the rest: forward pass, optimizer (default: half of --backward)")  # fmt: skip
     add("--tensors", type=quantities.count, metavar="N",
-        help="tensors of the model (default: one for 200 000 parameters)")  # fmt: skip
+        help="tensors in the model (default: one per 200 000 parameters)")  # fmt: skip
     add("--shared", action="store_true",
         help="the backward pass runs on the cores that encode: training on CPUs")  # fmt: skip
     add("--codecs", type=quantities.names, default=quantities.names(_CODECS), metavar="NAME,...",
-        help="presets, with NAME/scatter for a reduce-scatter in place of its exchange; `gradwire "
+        help="presets; NAME/scatter uses a reduce-scatter instead of its exchange; `gradwire "
         f"codecs` lists them (default: {_CODECS})")  # fmt: skip
     add("--ratio", type=quantities.ratio, default=0.01,
-        help="share of the entries to send (default: %(default)s)")  # fmt: skip
+        help="fraction of the entries to send (default: %(default)s)")  # fmt: skip
     add("--seconds", type=quantities.bare_seconds, default=1.0, metavar="TIME",
-        help="spent on measuring a codec, about; such as 0.2 or 200ms (default: 1)")  # fmt: skip
-    add("--calibration", type=Path, metavar="FILE", help="use what --save wrote; measure nothing")
-    add("--save", type=Path, metavar="FILE", help="write what was measured")
-    add("--svg", type=Path, metavar="FILE", help="draw step times over ranks (needs matplotlib)")
+        help="approximate time to measure a codec, such as 0.2 or 200ms (default: 1)")  # fmt: skip
+    add("--calibration", type=Path, metavar="FILE", help="use what --save wrote; do not measure")
+    add("--save", type=Path, metavar="FILE", help="write the measurements")
+    add("--svg", type=Path, metavar="FILE", help="plot step times over ranks (needs matplotlib)")
     add("--json", action="store_true", help="print JSON instead of tables")
     return parser
 
@@ -185,10 +185,10 @@ def _tables(plan: Plan, shown: Sequence[int], columns: int) -> list[str]:
     lines += ["* the fastest", ""]
     lines += _table("pays below", plan, shown, _pays)
     if any(low for row in plan.rows for low, _ in row.pays or ()):
-        lines += notes("> on links that are faster, A..B on links between these speeds")
+        lines += notes("> on faster links, A..B on links between these speeds")
     lines.append("")
     lines += _table("sent", plan, shown, lambda row, at: size(row.predictions[at].sent))
-    lines += [*notes("bytes of a rank and step, to other nodes"), ""]
+    lines += [*notes("bytes per rank and step, to other nodes"), ""]
     lines += _table("memory", plan, shown, lambda row, at: size(row.predictions[at].memory))
     lines += notes("bytes per rank, without model and gradients: states and buffers")
     lines += ["", *notes(_sums(scenario.ranks))]
@@ -200,8 +200,8 @@ def _sums(ranks: Sequence[int]) -> str:
     limits = ranks_summed()
     by_dtype = ", ".join(f"{limit:,} in {dtype}" for dtype, limit in limits.items())
     past = [each for each in ranks if each > limits["bfloat16"]]
-    return f"sums keep their variance up to so many ranks: {by_dtype} (VRR)" + (
-        f"; bf16 is past that from {past[0]:,} ranks on" if past else ""
+    return f"most ranks whose sums keep their variance: {by_dtype} (VRR)" + (
+        f"; bf16 exceeds that at {past[0]:,} ranks" if past else ""
     )
 
 

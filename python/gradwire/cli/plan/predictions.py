@@ -131,7 +131,7 @@ def _scatters(name: str, codec: Codec, node_size: int) -> None:
     """Raise a ValueError for codecs that no reduce-scatter supports."""
     if node_size > 1:
         raise ValueError(
-            f"argument --codecs: {name} works without nodes only; leave out --node-size, or "
+            f"argument --codecs: {name} works only without nodes; leave out --node-size, or "
             f"{_SCATTER}"
         )
     if codec.exchange.needs_whole_tensor:

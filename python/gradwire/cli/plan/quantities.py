@@ -18,7 +18,7 @@ def count(text: str) -> int:
     number = float(match[1]) * _COUNTS[match[2]] if match else 0.0
     if number > _MOST:
         shown = text if len(text) <= 30 else f"{text[:27]}..."
-        raise argparse.ArgumentTypeError(f"{shown!r} is more than 10**12, the most that is planned")
+        raise argparse.ArgumentTypeError(f"{shown!r} is more than 10**12, the largest accepted")
     if round(number) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more, such as 25M")
     return round(number)

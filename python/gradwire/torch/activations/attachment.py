@@ -99,15 +99,15 @@ def attach(
     for name in packed:
         if any(isinstance(each, _Begin) for each in every[name]._forward_pre_hooks.values()):
             raise ValueError(
-                f"activations of {name!r} are packed already: call remove() of what attach() "
-                "returned before"
+                f"activations of {name!r} are already packed: first call remove() on what attach() "
+                "returned"
             )
     return PackedActivations(model, packed, left, (block, least, seed))
 
 
 _COMPILED = (
-    "activations cannot be packed in a compiled model: its backward unpacks all of them at once, "
-    "which takes more memory, not less. Attach to the model itself, and do not compile it"
+    "activations cannot be packed in a compiled model: its backward pass unpacks all of them at "
+    "once, which takes more memory, not less. Attach to the model itself, and do not compile it"
 )
 
 

@@ -54,7 +54,7 @@ class KurtosisPenalty:
             _rules.check(wanted, every, "module")
             chosen = [each for name, each in every.items() if _rules.first(wanted, name)]
         if not chosen:
-            raise ValueError("the model has no linear layer or convolution: name modules=")
+            raise ValueError("the model has no linear layer or convolution: pass modules=")
         self._found: list[torch.Tensor] = []
         self._hooks = [each.register_forward_hook(self._see) for each in chosen]
 

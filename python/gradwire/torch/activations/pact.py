@@ -100,7 +100,7 @@ class PACT(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return x clipped and rounded, of its shape, strides and dtype."""
         if not x.is_floating_point():
-            raise TypeError(f"x must be of floats, got {x.dtype}")
+            raise TypeError(f"x must be floating-point, got {x.dtype}")
         if self._waits:
             self._start(x.detach())
         if self.clip.is_cpu and not torch.compiler.is_compiling():
@@ -111,7 +111,7 @@ class PACT(nn.Module):
     def _start(self, x: torch.Tensor) -> None:
         """Set the clip to a percentile of a batch."""
         if not self.training:
-            raise ValueError("the clip is a percentile of a batch in training: none has come yet")
+            raise ValueError("the clip is a percentile of a training batch: none has come yet")
         assert self.percentile is not None
         flat = (x.abs() if self.two_sided else x).flatten().to(torch.float32)
         rank = min(max(math.ceil(flat.numel() * self.percentile / 100), 1), flat.numel())

@@ -67,8 +67,8 @@ class ActivationReport:
             "left": [_told(each.left) for each in every],
         }
         last = (
-            f"{size(self.saved_nbytes)} saved for backward, {size(self.nbytes)} kept; what was "
-            f"packed takes {self.packed_share:.1%}"
+            f"{size(self.saved_nbytes)} saved for backward, {size(self.nbytes)} kept; packed "
+            f"tensors take {self.packed_share:.1%}"
         )
         reasons: dict[str, list[str]] = {}
         for name, reason in self.left.items():

@@ -111,8 +111,8 @@ class Saved:
         """Return the tensor, unpacked if necessary."""
         if self._form is not None and torch.is_grad_enabled():
             raise RuntimeError(
-                "gradients of gradients (create_graph=True) would take the errors of packed "
-                "activations for values: call remove() of what activations.attach() returned first"
+                "gradients of gradients (create_graph=True) would treat errors of packed "
+                "activations as values: first call remove() on what activations.attach() returned"
             )
         if self._seen._version != self._version:
             raise RuntimeError(
@@ -169,7 +169,7 @@ class Packing:
             if x is each:
                 return Saved(x)
         if type(x) not in _PLAIN or x.layout is not torch.strided or x.is_meta:
-            self._tally.leave("tensors without memory of one piece", 0)
+            self._tally.leave("tensors that are not contiguous", 0)
             return Saved(x)
         if self._is_parameter(x):
             return Saved(x)

@@ -129,13 +129,13 @@ def chosen(
             left[name] = reads
     if idle := [key for key, value in given.items() if value is not None and key not in used]:
         raise ValueError(
-            f"no module that {idle[0]!r} comes first for is one whose tensors are packed: name its "
-            "class as a key to say that its backward stands noise"
+            f"no module that {idle[0]!r} matches first has tensors that are packed: give its class "
+            "as a key to declare that its backward pass tolerates noise"
         )
     if not packed:
         raise ValueError(
             "the model has no module whose saved tensors are packed, such as a linear layer or a "
-            "convolution: name classes of your own as keys of rules"
+            "convolution: give your own classes as keys of rules"
         )
     return packed, left
 
@@ -146,9 +146,9 @@ def _known(module: nn.Module) -> Reads | Bounds | str:
         reads = TABLE.get(kind)
         if reads is not None:
             if getattr(type(module), "forward") is not getattr(kind, "forward"):  # noqa: B009
-                return f"it has a forward of its own, not that of {kind.__name__}"
-            return "it has modules of its own" if list(module.children()) else reads
-    return "its class is not known to stand noise"
+                return f"it overrides the forward() of {kind.__name__}"
+            return "it has submodules" if list(module.children()) else reads
+    return "its class is not known to tolerate noise"
 
 
 def _matches(key: str | type[nn.Module], name: str, module: nn.Module) -> bool:
@@ -167,6 +167,6 @@ def _check(rules: Rules, every: Mapping[str, nn.Module]) -> None:
         if not inspect.isclass(key):
             continue
         if not issubclass(key, nn.Module):
-            raise TypeError(f"a class in rules must be one of modules, got {key!r}")
+            raise TypeError(f"a class in rules must be a module class, got {key!r}")
         if not any(isinstance(each, key) for each in every.values()):
             raise ValueError(f"no module is a {key.__name__}")

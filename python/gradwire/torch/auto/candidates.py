@@ -61,7 +61,7 @@ def choices_of(
     if isinstance(codec, str) and codec == AUTO:
         codec = codec_for(optimizer, min_ratio)
     elif min_ratio is not None:
-        raise ValueError('min_ratio= bounds what "auto" may choose; a codec has a ratio of its own')
+        raise ValueError('min_ratio= bounds what "auto" may choose; a codec has its own ratio')
     if codec is None:
         return default_codec(optimizer), None
     if not isinstance(codec, Automatic):
@@ -83,8 +83,8 @@ def default_codec(optimizer: object) -> "Codec":
     unsuited = why_unsuited(optimizer)
     if unsuited:
         warn(
-            f"{unsuited}, so gradients are sent as gradwire.float8(), in a quarter of the bytes. "
-            "Another codec: attach(model, codec, optimizer=optimizer)",
+            f"{unsuited}, so gradients are sent as gradwire.float8(), with a quarter of the bytes. "
+            "For another codec: attach(model, codec, optimizer=optimizer)",
             PairingWarning,
         )
         return float8()
@@ -131,7 +131,7 @@ def least_ratio(min_ratio: object) -> float:
         return DEFAULT
     if isinstance(min_ratio, int | float) and not isinstance(min_ratio, bool) and min_ratio > 1:
         raise ValueError(
-            "min_ratio is the least share of the entries that may be sent, in (0, 1], got "
+            "min_ratio is the smallest fraction of entries that may be sent, in (0, 1], got "
             f"{min_ratio}: for a compression of {min_ratio:g} times pass {1 / min_ratio:g}"
         )
     return _validate.unit_interval("min_ratio", min_ratio)
@@ -143,14 +143,14 @@ def check_alone(
     """Raise a ValueError for options that decide themselves how gradients are sent."""
     decides = schedule not in (None, Constant())
     reasons = {
-        "schedule=": (decides, "a schedule decides on the ratio too"),
+        "schedule=": (decides, "a schedule also sets the ratio"),
         "hierarchy=": (hierarchy is not None, "the level inside a node is not measured"),
-        "low_memory=": (bool(low_memory), "a change of the exchange takes a step back"),
+        "low_memory=": (bool(low_memory), "changing the exchange undoes a step"),
     }
     for name, (given, why) in reasons.items():
         if given:
             raise ValueError(
-                f'"auto" does not go with {name}, because {why}: leave it out, or attach a codec'
+                f'"auto" does not work with {name}, because {why}: leave it out, or attach a codec'
             )
 
 
@@ -159,16 +159,16 @@ def check_measurable(named: Mapping[str, torch.Tensor], *, scaled: bool, whole: 
     on = sorted({each.device.type for each in named.values()} - {"cpu"})
     if on:
         raise ValueError(
-            f'"auto" measures with the clock of the host, by which work on {", ".join(on)} is not '
-            "done when it seems so: attach a codec, or leave the model as it is"
+            f'"auto" uses the clock of the host, which does not see when {", ".join(on)} is done: '
+            "attach a codec, or train without gradwire"
         )
     if scaled:
         raise ValueError(
-            '"auto" does not go with grad_scaler=, because steps that a scaler skips are no '
-            "measure of others: train in bfloat16 without a scaler, or attach a codec"
+            '"auto" does not work with grad_scaler=, because skipped steps would distort its '
+            "timings: train in bfloat16 without a scaler, or attach a codec"
         )
     if not whole:
         raise ValueError(
-            '"auto" does not go with skip_all_reduce_unused_params, which hides where a pass ends: '
-            "make the model with find_unused_parameters only, or attach a codec"
+            '"auto" does not work with skip_all_reduce_unused_params, which hides where a pass '
+            "ends: wrap the model with only find_unused_parameters, or attach a codec"
         )

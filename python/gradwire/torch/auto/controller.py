@@ -92,11 +92,11 @@ class AutoController:
     def reason(self) -> str:
         """The reason for the present way of averaging, in a sentence."""
         if self._ranks == 1:
-            return "There is one rank, which has nothing to exchange."
+            return "There is only one rank, so there is nothing to exchange."
         found = "Measuring the first steps." if self._decider is None else self._decider.reason
         if self._added:
             found += (
-                " The codec is left out, because the program adds up exchanged gradients, and the"
+                " The codec is not used, because the program adds up exchanged gradients, and the"
                 " codec's updates cannot be added up: accumulate within no_sync()."
             )
         return found

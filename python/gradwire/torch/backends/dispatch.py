@@ -213,8 +213,8 @@ def _check_fork(device: torch.device) -> None:
     if device.type == "cuda" and torch.cuda._is_in_bad_fork():
         raise DeviceError(
             f"{device} cannot be used by this process, which was forked from one that uses CUDA: "
-            'start processes by multiprocessing.set_start_method("spawn"), or fork before CUDA is '
-            "used"
+            'start processes with multiprocessing.set_start_method("spawn"), or fork before CUDA '
+            "is used"
         )
 
 

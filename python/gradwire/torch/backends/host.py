@@ -134,8 +134,8 @@ class Staging:
                     raise
                 self._pins = False
                 warnings.warn(
-                    f"there is no pinned memory for copies from and to {self.device}, which "
-                    f"therefore make threads wait: {error}",
+                    f"there is no pinned memory for copies to and from {self.device}, so they "
+                    f"block threads: {error}",
                     RuntimeWarning,
                     stacklevel=2,
                 )

@@ -150,7 +150,7 @@ class _RankCheckpoint:
             if tuple(values.shape) != part.shape and values.numel() + part.numel:
                 raise ValueError(
                     f"the state_dict has a tensor of shape {tuple(values.shape)} for {name!r}, "
-                    f"expected {part.shape}: only what is divided by rows can be merged"
+                    f"expected {part.shape}: only tensors that are sharded by rows can be merged"
                 )
 
     def facts(self) -> dict[str, Any]:

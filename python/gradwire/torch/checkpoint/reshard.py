@@ -28,7 +28,7 @@ def of_this_share(
         return {}
     shares = {each.shares for each in saved.values()}
     if len(shares) > 1:
-        raise ValueError(f"the state_dicts are of runs with {sorted(shares)} ranks per node")
+        raise ValueError(f"the state_dicts come from runs with {sorted(shares)} ranks per node")
     (old,) = shares
     if old != place.shares:
         return _divided_anew(list(saved.values()), parameters, old, place)

@@ -350,7 +350,7 @@ def _factor(op: Op, codec: Codec, world_size: int) -> float:
     if op == "mean":
         return 1.0
     if codec.exchange.means_senders:
-        raise ValueError(f'{codec.exchange!r} is a mean over senders, which goes with op="mean"')
+        raise ValueError(f'{codec.exchange!r} averages over senders, which needs op="mean"')
     return float(world_size)
 
 

@@ -118,7 +118,7 @@ def measure_by(
         raise ValueError("seconds must be above 0, got 0")
     ranks = collectives.size
     if ranks < 2:
-        raise ValueError("a link takes two ranks, and this process group has one")
+        raise ValueError("measuring a link needs two ranks, and this process group has one")
     vector = torch.zeros(_LARGEST // 4, device=device)
     nbytes, last = _SMALL, 0.0
     points: list[tuple[float, float, float]] = []

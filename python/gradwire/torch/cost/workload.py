@@ -138,7 +138,7 @@ class _Watch:
         if self._start is None:
             raise ValueError("step made no forward pass: call the model that is measured")
         if not self._noted:
-            raise ValueError("step made no backward pass: call backward() on what the model gave")
+            raise ValueError("step made no backward pass: call backward() on the output")
         return [seconds] + [
             self._between(self._noted[at]) if at in self._noted else -1.0
             for at in range(len(self._parameters))

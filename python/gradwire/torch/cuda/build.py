@@ -97,9 +97,9 @@ def broken_seal(data: bytes) -> str | None:
     """
     seal, made, own = data[-_SEALED:-128], data[-128:-64], data[-64:]
     if seal != _SEAL:
-        return "it is damaged, or not a library that build_cuda() or `make cuda` has made"
+        return "it is damaged, or was not built by build_cuda() or `make cuda`"
     if own != hashlib.sha256(memoryview(data)[:-_SEALED]).hexdigest().encode():
-        return "it is damaged: its bytes are not those that were built"
+        return "it is damaged: its bytes differ from those that were built"
     if made != sources().encode():
         return f"it was built from the sources of another gradwire than this one ({VERSION})"
     return None

@@ -34,7 +34,7 @@ def status() -> Status:
         path = Path(named)
         if path.is_file():
             return Status(path, "named by GRADWIRE_CUDA_LIBRARY")
-        return Status(None, f"GRADWIRE_CUDA_LIBRARY names {named}, which is no file")
+        return Status(None, f"GRADWIRE_CUDA_LIBRARY names {named}, which is not a file")
     try:
         package = importlib.import_module("gradwire_cuda")
     except ImportError:
@@ -44,8 +44,8 @@ def status() -> Status:
             return Status(Path(str(package.library())), f"package gradwire-cuda {VERSION}")
         return Status(
             None,
-            f"the package gradwire-cuda is of version {package.__version__}, and gradwire of "
-            f"{VERSION}: build that of {VERSION} with `make cuda` in the sources of gradwire",
+            f"the package gradwire-cuda has version {package.__version__}, and gradwire {VERSION}: "
+            f"build version {VERSION} with `make cuda` in the sources of gradwire",
         )
     return _built()
 
@@ -70,8 +70,8 @@ def _built() -> Status:
     return Status(
         None,
         "the CUDA extension was built for "
-        f"{', '.join(sorted({each for built in found for each in built.architectures}))}, and "
-        f"the GPUs here are {', '.join(build.names(here))}: build it for these with "
+        f"{', '.join(sorted({each for built in found for each in built.architectures}))}, but the "
+        f"GPUs here are {', '.join(build.names(here))}: build it for these with "
         "gradwire.torch.cuda.build_cuda()",
     )
 

@@ -18,7 +18,7 @@ from gradwire.torch.transport import ProcessGroups
 
 _SWITCH = "_gradwire_switch"
 _HOOKED = (
-    "the model already has a communication hook, and DDP takes only one, for good: wrap "
+    "the model already has a communication hook, and DDP accepts only one, permanently: wrap "
     "model.module in a new DistributedDataParallel, and leave register_comm_hook() out"
 )
 
@@ -145,7 +145,7 @@ class DDPSource:
         """Return the transport of another process group, which the model must already use."""
         model = self._model()
         if model is None:
-            raise ValueError("the model does not exist any more")
+            raise ValueError("the model no longer exists")
         over = model.process_group if ranks is None else ranks
         check_ranks(model.process_group, over)
         self._over = over

@@ -14,12 +14,12 @@ from gradwire.torch.errors import MembershipError
 def main() -> None:
     """Serve until interrupted."""
     parser = argparse.ArgumentParser(prog="python -m gradwire.torch.diloco", description=__doc__)
-    parser.add_argument("port", type=int, help="0 for any that is free")
+    parser.add_argument("port", type=int, help="0 for any free port")
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="the address to serve at, which the ranks reach, and nobody else if possible; "
-        "0.0.0.0 for all of this host. By default %(default)s: for processes of this host",
+        help="the address to serve at: one that the ranks can reach and, if possible, nobody else; "
+        "0.0.0.0 for all of this host's (default: %(default)s, for processes on this host)",
     )
     options = parser.parse_args()
     try:

@@ -60,7 +60,7 @@ def _read_one(
     if position["applied"] > position["sent"] or len(flying) > len(fragments):
         raise ValueError(
             f"the checkpoint has applied {position['applied']} of {position['sent']} exchanges, "
-            f"and there are {len(fragments)} fragments: it is damaged, or of other fragments"
+            f"and there are {len(fragments)} fragments: it is damaged, or has other fragments"
         )
     parts = [part for fragment in fragments for part in fragment]
     known = {each.name: each.tensor.shape for part in parts for each in part.records}
@@ -80,9 +80,7 @@ def _read_one(
             wrong = sorted(
                 name for name in {**shapes, **expected} if shapes.get(name) != expected.get(name)
             )
-            raise ValueError(
-                f"the {kind} parameters are those of another model or setting: {wrong}"
-            )
+            raise ValueError(f"the {kind} parameters come from another model or setting: {wrong}")
         for name, each in tensors.items():
             _check(f"{kind}.{name}", each, of[name].dtype_of(kind))
         found[kind] = dict(tensors)
@@ -94,7 +92,7 @@ def _read_one(
     }
     if found["pending"].keys() != due:
         raise ValueError(
-            f"with these {len(fragments)} fragments, what is under way is of {_some(due)}; the "
+            f"with these {len(fragments)} fragments, averages of {_some(due)} are under way; the "
             f"checkpoint has averages of {_some(found['pending'])}: load it with the fragments= "
             "that it was saved with"
         )
@@ -176,11 +174,11 @@ def load(
         ((tensors, found),) = read
         for rank, (where, bits) in enumerate(every):
             if where != every[0][0]:
-                problem = f"it is at {where}, that of rank 0 at {every[0][0]}"
+                problem = f"it is at {where}, but that of rank 0 is at {every[0][0]}"
             elif bits != every[0][1]:
                 problem = (
                     "it is at the same step as that of rank 0, but its shared parameters, outer "
-                    "momentum or averages have other values: load what one run has saved at once"
+                    "momentum or averages have other values: load what one run saved at one time"
                 )
             else:
                 continue

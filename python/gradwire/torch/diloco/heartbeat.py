@@ -12,9 +12,9 @@ from gradwire.torch.transport import Secret, Store
 _ROSTER = "roster"
 _NUMBER = re.compile(rb"[0-9]{1,18}")
 _UNREADABLE = (
-    "the {} of this run in the store cannot be read: {}. Ranks of another release, or with a token "
-    "that this one does not have, or somebody else have written it: give all ranks the same "
-    "release and token=, and begin with another name="
+    "the {} of this run in the store cannot be read: {}. It was written by ranks with another "
+    "release or token, or by somebody else: give all ranks the same release and token=, and start "
+    "again with another name="
 )
 
 
@@ -126,9 +126,9 @@ class Heartbeat:
         changed, seen = roster != self.roster, self.roster.changes
         if roster.changes < seen or (roster.changes == seen > 0 and changed):
             raise MembershipError(
-                f"the roster in the store is that after {roster.changes} changes, and this rank "
-                f"has seen {seen}: the store was restarted, or an old one was restored. "
-                "Restart from a checkpoint"
+                f"the roster in the store has {roster.changes} changes, but this rank has seen "
+                f"{seen}: the store was restarted, or an old one was restored. Restart from a "
+                "checkpoint"
             )
         self.roster = roster
         return roster
@@ -140,7 +140,7 @@ class Heartbeat:
             return 0
         found = self._opened(key, store.get(key))
         if not _NUMBER.fullmatch(found):
-            raise MembershipError(_UNREADABLE.format(f"beat of {name}", "it is no number"))
+            raise MembershipError(_UNREADABLE.format(f"beat of {name}", "it is not a number"))
         return int(found)
 
     def _sealed(self, key: str, value: bytes) -> str:

@@ -149,7 +149,7 @@ class Membership:
                 if self._refused == _REFUSED:
                     self.leave()
                     raise MembershipError(
-                        "this rank reaches the store, but not the other ranks, which continue "
+                        "this rank can reach the store, but not the other ranks, which continue "
                         "without it: set GLOO_SOCKET_IFNAME to a network that connects them"
                     )
                 failed, asked = 0, time.monotonic()
@@ -263,8 +263,8 @@ def _secret(token: str | None, store: object) -> Secret | None:
     if given is None:
         if isinstance(store, str) and not is_local(split(store)[0]):
             raise ValueError(
-                f"a store at {store} may be reached by others than the ranks: give all ranks the "
-                f"same token, by the environment variable {_TOKEN} or token=; {make}"
+                f"others may reach a store at {store}: give all ranks the same token, with the "
+                f"environment variable {_TOKEN} or token=; {make}"
             )
         return None
     if not isinstance(given, str):
@@ -323,11 +323,11 @@ class WaitLog:
         others = ", ".join(names)
         if roster.members and watch.name not in roster.members:
             vain = (
-                f"the members did not take this rank in within {seconds}: {others}. If none of "
-                "them is left, begin with another name="
+                f"the members did not admit this rank within {seconds}: {others}. If none of them "
+                "is left, start again with another name="
             )
             if any(watch.beats(each) for each in watch.alive(names)):
-                text = f"waiting until {others} take this rank in, after their next exchange"
+                text = f"waiting for {others} to admit this rank after their next exchange"
                 return False, text, vain
             then = (
                 f"After {2 * watch.timeout:g} seconds without one, this rank continues alone from "

@@ -72,18 +72,18 @@ class OuterOptimizer:
             return
         if codec.memory.keeps:
             raise ValueError(
-                f"mixing={kept:g} goes with codecs without a residual, which sends later what a "
-                f"rank keeps and sends again, and got {codec.memory!r}: leave mixing= out, and "
-                "what the rank has trained since is kept, and sent once"
+                f"mixing={kept:g} needs a codec without a residual, which would send again what a "
+                f"rank keeps; got {codec.memory!r}: leave mixing= out, and a rank's later training "
+                "is kept and sent once"
             )
         twice = 2.0 * self.momentum if self.nesterov else 0.0
         most = (1.0 + self.momentum) * (1.0 + kept) / (kept * (1.0 + twice))
         if self.lr >= most:
             raise ValueError(
-                f"mixing={kept:g} does not go with outer_lr={self.lr:g} and outer_momentum="
-                f"{self.momentum:g}: what a rank keeps of its own parameters is sent once more as "
-                f"progress in the other direction, and training diverges from {most:.3g} on; leave "
-                "mixing= out"
+                f"mixing={kept:g} does not work with outer_lr={self.lr:g} and "
+                f"outer_momentum={self.momentum:g}: what a rank keeps of its own parameters is "
+                "sent once more as progress in the other direction, and training diverges at "
+                f"{most:.3g} or above; leave mixing= out"
             )
 
 

@@ -45,7 +45,7 @@ class ElasticRanks:
             raise TypeError(f"membership must be a Membership, got {type(membership).__name__}")
         if not replica.codec.memory.undoable:
             raise ValueError(
-                f"{replica.codec.memory!r} cannot go back when a rank is lost: use low_memory=False"
+                f"{replica.codec.memory!r} cannot roll back if a rank is lost: use low_memory=False"
             )
         self._membership = membership
         self._replica = replica
@@ -92,7 +92,7 @@ class ElasticRanks:
 
     def load(self, *_: object) -> None:
         """Raise: elastic ranks cannot agree on a checkpoint after the start."""
-        raise ValueError("with a membership, each rank gives its own: DiLoCo(..., state_dict=)")
+        raise ValueError("with a membership, each rank passes its own: DiLoCo(..., state_dict=)")
 
     def leave(self) -> None:
         """Leave the other ranks."""

@@ -37,8 +37,8 @@ class RankReport:
             return cls(**{**found, "arrived": arrived, "counted": counted})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise MembershipError(
-                "a rank tells what this one cannot read: do all have the same version of "
-                f"gradwire? ({type(error).__name__}: {error})"
+                "a rank sent what this one cannot read: do all have the same version of gradwire? "
+                f"({type(error).__name__}: {error})"
             ) from error
 
 

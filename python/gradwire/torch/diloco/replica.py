@@ -118,8 +118,8 @@ class Replica:
         check_memory(codec)
         if codec.memory.updates:
             raise ValueError(
-                f"{codec.memory!r} makes steps of gradients, and what inner steps add up to is one "
-                "already: choose a codec with a Residual"
+                f"{codec.memory!r} turns gradients into steps, and the sum of inner steps is "
+                "already a step: choose a codec with a Residual"
             )
         outer.check(codec)
         self.codec = codec

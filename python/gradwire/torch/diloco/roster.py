@@ -94,8 +94,8 @@ class Roster:
         for what, value in self.settings.items():
             if settings.get(what) != value:
                 raise ValueError(
-                    f"this rank cannot join: its {what} is {settings.get(what)}, that of the "
-                    f"members {value}; a run with other settings needs another name="
+                    f"this rank cannot join: its {what} is {settings.get(what)}, but that of the "
+                    f"members is {value}; a run with other settings needs another name="
                 )
         others = {each: entry for each, entry in self.waiting.items() if each != name}
         return replace(self, waiting={**others, name: waiting}, settings=dict(settings))

@@ -73,7 +73,7 @@ def connector(store: Store | str, *, serve: bool) -> tuple[Connect, Store | None
     if not isinstance(store, stores.Store):
         raise TypeError(f"{_EXPECTED}, got {type(store).__name__}")
     if serve:
-        raise ValueError('serve=True goes with store="host:port": a given store is served already')
+        raise ValueError('serve=True needs store="host:port": a store object is already served')
     given = store
     if isinstance(given, stores.TCPStore):
         return lambda timeout: _client(given.host, given.port, timeout), None
@@ -118,7 +118,7 @@ class StoreClient:
             self.lost = True
             raise MembershipError(
                 f"the store of the members did not answer for {self._timeout:g} seconds: without "
-                "it nobody can tell who trains. Restart from a checkpoint, with a store that runs"
+                "it, no rank knows who trains. Restart it, and resume from a checkpoint"
             ) from None
 
     def store(self) -> Store:

@@ -127,7 +127,7 @@ class DiLoCo:
         self._ranks: StaticRanks | ElasticRanks
         if membership is None:
             if state_dict is not None:
-                raise ValueError("without a membership, load a state_dict by load_state_dict()")
+                raise ValueError("without a membership, load a state_dict with load_state_dict()")
             self._ranks = StaticRanks(self._replica, process_group, timeout)
         else:
             if process_group is not None or timeout is not None:

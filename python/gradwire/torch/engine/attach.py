@@ -81,7 +81,7 @@ def attach_engine(
         place = engine.place
         if place.shares > 1 and assignment.exchange.needs_whole_tensor:
             raise ValueError(
-                f"{assignment.exchange!r} factors whole matrices, of which each rank of a node has "
+                f"{assignment.exchange!r} factors whole matrices, but each rank of a node has only "
                 "some rows: use another codec, or leave the hierarchy out"
             )
         divides = place.shares > 1 or share_of is not None

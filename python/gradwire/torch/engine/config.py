@@ -85,13 +85,13 @@ def check_memory(codec: Codec, *, whole: bool = True) -> None:
     if not codec.exchange.gathers_frames:
         problem = f"{codec.exchange!r} adds up values before it is known whether the step counts"
     elif isinstance(codec.quantize, Quantizer) or isinstance(codec.indices, IndexCoding):
-        problem = "a quantizer or index coding in Python encodes in one go"
+        problem = "a quantizer or index coding in Python encodes in a single call"
     elif not whole:
         problem = "skip_all_reduce_unused_params hides where a step ends"
     if problem is not None:
         raise ValueError(
-            f"{codec.memory!r} has one buffer, which cannot go back: it is written at the end of a "
-            f"step that is good on all ranks; but {problem}. Attach a codec with low_memory=False"
+            f"{codec.memory!r} has one buffer, which cannot be rolled back: it is written when a "
+            f"step has succeeded on all ranks; but {problem}. Attach a codec with low_memory=False"
         )
 
 
@@ -131,7 +131,7 @@ class Assignment:
                 )
             if each.memory.undoable != first.memory.undoable:
                 raise ValueError(
-                    f"{first.memory!r} and {each.memory!r} do not go together: if one codec has "
+                    f"{first.memory!r} and {each.memory!r} cannot be combined: if one codec has "
                     "low_memory=True, all others need it"
                 )
 
@@ -198,7 +198,7 @@ def _keep(codec: Codec, low_memory: bool | None) -> Codec:
     if not hasattr(memory, "low_memory"):
         raise ValueError(
             f"low_memory=True is for gradwire.memory.Residual and AdamCorrection, and {memory!r} "
-            "needs its second buffer: leave it out, or attach another codec"
+            "needs its second buffer: leave low_memory out, or attach another codec"
         )
     return codec.replace(memory=dataclasses.replace(memory, low_memory=low_memory))
 
@@ -298,8 +298,8 @@ class Options:
         if place.nodes == 1:
             alone = "rank" if place.shares == 1 else "node"
             return (
-                f"There is one {alone}, which has nothing to exchange: the codec takes time, "
-                "delays gradients and saves nothing. Start several, for example with "
+                f"There is only one {alone}, so there is nothing to exchange: the codec takes "
+                "time, delays gradients and saves nothing. Start several, for example with "
                 "torchrun --nproc-per-node=2, or leave gradwire out."
             )
         why = Counter(map(self._why_dense, parameters))

@@ -149,7 +149,7 @@ class ControlChannel:
         if self._lost is not None:
             raise self._kind(f"{name}: an earlier call closed the control channel: {self._lost}")
         if os.getpid() != self._pid:
-            raise ExchangeError(f"{name}: this process was forked after attach(), and is no rank")
+            raise ExchangeError(f"{name}: this process was forked after attach(): not a rank")
 
     def _meet(self, name: str, told: str = "") -> list[str]:
         mine = self._mine.numpy()

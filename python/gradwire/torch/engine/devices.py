@@ -65,7 +65,7 @@ class Devices:
                 f"gradients on {device} are encoded on the CPU in every step: {way.reason}. The "
                 "kernels need an NVIDIA GPU, torch 2.11, the extension that "
                 "gradwire.torch.build_cuda() compiles, and a driver for its CUDA version. Without "
-                "these this is expected: averages are the same, and steps take longer"
+                "these, this is expected: averages are the same, but steps take longer"
             )
             if way.name == "cuda":
                 text = (

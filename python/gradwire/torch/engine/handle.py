@@ -273,7 +273,7 @@ class Handle:
         self._pipeline.flush()
         if self._pipeline.half_committed:
             raise ExchangeError(
-                "the last pass failed on this rank when a part of its residuals had taken it in: "
+                "the last pass failed on this rank after part of its residuals had been updated: "
                 "resume from an earlier checkpoint"
             )
         self._passes.undo_unapplied()
@@ -469,7 +469,7 @@ class Handle:
             )
         if self._passes.auto is not None:
             raise ValueError(
-                'regroup() does not go with "auto", whose ranks have decided together: save '
+                'regroup() does not work with "auto", whose ranks have decided together: save '
                 "state_dict(), detach(), and attach() and load_state_dict() in the new group"
             )
         assert self._source is not None  # it is attached

@@ -87,11 +87,11 @@ class OptimizerIdentity:
         sent = self._tracker.kept(each for key, each in self._parameters.items() if key in both)
         if sent and not _wraps(optimizer, self._optimizer):
             raise UpdateError(
-                f"{name_of(optimizer)} is to apply what was exchanged for another optimizer, the "
-                f"{name_of(self._optimizer)} that attach() was given: the .grad of "
+                f"{name_of(optimizer)} would apply gradients that were exchanged for another "
+                f"optimizer, the {name_of(self._optimizer)} that attach() was given: the .grad of "
                 f"{sent[0].name!r}. Nothing has changed. If this one replaces it, detach() the "
                 "handle, and attach(..., optimizer=) with this one: handle.state_dict() and "
-                "load_state_dict() carry the residuals over. If both are to make steps, run the "
+                "load_state_dict() carry the residuals over. If the loop steps both, run the "
                 "passes for this one within handle.paused()"
             )
 
@@ -116,10 +116,10 @@ class OptimizerIdentity:
         if self._undone >= _PATIENCE and before is not None and not before.equal(self._sums):
             raise UpdateError(
                 f"the last {_PATIENCE} passes were undone, because {name_of(self._optimizer)}, "
-                "which attach() was given, made no step after them, and yet the parameters have "
-                "changed: which optimizer does the loop step? Give that one to attach(..., "
-                "optimizer=), or leave optimizer= out if it is none of torch. Run passes that are "
-                "not for it within handle.paused()"
+                "which attach() was given, made no step after them, although the parameters have "
+                "changed. Pass the optimizer that the loop steps to attach(..., optimizer=), or "
+                "leave optimizer= out if it is not one of torch's. Run passes that are not for it "
+                "within handle.paused()"
             )
 
 

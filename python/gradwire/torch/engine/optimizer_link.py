@@ -27,14 +27,13 @@ _CHANGED = (
     "backward_passes_per_step=2), clip, and call step(), which exchanges them"
 )
 _ADDED_UP = (
-    "several backward passes of a step exchange their gradients and add them up, so "
-    '"auto" does without the codec, whose updates cannot be added to. To have it compress '
-    "them, and to exchange once for each step: run all passes but the last within "
-    "model.no_sync(), or with Horovod pass backward_passes_per_step="
+    'each step adds up several exchanged backward passes, so "auto" stops using the codec, whose '
+    "updates cannot be added to. To compress them, and to exchange once per step, run all passes "
+    "but the last within model.no_sync(), or with Horovod pass backward_passes_per_step="
 )
 _HALF = (
-    "a state of the {} was loaded, none of the {}: save and load optimizer.state_dict() and "
-    "handle.state_dict() together"
+    "the state of the {} was loaded, but not that of the {}: save and load optimizer.state_dict() "
+    "and handle.state_dict() together"
 )
 
 
@@ -161,7 +160,7 @@ class OptimizerLink:
                     raise _mixed(mark.parameter.name)
         if sent and self.last is not None and self.last.finished and not self.last.counted:
             raise UpdateError(
-                ".grad holds what a pass brought that has been rolled back since, by an error, "
+                ".grad holds the result of a pass that has since been rolled back, by an error, "
                 "discard(), epoch() or state_dict(): call zero_grad() instead of step()"
             )
         if sent and self._watches and self.tracker.changed():
@@ -192,8 +191,8 @@ class OptimizerLink:
             found = self.optimizer_step()
             if self._expected is not None and found is not None and found != self._expected:
                 text = (
-                    f"the state of the optimizer is of its step {found}, that of the handle was "
-                    f"saved with step {self._expected}: load both from the same checkpoint"
+                    f"the optimizer's state is from step {found}, but the handle's was saved at "
+                    f"step {self._expected}: load both from the same checkpoint"
                 )
                 warn(text, PairingWarning)
             return

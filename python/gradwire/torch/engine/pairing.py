@@ -73,7 +73,7 @@ def check_pairing(
     elif codec.memory.corrects and optimizer is not None and family_of(optimizer) == "adam":
         raise ValueError(
             f"{codec.memory!r} sends gradients with momentum, which {name_of(optimizer)} would "
-            f"subtract as they are; use {_SGD}(model.parameters(), lr=..., momentum=...)"
+            f"subtract unchanged; use {_SGD}(model.parameters(), lr=..., momentum=...)"
         )
     if optimizer is None or family_of(optimizer) is None:
         return
@@ -97,8 +97,8 @@ def _check_group(codec: Codec, optimizer: Optimizer, group: Mapping[str, Any]) -
     for option in _UNSUITED:
         if group.get(option):
             raise ValueError(
-                f"the optimizer has {option}={group[option]!r}, which {memory!r} does not know, "
-                f"and it does that part of the optimizer's work: leave {option}= out, or attach a "
+                f"the optimizer has {option}={group[option]!r}, but {memory!r} does that part of "
+                f"the optimizer's work and does not support it: leave {option}= out, or attach a "
                 "codec that sends gradients, such as gradwire.float8()"
             )
     if memory.updates:
@@ -115,7 +115,7 @@ def why_unsuited(optimizer: Optimizer) -> str:
     for group in optimizer.param_groups:
         for option in _UNSUITED:
             if group.get(option):
-                return f"{name} has {option}={group[option]!r}, which no codec follows"
+                return f"{name} has {option}={group[option]!r}, which no codec supports"
         if family == "adam" and decays_gradients(optimizer, group):
             return f"{name} has weight_decay={group['weight_decay']!r}, which is added to gradients"
     return ""
@@ -131,15 +131,15 @@ def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
 def _check_updates(codec: Codec, optimizer: Optimizer | None) -> None:
     if optimizer is None:
         raise ValueError(
-            f"{codec.memory!r} sends steps, which take the learning rate and which only {_ADAMW} "
-            f"applies: optimizer = {_ADAMW}(model.parameters(), lr=...), then "
-            "attach(model, codec, optimizer=optimizer)"
+            f"{codec.memory!r} sends steps, not gradients, and only {_ADAMW} can apply them: "
+            f"optimizer = {_ADAMW}(model.parameters(), lr=...), then attach(model, codec, "
+            "optimizer=optimizer)"
         )
     if family_of(optimizer) != "adam":
         raise ValueError(
-            f"{codec.memory!r} sends steps, to which {name_of(optimizer)} would apply its own "
-            f"rule; use {_ADAMW}(model.parameters(), lr=...), or attach a codec that sends "
-            "gradients, such as gradwire.float8()"
+            f"{codec.memory!r} sends steps, not gradients, but {name_of(optimizer)} would treat "
+            f"them as gradients; use {_ADAMW}(model.parameters(), lr=...), or attach a codec that "
+            "sends gradients, such as gradwire.float8()"
         )
 
 
@@ -150,7 +150,7 @@ def _check_equal(codec: Codec, group: Mapping[str, Any], options: Mapping[str, s
             cycles = "; OneCycleLR and CyclicLR need cycle_momentum=False"
             raise ValueError(
                 f"the codec's {option} is {wanted!r}, the optimizer's {called} is {found!r}: they "
-                f"must be the same. Leave {option}= out, and the codec takes the optimizer's"
+                f"must be the same. Leave {option}= out, and the codec uses the optimizer's"
                 f"{cycles if option == 'momentum' and found != 0.0 else ''}"
             )
 
@@ -166,8 +166,8 @@ def missing_in(optimizer: Optimizer | None, named: Mapping[str, torch.Tensor]) -
     if named and not any(id(each) in known for each in named.values()):
         raise ValueError(
             f"optimizer= has none of the {len(named)} parameters of the model, such as "
-            f"{next(iter(named))!r}: it is that of another model, or of the parameters before they "
-            f"were replaced; make {name_of(optimizer)} from this model's parameters"
+            f"{next(iter(named))!r}: it belongs to another model, or to parameters that have been "
+            f"replaced; make {name_of(optimizer)} from this model's parameters"
         )
     return [name for name, each in named.items() if each.requires_grad and id(each) not in known]
 
@@ -179,8 +179,8 @@ def warn_of_missing(missing: Sequence[str], codecs: Iterable[Codec]) -> None:
     names = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
     more = ". Their updates have a learning rate of 0, so no other optimizer can train them either"
     _warn(
-        f"{len(missing)} parameters, {names}, are in no group of the optimizer, and will not be "
-        f"trained by it{more if any(codec.memory.updates for codec in codecs) else ''}"
+        f"{len(missing)} parameters, {names}, are not in any group of the optimizer, so it will "
+        f"not train them{more if any(codec.memory.updates for codec in codecs) else ''}"
     )
 
 
@@ -192,8 +192,7 @@ def warn_of_pairing(codec: Codec, optimizer: Optimizer | None) -> None:
     if optimizer is None:
         _warn(
             "attach() was given no optimizer=, so it cannot check that the optimizer suits the "
-            "codec, and cannot notice gradients that are thrown away: "
-            "attach(model, codec, optimizer=optimizer)"
+            "codec or detect discarded gradients: attach(model, codec, optimizer=optimizer)"
         )
         return
     if memory.updates:

@@ -109,7 +109,7 @@ class ExchangePipeline:
     ) -> "torch.futures.Future[torch.Tensor]":
         """Enqueue a flat buffer; return the future of its average, in place. See `BucketTask`."""
         if self.forked:
-            raise ExchangeError("this process was forked after attach(): it is no rank")
+            raise ExchangeError("this process was forked after attach(): it is not a rank")
         on_device = buffer.device.type in self._exchange.device_backends
         bucket = backends.backend_for(buffer).bucket(buffer, on_device)
         now = time.perf_counter()

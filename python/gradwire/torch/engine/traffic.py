@@ -45,9 +45,9 @@ def excess(
         remedies += ["hierarchy=, if ranks share a machine"] if alone else []
         remedies.append("a codec whose values are summed, such as gradwire.scalecom(ratio=0.01)")
     return (
-        f"With {ranks} ranks, each receives {size(received)} of frames per step, and a dense "
+        f"With {ranks} ranks, each receives {size(received)} of frames per step, while a dense "
         f"all-reduce would bring it {size(dense)}. What helps: "
-        f"{'; or '.join(remedies) or 'to leave gradwire out'}"
+        f"{'; or '.join(remedies) or 'training without gradwire'}"
     )
 
 

@@ -47,9 +47,9 @@ class AverageChecksums:
             other, expected = first.setdefault((number, scale), (rank, total))
             if number and total != expected:
                 raise ExchangeError(
-                    f"ranks {other} and {rank} got different averages in the step before, of the "
-                    f"bucket with {layout.names[0]!r}, from the same frames: a link, a memory or a "
-                    "device has changed bytes. Their parameters differ since then: restart from "
-                    "a checkpoint",
+                    f"ranks {other} and {rank} got different averages from the same frames in the "
+                    f"previous step, for the bucket with {layout.names[0]!r}: a link, memory or a "
+                    "device has changed bytes. Their parameters have differed since then: restart "
+                    "from a checkpoint",
                     rank,
                 )

@@ -256,6 +256,6 @@ class Confirmation:
         wire.write_verdict(
             self._mine.numpy(), 0, 0, _of_all_ranks(error, self._starts, self._place)
         )
-        with wire.explained("another rank of this node did not end the same backward pass"):
+        with wire.explained("another rank of this node did not finish the same backward pass"):
             self._channel.all_gather(self._every.view(-1), self._mine).wait()
         wire.raise_first(wire.read_verdicts(self._every.numpy(), 0, 0))

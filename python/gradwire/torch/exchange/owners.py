@@ -124,8 +124,8 @@ def check_lengths(verdicts: Sequence[wire.Verdict], limits: Sequence[int]) -> li
     for rank, (length, limit) in enumerate(zip(lengths, limits, strict=True)):
         if length > limit:
             raise ExchangeError(
-                f"rank {rank} announces {length} bytes, more than the {limit} that there can be: "
-                "its message is damaged",
+                f"rank {rank} announces {length} bytes, more than the maximum of {limit}: its "
+                "message is damaged",
                 rank,
             )
     return lengths

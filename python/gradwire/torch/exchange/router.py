@@ -60,7 +60,7 @@ def build(
     if isinstance(part, Owners):
         if not hasattr(channel, "all_to_all"):
             raise ValueError(
-                f"{part!r} has something else for each rank, which this package does not send with "
+                f"{part!r} sends different data to each rank, which gradwire does not support with "
                 "Horovod: use exchange=gradwire.exchange.AllGather(), or LeaderIndices()"
             )
         return OwnerExchange(

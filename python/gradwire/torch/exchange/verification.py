@@ -380,7 +380,7 @@ def _raise_if_parameters_differ(task: BucketTask, verdicts: Sequence[wire.Verdic
         raise ExchangeError(
             f"ranks 0 and {rank} have different parameters at step {task.step.number}, in the "
             f"bucket of {first!r} and {len(others)} others: the program has changed them on some "
-            "ranks only, an optimizer differs, or a memory has changed bytes. Load the same "
+            "ranks only, an optimizer differs, or memory has changed bytes. Load the same "
             "parameters on all ranks, or restart from a checkpoint",
             rank,
         )

@@ -132,16 +132,16 @@ def read_verdict(message: Bytes, rank: int, digest: int, sequence: int) -> Verdi
     if magic == _MAGIC and version != _VERSION:
         raise ExchangeError(
             f"rank {rank} has another version of gradwire: its messages have version {version}, "
-            f"those of this rank {_VERSION}; install the same version on all ranks",
+            f"but this rank's have {_VERSION}; install the same version on all ranks",
             rank,
         )
     if magic != _MAGIC or status > _Status.FAILED:
         raise _foreign(rank)
     if (theirs, number) != (digest, sequence):
         raise ExchangeError(
-            f"rank {rank} is at bucket {number}, this rank at bucket {sequence}, with "
-            f"{'the same' if theirs == digest else 'different'} parameters: the ranks did "
-            "not run the same backward passes",
+            f"rank {rank} is at bucket {number}, but this rank is at bucket {sequence}, with "
+            f"{'the same' if theirs == digest else 'different'} parameters: the ranks did not run "
+            "the same backward passes",
             rank,
         )
     if status == _Status.OK:
@@ -294,7 +294,7 @@ class FlagSums:
         """Raise an ExchangeError if the ranks are at different buckets."""
         if not self.in_step:
             raise ExchangeError(
-                f"another rank summed other parameters than this rank at bucket {sequence}: the "
+                f"another rank and this one summed different parameters at bucket {sequence}: the "
                 "ranks did not run the same backward passes"
             )
 

@@ -144,9 +144,9 @@ def _check_groups(groups: Sequence[Group]) -> list[int]:
     """Return the ranks that share the parameters."""
     if any(each.is_replicated for each in groups):
         raise ValueError(
-            "fully_shard() was given a mesh of two dimensions: FSDP then averages over replicas "
-            "itself, dense, before anything can be compressed. Give it the dimension of the shards "
-            'alone, fully_shard(module, mesh=mesh["shard"]), and the replicas to attach(..., '
+            "fully_shard() was given a two-dimensional mesh: FSDP then averages over replicas "
+            "itself, uncompressed, before anything can be compressed. Give it only the shard "
+            'dimension, fully_shard(module, mesh=mesh["shard"]), and the replicas to attach(..., '
             'mesh=mesh["replicate"])'
         )
     found = {tuple(sorted(dist.get_process_group_ranks(each.shards))) for each in groups}
@@ -162,7 +162,7 @@ def _check_parameters(named: dict[str, Any]) -> None:
         if each.device_mesh.ndim > 1:
             raise ValueError(
                 f"parameter {name!r} is sharded over {each.device_mesh.ndim} dimensions: gradwire "
-                "takes models that FSDP alone shards"
+                "supports models that only FSDP shards"
             )
         if each.is_meta:
             raise ValueError(f"parameter {name!r} is on meta: it has no values")
@@ -189,7 +189,7 @@ def _replicas(mesh: Any, inside: Sequence[int]) -> dist.ProcessGroup:
     ranks = dist.get_process_group_ranks(group)
     if set(ranks) & set(inside) != {dist.get_rank()}:
         raise ValueError(
-            f"mesh= has the ranks {sorted(ranks)}, the model is sharded over {inside}: they must "
-            "have this rank in common, and no other one"
+            f"mesh= has the ranks {sorted(ranks)}, but the model is sharded over {inside}: this "
+            "rank must be the only one in both"
         )
     return group

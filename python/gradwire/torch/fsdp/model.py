@@ -85,8 +85,8 @@ def groups_of(model: nn.Module) -> list[Group]:
         inner = _inner(module)
         if len(inner) > 1:
             raise ValueError(
-                f"the FSDP module {name!r} has several parameter groups, by shard_placement_fn on "
-                "meshes of their own: FSDP takes no hook for it"
+                f"the FSDP module {name!r} has several parameter groups, which shard_placement_fn "
+                "put on separate meshes: FSDP accepts no hook for it"
             )
         found += [Group(module, each) for each in inner]
     return found

@@ -150,9 +150,9 @@ class FSDPHook:
         """Start to average a group's reduced gradients, and leave zeros."""
         if id(group) in self._pending:
             raise ValueError(
-                "an FSDP module has reduced its gradients twice in one backward pass, as one that "
-                "is called twice in a forward pass: apply fully_shard() to a module around both "
-                "calls"
+                "an FSDP module has reduced its gradients twice in one backward pass, for example "
+                "because the forward pass calls it twice: apply fully_shard() to a module around "
+                "both calls"
             )
         for each in seen:
             _check_hooks(each.sharded_param)
@@ -218,8 +218,8 @@ def _check_hooks(parameter: torch.Tensor) -> None:
     hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
     if any(not isinstance(getattr(each, "__self__", None), GradMark) for each in hooks.values()):
         raise ValueError(
-            "a parameter has a hook of register_post_accumulate_grad_hook(), as of an optimizer "
-            "that makes its step within the backward pass: averages come only at the end of it"
+            "a parameter has a hook from register_post_accumulate_grad_hook(), such as that of an "
+            "optimizer that steps within the backward pass: averages are ready only at its end"
         )
 
 
@@ -270,7 +270,7 @@ class FSDPSource:
                 raise ValueError("this model already has an attached codec; detach() its handle")
         elif any(each.inner._all_reduce_hook is not None for each in self._groups):
             raise ValueError(
-                "an FSDP module already has a hook, by set_all_reduce_hook(), and takes only one"
+                "an FSDP module already has a hook from set_all_reduce_hook(), and accepts only one"
             )
 
     def register(self) -> None:

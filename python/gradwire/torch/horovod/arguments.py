@@ -27,8 +27,7 @@ def check_optimizer_kind(optimizer: object) -> Optimizer:
     theirs = type(optimizer).__module__ == library.DistributedOptimizer.__module__
     if theirs and not isinstance(optimizer, Distributed):
         raise ValueError(
-            "this optimizer is distributed already, by hvd.DistributedOptimizer: pass the one that "
-            "it was made from"
+            "hvd.DistributedOptimizer has already wrapped this optimizer: pass the original one"
         )
     return optimizer
 
@@ -47,15 +46,15 @@ def check_op(op: object, predivide: object, *, updates: bool) -> None:
     """Raise a ValueError for an unsupported ``op``; with ``updates`` the codec sends steps."""
     if op is library.Adasum or op == library.Adasum:
         raise ValueError(
-            "op=hvd.Adasum is not supported: it projects whole gradients on each other, of which "
-            "a codec sends a part; use hvd.Average"
+            "op=hvd.Adasum is not supported: it projects whole gradients onto each other, but a "
+            "codec sends only a part; use hvd.Average"
         )
     if op not in (library.Average, library.Sum):
         raise ValueError(f"op must be hvd.Average or hvd.Sum, got {op!r}")
     if op == library.Sum and updates:
         raise ValueError(
-            "op=hvd.Sum does not go with a codec that sends steps: their sum would be as many "
-            "times too long as there are ranks; use hvd.Average"
+            "op=hvd.Sum does not work with a codec that sends steps: with N ranks, their sum would "
+            "be N times too large; use hvd.Average"
         )
     factor = _validate.positive("gradient_predivide_factor", predivide)
     if factor != 1.0 and op != library.Average:

@@ -134,7 +134,7 @@ def DistributedOptimizer(  # as Horovod's
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     named = arguments.name_all(parameters, named_parameters)
     if os.environ.get("HOROVOD_ELASTIC") == "1" and members is not library.global_process_set:
-        raise ValueError("process_set= does not go with an elastic run, whose sets change")
+        raise ValueError("process_set= does not work in an elastic run, whose sets change")
     if choices is not None:
         check_measurable(named, scaled=is_scaling(grad_scaler), whole=True)
     wrapped = wrap(optimizer)

@@ -117,7 +117,7 @@ class Distributed:
         """Raise an UpdateError if ``.grad`` lacks the gradients that a loss scaler must check."""
         if self._entry is not None and self._entry.begun:
             raise UpdateError(
-                "a loss scaler looks at .grad before step(), when it must hold averages: call "
+                "a loss scaler reads .grad before step(), so it must already hold averages: call "
                 "optimizer.synchronize() before scaler.unscale_(optimizer) or "
                 "scaler.step(optimizer)"
             )
@@ -142,7 +142,7 @@ def wrap(optimizer: Optimizer) -> Any:
     wrapped = kind.__new__(kind)
     wrapped.__dict__ = optimizer.__dict__
     if wrapped.handle is not None and wrapped.handle.attached:
-        raise ValueError("this optimizer is distributed already: detach() its handle first")
+        raise ValueError("this optimizer is already distributed: detach() its handle first")
     wrapped._let_go()
     # What a scheduler has put there would bypass the class; and it looks whether it was called.
     if getattr(wrapped.__dict__.pop("step", None), "_wrapped_by_lr_sched", False):
@@ -201,7 +201,7 @@ def _class_of(kind: Any) -> type:
             if self._entry is not None:
                 raise ValueError(
                     "add_param_group() would leave parameters out of the exchange: make the "
-                    "optimizer with all parameters, also those that are frozen at first, and then "
+                    "optimizer with all parameters, including any that start frozen, and then "
                     "DistributedOptimizer"
                 )
             super().add_param_group(param_group)

@@ -106,7 +106,7 @@ class HorovodSource:
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
         """Raise a ValueError: Horovod re-creates its groups for all their users at once."""
         raise ValueError(
-            "the ranks of Horovod change by hvd.elastic: keep the optimizer in its state, whose "
+            "hvd.elastic changes the ranks of Horovod: keep the optimizer in its state, whose "
             "reset attaches the codec again"
         )
 
@@ -158,7 +158,7 @@ class HorovodSource:
             if self.begun:
                 raise UpdateError(
                     f"{act} while gradients are being exchanged: call optimizer.step() or "
-                    "optimizer.synchronize() first, also for a pass that you throw away"
+                    "optimizer.synchronize() first, even for a pass that you discard"
                 )
             self._turn = None
 

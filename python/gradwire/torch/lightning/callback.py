@@ -147,8 +147,8 @@ class Compress(Callback):
         ):
             raise TypeError(
                 'hierarchy= takes the number of ranks per node, or "node" for the devices that the '
-                "Trainer has on each: a mesh or process groups cannot be there before the Trainer "
-                f"has started; got {hierarchy!r}"
+                "Trainer has on each: a mesh or process groups cannot exist before the Trainer has "
+                f"started; got {hierarchy!r}"
             )
         if exchange_in_step and optimizer is None:
             raise ValueError('exchange_in_step=True needs an optimizer: leave optimizer="auto"')
@@ -320,9 +320,9 @@ class Compress(Callback):
                 states = rank_files.gathered(self.handle.state_dict(), timeout=_PATIENCE)
             except (RuntimeError, ValueError, ddp.ExchangeError) as error:
                 _warn(
-                    "the checkpoint that is written after the exception has no residuals, because "
-                    f"those of the other ranks could not be had ({error}): a run that resumes from "
-                    "it starts without"
+                    "the checkpoint written after the exception has no residuals, because those of "
+                    f"the other ranks were not available ({error}): a run that resumes from it "
+                    "starts without them"
                 )
             else:
                 checkpoint[saving.KEY] = states

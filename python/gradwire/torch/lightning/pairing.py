@@ -65,15 +65,15 @@ def find(
     """
     if getattr(trainer.strategy, "_ddp_comm_hook", None) is not None:
         raise ValueError(
-            "DDPStrategy(ddp_comm_hook=...) and the callback Compress are two communication hooks, "
-            "of which a model takes only one: leave out ddp_comm_hook"
+            "DDPStrategy(ddp_comm_hook=...) and the callback Compress are both communication "
+            "hooks, and a model accepts only one: leave out ddp_comm_hook"
         )
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     clips = bool(trainer.gradient_clip_val)
     if codec is None or codec == AUTO:
         if len(trainer.optimizers) != 1:
             raise ValueError(
-                f"Compress({'' if codec is None else repr(codec)}) chooses a codec by the "
+                f"Compress({'' if codec is None else repr(codec)}) chooses a codec from the "
                 f"optimizer, but configure_optimizers() returns {len(trainer.optimizers)}: return "
                 "one with several parameter groups, or give a codec"
             )
@@ -112,8 +112,8 @@ def _suited(
         return default_codec(optimizer)
     _warn(
         f"gradient_clip_val={trainer.gradient_clip_val} clips what was exchanged, because "
-        f"{problem or 'exchange_in_step=False'}, so gradients are sent as gradwire.float8(), in a "
-        "quarter of the bytes"
+        f"{problem or 'exchange_in_step=False'}, so gradients are sent as gradwire.float8(), with "
+        "a quarter of the bytes"
     )
     return float8()
 
@@ -131,10 +131,10 @@ def _choose(trainer: Trainer, codecs: Sequence[Codec], in_step: bool) -> Optimiz
         )
     if any(each.memory.keeps for each in codecs) and not in_step:
         _warn(
-            f"{found}, so Compress attaches none of them: it cannot check that they suit the "
-            "codec, and cannot notice gradients that are thrown away. Keep gradients that nobody "
-            "applies out of the backward pass, by toggle_optimizer(). If you have done so, "
-            "Compress(codec, optimizer=None) leaves out this warning"
+            f"{found}, so Compress attaches none of them: it cannot check that they suit the codec "
+            "or detect discarded gradients. Keep gradients that nobody applies out of the backward "
+            "pass with toggle_optimizer(). If you have done so, Compress(codec, optimizer=None) "
+            "leaves out this warning"
         )
     return None
 
@@ -150,7 +150,7 @@ def _why_not_in_step(
     if family_of(optimizer) is None:
         return f"the optimizer is {name_of(optimizer)}"
     if scaler is not None:
-        return "the precision plugin has a loss scaler; that of bf16-mixed has none"
+        return "the precision plugin has a loss scaler; bf16-mixed has none"
     return None
 
 

@@ -45,8 +45,8 @@ class Loaded:
         if _FOLDER in saved:
             if folder is None:
                 raise ValueError(
-                    "the residuals of the checkpoint are in files of their own: pass the folder, "
-                    f"which has {saved[_FOLDER]!r}, as Compress(..., checkpoints=folder)"
+                    "the residuals of the checkpoint are in separate files: pass the folder, which "
+                    f"has {saved[_FOLDER]!r}, as Compress(..., checkpoints=folder)"
                 )
             self._files = folder / saved[_FOLDER]
 

@@ -88,7 +88,7 @@ class Channel(abc.ABC):
             if length == 0:
                 reason = "" if failure is None else f": {failure}"
                 raise ExchangeError(
-                    f"rank {rank} has something to tell that JSON cannot hold{reason}", rank
+                    f"rank {rank} has a message that JSON cannot represent{reason}", rank
                 ) from failure
             if not 0 < length <= messages.LIMIT:
                 raise ExchangeError(

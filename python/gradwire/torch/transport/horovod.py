@@ -136,8 +136,8 @@ def _nothing(found: torch.Tensor) -> None:
 
 def _lost(error: Exception) -> LostRankError:
     lost = LostRankError(
-        "Horovod exchanges nothing any more: another rank has stopped or failed, or Horovod was "
-        f"shut down ({str(error).strip()})"
+        "Horovod has stopped exchanging: another rank has stopped or failed, or Horovod was shut "
+        f"down ({str(error).strip()})"
     )
     lost.__cause__ = error
     return lost

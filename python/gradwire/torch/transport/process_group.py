@@ -223,14 +223,14 @@ class ProcessGroups:
                 rank = None if absent[1] is None else int(absent[1])  # some stores do not say
                 who = "another rank" if rank is None else f"rank {rank}"
                 raise ExchangeError(
-                    f"{who} did not come to attach() in time: every rank has to call it; what that "
-                    f"rank printed says why it did not ({str(error).strip()})",
+                    f"{who} did not call attach() in time: every rank has to call it; see the "
+                    f"output of that rank ({str(error).strip()})",
                     rank,
                 ) from error
             raise ExchangeError(
                 "gradwire could not make a process group: its messages between the ranks go over "
-                "Gloo, also where frames go over NCCL. If Gloo finds no network that connects the "
-                f"machines, name its interface by GLOO_SOCKET_IFNAME ({str(error).strip()})"
+                "Gloo, even if frames go over NCCL. If Gloo finds no network that connects the "
+                f"machines, name its interface with GLOO_SOCKET_IFNAME ({str(error).strip()})"
             ) from error
         finally:
             if bound is not None:

@@ -55,9 +55,9 @@ class Secret:
             expected = self._proof(b"%d" % rank, transcript)
             if nonces[channel.rank] != nonce or not hmac.compare_digest(proof, expected):
                 raise MembershipError(
-                    f"what is connected as rank {rank} does not know the token: somebody else "
-                    "reaches the ports of the ranks. Nothing of it was used; restart from a "
-                    "checkpoint, in a network that only the ranks reach",
+                    f"the peer connected as rank {rank} does not know the token: somebody else can "
+                    "reach the ports of the ranks. None of its data was used; restart from a "
+                    "checkpoint, on a network that only the ranks can reach",
                     rank,
                 )
 

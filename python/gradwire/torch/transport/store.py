@@ -120,7 +120,7 @@ class Gloo(Transport):
         except RuntimeError as error:
             raise ExchangeError(
                 f"Gloo could not connect {self._size} ranks that the store knows. If it finds no "
-                "network that connects the machines, name its interface by GLOO_SOCKET_IFNAME "
+                "network that connects the machines, name its interface with GLOO_SOCKET_IFNAME "
                 f"({str(error).strip()})"
             ) from error
         self.connected = True

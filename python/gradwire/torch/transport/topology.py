@@ -59,7 +59,7 @@ def _of_mesh(mesh: DeviceMesh, ranks: list[int]) -> tuple[list[int], list[int]]:
         )
     known = mesh.mesh.flatten().tolist()
     if sorted(known) != sorted(ranks):
-        raise ValueError(f"hierarchy= has ranks {sorted(known)}, the model has {sorted(ranks)}")
+        raise ValueError(f"hierarchy= has ranks {sorted(known)}, but the model has {sorted(ranks)}")
     across, inside = (dist.get_process_group_ranks(mesh.get_group(dim)) for dim in (0, 1))
     return inside, across
 
@@ -72,7 +72,7 @@ def _of_groups(groups: tuple[Any, ...], ranks: list[int]) -> tuple[list[int], li
     if set(inside) & set(across) != {own} or not {*inside, *across} <= set(ranks):
         raise ValueError(
             f"hierarchy= has the groups {inside} inside the node and {across} between nodes, which "
-            f"must have rank {own} in common, no other one, and none but {ranks}"
+            f"must share rank {own} only, and contain no ranks but {ranks}"
         )
     return inside, across
 

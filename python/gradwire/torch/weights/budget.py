@@ -55,10 +55,9 @@ def assign(
     if not low <= limit <= high:
         fewest, most = ((stays + bits) / max(1, numel) for bits in (low, high))
         raise ValueError(
-            f"a budget of {budget.bits:g} bits a weight is not between the {fewest:.3f} that the "
-            f"fewest bits take and the {most:.3f} of the most, grids and {stays / 8:.0f} bytes "
-            f"that cannot be packed included: give other bits, or other choices than "
-            f"{budget.choices}"
+            f"a budget of {budget.bits:g} bits per weight is not between {fewest:.3f} and "
+            f"{most:.3f}, the range of the choices {budget.choices}, including grids and "
+            f"{stays / 8:.0f} bytes that cannot be packed: change bits or choices"
         )
     if budget.loss is None:
         costs = [

@@ -82,7 +82,7 @@ class Calibration(Mapping[str, Gram]):
         inner = getattr(model, "_orig_mod", model)  # what torch.compile returns
         for name, module in inner.named_modules():
             if isinstance(module, (DataParallel, DistributedDataParallel)):
-                raise TypeError("Calibration takes a model that is not wrapped: give its module")
+                raise TypeError("Calibration takes an unwrapped model: pass its module")
             if isinstance(module, torch.jit.ScriptModule):
                 where = f"module {name!r}" if name else "the model"
                 raise TypeError(f"{where} is scripted, which hides what reaches its weights")
@@ -92,7 +92,7 @@ class Calibration(Mapping[str, Gram]):
         self.sequential = sequential
         self._model = inner
         if inner is not model and not hasattr(torch.compiler, "set_stance"):
-            raise TypeError("before torch 2.6 calibrate a model that is not compiled yet")
+            raise TypeError("before torch 2.6, calibrate the model before you compile it")
         self._memory = memory
         self._keeps = sequential or memory is not None
         self._shapes = {name: tuple(each.shape) for name, each in self._parameters().items()}
@@ -151,8 +151,8 @@ class Calibration(Mapping[str, Gram]):
         peak = inputs.checked(name)
         if self._keeps and self._batch is None:
             raise RuntimeError(
-                f"{name!r} was used outside of a call of the model: with memory= or sequential=, "
-                "call the model itself, as its calls are repeated"
+                f"{name!r} was used outside a call to the model: with memory= or sequential=, call "
+                "the model itself, because its calls are repeated"
             )
         layer = self._layers.get(name)
         if layer is None:
@@ -339,7 +339,7 @@ class Calibration(Mapping[str, Gram]):
         if not isinstance(other, Calibration):
             return NotImplemented
         if self.sequential or other.sequential:
-            raise ValueError("a sequential calibration keeps batches: give all of them to one")
+            raise ValueError("a sequential calibration keeps batches: give one all of them")
         apart = sorted(
             name
             for name in {*self._shapes, *other._shapes}

@@ -112,7 +112,7 @@ def _tree(value: Any, name: str, arrays: dict[str, Any]) -> Any:
         }
     if isinstance(value, dict) and all(type(key) in (str, int) for key in value):
         return {"dict": [[key, _tree(v, f"{name}.{key}", arrays)] for key, v in value.items()]}
-    raise TypeError(f"{name!r} is a {type(value).__name__}, which is neither a tensor nor plain")
+    raise TypeError(f"{name!r} is a {type(value).__name__}, neither a tensor nor plain data")
 
 
 def load_checkpoint(
@@ -196,8 +196,8 @@ def _read_about(file: weights.File) -> dict[str, Any]:
     about = parse_json(file.metadata[KEY], f"metadata {KEY!r}")
     if about.get("version") != VERSION:
         raise CorruptFileError(
-            f"a checkpoint of version {about.get('version')!r}, this library reads {VERSION}: "
-            "update gradwire"
+            f"the checkpoint has version {about.get('version')!r}, but this library reads "
+            f"{VERSION}: update gradwire"
         )
     return about
 
@@ -222,7 +222,7 @@ def _differences(
             if name not in own_names:
                 yield f"{name!r} is in group {i} of the optimizer in the file only"
         if sorted(own_names) == sorted(saved_names) and own_names != saved_names:
-            yield f"the parameters of group {i} are in another order"
+            yield f"the parameters of group {i} are in a different order"
 
 
 def _groups(about: Mapping[str, Any]) -> list[tuple[list[str], Any]]:

@@ -55,6 +55,6 @@ def expert_change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
         norms.append(torch.linalg.vector_norm(wide, dim=1))
     if before.shape != after.shape:
         shapes = f"{tuple(before.shape)} and {tuple(after.shape)}"
-        raise ValueError(f"before and after must be of one shape, got {shapes}")
+        raise ValueError(f"before and after must have the same shape, got {shapes}")
     change: torch.Tensor = norms[1] - norms[0]
     return change

@@ -71,7 +71,7 @@ def dense(slot: Slot) -> Any:
     """Return the array of a tensor that is not packed."""
     value = slot.value
     if isinstance(value, PackedWeight):
-        raise TypeError(f"{slot.name!r} is packed: a checkpoint is of a model in training")
+        raise TypeError(f"{slot.name!r} is packed: checkpoints are for models in training")
     _check(slot)
     return host(value, slot.name)
 
@@ -80,7 +80,7 @@ def _check(slot: Slot) -> None:
     value = slot.value
     if type(value) not in (nn.Parameter, torch.Tensor, nn.Buffer):
         raise TypeError(
-            f"{slot.name!r} is a {type(value).__name__}: save a model of plain tensors, whole ones"
+            f"{slot.name!r} is a {type(value).__name__}: save a model with plain, unsharded tensors"
         )
 
 
@@ -160,7 +160,7 @@ def _kept(packed: Mapping[Slot, Packed], bits: int) -> dict[Slot, Packed]:
     """Return tensors in fewer bits; those without further bits are unchanged."""
     held = sorted({n for each in packed.values() for n in (each.first_bits, each.bits)})
     if isinstance(bits, bool) or bits not in held:
-        raise ValueError(f"bits must be of {held}, which the file holds, got {bits!r}")
+        raise ValueError(f"bits must be one of {held}, which the file holds, got {bits!r}")
     kept = {}
     for slot, each in packed.items():
         try:
@@ -192,8 +192,7 @@ def _lost(model: nn.Module) -> Iterator[str]:
             if buffer is not None and buffer.is_meta:
                 full = f"{prefix}.{name}" if prefix else name
                 yield (
-                    f"{full!r} is on meta and never saved: make the model on the CPU, or this "
-                    "buffer again"
+                    f"{full!r} is on meta and not saved: make the model, or this buffer, on the CPU"
                 )
 
 
@@ -203,7 +202,7 @@ def _differences(slot: Slot, names: list[str], file: Mapping[str, Any]) -> Itera
         return
     value = file[names[0]]
     if isinstance(slot.value, PackedWeight) and not isinstance(value, Packed):
-        yield f"{slot.name!r} is packed in the model, and dense in the file"
+        yield f"{slot.name!r} is packed in the model, but dense in the file"
     shape = tuple(value.shape)
     dtype = (packed_name if isinstance(value, Packed) else name_of)(slot.dtype)
     if shape != slot.shape:
@@ -225,7 +224,7 @@ def listed(path: object, differences: list[str]) -> str:
     """Return an error message with the first of many differences."""
     more = len(differences) - _SHOWN
     lines = differences[:_SHOWN] + ([f"and {more} more"] if more > 0 else [])
-    return f"{str(path)!r} does not fit the model, which is as before:\n  " + "\n  ".join(lines)
+    return f"{str(path)!r} does not fit the model, which is unchanged:\n  " + "\n  ".join(lines)
 
 
 def tensor(array: Any) -> torch.Tensor:

@@ -33,7 +33,7 @@ class PackedModule(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "weight":
             raise TypeError(
-                f"the weight of a {type(self).__name__} is packed: it takes no values and has no "
+                f"the weight of a {type(self).__name__} is packed: it accepts no values and has no "
                 "gradient. Replace the module to train its weight"
             )
         super().__setattr__(name, value)
@@ -130,7 +130,7 @@ class PackedLinear(PackedModule, nn.Linear):  # type: ignore[override]  # its we
         nn.Module.__init__(self)
         _validate.choice("activations", activations, get_args(Activations))
         if len(packed.shape) != 2:
-            raise ValueError(f"a linear layer has a weight of 2 dimensions, got {packed.shape}")
+            raise ValueError(f"a linear layer needs a weight with 2 dimensions, got {packed.shape}")
         self.out_features, self.in_features = packed.shape
         if bias is not None and bias.shape != (self.out_features,):
             raise ValueError(
@@ -186,7 +186,7 @@ class PackedEmbedding(PackedModule, nn.Embedding):  # type: ignore[override]  # 
     def __init__(self, packed: Packed, padding_idx: int | None = None) -> None:
         nn.Module.__init__(self)
         if len(packed.shape) != 2:
-            raise ValueError(f"an embedding has a weight of 2 dimensions, got {packed.shape}")
+            raise ValueError(f"an embedding needs a weight with 2 dimensions, got {packed.shape}")
         self.num_embeddings, self.embedding_dim = packed.shape
         self.padding_idx = padding_idx
         self.max_norm, self.norm_type = None, 2.0

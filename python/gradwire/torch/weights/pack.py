@@ -88,7 +88,7 @@ def pack(
     """
     inner = getattr(model, "_orig_mod", model)  # what torch.compile returns
     if any(isinstance(each, DistributedDataParallel) for each in inner.modules()):
-        raise TypeError("pack() takes a model that is not wrapped: pack it, then wrap it")
+        raise TypeError("pack() takes an unwrapped model: pack it, then wrap it")
     check_rules(rules, (Affine, Budget))
     min_ndim = _validate.integer("min_ndim", min_ndim, low=0)
     check_solving(calibration is not None, rounding, prepare, "calibration", more)
@@ -131,5 +131,5 @@ def check_rules(rules: object, kinds: tuple[type, ...] = (Affine,)) -> None:
 def is_packable(slot: Slot, min_ndim: int) -> bool:
     """Tell whether a parameter that matches a rule can be packed; raise if it already is."""
     if isinstance(slot.value, PackedWeight) or slot.kept() is not None:
-        raise ValueError(f"{slot.name!r} is packed already: give it None in the rules")
+        raise ValueError(f"{slot.name!r} is already packed: give it None in the rules")
     return slot.dtype in _FLOATS and len(slot.shape) >= min_ndim

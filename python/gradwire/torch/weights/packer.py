@@ -39,7 +39,7 @@ class Grams:
                     self._names[slot] = name
         if strange := set(self._calibration) - set(self._names.values()):
             raise ValueError(
-                f"the calibration is of another model: this one has no weight {min(strange)!r}"
+                f"the calibration is for another model: this one has no weight {min(strange)!r}"
             )
 
     @property
@@ -88,15 +88,15 @@ class Grams:
         few = [slot.name for slot in made if slot in self._few]
         if unseen:
             warnings.warn(
-                f"no input reached {_listed(unseen)} in the calibration: rounded to the nearest "
-                "codes. Calibrate with more data, but for kinds of layers that are never seen, as "
-                "transposed convolutions",
+                f"no input reached {_listed(unseen)} in the calibration: they are rounded to the "
+                "nearest codes. Calibrate with more data, unless the layers are of a kind that is "
+                "never seen, such as transposed convolutions",
                 stacklevel=3,
             )
         if few:
             warnings.warn(
                 f"the calibration has fewer inputs of {_listed(few)} than these have columns: "
-                "codes are chosen by what it has. Calibrate with more data",
+                "codes are chosen from what it has. Calibrate with more data",
                 stacklevel=3,
             )
 
@@ -216,8 +216,8 @@ def plain(slot: Slot) -> torch.Tensor:
     tensor = slot.value
     if isinstance(tensor, PackedWeight) or type(tensor) not in (nn.Parameter, torch.Tensor):
         raise TypeError(
-            f"parameter {slot.name!r} is a {type(tensor).__name__}: pack a model of plain tensors, "
-            "then wrap it"
+            f"parameter {slot.name!r} is a {type(tensor).__name__}: pack a model with plain "
+            "tensors, then wrap it"
         )
     if tensor.layout is not torch.strided:
         raise TypeError(f"parameter {slot.name!r} must be dense, got layout {tensor.layout}")

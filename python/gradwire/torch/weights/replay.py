@@ -98,7 +98,7 @@ def _copied(args: Any, kwargs: Any) -> tuple[Any, Any]:
     try:
         copied: tuple[Any, Any] = copy.deepcopy((args, kwargs), memo)
     except Exception as error:
-        raise TypeError(f"the arguments of a call cannot be kept, to repeat it: {error}") from error
+        raise TypeError(f"the arguments of a call cannot be kept to repeat it: {error}") from error
     return copied
 
 

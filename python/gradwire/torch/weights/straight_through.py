@@ -105,11 +105,11 @@ def straight_through(
 def _how(slot: Slot, affine: Affine, clips: bool) -> tuple[int, int | None, str, bool, str]:
     if any(is_rounded(*owner) for owner in slot.owners):
         raise ValueError(
-            f"{slot.name!r} is rounded already: close what straight_through() returned, or give it "
+            f"{slot.name!r} is already rounded: close what straight_through() returned, or give it "
             "None in the rules"
         )
     if affine.rounding != "nearest":
-        raise ValueError(f"{slot.name!r} is to be rounded to the nearest, not by {affine!r}")
+        raise ValueError(f"{slot.name!r} must be rounded to nearest, not with {affine!r}")
     parameter = plain(slot)
     block = fitting_block(slot.shape, affine.block) or affine.block
     how = (affine.bits, block, affine.fit, clips, slot.name)

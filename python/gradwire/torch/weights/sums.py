@@ -157,6 +157,6 @@ def check(name: str, given: Gram, shape: tuple[int, ...] | None) -> None:
     rows = torch.Size(shape).numel() // max(given.width, 1)
     if given.width not in widths or rows % given.groups:
         raise ValueError(
-            f"the Gram matrix of {name!r} has shape {given.matrix.shape}, which is none of a "
+            f"the Gram matrix of {name!r} has shape {given.matrix.shape}, which does not fit a "
             f"weight of shape {shape}"
         )
