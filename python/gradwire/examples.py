@@ -24,9 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", dest="file", type=Path, metavar="FILE", help="not its own name")
     options, found = parser.parse_args(argv), files()
     if options.name is None:
-        width = max(map(len, found), default=0)
-        for name, file in found.items():
-            print(f"{name:{width}}  {summary(file)}")
+        width = max((len(file.name) for file in found.values()), default=0)
+        for file in found.values():
+            print(f"{file.name:{width}}  {summary(file)}")
         return 0
     if (source := found.get(options.name.partition(".")[0])) is None:
         near = difflib.get_close_matches(options.name, found, 1)
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"error: {target}: {error.strerror}", file=sys.stderr)
         return 1
-    print(f"wrote {target}; its first lines explain how to start it")
+    print(f"wrote {target}; its beginning explains how to start it")
     return 0
 
 
@@ -60,7 +60,7 @@ def summary(file: Path) -> str:
     elif file.suffix == ".ipynb":
         text = "".join(json.loads(text)["cells"][0]["source"])
     lines = (line.strip("# ") for line in text.splitlines() if not line.startswith("#!"))
-    return next(filter(None, lines), "")
+    return next(filter(None, lines), "").replace("examples/", "")
 
 
 if __name__ == "__main__":

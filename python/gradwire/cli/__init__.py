@@ -33,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     The code is 0 on success, 1 if the command reports an error, and 2 for an invalid command line.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments:
+        _parser().print_help(sys.stderr)
+        return 2
     options = _parser().parse_args(arguments[:1])
     module = importlib.import_module(f"gradwire.cli.{options.command}")
     try:

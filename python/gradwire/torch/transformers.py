@@ -14,18 +14,6 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradwire import _mistakes
-from gradwire.presets import float8
-from gradwire.schedule import BySteps, Constant
-from gradwire.torch import ddp
-from gradwire.torch.accelerate import attach_prepared, computes, is_ddp
-from gradwire.torch.auto import AUTO, Automatic, codec_for, default_codec, least_ratio
-from gradwire.torch.checkpoint import files as rank_files
-from gradwire.torch.checkpoint.format import Policy
-from gradwire.torch.engine.config import Codecs
-from gradwire.torch.engine.pairing import name_of
-from gradwire.torch.optim import family_of
-
 try:
     from transformers import (
         Trainer,
@@ -40,6 +28,18 @@ except ImportError as error:
         "gradwire.torch.transformers needs Transformers and Accelerate: "
         "pip install 'transformers>=5.18' 'accelerate>=1.3'"
     ) from error
+
+from gradwire import _mistakes
+from gradwire.presets import float8
+from gradwire.schedule import BySteps, Constant
+from gradwire.torch import ddp
+from gradwire.torch.accelerate import attach_prepared, computes, is_ddp
+from gradwire.torch.auto import AUTO, Automatic, codec_for, default_codec, least_ratio
+from gradwire.torch.checkpoint import files as rank_files
+from gradwire.torch.checkpoint.format import Policy
+from gradwire.torch.engine.config import Codecs
+from gradwire.torch.engine.pairing import name_of
+from gradwire.torch.optim import family_of
 
 __all__ = ["Compress"]
 

@@ -22,12 +22,12 @@ Predict the time of a training step with plain DDP, in float32 and bfloat16, and
 range of ranks on a link, and print the link speed below which each codec pays off.
 
 The codecs are first measured on this machine for a few seconds each. --save keeps the result, and
---calibration reuses it. Encoding overlaps with the backward pass; with --shared, both use the same
-cores. Byte counts are exact if they do not depend on gradients; otherwise they are measured on
-heavy-tailed random numbers.
+--calibration reuses it. Encoding takes processor time from the backward pass, as in training on
+CPUs; with --no-shared, it only overlaps with it. Byte counts are exact if they do not depend on
+gradients; otherwise they are measured on heavy-tailed random numbers.
 """
 
-_CODECS = "topk,scalecom,onebit,powersgd"
+_CODECS = "adam,topk,scalecom,onebit,powersgd"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -59,8 +59,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="time of the rest: forward pass, optimizer (default: half of --backward)")  # fmt: skip
     add("--tensors", type=quantities.count, metavar="N",
         help="tensors in the model (default: one per 200 000 parameters)")  # fmt: skip
-    add("--shared", action="store_true",
-        help="the backward pass runs on the cores that encode: training on CPUs")  # fmt: skip
+    add("--shared", action=argparse.BooleanOptionalAction, default=True,
+        help="the backward pass runs on the cores that encode, as in training on CPUs")  # fmt: skip
     add("--codecs", type=quantities.names, default=quantities.names(_CODECS), metavar="NAME,...",
         help="presets; NAME/scatter uses a reduce-scatter instead of its exchange; `gradwire "
         f"codecs` lists them (default: {_CODECS})")  # fmt: skip

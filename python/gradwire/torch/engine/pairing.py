@@ -138,8 +138,8 @@ def _check_updates(codec: Codec, optimizer: Optimizer | None) -> None:
     if family_of(optimizer) != "adam":
         raise ValueError(
             f"{codec.memory!r} sends steps, not gradients, but {name_of(optimizer)} would treat "
-            f"them as gradients; use {_ADAMW}(model.parameters(), lr=...), or attach a codec that "
-            "sends gradients, such as gradwire.float8()"
+            f"them as gradients; use {_ADAMW}(model.parameters(), lr=...), or leave the codec out: "
+            f"attach(model, optimizer=optimizer) chooses one that suits {name_of(optimizer)}"
         )
 
 
@@ -150,7 +150,8 @@ def _check_equal(codec: Codec, group: Mapping[str, Any], options: Mapping[str, s
             cycles = "; OneCycleLR and CyclicLR need cycle_momentum=False"
             raise ValueError(
                 f"the codec's {option} is {wanted!r}, the optimizer's {called} is {found!r}: they "
-                f"must be the same. Leave {option}= out, and the codec uses the optimizer's"
+                f"must be the same. Leave {option}= out, and the codec uses the optimizer's; to "
+                f"change {called} later, detach() the handle and attach() again"
                 f"{cycles if option == 'momentum' and found != 0.0 else ''}"
             )
 
@@ -177,7 +178,8 @@ def warn_of_missing(missing: Sequence[str], codecs: Iterable[Codec]) -> None:
     if not missing:
         return
     names = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
-    more = ". Their updates have a learning rate of 0, so no other optimizer can train them either"
+    more = ". Until add_param_group() adds them, their updates have a learning rate of 0, so no "
+    more += "other optimizer can train them either"
     _warn(
         f"{len(missing)} parameters, {names}, are not in any group of the optimizer, so it will "
         f"not train them{more if any(codec.memory.updates for codec in codecs) else ''}"
