@@ -221,7 +221,7 @@ def test_cores_that_are_shared_make_a_step_longer():
     [
         (lambda: Workload(0, 0.1), "numel must be at least 1"),
         (lambda: Workload(10, -1.0), "backward must be finite and not negative"),
-        (lambda: Workload(10, 0.1, buckets=[5, 6]), "must have the 10 entries of the model"),
+        (lambda: Workload(10, 0.1, buckets=[5, 6]), "must hold the 10 entries of the model"),
         (lambda: Workload(10, 0.1, buckets=[5, 5], ready=[0.1]), "ready must be 2 ascending"),
         (lambda: Workload(10, 0.1, buckets=[5, 5], ready=[0.1, 0.2]), "ready must be 2 ascending"),
         (lambda: fp32().with_share(0.5), "fp32 has no codec"),

@@ -91,7 +91,7 @@ def test_an_example_is_written_out_once(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert examples.main([]) == 0
     listed = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
-    assert listed == {each.stem for each in EXAMPLES.iterdir() if each.suffix not in ("", ".md")}
+    assert listed == {each.name for each in EXAMPLES.iterdir() if each.suffix not in ("", ".md")}
     assert examples.main(["gpt"]) == 0
     assert Path("gpt.py").read_bytes() == (EXAMPLES / "gpt.py").read_bytes()
     Path("gpt.py").write_text("mine")

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments:
         _parser().print_help(sys.stderr)
-        return 2
+        raise SystemExit(2)
     options = _parser().parse_args(arguments[:1])
     module = importlib.import_module(f"gradwire.cli.{options.command}")
     try:

@@ -33,7 +33,7 @@ _ADDED_UP = (
 )
 _HALF = (
     "the state of the {} was loaded, but not that of the {}: save and load optimizer.state_dict() "
-    "and handle.state_dict() together"
+    "and handle.state_dict() together, on every rank"
 )
 
 
