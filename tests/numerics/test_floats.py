@@ -191,7 +191,7 @@ def test_formats_that_are_none_are_refused(given, error, message):
 
 
 def test_other_roundings_and_seeds_are_refused():
-    with pytest.raises(ValueError, match=r"truncate.*about 0\.05 of the variance.*says 0\.92"):
+    with pytest.raises(ValueError, match=r"truncate.*about 0\.05 of the variance.*gives 0\.92"):
         Float(6, 9, rounding="truncate")
     with pytest.raises(ValueError, match="one of nearest, stochastic, got 'up'"):
         Float(6, 9, rounding="up")
