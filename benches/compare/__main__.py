@@ -148,7 +148,7 @@ CASE = ("numel", "ratio", "threads")
 
 SHOWN = {
     COPY: COPY,
-    "gradwire adam": "**gradwire adam**, Adam's step included",
+    "gradwire adam": "**gradwire adam**, including Adam's step",
     "gradwire topk": "**gradwire topk** (exact)",
     "gradwire sidco": "**gradwire sidco**",
     "DGC sampling": "DGC's sampling, in torch",
