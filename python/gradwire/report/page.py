@@ -24,8 +24,8 @@ def page(reports: Sequence[ReportFields]) -> str:
     Parameters
     ----------
     reports : sequence of Report
-        If a rank has several, as in a file that was appended to, the one of the last step is shown,
-        and how figures changed from one to the next.
+        If a rank has several, as in a file that was appended to, the last one is shown, with charts
+        of how its figures changed.
 
     Returns
     -------
@@ -99,9 +99,9 @@ def notebook_cell(report: ReportFields) -> str:
 
 def _about(first: ReportFields, reports: Sequence[ReportFields]) -> Iterable[Markup]:
     older = len(reports) - len({each.rank for each in reports})
-    note = f" Of {len(reports)} reports, the last of each rank is shown." if older else ""
+    note = f" Of {len(reports)} reports, each rank's last one is shown." if older else ""
     yield element("p", element("code", first.codec), class_="quiet")
-    yield element("p", f"Frames are carried by {first.carried_by}.{note}", class_="quiet")
+    yield element("p", f"Frames go over {first.carried_by}.{note}", class_="quiet")
     if first.exchange:
         yield element("p", element("code", first.exchange), class_="quiet")
     if first.decision:
@@ -118,8 +118,8 @@ def _ranks(histories: Sequence[Sequence[ReportFields]]) -> Iterable[Markup]:
     yield element("h2", "Ranks")
     yield _figure(
         "All ranks",
-        "A rank that waits less than the others is the one they wait for. One that encodes longer "
-        "has less processor time.",
+        "The rank with the shortest wait is the one that the others wait for. A rank that encodes "
+        "longer gets less processor time.",
         table(_RANK_COLUMNS, last, ["wait ms", "encode ms"]),
     )
     yield element("h2", f"Rank {last[0].rank}")
@@ -157,16 +157,16 @@ def _tiles(report: ReportFields) -> Sequence[tuple[str, str, str]]:
     return (
         ("compression", f"{report.compression:.1f}×", "fewer bytes than plain DDP"),
         ("sent per step", size(report.wire_bytes), f"plain DDP {size(report.dense_wire_bytes)}"),
-        ("backward waited", milliseconds(report.wait_ms), "per step, after the last gradient"),
-        ("slots", f"{report.slot_use:.1%}", "of the slot space was used"),
-        ("achieved", quotient(report.achieved), "entries sent / entries asked for"),
+        ("wait after backward", milliseconds(report.wait_ms), "per step, after the last gradient"),
+        ("slots", f"{report.slot_use:.1%}", "of the slot space used"),
+        ("achieved", quotient(report.achieved), "entries sent / requested"),
         ("residual norm", norm(report.residual_norm), "judge its trend, not its value"),
         (
             "memory",
             size(report.state_bytes),
             f"{report.bytes_per_entry():.3g} bytes per compressed entry",
         ),
-        ("steps", f"{report.steps:,}", f"{report.step:,} that counted, ever"),
+        ("steps", f"{report.steps:,}", f"{report.step:,} in all, without rollbacks"),
     )
 
 
@@ -182,10 +182,10 @@ def _summary(report: ReportFields) -> Markup:
 
 
 _TRENDS: dict[str, tuple[str, str, Callable[[float], str]]] = {
-    "Residual norm": ("residual_norm", "Levels off, or grows with what is never sent.", norm),
-    "Backward waited": ("wait_ms", "Per step, after the last gradient.", milliseconds),
-    "Sent per step": ("wire_bytes", "Bytes of this rank.", size),
-    "Achieved": ("achieved", "Entries sent divided by entries asked for.", quotient),
+    "Residual norm": ("residual_norm", "Levels off, unless some entries are never sent.", norm),
+    "Wait after backward": ("wait_ms", "Per step, after the last gradient.", milliseconds),
+    "Sent per step": ("wire_bytes", "By this rank.", size),
+    "Achieved": ("achieved", "Entries sent divided by entries requested.", quotient),
 }
 """Charts over time: title, field, caption and format."""
 
@@ -215,25 +215,25 @@ def _wire(report: ReportFields) -> Markup:
         rows.append(Bar(f"dense, {dtype}", size(nbytes) + times, [("plain", 0.0, nbytes)]))
     return _figure(
         "Bytes on the wire",
-        "Per step and rank. Dense is a ring all-reduce of every parameter, as plain DDP sends it "
-        "and as a bf16 hook does.",
+        "Per step and rank. Dense is a ring all-reduce of every parameter, in float32 as in plain "
+        "DDP, or in bfloat16 as with a bf16 hook.",
         chart(rows),
     )
 
 
 def _times(report: ReportFields) -> Markup:
     stages = [(stage, getattr(report, f"{stage}_ms"), stage) for stage in STAGES]
-    stages.append(("backward waited", report.wait_ms, "after"))
+    stages.append(("wait after backward", report.wait_ms, "after"))
     means = _figure(
         "Time by stage",
         f"Means of {report.steps:,} steps. The stages overlap each other and the backward pass, so "
-        "they do not add up to the time that it waited.",
+        "their times do not add up to the wait.",
         chart([Bar(name, milliseconds(ms), [(kind, 0.0, ms)]) for name, ms, kind in stages]),
     )
     ordered = sorted(report.timeline, key=lambda each: (each.step, each.bucket))
     steps = [list(buckets) for _, buckets in groupby(ordered, key=lambda each: each.step)]
     if not steps:
-        hint = "This report has no times for single buckets: no step since the last reset."
+        hint = "This report has no times per bucket: there was no step since the last reset."
         return join(_charts(means), element("p", hint, class_="quiet"))
     return _charts(
         means,
@@ -254,7 +254,7 @@ def _times(report: ReportFields) -> Markup:
         ),
         _figure(
             "Buckets",
-            f"Of step {steps[-1][0].step}. Overlapped: the share of the three stages that lay "
+            f"In step {steps[-1][0].step}. Overlapped: the share of the three stages that lay "
             "within the backward pass.",
             _bucket_table(steps[-1]),
             kind="wide",
@@ -307,7 +307,7 @@ def _timeline(buckets: Sequence[BucketTimes]) -> Markup:
             )
         )
     left = len(buckets) - len(rows)
-    times = f"{milliseconds(ready)} of backward pass, then waits {milliseconds(end - ready)}"
+    times = f"{milliseconds(ready)} of backward pass, then {milliseconds(end - ready)} of waiting"
     return join(
         element("h4", f"Step {buckets[0].step}: {times}"),
         chart(rows),
@@ -344,9 +344,9 @@ def _layers(report: ReportFields) -> Markup:
     left = len(report.parameters) - len(ordered)
     return _figure(
         f"The {len(ordered)} largest parameters" if left else "All parameters",
-        "Compression is the bytes of the gradient divided by those of its frame. Achieved is what "
-        "was sent divided by what was asked for: the target is 1. The residual is still to be "
-        "sent: one that dwarfs the others needs more entries.",
+        "Compression is the size of the gradient divided by that of its frame. Achieved is entries "
+        "sent divided by entries requested: the target is 1. A parameter whose residual dwarfs the "
+        "others must send more entries.",
         table(_PARAMETER_COLUMNS, ordered, ["compression", "achieved", "residual norm"]),
     )
 

@@ -50,12 +50,12 @@ def columns(table: Mapping[str, Sequence[str]], texts: Collection[str]) -> list[
 
 def as_text(report: ReportFields) -> str:
     """Return a summary and a table of the largest parameters."""
-    wire, dense = size(report.wire_bytes), size(report.dense_wire_bytes)
+    wire, ddp = size(report.wire_bytes), size(report.dense_wire_bytes)
     buckets = report.collectives / max(report.steps, 1)
     stages = ("encode", "exchange", "decode")
     each_ms = ", ".join(f"{stage} {getattr(report, stage + '_ms'):.2f}" for stage in stages)
     kept = f"{size(report.state_bytes)}, {report.bytes_per_entry():.3g} bytes per entry"
-    carried = f"by {report.carried_by}, slots {report.slot_use:.0%} full"
+    carried = f"over {report.carried_by}, slots {report.slot_use:.0%} full"
     inside = f"{size(report.node_wire_bytes)} per step, dense, {report.node_ms:.2f} ms"
     steps = "compressed steps" if report.decision else "steps"
     lines = [
@@ -64,11 +64,11 @@ def as_text(report: ReportFields) -> str:
         *([f"  exchange        {report.exchange}"] if report.exchange else []),
         *([f"  decision        {report.decision}"] if report.decision else []),
         *([f"  schedule        {report.schedule}"] if report.schedule else []),
-        f"  bytes sent      {wire} per step, plain DDP {dense}: {report.compression:.1f}x less",
+        f"  bytes sent      {wire} per step, {report.compression:.1f}x less than plain DDP ({ddp})",
         *([f"  inside the node {inside}"] if report.node_wire_bytes else []),
         f"  collectives     {buckets:.1f} per step {carried}",
-        f"  achieved        {quotient(report.achieved)} (entries sent / asked for)",
-        f"  ms per step     {each_ms}; backward waited {report.wait_ms:.2f}",
+        f"  achieved        {quotient(report.achieved)} (entries sent / requested)",
+        f"  ms per step     {each_ms}; wait after backward {report.wait_ms:.2f}",
         f"  residual norm   {norm(report.residual_norm)}",
         f"  memory          {kept}",
         "",

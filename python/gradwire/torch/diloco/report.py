@@ -53,11 +53,11 @@ class DiLoCoReport:
     def __str__(self) -> str:
         norm = "-" if self.residual_norm is None else f"{self.residual_norm:.4g}"
         head = f"gradwire DiLoCo, rank {self.rank} of {self.world_size}"
-        wire, dense = f"{self.wire_bytes:,.0f}", f"{self.dense_wire_bytes:,.0f}"
+        less = f"{self.compression:,.0f}x less than plain DDP ({self.dense_wire_bytes:,.0f})"
         lines = (
             f"{head}: {self.inner_steps} inner steps, {self.exchanges} exchanges",
             f"  codec           {self.codec}",
-            f"  bytes sent      {wire} per step, plain DDP {dense}: {self.compression:,.0f}x less",
+            f"  bytes sent      {self.wire_bytes:,.0f} per step, {less}",
             f"  waited          {self.wait_ms:.2f} ms per exchange",
             f"  residual norm   {norm}",
         )
