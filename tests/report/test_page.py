@@ -196,7 +196,7 @@ def test_of_each_rank_the_last_report_is_shown_in_the_order_of_ranks():
     older = replace(first, steps=3)
     shown = page([second, older, first])
     assert "2 ranks of 2" in shown
-    assert "Of 3 reports, each rank's last one is shown." in shown
+    assert "Of 3 reports, only the latest of each rank is shown." in shown
     assert shown.index("Rank 0") < shown.index("Rank 1")
     table = figure(shown, "All ranks").findall(".//tbody/tr")
     assert [[row[0].text, row[1].text] for row in table] == [["0", "20"], ["1", "20"]]

@@ -99,7 +99,7 @@ def notebook_cell(report: ReportFields) -> str:
 
 def _about(first: ReportFields, reports: Sequence[ReportFields]) -> Iterable[Markup]:
     older = len(reports) - len({each.rank for each in reports})
-    note = f" Of {len(reports)} reports, each rank's last one is shown." if older else ""
+    note = f" Of {len(reports)} reports, only the latest of each rank is shown." if older else ""
     yield element("p", element("code", first.codec), class_="quiet")
     yield element("p", f"Frames go over {first.carried_by}.{note}", class_="quiet")
     if first.exchange:
