@@ -45,7 +45,7 @@ def best(summaries: Sequence[Summary]) -> str:
         caption = f"**{each.section.title}**, {each.section.size} parameters, {each.steps:,} steps"
         caption += f", {seeds}"
         named = ", ".join(f"`{label(name)}` ({ranks} ranks)" for name, ranks in each.missing)
-        caption += f"; not finished: {named}" * bool(named)
+        caption += f"; unfinished: {named}" * bool(named)
         lines = [f"* {line}" for _, row in each.best.iterrows() if (line := verdict(each, row))]
         parts += [caption, _best(each), *(["\n".join(lines)] if lines else [])]
     return "\n\n".join(parts)
