@@ -27,7 +27,7 @@ class Measure:
 MEASURES: dict[str, Measure] = {
     "accuracy": Measure("accuracy %", "held-out accuracy (%)"),
     "auc": Measure("AUC, points", "AUC (points)"),
-    "explained": Measure("noise explained %", "noise explained (%)"),
+    "explained": Measure("explained noise variance, %", "explained noise variance (%)"),
     "return": Measure("return %, averaged over the run", "return (% of the longest)", whole=True),
 }
 

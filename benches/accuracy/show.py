@@ -45,7 +45,7 @@ def best(summaries: Sequence[Summary]) -> str:
         caption = f"**{each.section.title}**, {each.section.size} parameters, {each.steps:,} steps"
         caption += f", {seeds}"
         named = ", ".join(f"`{label(name)}` ({ranks} ranks)" for name, ranks in each.missing)
-        caption += f"; not finished: {named}" * bool(named)
+        caption += f"; unfinished: {named}" * bool(named)
         lines = [f"* {line}" for _, row in each.best.iterrows() if (line := verdict(each, row))]
         parts += [caption, _best(each), *(["\n".join(lines)] if lines else [])]
     return "\n\n".join(parts)
@@ -81,7 +81,7 @@ def _best(summary: Summary) -> str:
 
 
 def verdict(summary: Summary, row: Any) -> str:
-    """Return in a sentence how a method compares; nothing for one without an aim."""
+    """Return in a sentence how a method compares; nothing for one without a target."""
     behind, error = summary.behind(row)
     limit = allowed(row["method"], error)
     if limit is None:
@@ -93,7 +93,7 @@ def verdict(summary: Summary, row: Any) -> str:
         how = f"{points} {side} {dense}, within two standard errors"
     else:
         how = f"{points} {'behind' if behind >= 0 else 'ahead of'} {dense}"
-    end = "aim met" if behind <= limit else f"**aim missed by {behind - limit:.2f}**"
+    end = "target met" if behind <= limit else f"**target missed by {behind - limit:.2f}**"
     return f"`{row['method']}`, {row['ranks']} ranks: {how}: {end} (at most {limit:.2f} behind)."
 
 

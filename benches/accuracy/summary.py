@@ -21,7 +21,7 @@ ALLOWED: dict[str, tuple[float, bool]] = {
     "adam_onebit()": (POINTS, False),
     "topk(0.01), SGD without momentum": (POINTS, True),
 }
-"""For each method with an aim: how many points it may be behind the best dense baseline, and
+"""For each method with a target: how many points it may be behind the best dense baseline, and
 whether it may be one standard error behind if that is more."""
 
 SERIES = ["method", "ranks"]
@@ -66,7 +66,7 @@ class Summary:
 
 
 def allowed(method: str, error: float) -> float | None:
-    """Return how many points a method may be behind; None if it has no aim."""
+    """Return how many points a method may be behind; None if it has no target."""
     if method not in ALLOWED:
         return None
     points, or_error = ALLOWED[method]

@@ -300,7 +300,7 @@ def speed_table(rows: list[dict[str, Any]]) -> str:
 
 
 def size_table(rows: list[dict[str, Any]]) -> str:
-    named = {"whole": "whole", "middle": "mid-training, {} step", "end": "at the end, {} step"}
+    named = {"whole": "complete", "middle": "mid-training, {} step", "end": "at the end, {} step"}
     shown = [
         (
             row["dtype"],

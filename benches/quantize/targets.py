@@ -37,9 +37,9 @@ NEAR = 0.003
 POINTS = 0.1
 """Below float32's accuracy, at 4 bits, on images."""
 PARTS = {3: 0.25, 2: 0.28}
-"""Of the gap that the nearest codes of the range leave."""
+"""Of the loss increase caused by rounding to the nearest code of the range."""
 BUDGETED = 1.535
-"""The first model's loss at the size of 2.5 bits."""
+"""The first model's loss at the 2.5-bit size."""
 
 
 def targets(document: Mapping[str, Any]) -> Iterator[str]:
@@ -79,11 +79,11 @@ def _few(name: str, rows: Rows) -> Iterator[str]:
             if seeds(rows, method, bits, BLOCK):
                 part = gap(method, bits) / max(gap(RANGE, bits), 1e-9)
                 what = f"{name}, {method}, {bits} bits: loss increase {part:.3f} times that of"
-                yield judged(f"{what} nearest codes", part, allowed)
-        own, others = gap(COMQ, bits), [gap(each, bits) for each in (GPTQ, MAGR_GPTQ)]
+                yield judged(f"{what} round-to-nearest", part, allowed)
+        own, best = gap(COMQ, bits), min(gap(each, bits) for each in (GPTQ, MAGR_GPTQ))
         if bits == 2 and not math.isnan(own):
-            what = f"{name}, {COMQ}, 2 bits: loss increase {own:.4f}; with {GPTQ} or {MAGR_GPTQ},"
-            yield judged(f"{what} at least {min(others):.4f}", own, round(min(others), 4))
+            what = f"{name}, {COMQ}, 2 bits: loss increase {own:.4f}"
+            yield judged(what, own, round(best, 4), f", the better of {GPTQ} and {MAGR_GPTQ}")
 
 
 def _layers(document: Mapping[str, Any]) -> Iterator[str]:
@@ -114,7 +114,7 @@ def _budgets(name: str, rows: Rows) -> Iterator[str]:
             found = mean(seeds(rows, method, bits, BLOCK))
             if math.isnan(found + line):
                 continue
-            what = f"{name}, {method}, at the size of {bits:g} bits: loss {found:.4f}"
+            what = f"{name}, {without}, budget by loss, {bits:g}-bit size: loss {found:.4f}"
             yield judged(what, found, round(line, 4))
             if name == "text" and bits == 2.5:
                 yield judged(what, found, BUDGETED)

@@ -166,7 +166,7 @@ def readme(findings: Findings) -> str:
         parts.append(f"by time to the accuracy of uncompressed float32 for {_listed(trained)}")
     return (
         f"Each cell names the fastest method: {', and '.join(parts)}. {scope(findings)}\n\n"
-        f"![Winners over links and ranks](docs/{FIGURE})\n\n"
+        f"![Fastest method by link and number of ranks](docs/{FIGURE})\n\n"
         f"{summary(findings, '[all figures](docs/study.md)')}"
     )
 
@@ -174,7 +174,7 @@ def readme(findings: Findings) -> str:
 def page(findings: Findings, path: str) -> str:
     """Return the block of the page."""
     parts = [
-        f"![Winners over links and ranks]({FIGURE})",
+        f"![Fastest method by link and number of ranks]({FIGURE})",
         winners(findings),
         scope(findings),
         summary(findings, f"[the data]({path})"),

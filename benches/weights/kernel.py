@@ -207,7 +207,7 @@ def table(found: Mapping[str, Any]) -> str:
         rows = [
             [row["name"], span(row["seconds"]), f"{row['copies']:.2f}"] for row in found["packing"]
         ]
-        title = f"**Packing {4 * WIDTH * WIDTH / 1e6:.0f} MB of float32 in 4 bits, one thread**"
+        title = f"**Packing {4 * WIDTH * WIDTH / 1e6:.0f} MB of float32 to 4 bits, one thread**"
         parts += [title, pages.table(["", "time", "time / copy"], rows)]
     if "file" in found:
         file = found["file"]

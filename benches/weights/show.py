@@ -205,7 +205,7 @@ def blocks(document: Document) -> dict[str, str]:
     """Return the blocks of the page."""
     verdicts = "\n".join(f"* {each}" for each in targets(document))
     picture = (
-        f"![Loss against bytes]({FIGURE})\n\nLosses far above that of 2 bits are not shown. "
+        f"![Loss against bytes]({FIGURE})\n\nThe figure omits losses far above the 2-bit loss. "
         "Losses and accuracies are measured on all held-out data."
     )
     speed = [kernel.table(document["kernel"])] if document["kernel"] else []

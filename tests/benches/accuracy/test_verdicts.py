@@ -38,7 +38,7 @@ def test_one_standard_error_is_allowed_at_one_per_cent_if_it_is_more_than_the_po
     assert error == pytest.approx(1 / math.sqrt(3))
     assert allowed("adam(0.01)", error) == error
     assert allowed("adam(0.01)", 0.0) == allowed("adam(0.01)", math.nan) == 0.2
-    # Standard errors excuse nothing of the other aims.
+    # Standard errors excuse nothing of the other targets.
     assert allowed("adam(0.002), warm-up", 9.0) == 0.5
     assert allowed("adam_onebit()", 9.0) == 0.2
     assert allowed("topk(0.01), AdamW", 9.0) is None
@@ -56,17 +56,17 @@ def test_the_baseline_has_as_many_ranks_if_there_is_one():
         (
             "adam(0.01)",
             (61.5,) * 3,
-            "0.50 ± 0.00 points ahead of uncompressed AdamW: aim met (at most",
+            "0.50 ± 0.00 points ahead of uncompressed AdamW: target met (at most",
         ),
         (
             "adam(0.002), warm-up",
             (60.0,) * 3,
-            "behind uncompressed AdamW: **aim missed by 0.50** (at most",
+            "behind uncompressed AdamW: **target missed by 0.50** (at most",
         ),
         (
             "adam(0.01)",
             (60.9, 61.0, 61.1),
-            "0.00 ± 0.06 points below uncompressed AdamW, within two standard errors: aim met",
+            "0.00 ± 0.06 points below uncompressed AdamW, within two standard errors: target met",
         ),
         ("topk(0.01), AdamW", (50.0,) * 3, ""),
     ],
@@ -111,4 +111,4 @@ def test_a_finished_plan_gives_tables_and_a_figure_and_missing_rows_stay_out(tmp
     (less,) = summarize(work.plan, records)
     assert less.missing == [("adam_onebit()", 2)]
     assert "| adam_onebit()" not in show.best([less]) + show.rates([less])
-    assert "; not finished: `adam_onebit()` (2 ranks)" in show.best([less])
+    assert "; unfinished: `adam_onebit()` (2 ranks)" in show.best([less])
