@@ -102,7 +102,7 @@ bench: ## Time the codecs, a plain copy and other implementations (ARGS="--quick
 	@$(environment) bench
 	@$(python) -m benches.compare $(ARGS)
 
-accuracy: ## Train three models to the end with and without compression (ARGS="--quick" for ten minutes)
+accuracy: ## Train five models to completion with and without compression (ARGS="--quick" for ten minutes)
 	@$(environment) demo
 	@$(python) -m benches.accuracy $(ARGS)
 study: ## Time to dense accuracy over links and ranks: who wins, where compression loses (ARGS="--quick")
