@@ -34,8 +34,8 @@ class Method:
 ZERO, RANGE, SQUARES = 'nearest, "zero"', 'nearest, "range"', 'nearest, "squares"'
 GPTQ, PAPER, COMQ = "GPTQ", "COMQ as in the paper", "COMQ"
 GPTQ_SEQUENTIAL, COMQ_SEQUENTIAL = "GPTQ, sequential", "COMQ, sequential"
-BY_LOSS, BY_ERRORS = "Budget by loss, COMQ", "Budget by errors, COMQ"
-BY_LOSS_SEQUENTIAL = "Budget by loss, COMQ, sequential"
+BY_LOSS, BY_ERRORS = "Loss-based budget, COMQ", "Error-based budget, COMQ"
+BY_LOSS_SEQUENTIAL = "Loss-based budget, COMQ, sequential"
 MAGR_GPTQ, MAGR_COMQ = "MagR + GPTQ", "MagR + COMQ"
 METHODS = {
     ZERO: Method("zero"),

@@ -114,7 +114,7 @@ def _budgets(name: str, rows: Rows) -> Iterator[str]:
             found = mean(seeds(rows, method, bits, BLOCK))
             if math.isnan(found + line):
                 continue
-            what = f"{name}, {without}, budget by loss, {bits:g}-bit size: loss {found:.4f}"
+            what = f"{name}, {without}, loss-based budget, {bits:g}-bit size: loss {found:.4f}"
             yield judged(what, found, round(line, 4))
             if name == "text" and bits == 2.5:
                 yield judged(what, found, BUDGETED)

@@ -52,7 +52,7 @@ def test_the_first_codec_shown_is_the_one_recommended(page):
 def test_the_readme_says_first_where_it_does_not_work():
     text = (ROOT / "README.md").read_text("utf-8")
     status, table = (
-        text.index("**Not on GPUs yet:** it is proven for CPU tensors over Gloo"),
+        text.index("**Not on GPUs yet:** it has been tested only with CPU tensors over Gloo"),
         text.index("## Accuracy"),
     )
     assert status < table

@@ -160,7 +160,7 @@ def test_the_tables_have_every_method_and_the_spread_of_seeds():
     assert f"{row(Setting(COMQ, 3, seed=2))['loss']:.4f} ± 0.0000" in table
     assert "| row " in table
     first = show.choice(made)
-    assert "| 2.5 bits, Budget by loss, COMQ, sequential " in first
+    assert "| 2.5 bits, Loss-based budget, COMQ, sequential " in first
     assert "1.5000" in first
     assert "any precision, 8 bits, read at 2" in show.training(made)
 
