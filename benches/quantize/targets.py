@@ -83,7 +83,7 @@ def _few(name: str, rows: Rows) -> Iterator[str]:
         own, best = gap(COMQ, bits), min(gap(each, bits) for each in (GPTQ, MAGR_GPTQ))
         if bits == 2 and not math.isnan(own):
             what = f"{name}, {COMQ}, 2 bits: loss increase {own:.4f}"
-            yield judged(what, own, round(best, 4), f", the better of {GPTQ} and {MAGR_GPTQ}")
+            yield judged(what, own, round(best, 4), f", the lower of {GPTQ} and {MAGR_GPTQ}")
 
 
 def _layers(document: Mapping[str, Any]) -> Iterator[str]:

@@ -59,6 +59,11 @@ def test_the_readme_says_first_where_it_does_not_work():
     assert "AdamW" in text[:status]
 
 
+def test_no_line_begins_as_a_comment():
+    # Markdown's parser drops a line that begins with a per cent sign, also within a paragraph.
+    assert not [page.name for page in DOCS.glob("*.md") if "\n%" in page.read_text("utf-8")]
+
+
 def test_the_page_on_gpus_shows_what_is_answered(monkeypatch):
     monkeypatch.setattr(dispatch, "_extension", functools.cache(lambda: (False, "not built")))
     lines = (DOCS / "cuda.md").read_text("utf-8").splitlines()
