@@ -33,7 +33,8 @@ def with_error(value: float, error: float, sign: str = "") -> str:
 
 def judged(what: str, value: float, most: float, than: str = "") -> str:
     """Return a line on whether a target is met; ``than`` follows its number, as in `` higher``."""
-    return f"{what} (target: at most {most:g}{than}{';' if ',' in than else ','} {'met' if value <= most else '**missed**'})."
+    verdict = "met" if value <= most else "**missed**"
+    return f"{what} (target: at most {most:g}{than}{';' if ',' in than else ','} {verdict})."
 
 
 def find(text: str, name: str) -> str:
