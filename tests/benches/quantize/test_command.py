@@ -134,7 +134,7 @@ def test_a_loss_that_is_too_large_fails():
         f"{model}, {RECOMMENDED}, 4 bits, compared with float32" for model in ("text", "wide")
     ]
     assert any("times that of round-to-nearest" in each for each in failing(worse(COMQ, 3, 0.01)))
-    assert any("better of GPTQ and MagR + GPTQ" in each for each in failing(worse(COMQ, 2, 0.003)))
+    assert any("lower of GPTQ and MagR + GPTQ" in each for each in failing(worse(COMQ, 2, 0.003)))
     assert any("than with COMQ as in the paper" in each for each in failing(worse(COMQ, 2, 0.003)))
     assert any("2.5-bit size" in each for each in failing(worse(BY_LOSS, 2.5, 0.01)))
     (said,) = failing(worse(SAWB_PLUS, 2, -0.02, "accuracy"))
