@@ -31,3 +31,9 @@ def test_residuals_in_bfloat16_are_restored_to_the_bit(two: Ranks, bad: str) -> 
         assert result["had_residuals"]
         assert result["rolled_back"]
         assert result["skipped"]
+
+
+@pytest.mark.parametrize("codec", ["adam", "dgc"])
+def test_a_loss_scaler_that_attach_was_not_given_is_told(two: Ranks, codec: str) -> None:
+    for texts in two.run("scaling.forgotten", codec=codec):
+        assert len([each for each in texts if "attach(..., grad_scaler=)" in each]) == 1

@@ -447,3 +447,23 @@ def test_three_hundred_parameters_cost_microseconds_each(model):
 
         optimizer.zero_grad()
         assert min(once() for _ in range(20)) < 300 * 20e-6
+
+
+def test_each_parameter_is_judged_by_its_own_codec_and_group():
+    layers = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+    model = torch.nn.parallel.DistributedDataParallel(layers)
+    first, bias, second, other = model.parameters()
+    codecs = {"0.*": gradwire.float8(), "1.*": gradwire.adam()}
+    text = told(model, codecs, AdamW([bias, second, other]))
+    assert "'0.weight', are not in any group" in text
+    assert "another optimizer can" in text
+    assert "no other optimizer can" not in text
+    text = told(model, codecs, AdamW([first, bias, other]))
+    assert "'1.weight', are not in any group" in text
+    assert "no other optimizer can" in text
+    assert "give them a codec by name" in text
+    groups = [{"params": [first]}, {"params": [second, bias, other], "momentum": 0.9}]
+    assert not told(model, {"0.*": topk(), "1.*": gradwire.qsgd()}, SGD(groups, lr=0.1))
+    assert "has momentum" in told(model, {"1.*": topk(), "0.*": gradwire.qsgd()}, SGD(groups, 0.1))
+    for pair in ([gradwire.qsgd(), topk()], [topk(), gradwire.qsgd()]):
+        assert "no optimizer=" in told(model, dict(zip(["0.*", "1.*"], pair, strict=True)))

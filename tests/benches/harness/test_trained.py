@@ -55,7 +55,7 @@ def test_attach_accepts_what_is_recommended_for_every_preset(name, usual):
     check_pairing(codec, optimizer, compressed)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PairingWarning)
-        warn_of_pairing(codec, optimizer)
+        warn_of_pairing(codec, optimizer, compressed)
 
 
 def entry(call, codec, optimizer, rate):

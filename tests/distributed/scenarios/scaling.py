@@ -1,11 +1,13 @@
 """Loss scaling: steps that do not count."""
 
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
 
 import gradwire
+import gradwire.torch.ddp
 from gradwire.torch.ddp import GradientError
 from tests.distributed.scenarios.common import (
     SHAPES,
@@ -172,3 +174,19 @@ def without_scaler(
                 given[name] += gradients[name].numpy().ravel()
         found["left"] = residuals(handle)
     return {**found, "given": given, "applied": applied}
+
+
+def forgotten(rank: int, world_size: int, codec: str) -> list[str]:
+    """The warnings of 3 steps with a loss scaler that was not given to `attach`."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    given: dict[str, Any] = {"adam": {}, "dgc": {"momentum": 0.9}}[codec]
+    kind: Any = {"adam": torch.optim.AdamW, "dgc": torch.optim.SGD}[codec]
+    model = torch.nn.parallel.DistributedDataParallel(network())
+    optimizer = kind(model.parameters(), lr=1e-3, **given)
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        gradwire.torch.ddp.attach(model, codec, optimizer=optimizer, min_numel=65),
+    ):
+        warnings.simplefilter("always")
+        train(model, rank, range(3), scaler=scaler, optimizer=optimizer)
+    return [str(each.message) for each in caught]

@@ -11,18 +11,18 @@ from gradwire import _validate
 from gradwire.torch.checkpoint import load as residuals
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.diloco.exchanges import FragmentExchanges
-from gradwire.torch.diloco.replica import FragmentState, Position, Replica, Shared, bits_of
+from gradwire.torch.diloco.replica import FragmentState, Position, Replica, Shared
+from gradwire.torch.diloco.untrained import bits_of
 from gradwire.torch.engine.consensus import run_on_all
 from gradwire.torch.transport import RankTopology, messages
 
 VERSION = 2  # version 1 did not have a rank's own parameters as they were sent
-_COMMON = ("shared", "velocity", "pending")
-_KINDS = (*_COMMON, "sent")
+_KINDS = ("shared", "velocity", "pending", "sent")
+_UNTRAINED = ("untrained", "averaged")  # those in use, and those of an exchange to be applied
+_COMMON = (*_KINDS[:3], *_UNTRAINED)
 
 
-def _read(
-    saved: object, fragments: Sequence[Sequence[FragmentState]], rank: int, world_size: int
-) -> tuple[Shared, Position]:
+def _read(saved: object, replica: Replica, rank: int, world_size: int) -> tuple[Shared, Position]:
     """Read and check the shared state and this rank's sent parameters, or raise.
 
     The latter is in its own of several checkpoints, if the number of ranks is the same. A single
@@ -37,7 +37,10 @@ def _read(
     if not found:
         raise ValueError("expected what DiLoCo.state_dict() returned, or a list of these")
     mine = found.get(f"rank{rank}") if len(found) == world_size else None
-    tensors, position = _read_one(mine or next(iter(found.values())), fragments)
+    one = mine or next(iter(found.values()))
+    tensors, position = _read_one(one, replica.fragments)
+    for kind in _UNTRAINED:
+        tensors[kind] = replica.untrained.read(one.get(kind, {}))
     if mine is None and len(found) > 1:
         tensors["sent"] = {}
     return tensors, position
@@ -151,6 +154,10 @@ def save(replica: Replica, flights: FragmentExchanges) -> dict[str, Any]:
         }
         for kind, each in flats.items()
     }
+    for kind, untrained in zip(
+        _UNTRAINED, (replica.untrained.shared, flights.untrained()), strict=True
+    ):
+        tensors[kind] = {name: each.cpu().clone() for name, each in untrained.items()}
     outer = json.dumps({"version": VERSION, **replica.position}, sort_keys=True)
     return {rank: {**each, **tensors, "outer": outer} for rank, each in saved.items()}
 
@@ -166,7 +173,7 @@ def load(
     read: list[tuple[Shared, Position]] = []
 
     def read_mine() -> tuple[Position, str]:
-        read.append(_read(state_dict, replica.fragments, engine.rank, engine.size))
+        read.append(_read(state_dict, replica, engine.rank, engine.size))
         return read[0][1], _digest(read[0][0])
 
     with engine.control.act("load_state_dict()") as channel:
@@ -188,5 +195,6 @@ def load(
             replica.compressed, replica.scheduler, place, channel, channel, state_dict, policy
         )
     replica.load(tensors)
+    replica.untrained.begin(tensors["untrained"])
     replica.position.update(found)
-    flights.load(tensors["pending"], tensors["sent"])
+    flights.load(tensors["pending"], tensors["sent"], tensors["averaged"])

@@ -13,6 +13,7 @@ from gradwire.torch.diloco.replica import Flats, FragmentState, Replica
 from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.errors import ExchangeError, GradientError, TensorError, fresh
+from gradwire.torch.transport import Channel
 
 _MESSAGE = 64  # bytes of the message before each exchange, and of that after it
 _WANTED = "join"
@@ -58,25 +59,37 @@ class FragmentExchanges:
         return True
 
     def _send(self) -> None:
-        """Start the exchange of the next fragment."""
+        """Start the exchange of the next fragment; with the first one, of untrained tensors."""
+        self._replica.check()
         number = self._position["sent"]
         parts = self._fragment(number)
         own = _own(parts)
         # Pseudo-gradients: by what this rank has moved the parameters, negated.
         buckets = [(part.layout, (part.shared - each).float()) for part, each in own.items()]
 
+        flight = FragmentExchange(number, parts)
+        untrained = self._replica.untrained
+        first = number % len(self._replica.fragments) == 0 and untrained.settings
+        changes = untrained.changed() if first else None
+
         def heard(every: list[str]) -> None:
+            if changes is not None:
+                with self.engine.control.act("untrained tensors") as channel:
+                    flight.untrained = untrained.average(channel, changes)
+                size, sent = channel.size, sum(each.nbytes for each in flight.untrained.values())
+                self._before += 2 * (size - 1) / size * sent + _MESSAGE * (size - 1)
             if _WANTED in every and self._heard is None:
                 self._heard = number
 
         told = _WANTED if self._wanted() else ""
         call = Call("diloco", number, {"exchange": number}, heard, told)
-        started = start(self.engine, call, buckets)
+        flight.started = start(self.engine, call, buckets)
         self._count_message()
         self._exchanges += 1
         self._position["sent"] = number + 1
-        kept = own if self._replica.outer.carry else {}
-        self._flying.append(FragmentExchange(number, parts, started, kept))
+        if self._replica.outer.carry:
+            flight.own = own
+        self._flying.append(flight)
 
     def _apply(self) -> None:
         """Wait for the oldest exchange, and make the outer step of its fragment."""
@@ -111,7 +124,16 @@ class FragmentExchanges:
         """Return this rank's parameters as sent, for the exchanges in progress."""
         return {part: own for flight in self._flying for part, own in flight.own.items()}
 
-    def load(self, pending: dict[str, torch.Tensor], own: dict[str, torch.Tensor]) -> None:
+    def untrained(self) -> dict[str, torch.Tensor]:
+        """Return the averages of untrained tensors that are to be applied: of one exchange."""
+        return {name: each for flight in self._flying for name, each in flight.untrained.items()}
+
+    def load(
+        self,
+        pending: dict[str, torch.Tensor],
+        own: dict[str, torch.Tensor],
+        untrained: dict[str, torch.Tensor],
+    ) -> None:
         """Begin at the position of a checkpoint, with the averages to be applied.
 
         A rank without its own parameters as sent continues from the shared ones.
@@ -124,6 +146,8 @@ class FragmentExchanges:
             names = {record.name for part in parts for record in part.records}
             if self._replica.outer.carry and own.keys() >= names:
                 flight.own = {part: part.flat(own) for part in parts}
+            if number % len(self._replica.fragments) == 0:
+                flight.untrained = untrained
             self._flying.append(flight)
 
     def restore(self) -> None:
@@ -139,6 +163,7 @@ class FragmentExchanges:
         self._position["applied"] += 1
         for part, mean in flight.averages().items():
             part.step(self._replica.outer, mean, flight.own.get(part))
+        self._replica.untrained.shared.update(flight.untrained)
 
     def _fragment(self, number: int) -> list[FragmentState]:
         return self._replica.fragments[number % len(self._replica.fragments)]
@@ -199,6 +224,12 @@ class FragmentExchanges:
                 flight.failure = TensorError(0, 0, None, 0)
             self._flying.append(flight)
 
+    def align(self, channel: Channel, source: int, *, new: bool) -> None:
+        """Give new ranks the averages of untrained tensors, also those to be applied."""
+        untrained = self._replica.untrained
+        for held in (untrained.shared, *(each.untrained for each in self._flying)):
+            untrained.align_shared(channel, source, held, new=new)
+
     def means(self) -> list[torch.Tensor]:
         """Return the averages to be applied."""
         return [mean for flight in self._flying for mean in (flight.means or {}).values()]
@@ -229,6 +260,7 @@ class FragmentExchange:
     started: Started | None = None  # None if it was settled before this rank, or this run, began
     own: Flats = field(default_factory=dict)  # this rank's, as it was sent, to carry what follows
     means: Flats | None = None
+    untrained: dict[str, torch.Tensor] = field(default_factory=dict)  # averages, to be applied
     failure: TensorError | None = None
 
     @property

@@ -3,12 +3,11 @@
 import contextlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from gradwire.torch.checkpoint.format import Policy
@@ -20,6 +19,7 @@ from gradwire.torch.diloco.membership import Membership
 from gradwire.torch.diloco.recovery import RankReport, RecoveryPlan, decide
 from gradwire.torch.diloco.replica import Replica
 from gradwire.torch.diloco.roster import Waiting
+from gradwire.torch.diloco.untrained import broadcast
 from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
@@ -28,7 +28,6 @@ from gradwire.torch.transport import Channel, Gloo, ProcessGroups, stores
 _ATTEMPTS = 10  # generations in a row that may fail before all is ready: more are no accident
 # Generations of which ranks know what counted: one that was away for longer sends it again.
 _KEPT = 64
-_PIECE = 1 << 22  # bytes of one operation: each has the channel's limit of time, on slow links too
 
 
 class ElasticRanks:
@@ -69,6 +68,7 @@ class ElasticRanks:
             undo.callback(membership.leave)
             if state_dict is None:
                 replica.start(number)
+                replica.untrained.begin()
             self.form()
             undo.pop_all()
 
@@ -179,12 +179,12 @@ class ElasticRanks:
             self._valid = False
             flights.receive(plan.finite)
             replica.position.update(plan.position)
-        # A rank's own statistics, of BatchNorm for one, are those of the source as it begins.
-        buffers = replica.buffers
         begins = new and self.generation == 0 and not self._restored
-        if not begins and channel.rank != plan.source:
-            buffers = [each.clone() for each in buffers]
-        broadcast(channel, [*replica.shared(), *flights.means(), *buffers], plan.source)
+        replica.untrained.align(channel, plan.source, frozen=new, buffers=begins)
+        broadcast(channel, [*replica.shared(), *flights.means()], plan.source)
+        if begins:
+            replica.untrained.begin()
+        flights.align(channel, plan.source, new=new)
         if new:
             flights.restore()
 
@@ -206,11 +206,13 @@ class StaticRanks:
         try:
             with engine.control.act("DiLoCo()") as channel:
                 agree(channel, "made a DiLoCo", replica.settings)
-                broadcast(channel, [*replica.shared(), *replica.buffers], 0)
+                broadcast(channel, replica.shared(), 0)
+                replica.untrained.align(channel, 0, frozen=True, buffers=True)
         except BaseException:
             engine.abandon()
             raise
         replica.start(engine.rank)
+        replica.untrained.begin()
         self.flights = FragmentExchanges(replica, engine)
         self.flights.restore()
 
@@ -228,17 +230,3 @@ class StaticRanks:
 
     def leave(self) -> None:
         """Do nothing: nobody waits for this rank."""
-
-
-@torch.no_grad()
-def broadcast(channel: Channel, tensors: Iterable[torch.Tensor], source: int) -> None:
-    """Broadcast tensors, of any dtype and device, from one rank, bit for bit. A collective.
-
-    They have the same shapes on all ranks. The channel must not be in use.
-    """
-    for each in tensors:
-        values = each.detach().cpu().contiguous().reshape(-1)
-        for piece in torch.split(values.view(torch.uint8), _PIECE):
-            channel.broadcast(piece, source).wait()
-        if channel.rank != source:
-            each.copy_(values.view(each.shape))

@@ -10,12 +10,14 @@ import torch
 from gradwire.schedule import Constant
 from gradwire.torch.diloco.fragments import Timetable
 from gradwire.torch.diloco.outer import OuterOptimizer
+from gradwire.torch.diloco.untrained import UntrainedTensors, bits_of
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.config import Options, as_codec, check_frames, check_memory
 from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.metrics import Counters
 from gradwire.torch.engine.parameter import ParameterSlot, make_slots, new_state
 from gradwire.torch.engine.scheduler import Scheduler
+from gradwire.torch.errors import warn
 
 if TYPE_CHECKING:
     from gradwire._codec import Codec
@@ -84,12 +86,6 @@ class FragmentState:
         return torch.cat([tensors[each.name].to(device).reshape(-1) for each in self.records])
 
 
-def bits_of(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes of a tensor."""
-    flat = tensor.detach().cpu().contiguous().view(-1)
-    return flat.view(torch.uint8).numpy().data
-
-
 Flats = dict[FragmentState, torch.Tensor]
 """A flat tensor of each part."""
 
@@ -126,7 +122,9 @@ class Replica:
         self.outer = outer
         self.timetable = timetable
         self.position: Position = {"inner_step": 0, "sent": 0, "applied": 0}
-        self.buffers = list(model.buffers())
+        self._model = model
+        self._warned = False
+        self.untrained = UntrainedTensors(model, named.values())
         options = Options(codec=codec, min_numel=min_numel, min_ndim=min_ndim)
         dense = options.dense(named, set())
         self.records = make_slots(named, dense, options.assignment.of, 0, None, lambda *_: None)
@@ -152,6 +150,7 @@ class Replica:
         self.settings: dict[str, Any] = {
             "codec": codec.get_config(),
             "parameters": (len(shapes), checksum(shapes)),
+            "buffers or frozen parameters": checksum(self.untrained.settings),
             "fragments": checksum([list(names) for names in groups]),
             "min_numel or min_ndim": checksum(sorted(dense)),
             "outer optimizer": (outer.lr, outer.momentum, outer.nesterov),
@@ -186,6 +185,35 @@ class Replica:
             if not each.is_floating_point():
                 raise TypeError(f"parameter {name!r} is {each.dtype}, expected real numbers")
         return named
+
+    def check(self) -> None:
+        """Raise a ValueError if the model trains other parameters than are exchanged.
+
+        Warns if a parameter that is exchanged has been frozen.
+        """
+        ours = {id(each.tensor): each.name for each in self.records}
+        every = {id(each): (name, each) for name, each in self._model.named_parameters()}
+        more = [
+            name for key, (name, each) in every.items() if each.requires_grad and key not in ours
+        ]
+        gone = [name for key, name in ours.items() if key not in every]
+        if more or gone:
+            what = "are trained" if more else "have been replaced or removed"
+            raise ValueError(
+                f"the parameters of the model have changed since DiLoCo(): {more or gone} {what}, "
+                "and are not exchanged. Call restore() for the shared parameters, close() this "
+                "DiLoCo, and make another one for the model as it is now, on all ranks at the same "
+                "step, at best right after an exchange"
+            )
+        frozen = [name for key, name in ours.items() if not every[key][1].requires_grad]
+        if frozen and not self._warned:
+            self._warned = True
+            warn(
+                f"{frozen} no longer require gradients, but are still exchanged: residuals and "
+                "outer momentum go on moving them. To leave them as they are, close() this DiLoCo "
+                "and make another one, on all ranks at the same step",
+                RuntimeWarning,
+            )
 
     @property
     def parts(self) -> list[FragmentState]:

@@ -218,12 +218,15 @@ class DiLoCo:
         They are the same bits on every rank. Between exchanges, a rank's own parameters differ from
         them. Do not train in the block.
         """
+        untrained = self._replica.untrained
         kept = [(part, part.own()) for part in self._replica.parts]
         for part, _ in kept:
             part.write(part.shared)
+        before = untrained.exchange(untrained.shared)
         try:
             yield
         finally:
+            untrained.exchange(before)
             for part, own in kept:
                 part.write(own)
 

@@ -96,18 +96,22 @@ def attach_engine(
 
         parameters = make_slots(named, dense, assignment.of, place.rank, bucket_nbytes, share)
         compressed = {slot.name: slot for slot in parameters if slot.has_state}
-        for codec in assignment.codecs:
-            same = [slot for name, slot in compressed.items() if assignment.of(name) == codec]
-            check_pairing(codec, optimizer, same)
+        paired = [
+            (codec, [each for name, each in compressed.items() if assignment.of(name) == codec])
+            for codec in assignment.codecs
+        ]
+        for codec, slots in paired:
+            check_pairing(codec, optimizer, slots)
         missing = missing_in(optimizer, named)
         make: Callable[..., Scheduler] = Scheduler
         if options.adaptive:
             make = functools.partial(AutoScheduler, owners=options.owners_of(place.size))
         scheduler = make(options.schedule, compressed, measures=place.measures)
-        warn_of_missing(missing, assignment.codecs)  # an error, if the program says so
-        for codec in assignment.codecs:
-            warn_of_pairing(codec, optimizer)
-            if optimizer is None:
+        updated = {name for name, each in compressed.items() if each.codec.memory.updates}
+        warn_of_missing(missing, updated)  # an error, if the program says so
+        for codec, slots in paired:
+            warn_of_pairing(codec, optimizer, slots)
+            if optimizer is None and codec.memory.keeps:
                 break  # which is said once
         if not options.adaptive:
             sent = [(slot.codec, slot.numel) for slot in compressed.values()]

@@ -155,10 +155,12 @@ class GradTracker:
         self.additions = Additions()
         self.marks = [GradMark(each, self.additions) for each in parameters]
         self._by_id = {id(mark.parameter.tensor): mark for mark in self.marks}
-        # Skip empty shards: they show nothing, and a check may wait for a device.
-        some = [mark for mark in self.marks if local(mark.parameter.tensor).numel()]
-        self._watched = sorted(some, key=lambda mark: local(mark.parameter.tensor).numel())
-        self._seen: tuple[GradMark, tuple[object, ...]] | None = None
+        # Skip empty shards: they show nothing.
+        self._watched = [mark for mark in self.marks if local(mark.parameter.tensor).numel()]
+        self._turn = 0
+        # Exchanged gradients: the object, and its counts of writes.
+        self._seen: list[tuple[ParameterSlot, int, tuple[int, int]]] = []
+        self._samples: list[tuple[ParameterSlot, int, torch.Tensor]] = []
 
     def exchanged(self, parameters: Iterable[ParameterSlot], origin: GradSource) -> None:
         """Record that a bucket with these parameters is exchanged."""
@@ -229,21 +231,46 @@ class GradTracker:
     # Changes between the backward pass and the optimizer's step --------------------------------
 
     def watch(self) -> None:
-        """Remember the state of one ``.grad`` that was just decoded."""
-        self._seen = None
-        for mark in self._watched:
-            gradient = mark.parameter.tensor.grad
-            if mark.origin is GradSource.SENT and mark.parameter.computed and gradient is not None:
-                self._seen = (mark, _state(gradient))
-                return
+        """Remember the state of each ``.grad`` that was just decoded.
 
-    def changed(self) -> bool:
-        """Tell whether the program has written to it since, as gradient clipping does."""
-        if self._seen is None:
-            return False
-        mark, state = self._seen
-        gradient = mark.parameter.tensor.grad
-        return gradient is not None and _state(gradient) != state
+        A write by ``.data``, NumPy or `torch.amp.GradScaler` is not counted by the tensor. So a few
+        samples are copied, each pass of other parameters and rows: a scaling of all gradients
+        changes every sample that is not zero.
+        """
+        self._seen, self._samples = [], []
+        watched = [
+            (mark.parameter, gradient)
+            for mark in self._watched
+            if mark.origin is _SENT
+            and mark.parameter.computed
+            and (gradient := mark.parameter.tensor.grad) is not None
+        ]
+        self._seen = [(each, id(gradient), _writes(gradient)) for each, gradient in watched]
+        for at in range(min(_SAMPLES, len(watched))):
+            parameter, gradient = watched[(self._turn + at) % len(watched)]
+            turn = (self._turn + at) // len(watched)
+            self._samples.append((parameter, turn, _sample(gradient, turn).clone()))
+        self._turn += len(self._samples)
+
+    def changed(self) -> bool | torch.Tensor:
+        """Tell whether the program has written to them since, as gradient clipping does.
+
+        Does not wait for a device: the result may be a flag on it.
+        """
+        for parameter, found, writes in self._seen:
+            gradient = parameter.tensor.grad
+            if gradient is not None and id(gradient) == found and _writes(gradient) != writes:
+                return True
+        flags = [
+            (_sample(gradient, turn).to(before.dtype) != before).any()
+            for parameter, turn, before in self._samples
+            if (gradient := parameter.tensor.grad) is not None
+        ]
+        return torch.stack(flags).any() if flags else False
+
+
+_SAMPLES = 4  # gradients, of which entries are copied in each pass
+_SAMPLE = 1 << 12  # entries of each, or a whole row
 
 
 def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
@@ -253,14 +280,22 @@ def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
     return [bool(flag) for flag in torch.stack(list(flags)).tolist()] if flags else []
 
 
-def _state(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Return a value that changes whenever the tensor is written to.
+def _writes(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return how often a tensor was written to, as far as torch counts: of a DTensor, twice.
 
-    This is its version counter. A DTensor counts few writes in it, and none by
-    `torch._foreach_mul_`, which torch uses for clipping; so its norm is included, and comparing it
-    waits for a device.
+    Views of one bucket, as with DDP's ``gradient_as_bucket_view``, share a count, which tells
+    nothing of one of them.
     """
     here = local(tensor)
-    if here is tensor:
-        return (tensor._version,)
-    return tensor._version, here._version, torch.linalg.vector_norm(here, dtype=torch.float32)
+    return (0, 0) if here._is_view() else (tensor._version, here._version)
+
+
+def _sample(tensor: torch.Tensor, turn: int) -> torch.Tensor:
+    """Return some rows of a tensor, others in each turn: rows 4 to 7, say, in the second one."""
+    here = local(tensor.detach())
+    if here.numel() <= _SAMPLE:
+        return here
+    length = here.shape[0]
+    rows = max(_SAMPLE * length // here.numel(), 1)
+    start = turn * rows % length
+    return here.narrow(0, start, min(rows, length - start))

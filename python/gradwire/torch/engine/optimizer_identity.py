@@ -74,8 +74,8 @@ class OptimizerIdentity:
             check_pairing(codec, self._optimizer, parameters)
         if not self._had_momentum and has_momentum(self._optimizer):
             self._had_momentum = True
-            for codec in theirs:
-                warn_of_pairing(codec, self._optimizer)
+            for codec, parameters in theirs.items():
+                warn_of_pairing(codec, self._optimizer, parameters)
 
     def _check_other(self, optimizer: Optimizer) -> None:
         # The optimizer's step may consist of other optimizers' steps, or may have raised.

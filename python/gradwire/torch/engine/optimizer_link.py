@@ -20,11 +20,18 @@ from gradwire.torch.optim import OptimizerAdapter, family_of
 from gradwire.torch.transport import Channel
 
 _CHANGED = (
-    "the program changed .grad between backward() and step(). It holds updates, not gradients: "
-    "clipping gradients there clips updates. To clip gradients, clip them before they are "
-    "exchanged: run the pass within model.no_sync() (with FSDP after "
+    "the program changed .grad between backward() and step(). It holds updates, not gradients. If "
+    "a loss scaler divided them by its scale, nothing is trained: pass it to attach(..., "
+    "grad_scaler=). Clipping gradients there clips updates. To clip gradients, clip them before "
+    "they are exchanged: run the pass within model.no_sync() (with FSDP after "
     "model.set_requires_all_reduce(False), with Horovod as one pass of "
     "backward_passes_per_step=2), clip, and call step(), which exchanges them"
+)
+_LATE = (
+    "a learning rate was changed between backward() and step(){}: the updates in .grad were "
+    "computed with the earlier one, because each rank applies the rate before it sends. Set rates "
+    "before backward(); or run the pass within model.no_sync(), and step() exchanges with the rate "
+    "that it finds"
 )
 _ADDED_UP = (
     'each step adds up several exchanged backward passes, so "auto" stops using the codec, whose '
@@ -55,11 +62,15 @@ class OptimizerLink:
     ) -> None:
         self._parameters = {id(each.tensor): each for each in parameters}
         self._optimizer = optimizer
-        self._warned_of_additions = False  # that passes are added up
+        self._warned: set[str] = set()  # of what: each is said once
         self._updates = any(each.codec.memory.updates for each in parameters)
         # The optimizer must know that, because no other gradient may be added to an update.
         self._computed = any(each.computed for each in parameters)
         self._watches = self._computed and not scaled
+        # Rates of the groups with such parameters as the last pass began: copies of tensors.
+        self._rates: dict[int, float | torch.Tensor] = {}
+        # Flags on devices, with what they warn of.
+        self._unread: list[tuple[str, str, Callable[[], float]]] = []
         self._exchange: Callable[[], Callable[[], None] | None] = lambda: None
         self._resumed = False
         self._expected: int | None = None
@@ -140,9 +151,7 @@ class OptimizerLink:
         self._check_halves()
         if self.tracker.additions.begun:  # by a pass that was not exchanged
             self.adds()
-        if self.tracker.additions.found and not self._warned_of_additions:
-            self._warned_of_additions = True
-            warn(_ADDED_UP, PairingWarning)
+        self._warn_once(_ADDED_UP, "", self.tracker.additions.found)
         self.tracker.read_pending()
         sent = unsent = False
         for mark in self.tracker.marks:
@@ -163,12 +172,42 @@ class OptimizerLink:
                 ".grad holds the result of a pass that has since been rolled back, by an error, "
                 "discard(), epoch() or state_dict(): call zero_grad() instead of step()"
             )
-        if sent and self._watches and self.tracker.changed():
-            self._watches = False
-            warn(_CHANGED, PairingWarning)
+        if sent:
+            self._check_changes()
         exchange = self._exchange()
         if unsent and exchange is not None:
             exchange()
+
+    def _check_changes(self) -> None:
+        """Warn if gradients or rates were changed since the backward pass; on a device, later."""
+        unread, self._unread = self._unread, []
+        for text, detail, read in unread:
+            self._warn_once(text, detail, read() != 0.0)
+        if self._watches:
+            fused = getattr(self._optimizer, "grad_scale", None) is not None  # not in .grad then
+            self._warn_once(_CHANGED, "", fused or self.tracker.changed())
+        for at, group in enumerate(self._optimizer.param_groups if self._updates else ()):
+            if at not in self._rates and not any(map(self._is_updated, group["params"])):
+                continue
+            before, now = self._rates.get(at, 0.0), group["lr"]
+            known = not isinstance(before, torch.Tensor) and not isinstance(now, torch.Tensor)
+            detail = f", from {before:g} to {now:g} in group {at}" if known else ""
+            self._warn_once(_LATE, detail, before != now)
+
+    def _is_updated(self, tensor: torch.Tensor) -> bool:
+        """Tell whether the codec of a parameter applies the learning rate."""
+        found = self._parameters.get(id(tensor))
+        return found is not None and found.codec.memory.updates
+
+    def _warn_once(self, text: str, detail: str, flag: bool | torch.Tensor) -> None:
+        """Warn if the flag is set, once it can be read without waiting for a device."""
+        if text in self._warned:
+            return
+        if isinstance(flag, torch.Tensor) and backends.backend_for(flag).waits:
+            self._unread.append((text, detail, backends.backend_for(flag).number(flag)))
+        elif flag:
+            self._warned.add(text)
+            warn(text.format(detail), PairingWarning)
 
     def steps(self) -> set[int]:
         """Return the ids of the parameters whose ``.grad`` the codec has turned into a step."""
@@ -358,11 +397,15 @@ class OptimizerLink:
             return []
         known = (key for key, each in self._parameters.items() if each.codec.memory.updates)
         rates: dict[int, Callable[[], float]] = dict.fromkeys(known, float)
-        for group in self._optimizer.param_groups:
+        self._rates.clear()
+        for at, group in enumerate(self._optimizer.param_groups):
             rate = group["lr"]
             read: Callable[[], float] = functools.partial(float, rate)
             if isinstance(rate, torch.Tensor):
+                rate = rate.clone()
                 read = backends.backend_for(rate).number(rate)
+            if any(map(self._is_updated, group["params"])):
+                self._rates[at] = rate
             for each in group["params"]:
                 if id(each) in rates:
                     rates[id(each)] = read
@@ -370,7 +413,7 @@ class OptimizerLink:
 
     def watch(self) -> None:
         """Remember the averages of a pass, to detect changes."""
-        if self._watches:
+        if self._watches and _CHANGED not in self._warned:
             self.tracker.watch()
 
 

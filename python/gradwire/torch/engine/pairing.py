@@ -1,7 +1,7 @@
 """Which optimizers go with which codecs."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -77,10 +77,8 @@ def check_pairing(
         )
     if optimizer is None or family_of(optimizer) is None:
         return
-    ids = {id(each.tensor) for each in compressed}
-    for group in optimizer.param_groups:
-        if any(id(each) in ids for each in group["params"]):
-            _check_group(codec, optimizer, group)
+    for group in groups_of(optimizer, compressed):
+        _check_group(codec, optimizer, group)
 
 
 def _check_group(codec: Codec, optimizer: Optimizer, group: Mapping[str, Any]) -> None:
@@ -173,21 +171,31 @@ def missing_in(optimizer: Optimizer | None, named: Mapping[str, torch.Tensor]) -
     return [name for name, each in named.items() if each.requires_grad and id(each) not in known]
 
 
-def warn_of_missing(missing: Sequence[str], codecs: Iterable[Codec]) -> None:
-    """Warn of parameters that the optimizer does not train."""
-    if not missing:
-        return
-    names = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
-    more = ". Until add_param_group() adds them, their updates have a learning rate of 0, so no "
-    more += "other optimizer can train them either"
-    _warn(
-        f"{len(missing)} parameters, {names}, are not in any group of the optimizer, so it will "
-        f"not train them{more if any(codec.memory.updates for codec in codecs) else ''}"
-    )
+def warn_of_missing(missing: Sequence[str], sending: Container[str]) -> None:
+    """Warn of parameters that the optimizer does not train; ``sending`` are those with updates."""
+    for what, names in (
+        (_UNTRAINED, [name for name in missing if name in sending]),
+        ("; another optimizer can", [name for name in missing if name not in sending]),
+    ):
+        if names:
+            some = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
+            _warn(
+                f"{len(names)} parameters, {some}, are not in any group of the optimizer, so it "
+                f"will not train them{what}"
+            )
 
 
-def warn_of_pairing(codec: Codec, optimizer: Optimizer | None) -> None:
-    """Warn of a pairing that costs accuracy, and name a better one."""
+_UNTRAINED = (
+    ". The codec applies the learning rate, which is 0 until add_param_group() adds them, so no "
+    "other optimizer can train them either: for that, give them a codec by name that sends "
+    'gradients, as in attach(model, {"embed.*": gradwire.float8(), "*": gradwire.adam()}, ...)'
+)
+
+
+def warn_of_pairing(
+    codec: Codec, optimizer: Optimizer | None, parameters: Iterable[ParameterSlot]
+) -> None:
+    """Warn of a pairing that costs accuracy for these parameters, and name a better one."""
     memory = codec.memory
     if not memory.keeps:
         return
@@ -197,17 +205,18 @@ def warn_of_pairing(codec: Codec, optimizer: Optimizer | None) -> None:
             "codec or detect discarded gradients: attach(model, codec, optimizer=optimizer)"
         )
         return
-    if memory.updates:
+    groups = groups_of(optimizer, parameters)
+    if memory.updates or not any(map(_has_momentum, groups)):
         return
     if memory.corrects:
-        if has_momentum(optimizer) and family_of(optimizer) != "sgd":
+        if family_of(optimizer) != "sgd":
             _warn(
                 f"{memory!r} applies momentum, and {name_of(optimizer)} would apply it again: use "
                 f"{_SGD}(model.parameters(), lr=..., momentum=...)"
             )
-    elif codec.sparsify.selects and has_momentum(optimizer):
+    elif codec.sparsify.selects:
         found, better = "momentum", "momentum=0, with a learning rate of up to lr / (1 - momentum)"
-        if any(map(_has_first_moment, optimizer.param_groups)):
+        if any(map(_has_first_moment, groups)):
             found, better = "a first moment", f"gradwire.adam(ratio=...) with {_ADAMW}"
         _warn(
             f"{name_of(optimizer)} has {found}, and a sparse codec with a residual sends gradients "
@@ -215,16 +224,27 @@ def warn_of_pairing(codec: Codec, optimizer: Optimizer | None) -> None:
         )
 
 
+def groups_of(optimizer: Optimizer, parameters: Iterable[ParameterSlot]) -> list[Mapping[str, Any]]:
+    """Return the optimizer's groups that have any of these parameters."""
+    ids = {id(each.tensor) for each in parameters}
+    return [
+        group
+        for group in optimizer.param_groups
+        if any(id(each) in ids for each in group["params"])
+    ]
+
+
 def _has_first_moment(group: Mapping[str, Any]) -> bool:
     return float(group.get("betas", (0.0,))[0]) > 0.0
 
 
+def _has_momentum(group: Mapping[str, Any]) -> bool:
+    return _has_first_moment(group) or float(group.get("momentum") or 0.0) > 0.0
+
+
 def has_momentum(optimizer: Optimizer) -> bool:
     """Tell whether any group has momentum or a first moment."""
-    return any(
-        _has_first_moment(group) or float(group.get("momentum") or 0.0) > 0.0
-        for group in optimizer.param_groups
-    )
+    return any(map(_has_momentum, optimizer.param_groups))
 
 
 def name_of(optimizer: Optimizer) -> str:

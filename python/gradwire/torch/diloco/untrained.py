@@ -1,0 +1,202 @@
+"""Buffers and frozen parameters: what a model has besides the parameters that are exchanged."""
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from gradwire.torch.engine.parameter import plain_names
+from gradwire.torch.transport import Channel
+
+_PIECE = 1 << 22  # bytes of one operation: each has the channel's limit of time, on slow links too
+_SAMPLE = 1 << 16  # entries of a large tensor that are compared with earlier ones
+_FROZEN = "frozen "
+
+Changes: TypeAlias = tuple[dict[str, torch.Tensor], frozenset[str]]
+"""The tensors of a rank by name, and the names of those that it has changed."""
+
+
+class UntrainedTensors:
+    """The tensors of a model that are not exchanged as pseudo-gradients.
+
+    Each rank uses its own, such as the statistics of BatchNorm, the target network of BYOL, or a
+    frozen embedding. All ranks begin with those of one rank. Those that a rank changes are averaged
+    once per round, for the model that is evaluated and exported: `shared`, the same bits on all
+    ranks. Integers, such as counts of batches, are those of rank 0.
+    """
+
+    def __init__(self, model: torch.nn.Module, trained: Iterable[torch.Tensor]) -> None:
+        self._model = model
+        self._trained = {id(each) for each in trained}
+        self._kinds = {name: _kind(each) for name, each in self.own().items()}
+        self._begun: dict[str, int] = {}
+        self._changed: set[str] = set()
+        self.shared: dict[str, torch.Tensor] = {}
+
+    @property
+    def settings(self) -> list[tuple[str, str]]:
+        """The name, dtype and shape of each tensor, equal on all ranks."""
+        return list(self._kinds.items())
+
+    def own(self) -> dict[str, torch.Tensor]:
+        """Return this rank's present tensors by name; a module may have replaced a buffer."""
+        frozen = (
+            (f"{_FROZEN}{name}", each)
+            for name, each in self._model.named_parameters()
+            if id(each) not in self._trained
+        )
+        named = [*frozen, *self._model.named_buffers()]
+        return plain_names(
+            {key: part for name, each in named for key, part in _parts(name, each) if part.numel()}
+        )
+
+    def _usable(self) -> dict[str, torch.Tensor]:
+        """Return those whose dtype and shape are still the same as on all ranks."""
+        own = self.own().items()
+        return {name: each for name, each in own if self._kinds.get(name) == _kind(each)}
+
+    def begin(self, averaged: Mapping[str, torch.Tensor] = MappingProxyType({})) -> None:
+        """Take the present values for those of all ranks, but for averages of a checkpoint."""
+        own = self._usable()
+        self._begun = {name: _checksum(each) for name, each in own.items()}
+        self._changed = set(averaged)
+        # A frozen parameter is rarely changed, and may be large.
+        buffers = {name: each for name, each in own.items() if not name.startswith(_FROZEN)}
+        self.shared = {**{name: each.clone() for name, each in buffers.items()}, **averaged}
+
+    # With all ranks ---------------------------------------------------------------------------
+
+    def align(self, channel: Channel, source: int, *, frozen: bool, buffers: bool) -> None:
+        """Take over tensors of one rank, on the ranks that ask for them. A collective.
+
+        Only those that differ are sent: the same pretrained weights on all ranks are not.
+        """
+        own, mine = self._usable(), dict.fromkeys(self._kinds, "")
+        for name, each in own.items():
+            if channel.rank == source or (frozen if name.startswith(_FROZEN) else buffers):
+                mine[name] = hashlib.blake2b(bits_of(each), digest_size=16).hexdigest()
+        every = channel.all_gather_object(list(mine.values()))
+        for name, *digests in zip(self._kinds, *every, strict=True):
+            if not digests[source] or all(each in ("", digests[source]) for each in digests):
+                continue
+            takes = channel.rank == source or mine[name]
+            broadcast(channel, [own[name] if takes else _empty(self._kinds[name])], source)
+
+    def align_shared(
+        self, channel: Channel, source: int, held: dict[str, torch.Tensor], *, new: bool
+    ) -> None:
+        """Take over averages that one rank holds, on the ranks that are new. A collective."""
+        for name in channel.all_gather_object(sorted(held))[source]:
+            taken = held[name] if channel.rank == source else _empty(self._kinds[name])
+            broadcast(channel, [taken], source)
+            if new:
+                held[name] = taken
+
+    def changed(self) -> Changes:
+        """Return this rank's tensors: copies of those that it has changed since it began."""
+        own = self._usable()
+        self._changed |= {
+            name for name, each in own.items() if self._begun.get(name) != _checksum(each)
+        }
+        found = {
+            name: each.clone() if name in self._changed else each for name, each in own.items()
+        }
+        return found, frozenset(self._changed)
+
+    @torch.no_grad()
+    def average(self, channel: Channel, changes: Changes) -> dict[str, torch.Tensor]:
+        """Return the averages of what any rank has changed, on the host. A collective."""
+        own, changed = changes
+        # "0": unchanged, "1": changed, "-": of another dtype or shape than on other ranks.
+        mine = ("-" if name not in own else str(int(name in changed)) for name in self._kinds)
+        every = channel.all_gather_object("".join(mine))
+        found = {}
+        for name, *states in zip(self._kinds, *every, strict=True):
+            if "1" not in states or "-" in states:
+                continue
+            found[name] = value = own[name].to("cpu", copy=True).contiguous()
+            if not value.is_floating_point() and not value.is_complex():
+                broadcast(channel, [value], 0)
+                continue
+            real = torch.view_as_real(value) if value.is_complex() else value
+            wide = torch.float64 if real.dtype == torch.float64 else torch.float32
+            total = real.to(wide).reshape(-1)
+            for piece in torch.split(total, _PIECE // total.element_size()):
+                channel.all_reduce(piece).wait()
+            real.copy_(total.div_(channel.size).view(real.shape))
+        return found
+
+    # The shared model -------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def exchange(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Write values into the model, and return the ones that they replace."""
+        own = self._usable()
+        before = {name: own[name].clone() for name in values if name in own}
+        for name in before:
+            own[name].copy_(values[name])
+        return before
+
+    def read(self, saved: Any) -> dict[str, torch.Tensor]:
+        """Return averages of a checkpoint; raise an error unless they are of this model."""
+        if not isinstance(saved, Mapping):
+            raise TypeError(f"untrained tensors must be a dict, got {type(saved).__name__}")
+        for name, each in saved.items():
+            if not isinstance(each, torch.Tensor) or self._kinds.get(name) != _kind(each):
+                raise ValueError(
+                    f"{name!r} is {self._kinds.get(name, 'no buffer or frozen parameter')} in this "
+                    f"model, but {_kind(each)} in the checkpoint"
+                )
+        return dict(saved)
+
+
+def bits_of(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of a tensor."""
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    return flat.view(torch.uint8).numpy().data
+
+
+@torch.no_grad()
+def broadcast(channel: Channel, tensors: Iterable[torch.Tensor], source: int) -> None:
+    """Broadcast tensors, of any dtype and device, from one rank, bit for bit. A collective.
+
+    They have the same shapes on all ranks. The channel must not be in use.
+    """
+    for each in tensors:
+        values = each.detach().cpu().contiguous().reshape(-1)
+        for piece in torch.split(values.view(torch.uint8), _PIECE):
+            channel.broadcast(piece, source).wait()
+        if channel.rank != source:
+            each.copy_(values.view(each.shape))
+
+
+def _parts(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield a tensor by its name; of a quantized one, the tensors that it consists of."""
+    whole: Any = tensor
+    if is_traceable_wrapper_subclass(whole):
+        for part in whole.__tensor_flatten__()[0]:
+            yield from _parts(f"{name}.{part}", getattr(whole, part))
+    elif tensor.layout == torch.strided and not tensor.is_meta:
+        yield name, tensor.detach()
+
+
+def _kind(tensor: Any) -> str:
+    """Return dtype and shape, as "float32 (3, 4)"."""
+    dtype = str(getattr(tensor, "dtype", type(tensor).__name__)).removeprefix("torch.")
+    return f"{dtype} {tuple(getattr(tensor, 'shape', ()))}"
+
+
+def _empty(kind: str) -> torch.Tensor:
+    dtype, _, shape = kind.partition(" ")
+    lengths = [int(each) for each in shape.strip("(),").split(",") if each.strip()]
+    return torch.empty(lengths, dtype=getattr(torch, dtype))
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    """Return a checksum; of a large tensor, one of entries at equal distances."""
+    step = max(tensor.numel() // _SAMPLE, 1)
+    return zlib.crc32(bits_of(tensor.reshape(-1)[::step]))
