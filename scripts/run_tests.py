@@ -29,7 +29,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,9 +128,9 @@ class Suite:
             for number, kind in COUNT.findall(plain):
                 self.counts[KINDS.get(kind, kind)] += int(number)
             if self.running and (took := FINISHED.search(plain)):
-                line = {"test": f"{self.name}: {self.running}", "seconds": float(took[1])}
+                entry = {"test": f"{self.name}: {self.running}", "seconds": float(took[1])}
                 with TIMES.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+                    file.write(json.dumps(entry) + "\n")
         elif running := RUNNING.match(plain):
             self.running = running[2].rstrip()
         if failure := FAILURE.match(plain.rstrip()):
@@ -218,11 +217,11 @@ def python_suites(tier: str | None) -> list[Suite]:
 
 def dearest() -> list[tuple[str, float]]:
     """Return the tests that took longest with their seconds, setup and teardown included."""
-    total: Counter[str] = Counter()
+    total: dict[str, float] = {}
     for line in TIMES.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
-        total[entry["test"]] += entry["seconds"]
-    return total.most_common(SHOWN)
+        total[entry["test"]] = total.get(entry["test"], 0.0) + entry["seconds"]
+    return sorted(total.items(), key=lambda item: -item[1])[:SHOWN]
 
 
 def summarise(suites: list[Suite]) -> None:

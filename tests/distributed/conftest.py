@@ -53,8 +53,8 @@ LONG = (
 """What these train is too much for emulated kernels, whose averages and states are those of the CPU
 bit for bit: `test_devices` has that."""
 DAILY = ("test_conformance", "test_parity", "test_saving")
-"""Files whose tests run with `host` and `carried` in `make test-rest`, those of the others by night:
-their laws hold for every exchange and its states, and `test_devices` compares the bytes."""
+"""Files whose tests run with `host` and `carried` in `make test-rest`, the others by night: their
+laws hold for every exchange and its states, and `test_devices` compares the bytes."""
 SHORT = 5.0
 """Seconds that are short enough to wait for, and long enough for a step on a busy machine."""
 
