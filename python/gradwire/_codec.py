@@ -40,7 +40,6 @@ _PARTS: dict[str, type[Part]] = {
     "exchange": Exchange,
 }
 _FROM_OUTSIDE = ("sparsify", "quantize", "indices")  # parts that other packages may define
-_LATER = {"exchange": BY_RANKS.get_config()}  # entries that old configurations do not have
 
 
 class _Parts(TypedDict, total=False):
@@ -454,7 +453,7 @@ class Codec(Part):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Build the codec that `get_config` describes; old configurations may lack ``exchange``.
+        """Build the codec that `get_config` describes.
 
         Raises
         ------
@@ -464,7 +463,7 @@ class Codec(Part):
         expected = option_names(cls)
         if not isinstance(config, dict):
             raise TypeError(f"config must be a dict, got {config!r} ({type(config).__name__})")
-        config = _validate.keys("config", config, expected, _LATER)
+        _validate.keys("config", config, expected)
         return cls(**{name: _part(name, config[name]) for name in expected})
 
     def __repr__(self) -> str:

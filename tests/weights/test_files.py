@@ -322,7 +322,7 @@ def test_what_needs_no_bfloat16_needs_no_ml_dtypes(tmp_path: Path) -> None:
                 file["half"]
             except ImportError as error:
                 print(error)
-        print(main(["completion", "bash"]))
+        print(main(["codecs", "topk"]))
         """
     )
     assert out.startswith("4096.0")

@@ -22,7 +22,6 @@ COMMANDS = {
     "pack": "pack the weights of a safetensors file into a few bits each",
     "unpack": "unpack packed weights to floats",
     "info": "print versions and devices for a bug report",
-    "completion": "print a completion script for bash, zsh or fish",
 }
 """A summary of each command, by the name of its module."""
 

@@ -15,7 +15,6 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from gradwire import _mistakes
 from gradwire._codec import Codec
 from gradwire._part import Part
 from gradwire.presets._registry import OWN as OWN
@@ -35,7 +34,6 @@ PRESETS: Mapping[str, Preset] = Registry(OWN)  #: in display order; those of plu
 __all__ = ["PRESETS", "Preset", "codec", *(each.name for each in OWN)]
 
 
-@_mistakes.explain()
 def codec(codec: str | Codec, /, **options: Any) -> Codec:
     """Build a codec by the name of its preset; return a codec unchanged.
 

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from gradwire import _mistakes, _plugins
+from gradwire import _plugins
 from gradwire._codec import Codec
 from gradwire.errors import PluginError
 
@@ -47,8 +47,6 @@ def preset(
         if build.__doc__ and paper:
             cited = "\n\n".join(map(_citation, paper.split("; ")))
             build.__doc__ = f"{inspect.cleandoc(build.__doc__)}\n\nReferences\n----------\n{cited}"
-        takes_ratio = "ratio" in inspect.signature(build).parameters
-        build = _mistakes.explain(**_SHARE if takes_ratio else {})(build)
         found = Preset(
             name=build.__name__, build=build, summary=summary, paper=paper, example=example or {}
         )
@@ -56,32 +54,6 @@ def preset(
         return build
 
     return register
-
-
-def _share(number: Callable[[float], float]) -> Callable[[Any], str]:
-    """Return a hint for another measure of the ratio, given how to convert it."""
-
-    def words(value: Any) -> str:
-        try:
-            ratio = number(float(value))
-        except (TypeError, ValueError, ZeroDivisionError):
-            ratio = 0.0
-        if not 0.0 < ratio <= 1.0:
-            ratio = 0.01
-        return f"the share of the entries to send is ratio={ratio:.6g}"
-
-    return words
-
-
-_SHARE = {
-    "density": _share(lambda share: share),
-    "sparsity": _share(lambda left: 1.0 - left),
-    **dict.fromkeys(
-        ("compress_ratio", "compression", "rate"),
-        _share(lambda factor: 1.0 / factor if factor > 1.0 else factor),
-    ),
-}
-"""Other names for the ratio, used by other libraries or likely guesses."""
 
 
 def _citation(paper: str) -> str:

@@ -10,18 +10,16 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire import _mistakes
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import AutoController, check_measurable, choices_of
 from gradwire.torch.ddp.source import DDPSource, check_ranks
 from gradwire.torch.engine.attach import attach_engine
-from gradwire.torch.engine.config import OTHER_KEYWORDS, Codecs, GradScaler, OnMismatch, Options
+from gradwire.torch.engine.config import Codecs, GradScaler, OnMismatch, Options
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.parameter import plain_names
 from gradwire.torch.transport import Hierarchy, Levels, ProcessGroups, Transport, parse_hierarchy
 
 
-@_mistakes.explain(**OTHER_KEYWORDS)
 def attach(
     model: torch.nn.Module,
     codec: Codecs | None = None,

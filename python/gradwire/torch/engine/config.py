@@ -30,15 +30,6 @@ Codecs = Codec | str | Mapping[str, Codec | str | None]
 OnMismatch: TypeAlias = Literal["raise", "fallback"]
 """The reaction if a bucket differs from the result of the core."""
 
-OTHER_KEYWORDS = {
-    "max_ratio": 'the least share of the entries that "auto" may send is min_ratio={!r}',
-    **dict.fromkeys(
-        ("ratio", "density", "k"),
-        'options of a codec are its own: attach(model, gradwire.codec("adam", ratio={!r}), ...)',
-    ),
-}
-"""Hints for keywords that an attachment does not have."""
-
 _COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 

@@ -9,11 +9,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from gradwire import _mistakes
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import AutoController, check_measurable, choices_of
 from gradwire.torch.engine.attach import attach_engine
-from gradwire.torch.engine.config import OTHER_KEYWORDS, Codecs, GradScaler, OnMismatch, Options
+from gradwire.torch.engine.config import Codecs, GradScaler, OnMismatch, Options
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.sharding import local_shard_of
 from gradwire.torch.fsdp.model import Group, groups_of, names_of
@@ -21,7 +20,6 @@ from gradwire.torch.fsdp.source import FSDPSource
 from gradwire.torch.transport import Hierarchy, ProcessGroups
 
 
-@_mistakes.explain(**OTHER_KEYWORDS)
 def attach(
     model: torch.nn.Module,
     codec: Codecs | None = None,

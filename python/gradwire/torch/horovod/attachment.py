@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from gradwire import _mistakes, _validate
+from gradwire import _validate
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import AutoController, check_measurable, choices_of
 from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import (
-    OTHER_KEYWORDS,
     Codecs,
     GradScaler,
     OnMismatch,
@@ -31,7 +30,6 @@ from gradwire.torch.horovod.source import HorovodSource, Settings
 from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
 
 
-@_mistakes.explain(**OTHER_KEYWORDS)
 def DistributedOptimizer(  # as Horovod's
     optimizer: Optimizer,
     named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,

@@ -10,13 +10,12 @@ from typing import Any, Literal, get_args
 
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire import _mistakes
 from gradwire.presets import float8
 from gradwire.schedule import Schedule
 from gradwire.torch import ddp
 from gradwire.torch.auto import AUTO, check_alone, least_ratio
 from gradwire.torch.checkpoint import files as rank_files
-from gradwire.torch.engine.config import OTHER_KEYWORDS, Codecs, OnMismatch, Options
+from gradwire.torch.engine.config import Codecs, OnMismatch, Options
 from gradwire.torch.lightning import pairing, saving
 from gradwire.torch.lightning.pairing import Callback, LightningModule, Trainer
 from gradwire.torch.lightning.saving import Policy
@@ -88,7 +87,6 @@ class Compress(Callback):
         `gradwire.torch.ddp.attach`.
     """
 
-    @_mistakes.explain(**OTHER_KEYWORDS)
     def __init__(
         self,
         codec: Codecs | None = None,
