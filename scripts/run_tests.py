@@ -60,7 +60,7 @@ GROUPS = {
     "ranks a-g": ("tests/distributed", "--ignore-glob=*/test_[!a-g]*"),
 }
 WAIT = "python, waits"
-WAITING = ("tests/distributed", "tests/horovod", "tests/trainers", "tests/torch")
+WAITING = ("tests/distributed", "tests/horovod")
 """Folders with tests marked `waits`."""
 NIGHT = ("ranks h-z", "ranks a-g", "kernels")
 """Groups with tests marked `night`."""

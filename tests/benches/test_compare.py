@@ -13,6 +13,8 @@ from benches.compare.contestants import OURS, PEERS, SidcoInTorch, student
 from benches.harness import pages, results
 from gradwire.presets import PRESETS
 
+pytestmark = pytest.mark.full  # runs a whole benchmark
+
 NUMEL, RATIO = 10_007, 0.01
 EVERYONE = [*OURS, *PEERS, *contestants.presets()]
 

@@ -219,6 +219,7 @@ def test_a_directory_is_no_target(tensors, tmp_path):
 
 
 @pytest.mark.parametrize("nbytes", [0, 1000, 2000])
+@pytest.mark.full
 def test_a_disk_that_is_full_leaves_the_old_file_and_nothing_else(tensors, path, nbytes):
     before = path.read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -328,6 +328,7 @@ def test_codes_whose_checksum_is_right_and_that_are_wrong_are_found(path):
 
 
 @pytest.mark.parametrize("nbytes", [0, 100, 4000, 100_000])
+@pytest.mark.full
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(tensors, tmp_path, nbytes):
     _, paths = chain(tensors, tmp_path, 1)
     path = tmp_path / "new"
