@@ -18,7 +18,6 @@ STAGED = (
     "test_parity",
     "test_saving",
     "test_scaling",
-    "test_verification",
 )
 """Files whose tests also run with copies of all buckets, as for tensors on other devices."""
 CARRIED = (
@@ -36,7 +35,6 @@ CARRIED = (
     "test_saving",
     "test_scaling",
     "test_schedules",
-    "test_verification",
 )
 """Files whose tests also run by emulated kernels, with frames that stay where tensors are."""
 VALUES = ("test_hierarchy", "test_low_rank")
