@@ -44,7 +44,7 @@ test-rest: ## More compositions, more ranks, other SIMD levels, examples that tr
 	@$(python) scripts/browser.py --optional
 	@$(python) scripts/run_tests.py rest
 
-test-night: ## What neither runs: all of Rust below the best SIMD level, every exchange on other backends, races
+test-night: ## What neither runs: all of Rust below the best SIMD level, every distributed test on other backends
 	@$(prepare_python)
 	@$(python) scripts/run_tests.py night
 
@@ -74,7 +74,7 @@ gpu-visit: wheel ## The folder for a visit to a GPU, where `scripts/gpu_visit.py
 bench-gpu: ## Time the CUDA extension, a copy and what torch offers, with what PYTHON has installed (ARGS="--quick")
 	@$(PYTHON) -m benches.gpu $(ARGS)
 
-test-races: ## The CUDA kernels' tests, all with the race detector (`make test-night`: a share; PYTEST_ARGS="-k name")
+test-races: ## The CUDA kernels' tests, all with the race detector (`make test-rest`: a share; PYTEST_ARGS="-k name")
 	@$(environment) test cuda
 	@GRADWIRE_TEST_RACES=all $(python) -m pytest -q tests/csrc tests/torch/cuda $(PYTEST_ARGS)
 

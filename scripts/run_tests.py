@@ -62,7 +62,7 @@ GROUPS = {
 WAIT = "python, waits"
 WAITING = ("tests/distributed", "tests/horovod")
 """Folders with tests marked `waits`."""
-NIGHT = ("ranks h-z", "ranks a-g", "kernels")
+NIGHT = ("ranks h-z", "ranks a-g")
 """Groups with tests marked `night`."""
 # Threads of torch that wait for each other are not to keep a processor from the other suite.
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}

@@ -14,7 +14,7 @@ from tests.csrc.emulated.kernels import Kernels, LaunchError
 from .conftest import RACES, SANITIZED
 
 pytestmark = [
-    pytest.mark.night,  # has a build of its own
+    pytest.mark.full,  # has a build of its own
     pytest.mark.skipif(bool(RACES or SANITIZED), reason="is itself running under one of them"),
     pytest.mark.timeout(900),
 ]
