@@ -75,9 +75,9 @@ SHOWN = 10
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|ignored|skipped)\b")
 CLOSING = re.compile(r"^(test result: |=* ?\d+ [a-z]+.* in [\d.]+s)")
 FINISHED = re.compile(r"finished in ([\d.]+)s")
-# A failed test in the output of libtest, and in the short summary of pytest.
 # The line of cargo before the output of a file of tests: "Running unittests src/lib.rs (target/…)".
 RUNNING = re.compile(r"^ +(Running|Doc-tests) (.+?)(?: \(|$)")
+# A failed test in the output of libtest, and in the short summary of pytest.
 FAILURE = re.compile(r"^(?:test (\S+)(?: - .*)? \.\.\. FAILED|(?:FAILED|ERROR) (\S.*))$")
 KINDS = {"error": "failed", "errors": "failed", "ignored": "skipped"}
 
