@@ -22,7 +22,7 @@ fn nothing_is_lost_and_bytes_agree_on_every_level_and_thread_count() {
             for run in 0..levels.len().max(3) {
                 let kernels = Kernels::of(levels[run % levels.len()]).unwrap();
                 let mut workspace = Workspace::with(kernels, 1 + (run + shift) % 3);
-                let memory = if (run + shift) % 2 == 0 { codec } else { in_place };
+                let memory = if (run + shift).is_multiple_of(2) { codec } else { in_place };
                 runs.push(conserves(memory, &steps, &mut workspace));
             }
             assert!(runs.windows(2).all(|pair| pair[0] == pair[1]), "{codec:?} {n}");
