@@ -25,7 +25,8 @@ class PackedTensor:
     #: What holds it: ``"linear"`` and ``"embedding"`` read packed bytes, ``"decoded"`` is a dense
     #: parameter with the values of the packed one.
     held: str
-    #: What chose its codes: ``"nearest"``, or a solver, after what prepared the weights.
+    #: What chose its codes: ``"nearest"``, or a solver, after what prepared the weights. ``"nearest
+    #: (shared)"``: the calibration has inputs, but the weight is used otherwise as well.
     rounding: str = "nearest"
     #: Root mean square of what the layer's outputs change by, as a share of theirs, for the inputs
     #: of the calibration; None without one.
