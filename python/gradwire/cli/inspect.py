@@ -30,14 +30,15 @@ def main(argv: Sequence[str]) -> int:
             files = importlib.import_module("gradwire.cli.pack")
             tensors = files.described(options.file, options.flip)
             text = json.dumps(tensors, indent=2)
-            print(text if options.json else files.listed(options.file, tensors))
-            return 0
-        report = _report(_read_frame(options.file))
+            text = text if options.json else files.listed(options.file, tensors)
+        else:
+            report = _report(_read_frame(options.file))
+            text = json.dumps(report, indent=2) if options.json else _as_text(options.file, report)
     except OSError as error:
         return _fail(options, error, f"cannot read {options.file}: {error.strerror}")
     except (ValueError, ImportError, GradwireError) as error:
         return _fail(options, error, f"{options.file}: {error}")
-    print(json.dumps(report, indent=2) if options.json else _as_text(options.file, report))
+    print(text)
     return 0
 
 
