@@ -88,7 +88,17 @@ class Workload:
         ]
 
     def with_backward(self, seconds: float) -> Self:
-        """Return the same step with a longer or shorter backward pass."""
+        """Return the same step with a longer or shorter backward pass.
+
+        Parameters
+        ----------
+        seconds : float
+            Duration of the backward pass. Times at which buckets are ready change in proportion.
+
+        Returns
+        -------
+        Workload
+        """
         ready = None
         if self.ready is not None:
             ready = [each * seconds / self.backward for each in self.ready]
@@ -102,20 +112,45 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """A step of one method."""
+    """A step of one method.
 
-    method: Method  #: With the exchange that it has on this network.
+    Attributes
+    ----------
+    method : Method
+        The method, with the exchange that it has on this network.
+    network : Network
+        The ranks and their links.
+    step : float
+        Seconds of a step.
+    exposed : float
+        Seconds that the exchange adds to a step.
+    sent : float
+        Bytes that a rank sends to other nodes.
+    sent_inside : float
+        Bytes that a rank sends inside its own node.
+    memory : float
+        Bytes that a rank keeps at most: states, and buffers of all exchanges.
+    distinct : float
+        Positions that at least one rank has selected.
+    timeline : Timeline
+        The times of the backward pass and of the exchanges during it.
+    exchanged : tuple of ExchangeCost
+        The exchange of each bucket, in the order in which they become ready.
+    buckets : tuple of BucketCost
+        The times of each bucket.
+    """
+
+    method: Method
     network: Network
-    step: float  #: Seconds of a step.
-    exposed: float  #: Seconds that the exchange adds to a step.
-    sent: float  #: Bytes that a rank sends to other nodes.
-    sent_inside: float  #: Bytes that a rank sends inside its own node.
-    memory: float  #: Most bytes that a rank keeps: states, and buffers of all exchanges.
-    distinct: float  #: Positions that at least one rank has selected.
-    timeline: Timeline  #: The backward pass.
-    #: The exchange of each bucket, in the order in which they become ready.
+    step: float
+    exposed: float
+    sent: float
+    sent_inside: float
+    memory: float
+    distinct: float
+    timeline: Timeline
     exchanged: tuple[ExchangeCost, ...]
-    buckets: tuple[BucketCost, ...]  #: The times of each bucket.
+    buckets: tuple[BucketCost, ...]
 
 
 def predict(
@@ -133,6 +168,11 @@ def predict(
         The ranks and their links.
     support : Support, optional
         Overlap of the ranks' selections; the fitted one by default.
+
+    Returns
+    -------
+    Prediction
+        Seconds of the step, bytes that a rank sends and keeps, and the times of each bucket.
     """
     method = method.on(network)
     ranks, parts = participants(method.exchange, network)
@@ -196,6 +236,11 @@ def break_even(
     float
         Bits per second, to 0.1 %: the method is faster on all links between 10 kbit/s and this
         bandwidth. 0 if it is slower at 10 kbit/s; infinite if it is faster at any bandwidth.
+
+    Raises
+    ------
+    ValueError
+        There is no baseline.
     """
     if not baselines:
         raise ValueError("a break-even link needs a method to compare with")
