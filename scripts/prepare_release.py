@@ -26,7 +26,7 @@ LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)\s]+\))")
 
 def released(readme: str, home: str, version: str) -> str:
     """Return the README for an index: installed from there, with links to this version's files."""
-    readme, cut = re.subn(r"(?s)```sh\nmake demo.*?(?=In your own program:)", "", readme)
+    readme, cut = re.subn(r"(?s)```sh\nmake demo.*?(?=In your own program)", "", readme)
     readme, named = re.subn(
         r"There is no release yet: .*(?= \()", f"Install it: `{INSTALL}`", readme
     )

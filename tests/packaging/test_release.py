@@ -45,7 +45,7 @@ def test_a_release_has_absolute_links_alone():
     released = prepare_release.released(README, HOME, "1.2.3")
     assert released.startswith("# gradwire\n\n**Gradient compression")
     assert "Install it: `pip install 'gradwire[torch]'` ([more]" in released
-    assert "In your own program:\n\n```python" in released
+    assert "In your own program, one line is new:\n\n```python" in released
     assert "checkout" not in released
     assert "make test" not in released
     assert not prepare_release.LINK.search(released)
