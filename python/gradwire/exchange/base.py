@@ -35,80 +35,21 @@ class Exchange(Part):
         return False
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
-        """Check that the exchange can combine the frames of a codec.
-
-        Parameters
-        ----------
-        sparsify : gradwire.sparsify.Sparsifier
-            The codec's sparsifier.
-        quantize : gradwire.quantize.Quantizer
-            The codec's quantizer.
-
-        Raises
-        ------
-        ValueError
-            It cannot.
-        """
+        """Raise a ValueError if the exchange cannot combine such frames."""
         raise NotImplementedError
 
     def check_memory(self, memory: Memory) -> None:
-        """Check that the exchange can use a memory.
-
-        Parameters
-        ----------
-        memory : gradwire.memory.Memory
-            The codec's memory.
-
-        Raises
-        ------
-        ValueError
-            It cannot.
-        """
+        """Raise a ValueError if the exchange cannot use this memory."""
 
     def check_range(self, quantize: Quantizer, memory: Memory) -> None:
-        """Check that sums stay in the quantizer's range, or that a residual keeps the excess.
-
-        Parameters
-        ----------
-        quantize : gradwire.quantize.Quantizer
-            The codec's quantizer.
-        memory : gradwire.memory.Memory
-            The codec's memory.
-
-        Raises
-        ------
-        ValueError
-            Sums may exceed the range, and no residual keeps the excess.
-        """
+        """Raise a ValueError if sums may exceed the quantizer's range, and no residual keeps it."""
 
     def for_ranks(
         self, ranks: int, sparsify: Sparsifier, quantize: Quantizer, memory: Memory
     ) -> "Exchange":
-        """Return the exchange for a number of ranks, usually itself.
-
-        Parameters
-        ----------
-        ranks : int
-            Number of ranks that exchange gradients.
-        sparsify, quantize, memory
-            The other parts of the codec.
-
-        Returns
-        -------
-        Exchange
-        """
+        """Return the exchange for ``ranks`` ranks and a codec with these parts, usually itself."""
         return self
 
     def suits(self, shape: Sequence[int]) -> bool:
-        """Tell whether a tensor is exchanged like this, and not uncompressed.
-
-        Parameters
-        ----------
-        shape : sequence of int
-            Shape of the tensor.
-
-        Returns
-        -------
-        bool
-        """
+        """Tell whether a tensor of this shape is exchanged like this, not uncompressed."""
         return True

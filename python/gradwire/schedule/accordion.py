@@ -62,56 +62,24 @@ class Accordion(Schedule):
         """Return whether the change from a previous to a current norm is critical.
 
         A change by exactly `eta` is critical, and so are a change from zero and a non-finite norm.
-
-        Parameters
-        ----------
-        previous, current : float
-            Euclidean norms of summed gradients, `interval` epochs apart.
-
-        Returns
-        -------
-        bool
         """
         if previous == 0.0:
             return True
         return not abs(previous - current) / previous < self.eta  # so that NaN is critical
 
     def is_measured(self, epoch: int) -> bool:
-        """Return whether the gradients of an epoch are accumulated for a measurement.
-
-        Parameters
-        ----------
-        epoch : int
-            Number of the epoch, from 0.
-
-        Returns
-        -------
-        bool
-        """
+        """Return whether the gradients of an epoch are accumulated for a measurement."""
         return epoch % self.interval == 0
 
     def codec_for(
         self, codec: Codec, *, critical: bool, shape: Sequence[int] | None = None
     ) -> Codec:
-        """Return the codec for a regime.
-
-        Parameters
-        ----------
-        codec : gradwire.Codec
-            The attached codec.
-        critical : bool
-            Whether the regime is critical.
-        shape : sequence of int, optional
-            Shape of the tensor that the codec is for.
-
-        Returns
-        -------
-        gradwire.Codec
+        """Return the codec for a regime, and for tensors of a shape if given.
 
         Raises
         ------
         ValueError
-            A setting differs from the codec in more than how much is sent, or is a ratio for a
+            A setting that differs from the codec in more than how much is sent, or a ratio for a
             codec that has none.
         """
         setting = self.low if critical else self.high
