@@ -116,6 +116,14 @@ def test_output_that_cannot_be_written_is_an_error_in_a_line(files):
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("command", ["inspect", "report -o -"])
+def test_a_closed_standard_input_is_an_error_in_a_line(command, files):
+    done = _end_of(f"{sys.executable} -m gradwire {command} - <&-", files)
+    assert done.returncode == 1
+    name = command.split()[0]
+    assert done.stderr == f"gradwire {name}: cannot read -: standard input is closed\n"
+
+
 def _end_of(command, folder):
     given = ["bash", "-c", command]
     return subprocess.run(given, cwd=folder, capture_output=True, text=True, check=False)

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from gradwire import Frame, GradwireError
+from gradwire import Frame, GradwireError, _files
 from gradwire._validate import MAX_NUMEL
 from gradwire.errors import CorruptFrameError, TruncatedFrameError
 
@@ -177,7 +177,7 @@ def _read_frame(file: str) -> Frame:
     """
     with contextlib.ExitStack() as stack:
         standard = file == "-"
-        source = sys.stdin.buffer if standard else stack.enter_context(open(file, "rb"))
+        source = _files.standard_input() if standard else stack.enter_context(open(file, "rb"))
         head = _up_to(source, _HEADER_NBYTES)
         try:
             need = Frame(head, max_numel=MAX_NUMEL).nbytes

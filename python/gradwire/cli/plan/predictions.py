@@ -60,6 +60,7 @@ class Optimizer:
 
 OPTIMIZERS = {
     "adamw": Optimizer("AdamW", "adam", 8, momentum=True, first_moment=True),
+    "adam": Optimizer("Adam", "adam", 8, momentum=True, first_moment=True),
     "sgd": Optimizer("SGD", "topk", 0, momentum=False, first_moment=False),
     "sgd-momentum": Optimizer("SGD with momentum", "dgc", 4, momentum=True, first_moment=False),
 }
