@@ -235,7 +235,8 @@ def break_even(
     -------
     float
         Bits per second, to 0.1 %: the method is faster on all links between 10 kbit/s and this
-        bandwidth. 0 if it is slower at 10 kbit/s; infinite if it is faster at any bandwidth.
+        bandwidth. 0 if it is slower at 10 kbit/s; infinite if it is faster up to 100 Tbit/s, the
+        fastest link that is tried.
 
     Raises
     ------
@@ -244,10 +245,9 @@ def break_even(
     """
     if not baselines:
         raise ValueError("a break-even link needs a method to compare with")
-    return pays_below(
-        fastest(workload, [method], network, support),
-        fastest(workload, baselines, network, support),
-    )
+    own, best = (fastest(workload, each, network, support) for each in ([method], list(baselines)))
+    low, high = pays_within(own, best, SLOWEST)
+    return high if low == 0.0 else 0.0
 
 
 Steps = Callable[[float], float]
@@ -266,18 +266,6 @@ def fastest(
         return min(predict(workload, each, on, support).step for each in methods)
 
     return steps
-
-
-def pays_below(own: Steps, best: Steps) -> float:
-    """Return the bandwidth up to which a method is faster, by a scan and bisection."""
-
-    def wins(bandwidth: float) -> bool:
-        return own(bandwidth) < best(bandwidth)
-
-    lost = next((at for at in range(len(_GRID)) if not wins(_GRID[at])), None)
-    if lost is None:
-        return math.inf if wins(math.inf) else FASTEST
-    return _edge(wins, _GRID[lost - 1], _GRID[lost]) if lost else 0.0
 
 
 def pays_within(own: Steps, best: Steps, bandwidth: float) -> tuple[float, float]:
