@@ -87,7 +87,8 @@ def _documented(build: Callable[..., Codec], example: Mapping[str, Any], paper: 
             kind, _, does = _entry(inspect.getdoc(Codec) or "", name).partition("\n")
             does = re.split(r"[.:]", does)[0]
             entry = f"{kind}\n{does}. ``{option.default!r}`` by default.\n"
-        options.append(entry or next(filter(None, (_entry(_doc(part), name) for part in parts))))
+        entries = (_entry(_doc(part), name) for part in parts)
+        options.append(entry or next(filter(None, entries), ""))
     sections = {
         "Parameters": "".join(options).rstrip(),
         "Returns": "gradwire.Codec",
