@@ -1,6 +1,7 @@
 """Files: read up to a limit, and written completely or not at all."""
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -11,6 +12,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 
+def standard_input() -> BinaryIO:
+    """Return the bytes of standard input; raise an OSError if the process has none (``<&-``)."""
+    if sys.stdin is None:
+        raise OSError(errno.EBADF, "standard input is closed")
+    return sys.stdin.buffer
+
+
 def read_text(path: str | os.PathLike[str], most: int) -> str:
     """Read a file of UTF-8, or standard input if its name is ``-``.
 
@@ -19,7 +27,7 @@ def read_text(path: str | os.PathLike[str], most: int) -> str:
     """
     with contextlib.ExitStack() as stack:
         standard = path == "-"
-        source = sys.stdin.buffer if standard else stack.enter_context(open(path, "rb"))
+        source = standard_input() if standard else stack.enter_context(open(path, "rb"))
         data = source.read(most + 1)
     if len(data) > most:
         raise ValueError(f"it has more than {most >> 20} MiB")

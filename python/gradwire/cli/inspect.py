@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from gradwire import Frame, GradwireError
+from gradwire import Frame, GradwireError, _files
 from gradwire._validate import MAX_NUMEL
 from gradwire.errors import CorruptFrameError, TruncatedFrameError
 
@@ -30,14 +30,15 @@ def main(argv: Sequence[str]) -> int:
             files = importlib.import_module("gradwire.cli.pack")
             tensors = files.described(options.file, options.flip)
             text = json.dumps(tensors, indent=2)
-            print(text if options.json else files.listed(options.file, tensors))
-            return 0
-        report = _report(_read_frame(options.file))
+            text = text if options.json else files.listed(options.file, tensors)
+        else:
+            report = _report(_read_frame(options.file))
+            text = json.dumps(report, indent=2) if options.json else _as_text(options.file, report)
     except OSError as error:
         return _fail(options, error, f"cannot read {options.file}: {error.strerror}")
     except (ValueError, ImportError, GradwireError) as error:
         return _fail(options, error, f"{options.file}: {error}")
-    print(json.dumps(report, indent=2) if options.json else _as_text(options.file, report))
+    print(text)
     return 0
 
 
@@ -176,7 +177,7 @@ def _read_frame(file: str) -> Frame:
     """
     with contextlib.ExitStack() as stack:
         standard = file == "-"
-        source = sys.stdin.buffer if standard else stack.enter_context(open(file, "rb"))
+        source = _files.standard_input() if standard else stack.enter_context(open(file, "rb"))
         head = _up_to(source, _HEADER_NBYTES)
         try:
             need = Frame(head, max_numel=MAX_NUMEL).nbytes

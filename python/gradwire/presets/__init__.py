@@ -44,13 +44,17 @@ def codec(codec: str | Codec, /, **options: Any) -> Codec:
     options
         Those of the preset.
 
+    Returns
+    -------
+    gradwire.Codec
+
     Raises
     ------
     ValueError
         There is no such preset, or an option is out of range.
     TypeError
-        Neither a name nor a codec; an option that the preset does not have, or lacks; an option of
-        the wrong type; options given with a codec.
+        The argument is neither a name nor a codec; the preset does not have an option, or needs one
+        that is not given; an option has the wrong type; or options are given with a codec.
     PluginError
         The preset of another distribution cannot be used.
 
