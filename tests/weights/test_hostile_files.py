@@ -24,7 +24,7 @@ SECONDS = 10
 """Of processor time; without the checks, these inputs take minutes, gigabytes or for ever."""
 
 
-def file_of(about, sections=(), data=b"", metadata=None) -> bytes:
+def file_of(about, sections=(), data=b"", metadata=None):
     """A file with this description; sections are of name, dtype, shape, begin and end."""
     header = {"__metadata__": {"gradwire": json.dumps(about), **(metadata or {})}}
     for name, dtype, shape, begin, end in sections:
@@ -33,18 +33,18 @@ def file_of(about, sections=(), data=b"", metadata=None) -> bytes:
     return struct.pack("<Q", len(text)) + text + data
 
 
-def zipped(data: bytes) -> str:
+def zipped(data):
     return base64.b64encode(zlib.compress(data, 9)).decode()
 
 
-def coded(shape, blocks: bytes, dtype="float32", coding="lossless", **others) -> bytes:
+def coded(shape, blocks, dtype="float32", coding="lossless", **others):
     data = struct.pack("<I", _native.crc32c(blocks, 0)) + blocks
     fields = {"shape": shape, "dtype": dtype, "coding": coding}
     about = {"version": 1, "tensors": {"w": fields}, **others}
     return file_of(about, [("w", "U8", [len(data)], 0, len(data))], data)
 
 
-def based_on(name) -> bytes:
+def based_on(name):
     base = {"name": name, "sha256": "0" * 64}
     return file_of({"version": 1, "tensors": {}, "base": base})
 
@@ -214,7 +214,7 @@ def test_a_base_that_is_no_regular_file_is_refused_by_name(folder):
             weights.open(path)
 
 
-def header_of(path) -> dict:
+def header_of(path):
     data = path.read_bytes()
     return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
 

@@ -200,6 +200,46 @@ def test_a_base_that_is_not_there_is_named(tensors, tmp_path):
         weights.open(paths[2])
 
 
+FOLDERS = [
+    ("checkpoint-100/model", "checkpoint-200/model", "../checkpoint-100/model"),
+    ("a", "small/b", "../a"),
+    ("v0/checkpoints/a", "v1/checkpoints/a", "../../v0/checkpoints/a"),
+    ("base/a", "b", "base/a"),
+    ("a", "link/b", "../../a"),  # the link leads to v1/checkpoints
+]
+
+
+@pytest.mark.parametrize(("base", "new", "name"), FOLDERS)
+def test_a_base_may_be_in_a_folder_near_by(tensors, tmp_path, base, new, name, monkeypatch):
+    """As trainers write them; the folders may then be moved together."""
+    root = tmp_path / "root"
+    for folder in ("checkpoint-100", "checkpoint-200", "v0/checkpoints", "v1/checkpoints", "base"):
+        (root / folder).mkdir(parents=True)
+    (root / "small").mkdir()
+    (root / "link").symlink_to("v1/checkpoints")
+    after = moved(tensors)
+    monkeypatch.chdir(root)
+    weights.save(base, tensors)
+    weights.save(new, after, base=base)
+    root.rename(tmp_path / "moved")
+    with weights.open(tmp_path / "moved" / new) as file:
+        assert file._about.base["name"] == name
+        for each, array in after.items():
+            assert_same(file[each], array)
+    found, _ = plain_coded_reader.read(tmp_path / "moved" / new)
+    assert found == {each: array.tobytes() for each, array in after.items()}
+
+
+@pytest.mark.parametrize("base", ["a", "x/a", "new/deep/a\\b"])
+def test_a_base_that_no_name_leads_to_is_refused(tensors, tmp_path, base):
+    for folder in ("new/deep/er/est", "x"):
+        (tmp_path / folder).mkdir(parents=True)
+    weights.save(tmp_path / base, tensors)
+    with pytest.raises(ValueError, match="too far from"):
+        weights.save(tmp_path / "new/deep/er/est/b", tensors, base=tmp_path / base)
+    assert not [*(tmp_path / "new/deep/er/est").iterdir()]
+
+
 def test_a_base_that_changed_is_found_by_its_digest(tensors, tmp_path):
     values, paths = chain(tensors, tmp_path, 2)
     other = dict(values[0], ids=values[0]["ids"] + 1)

@@ -1,7 +1,6 @@
 """What `save` writes, `open` reads: over random names, dtypes, layouts and bases."""
 
 import os
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -92,7 +91,7 @@ def little(tensor):
     return np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).tobytes()
 
 
-def assert_reads(path: Path, tensors, metadata, mapped: bool) -> None:
+def assert_reads(path, tensors, metadata, mapped):
     with weights.open(path, mapped=mapped) as file:
         assert list(file) == list(tensors)
         assert file.metadata == metadata
@@ -115,7 +114,7 @@ def assert_reads(path: Path, tensors, metadata, mapped: bool) -> None:
     assert packed.keys() == {n for n, t in tensors.items() if isinstance(t, weights.Packed)}
 
 
-def is_writable(tensors, metadata) -> bool:
+def is_writable(tensors, metadata):
     """Whether a file can hold these: what `save` says in its documentation."""
     further = {
         f"{name}.more.0"
