@@ -121,7 +121,8 @@ def _sections(
 
     if not isinstance(name, str):
         raise TypeError(f"names must be strings, got {name!r:.100}")
-    if not isinstance(tensor, (Packed, np.ndarray, np.generic)):
+    masked = isinstance(tensor, np.ma.MaskedArray)  # a file has no place for the mask
+    if masked or not isinstance(tensor, (Packed, np.ndarray, np.generic)):
         raise TypeError(f"{name!r} must be an array or packed, got {type(tensor).__name__}")
     if not isinstance(tensor, Packed):
         known = name_of(np.dtype(tensor.dtype))
