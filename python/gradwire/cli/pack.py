@@ -58,9 +58,9 @@ def main(argv: Sequence[str]) -> int:
             weights.save(options.target, tensors, file.metadata)
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}")
-    except (ValueError, TypeError, ImportError, GradwireError) as error:
+    except (ValueError, TypeError, ImportError, MemoryError, GradwireError) as error:
         return _fail(f"{options.source}: {error}")
-    print(summary(tensors))
+    _print_unless_piped(options.target, summary(tensors))
     return 0
 
 
@@ -99,7 +99,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--base",
         metavar="FILE",
-        help="with --lossless: store only differences from FILE, which stays in OUT's folder",
+        help="with --lossless: store only differences from FILE, which stays where it is, as seen "
+        "from OUT",
     )
     parser.add_argument(
         "--rules",
@@ -141,10 +142,17 @@ def _lossless(options: argparse.Namespace) -> int:
         return _fail(f"{options.source}: {error}")
     after = os.path.getsize(options.target)
     share = f"{after / before:.1%}".replace("%", " %")
-    print(
-        f"{len(sections)} tensors, {before / 1e6:.2f} MB -> {after / 1e6:.2f} MB ({share}), exact"
+    _print_unless_piped(
+        options.target,
+        f"{len(sections)} tensors, {before / 1e6:.2f} MB -> {after / 1e6:.2f} MB ({share}), exact",
     )
     return 0
+
+
+def _print_unless_piped(target: str, line: str) -> None:
+    """Print a summary, unless the file itself goes to standard output or another pipe."""
+    if os.path.isfile(target):
+        print(line)
 
 
 def _usual(options: argparse.Namespace) -> Affine:

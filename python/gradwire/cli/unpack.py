@@ -4,6 +4,8 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from gradwire import weights
 from gradwire.errors import GradwireError
 from gradwire.weights import saving
@@ -18,7 +20,7 @@ def main(argv: Sequence[str]) -> int:
     options = make_parser().parse_args(argv)
     try:
         with weights.open(options.source) as file:
-            if file.original() is not None:
+            if file.keeps_original:
                 if options.dtype is not None or options.bits is not None:
                     raise ValueError(
                         "it restores the original file exactly: leave out --dtype and --bits"
@@ -30,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         print(f"gradwire unpack: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
-    except (ValueError, ImportError, GradwireError) as error:
+    except (ValueError, ImportError, MemoryError, GradwireError) as error:
         print(f"gradwire unpack: {options.source}: {error}", file=sys.stderr)
         return 1
     return 0
@@ -73,4 +75,13 @@ class Floats(Mapping[str, Tensor]):
             values = tensor.unpack(bits=bits)
         except (ValueError, GradwireError) as error:
             raise ValueError(f"{name!r}: {error}") from None
-        return values.astype(dtype_named(DTYPES[self._dtype or tensor.dtype]), copy=False)
+        dtype = self._dtype or tensor.dtype
+        with np.errstate(over="ignore"):
+            narrow = values.astype(dtype_named(DTYPES[dtype]), copy=False)
+        if not np.isfinite(narrow).all():
+            largest = np.abs(values).max()
+            raise ValueError(
+                f"{name!r} has magnitudes up to {largest:.4g}, which {dtype} cannot hold: give "
+                "another --dtype"
+            )
+        return narrow
