@@ -162,32 +162,27 @@ def test_x_may_lie_in_memory_in_any_way(rows):
         assert torch.equal(layer(each), layer(each.resolve_neg().contiguous()))
 
 
-@pytest.fixture(params=[torch.bfloat16, torch.float16, torch.float64, "meta"])
-def other_default(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Another default dtype, or another default device."""
-    device = request.param == "meta"
-    (torch.set_default_device if device else torch.set_default_dtype)(request.param)
-    yield
-    torch.set_default_device(None)
-    torch.set_default_dtype(torch.float32)
-
-
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float16, torch.float64, "meta"])
 @pytest.mark.parametrize("rows", ROWS)
-def test_the_defaults_of_torch_change_nothing(rows, request):
+def test_the_defaults_of_torch_change_nothing(rows, default):
     layer, table = linear(), PackedEmbedding(packed())
     given = [some(rows, IN, dtype=dtype).requires_grad_() for dtype in DTYPES]
     pull, indices = some(rows, OUT), torch.arange(rows)
 
     def run() -> list[torch.Tensor]:
         found = [layer(x) for x in given]
-        found += [
-            torch.autograd.grad((y * pull).sum(), x)[0] for x, y in zip(given, found, strict=True)
-        ]
-        return [*found, table(indices), table.weight, layer.weight, layer.weight[3]]
+        both = zip(given, found, strict=True)
+        gradients = [torch.autograd.grad((y * pull).sum(), x)[0] for x, y in both]
+        return [*found, *gradients, table(indices), layer.weight.clone(), layer.weight[3].clone()]
 
     expected = run()
-    request.getfixturevalue("other_default")
-    for ours, wanted in zip(run(), expected, strict=True):
+    (torch.set_default_device if default == "meta" else torch.set_default_dtype)(default)
+    try:
+        found = run()
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+    for ours, wanted in zip(found, expected, strict=True):
         assert ours.dtype is wanted.dtype
         assert torch.equal(ours, wanted)
 

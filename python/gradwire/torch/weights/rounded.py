@@ -5,7 +5,6 @@ it; only reading it as an attribute returns the rounded values. The module's cla
 as by `torch.nn.utils.parametrize`, which would move the parameter and rename it.
 """
 
-import contextlib
 import functools
 from typing import Any
 
@@ -116,14 +115,14 @@ def _remade(base: Any, names: tuple[str, ...]) -> nn.Module:
 
 
 def _read(module: nn.Module, name: str) -> torch.Tensor:
-    parameter = module._parameters[name]
-    # Tensors of inference mode do not count the writes to them, which `WeightView` sees by that.
-    free = torch.is_inference_mode_enabled()
-    with torch.inference_mode(False) if free else contextlib.nullcontext():
-        given = parameter.detach() if free and parameter is not None else parameter
-        values = rounded(given, *getattr(module, _HOW)[name])
+    parameter, how = module._parameters[name], getattr(module, _HOW)[name]
     if in_graph():
-        return values
+        return rounded(parameter, *how)
+    if parameter is not None and torch.is_inference_mode_enabled():
+        with torch.inference_mode(False):  # whose tensors do not count the writes to them
+            values = rounded(parameter.detach(), *how)
+    else:
+        values = rounded(parameter, *how)
     return WeightView.of(
         values,
         f"the {name} of a {type(module).__name__} is rounded when it is read: what is written to "
