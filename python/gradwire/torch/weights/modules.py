@@ -175,7 +175,8 @@ class PackedLinear(PackedMatrix, nn.Linear):  # type: ignore[override]  # its we
     TypeError
         x holds integers; a value is assigned to ``weight``.
     ValueError
-        x has the wrong width, or is on a different device than the weight.
+        x has the wrong width, or is on a different device than the weight; ``weight`` is written
+        to in place.
     """
 
     activations: Activations
@@ -228,7 +229,7 @@ class PackedEmbedding(PackedMatrix, nn.Embedding):  # type: ignore[override]  # 
     TypeError
         Indices are not int64 or int32; a value is assigned to ``weight``.
     ValueError
-        Indices are on another device than the weight.
+        Indices are on another device than the weight; ``weight`` is written to in place.
     """
 
     _base = nn.Embedding
