@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from gradwire.torch import weights
 FOUR = {"*": Affine(4, 64)}
 
 
-def llama(tied: bool) -> torch.nn.Module:
+def llama(tied: bool) -> Any:
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         hidden_size=64,
@@ -26,7 +27,7 @@ def llama(tied: bool) -> torch.nn.Module:
     return transformers.LlamaForCausalLM(config).eval()
 
 
-def gpt2() -> torch.nn.Module:
+def gpt2() -> Any:
     torch.manual_seed(0)
     config = transformers.GPT2Config(
         n_embd=64,
@@ -40,7 +41,7 @@ def gpt2() -> torch.nn.Module:
     return transformers.GPT2LMHeadModel(config).eval()
 
 
-def mixtral() -> torch.nn.Module:
+def mixtral() -> Any:
     torch.manual_seed(0)
     config = transformers.MixtralConfig(
         hidden_size=64,

@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ class Experts(nn.Module):
         return x
 
 
-def dense_and_packed(dtype: torch.dtype = torch.float64) -> tuple[nn.Module, nn.Module]:
+def dense_and_packed(dtype: torch.dtype = torch.float64) -> tuple[Any, Any]:
     """A model of all that stays packed in a layer, and a dense one with the decoded weights."""
     torch.manual_seed(0)
     dense = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), Experts(), nn.Linear(16, 4)).to(dtype)
@@ -103,7 +104,7 @@ def test_tangents_and_gradients_agree_for_rounded_weights():
     own = {name: each.detach() for name, each in model.named_parameters()}
     x = some(3, 16)
 
-    def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+    def loss(parameters: dict[str, torch.Tensor]) -> Any:
         return functional_call(model, parameters, (x,))[0].square().sum()
 
     pull = {name: torch.randn_like(each) for name, each in own.items()}
@@ -120,7 +121,7 @@ def test_transforms_give_what_they_give_for_dense_layers():
     dense, packed = dense_and_packed()
     x, batch = some(16), some(6, 16)
 
-    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def loss(model: nn.Module, x: torch.Tensor) -> Any:
         return model(x).square().sum()
 
     for of in (
@@ -144,10 +145,10 @@ def test_gradients_of_samples_for_parameters_that_are_left():
     dense, packed = dense_and_packed()
     batch = some(6, 16)
 
-    def of(model: nn.Module) -> dict[str, torch.Tensor]:
+    def of(model: nn.Module) -> Any:
         biases = {n: p.detach() for n, p in model.named_parameters() if n.endswith("bias")}
 
-        def loss(biases: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        def loss(biases: dict[str, torch.Tensor], x: torch.Tensor) -> Any:
             return functional_call(model, biases, (x,)).square().sum()
 
         return vmap(grad(loss), in_dims=(None, 0))(biases, batch)

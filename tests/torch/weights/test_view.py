@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,75 +20,75 @@ FOUR = quantize.Affine(4, 64)
 DELTA = torch.ones(64, 64)
 
 
-def packed(dtype: torch.dtype = torch.float32) -> nn.Linear:
+def packed(dtype: torch.dtype = torch.float32) -> Any:
     torch.manual_seed(0)
     layer = nn.Linear(64, 64, dtype=dtype)
     weights.pack(layer, {"*": FOUR})
     return layer
 
 
-def rounded(dtype: torch.dtype = torch.float32) -> nn.Linear:
+def rounded(dtype: torch.dtype = torch.float32) -> Any:
     torch.manual_seed(0)
     layer = nn.Linear(64, 64, dtype=dtype)
     weights.straight_through(layer, {"*": FOUR})
     return layer
 
 
-def looked_up() -> nn.Embedding:
+def looked_up() -> Any:
     torch.manual_seed(0)
     layer = nn.Embedding(64, 64)
     weights.pack(layer, {"*": FOUR})
     return layer
 
 
-def augmented(layer: nn.Module) -> None:
+def augmented(layer: Any) -> None:
     layer.weight += DELTA
 
 
-def augmented_data(layer: nn.Module) -> None:
+def augmented_data(layer: Any) -> None:
     layer.weight.data += DELTA
 
 
-def unmerged(layer: nn.Module) -> None:
+def unmerged(layer: Any) -> None:
     weight = layer.weight  # as in the `unmerge` of PEFT
     weight.data -= DELTA
 
 
-def merged_safely(layer: nn.Module) -> None:
+def merged_safely(layer: Any) -> None:
     weight = layer.weight.data.clone()  # as in the `merge` of PEFT
     weight += DELTA
     layer.weight.data = weight
 
 
-def held_data(layer: nn.Module) -> None:
+def held_data(layer: Any) -> None:
     data = layer.weight.data
     data += DELTA
 
 
-def set_item(layer: nn.Module) -> None:
+def set_item(layer: Any) -> None:
     layer.weight[0, 3] = 1.0
 
 
-def set_item_of_view(layer: nn.Module) -> None:
+def set_item_of_view(layer: Any) -> None:
     layer.weight.view(-1)[5] = 1.0
 
 
-def trained(layer: nn.Module) -> None:
+def trained(layer: Any) -> None:
     weight = layer.weight
     optimizer = torch.optim.SGD([weight], 0.1)
     weight.grad = DELTA
     optimizer.step()
 
 
-def given_gradient(layer: nn.Module) -> None:
+def given_gradient(layer: Any) -> None:
     layer.weight.grad = DELTA
 
 
-def assigned(layer: nn.Module) -> None:
+def assigned(layer: Any) -> None:
     layer.load_state_dict({"weight": DELTA, "bias": torch.zeros(64)})
 
 
-WRITES: dict[str, Callable[[nn.Module], object]] = {
+WRITES: dict[str, Callable[[Any], object]] = {
     "data += d": augmented_data,
     "weight = w; w.data -= d": unmerged,
     "data = clone + d": merged_safely,
@@ -210,8 +211,8 @@ def test_a_weight_that_was_read_keeps_its_values():
     assert not layer.weight.any()
 
 
-def weights_of(values: torch.Tensor) -> weights.modules.Packed:
-    layer = nn.Linear(*values.shape, bias=False)
+def weights_of(values: torch.Tensor) -> Any:
+    layer: Any = nn.Linear(values.shape[1], values.shape[0], bias=False)
     with torch.no_grad():
         layer.weight.copy_(values)
     weights.pack(layer, {"*": FOUR})
