@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gradwire.errors import CorruptFileError, CorruptFrameError
-from gradwire.torch.weights.modules import Activations, PackedModule, convert, takes_packed
+from gradwire.torch.weights.modules import Activations, PackedModule, convert, reader_of
 from gradwire.torch.weights.rounded import release
 from gradwire.torch.weights.weight import Packed, PackedWeight
 
@@ -59,15 +59,14 @@ class Slot:
     def reads_packed(self) -> bool:
         """Whether all modules that hold the tensor can read it packed."""
         return isinstance(self.value, PackedWeight) or all(
-            attribute == "weight" and takes_packed(module) for module, attribute in self.owners
+            reader_of(*owner) is not None for owner in self.owners
         )
 
     @property
     def held(self) -> str:
-        """The kind of module that holds it when packed: "linear", "embedding", or "decoded"."""
-        ((module, _), *_) = self.owners
-        linear = "linear" if isinstance(module, nn.Linear) else "embedding"
-        return linear if self.reads_packed else "decoded"
+        """What reads it when packed: "linear", "embedding" or "experts"; else "decoded"."""
+        ((module, attribute), *_) = self.owners
+        return (self.reads_packed and reader_of(module, attribute)) or "decoded"
 
     def fill(self, value: torch.Tensor) -> None:
         """Set the values of a dense tensor; one on meta, which has no memory, is replaced."""
@@ -112,7 +111,7 @@ def slots_of(model: nn.Module) -> list[Slot]:
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor | PackedWeight]]:
     if isinstance(module, PackedModule):
-        yield "weight", module._packed
+        yield from module._weights.items()
     for name, parameter in module._parameters.items():
         if parameter is not None:
             yield name, parameter
@@ -130,16 +129,17 @@ def put(found: Mapping[Slot, Packed], activations: Activations = "float32") -> N
     values = {
         slot: weight.decoded(slot.dtype) for slot, weight in made.items() if not slot.reads_packed
     }
-    for slot, weight in made.items():
-        dtype = slot.dtype
+    for slot in made:
         for module, attribute in slot.owners:
             release(module, attribute)
+    for slot, weight in made.items():
+        dtype = slot.dtype
         if slot in values:
             slot.fill(values[slot])
             slot.keep(weight.packed)
         else:
-            for module, _ in slot.owners:
-                convert(module, weight, activations, dtype)
+            for module, attribute in slot.owners:
+                convert(module, attribute, weight, activations, dtype)
 
 
 def _held(slot: Slot, packed: Packed) -> PackedWeight:
