@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from gradwire import _rules, weights
 from gradwire.cli.terminal import ProgressLine
 from gradwire.errors import CorruptFileError, GradwireError
@@ -49,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
             for i, (name, tensor) in enumerate(file.items()):
                 progress(name, i / len(file))
                 quantize = _chosen(name, tensor, rules)
-                if quantize is None or isinstance(tensor, weights.Packed):
+                if quantize is None or not isinstance(tensor, np.ndarray):
                     tensors[name] = tensor
                 else:
                     gram = grams.get(name)
@@ -166,7 +168,9 @@ def _chosen(name: str, tensor: weights.file.Tensor, rules: Rules) -> Affine | No
     if isinstance(tensor, weights.Packed):
         raise ValueError(f"{name!r} is already packed; unpack the file first")
     quantize = _rules.first(rules, name)
-    if quantize is None or tensor.dtype.name not in ("float64", *weights.packed.DTYPES):
+    if quantize is None or not isinstance(tensor, np.ndarray):
+        return None
+    if tensor.dtype.name not in ("float64", *weights.packed.DTYPES):
         return None
     if name not in rules and (tensor.ndim < 2 or tensor.size < LEAST):
         return None

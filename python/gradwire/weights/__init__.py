@@ -14,6 +14,7 @@ from gradwire.weights.flip import flip
 from gradwire.weights.gram import Gram, load_grams, save_grams
 from gradwire.weights.pack import pack
 from gradwire.weights.packed import Packed
+from gradwire.weights.raw import RawTensor
 from gradwire.weights.saving import save
 from gradwire.weights.solve import COMQ, GPTQ, MagR, Preparation, Solver
 
@@ -26,6 +27,7 @@ __all__ = [
     "MagR",
     "Packed",
     "Preparation",
+    "RawTensor",
     "Solver",
     "flip",
     "load_grams",

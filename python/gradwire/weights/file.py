@@ -21,25 +21,26 @@ from gradwire.weights.header import (
     MOST_HEADER,
     NAMES,
     Section,
+    bits_of,
     check_places,
-    dtype_named,
     parse_json,
     read_about,
 )
 from gradwire.weights.packed import Packed
+from gradwire.weights.raw import RawTensor
 
-Tensor = Packed | NDArray[Any]
+Tensor = Packed | NDArray[Any] | RawTensor
 
 
 class File(Mapping[str, Tensor]):
     """The tensors of a safetensors file, by name; the result of `open`.
 
-    Packed tensors are `Packed`, others arrays, both in the memory of the file: nothing is copied,
-    and unused pages are not read. A packed tensor is checked at first access: its lengths, shape
-    and checksum (further codes, when they are used). Other tensors have no checksum. They stay
-    valid after `close`, unless the file is truncated. Tensors saved losslessly, or as differences,
-    are decoded to a new array at each access; their checksum is checked, and the SHA-256 of the
-    base once.
+    Packed tensors are `Packed`, others arrays, or `RawTensor` where numpy lacks the dtype: all in
+    the memory of the file. Nothing is copied, and unused pages are not read. A packed tensor is
+    checked at first access: its lengths, shape and checksum (further codes, when they are used).
+    Other tensors have no checksum. They stay valid after `close`, unless the file is truncated.
+    Tensors saved losslessly, or as differences, are decoded to a new array at each access; their
+    checksum is checked, and the SHA-256 of the base once.
 
     Attributes
     ----------
@@ -107,16 +108,8 @@ class File(Mapping[str, Tensor]):
         """
         if name in self._further:
             raise KeyError(name)
-        if (kind := self.kind(name)) is not None:
-            dtype, shape = dtype_named(kind[0]), kind[1]
-            if self.coding_of(name) is None:
-                array = np.frombuffer(self.data(name), dtype).reshape(shape)
-                return array if array.flags.aligned else array.copy()
-            entries = self.entries(name)
-            array = np.empty(shape, dtype)
-            entries.read(array.reshape(-1).view(np.uint8))
-            entries.end()
-            return array
+        if self.kind(name) is not None:
+            return self.raw(name).array()
         if name not in self._checked:
             fields, frame = self._table[name], self.data(name)
             shape, more = fields["shape"], fields["more"]
@@ -131,6 +124,17 @@ class File(Mapping[str, Tensor]):
                 raise CorruptFileError(f"{further.nbytes} bytes of {more} further bits", name)
             self._checked[name] = packed
         return self._checked[name]
+
+    def raw(self, name: str) -> RawTensor:
+        """Return the bytes of a tensor that is not packed, decoded if it is coded."""
+        dtype, shape = self.kind(name) or ("", ())
+        if self.coding_of(name) is None:
+            return RawTensor(dtype, shape, np.frombuffer(self.data(name), np.uint8))
+        data = np.empty(math.prod(shape) * (bits_of(dtype) or 0) // 8, np.uint8)
+        entries = self.entries(name)
+        entries.read(data)
+        entries.end()
+        return RawTensor(dtype, shape, data)
 
     def coding_of(self, name: str) -> str | None:
         """Return "lossless" or "difference" of a tensor that is coded so, otherwise None."""

@@ -26,9 +26,11 @@ from gradwire.weights.header import (
     MOST_BASES,
     PACKED,
     VERSION,
+    bits_of,
     name_of,
 )
 from gradwire.weights.packed import Packed
+from gradwire.weights.raw import RawTensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +67,8 @@ def save(
     ----------
     path : path-like
         The target; an existing file is replaced.
-    tensors : mapping of str to Packed or numpy.ndarray
-        Arrays of any dtype that safetensors knows.
+    tensors : mapping of str to Packed, numpy.ndarray or RawTensor
+        Arrays of any dtype that safetensors and numpy know; others as `RawTensor`.
     metadata : mapping of str to str, optional
         Further entries of the file's ``__metadata__``.
     lossless : bool
@@ -111,6 +113,9 @@ def _sections(
     def frame(part: str) -> Callable[[], Any]:
         return lambda: getattr(tensors[name], part)
 
+    if isinstance(tensor, RawTensor):
+        yield name, Content(tensor.dtype, tensor.shape, tensor.nbytes, frame("data"))
+        return
     if not isinstance(tensor, Packed):
         known = name_of(np.dtype(tensor.dtype))
         if known is None:
@@ -309,7 +314,7 @@ def restore(file: File, path: str | os.PathLike[str]) -> None:
         for name, section in sorted(sections.items(), key=lambda item: item[1].range):
             entries = file.entries(name, forget=True)
             nbytes = section.range[1] - section.range[0]
-            step = coding.PIECE * max(section.itemsize, 1)
+            step = coding.PIECE * max((bits_of(section.dtype) or 0) // 8, 1)
             buffer = np.empty(min(step, nbytes), np.uint8)
             for at in range(0, nbytes, step):
                 piece = buffer[: min(step, nbytes - at)]
