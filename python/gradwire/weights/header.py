@@ -74,7 +74,8 @@ def dtype_named(name: str) -> np.dtype[Any] | None:
         import ml_dtypes
     except ImportError:
         raise ImportError(f"{name} needs ml_dtypes: pip install ml-dtypes") from None
-    return np.dtype(getattr(ml_dtypes, _FURTHER[name]))
+    further: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _FURTHER[name]))
+    return further
 
 
 def name_of(dtype: np.dtype[Any]) -> str | None:
