@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gradwire.errors import CorruptFileError, GradwireError
 from gradwire.frame import Frame
 from gradwire.weights import coding
+from gradwire.weights.foreign import word_for
 from gradwire.weights.header import (
     KEY,
     MORE,
@@ -73,6 +74,9 @@ class File(Mapping[str, Tensor]):
         size = os.fstat(self._file.fileno()).st_size
         length = int.from_bytes(self._file.read(8), "little")
         if size < 8 or not 2 <= length <= min(size - 8, MOST_HEADER):
+            self._file.seek(0)
+            if (word := word_for(self._file.read(300))) is not None:
+                raise ValueError(f"it is not a safetensors file, but {word}")
             raise CorruptFileError(f"a header of {length} bytes does not fit in {size} bytes")
         self.header = self._file.read(length)
         header = parse_json(self.header, "the header")
@@ -228,6 +232,10 @@ class File(Mapping[str, Tensor]):
             raise CorruptFileError(f"the base {name!r} has changed: its SHA-256 differs")
         self._base_checked = True
 
+    def stored(self) -> dict[str, list[int]]:
+        """Return where the bytes of tensors are, by the names that other tools see."""
+        return {name: section.range for name, section in self._sections.items()}
+
     def data(self, name: str) -> memoryview:
         """Return the bytes of a tensor as stored in the file."""
         begin, end = (self._start + offset for offset in self._sections[name].range)
@@ -264,23 +272,3 @@ class File(Mapping[str, Tensor]):
 
 def _nothing() -> None:
     pass
-
-
-def open(path: str | os.PathLike[str]) -> File:
-    """Open a safetensors file and read its header.
-
-    Parameters
-    ----------
-    path : path-like
-        With packed tensors or without.
-
-    Raises
-    ------
-    CorruptFileError
-        The header is invalid, or describes packed tensors that are missing. The base of a file of
-        differences is not in the same folder, or has other shapes and dtypes; bases form a cycle,
-        or a chain of more than 16.
-    OSError
-        The file cannot be read.
-    """
-    return File(path)

@@ -18,7 +18,7 @@ import numpy as np
 from gradwire import _files, _native
 from gradwire.errors import CorruptFileError
 from gradwire.weights import coding
-from gradwire.weights.file import File, Tensor, open
+from gradwire.weights.file import File, Tensor
 from gradwire.weights.header import (
     CODED_VERSION,
     KEY,
@@ -157,7 +157,7 @@ def write(
         with _files.replacing(path) as file:
             _Writing(file, sections, metadata or {}, about, None, lossless).run()
         return
-    with open(base) as older:
+    with File(base) as older:
         _check_base(path, older)
         about["base"] = {"name": os.path.basename(base), "sha256": older.digest()}
         with _files.replacing(path) as file:

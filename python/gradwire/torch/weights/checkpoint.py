@@ -199,7 +199,7 @@ def _load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None
         ) from error
 
 
-def _read_about(file: weights.File) -> dict[str, Any]:
+def _read_about(file: weights.File | weights.Shards) -> dict[str, Any]:
     if KEY not in file.metadata:
         raise ValueError(f"{file.path!r} is no checkpoint: save one by save_checkpoint")
     about = parse_json(file.metadata[KEY], f"metadata {KEY!r}")

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -207,7 +208,7 @@ def _copied(packed: Packed) -> Packed:
 class Tensors(Mapping[str, Packed | RawTensor]):
     """The tensors of a file whose names have a prefix, which is removed; each is read once."""
 
-    def __init__(self, file: weights.File, prefix: str = "") -> None:
+    def __init__(self, file: weights.File | weights.Shards, prefix: str = "") -> None:
         self._file, self._prefix = file, prefix
         self._read: dict[str, Packed | RawTensor] = {}
         self._further: set[str] = set()
@@ -332,10 +333,12 @@ def _same(a: Packed | RawTensor, b: Packed | RawTensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and a.data.tobytes() == b.data.tobytes()
 
 
-def listed(path: object, differences: list[str]) -> str:
+def listed(path: str | os.PathLike[str], differences: list[str]) -> str:
     """Return an error message with the first of many differences."""
     more = len(differences) - _SHOWN
     lines = differences[:_SHOWN] + ([f"and {more} more"] if more > 0 else [])
+    if re.search(r"-\d{5}-of-\d{5}\.safetensors$", os.fspath(path)):
+        lines.insert(0, "it is one shard of several: load their folder, or their index")
     return f"{str(path)!r} does not fit the model, which is unchanged:\n  " + "\n  ".join(lines)
 
 
