@@ -12,6 +12,7 @@ from torch import nn
 
 from gradwire import _validate, weights
 from gradwire.errors import CorruptFileError, GradwireError
+from gradwire.frame import Frame
 from gradwire.torch.weights.modules import Activations
 from gradwire.torch.weights.slots import Slot, bytes_of, put, slots_of
 from gradwire.torch.weights.weight import Packed, PackedWeight, as_tensor, name_of, packed_name
@@ -251,6 +252,7 @@ class Tensors(Mapping[str, Packed | RawTensor]):
             return
         numel, shape, dtype = math.prod(slot.shape), slot.shape, packed_name(slot.dtype)
         try:
+            Frame(frame.data, max_numel=max(numel, 1))
             if not isinstance(further, RawTensor):
                 self._read[name] = Packed(frame.data, shape, dtype)
                 return
