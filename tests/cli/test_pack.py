@@ -1,6 +1,8 @@
 """`gradwire pack`, `gradwire unpack`, and `gradwire inspect` of their files."""
 
 import json
+import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -186,6 +188,30 @@ def test_unpacked_weights_are_what_the_packed_ones_decode_to(model, source, targ
             else:
                 assert file[name].dtype == tensor.dtype
                 np.testing.assert_array_equal(file[name], tensor)
+
+
+def test_floats_that_a_narrow_dtype_cannot_hold_are_an_error(tmp_path, capsys):
+    """float16 ends at 65,504, and 65,520 is infinite; bfloat16 holds all that a grid reaches."""
+    source, target = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    values = np.full((2, 64), 7e4, np.float32)
+    weights.save(source, {"w": weights.pack(values, Affine(4, 64))})
+    assert run("unpack", "--dtype", "float16", source, target) == 1
+    err = capsys.readouterr().err
+    assert "'w' has magnitudes up to 7e+04, which float16 cannot hold: give another" in err
+    assert not target.exists()
+    for options in ([], ["--dtype", "bfloat16"]):
+        assert run("unpack", *options, source, target) == 0
+        with weights.open(target) as file:
+            np.testing.assert_allclose(file["w"].astype(np.float32), values, rtol=0.01)
+
+
+def test_a_file_is_packed_into_a_pipe_without_other_words(source, tmp_path):
+    for options in ([], ["--lossless"]):
+        command = [sys.executable, "-m", "gradwire", "pack", *options, source, "/dev/stdout"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        (tmp_path / "out").write_bytes(done.stdout)
+        with weights.open(tmp_path / "out") as file, weights.open(source) as before:
+            assert list(file) == list(before)
 
 
 def test_further_bits_can_be_left_out(model, source, target, capsys):
@@ -406,7 +432,7 @@ def test_what_a_difference_lacks_is_said_in_a_line(source, tmp_path, capsys):
     assert "leave out --dtype" in capsys.readouterr().err
     source.rename(tmp_path / "moved")
     assert run("unpack", target, back) == 1
-    assert "its base 'model.safetensors' is not in its folder" in capsys.readouterr().err
+    assert "its base 'model.safetensors' cannot be read" in capsys.readouterr().err
     (tmp_path / "moved").rename(source)
     data = bytearray(source.read_bytes())
     data[-1] ^= 1

@@ -18,20 +18,24 @@ def read(path: Path) -> tuple[dict[str, bytes], bytes | None]:
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
-    about = json.loads(header.pop("__metadata__", {}).get("gradwire", '{"tensors": {}}'))
+    text = header.pop("__metadata__", {}).get("gradwire", '{"version": 1, "tensors": {}}')
+    about = json.loads(text)
+    assert about["version"] == 1
     found = {}
     for name, section in header.items():
         begin, end = section["data_offsets"]
         found[name] = data[8 + length :][begin:end]
     bases: dict[str, bytes] = {}
     if "base" in about:
-        base = path.parent / about["base"]["name"]
+        base = path.parent.resolve() / about["base"]["name"]
         assert hashlib.sha256(base.read_bytes()).hexdigest() == about["base"]["sha256"]
         bases, _ = read(base)
     for name, fields in about["tensors"].items():
         count = 1
         for size in fields["shape"]:
             count *= size
+        if "coding" not in fields:
+            continue
         old = bases[name] if fields["coding"] == "difference" else None
         found[name] = tensor(found[name], fields["dtype"], count, old)
     original = zlib.decompress(base64.b64decode(about["header"])) if "header" in about else None
@@ -50,7 +54,8 @@ def tensor(data: bytes, dtype: str, count: int, old: bytes | None) -> bytes:
         else:
             bits = floats(block, many, *FORMATS[dtype], size)
         out += b"".join(each.to_bytes(size, "little") for each in bits)
-    assert at == len(data)
+    assert len(data) == max(at, -(-count * size // 4096))
+    assert not any(data[at:])
     return out
 
 

@@ -274,7 +274,7 @@ INDICES = {
     "empty": (place("a.weight", ""), "no file of its folder"),
     "null byte": (place("a.weight", "a\0b"), "no file of its folder"),
     "newline": (place("a.weight", "a\nb"), "no file of its folder"),
-    "surrogate": (place("a.weight", "a\ud800"), "no file of its folder"),
+    "surrogate": (place("a.weight", "a\ud800"), "no file of its folder|surrogates not allowed"),
     "number": (place("a.weight", 3), "no file of its folder"),
     "missing shard": (
         place("a.weight", "model-00009-of-00003.safetensors"),
@@ -298,10 +298,10 @@ INDICES = {
         "the metadata of the index",
     ),
     "size below 0": (lambda a: a.update(metadata={"total_size": -1}), "the metadata of the index"),
-    "size infinite": (lambda a: a.update(metadata={"total_size": 1e400}), "metadata of the index"),
+    "size infinite": (lambda a: a.update(metadata={"total_size": 1e400}), "Infinity is no number"),
     "size nan": (
         lambda a: a.update(metadata={"total_size": float("nan")}),
-        "metadata of the index",
+        "NaN is no number",
     ),
 }
 

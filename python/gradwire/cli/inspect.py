@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
         report = _report(_read_frame(options.file))
     except OSError as error:
         return _fail(options, error, f"cannot read {options.file}: {error.strerror}")
-    except (ValueError, ImportError, GradwireError) as error:
+    except (ValueError, ImportError, MemoryError, GradwireError) as error:
         return _fail(options, error, f"{options.file}: {error}")
     print(json.dumps(report, indent=2) if options.json else _as_text(options.file, report))
     return 0

@@ -75,9 +75,11 @@ def main(argv: Sequence[str]) -> int:
             write_parts(options.target, file, most, parts, save)
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}")
-    except (ValueError, TypeError, ImportError, GradwireError) as error:
+    except (ValueError, TypeError, ImportError, MemoryError, GradwireError) as error:
         return _fail(f"{options.source}: {error}")
-    print(summary(rows))
+    target = options.target
+    if os.path.isfile(target) or os.path.isdir(target) or not os.path.exists(target):  # no pipe
+        print(summary(rows))
     return 0
 
 
@@ -161,7 +163,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--base",
         metavar="FILE",
-        help="with --lossless: store only differences from FILE, which stays in OUT's folder",
+        help="with --lossless: store only differences from FILE, which stays where it is, as seen "
+        "from OUT",
     )
     parser.add_argument(
         "--rules",
@@ -198,6 +201,8 @@ def _lossless(options: argparse.Namespace) -> int:
             else:
                 path = path_of(options.target, file)
                 _write_lossless(file, path, options.base)
+        if not os.path.isfile(path):  # a pipe, into which the file itself goes
+            return 0
         with weights.open(path) as made:
             after = _nbytes(made)
     except OSError as error:

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from gradwire import weights
 from gradwire.cli.pack import add_size, most_of, path_of, write_parts
 from gradwire.errors import GradwireError
@@ -22,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         with weights.open(options.source) as file:
             files = [*file.files.values()] if isinstance(file, weights.Shards) else [file]
-            if all(each.original() is not None for each in files):
+            if all(each.keeps_original for each in files):
                 if any((options.dtype, options.bits, options.max_shard_size)):
                     raise ValueError(
                         "it restores the original file exactly: leave out --dtype, --bits and "
@@ -43,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         print(f"gradwire unpack: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
-    except (ValueError, ImportError, GradwireError) as error:
+    except (ValueError, ImportError, MemoryError, GradwireError) as error:
         print(f"gradwire unpack: {options.source}: {error}", file=sys.stderr)
         return 1
     return 0
@@ -106,4 +108,13 @@ class Floats(Mapping[str, Tensor]):
             values = tensor.unpack(bits=bits)
         except (ValueError, GradwireError) as error:
             raise ValueError(f"{name!r}: {error}") from None
-        return values.astype(dtype_named(DTYPES[self._dtype or tensor.dtype]), copy=False)
+        dtype = self._dtype or tensor.dtype
+        with np.errstate(over="ignore"):
+            narrow = values.astype(dtype_named(DTYPES[dtype]), copy=False)
+        if not np.isfinite(narrow).all():
+            largest = np.abs(values).max()
+            raise ValueError(
+                f"{name!r} has magnitudes up to {largest:.4g}, which {dtype} cannot hold: give "
+                "another --dtype"
+            )
+        return narrow

@@ -37,13 +37,15 @@ class Shards(Mapping[str, Tensor]):
         The shards by name of the file.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, mapped: bool = True) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self.index, self.files = read_index(self.path), dict[str, File]()
         places = places_of(self.index)
         with contextlib.ExitStack() as stack:
             for shard in sorted({*places.values()}):
-                self.files[shard] = stack.enter_context(_shard(os.path.dirname(path), shard))
+                self.files[shard] = stack.enter_context(
+                    _shard(os.path.dirname(path), shard, mapped)
+                )
             self._of = {name: file for file in self.files.values() for name in file}
             _check_places(places, self.files)
             stack.pop_all()
@@ -94,7 +96,7 @@ class Shards(Mapping[str, Tensor]):
             file.close()
 
 
-def open(path: str | os.PathLike[str]) -> File | Shards:
+def open(path: str | os.PathLike[str], *, mapped: bool = True) -> File | Shards:
     """Open a safetensors file, or a sharded checkpoint, and read the headers.
 
     Parameters
@@ -103,20 +105,25 @@ def open(path: str | os.PathLike[str]) -> File | Shards:
         A file with packed tensors or without; the index of a sharded checkpoint, a file named
         ``*.index.json``; or a folder with one of them. If a folder has several, it is
         ``model.safetensors`` or the index of this name.
+    mapped : bool
+        Read tensors from the files' pages as they are used. If a file is then overwritten in
+        place, which `save` never does, they change. With False they are copies, read on access.
 
     Raises
     ------
     CorruptFileError
         A header is invalid, or describes packed tensors that are missing. The base of a file of
-        differences is not in the same folder, or has other shapes and dtypes; bases form a cycle,
-        or a chain of more than 16. An index is invalid, or does not fit its shards.
+        differences is not where it says, is not a regular file, or has other shapes and dtypes;
+        bases form a cycle, or a chain of more than 16. An index is invalid, or does not fit its
+        shards.
     ValueError
         The file is of another format, such as a pickle, or the folder has no checkpoint.
     OSError
         The file cannot be read.
     """
     found = _found(Path(path)) if os.path.isdir(path) else path
-    return Shards(found) if os.fspath(found).endswith(".json") else File(found)
+    kind = Shards if os.fspath(found).endswith(".json") else File
+    return kind(found, mapped=mapped)
 
 
 def _found(folder: Path) -> Path:
@@ -163,9 +170,9 @@ def places_of(index: bytes) -> dict[str, str]:
     return places
 
 
-def _shard(folder: str, name: str) -> File:
+def _shard(folder: str, name: str, mapped: bool) -> File:
     try:
-        return File(os.path.join(folder, name))
+        return File(os.path.join(folder, name), mapped=mapped)
     except FileNotFoundError:
         raise CorruptFileError(
             f"the shard {name!r} is not in the folder of its index: download or copy it there"

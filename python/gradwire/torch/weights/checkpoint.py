@@ -1,8 +1,9 @@
 """Checkpoints of a model and its optimizer in a safetensors file, without pickle."""
 
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from gradwire import _native, weights
 from gradwire.errors import CorruptFileError
 from gradwire.torch.weights import files
 from gradwire.torch.weights.slots import filled, slots_of
-from gradwire.weights.header import parse_json
+from gradwire.weights.header import check_version, parse_json
 
 KEY = "gradwire.checkpoint"
 """The metadata key of everything that is not a tensor."""
@@ -44,8 +45,8 @@ def save_checkpoint(
         An optimizer of the model's parameters. Its state is written by their names, with the
         options of its groups.
     base : path-like, optional
-        An earlier checkpoint: only differences from its tensors are written. It must stay in the
-        same folder, see `gradwire.weights.save`.
+        An earlier checkpoint: only differences from its tensors are written. It must stay where it
+        is as seen from the new one, in the same folder or near it: see `gradwire.weights.save`.
 
     Raises
     ------
@@ -54,7 +55,7 @@ def save_checkpoint(
         or the optimizer keeps something that is neither a tensor nor plain data.
     ValueError
         A tensor is on meta; the optimizer has a parameter that is not the model's; the target is
-        the base, or the base has too many.
+        the base, or the base has too many or is too far away.
     CorruptFileError
         The base is not valid.
     OSError
@@ -111,11 +112,15 @@ def _parameters(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> l
 
 def _tree(value: Any, name: str, arrays: dict[str, Any]) -> Any:
     """Return a state as JSON values, with tensors replaced by their names in ``arrays``."""
+    if type(value) is float and not math.isfinite(value):
+        return {"float": repr(value)}
     if type(value) in _PLAIN:
         return value
     if isinstance(value, torch.Tensor):
+        while name in arrays:  # "b.c" of the parameter "a", and "c" of "a.b"
+            name += "'"
         arrays[name] = files.host(value, name)
-        return {"tensor": name}
+        return {"tensor": name, **_strides(value)}
     if type(value) in (list, tuple):
         return {
             type(value).__name__: [_tree(v, f"{name}.{i}", arrays) for i, v in enumerate(value)]
@@ -123,6 +128,26 @@ def _tree(value: Any, name: str, arrays: dict[str, Any]) -> Any:
     if isinstance(value, dict) and all(type(key) in (str, int) for key in value):
         return {"dict": [[key, _tree(v, f"{name}.{key}", arrays)] for key, v in value.items()]}
     raise TypeError(f"{name!r} is a {type(value).__name__}, neither a tensor nor plain data")
+
+
+def _strides(value: torch.Tensor) -> dict[str, list[int]]:
+    """Return the strides of a tensor that are not in row-major order, but leave no gaps.
+
+    An optimizer's step may walk memory: its state must lie as the parameter does.
+    """
+    strides = list(value.stride())
+    lost = not value.is_contiguous() and _is_dense(value.shape, strides)
+    return {"strides": strides} if lost else {}
+
+
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Return whether the entries of such a tensor fill their memory, each in its own place."""
+    end = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size != 1 and stride != end:
+            return False
+        end *= size
+    return True
 
 
 def load_checkpoint(
@@ -138,7 +163,7 @@ def load_checkpoint(
     Parameters
     ----------
     path : path-like
-        The file; its bases must be in the same folder.
+        The file; its bases must be where they were as seen from it.
     model : torch.nn.Module
         With the names, shapes and dtypes of the file.
     optimizer : torch.optim.Optimizer, optional
@@ -203,11 +228,7 @@ def _read_about(file: weights.File | weights.Shards) -> dict[str, Any]:
     if KEY not in file.metadata:
         raise ValueError(f"{file.path!r} is no checkpoint: save one by save_checkpoint")
     about = parse_json(file.metadata[KEY], f"metadata {KEY!r}")
-    if about.get("version") != VERSION:
-        raise CorruptFileError(
-            f"the checkpoint has version {about.get('version')!r}, but this library reads "
-            f"{VERSION}: update gradwire"
-        )
+    check_version(about, "checkpoints")
     if file.metadata.get(_CHECK) != _checksum(file.metadata[KEY]):
         raise CorruptFileError(f"the checksum of metadata {KEY!r} does not match: it was changed")
     return about
@@ -294,7 +315,9 @@ def _value(tree: Any, file: files.Tensors) -> Any:
         return tree
     match tree:
         case {"tensor": str(name)} if name in file:
-            return files.dense_of(file[name], name).clone()
+            return _laid_out(files.dense_of(file[name], name).clone(), tree.get("strides"))
+        case {"float": "inf" | "-inf" | "nan" as value}:
+            return float(value)
         case {"list": list(values)}:
             return [_value(value, file) for value in values]
         case {"tuple": list(values)}:
@@ -302,6 +325,16 @@ def _value(tree: Any, file: files.Tensors) -> Any:
         case {"dict": list(items)} if all(_is_item(item) for item in items):
             return {key: _value(value, file) for key, value in items}
     raise CorruptFileError(f"the optimizer keeps {tree!r:.100}, which nothing is written as")
+
+
+def _laid_out(value: torch.Tensor, strides: Any) -> torch.Tensor:
+    """Return a tensor with the strides that it had."""
+    if strides is None:
+        return value
+    known = isinstance(strides, list) and all(type(n) is int and 0 <= n < 2**62 for n in strides)
+    if not known or len(strides) != value.dim() or not _is_dense(value.shape, strides):
+        raise CorruptFileError(f"strides {strides!r:.100} do not fit shape {tuple(value.shape)}")
+    return torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
 
 
 def _is_item(item: Any) -> bool:

@@ -185,7 +185,7 @@ def load(
     """
     _validate.choice("activations", activations, get_args(Activations))
     inner = unwrapped(model)
-    with weights.open(path) as file:
+    with weights.open(path, mapped=mapped) as file:
         tensors = Tensors(file)
         found = tensors.found(slots_of(inner))
         if differences := [*differences_of(inner, found, tensors)]:
@@ -194,16 +194,9 @@ def load(
     packed = {slot: each for slot, each in values.items() if isinstance(each, Packed)}
     if bits is not None:
         packed = _kept(packed, bits)
-    if not mapped:
-        packed = {slot: _copied(each) for slot, each in packed.items()}
     dense = {slot: tensor(each) for slot, each in values.items() if isinstance(each, RawTensor)}
     put(packed, activations, dense)
     return model
-
-
-def _copied(packed: Packed) -> Packed:
-    further = None if packed.further is None else bytes(packed.further)
-    return dataclasses.replace(packed, frame=bytes(packed.frame), further=further)
 
 
 class Tensors(Mapping[str, Packed | RawTensor]):
