@@ -183,13 +183,14 @@ def test_blocks_of_any_length_come_back(dtype, numel, change, tmp_path):
     [
         ({1: np.ones(2)}, None, TypeError, "names must be strings, got 1"),
         ({"w": [1.0, 2.0]}, None, TypeError, "'w' must be an array or packed, got list"),
+        ({"w": np.ma.masked_array([1.0], [True])}, None, TypeError, "got MaskedArray"),
         ({"w": None}, None, TypeError, "'w' must be an array or packed, got NoneType"),
         ({"w": np.ones(2)}, {"step": 5}, ValueError, "'step' is not a string"),
         ({"\ud800": np.ones(2)}, None, ValueError, "no reader would take"),
         ({"w": np.ones(2)}, {"a": "\udfff"}, ValueError, "no reader would take"),
         ({"w" * (101 << 20): np.ones(2)}, None, ValueError, "at most 104857600 bytes"),
     ],
-    ids=["int", "list", "none", "metadata", "surrogate", "metadata-surrogate", "long"],
+    ids=["int", "list", "masked", "none", "metadata", "surrogate", "metadata-surrogate", "long"],
 )
 def test_what_no_reader_takes_is_not_written(tensors, metadata, error, message, tmp_path):
     for options in ({}, {"lossless": True}):

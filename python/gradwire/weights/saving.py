@@ -126,7 +126,8 @@ def _sections(
     if isinstance(tensor, RawTensor):
         yield name, Content(tensor.dtype, tensor.shape, tensor.nbytes, frame("data"))
         return
-    if not isinstance(tensor, (Packed, np.ndarray, np.generic)):
+    masked = isinstance(tensor, np.ma.MaskedArray)  # a file has no place for the mask
+    if masked or not isinstance(tensor, (Packed, np.ndarray, np.generic)):
         raise TypeError(f"{name!r} must be an array or packed, got {type(tensor).__name__}")
     if not isinstance(tensor, Packed):
         known = name_of(np.dtype(tensor.dtype))
