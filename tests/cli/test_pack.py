@@ -156,11 +156,20 @@ def test_what_is_no_file_of_tensors_is_exit_code_1(command, data, source, target
 
 @pytest.mark.parametrize("command", ["pack", "unpack"])
 def test_a_target_that_cannot_be_written_is_exit_code_1(command, source, tmp_path, capsys):
-    (tmp_path / "folder").mkdir()
-    for target in (tmp_path / "folder", tmp_path / "none" / "small"):
-        assert run(command, source, target) == 1
-        assert str(target) in capsys.readouterr().err
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "model.safetensors"]
+    target = tmp_path / "none" / "small"
+    assert run(command, source, target) == 1
+    assert str(target) in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == [source]
+
+
+@pytest.mark.parametrize("options", [(), ("--lossless",)])
+def test_a_folder_gets_a_file_of_the_name_of_the_source(options, source, tmp_path):
+    for name in ("packed", "plain"):
+        (tmp_path / name).mkdir()
+    assert run("pack", source, tmp_path / "packed", *options) == 0
+    assert run("unpack", tmp_path / "packed", tmp_path / "plain") == 0
+    for name in ("packed", "plain"):
+        assert [*(tmp_path / name).iterdir()] == [tmp_path / name / "model.safetensors"]
 
 
 @pytest.mark.parametrize("dtype", [None, "float32", "float16", "bfloat16"])
@@ -282,7 +291,7 @@ def test_only_packed_tensors_have_bits_to_flip(source, tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         run("inspect", tmp_path / "frame.gwf", "--flip", "0.01")
     assert caught.value.code == 2
-    assert "--flip is for the packed tensors of a .safetensors file" in capsys.readouterr().err
+    assert "--flip is for the packed tensors of a weight file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("part", ["frame", "further"])

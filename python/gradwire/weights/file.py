@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gradwire.errors import CorruptFileError, GradwireError
 from gradwire.weights import coding
+from gradwire.weights.foreign import word_for
 from gradwire.weights.header import (
     MORE,
     MOST_BASES,
@@ -23,13 +24,14 @@ from gradwire.weights.header import (
     NAMES,
     Header,
     Section,
-    dtype_named,
+    bits_of,
     original_header,
     parse,
 )
 from gradwire.weights.packed import Packed
+from gradwire.weights.raw import RawTensor
 
-Tensor = Packed | NDArray[Any]
+Tensor = Packed | NDArray[Any] | RawTensor
 
 _PIECE = 1 << 20
 """Bytes of a file that are read at a time."""
@@ -38,13 +40,14 @@ _PIECE = 1 << 20
 class File(Mapping[str, Tensor]):
     """The tensors of a safetensors file, by name; the result of `open`.
 
-    Packed tensors are `Packed`, others arrays, both in the memory of the file: nothing is copied,
-    and unused pages are not read. A packed tensor is checked at first access: its lengths, shape,
-    grids and checksum (further codes, when they are used). Other tensors have no checksum. They
-    stay valid after `close`, unless the file is truncated or overwritten in place, which changes
-    them too; ``mapped=False`` reads copies instead. Tensors saved losslessly, or as differences,
-    are decoded to a new array at each access; their checksum is checked, and the SHA-256 of the
-    base once. Threads and forked processes may read one open file.
+    Packed tensors are `Packed`, others arrays, or `RawTensor` where numpy lacks the dtype: all in
+    the memory of the file. Nothing is copied, and unused pages are not read. A packed tensor is
+    checked at first access: its lengths, shape, grids and checksum (further codes, when they are
+    used). Other tensors have no checksum. They stay valid after `close`, unless the file is
+    truncated or overwritten in place, which changes them too; ``mapped=False`` reads copies
+    instead. Tensors saved losslessly, or as differences, are decoded to a new array at each access;
+    their checksum is checked, and the SHA-256 of the base once. Threads and forked processes may
+    read one open file.
 
     Attributes
     ----------
@@ -90,6 +93,9 @@ class File(Mapping[str, Tensor]):
         size = os.fstat(self._file.fileno()).st_size
         length = int.from_bytes(self._file.read(8), "little")
         if size < 8 or not 2 <= length <= min(size - 8, MOST_HEADER):
+            self._file.seek(0)
+            if (word := word_for(self._file.read(300))) is not None:
+                raise ValueError(f"it is not a safetensors file, but {word}")
             raise CorruptFileError(f"a header of {length} bytes does not fit in {size} bytes")
         self.header = self._file.read(length)
         self._start = 8 + length
@@ -113,19 +119,8 @@ class File(Mapping[str, Tensor]):
         """
         if name in self._further:
             raise KeyError(name)
-        if (kind := self.kind(name)) is not None:
-            dtype, shape = dtype_named(kind[0]), kind[1]
-            if self.coding_of(name) is None:
-                array = np.frombuffer(self.data(name), dtype).reshape(shape)
-                return array if array.flags.aligned else array.copy()
-            entries = self.entries(name)
-            try:
-                array = np.empty(shape, dtype)
-            except MemoryError:
-                nbytes = math.prod(shape) * dtype.itemsize
-                raise MemoryError(f"{name!r} takes {nbytes} bytes, which are not free") from None
-            entries.read(array.reshape(-1).view(np.uint8))
-            return array
+        if self.kind(name) is not None:
+            return self.raw(name).array()
         if name not in self._checked:
             fields, frame = self._table[name], self.data(name)
             shape, more = fields["shape"], fields["more"]
@@ -136,6 +131,20 @@ class File(Mapping[str, Tensor]):
                 raise CorruptFileError(str(error), name) from None
             self._checked[name] = packed
         return self._checked[name]
+
+    def raw(self, name: str) -> RawTensor:
+        """Return the bytes of a tensor that is not packed, decoded if it is coded."""
+        dtype, shape = self.kind(name) or ("", ())
+        if self.coding_of(name) is None:
+            return RawTensor(dtype, shape, np.frombuffer(self.data(name), np.uint8))
+        nbytes = math.prod(shape) * (bits_of(dtype) or 0) // 8
+        try:
+            data = np.empty(nbytes, np.uint8)
+        except MemoryError:
+            raise MemoryError(f"{name!r} takes {nbytes} bytes, which are not free") from None
+        entries = self.entries(name)
+        entries.read(data)
+        return RawTensor(dtype, shape, data)
 
     def coding_of(self, name: str) -> str | None:
         """Return "lossless" or "difference" of a tensor that is coded so, otherwise None."""
@@ -234,6 +243,10 @@ class File(Mapping[str, Tensor]):
             raise CorruptFileError(f"the base {name!r} has changed: its SHA-256 differs")
         self._base_checked = True
 
+    def stored(self) -> dict[str, list[int]]:
+        """Return where the bytes of tensors are, by the names that other tools see."""
+        return {name: section.range for name, section in self._sections.items()}
+
     def data(self, name: str) -> memoryview:
         """Return the bytes of a tensor as stored in the file; a copy if it is not mapped."""
         begin, end = (self._start + offset for offset in self._sections[name].range)
@@ -298,26 +311,3 @@ def _opened(path: str | os.PathLike[str]) -> BinaryIO:
 def _open_at_once(path: str, flags: int) -> int:
     """Open a file without waiting: a pipe may be in its place by now."""
     return os.open(path, flags | os.O_NONBLOCK)
-
-
-def open(path: str | os.PathLike[str], *, mapped: bool = True) -> File:
-    """Open a safetensors file and read its header.
-
-    Parameters
-    ----------
-    path : path-like
-        With packed tensors or without.
-    mapped : bool
-        Read tensors from the file's pages as they are used. If the file is then overwritten in
-        place, which `save` never does, they change. With False they are copies, read on access.
-
-    Raises
-    ------
-    CorruptFileError
-        The header is invalid, or describes packed tensors that are missing. The base of a file of
-        differences is not where it says, is not a regular file, or has other shapes and dtypes;
-        bases form a cycle, or a chain of more than 16.
-    OSError
-        The file cannot be read, or is not a regular file.
-    """
-    return File(path, mapped=mapped)

@@ -311,7 +311,7 @@ def _read(file: File, name: str, count: Any) -> Gram:
         raise CorruptFileError("its matrix or its mean is not there", name) from None
     if type(count) is not int or count < 1:
         raise CorruptFileError(f"its inputs are {count!r:.100}", name)
-    if isinstance(matrix, Packed) or isinstance(mean, Packed) or math.prod(matrix.shape) < 1:
+    if not (isinstance(matrix, np.ndarray) and isinstance(mean, np.ndarray) and matrix.size):
         raise CorruptFileError("it is not a Gram matrix", name)
     try:
         gram = Gram(matrix, count, mean)

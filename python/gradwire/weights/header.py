@@ -50,22 +50,32 @@ _NAMES: dict[str, Any] = {
     "C64": np.complex64,
 }
 _DTYPES = {name: np.dtype(dtype).newbyteorder("<") for name, dtype in _NAMES.items()}
-_FURTHER = {"BF16": "bfloat16", "F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn"}
+_FURTHER = {
+    "BF16": "bfloat16",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+}
 """Those that numpy has by ml_dtypes alone."""
+
+_SMALL = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
+"""Bits of dtypes whose entries share bytes, for which numpy has no arrays."""
 
 NAMES = {dtype: name for name, dtype in coding.FORMATS.items()}
 
 
-def dtype_named(name: str) -> np.dtype[Any]:
-    """Return numpy's dtype for a name in files, such as ``"BF16"``.
+def dtype_named(name: str) -> np.dtype[Any] | None:
+    """Return numpy's dtype for a name in files, such as ``"BF16"``; None if it has none.
 
     Raises
     ------
     ImportError
         The dtype needs ml_dtypes, which is not installed.
     """
+    found: np.dtype[Any] | None = _DTYPES.get(name)
     if name not in _FURTHER:
-        found: np.dtype[Any] = _DTYPES[name]
         return found
     try:
         import ml_dtypes
@@ -82,6 +92,13 @@ def name_of(dtype: np.dtype[Any]) -> str | None:
     return names[0] if names else None
 
 
+def bits_of(name: str) -> int | None:
+    """Return the bits of an entry of a dtype in files; None if the name is not known."""
+    if name in _DTYPES:
+        return 8 * int(_DTYPES[name].itemsize)
+    return _SMALL.get(name) or (None if name not in _FURTHER else 16 if name == "BF16" else 8)
+
+
 class Section:
     """The entry of one tensor in the header."""
 
@@ -90,16 +107,19 @@ class Section:
             raise CorruptFileError("the header does not give dtype, shape and data_offsets", name)
         self.dtype, self.range = fields["dtype"], fields["data_offsets"]
         self.shape = _shape(fields["shape"], name)
-        if not isinstance(self.dtype, str) or self.dtype not in (*_DTYPES, *_FURTHER):
-            raise CorruptFileError(f"its dtype {self.dtype!r} is not known", name)
-        if not _are_whole(self.range) or len(self.range) != 2:
-            raise CorruptFileError(f"data_offsets are {self.range!r}", name)
-        self.itemsize = _itemsize(self.dtype)
-        if math.prod(n for n in self.shape if n) * self.itemsize > _MOST_BYTES:
+        if not isinstance(self.dtype, str):
+            raise CorruptFileError(f"its dtype is {self.dtype!r:.100}", name)
+        if not _are_whole(self.range) or len(self.range) != 2 or self.range[0] > self.range[1]:
+            raise CorruptFileError(f"data_offsets are {self.range!r:.100}", name)
+        size = math.prod(n for n in self.shape if n) * (bits_of(self.dtype) or 8) // 8
+        if size > _MOST_BYTES:
             raise CorruptFileError(f"its shape {self.shape} cannot be addressed", name)
-        need, have = math.prod(self.shape) * self.itemsize, self.range
-        if have[1] - have[0] != need:
-            raise CorruptFileError(f"{need} bytes are not at {have[0]} to {have[1]}", name)
+        # A dtype that this library does not know is stored as it is, in any number of bytes.
+        bits, entries, (begin, end) = bits_of(self.dtype), math.prod(self.shape), self.range
+        if bits is not None and 8 * (end - begin) != entries * bits:
+            raise CorruptFileError(
+                f"{entries} entries of {self.dtype} are not at {begin} to {end}", name
+            )
 
 
 def check_places(sections: Mapping[str, Section]) -> int:
@@ -110,10 +130,6 @@ def check_places(sections: Mapping[str, Section]) -> int:
             raise CorruptFileError(f"it begins at {section.range[0]} instead of {end}", name)
         end = section.range[1]
     return end
-
-
-def _itemsize(name: str) -> int:
-    return _DTYPES[name].itemsize if name in _DTYPES else 2 if name == "BF16" else 1
 
 
 def _shape(given: Any, name: str) -> tuple[int, ...]:
@@ -232,7 +248,7 @@ def _described(name: str, fields: Any, sections: Mapping[str, Section]) -> dict[
         return {"shape": shape, "dtype": dtype, "coding": None} | _packed(name, fields, sections)
     if (how := fields["coding"]) not in coding.CODINGS:
         raise CorruptFileError(f"its coding is {how!r:.100}", name)
-    if have < coding.least(numel * _itemsize(NAMES[dtype])):
+    if have < coding.least(numel * (bits_of(NAMES[dtype]) or 0) // 8):
         raise CorruptFileError(f"{have} bytes do not hold {numel} entries", name)
     return {"shape": shape, "dtype": dtype, "coding": how, "more": 0}
 

@@ -20,7 +20,7 @@ import numpy as np
 from gradwire import _files, _native
 from gradwire.errors import CorruptFileError
 from gradwire.weights import coding
-from gradwire.weights.file import File, Tensor, located, open
+from gradwire.weights.file import File, Tensor, located
 from gradwire.weights.header import (
     KEY,
     MORE,
@@ -30,11 +30,13 @@ from gradwire.weights.header import (
     MOST_PARENTS,
     PACKED,
     VERSION,
+    bits_of,
     is_base_name,
     name_of,
     parse,
 )
 from gradwire.weights.packed import Packed
+from gradwire.weights.raw import RawTensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +73,8 @@ def save(
     ----------
     path : path-like
         The target; an existing file is replaced.
-    tensors : mapping of str to Packed or numpy.ndarray
-        Arrays of any dtype that safetensors knows.
+    tensors : mapping of str to Packed, numpy.ndarray or RawTensor
+        Arrays of any dtype that safetensors and numpy know; others as `RawTensor`.
     metadata : mapping of str to str, optional
         Further entries of the file's ``__metadata__``.
     lossless : bool
@@ -121,6 +123,9 @@ def _sections(
 
     if not isinstance(name, str):
         raise TypeError(f"names must be strings, got {name!r:.100}")
+    if isinstance(tensor, RawTensor):
+        yield name, Content(tensor.dtype, tensor.shape, tensor.nbytes, frame("data"))
+        return
     masked = isinstance(tensor, np.ma.MaskedArray)  # a file has no place for the mask
     if masked or not isinstance(tensor, (Packed, np.ndarray, np.generic)):
         raise TypeError(f"{name!r} must be an array or packed, got {type(tensor).__name__}")
@@ -162,7 +167,7 @@ def write(
     about: dict[str, Any] = {}
     if original is not None:
         about["header"] = base64.b64encode(zlib.compress(original, 9)).decode()
-    with contextlib.nullcontext() if base is None else open(base) as older:
+    with contextlib.nullcontext() if base is None else File(base) as older:
         if older is not None:
             about["base"] = {"name": _base_name(path, older), "sha256": older.digest()}
         with _files.replacing(path) as file:
@@ -353,7 +358,7 @@ def restore(file: File, path: str | os.PathLike[str]) -> None:
         for name, section in sorted(sections.items(), key=lambda item: item[1].range):
             entries = file.entries(name, forget=True)
             nbytes = section.range[1] - section.range[0]
-            step = coding.PIECE * max(section.itemsize, 1)
+            step = coding.PIECE * max((bits_of(section.dtype) or 0) // 8, 1)
             buffer = np.empty(min(step, nbytes), np.uint8)
             for at in range(0, nbytes, step):
                 piece = buffer[: min(step, nbytes - at)]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from gradwire import _native
 from gradwire import weights as plain
 from gradwire.errors import CorruptFileError
 from gradwire.quantize import Affine
@@ -249,15 +250,39 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     assert_refused(tmp_path / "a", model, optimizer, "no checkpoint")
 
 
-def rewritten(path, change):
+def rewritten(path, change, forged=True):
+    """Change what describes the optimizer; a forged file has the checksum of the changes."""
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     fields = json.loads(data[8 : 8 + length])
     about = json.loads(fields["__metadata__"]["gradwire.checkpoint"])
     change(about)
-    fields["__metadata__"]["gradwire.checkpoint"] = json.dumps(about)
+    text = fields["__metadata__"]["gradwire.checkpoint"] = json.dumps(about)
+    if forged:
+        check = f"{_native.crc32c(text.encode(), 0):08x}"
+        fields["__metadata__"]["gradwire.checkpoint.crc32c"] = check
     text = json.dumps(fields).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+
+
+def state_of(about, name="linear.bias"):
+    return about["state"][name]["dict"]
+
+
+def options_of(about):
+    return about["groups"][0]["options"]["dict"]
+
+
+def without(pairs, name):
+    pairs[:] = [pair for pair in pairs if pair[0] != name]
+
+
+def set_option(name, value):
+    def change(about):
+        without(options_of(about), name)
+        options_of(about).append([name, value])
+
+    return change
 
 
 @pytest.mark.parametrize(
@@ -271,6 +296,11 @@ def rewritten(path, change):
         (lambda about: about["state"].update(other={"dict": []}), "state"),
         (lambda about: about["state"].update({"linear.bias": {"tensor": "none"}}), "written as"),
         (lambda about: about["state"].update({"linear.bias": {"dict": [[[], 1]]}}), "written as"),
+        (lambda about: about["state"].update({"linear.bias": 3}), "not described as it is written"),
+        (lambda about: about["groups"][0].update(options=3), "not described as it is written"),
+        (lambda about: without(state_of(about), "step"), "AdamW does not accept its state: KeyE"),
+        (set_option("lr", "fast"), r"the option 'lr' of group 0 .* is 'fast', where 0\.001 is exp"),
+        (set_option("betas", 0.9), r"the option 'betas' of group 0 .* is 0\.9"),
     ],
 )
 def test_what_the_optimizer_kept_is_checked(tmp_path, change, message):
@@ -279,7 +309,76 @@ def test_what_the_optimizer_kept_is_checked(tmp_path, change, message):
     train(model, optimizer, range(2))
     weights.save_checkpoint(path, model, optimizer)
     rewritten(path, change)
+    train(model, optimizer, range(2))
     assert_refused(path, model, optimizer, message, CorruptFileError)
+
+
+DAMAGE = {
+    "step": lambda about: without(state_of(about), "step"),
+    "moment": lambda about: without(state_of(about), "exp_avg"),
+    "a parameter": lambda about: about["state"].pop("linear.bias"),
+    "rate": set_option("lr", 99.0),
+    "option": lambda about: without(options_of(about), "betas"),
+    "another moment": lambda about: state_of(about)[1].__setitem__(1, state_of(about)[2][1]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_changes_nothing(tmp_path, damage):
+    path = tmp_path / "a"
+    model, optimizer = run_of("adamw")
+    train(model, optimizer, range(2))
+    weights.save_checkpoint(path, model, optimizer)
+    rewritten(path, DAMAGE[damage], forged=False)
+    train(model, optimizer, range(2))
+    held = optimizer.param_groups[0], optimizer.state[model.linear.bias]
+    assert_refused(path, model, optimizer, "checksum of metadata", CorruptFileError)
+    assert held[0] is optimizer.param_groups[0]  # which a scheduler may hold
+    assert held[1] is optimizer.state[model.linear.bias]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_that_fails_while_it_loads_stays_as_it_was(name, tmp_path, monkeypatch):
+    model, optimizer = run_of(name)
+    train(model, optimizer, range(2))
+    weights.save_checkpoint(tmp_path / "a", model, optimizer)
+    train(model, optimizer, range(2, 4))
+    load = type(optimizer).load_state_dict
+
+    def failing(self, state):
+        load(self, state)
+        for group in self.param_groups:
+            group.clear()
+        self.state.clear()
+        raise IndexError("half way")
+
+    monkeypatch.setattr(type(optimizer), "load_state_dict", failing)
+    assert_refused(tmp_path / "a", model, optimizer, "half way", CorruptFileError)
+    monkeypatch.undo()
+    train(model, optimizer, range(4, 6))
+    end = seen(model, optimizer)
+    model, optimizer = run_of(name)
+    train(model, optimizer, range(6))
+    assert seen(model, optimizer) == end
+
+
+def test_a_model_that_cannot_be_written_to_leaves_the_optimizer_as_it_was(tmp_path):
+    model, optimizer = run_of("adamw")
+    train(model, optimizer, range(2))
+    weights.save_checkpoint(tmp_path / "a", model, optimizer)
+    train(model, optimizer, range(2))
+    model.norm.running_mean = model.norm.running_mean[:1].expand(96)
+    assert_refused(tmp_path / "a", model, optimizer, "'norm.running_mean' has entries that share")
+
+
+def test_options_that_the_file_lacks_are_kept(tmp_path):
+    path = tmp_path / "a"
+    model, optimizer = run_of("adamw")
+    weights.save_checkpoint(path, model, optimizer)
+    rewritten(path, lambda about: without(options_of(about), "maximize"))  # as of an older torch
+    optimizer.param_groups[0]["maximize"] = True
+    weights.load_checkpoint(path, model, optimizer)
+    assert optimizer.param_groups[0]["maximize"] is True
 
 
 def test_a_corrupt_tensor_changes_nothing(tmp_path):

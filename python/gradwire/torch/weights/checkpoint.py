@@ -9,16 +9,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradwire import weights
+from gradwire import _native, weights
 from gradwire.errors import CorruptFileError
 from gradwire.torch.weights import files
-from gradwire.torch.weights.slots import slots_of
+from gradwire.torch.weights.slots import filled, slots_of
 from gradwire.weights.header import check_version, parse_json
 
 KEY = "gradwire.checkpoint"
 """The metadata key of everything that is not a tensor."""
 
 VERSION = 1
+
+_CHECK = f"{KEY}.crc32c"
+"""The metadata key of its checksum, such as ``"0a1b2c3d"``."""
 
 _MODEL, _STATE, _GROUPS = "model.", "optimizer.state.", "optimizer.groups."
 _PLAIN = (bool, int, float, str, type(None))
@@ -66,7 +69,14 @@ def save_checkpoint(
     if optimizer is not None:
         names = {id(slot.value): slot.name for slot in slots}
         about |= _described(optimizer, names, arrays)
-    weights.save(path, arrays, {KEY: json.dumps(about)}, lossless=True, base=base)
+    text = json.dumps(about)
+    metadata = {KEY: text, _CHECK: _checksum(text)}
+    weights.save(path, arrays, metadata, lossless=True, base=base)
+
+
+def _checksum(text: str) -> str:
+    """Return the CRC-32C of the metadata: state that no tensor's checksum covers."""
+    return f"{_native.crc32c(text.encode(errors='surrogatepass'), 0):08x}"
 
 
 def _described(
@@ -174,52 +184,53 @@ def load_checkpoint(
     slots = slots_of(inner)
     with weights.open(path) as file:
         about = _read_about(file)
-        part = _Part(file, _MODEL)
-        found = {slot: [name for name in slot.names if name in part] for slot in slots}
+        part, state = files.Tensors(file, _MODEL), None
+        found = part.found(slots)
         differences = [*files.differences_of(inner, found, part)]
-        state = None
         if optimizer is not None:
             names = {id(slot.value): slot.name for slot in slots}
             differences += _differences(about, _parameters(optimizer, names), optimizer)
         if differences:
             raise ValueError(files.listed(path, differences))
         if optimizer is not None:
-            state = _state_dict(file, about, optimizer)
-        values = {slot: files.tensor(part[names[0]]) for slot, names in found.items()}
-    if optimizer is not None and state is not None:
+            state = _state_dict(files.Tensors(file), about, optimizer)
+        values = {slot: files.dense_of(part[names[0]], names[0]) for slot, names in found.items()}
+    with filled(values):
+        if optimizer is not None and state is not None:
+            _load_state(optimizer, state)
+
+
+def _load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load a state dict; if the optimizer does not accept it, nothing of the optimizer changes."""
+    inner = [
+        optimizer.__dict__,
+        optimizer.state,
+        *optimizer.state.values(),
+        *optimizer.param_groups,
+    ]
+    before = [(each, dict(each)) for each in inner]
+    try:
         optimizer.load_state_dict(state)
-    for slot, value in values.items():
-        slot.fill(value)
+    except BaseException as error:
+        for each, kept in before:
+            each.clear()
+            each.update(kept)
+        if not isinstance(error, Exception) or isinstance(
+            error, MemoryError | torch.cuda.OutOfMemoryError
+        ):
+            raise
+        raise CorruptFileError(
+            f"{type(optimizer).__name__} does not accept its state: {error!r:.200}"
+        ) from error
 
 
-class _Part(Mapping[str, Any]):
-    """The tensors with a given name prefix, which is removed; read tensors are cached."""
-
-    def __init__(self, file: weights.File, prefix: str) -> None:
-        self._file, self._prefix = file, prefix
-        self._read: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._read:
-            self._read[name] = self._file[self._prefix + name]
-        return self._read[name]
-
-    def __iter__(self) -> Iterator[str]:
-        size = len(self._prefix)
-        return (name[size:] for name in self._file if name.startswith(self._prefix))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __contains__(self, name: object) -> bool:
-        return f"{self._prefix}{name}" in self._file
-
-
-def _read_about(file: weights.File) -> dict[str, Any]:
+def _read_about(file: weights.File | weights.Shards) -> dict[str, Any]:
     if KEY not in file.metadata:
         raise ValueError(f"{file.path!r} is no checkpoint: save one by save_checkpoint")
     about = parse_json(file.metadata[KEY], f"metadata {KEY!r}")
     check_version(about, "checkpoints")
+    if file.metadata.get(_CHECK) != _checksum(file.metadata[KEY]):
+        raise CorruptFileError(f"the checksum of metadata {KEY!r} does not match: it was changed")
     return about
 
 
@@ -257,7 +268,7 @@ def _groups(about: Mapping[str, Any]) -> list[tuple[list[str], Any]]:
 
 
 def _state_dict(
-    file: weights.File, about: Mapping[str, Any], optimizer: torch.optim.Optimizer
+    file: files.Tensors, about: Mapping[str, Any], optimizer: torch.optim.Optimizer
 ) -> dict[str, Any]:
     groups, state = _groups(about), about.get("state")
     names = [name for each, _ in groups for name in each]
@@ -266,21 +277,45 @@ def _state_dict(
     index = {name: i for i, name in enumerate(names)}
     saved = optimizer.state_dict()["param_groups"]
     return {
-        "state": {index[name]: _value(kept, file) for name, kept in state.items()},
+        "state": {index[name]: _dict(kept, file) for name, kept in state.items()},
         "param_groups": [
-            {**_value(options, file), "params": group["params"]}
-            for group, (_, options) in zip(saved, groups, strict=True)
+            _options(group, _dict(options, file), i)
+            for i, (group, (_, options)) in enumerate(zip(saved, groups, strict=True))
         ],
     }
 
 
-def _value(tree: Any, file: weights.File) -> Any:
+def _options(own: dict[str, Any], saved: dict[Any, Any], group: int) -> dict[str, Any]:
+    """Return a group with saved options; those of a newer torch, which the file lacks, are kept."""
+    for key, value in saved.items():
+        mine = own.get(key)
+        if mine is not None and value is not None and _sort(mine) is not _sort(value):
+            raise CorruptFileError(
+                f"the option {key!r} of group {group} of the optimizer is {value!r:.100}, where "
+                f"{mine!r:.100} is expected"
+            )
+    return {**own, **saved, "params": own["params"]}
+
+
+def _sort(value: Any) -> type:
+    """Return the type of an option; numbers may also be tensors."""
+    return float if isinstance(value, bool | int | float | torch.Tensor) else type(value)
+
+
+def _dict(tree: Any, file: files.Tensors) -> dict[Any, Any]:
+    value = _value(tree, file)
+    if not isinstance(value, dict):
+        raise CorruptFileError("the state of the optimizer is not described as it is written")
+    return value
+
+
+def _value(tree: Any, file: files.Tensors) -> Any:
     """Return the state that `_tree` described."""
     if type(tree) in _PLAIN:
         return tree
     match tree:
         case {"tensor": str(name)} if name in file:
-            return _laid_out(files.tensor(file[name]), tree.get("strides"))
+            return _laid_out(files.dense_of(file[name], name).clone(), tree.get("strides"))
         case {"float": "inf" | "-inf" | "nan" as value}:
             return float(value)
         case {"list": list(values)}:
