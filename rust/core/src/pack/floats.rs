@@ -428,7 +428,7 @@ pub(super) fn read_coded<'a, T: Bits>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::simd::available_levels;
     use crate::simd::testing::tensor;
@@ -438,7 +438,7 @@ mod tests {
     }
 
     /// Nearly normal ones: sums of six from -1 to 1, as layers have them.
-    fn normal(len: usize, seed: u64) -> Vec<f32> {
+    pub(in crate::pack) fn normal(len: usize, seed: u64) -> Vec<f32> {
         let mut state = seed | 1;
         let mut draw = || {
             state = state
