@@ -1,8 +1,8 @@
-"""In the steady state no call takes memory that is new to the process: page faults are counted, not time.
+"""In the steady state no call takes memory that is new to the process: page faults are counted.
 
-A fault brings 4 KiB, so what is given back and taken anew shows in every step: a frame of 1 MB as 256 of
-them, the candidates of SIDCo at 25 million entries as 16,000. The limit is for what grows for once: a few
-pages of candidates where a step has more of them than any before, and of the interpreter.
+A fault brings 4 KiB, so what is given back and taken anew shows in every step: a frame of 1 MB as
+256 of them, the candidates of SIDCo at 25 million entries as 16,000. The limit is for what grows for
+once: a few pages of candidates where a step has more of them than any before, and of the interpreter.
 """
 
 import sys
@@ -12,7 +12,9 @@ import pytest
 from gradwire.presets import PRESETS
 from tests.support import run_python
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel counts faults otherwise")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="the kernel counts faults otherwise"
+)
 
 SMALL, LARGE = 1_000_000, 25_000_000
 
@@ -75,7 +77,10 @@ def test_steps_of_a_million_entries_take_no_page_fault(threads: int) -> None:
     none_in(SMALL, threads, *PRESETS, "topk:0.1", "sidco:0.001", "sidco:0.1")
 
 
-@pytest.mark.parametrize(("name", "threads"), [("sidco:0.001", 2), ("topk:0.1", 1), ("dense", 1)])
+LARGE_ONES = [("sidco:0.001", 2), ("topk:0.1", 1), ("dense", 1)]
+
+
+@pytest.mark.parametrize(("name", "threads"), LARGE_ONES)
 def test_large_steps_take_no_page_fault(name: str, threads: int) -> None:
     none_in(LARGE, threads, name)
 

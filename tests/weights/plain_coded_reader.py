@@ -76,7 +76,8 @@ def inner(
     if kind == 12:
         z, whole = rest[0], -(-rest[0] // 8)
         same = int.from_bytes(rest[1 : 1 + whole], "little")
-        assert 1 <= z <= m and same < 1 << z
+        assert 1 <= z <= m
+        assert same < 1 << z
         found, rest = parts(rest[1 + whole], rest[2 + whole :], count, e, m - z)
         return [each << z | same for each in found], rest
     if kind == 13:
@@ -84,7 +85,8 @@ def inner(
         (one,), rest = plain(rest, 1, size)
         masks, rest = codes(rest, -(-count // 8))
         bits = [mask >> bit & 1 for mask in masks for bit in range(8)]
-        assert max(masks) < 256 and not any(bits[count:])
+        assert max(masks) < 256
+        assert not any(bits[count:])
         del bits[count:]
         others: list[int] = []
         if not all(bits):
@@ -97,7 +99,8 @@ def inner(
         symbols, rest = codes(after, count)
         return [table[symbol] for symbol in symbols], rest
     if kind == 15:
-        assert depth == 0 and 7 <= rest[0] <= 15
+        assert depth == 0
+        assert 7 <= rest[0] <= 15
         found, long, rest = [], 1 << rest[0], rest[1:]
         while len(found) < count:
             some, rest = inner(rest, min(long, count - len(found)), e, m, size, 1)
