@@ -1,8 +1,9 @@
 """In the steady state no call takes memory that is new to the process: page faults are counted.
 
 A fault brings 4 KiB, so what is given back and taken anew shows in every step: a frame of 1 MB as
-256 of them, the candidates of SIDCo at 25 million entries as 16,000. The limit is for what grows for
-once: a few pages of candidates where a step has more of them than any before, and of the interpreter.
+256 of them, the candidates of SIDCo at 25 million entries as 16,000. The limit is for what grows
+for once: a few pages of candidates where a step has more of them than any before, and of the
+interpreter.
 """
 
 import sys
