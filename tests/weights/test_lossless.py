@@ -99,6 +99,24 @@ def test_weights_take_two_thirds_of_bfloat16(path):
     assert path.stat().st_size < 0.662 * array.nbytes
 
 
+def test_bits_and_values_that_repeat_take_hardly_anything(path):
+    x = layer(1 << 18)
+    narrow = x.astype(ml_dtypes.bfloat16).astype(np.float32)
+    pruned = np.where(RANDOM.random(x.size) < 0.9, np.float32(0), x)
+    for array, share in (
+        (narrow, 0.34),
+        (np.zeros_like(x), 0.01),
+        (pruned, 0.11),
+        (-pruned, 0.11),
+        (pruned.astype(ml_dtypes.bfloat16), 0.11),
+    ):
+        weights.save(path, {"w": array}, lossless=True)
+        assert path.stat().st_size < share * array.nbytes + 500
+        with weights.open(path) as file:
+            assert_same(file["w"], array)
+        assert plain_coded_reader.read(path)[0]["w"] == array.tobytes()
+
+
 def test_a_tensor_of_many_pieces_comes_back_with_any_number_of_threads(path):
     import gradwire
 
