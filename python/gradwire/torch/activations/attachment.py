@@ -266,6 +266,7 @@ class _End(_Hook):
         on = _on()
         if isinstance(on, Packing) and on.call is call:
             torch._C._autograd._pop_saved_tensors_default_hooks()
+            on.end()
         self._calls.end(call)
 
 
@@ -280,8 +281,9 @@ def _on() -> object:
 
 def _settle() -> None:
     """End the packing of calls that were left without the hook after them, as by an interrupt."""
-    while isinstance(on := _on(), Packing) and not is_live(on.call):
+    while isinstance(on := _on(), Packing) and (on.call is None or not is_live(on.call)):
         torch._C._autograd._pop_saved_tensors_default_hooks()
+        on.end()
 
 
 def _other_use() -> str | None:

@@ -197,14 +197,19 @@ class Packing:
         self._storages: set[int] | None = None
         self._packed: set[Origin] = set()
         self._numel = self._entries = 0
-        self.call, self._is_on = call, is_on
+        self.call: FrameType | None = call
+        self._is_on = is_on
         x = next((each for each in inputs if isinstance(each, torch.Tensor)), None)
         if reads is Reads.NORMED and x is not None and x.numel():
             self._numel, self._entries = x.numel(), group_entries(module, x)
 
+    def end(self) -> None:
+        """Let go of the call and of what it holds: torch may keep this object for ever."""
+        self.call, self._own, self._packed = None, (), set()
+
     def pack(self, x: torch.Tensor) -> Saved:
         """Return the object to save for a tensor: torch's pack hook."""
-        if not self._is_on(self.call):
+        if self.call is None or not self._is_on(self.call):
             return Saved(x)
         for each in self._own:
             if x is each:

@@ -1,7 +1,7 @@
 """The slopes of element-wise activations: all that their backward reads of what they save.
 
 Backward multiplies by the derivative f'(x). So f'(x) is coded, rounded without bias, and what is
-unpacked is a value with that derivative. Of ReLU, whose slopes are 0 and 1, a bit per entry is exact.
+unpacked is a value with that derivative. ReLU has two slopes, so a bit per entry is exact.
 """
 
 import functools

@@ -143,7 +143,7 @@ PReLU and PACT, which read both values and on which side of a bound a value is.
 def group_entries(module: Any, x: torch.Tensor) -> int:
     """Return how many entries of a norm's input have one mean and deviation."""
     if isinstance(module, _InstanceNorm):
-        return math.prod(tuple(x.shape)[1 - int(module._get_no_batch_dim()) :])
+        return x[(0,) * (x.dim() + 1 - module._get_no_batch_dim())].numel()  # type: ignore[no-untyped-call]
     if isinstance(module, _BatchNorm):
         return x.numel() // x.shape[1]
     if isinstance(module, nn.GroupNorm):
