@@ -75,7 +75,7 @@ def bias(module: nn.Module, x: torch.Tensor) -> float:
         assert handle.report().nbytes < handle.report().saved_nbytes
     noise = float(found.var(0).sum()) / SEEDS
     off = float((found.mean(0) - exact).square().sum())
-    return max(0.0, off - 2 * noise) ** 0.5 / float(exact.norm())
+    return float(max(0.0, off - 2 * noise) ** 0.5 / float(exact.norm()))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -146,6 +146,7 @@ def test_the_square_of_a_tensor_in_a_bilinear_layer_is_without_bias() -> None:
     def found() -> torch.Tensor:
         layer.zero_grad()
         layer(x, x).sum().backward()
+        assert layer.weight.grad is not None
         return layer.weight.grad[0].diagonal().clone()
 
     exact = found()
@@ -159,10 +160,12 @@ def test_negative_views_and_huge_values_are_left() -> None:
     model, z = nn.ModuleList([first, second]), torch.randn(128, 64, dtype=torch.complex64)
     activations.attach(model, 8)
     (first(z.imag).sum() + second(z.conj().imag).sum()).backward()
+    assert second.weight.grad is not None
     torch.testing.assert_close(second.weight.grad[0], -z.imag.sum(0))
     huge = torch.full((128, 64), 1e36)
     second.zero_grad()
     (second(huge) * 1e-3).sum().backward()
+    assert second.weight.grad is not None
     torch.testing.assert_close(second.weight.grad[0], 1e-3 * huge.sum(0))
 
 
@@ -217,14 +220,15 @@ class Recursive(nn.Module):
 
 
 def test_roots_may_be_nested_and_call_themselves() -> None:
-    model, x = nn.Sequential(Recursive()), torch.randn(99, 64)
-    activations.attach(model[0].layer)
+    inner, x = Recursive(), torch.randn(99, 64)
+    model = nn.Sequential(inner)
+    activations.attach(inner.layer)
     activations.attach(model, rules={"0.layer": None, Recursive: 8})
     model(x).sum().backward()
     assert on() is None
-    model = Recursive()
-    activations.attach(model, rules={Recursive: 8})
-    model(x).sum().backward()
+    alone = Recursive()
+    activations.attach(alone, rules={Recursive: 8})
+    alone(x).sum().backward()
     assert on() is None
 
 

@@ -71,12 +71,13 @@ def attach(
     Notes
     -----
     float32, float16 and bfloat16 are packed, and booleans. Parameters, integers, float64 and
-    complex numbers, and tensors with NaN or infinity are kept unchanged. So is everything while
-    other saved-tensor hooks are active, as in `torch.utils.checkpoint`.
+    complex numbers, negative views, and tensors with NaN, infinity or values above 3.3e35 are kept
+    unchanged. So is everything while other saved-tensor hooks are active, as in
+    `torch.utils.checkpoint`, under transforms of `torch.func`, and with forward-mode derivatives.
 
     A backward pass raises a RuntimeError if a saved tensor was changed in place, as without
     packing, and with ``create_graph=True``. `torch.compile` raises one for a packed module: it
-    would unpack all tensors at once.
+    would unpack all tensors at once. What was compiled before is discarded, and so is refused too.
 
     It costs two reads of each saved tensor, and a write of the unpacked one; on the CPU with
     kernels, elsewhere with torch's operators, which give the same codes and wait for the device
