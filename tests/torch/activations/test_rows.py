@@ -42,6 +42,8 @@ EXACT: list[nn.Module] = [
     nn.ReLU(),
     nn.ReLU(inplace=True),
     nn.LeakyReLU(0.3),
+    nn.LeakyReLU(1.0),
+    nn.ELU(0.0),
     nn.ReLU6(),
     nn.Hardtanh(-0.3, 0.7),
     nn.Hardtanh(-0.3, 0.7, inplace=True),
@@ -117,6 +119,13 @@ def test_norms_stand_channels_of_any_scale_far_from_zero(
     x = (spread * (torch.randn(shape) + 1)).to(dtype)
     assert bias(norm, x) < 0.02
     norm.to(torch.float32)
+
+
+def test_slopes_without_bounds_are_left() -> None:
+    module, x = nn.CELU(-0.5), torch.randn(99, 64)
+    exact = gradient(module, x, torch.ones_like(x))
+    with activations.attach(module, 4, least=1):
+        assert torch.equal(gradient(module, x, torch.ones_like(x)), exact)
 
 
 def test_few_entries_per_mean_are_exact() -> None:

@@ -18,6 +18,9 @@ _GAP = 32
 """Slopes further apart than a part of their range are not bridged: those of ELU(0.3) are 0 to 0.3,
 and 1. No value has one between, so a bit tells the sides apart."""
 
+_STEEP = 1e6
+"""Slopes that differ by more have no bounds, as those of CELU(-0.5), and are not coded."""
+
 
 class Slope(NamedTuple):
     """The derivative of an activation, as torch computes it of the tensor that it saves."""
@@ -36,6 +39,8 @@ class Slope(NamedTuple):
         """Return the packed form of values, or the reason why there is none."""
         table, slopes = _table(self, flat.dtype), self.of(flat)
         above = None
+        if table.high - table.low > _STEEP:
+            return "slopes without bounds"
         if table.split is not None:
             above = Bits(slopes > table.split, (float(table.values[0]), table.above), flat.dtype)
             if len(table.values) == 1:
@@ -95,7 +100,7 @@ def _table(slope: Slope, dtype: torch.dtype) -> _Table:
             x, slopes = x[: at + 1], slopes[: at + 1]
     low, high = float(slopes[0]), float(slopes[-1])
     if low == high:
-        return _Table(x[:1], low, high, split, above)
+        return _Table(x[:1], low, high, high if split is None else split, above)
     wanted = torch.linspace(low, high, _POINTS, dtype=torch.float64)
     after = torch.searchsorted(slopes, wanted).clamp_(1, len(slopes) - 1)
     nearer = wanted - slopes[after - 1] < slopes[after] - wanted
