@@ -17,7 +17,7 @@ export PYO3_PYTHON := $(bin)/python
 python := $(bin)/python
 environment := $(PYTHON) scripts/environment.py
 
-.PHONY: help demo horovod-demo horovod soak test test-full test-rest test-rust test-python
+.PHONY: help demo horovod-demo horovod soak test test-full test-rest test-night test-rust test-python
 help: ## This page
 	@awk -f scripts/help.awk $(MAKEFILE_LIST)
 
@@ -30,23 +30,33 @@ horovod-demo: ## The demo with horovodrun, beside Horovod's own optimizer (ARGS=
 	@$(python) scripts/build_horovod.py
 	@$(python) -m benches.demo --horovod --task digits $(ARGS)
 
-prepare_tests = $(environment) test cuda trainers horovod && $(python) scripts/build_horovod.py --tests
+prepare_python = $(environment) test cuda trainers horovod
+prepare_tests = $(prepare_python) && $(python) scripts/build_horovod.py --tests
 
-test: ## The tests of every part in fifteen to twenty-five minutes: Rust, then Python with real processes
+test: ## The tests of every part in ten to fifteen minutes: Rust, then Python with real processes
 	@$(prepare_tests)
 	@$(python) scripts/run_tests.py quick
 
-test-full: test test-rest ## All tests: those of `make test`, then all others
+test-full: test test-rest test-night ## All tests: those of `make test`, then all others
 
-test-rest: ## All tests but those of `make test`: every SIMD level, more compositions, more ranks, races
+test-rest: ## More compositions, more ranks, other SIMD levels, examples that train: with `make test`, what CI runs
 	@$(prepare_tests)
 	@$(python) scripts/browser.py --optional
 	@$(python) scripts/run_tests.py rest
 
-test-rust test-python: ## Only the tests in one language, of both tiers (PYTEST_ARGS="-k name")
-	@$(prepare_tests)
+test-night: ## What neither runs: all of Rust below the best SIMD level, every distributed test on other backends
+	@$(prepare_python)
+	@$(python) scripts/run_tests.py night
+
+test-rust: ## Only the Rust tests, of all tiers
+	@$(environment) test
+	@$(python) scripts/run_tests.py rust
+
+test-python: ## Only the Python tests, of all tiers (PYTEST_ARGS="-k name"; builds Horovod if they name it, or if there are none)
+	@$(prepare_python)
+	@$(if $(if $(PYTEST_ARGS),$(findstring horovod,$(PYTEST_ARGS)),all),$(python) scripts/build_horovod.py --tests)
 	@$(python) scripts/browser.py --optional
-	@$(python) scripts/run_tests.py $(@:test-%=%)
+	@$(python) scripts/run_tests.py python
 
 horovod: ## Build Horovod for its tests, once (HOROVOD_OPTIONAL=1: go on where there is no compiler)
 	@$(environment) test horovod
@@ -64,7 +74,7 @@ gpu-visit: wheel ## The folder for a visit to a GPU, where `scripts/gpu_visit.py
 bench-gpu: ## Time the CUDA extension, a copy and what torch offers, with what PYTHON has installed (ARGS="--quick")
 	@$(PYTHON) -m benches.gpu $(ARGS)
 
-test-races: ## The CUDA kernels' tests, all with the race detector (`make test-full`: a share; PYTEST_ARGS="-k name")
+test-races: ## The CUDA kernels' tests, all with the race detector (`make test-rest`: a share; PYTEST_ARGS="-k name")
 	@$(environment) test cuda
 	@GRADWIRE_TEST_RACES=all $(python) -m pytest -q tests/csrc tests/torch/cuda $(PYTEST_ARGS)
 

@@ -26,8 +26,10 @@ LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)\s]+\))")
 
 def released(readme: str, home: str, version: str) -> str:
     """Return the README for an index: installed from there, with links to this version's files."""
-    readme, cut = re.subn(r"(?s)\A(# gradwire\n\n).*?(?=\*\*Gradient)", r"\1", readme)
-    readme, named = re.subn(r"(?m)^pip install '\.\[torch\]'.*", INSTALL, readme)
+    readme, cut = re.subn(r"(?s)```sh\nmake demo.*?(?=In your own program)", "", readme)
+    readme, named = re.subn(
+        r"There is no release yet: .*(?= \()", f"Install it: `{INSTALL}`", readme
+    )
     if (cut, named) != (1, 1):
         raise SystemExit("error: README.md does not begin as expected")
 

@@ -1,22 +1,27 @@
 """Run the tests of a tier, Rust and Python; close with a summary.
 
-    .venv/bin/python scripts/run_tests.py [quick|rest] [rust] [python]
+    .venv/bin/python scripts/run_tests.py [quick|rest|night] [rust] [python]
 
 ``quick`` is what `make test` runs: Rust at the best SIMD level of this CPU, and of the Python tests
 those that are neither marked ``full`` nor left out of a sample of many cases (tests/conftest.py).
-``rest`` is all others, with Rust at the levels below. Without either, both run.
+``rest`` is what `make test-rest` runs: all Python tests but those marked ``night``, and of Rust, at
+the levels below, what depends on the level most. ``night`` is the rest of both. Without a tier,
+all run.
 
-Two suites more than there are processors run at a time, or as many as ``JOBS`` says: many tests
-wait for processes, and few use more than one processor. Every line of the output begins with the
+Two suites more than there are processors run at a time, or as many as ``JOBS`` says, and beside
+them the tests marked ``waits``, which take no processor. Every line of the output begins with the
 name of its suite.
 
 All suites run even if an early one fails; the exit status says whether all passed. The last lines
-name every test that failed.
+name the tests that took longest, and every test that failed. All durations are written to
+``.cache/test-times.jsonl``, one object a line: a test, its phase and seconds. Of Rust, libtest only
+says how long a file took.
 ``PYTEST_ARGS`` is passed to pytest, which is one suite then.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -34,6 +39,10 @@ ROOT = Path(__file__).resolve().parent.parent
 LEVELS = {"scalar": ["scalar"], "avx2": ["scalar", "avx2"], "neon": ["scalar", "neon"]}
 LEVELS["avx512"] = [*LEVELS["avx2"], "avx512"]
 
+TIERS = ("quick", "rest", "night")
+# What a level below the best one runs in `rest`: whole encodes and golden frames. Tests of kernels
+# go through all levels themselves, in `quick`.
+OF_LEVELS = {"digest", "golden"}
 # Files of Rust that count entries and bytes of frames, which `digest` holds equal at every level,
 # and one that goes through all levels itself.
 BEST_ONLY = {"achieved_ratio", "index_cost", "blocks"}
@@ -42,7 +51,7 @@ BEST_ONLY = {"achieved_ratio", "index_cost", "blocks"}
 WITHOUT_LEVEL = ("every_level", "levels_and_threads", "fit::tests", "tests::splits")
 # What runs together, in a process of its own, the longest first: the tests that start ranks, which
 # mostly wait, in two halves; those of the CUDA kernels; those of examples and guides; those that
-# start other programs. All others are the last group.
+# start other programs. All others are the last group. None of them runs the tests marked `waits`.
 GROUPS = {
     "ranks h-z": ("tests/distributed", "--ignore-glob=*/test_[a-g]*"),
     "kernels": ("tests/csrc", "tests/torch"),
@@ -50,12 +59,24 @@ GROUPS = {
     "programs": ("tests/benches/harness", "tests/horovod", "tests/trainers"),
     "ranks a-g": ("tests/distributed", "--ignore-glob=*/test_[!a-g]*"),
 }
+WAIT = "python, waits"
+WAITING = ("tests/distributed", "tests/horovod")
+"""Folders with tests marked `waits`."""
+NIGHT = ("ranks h-z", "ranks a-g")
+"""Groups with tests marked `night`."""
 # Threads of torch that wait for each other are not to keep a processor from the other suite.
 PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+
+TIMES = ROOT / ".cache" / "test-times.jsonl"
+SHOWN = 10
+"""So many of the dearest tests are in the summary."""
 
 # The closing lines of libtest, "3 passed; 0 failed; 1 ignored", and pytest, "3 passed, 1 skipped".
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|ignored|skipped)\b")
 CLOSING = re.compile(r"^(test result: |=* ?\d+ [a-z]+.* in [\d.]+s)")
+FINISHED = re.compile(r"finished in ([\d.]+)s")
+# The line of cargo before the output of a file of tests: "Running unittests src/lib.rs (target/…)".
+RUNNING = re.compile(r"^ +(Running|Doc-tests) (.+?)(?: \(|$)")
 # A failed test in the output of libtest, and in the short summary of pytest.
 FAILURE = re.compile(r"^(?:test (\S+)(?: - .*)? \.\.\. FAILED|(?:FAILED|ERROR) (\S.*))$")
 KINDS = {"error": "failed", "errors": "failed", "ignored": "skipped"}
@@ -76,6 +97,7 @@ class Suite:
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
     status: int = 0
+    running: str = ""
 
     def run(self) -> None:
         self._say(f"==> {shlex.join(self.command)}\n")
@@ -83,7 +105,7 @@ class Suite:
         with subprocess.Popen(
             self.command,
             cwd=ROOT,
-            env={**os.environ, **self.environment},
+            env={**os.environ, **self.environment, "GRADWIRE_TEST_TIMES": str(TIMES)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -105,6 +127,12 @@ class Suite:
         if CLOSING.match(plain):
             for number, kind in COUNT.findall(plain):
                 self.counts[KINDS.get(kind, kind)] += int(number)
+            if self.running and (took := FINISHED.search(plain)):
+                entry = {"test": f"{self.name}: {self.running}", "seconds": float(took[1])}
+                with TIMES.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(entry) + "\n")
+        elif running := RUNNING.match(plain):
+            self.running = running[2].rstrip()
         if failure := FAILURE.match(plain.rstrip()):
             self.failures.append(failure[1] or failure[2])
 
@@ -122,44 +150,78 @@ def level() -> str:
 
 
 def rust_suites(tier: str | None) -> list[Suite]:
-    """Return the core's tests once per level: the best one is quick, those below are the rest.
+    """Return the core's tests once per level.
 
-    Those of `BEST_ONLY` and `WITHOUT_LEVEL` and the documentation's examples run only at the best
-    one, and others have fewer codecs below it. The Python tests cover the bindings: building them
-    for ``cargo test`` would test nothing.
+    The best level is quick and runs all. Those below run `OF_LEVELS` in the rest, and by night
+    what may depend on the level: not `BEST_ONLY`, `WITHOUT_LEVEL` and the documentation's
+    examples; tests of many codecs take fewer there. The Python tests cover the bindings: building
+    them for ``cargo test`` would test nothing.
     """
+    files = {path.stem for path in (ROOT / "rust/core/tests").glob("*.rs")}
+    by_night = files - BEST_ONLY - (OF_LEVELS if tier else set())
+    skipped = ["--", *(f"--skip={name}" for name in WITHOUT_LEVEL)]
+    targets = {
+        "quick": [],
+        "rest": [f"--test={name}" for name in sorted(OF_LEVELS)],
+        "night": ["--lib", *(f"--test={name}" for name in sorted(by_night)), *skipped],
+    }
     suites = []
-    files = {each.stem for each in (ROOT / "rust/core/tests").glob("*.rs")}
-    below = ["--lib", *(f"--test={name}" for name in sorted(files - BEST_ONLY))]
-    below += ["--", *(f"--skip={name}" for name in WITHOUT_LEVEL)]
     best = level()
     for name in LEVELS[best]:
         if tier is not None and (name == best) != (tier == "quick"):
             continue
-        targets = [] if name == best else below
-        command = ["cargo", "test", "--locked", "--package", "gradwire-core", *targets]
+        chosen = "quick" if name == best else tier or "night"
+        command = ["cargo", "test", "--locked", "--package", "gradwire-core", *targets[chosen]]
         suites.append(Suite(f"rust, {name}", command, {"GRADWIRE_SIMD": name}))
     return suites
 
 
-def build_rust() -> None:
-    """Compile the core's tests before any suite begins: the compiler needs all processors."""
-    command = ["cargo", "test", "--locked", "--package", "gradwire-core", "--no-run"]
-    subprocess.run(command, cwd=ROOT, check=False)  # what fails here fails in the suites, too
+def build(python: bool, rust: bool) -> None:
+    """Compile the core's tests and the emulated kernels before any suite begins.
+
+    Compilers need all processors, and a test that compiles keeps others in its suite waiting.
+    """
+    commands = []
+    if rust:
+        commands.append(["cargo", "test", "--locked", "--package", "gradwire-core", "--no-run"])
+    if python:
+        commands.append([sys.executable, "-m", "tests.csrc.emulated.build"])
+    started = [subprocess.Popen(command, cwd=ROOT) for command in commands]
+    for process in started:
+        process.wait()  # what fails here fails in the suites, too
 
 
 def python_suites(tier: str | None) -> list[Suite]:
-    """Return the Python tests, in as many processes as there are groups."""
+    """Return the Python tests in as many processes as there are groups, and one of those that wait.
+
+    With ``PYTEST_ARGS``, return one suite of all that they select.
+    """
     command = [sys.executable, "-m", "pytest", *([f"--tier={tier}"] if tier else [])]
     if arguments := shlex.split(os.environ.get("PYTEST_ARGS", "")):
         return [Suite("python", [*command, *arguments])]
     named = {word for words in GROUPS.values() for word in words if word.startswith("tests/")}
     others = [f"--ignore={folder}" for folder in sorted(named)]
+    groups = {**GROUPS, "others": ("tests", *others)}
+    if tier == "night":
+        chosen = {f"python, {name}": ("not slow", *groups[name]) for name in NIGHT}
+    else:
+        chosen = {WAIT: ("waits and not slow", *WAITING)}
+        for name, words in groups.items():
+            chosen[f"python, {name}"] = ("not waits and not slow", *words)
     suites = []
-    for group, chosen in {**GROUPS, "others": ("tests", *others)}.items():
-        words = [*command, "-o", f"cache_dir=.pytest_cache/{group}", *chosen]
-        suites.append(Suite(f"python, {group}", words, PATIENT))
+    for name, words in chosen.items():
+        place = f"cache_dir=.pytest_cache/{name}"
+        suites.append(Suite(name, [*command, "-o", place, "-m", *words], PATIENT))
     return suites
+
+
+def dearest() -> list[tuple[str, float]]:
+    """Return the tests that took longest with their seconds, setup and teardown included."""
+    total: dict[str, float] = {}
+    for line in TIMES.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        total[entry["test"]] = total.get(entry["test"], 0.0) + entry["seconds"]
+    return sorted(total.items(), key=lambda item: -item[1])[:SHOWN]
 
 
 def summarise(suites: list[Suite]) -> None:
@@ -168,6 +230,8 @@ def summarise(suites: list[Suite]) -> None:
         verdict = "ok" if suite.passed else "FAILED"
         numbers = ", ".join(f"{count} {kind}" for kind, count in suite.counts.items())
         print(f"    {suite.name:<15} {verdict:<7} {suite.seconds:7.1f} s   {numbers}")
+    for name, seconds in dearest():
+        print(f"    {seconds:7.1f} s   {name}")
     for suite in suites:
         for name in suite.failures:
             print(f"    failed: {name}")
@@ -176,17 +240,19 @@ def summarise(suites: list[Suite]) -> None:
 
 
 def main(asked: list[str]) -> int:
-    tiers = [word for word in asked if word in ("quick", "rest")]
+    tiers = [word for word in asked if word in TIERS]
     tier, kinds = (tiers[0] if tiers else None), set(asked).difference(tiers)
+    python, rust = (not kinds or kind in kinds for kind in ("python", "rust"))
+    TIMES.parent.mkdir(exist_ok=True)
+    TIMES.write_text("")
+    build(python, rust)
     # The longest first.
-    suites: list[Suite] = []
-    if not kinds or "python" in kinds:
-        suites += python_suites(tier)
-    if not kinds or "rust" in kinds:
-        build_rust()
-        suites += reversed(rust_suites(tier))
-    with ThreadPoolExecutor(int(os.environ.get("JOBS") or (os.cpu_count() or 1) + 2)) as lanes:
-        list(lanes.map(Suite.run, suites))
+    suites = python_suites(tier) if python else []
+    suites += reversed(rust_suites(tier)) if rust else []
+    waiting = sum(suite.name == WAIT for suite in suites)
+    lanes = int(os.environ.get("JOBS") or (os.cpu_count() or 1) + 2 + waiting)
+    with ThreadPoolExecutor(lanes) as pool:
+        list(pool.map(Suite.run, suites))
     summarise(suites)
     return 0 if all(suite.passed for suite in suites) else 1
 

@@ -1,6 +1,7 @@
 """Fixtures for all tests, their tiers, and how many examples hypothesis tries."""
 
 import gc
+import json
 import os
 import zlib
 from collections import Counter
@@ -16,6 +17,9 @@ from tests.deadlines import stretched
 CASES = 12
 """Of the cases of one test, `make test` runs about so many, chosen by a hash of their names."""
 
+TIMES = os.environ.pop("GRADWIRE_TEST_TIMES", None)
+"""The file for durations that scripts/run_tests.py names; not for a pytest that a test starts."""
+
 settings.register_profile(
     "default",
     max_examples=100,
@@ -30,8 +34,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--tier",
-        choices=("quick", "rest"),
-        help="run what `make test` runs, or what `make test-full` runs after it; both by default",
+        choices=("quick", "rest", "night"),
+        help="run what `make test`, `make test-rest` or `make test-night` runs; all by default",
     )
 
 
@@ -53,14 +57,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if tier is None:
         return
     names = Counter(item.nodeid.partition("[")[0] for item in items)
-    chosen: dict[bool, list[pytest.Item]] = {True: [], False: []}
-    for item in items:
+
+    def tier_of(item: pytest.Item) -> str:
         cases = names[item.nodeid.partition("[")[0]]
         sampled = cases <= CASES or zlib.crc32(item.nodeid.encode()) % cases < CASES
-        quick = sampled and item.get_closest_marker("full") is None
-        chosen[quick is (tier == "quick")].append(item)
-    config.hook.pytest_deselected(items=chosen[False])
-    items[:] = chosen[True]
+        if item.get_closest_marker("night") is not None:
+            return "night"
+        return "quick" if sampled and item.get_closest_marker("full") is None else "rest"
+
+    config.hook.pytest_deselected(items=[item for item in items if tier_of(item) != tier])
+    items[:] = [item for item in items if tier_of(item) == tier]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Append the duration of a phase of a test: its setup, its call or its teardown."""
+    if TIMES is not None:
+        line = {"test": report.nodeid, "phase": report.when, "seconds": round(report.duration, 3)}
+        with open(TIMES, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -60,8 +60,6 @@ _EVERY_QUANTIZER: list[Quantizer] = examples(quantize.QUANTIZERS)
 QUANTIZERS = [each for each in _EVERY_QUANTIZER if rounds(each)]
 FITTED = [each for each in _EVERY_QUANTIZER if each not in QUANTIZERS]
 """Those that fit what a code stands for to the values of a block, or draw."""
-FOR_KERNELS = [each for each in _EVERY_QUANTIZER if not isinstance(each, quantize.Lossless)]
-"""Those whose frames kernels for CUDA write and read: of `Lossless` they send the floats."""
 _EVERY_MEMORY: list[Memory] = examples(memory.MEMORIES)
 ROUNDED = [each for each in _EVERY_MEMORY if getattr(each, "dtype", None) == "bfloat16"]
 """Those that are kept in bfloat16."""

@@ -252,7 +252,7 @@ class TestComposition:
     def test_a_configuration_that_lacks_something_is_refused(self):
         with pytest.raises(ValueError, match=r"exactly the keys .*, got nothing$"):
             gradwire.Codec.from_config({})
-        with pytest.raises(ValueError, match=r"got no indices, memory, quantize, also density$"):
+        with pytest.raises(ValueError, match=r"no exchange, .*memory, quantize, also density$"):
             gradwire.Codec.from_config({"sparsify": TopK(k=1).get_config(), "density": 0.1})
 
     def test_parts_are_replaced(self):

@@ -137,15 +137,8 @@ def test_options_are_checked():
         gradwire.Codec(sparsify=All(), exchange="all_gather")
 
 
-def test_a_configuration_from_before_exchanges_is_read():
-    codec = gradwire.sidco(0.01)
-    config = codec.get_config()
-    del config["exchange"]
-    assert gradwire.Codec.from_config(config) == codec
-    assert codec.exchange == ByRanks()
-    state = codec.init_state(10)
-    state.load_state_dict(state.state_dict() | {"config": config})
-    assert state.codec == codec
+def test_a_codec_without_an_exchange_leaves_it_to_the_number_of_ranks():
+    assert gradwire.sidco(0.01).exchange == ByRanks()
 
 
 @pytest.mark.parametrize(

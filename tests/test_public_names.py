@@ -5,8 +5,6 @@ import importlib
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 LISTED = Path(__file__).with_name("public_names.txt")
 
@@ -69,7 +67,7 @@ def test_the_public_names_are_those_of_the_list():
     assert lines == sorted(listed), f"sort {LISTED.name}, by bytes, each name once"
     more, less = sorted(found - listed), sorted(listed - found)
     assert not more, f"add to {LISTED.name}, if they are meant to be public for good: {more}"
-    assert not less, f"these are gone; say what they are now, by `former_names`: {less}"
+    assert not less, f"these are gone; take them off {LISTED.name}: {less}"
 
 
 def test_every_module_is_public_or_internal():
@@ -88,29 +86,3 @@ def test_every_public_module_is_documented():
     for name, path in public_modules().items():
         names = {f"{name}.{each}" for each in exported(name, path)}
         assert name in whole or names & single, f"docs/api has nothing of {name}"
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("gradwire.cost.QuantizedAllReduce", "gradwire.exchange.QuantizedAllReduce"),
-        ("gradwire.cost.Exchanged", "gradwire.cost.ExchangeCost"),
-        ("gradwire.torch.diloco.Report", "gradwire.torch.diloco.DiLoCoReport"),
-        ("gradwire.torch.optim.AdamW", "torch.optim.AdamW, which attach takes as it is"),
-    ],
-)
-def test_an_old_name_says_what_it_is_now(old, new):
-    module, _, name = old.rpartition(".")
-    told = re.escape(f"{old} is now {new}") + "$"
-    found = importlib.import_module(module)
-    with pytest.raises(AttributeError, match=told):
-        getattr(found, name)
-    with pytest.raises(ImportError, match=told):
-        exec(f"from {module} import {name}")
-    assert not hasattr(found, name)
-    assert name not in dir(found)
-    with pytest.raises(AttributeError, match=f"^module '{module}' has no attribute 'other'$"):
-        _ = found.other
-    exec(f"from {module} import *", {})
-    package, _, last = new.partition(",")[0].rpartition(".")
-    assert hasattr(importlib.import_module(package), last)

@@ -9,6 +9,18 @@ README = Path(__file__).parent.parent / "README.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", README.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
+def test_it_begins_with_what_it_is_how_to_install_it_and_two_commands():
+    text = README.read_text("utf-8")
+    assert len(text.splitlines()) <= 150
+    told = ("Gradient compression", "Alpha, for CPUs and Gloo", "`make wheel`", "pip install")
+    places = [text.index(each) for each in (*told, "```sh\n", "```python\n", "## ")]
+    assert places == sorted(places)
+    (commands, *_) = re.findall(r"^```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    first, second = commands.splitlines()
+    assert first.startswith("make demo ")
+    assert second.startswith("make test ")
+
+
 def test_there_are_examples():
     assert any("codec.encode" in block for block in BLOCKS)
 

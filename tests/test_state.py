@@ -329,7 +329,7 @@ def test_a_bad_state_dict_is_refused_and_nothing_changes(change, error, message,
 def test_a_state_dict_that_lacks_something_is_refused(rng):
     state = gradwire.sidco(0.1).init_state(N)
     saved = state.state_dict()
-    for key in saved.keys() - {"second_moment"}:
+    for key in saved:
         part = {name: value for name, value in saved.items() if name != key}
         with pytest.raises(ValueError, match="exactly the keys"):
             state.load_state_dict(part)
@@ -342,16 +342,6 @@ def test_a_state_dict_that_lacks_something_is_refused(rng):
         lacking.popitem()
         with pytest.raises(ValueError):  # noqa: PT011 - the words are the controller's
             state.load_state_dict(saved | {"scalars": lacking})
-
-
-def test_a_state_dict_of_before_there_were_second_moments_is_taken(rng):
-    codec = gradwire.sidco(0.1)
-    state, other = codec.init_state(N), codec.init_state(N)
-    codec.encode(inputs(rng, 1)[0], state)
-    saved = state.state_dict()
-    assert saved.pop("second_moment") is None
-    other.load_state_dict(saved)
-    assert same_state(other.state_dict(), state.state_dict())
 
 
 def test_a_residual_without_a_memory_is_refused():

@@ -42,8 +42,8 @@ def draw(results: Results, path: Path) -> None:
     look = styles(list(dict.fromkeys(run.method for run in results.runs)))
     with plt.rc_context({**STYLE, "font.size": 11}):
         figure, axes = plt.subplots(
-            rows, columns, sharex="row", sharey="row", layout="constrained", squeeze=False,
-            figsize=(4.4 * columns, 3.2 * rows + 0.4),
+            rows, columns, sharey="row", layout="constrained", squeeze=False,
+            figsize=(max(4.4 * columns, 6.0), 3.2 * rows + 0.4),
         )  # fmt: skip
         for each, comparison in zip(axes.flat, comparisons, strict=True):
             link = format_rate(comparison.rate) if comparison.rate else "loopback"
@@ -59,7 +59,17 @@ def draw(results: Results, path: Path) -> None:
             each.spines[["top", "right"]].set_visible(False)
         for first in axes[:, 0]:
             first.set_ylabel("held-out loss (nats)")
-        handles, labels = axes[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=len(labels))
+        _add_legend(figure, *axes[0][0].get_legend_handles_labels())
         save(figure, path, dpi=130)
         plt.close(figure)
+
+
+def _add_legend(figure: Any, handles: list[Any], labels: list[str]) -> None:
+    """Add a legend above the panels, in as many columns as fit into the figure's width."""
+    for columns in range(len(labels), 0, -1):
+        legend = figure.legend(
+            handles, labels, frameon=False, loc="outside upper center", ncols=columns
+        )
+        if legend.get_window_extent().width <= figure.bbox.width or columns == 1:
+            break
+        legend.remove()

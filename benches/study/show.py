@@ -124,12 +124,14 @@ def scope(findings: Findings) -> str:
     """Return which links, ranks, seeds and turns are shown."""
     plan = findings.plan
     text = (
-        f"Links: {_listed(map(link_name, findings.links()))}. Processes: "
-        f"{_listed(map(str, findings.ranks()))}. Each method is timed up to {plan.turns} times."
+        f"Each method is timed up to {plan.turns} times on each link "
+        f"({_listed(map(link_name, findings.links()))}) with {_listed(map(str, findings.ranks()))} "
+        "processes."
     )
     if set(findings.sections()) - {LARGE}:
         seeds = f"{plan.seeds} seeds" if plan.seeds > 1 else "one seed"
-        text += f" Training curves: {seeds}, {_listed(map(str, plan.trained_ranks))} ranks."
+        ranks = _listed(map(str, plan.trained_ranks))
+        text += f" Training curves are from {seeds}, with {ranks} ranks."
     return text
 
 

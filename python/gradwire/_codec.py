@@ -40,7 +40,6 @@ _PARTS: dict[str, type[Part]] = {
     "exchange": Exchange,
 }
 _FROM_OUTSIDE = ("sparsify", "quantize", "indices")  # parts that other packages may define
-_LATER = {"exchange": BY_RANKS.get_config()}  # entries that old configurations do not have
 
 
 class _Parts(TypedDict, total=False):
@@ -60,7 +59,7 @@ class Codec(Part):
     sparsify : gradwire.sparsify.Sparsifier
         Selects the entries to send.
     quantize : gradwire.quantize.Quantizer
-        Codes their values. Exact float32 by default.
+        Codes the values that are sent. Exact float32 by default.
     memory : gradwire.memory.Memory
         Keeps the entries that are not sent. A residual by default.
     indices : {"auto", "elias-fano", "rice", "bitmap"} or gradwire.extension.IndexCoding
@@ -141,6 +140,15 @@ class Codec(Part):
         Options that depend on the shape, such as the column of `gradwire.quantize.TwoMeans`, are
         None by default. A codec that has no such options, or has them all set, returns itself.
         Tensors are encoded flat whatever their shape.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            Shape of the tensors.
+
+        Returns
+        -------
+        Codec
         """
         parts = {name: getattr(self, name) for name in _PARTS}
         shaped = {name: part.for_shape(shape) for name, part in parts.items()}
@@ -355,8 +363,17 @@ class Codec(Part):
     def preview(self, x: "NDArray[Any]", state: State | None = None) -> "NDArray[np.float32]":
         """Return what the sparsifier would see in the next `encode`: the sum of ``x`` and memory.
 
-        That is a new array, float32 of shape (x.size,). The state does not change; ``x`` and the
-        memory are read once. Arguments and errors are those of `encode`.
+        The state does not change; ``x`` and the memory are read once. Errors are those of `encode`.
+
+        Parameters
+        ----------
+        x, state
+            As of `encode`.
+
+        Returns
+        -------
+        numpy.ndarray
+            A new array, float32 of shape (x.size,).
         """
         return self._codec.preview(x, on_host(state))
 
@@ -385,7 +402,18 @@ class Codec(Part):
             raise
 
     def max_encoded_len(self, numel: int) -> int:
-        """Return an upper bound, in bytes, on the frames of a tensor with ``numel`` entries."""
+        """Return an upper bound on the frames of a tensor.
+
+        Parameters
+        ----------
+        numel : int
+            Entries of the tensor, at most 2**32 - 1.
+
+        Returns
+        -------
+        int
+            Bytes.
+        """
         return self._encoder.max_encoded_len(_numel(numel))
 
     def _encode(
@@ -454,7 +482,7 @@ class Codec(Part):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Build the codec that `get_config` describes; old configurations may lack ``exchange``.
+        """Build the codec that `get_config` describes.
 
         Raises
         ------
@@ -464,7 +492,7 @@ class Codec(Part):
         expected = option_names(cls)
         if not isinstance(config, dict):
             raise TypeError(f"config must be a dict, got {config!r} ({type(config).__name__})")
-        config = _validate.keys("config", config, expected, _LATER)
+        _validate.keys("config", config, expected)
         return cls(**{name: _part(name, config[name]) for name in expected})
 
     def __repr__(self) -> str:

@@ -1,14 +1,29 @@
 """Files: read up to a limit, and written completely or not at all."""
 
 import contextlib
+import errno
 import json
 import os
+import re
 import secrets
+import socket
 import stat
 import sys
+import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
+
+if sys.platform != "win32":
+    import fcntl
+
+
+def standard_input() -> BinaryIO:
+    """Return the bytes of standard input; raise an OSError if the process has none (``<&-``)."""
+    if sys.stdin is None:
+        raise OSError(errno.EBADF, "standard input is closed")
+    return sys.stdin.buffer
 
 
 def read_text(path: str | os.PathLike[str], most: int) -> str:
@@ -19,7 +34,7 @@ def read_text(path: str | os.PathLike[str], most: int) -> str:
     """
     with contextlib.ExitStack() as stack:
         standard = path == "-"
-        source = sys.stdin.buffer if standard else stack.enter_context(open(path, "rb"))
+        source = standard_input() if standard else stack.enter_context(open(path, "rb"))
         data = source.read(most + 1)
     if len(data) > most:
         raise ValueError(f"it has more than {most >> 20} MiB")
@@ -37,29 +52,74 @@ def read_json(path: str | os.PathLike[str], most: int) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+_HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
+_PART = re.compile(r"\.gradwire-([0-9a-f]{8})[0-9a-f]{16}")
+_DAY = 86400.0
+
+
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file that replaces another once it is complete.
 
     After an exception, of the disk or of the caller, the old file is unchanged, and no new one is
-    left. The ``filename`` of an OSError is ``path``.
+    left. What killed processes left in the folder is removed. A pipe or a device, as
+    ``/dev/stdout``, is written to as it is. The ``filename`` of an OSError is ``path``.
     """
     target = Path(os.path.realpath(path))  # a link stays one
-    special = target.exists() and not target.is_file()  # as /dev/stdout
-    part = target if special else target.with_name(f".gradwire-{secrets.token_hex(8)}")
     try:
+        if os.path.exists(path) and not target.is_file():
+            with open(path, "wb") as special:
+                yield special
+            return
+        file = _part(target.parent)
         try:
-            with part.open("wb" if special else "xb") as file:  # never through somebody's link
+            with file:
                 yield file
-            if not special:
+                file.flush()
+                os.fsync(file.fileno())
                 if target.exists():
-                    part.chmod(stat.S_IMODE(target.stat().st_mode))
-                part.replace(target)
+                    Path(file.name).chmod(stat.S_IMODE(target.stat().st_mode))
+                # It is renamed while locked, so that nobody takes it for a killed process's.
+                if sys.platform == "win32":
+                    file.close()  # an open file cannot be renamed there, and has no lock
+                Path(file.name).replace(target)
         finally:
-            if not special:
-                part.unlink(missing_ok=True)
+            Path(file.name).unlink(missing_ok=True)
     except OSError as error:
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def _part(folder: Path) -> BinaryIO:
+    """Return a new, locked file in a folder, from which those of killed processes are removed."""
+    with contextlib.suppress(OSError):  # a folder that cannot be listed
+        for found in filter(None, map(_PART.fullmatch, os.listdir(folder))):
+            _remove_left(folder / found[0], found[1] == _HOST)
+    while True:
+        # Never through somebody's link.
+        file = (folder / f".gradwire-{_HOST}{secrets.token_hex(8)}").open("xb")
+        if sys.platform == "win32":
+            return file
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(file.name), os.fstat(file.fileno())):
+                return file
+        file.close()  # it was removed between the two steps
+
+
+def _remove_left(path: Path, ours: bool) -> None:
+    """Remove a file unless a process is writing to it: that holds a lock.
+
+    Where a file system keeps locks to one host, those of others are not seen: their files are left
+    for a day. On Windows, all are left.
+    """
+    if sys.platform == "win32":
+        return
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    with contextlib.suppress(OSError), open(os.open(path, flags), "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if ours or time.time() - os.fstat(file.fileno()).st_mtime > _DAY:
+            path.unlink()
 
 
 def write(path: str | os.PathLike[str], data: str | bytes) -> None:

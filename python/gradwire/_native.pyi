@@ -29,6 +29,7 @@ __all__ = [
     "lossless_encode",
     "merge_bucket",
     "pack_positions",
+    "packed_check",
     "packed_error",
     "packed_further",
     "packed_join",
@@ -251,6 +252,7 @@ def packed_linear(
     out: NDArray[np.float32],
     activations: str,
 ) -> None: ...
+def packed_check(frame: _BytesLike) -> int: ...
 def packed_rows(
     frame: _BytesLike,
     cols: int,

@@ -145,12 +145,9 @@ def choice(name: str, value: object, allowed: Collection[str]) -> str:
     return value
 
 
-def keys(
-    name: str, value: dict[str, Any], expected: Collection[str], later: dict[str, Any]
-) -> dict[str, Any]:
-    """Return a dict of exactly the expected keys; those added `later` may be missing."""
-    found = later | value
-    differences = {"no": set(expected) - found.keys(), "also": found.keys() - set(expected)}
+def keys(name: str, value: dict[str, Any], expected: Collection[str]) -> None:
+    """Raise a `ValueError` unless a dict has exactly the expected keys."""
+    differences = {"no": set(expected) - value.keys(), "also": value.keys() - set(expected)}
     told = [
         f"{how} {', '.join(sorted(map(str, each)))}" for how, each in differences.items() if each
     ]
@@ -159,4 +156,3 @@ def keys(
             f"{name} must have exactly the keys {', '.join(sorted(expected))}, got "
             + (", ".join(told) if value else "nothing")
         )
-    return found

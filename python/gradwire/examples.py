@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gradwire.cli.terminal import printing
+
 __all__ = ["main"]
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +21,10 @@ FOLDER = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line, and return its exit code: 2 for an unknown name, 1 for a failed write."""
+    return printing("python -m gradwire.examples", lambda: _run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser("python -m gradwire.examples", description=__doc__)
     parser.add_argument("name", nargs="?", metavar="NAME", help="as listed without any")
     parser.add_argument("-o", dest="file", type=Path, metavar="FILE", help="not its own name")

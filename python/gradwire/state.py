@@ -19,7 +19,6 @@ VERSION = 1  # version of the dict that `State.state_dict` returns
 
 _BUFFERS = ("residual", "momentum", "second_moment")
 _KEYS = {"version", "numel", "step", "config", "scalars", *_BUFFERS}
-_LATER = {"second_moment": None}  # keys that dicts of earlier releases lack; they had None of it
 
 
 class StateBase:
@@ -155,7 +154,7 @@ class State(StateBase, _native.State):
         """
         if not isinstance(state_dict, dict):
             raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
-        state_dict = _validate.keys("state_dict", state_dict, _KEYS, _LATER)
+        _validate.keys("state_dict", state_dict, _KEYS)
         if state_dict["version"] != VERSION:
             raise ValueError(
                 f"state_dict has version {state_dict['version']!r}, expected {VERSION}"

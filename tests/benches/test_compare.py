@@ -13,6 +13,8 @@ from benches.compare.contestants import OURS, PEERS, SidcoInTorch, student
 from benches.harness import pages, results
 from gradwire.presets import PRESETS
 
+pytestmark = pytest.mark.full  # runs a whole benchmark
+
 NUMEL, RATIO = 10_007, 0.01
 EVERYONE = [*OURS, *PEERS, *contestants.presets()]
 
@@ -76,11 +78,12 @@ def test_power_sgd_sends_two_factors_and_what_is_no_matrix():
 
 
 def test_a_written_run_is_shown_and_gives_the_block_of_the_readme(rows, tmp_path, capsys):
-    headline = [{**row, "numel": 25_000_000} for row in rows]
+    headline = [{**row, "numel": 25_000_000, "threads": n} for n in (1, 2) for row in rows]
     document = {**results.circumstances(), "rows": headline}
     results.write(document, tmp_path / "run.json")
     assert main(["--show", str(tmp_path / "run.json")]) == 0
-    assert capsys.readouterr().out.count("| gradwire topk   ") == 1
+    assert capsys.readouterr().out.count("| gradwire topk   ") == 2
     block = readme(document, pages.ROOT / "benches" / "results" / "x.json")
     assert "**gradwire topk** (exact)" in block
+    assert "on two cores" in block
     assert block.endswith("[all figures](benches/results/x.json)).")

@@ -112,7 +112,7 @@ def test_a_file_that_is_not_there(tmp_path, capsys):
     assert main(["inspect", str(tmp_path / "nothing.gwf")]) == 1
     assert "cannot read" in capsys.readouterr().err
     assert main(["inspect", str(tmp_path)]) == 1
-    assert "cannot read" in capsys.readouterr().err
+    assert "has no *.safetensors: name the file, or the index" in capsys.readouterr().err
 
 
 ENDLESS = [

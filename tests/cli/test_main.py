@@ -1,12 +1,17 @@
 """The command line as a whole: what it offers, and what each command costs to start."""
 
+import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import gradwire
 from gradwire.cli import COMMANDS, main
+from gradwire.cost import Calibration
+from gradwire.cost.calibration import CodecCost, Line
+from tests.report.samples import SAVED
 from tests.support import run_python
 
 
@@ -63,10 +68,62 @@ def test_the_module_runs():
     assert done.stdout == f"gradwire {gradwire.__version__}\n"
 
 
-def test_a_reader_that_goes_away_is_no_error():
-    command = f"{sys.executable} -m gradwire codecs --json | head -c 1"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "["
-    assert done.stderr == ""
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with a file for every command, large enough to fill a pipe where that is easy."""
+    folder = tmp_path_factory.mktemp("files")
+    tensors = {f"layer.{at}.weight": np.zeros((64, 64), np.float32) for at in range(2000)}
+    gradwire.weights.save(folder / "many.safetensors", tensors)
+    gradwire.weights.save(folder / "one.safetensors", {"w": np.ones((64, 64), np.float32)})
+    (folder / "frame").write_bytes(gradwire.float8().encode(np.ones(100, np.float32)))
+    line = Line(1e-6, 1e-9, 1e-9)
+    cost = CodecCost(gradwire.adam(0.01), line, line, 48.0, 13.0, 0.01, 16.0)
+    Calibration({"adam": cost}, 1e-10, 1e-10, 1).save(folder / "calibration.json")
+    shutil.copy(SAVED, folder / "report.json")
+    return folder
+
+
+PLAN = "plan --model-size 1M --link 1gbit --backward 1s --calibration calibration.json"
+PRINTING = [
+    *("gradwire --help", "gradwire codecs --json", "gradwire inspect frame", f"gradwire {PLAN}"),
+    *("gradwire inspect many.safetensors", "gradwire inspect many.safetensors --json"),
+    *("gradwire report report.json -o -", "gradwire.examples --help"),
+    *("gradwire pack one.safetensors out.safetensors", "gradwire info", "gradwire.examples"),
+]
+
+
+@pytest.mark.parametrize("command", PRINTING)
+def test_a_reader_that_goes_away_is_no_error(command, files):
+    told = files / "told"
+    done = _end_of(f"sleep 0.2; {sys.executable} -m {command} 2>{told} | true", files)
+    assert (done.returncode, told.read_text()) == (0, "")
+
+
+def test_a_reader_of_both_streams_that_goes_away_sees_no_error_either(files):
+    done = _end_of(f"({sys.executable} -m gradwire {PLAN} 2>&1; echo $? >code) | true", files)
+    assert (done.stdout, done.stderr, (files / "code").read_text()) == ("", "", "0\n")
+
+
+def test_output_that_cannot_be_written_is_an_error_in_a_line(files):
+    for module, name in (
+        ("gradwire codecs --json", "gradwire"),
+        ("gradwire.examples", "python -m gradwire.examples"),
+    ):
+        done = _end_of(f"{sys.executable} -m {module} > /dev/full", files)
+        assert done.returncode == 1
+        assert done.stderr == f"{name}: cannot write the output: No space left on device\n"
+        done = _end_of(f"{sys.executable} -m {module} >&-", files)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["inspect", "report -o -"])
+def test_a_closed_standard_input_is_an_error_in_a_line(command, files):
+    done = _end_of(f"{sys.executable} -m gradwire {command} - <&-", files)
+    assert done.returncode == 1
+    name = command.split()[0]
+    assert done.stderr == f"gradwire {name}: cannot read -: standard input is closed\n"
+
+
+def _end_of(command, folder):
+    given = ["bash", "-c", command]
+    return subprocess.run(given, cwd=folder, capture_output=True, text=True, check=False)

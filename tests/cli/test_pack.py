@@ -1,6 +1,8 @@
 """`gradwire pack`, `gradwire unpack`, and `gradwire inspect` of their files."""
 
 import json
+import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -154,11 +156,20 @@ def test_what_is_no_file_of_tensors_is_exit_code_1(command, data, source, target
 
 @pytest.mark.parametrize("command", ["pack", "unpack"])
 def test_a_target_that_cannot_be_written_is_exit_code_1(command, source, tmp_path, capsys):
-    (tmp_path / "folder").mkdir()
-    for target in (tmp_path / "folder", tmp_path / "none" / "small"):
-        assert run(command, source, target) == 1
-        assert str(target) in capsys.readouterr().err
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "model.safetensors"]
+    target = tmp_path / "none" / "small"
+    assert run(command, source, target) == 1
+    assert str(target) in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == [source]
+
+
+@pytest.mark.parametrize("options", [(), ("--lossless",)])
+def test_a_folder_gets_a_file_of_the_name_of_the_source(options, source, tmp_path):
+    for name in ("packed", "plain"):
+        (tmp_path / name).mkdir()
+    assert run("pack", source, tmp_path / "packed", *options) == 0
+    assert run("unpack", tmp_path / "packed", tmp_path / "plain") == 0
+    for name in ("packed", "plain"):
+        assert [*(tmp_path / name).iterdir()] == [tmp_path / name / "model.safetensors"]
 
 
 @pytest.mark.parametrize("dtype", [None, "float32", "float16", "bfloat16"])
@@ -177,6 +188,30 @@ def test_unpacked_weights_are_what_the_packed_ones_decode_to(model, source, targ
             else:
                 assert file[name].dtype == tensor.dtype
                 np.testing.assert_array_equal(file[name], tensor)
+
+
+def test_floats_that_a_narrow_dtype_cannot_hold_are_an_error(tmp_path, capsys):
+    """float16 ends at 65,504, and 65,520 is infinite; bfloat16 holds all that a grid reaches."""
+    source, target = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    values = np.full((2, 64), 7e4, np.float32)
+    weights.save(source, {"w": weights.pack(values, Affine(4, 64))})
+    assert run("unpack", "--dtype", "float16", source, target) == 1
+    err = capsys.readouterr().err
+    assert "'w' has magnitudes up to 7e+04, which float16 cannot hold: give another" in err
+    assert not target.exists()
+    for options in ([], ["--dtype", "bfloat16"]):
+        assert run("unpack", *options, source, target) == 0
+        with weights.open(target) as file:
+            np.testing.assert_allclose(file["w"].astype(np.float32), values, rtol=0.01)
+
+
+def test_a_file_is_packed_into_a_pipe_without_other_words(source, tmp_path):
+    for options in ([], ["--lossless"]):
+        command = [sys.executable, "-m", "gradwire", "pack", *options, source, "/dev/stdout"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        (tmp_path / "out").write_bytes(done.stdout)
+        with weights.open(tmp_path / "out") as file, weights.open(source) as before:
+            assert list(file) == list(before)
 
 
 def test_further_bits_can_be_left_out(model, source, target, capsys):
@@ -256,7 +291,7 @@ def test_only_packed_tensors_have_bits_to_flip(source, tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         run("inspect", tmp_path / "frame.gwf", "--flip", "0.01")
     assert caught.value.code == 2
-    assert "--flip is for the packed tensors of a .safetensors file" in capsys.readouterr().err
+    assert "--flip is for the packed tensors of a weight file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("part", ["frame", "further"])
@@ -397,7 +432,7 @@ def test_what_a_difference_lacks_is_said_in_a_line(source, tmp_path, capsys):
     assert "leave out --dtype" in capsys.readouterr().err
     source.rename(tmp_path / "moved")
     assert run("unpack", target, back) == 1
-    assert "its base 'model.safetensors' is not in its folder" in capsys.readouterr().err
+    assert "its base 'model.safetensors' cannot be read" in capsys.readouterr().err
     (tmp_path / "moved").rename(source)
     data = bytearray(source.read_bytes())
     data[-1] ^= 1

@@ -19,7 +19,7 @@ from gradwire.cost import (
 )
 from gradwire.cost.calibration import CodecCost, Line
 from gradwire.cost.exchanges import DenseReduceScatter, GatheredFrames, SparseReduceScatter
-from gradwire.cost.prediction import FASTEST, pays_below, pays_within
+from gradwire.cost.prediction import FASTEST, SLOWEST, pays_within
 from gradwire.exchange import AllGather
 
 ENCODE, DECODE = Line(0.0, 1e-9, 0.0), Line(0.0, 0.0, 1e-8)
@@ -156,7 +156,8 @@ def test_what_pays_again_on_fast_links_pays_below_the_first_that_it_loses_on():
     def own(bandwidth):
         return 1.0 if bandwidth < 1e6 or bandwidth > 1e9 else 3.0
 
-    assert pays_below(own, lambda bandwidth: 2.0) == pytest.approx(1e6, rel=1e-3)
+    found = pays_within(own, lambda bandwidth: 2.0, SLOWEST)
+    assert found == (0.0, pytest.approx(1e6, rel=1e-3))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,7 @@ def test_what_pays_again_on_fast_links_pays_below_the_first_that_it_loses_on():
         ([(0.0, math.inf)], 1e9, (0.0, math.inf)),
         ([], 1e9, (0.0, 0.0)),
         ([(2 * FASTEST, math.inf)], 1e9, (0.0, 0.0)),
-        ([(0.0, 2 * FASTEST)], 1e9, (0.0, FASTEST)),
+        ([(0.0, 2 * FASTEST)], 1e9, (0.0, math.inf)),  # faster links are not tried
     ],
 )
 def test_a_method_pays_within_a_range(won, bandwidth, found):
@@ -179,13 +180,6 @@ def test_a_method_pays_within_a_range(won, bandwidth, found):
         return 0.0 if any(low <= speed <= high for low, high in won) else 2.0
 
     assert pays_within(own, lambda speed: 1.0, bandwidth) == pytest.approx(found, rel=1e-3)
-
-
-def test_what_loses_only_on_an_infinite_link_pays_on_all_that_are_tried():
-    assert (
-        pays_below(lambda bandwidth: 1.0, lambda bandwidth: 0.0 if math.isinf(bandwidth) else 2.0)
-        == FASTEST
-    )
 
 
 def test_a_model_of_many_buckets_is_the_sum_of_them():

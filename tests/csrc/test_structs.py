@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import gradwire
-from gradwire import memory, quantize, sparsify
+from gradwire import memory, sparsify
 from gradwire.memory import NoMemory
 from gradwire.torch.backends.cuda import operators, structs
 from tests.csrc.emulated.build import CSRC, EMULATED, FLAGS, compiler
-from tests.examples_of_parts import EXAMPLES
+from tests.csrc.parts import MEMORIES, QUANTIZERS, SPARSIFIERS
 
 STRUCTS = [each for each in vars(structs).values() if isinstance(each, type(ctypes.Structure))]
 ENUMS: dict[str, tuple[str, ...]] = {
@@ -29,13 +29,6 @@ ENUMS: dict[str, tuple[str, ...]] = {
     "Norm": ("l2", "largest"),
     "Status": structs.STATUS,
 }
-SPARSIFIERS = [part for part in EXAMPLES if isinstance(part, sparsify.Sparsifier)]
-QUANTIZERS = [
-    part
-    for part in EXAMPLES
-    if isinstance(part, quantize.Quantizer) and not isinstance(part, quantize.Lossless)
-]  # kernels send the floats of that one
-MEMORIES = [part for part in EXAMPLES if isinstance(part, memory.Memory)]
 
 
 def claims() -> Iterable[str]:
@@ -77,6 +70,12 @@ def test_numbers_of_parts_are_those_of_frames():
             structs.quantize_of(codec.quantize).kind,
         )
         assert (frame[6], frame[7]) == expected, codec
+
+
+def test_every_kind_of_the_kernels_has_examples():
+    assert {part.kind for part in SPARSIFIERS} == {*structs.SPARSIFIERS} - {"custom"}
+    assert {part.kind for part in MEMORIES} == {*structs.MEMORIES}
+    assert {structs.coding_of(part) for part in QUANTIZERS} == {*structs.QUANTIZERS}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ STAGED = (
     "test_parity",
     "test_saving",
     "test_scaling",
-    "test_verification",
 )
 """Files whose tests also run with copies of all buckets, as for tensors on other devices."""
 CARRIED = (
@@ -36,7 +35,6 @@ CARRIED = (
     "test_saving",
     "test_scaling",
     "test_schedules",
-    "test_verification",
 )
 """Files whose tests also run by emulated kernels, with frames that stay where tensors are."""
 VALUES = ("test_hierarchy", "test_low_rank")
@@ -52,6 +50,9 @@ LONG = (
 )
 """What these train is too much for emulated kernels, whose averages and states are those of the CPU
 bit for bit: `test_devices` has that."""
+DAILY = ("test_conformance", "test_parity", "test_saving")
+"""Files whose tests run with `host` and `carried` in `make test-rest`, the others by night: their
+laws hold for every exchange and its states, and `test_devices` compares the bytes."""
 SHORT = 5.0
 """Seconds that are short enough to wait for, and long enough for a step on a busy machine."""
 
@@ -67,8 +68,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if name.endswith(VALUES):
         found.append("values")
     if found:
-        others = [pytest.param(each, marks=pytest.mark.full) for each in found]
+        mark = pytest.mark.full if name.endswith(DAILY) else pytest.mark.night
+        others = [pytest.param(each, marks=mark) for each in found]
         metafunc.parametrize("backend", ["cpu", *others], indirect=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that wait for a timeout."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "short_lived" in item.fixturenames:
+            item.add_marker(pytest.mark.waits)
 
 
 @pytest.fixture(scope="session")

@@ -50,13 +50,17 @@ def test_a_workload_has_the_buckets_that_a_hook_gets(two: Ranks) -> None:
     assert found.shared
     assert 0 < found.ready[0] < found.ready[-1] == found.backward
     assert found.other >= 1.0
+    for each in (first, second):  # without DDP, in one process, and with DDP's own sizes
+        assert each["alone"].buckets == [found.numel]
+        assert each["alone"].tensors == found.tensors
     for each in (first, second):
         assert each["kept"]
         assert each["exchanged"] == 1
         assert each["progress"][0] == ("step 1 of 4", 0.0)
         assert each["progress"][-2:] == [("step 4 of 4", 0.75), ("done", 1.0)]
         assert each["told"] == [
-            "model must be a torch.nn.parallel.DistributedDataParallel, got Sequential",
+            "model must be a torch.nn.Module, got function",
+            "model has no parameter with requires_grad: no gradient to exchange",
             "step made no forward pass: call the model that is measured",
         ]
 

@@ -7,6 +7,8 @@ import pytest
 from gradwire.torch.transport import process_group as groups
 from tests.distributed.ranks import Ranks
 
+pytestmark = pytest.mark.waits  # for ranks that died
+
 LIMIT = 60.0  # seconds: less than rank 1 stays there, and less than the timeout of `expendable`
 
 

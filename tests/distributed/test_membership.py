@@ -8,7 +8,7 @@ import torch
 
 from tests.distributed.ranks import Nursery, Ranks
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.waits]
 
 
 def same_everywhere(results: list[dict[str, Any]]) -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from tests.distributed.ranks import Nursery, Ranks
 
+pytestmark = pytest.mark.waits  # for ranks that died
+
 
 @pytest.fixture
 def mortal(nursery: Nursery) -> Callable[[], Ranks]:

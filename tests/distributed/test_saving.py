@@ -53,26 +53,6 @@ def test_sum_and_split_keeps_the_total(two: Ranks, three: Ranks, tmp_path: Path)
     assert all((result["step"], result["after"]) == (3, 4) for result in new)
 
 
-def test_a_checkpoint_of_a_release_that_selected_over_buckets_goes_on_by_name(
-    two: Ranks, three: Ranks
-) -> None:
-    path = Path(__file__).with_name("scope_bucket.pt")  # by attach(scope="bucket"), of two ranks
-    saved = torch.load(path, weights_only=True)
-    assert all('"bundles": [{' in each["about"] for each in saved.values())
-    results = two.run("saving.load_other_scope", path=str(path))
-    assert len({result["fingerprint"] for result in results}) == 1
-    for result in results:
-        for name, values in saved[f"rank{result['rank']}"]["residual"].items():
-            np.testing.assert_array_equal(result["left"][name], values.numpy().ravel())
-        assert (result["step"], result["after"]) == (5, 8)
-        assert not result["bundles"]
-    for result in three.run("saving.load_other_scope", path=str(path)):
-        for name, values in saved["rank0"]["residual"].items():
-            total = values.double() + saved["rank1"]["residual"][name].double()
-            np.testing.assert_array_equal(result["left"][name], (total / 3).float().numpy().ravel())
-        assert (result["step"], result["after"]) == (5, 8)
-
-
 def test_a_residual_is_kept_in_another_type_by_who_loads_it(two: Ranks, tmp_path: Path) -> None:
     folder = str(tmp_path)
     for saved, kept in (("float32", "bfloat16"), ("bfloat16", "float32")):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.distributed.ranks import Nursery, Ranks
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.waits]
 
 
 @pytest.fixture

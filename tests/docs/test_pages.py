@@ -148,8 +148,8 @@ def test_the_catalogue_has_each_preset_with_its_options_and_the_size_of_its_fram
         options = set(inspect.signature(preset.build).parameters)
         own = options - {"quantize", "memory", "indices", "exchange"}
         assert set(re.findall(r"[(,] ?(\w+)=", shown)) == own
-        labels = re.findall(r"^- \*\*(\w+)\*\*", said, re.MULTILINE)
-        assert labels == ["Sends", "Size", "Optimizer", "Paper", "Not"]
+        labels = re.findall(r"^- \*\*([\w ]+)\*\*", said, re.MULTILINE)
+        assert labels == ["Sends", "Size", "Optimizer", "Paper", "Avoid it"]
         if size := re.search(r"\*\*Size\*\* (about )?([\d.]+) bits per entry", said):
             codec = codec.for_shape(tensors[0].shape)
             state = codec.init_state(tensors[0])

@@ -36,6 +36,7 @@ def losses(said: str) -> list[float]:
     return [float(each) for each in re.findall(r"loss ([\d.]+)", said)]
 
 
+@pytest.mark.full
 def test_the_gpt_learns_and_keeps_the_curves_of_all_runs(start, tmp_path):
     for mode in ("compress", "dense"):
         first, *_, last = losses(start("gpt.py", f"--{mode}", "--steps", "100"))
@@ -59,7 +60,11 @@ def test_the_resnet_learns(start, optimizer):
     assert right[-1] > 90.0
 
 
-@pytest.mark.parametrize("arguments", [[], ["--float16"]], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], pytest.param(["--float16"], marks=pytest.mark.full)],
+    ids=["bfloat16", "float16"],
+)
 def test_mixed_precision_learns(start, arguments):
     first, *_, last = losses(start("mixed_precision.py", *arguments))
     assert last < first

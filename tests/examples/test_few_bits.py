@@ -16,6 +16,7 @@ def test_two_bits_come_near_float_and_are_packed_as_they_were_trained():
     assert packed == two
 
 
+@pytest.mark.full
 def test_an_lstm_of_four_bits_comes_near_float_and_is_packed_as_it_was_trained():
     said = run("lstm_4bit.py", "40")
     floats, four, packed = figures(said, "loss ")

@@ -2,7 +2,11 @@
 
 import re
 
+import pytest
+
 from tests.examples.runs import figures, run
+
+pytestmark = pytest.mark.full  # trains
 
 
 def test_a_packed_transformer_is_as_good_as_before_and_is_kept(tmp_path):

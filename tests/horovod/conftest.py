@@ -67,7 +67,7 @@ def three(kept: Callable[[int], HorovodRanks]) -> HorovodRanks:
     return kept(3)
 
 
-@pytest.fixture(params=["two", "three"])
+@pytest.fixture(params=["two", pytest.param("three", marks=pytest.mark.full)])
 def ranks(request: pytest.FixtureRequest) -> HorovodRanks:
     """Two ranks, then three."""
     chosen: HorovodRanks = request.getfixturevalue(request.param)

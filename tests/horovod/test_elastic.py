@@ -14,6 +14,8 @@ from tests.distributed.ranks import ROOT
 from tests.horovod.elastic_run import PHASES, write_hosts
 from tests.horovod.launcher import HOROVODRUN, end, variables
 
+pytestmark = pytest.mark.waits  # for ranks that died
+
 ENTERED = [2, 2, 3, 3, 3, 2, 2, 1]
 """Ranks that there are when each rank begins or goes on: one joins, one leaves, and one dies."""
 

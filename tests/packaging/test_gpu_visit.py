@@ -87,6 +87,7 @@ def test_a_test_that_hangs_or_dies_or_loses_the_device_ends_alone(
     assert [path.name for path in visit.out.iterdir()] == ["planted.txt"]
 
 
+@pytest.mark.full
 def test_a_command_that_takes_too_long_is_ended_with_its_children(visit: Visit) -> None:
     child = "import time; print('child', flush=True); time.sleep(600)"
     program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"

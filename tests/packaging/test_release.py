@@ -44,8 +44,10 @@ def test_a_release_has_absolute_links_alone():
     assert all((ROOT / link.rstrip(")").partition("#")[0]).exists() for link in relative)
     released = prepare_release.released(README, HOME, "1.2.3")
     assert released.startswith("# gradwire\n\n**Gradient compression")
-    assert "\npip install 'gradwire[torch]'\n" in released
+    assert "Install it: `pip install 'gradwire[torch]'` ([more]" in released
+    assert "In your own program, one line is new:\n\n```python" in released
     assert "checkout" not in released
+    assert "make test" not in released
     assert not prepare_release.LINK.search(released)
     assert f"({HOME}/raw/v1.2.3/docs/study.svg)" in released
     assert f"({HOME}/blob/v1.2.3/docs/ddp.md)" in released

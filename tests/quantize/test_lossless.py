@@ -1,5 +1,7 @@
 """Lossless values: what is written, by a reader of its own, and what becomes of the rest."""
 
+import zlib
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -123,6 +125,42 @@ def test_without_a_format_values_are_of_the_dtype_of_the_tensor(dtype) -> None:
     np.testing.assert_array_equal(gradwire.decode(frame), x.astype(np.float32))
     number = {"float32": 0, "float64": 0, "bfloat16": 1, "float16": 2}[dtype]
     assert section(frame)[:4] == bytes([number, 1, 0, 0])
+
+
+def repeating(count: int) -> dict[str, np.ndarray]:
+    """Gradients in which bits or values repeat."""
+    rng, x = np.random.default_rng(3), draws(count)
+    zero = rng.random(count) < 0.9
+    levels = rng.integers(0, 256, count)
+    return {
+        "narrower": x.astype(ml_dtypes.bfloat16).astype(np.float32),
+        "zeros": np.zeros(count, np.float32),
+        "ones": np.ones(count, np.float32),
+        "rows not used": np.where(np.arange(count) // 64 % 16 == 3, x, np.float32(0)),
+        "pruned": np.where(zero, np.float32(0), x),
+        "pruned by a factor": x * np.where(zero, np.float32(0), np.float32(1)),
+        "levels": (levels * 0.013).astype(np.float32),
+        "levels of rows": (levels * (1 + np.arange(count) // 4096) * 0.013).astype(np.float32),
+        "whole numbers": rng.integers(-9000, 9000, count).astype(np.float32),
+    }
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("kind", repeating(1))
+@pytest.mark.parametrize("count", [900, 70_000])
+def test_what_repeats_is_coded_as_such_and_comes_back(name, kind, count) -> None:
+    x = repeating(count)[kind]
+    frame = dense(Lossless(name)).encode(x)
+    expected = gradwire.decode(dense(FORMATS[name][1]).encode(x))
+    np.testing.assert_array_equal(gradwire.decode(frame).view("u4"), expected.view("u4"))
+    codes, _ = plain_lossless.read(section(frame), count)
+    dtype = FORMATS[name][0]
+    found = np.array(codes, f"<u{dtype.itemsize}").view(dtype).astype(np.float32)
+    np.testing.assert_array_equal(found.view("u4"), expected.view("u4"))
+    if count > 65_536:
+        deflated = len(zlib.compress(expected.astype(dtype).tobytes(), 1))
+        least = min(deflated + 0.02 * dtype.itemsize * count, dtype.itemsize * count)
+        assert len(frame) < least, (len(frame), deflated)
 
 
 def test_parts_of_a_frame_are_frames_of_the_same_values() -> None:

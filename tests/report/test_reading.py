@@ -25,15 +25,7 @@ def test_a_report_of_version_1_is_read_as_it_was_written():
     assert (first.rank, second.rank, first.world_size) == (0, 1, 2)
     assert first.parameters[0].name == "module.embed.weight" or first.parameters[0].numel > 0
     assert len(first.timeline) == 4 * 5
-    # Fields that it does not have.
-    later = {
-        "node_wire_bytes": 0.0,
-        "node_ms": 0.0,
-        "exchange": "",
-        "decision": "",
-        "schedule": "",
-    }
-    assert json.loads(first.to_json()) == json.loads(SAVED.read_text())[0] | later
+    assert json.loads(first.to_json()) == json.loads(SAVED.read_text())[0]
 
 
 @pytest.mark.parametrize("report", [saved()[0], hostile()], ids=["saved", "hostile"])

@@ -24,8 +24,7 @@ from gradwire.torch.engine.low_rank_state import LowRankState
 from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit, new_state
 from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.engine.step import Step
-from gradwire.torch.errors import ExchangeError
-from gradwire.torch.exchange import Verification, build
+from gradwire.torch.exchange import build
 from tests.csrc.emulated.operators import emulate
 from tests.torch.late import Late, late, register
 
@@ -208,7 +207,7 @@ def gradients(step, index):
 class Run:
     """Buckets that two threads exchange, on the device or on the CPU."""
 
-    def __init__(self, codec, *, there, scaled=False, verify=False):
+    def __init__(self, codec, *, there, scaled=False):
         kind = Collectives if there else AtOnce
         size = 1 if codec.exchange.divides else RANKS
         collectives = kind(size)
@@ -222,9 +221,7 @@ class Run:
             device_backends,
             check_result=scaled,
             postpones=not codec.memory.undoable,
-            verification=Verification(fallback=False) if verify else None,
         )
-        self.verify = verify
         self.layouts = [self.layout(codec, index) for index in range(len(BUCKETS))]
         self.worker = ExchangePipeline(exchange, scaled=scaled, whole=True)
         self.exchange = exchange
@@ -245,8 +242,6 @@ class Run:
     def step(self, number):
         """Exchange all buckets; return their averages as the caller's stream finds them."""
         step, buckets = Step(number), []
-        if self.verify:
-            step.compared = number % len(BUCKETS)
         for index, layout in enumerate(self.layouts):
             buffer = self.put(torch.zeros(layout.numel))
             buffer.copy_(gradients(number, index), non_blocking=True)
@@ -323,50 +318,6 @@ def test_the_host_waits_so_often_and_no_more(on_device, name, scaled):
     sending, receiving = WAITS[name]
     receiving += 3 * (scaled and name != "gather")  # for whether averages are finite
     assert (waits["gradwire-send"], waits["gradwire-receive"]) == (sending, receiving)
-
-
-@pytest.mark.parametrize("eager", [False, True], ids=["late", "early"])
-@pytest.mark.parametrize("name", [each for each in CODECS if each != "factors"])
-def test_buckets_are_compared_in_the_order_of_the_streams(on_device, name, eager):
-    codec = CODECS[name]
-    expected = Run(codec, there=False)
-    averages = [expected.step(number) for number in range(STEPS)]
-    expected.end()
-    preload.cache_clear()
-    backends.preload([Late(torch.zeros(3))])
-    loaded = late.operations
-    late.reset()
-    found = Run(codec, there=True, verify=True)
-    for stream in (on_device._down, on_device._up, found.collectives.stream):
-        stream.eager = eager
-    for number in range(STEPS):
-        for one, other in zip(found.step(number), averages[number], strict=True):
-            assert torch.equal(one, other)
-    found.end()
-    for one, other in zip(found.states(), expected.states(), strict=True):
-        assert one is None or (one == other).all()
-    copies = {each for each in late.operations if "copy_" in each[0] and each[1:2] == each[2:]}
-    copies |= {each for each in late.operations if "_local_scalar" in each[0]}  # of one number
-    assert late.operations - copies <= loaded, "no kernel is loaded for it"
-
-
-def test_a_wrong_byte_of_a_kernel_ends_the_step_that_compares_it(on_device, monkeypatch):
-    real = Operators.encode_bucket
-
-    def wrong(self, plan, gradients, limits, states, *rest):
-        table = real(self, plan, gradients, limits, states, *rest)
-        if len(limits) == 1:  # the second bucket
-            out = rest[1]
-            late.current_stream().give(lambda: _raw(out)[100:101].bitwise_xor_(1))
-        return table
-
-    monkeypatch.setattr(Operators, "encode_bucket", wrong)
-    found = Run(CODECS["gather"], there=True, verify=True)
-    with pytest.raises(
-        ExchangeError, match=r"^rank 0 has another frame of '1\.0' than the core: .*"
-    ):
-        found.step(1)
-    found.end()
 
 
 def test_memory_is_kept_from_other_uses_until_the_receiving_thread_is_done(on_device, monkeypatch):

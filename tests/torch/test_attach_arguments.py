@@ -66,33 +66,6 @@ def test_a_timeout_is_a_timedelta(model, timeout):
         assert handle.attached
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "words"),
-    [
-        ({"verify": -1}, ValueError, "verify must be at least 0, got -1"),
-        ({"verify": True}, TypeError, "verify must be an integer, got True"),
-        ({"verify": 0.5}, TypeError, "verify must be an integer, got 0.5"),
-        (
-            {"verify": 9, "on_mismatch": "host"},
-            ValueError,
-            "on_mismatch must be one of fallback, raise, got 'host'",
-        ),
-        ({"on_mismatch": None}, TypeError, "on_mismatch must be a str, got None"),
-    ],
-    ids=str,
-)
-def test_what_is_compared_is_a_number_of_steps(model, given, error, words):
-    with pytest.raises(error) as caught:
-        ddp.attach(model, gradwire.topk(0.01), **given)
-    assert words in str(caught.value)
-    ddp.attach(model, gradwire.topk(0.01), verify=9).detach()  # nothing was left on the model
-
-
-def test_factors_of_low_rank_have_no_frames_to_compare(model):
-    with pytest.raises(ValueError, match=r"verify=5 compares .*LowRank\(rank=4\) sends no frames"):
-        ddp.attach(model, gradwire.powersgd(4), verify=5)
-
-
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
 def test_patterns_with_the_prefix_of_a_wrapper_are_told_without_it(model, prefix):
     with pytest.raises(ValueError, match=r"wrapped or compiled, 'w\*'"):

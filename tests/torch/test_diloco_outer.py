@@ -1,7 +1,6 @@
 """The outer step, and where a rank goes on: long runs on quadratic losses, and checkpoints."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,31 +100,6 @@ def moved(model: torch.nn.Module) -> None:
     with torch.no_grad():
         for each in model.parameters():
             each.sub_(torch.randn(each.shape), alpha=0.01)
-
-
-def test_a_checkpoint_of_version_1_goes_on_from_the_shared_parameters():
-    saved = torch.load(Path(__file__).with_name("diloco_version_1.pt"), weights_only=True)
-    model = torch.nn.Linear(40, 30)
-    model.load_state_dict(saved["model"])
-    members = Membership(stores.HashStore())
-    options = {"inner_steps": 3, "delay": 2, "membership": members}
-    with DiLoCo(model, gradwire.topk(0.1), state_dict=saved["outer"], **options) as outer:
-        assert (outer.inner_step, outer.rounds) == (7, 1)
-        before = saved["outer"]["rank0"]
-        assert '"version": 1' in before["outer"]
-        moved(model)
-        assert outer.step() == 1  # what was under way
-        ((_, after),) = outer.state_dict().items()
-        assert '"version": 2' in after["outer"]
-        mean = before["pending"]["weight"]
-        velocity = 0.9 * before["velocity"]["weight"] + mean
-        expected = before["shared"]["weight"] - 0.7 * (mean + 0.9 * velocity)
-        assert torch.allclose(after["shared"]["weight"], expected, atol=1e-6)
-        assert torch.equal(model.weight.detach(), after["shared"]["weight"])
-        for _ in range(4):
-            moved(model)
-            outer.step()
-        assert outer.rounds == 3
 
 
 def test_what_is_saved_of_a_delay_is_told_if_it_is_of_another_model():

@@ -18,20 +18,24 @@ def read(path: Path) -> tuple[dict[str, bytes], bytes | None]:
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
-    about = json.loads(header.pop("__metadata__", {}).get("gradwire", '{"tensors": {}}'))
+    text = header.pop("__metadata__", {}).get("gradwire", '{"version": 1, "tensors": {}}')
+    about = json.loads(text)
+    assert about["version"] == 1
     found = {}
     for name, section in header.items():
         begin, end = section["data_offsets"]
         found[name] = data[8 + length :][begin:end]
     bases: dict[str, bytes] = {}
     if "base" in about:
-        base = path.parent / about["base"]["name"]
+        base = path.parent.resolve() / about["base"]["name"]
         assert hashlib.sha256(base.read_bytes()).hexdigest() == about["base"]["sha256"]
         bases, _ = read(base)
     for name, fields in about["tensors"].items():
         count = 1
         for size in fields["shape"]:
             count *= size
+        if "coding" not in fields:
+            continue
         old = bases[name] if fields["coding"] == "difference" else None
         found[name] = tensor(found[name], fields["dtype"], count, old)
     original = zlib.decompress(base64.b64decode(about["header"])) if "header" in about else None
@@ -50,27 +54,83 @@ def tensor(data: bytes, dtype: str, count: int, old: bytes | None) -> bytes:
         else:
             bits = floats(block, many, *FORMATS[dtype], size)
         out += b"".join(each.to_bytes(size, "little") for each in bits)
-    assert at == len(data)
+    assert len(data) == max(at, -(-count * size // 4096))
+    assert not any(data[at:])
     return out
 
 
 def floats(block: bytes, count: int, e: int, m: int, size: int) -> list[int]:
-    t, rest = block[0], block[1:]
-    if t == 255:
-        assert len(rest) == count * size
-        return [int.from_bytes(rest[i * size :][:size], "little") for i in range(count)]
+    found, rest = inner(block, count, e, m, size, 0)
+    assert not rest
+    return found
+
+
+def plain(data: bytes, count: int, size: int) -> tuple[list[int], bytes]:
+    assert len(data) >= count * size
+    found = [int.from_bytes(data[i * size :][:size], "little") for i in range(count)]
+    return found, data[count * size :]
+
+
+def inner(
+    block: bytes, count: int, e: int, m: int, size: int, depth: int
+) -> tuple[list[int], bytes]:
+    """The floats of a block within so many others, and what follows it."""
+    kind, rest = block[0], block[1:]
+    if kind == 255:
+        return plain(rest, count, size)
+    if kind == 12:
+        z, whole = rest[0], -(-rest[0] // 8)
+        same = int.from_bytes(rest[1 : 1 + whole], "little")
+        assert 1 <= z <= m
+        assert same < 1 << z
+        found, rest = parts(rest[1 + whole], rest[2 + whole :], count, e, m - z)
+        return [each << z | same for each in found], rest
+    if kind == 13:
+        assert depth < 3
+        (one,), rest = plain(rest, 1, size)
+        masks, rest = codes(rest, -(-count // 8))
+        bits = [mask >> bit & 1 for mask in masks for bit in range(8)]
+        assert max(masks) < 256
+        assert not any(bits[count:])
+        del bits[count:]
+        others: list[int] = []
+        if not all(bits):
+            others, rest = inner(rest, count - sum(bits), e, m, size, depth + 1)
+        left = iter(others)
+        return [one if bit else next(left) for bit in bits], rest
+    if kind == 14:
+        table, after = plain(rest[1:], 1 + rest[0], size)
+        assert table == sorted(set(table))
+        symbols, rest = codes(after, count)
+        return [table[symbol] for symbol in symbols], rest
+    if kind == 15:
+        assert depth == 0
+        assert 7 <= rest[0] <= 15
+        found, long, rest = [], 1 << rest[0], rest[1:]
+        while len(found) < count:
+            some, rest = inner(rest, min(long, count - len(found)), e, m, size, 1)
+            found += some
+        return found, rest
+    return parts(kind, rest, count, e, m)
+
+
+def parts(t: int, rest: bytes, count: int, e: int, m: int) -> tuple[list[int], bytes]:
+    """Floats of symbols and rests."""
+    assert t <= min(3, m)
     symbols, rest = codes(rest, count)
     assert max(symbols) < 1 << (e + t)
     below = m - t
     whole, more = divmod(below + 1, 8)
-    high = fields(rest[whole * count :], [more] * count)
+    end = whole * count + -(-more * count // 8)
+    assert len(rest) >= end
+    high = fields(rest[whole * count : end], [more] * count)
     found = []
     for i, symbol in enumerate(symbols):
         low = sum(rest[byte * count + i] << 8 * byte for byte in range(whole))
         low |= high[i] << 8 * whole
         sign, low = low >> below, low & ((1 << below) - 1)
         found.append(sign << (e + m) | symbol << below | low)
-    return found
+    return found, rest[end:]
 
 
 def differences(block: bytes, count: int, size: int, old: bytes) -> list[int]:

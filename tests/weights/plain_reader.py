@@ -11,7 +11,8 @@ def read(data: bytes) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
     """The packed tensors of a file: in the bits of their frames, and in all that they have."""
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
-    table = json.loads(header["__metadata__"]["gradwire"])
+    about = header.get("__metadata__", {}).get("gradwire", '{"version": 1, "tensors": {}}')
+    table = json.loads(about)
     assert table["version"] == 1
 
     def section(name: str) -> bytes:
@@ -20,7 +21,8 @@ def read(data: bytes) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
         return data[8 + length :][begin:end]
 
     found = {}
-    for name, about in table["tensors"].items():
+    packed = {n: fields for n, fields in table["tensors"].items() if "coding" not in fields}
+    for name, about in packed.items():
         exponent, block, words, codes = frame(section(name), int(np.prod(about["shape"])))
         step, base = words[:, 0].astype(np.float32), words[:, 1].astype(np.float32)
         first = values(step, base, codes, block, exponent).reshape(about["shape"])

@@ -1,9 +1,13 @@
 """`gradwire.weights.save` and `open`."""
 
+import concurrent.futures
 import json
 import os
 import resource
 import stat
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import ml_dtypes
@@ -219,6 +223,7 @@ def test_a_directory_is_no_target(tensors, tmp_path):
 
 
 @pytest.mark.parametrize("nbytes", [0, 1000, 2000])
+@pytest.mark.full
 def test_a_disk_that_is_full_leaves_the_old_file_and_nothing_else(tensors, path, nbytes):
     before = path.read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -322,9 +327,129 @@ def test_what_needs_no_bfloat16_needs_no_ml_dtypes(tmp_path: Path) -> None:
                 file["half"]
             except ImportError as error:
                 print(error)
-        print(main(["completion", "bash"]))
+        print(main(["codecs", "topk"]))
         """
     )
     assert out.startswith("4096.0")
     assert "BF16 needs ml_dtypes: pip install ml-dtypes" in out
     assert out.split()[-1] == "0"
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+def test_a_file_that_is_not_mapped_stays_as_it_was_read(tensors, tmp_path, lossless):
+    """A file that is overwritten in place changes arrays that are in its pages."""
+    path = tmp_path / "file"
+    weights.save(path, tensors, lossless=lossless)
+    data = path.read_bytes()
+    with weights.open(path) as file, weights.open(path, mapped=False) as copied:
+        shared, copies = file["plain"], dict(copied)
+        with path.open("r+b") as target:
+            target.write(bytes(len(data)))
+    assert lossless or not shared.any()
+    for name, tensor in tensors.items():
+        if isinstance(tensor, weights.Packed):
+            assert bytes(copies[name].joined()) == bytes(tensor.joined())
+        else:
+            assert copies[name].tobytes() == tensor.tobytes()
+            assert copies[name].flags.writeable
+    path.write_bytes(data)
+    with weights.open(path, mapped=False) as copied:
+        os.truncate(path, len(data) - 1)
+        with pytest.raises(ValueError, match="was cut while it was open"):
+            copied[max(copied, key=lambda name: copied._sections[name].range[1])]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_threads_and_forked_processes_read_one_open_file(tmp_path, mapped):
+    """The digest of the base is taken while others read: each at its own position."""
+    random = np.random.default_rng(5)
+    old = {f"w{i}": random.normal(size=300_000).astype(np.float32) for i in range(4)}
+    new = {name: array + np.float32(1e-3) for name, array in old.items()}
+    weights.save(tmp_path / "a", old)
+    weights.save(tmp_path / "b", new, base=tmp_path / "a")
+    with (
+        weights.open(tmp_path / "b", mapped=mapped) as file,
+        concurrent.futures.ThreadPoolExecutor(4) as pool,
+    ):
+        for name, found in zip(new, pool.map(file.__getitem__, new), strict=True):
+            np.testing.assert_array_equal(found, new[name])
+    code = f"""
+        import os, sys
+        from gradwire import weights
+        with weights.open({str(tmp_path / "b")!r}, mapped={mapped}) as file:
+            children = []
+            for name in file:
+                children.append(os.fork())
+                if children[-1] == 0:
+                    os._exit(0 if abs(float(file[name].mean())) < 1 else 1)
+            print([os.waitpid(child, 0)[1] for child in children])
+    """
+    assert run_python(code).strip() == "[0, 0, 0, 0]"
+
+
+KILLED = """
+    import os, signal, sys
+    import numpy as np
+    from gradwire import weights
+
+    class Tensors(dict):
+        def __getitem__(self, name):
+            if sys.argv[2] == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            print("saving", flush=True)
+            sys.stdin.read()
+            return super().__getitem__(name)
+
+    weights.save(sys.argv[1], Tensors(a=np.ones(30)))
+"""
+
+
+def test_what_a_killed_save_left_is_removed_by_the_next_and_nothing_else(tmp_path):
+    program, path = textwrap.dedent(KILLED), tmp_path / "new"
+    command = [sys.executable, "-c", program, path]
+    subprocess.run([*command, "kill"], check=False)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".gradwire-")
+    # Another process is saving, and files that are nobody's.
+    with subprocess.Popen(
+        [*command, "wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as saving:
+        assert saving.stdout.readline() == b"saving\n"
+        (busy,) = tmp_path.iterdir()  # it has removed the one that was left
+        other = [tmp_path / ".gradwire-notes", tmp_path / f".gradwire-{'0' * 24}"]
+        for each in other:
+            each.write_bytes(b"kept")  # the second one is of another host, and new
+        weights.save(path, {"b": np.zeros(3)})
+        assert {*tmp_path.iterdir()} == {path, busy, *other}
+        saving.communicate()
+        assert saving.returncode == 0
+    assert list(weights.open(path)) == ["a"]
+    os.utime(other[1], (0, 0))
+    weights.save(path, {"b": np.zeros(3)})
+    assert {*tmp_path.iterdir()} == {path, other[0]}
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+@pytest.mark.parametrize("target", ["/dev/stdout", "fifo", "/dev/fd/1"])
+def test_a_file_goes_through_a_pipe(tensors, tmp_path, target, lossless):
+    os.mkfifo(tmp_path / "fifo")
+    weights.save(tmp_path / "in", tensors)
+    code = f"""
+        import sys
+        from gradwire import weights
+        with weights.open("in") as file:
+            weights.save({target!r}, dict(file), file.metadata, lossless={lossless})
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as writer:
+        if target == "fifo":
+            (tmp_path / "out").write_bytes((tmp_path / "fifo").read_bytes())
+        else:
+            (tmp_path / "out").write_bytes(writer.stdout.read())
+    assert writer.returncode == 0
+    with weights.open(tmp_path / "out") as file:
+        assert list(file) == list(tensors)
+        assert file["plain"].tobytes() == tensors["plain"].tobytes()
+    weights.save("/dev/null", tensors, lossless=lossless)
+    with pytest.raises(OSError, match="not a regular file"):
+        weights.open(tmp_path / "fifo")

@@ -203,7 +203,7 @@ def test_what_is_not_packed_has_no_codes(what):
 
 def test_a_sparse_frame_has_no_code_for_each_entry(matrix):
     frame = gradwire.topk(0.1, memory=NoMemory(), quantize=Affine(4, 40)).encode(matrix.reshape(-1))
-    with pytest.raises(ValueError, match="the frame holds no packed weights"):
+    with pytest.raises(ValueError, match="it holds no packed tensor"):
         weights.flip(weights.Packed(frame, matrix.shape), 0.1)
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 import gradwire
+from gradwire.cli.terminal import printing
 
 __all__ = ["main"]
 
@@ -22,7 +23,6 @@ COMMANDS = {
     "pack": "pack the weights of a safetensors file into a few bits each",
     "unpack": "unpack packed weights to floats",
     "info": "print versions and devices for a bug report",
-    "completion": "print a completion script for bash, zsh or fish",
 }
 """A summary of each command, by the name of its module."""
 
@@ -33,20 +33,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     The code is 0 on success, 1 if the command reports an error, and 2 for an invalid command line.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments:
-        _parser().print_help(sys.stderr)
-        raise SystemExit(2)
-    options = _parser().parse_args(arguments[:1])
-    module = importlib.import_module(f"gradwire.cli.{options.command}")
-    try:
+
+    def run() -> int:
+        if not arguments:
+            _parser().print_help(sys.stderr)
+            raise SystemExit(2)
+        options = _parser().parse_args(arguments[:1])
+        module = importlib.import_module(f"gradwire.cli.{options.command}")
         return int(module.main(arguments[1:]))
-    except BrokenPipeError:
-        # The reader closed the pipe (`| head`), which is no error. Without this line Python would
-        # report it again when it flushes at exit.
-        sys.stdout = None
-        return 0
-    except KeyboardInterrupt:
-        return 130
+
+    return printing("gradwire", run)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,13 +6,14 @@ import importlib
 import io
 import json
 import math
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from gradwire import Frame, GradwireError
+from gradwire import Frame, GradwireError, _files
 from gradwire._validate import MAX_NUMEL
 from gradwire.errors import CorruptFrameError, TruncatedFrameError
 
@@ -21,23 +22,24 @@ def main(argv: Sequence[str]) -> int:
     """Print a frame or a file; return 0, or 1 if it is corrupt or cannot be read."""
     parser = make_parser()
     options = parser.parse_args(argv)
-    of_weights = options.file.endswith(".safetensors")
+    of_weights = _is_of_weights(options.file)
     if options.flip and not of_weights:
-        parser.error("--flip is for the packed tensors of a .safetensors file")
+        parser.error("--flip is for the packed tensors of a weight file")
     try:
         if of_weights:
             # A frame takes neither the module nor what it needs.
             files = importlib.import_module("gradwire.cli.pack")
             tensors = files.described(options.file, options.flip)
             text = json.dumps(tensors, indent=2)
-            print(text if options.json else files.listed(options.file, tensors))
-            return 0
-        report = _report(_read_frame(options.file))
+            text = text if options.json else files.listed(options.file, tensors)
+        else:
+            report = _report(_read_frame(options.file))
+            text = json.dumps(report, indent=2) if options.json else _as_text(options.file, report)
     except OSError as error:
         return _fail(options, error, f"cannot read {options.file}: {error.strerror}")
-    except (ValueError, ImportError, GradwireError) as error:
+    except (ValueError, ImportError, MemoryError, GradwireError) as error:
         return _fail(options, error, f"{options.file}: {error}")
-    print(json.dumps(report, indent=2) if options.json else _as_text(options.file, report))
+    print(text)
     return 0
 
 
@@ -51,7 +53,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="a file with one frame, - for standard input; or a .safetensors file",
+        help="a file with one frame, - for standard input; or a safetensors file, or the folder or "
+        "index of a sharded checkpoint",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     parser.add_argument(
@@ -63,6 +66,21 @@ def make_parser() -> argparse.ArgumentParser:
         "these probabilities, such as 1e-3,1e-2",
     )
     return parser
+
+
+def _is_of_weights(file: str) -> bool:
+    """Tell whether it is no frame: a folder, or a file that names or begins as another."""
+    if os.path.isdir(file) or file.endswith((".safetensors", ".json")):
+        return True
+    if not os.path.isfile(file):  # a pipe can be read once
+        return False
+    with open(file, "rb") as opened:
+        head = opened.read(300)
+    # The module needs packages that a frame does not.
+    return head[8:9] == b"{" or (
+        head[:3] != b"GWF"
+        and importlib.import_module("gradwire.weights.foreign").word_for(head) is not None
+    )
 
 
 def _rates(text: str) -> list[float]:
@@ -176,7 +194,7 @@ def _read_frame(file: str) -> Frame:
     """
     with contextlib.ExitStack() as stack:
         standard = file == "-"
-        source = sys.stdin.buffer if standard else stack.enter_context(open(file, "rb"))
+        source = _files.standard_input() if standard else stack.enter_context(open(file, "rb"))
         head = _up_to(source, _HEADER_NBYTES)
         try:
             need = Frame(head, max_numel=MAX_NUMEL).nbytes

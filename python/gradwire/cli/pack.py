@@ -5,19 +5,27 @@ import dataclasses
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
 
 from gradwire import _rules, weights
 from gradwire.cli.terminal import ProgressLine
 from gradwire.errors import CorruptFileError, GradwireError
 from gradwire.quantize import Affine
-from gradwire.weights import saving
+from gradwire.weights import saving, sharding, shards
+from gradwire.weights.file import Tensor
 from gradwire.weights.pack import check_more, check_solving, fitting_block
 
 LEAST = 4096  # entries of a tensor that is packed without a rule of its own
 
 Rules = Mapping[str, Affine | None]
+
+T = TypeVar("T")
+
+Row = tuple[str, int, int, int, float | None]
+"""Of a tensor: name, entries, bytes before and after, and the error if it was packed."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -39,29 +47,79 @@ def main(argv: Sequence[str]) -> int:
         grams = {} if options.calibration is None else weights.load_grams(options.calibration)
     except (OSError, GradwireError) as error:
         return _fail(f"{options.calibration}: {getattr(error, 'strerror', None) or error}")
+    rows: list[Row] = []
     try:
         with weights.open(options.source) as file, ProgressLine("gradwire pack") as progress:
             _rules.check(rules, file, "tensor")
             if strange := grams.keys() - file.keys():
                 raise ValueError(f"the calibration is for another model: no {min(strange)!r} here")
             rules.setdefault("*", usual)
-            tensors: dict[str, weights.file.Tensor] = {}
-            for i, (name, tensor) in enumerate(file.items()):
-                progress(name, i / len(file))
-                quantize = _chosen(name, tensor, rules)
-                if quantize is None or isinstance(tensor, weights.Packed):
-                    tensors[name] = tensor
-                else:
-                    gram = grams.get(name)
-                    tensors[name] = weights.pack(tensor, quantize, more, name, gram=gram)
-            progress("writing", 1.0)
-            weights.save(options.target, tensors, file.metadata)
+
+            def packed() -> Iterator[tuple[str, Tensor]]:
+                for i, (name, tensor) in enumerate(file.items()):
+                    progress(name, i / len(file))
+                    quantize, error, made = _chosen(name, tensor, rules), None, tensor
+                    if quantize is not None and isinstance(tensor, np.ndarray):
+                        gram = grams.get(name)
+                        made = weights.pack(tensor, quantize, more, name, gram=gram)
+                        error = made.error() or 0.0
+                    rows.append((name, math.prod(tensor.shape), tensor.nbytes, made.nbytes, error))
+                    yield name, made
+                progress("writing", 1.0)
+
+            def save(path: str | os.PathLike[str], part: Mapping[str, Tensor]) -> None:
+                weights.save(path, part, file.metadata)
+
+            most = most_of(options, file)
+            parts = sharding.split(packed(), most, lambda tensor: tensor.nbytes)
+            write_parts(options.target, file, most, parts, save)
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}")
-    except (ValueError, TypeError, ImportError, GradwireError) as error:
+    except (ValueError, TypeError, ImportError, MemoryError, GradwireError) as error:
         return _fail(f"{options.source}: {error}")
-    print(summary(tensors))
+    target = options.target
+    if os.path.isfile(target) or os.path.isdir(target) or not os.path.exists(target):  # no pipe
+        print(summary(rows))
     return 0
+
+
+def most_of(options: argparse.Namespace, file: weights.File | weights.Shards) -> float:
+    """Return the bytes of a shard at most: those of `--max-shard-size`; a file is not split."""
+    if options.max_shard_size is None and isinstance(file, weights.File):
+        return math.inf
+    return sharding.size_of(options.max_shard_size or "5GB")
+
+
+def write_parts(
+    target: str,
+    file: weights.File | weights.Shards,
+    most: float,
+    parts: Iterable[Mapping[str, T]],
+    save: Callable[[str | os.PathLike[str], Mapping[str, T]], None],
+) -> None:
+    """Write a file, or the shards of a checkpoint, each by ``save``."""
+    if math.isinf(most):
+        (part,) = parts
+        save(path_of(target, file), part)
+        return
+    sharding.Target(target, file).write(
+        lambda path, part=part: save(path, part)  # type: ignore[misc]
+        for part in parts
+    )
+
+
+def path_of(target: str, file: weights.File | weights.Shards) -> str:
+    """Return the file to write: in a folder, it has the name of the source."""
+    return os.path.join(target, os.path.basename(file.path)) if os.path.isdir(target) else target
+
+
+def add_size(parser: argparse.ArgumentParser) -> None:
+    """Add the option ``--max-shard-size``."""
+    parser.add_argument(
+        "--max-shard-size",
+        metavar="SIZE",
+        help="of the files of a sharded checkpoint, such as 500MB (default: 5GB)",
+    )
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -72,8 +130,14 @@ def make_parser() -> argparse.ArgumentParser:
         f"with at least two dimensions and {LEAST} entries, and any whose full name a "
         "rule gives. The rest is copied.",
     )
-    parser.add_argument("source", metavar="IN", help="a safetensors file")
-    parser.add_argument("target", metavar="OUT", help="the file to write; it may be IN")
+    parser.add_argument(
+        "source",
+        metavar="IN",
+        help="a safetensors file; of a sharded checkpoint, its folder or *.safetensors.index.json",
+    )
+    parser.add_argument(
+        "target", metavar="OUT", help="the file, folder or index to write; it may be IN"
+    )
     parser.add_argument("--bits", type=int, default=4, help="bits per weight, 1 to 8 (default: 4)")
     parser.add_argument(
         "--block", type=int, default=64, help="weights that share a grid (default: 64)"
@@ -99,7 +163,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--base",
         metavar="FILE",
-        help="with --lossless: store only differences from FILE, which stays in OUT's folder",
+        help="with --lossless: store only differences from FILE, which stays where it is, as seen "
+        "from OUT",
     )
     parser.add_argument(
         "--rules",
@@ -107,44 +172,59 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME=BITS,...",
         help="bits for tensors by name, with * and ?; NAME=no copies them; the first match is used",
     )
+    add_size(parser)
     return parser
 
 
 def _beside_lossless(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
     if not options.lossless:
         return "--base requires --lossless"
-    others = ("bits", "block", "fit", "more", "calibration", "rules")
+    others = ("bits", "block", "fit", "more", "calibration", "rules", "max_shard_size")
     given = [name for name in others if getattr(options, name) != parser.get_default(name)]
-    return f"--lossless keeps every bit: leave out --{given[0]}" if given else ""
+    return f"--lossless keeps every bit: leave out --{given[0].replace('_', '-')}" if given else ""
 
 
 def _lossless(options: argparse.Namespace) -> int:
     try:
         with weights.open(options.source) as file:
-            before = os.path.getsize(options.source)
             if changed := [
                 name for name in file if file.kind(name) is None or file.coding_of(name)
             ]:
                 raise ValueError(f"{changed[0]!r} is already packed; unpack the file first")
-            sections = saving.sections_of(file)
-            saving.write(
-                options.target,
-                sections,
-                file.metadata,
-                lossless=True,
-                base=options.base,
-                original=file.header,
-            )
+            before, count = _nbytes(file), len(file)
+            if isinstance(file, weights.Shards):
+                if options.base is not None:
+                    raise ValueError("a sharded checkpoint has no base: give --base for its files")
+                target = sharding.Target(options.target, file)
+                target.rewrite(file, _write_lossless)
+                path = str(target.folder / f"{target.stem}{shards.INDEX}")
+            else:
+                path = path_of(options.target, file)
+                _write_lossless(file, path, options.base)
+        if not os.path.isfile(path):  # a pipe, into which the file itself goes
+            return 0
+        with weights.open(path) as made:
+            after = _nbytes(made)
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}")
     except (ValueError, GradwireError) as error:
         return _fail(f"{options.source}: {error}")
-    after = os.path.getsize(options.target)
     share = f"{after / before:.1%}".replace("%", " %")
-    print(
-        f"{len(sections)} tensors, {before / 1e6:.2f} MB -> {after / 1e6:.2f} MB ({share}), exact"
-    )
+    print(f"{count} tensors, {before / 1e6:.2f} MB -> {after / 1e6:.2f} MB ({share}), exact")
     return 0
+
+
+def _write_lossless(
+    file: weights.File, path: str | os.PathLike[str], base: str | None = None
+) -> None:
+    sections = saving.sections_of(file)
+    saving.write(path, sections, file.metadata, lossless=True, base=base, original=file.header)
+
+
+def _nbytes(file: weights.File | weights.Shards) -> int:
+    """Return the bytes of a file, or of all shards."""
+    each = file.files.values() if isinstance(file, weights.Shards) else [file]
+    return sum(os.path.getsize(one.path) for one in each)
 
 
 def _usual(options: argparse.Namespace) -> Affine:
@@ -166,7 +246,9 @@ def _chosen(name: str, tensor: weights.file.Tensor, rules: Rules) -> Affine | No
     if isinstance(tensor, weights.Packed):
         raise ValueError(f"{name!r} is already packed; unpack the file first")
     quantize = _rules.first(rules, name)
-    if quantize is None or tensor.dtype.name not in ("float64", *weights.packed.DTYPES):
+    if quantize is None or not isinstance(tensor, np.ndarray):
+        return None
+    if tensor.dtype.name not in ("float64", *weights.packed.DTYPES):
         return None
     if name not in rules and (tensor.ndim < 2 or tensor.size < LEAST):
         return None
@@ -174,17 +256,11 @@ def _chosen(name: str, tensor: weights.file.Tensor, rules: Rules) -> Affine | No
     return quantize if tensor.size and fits else None
 
 
-def summary(tensors: dict[str, Any]) -> str:
+def summary(rows: Sequence[Row]) -> str:
     """Return one line on the packed tensors: number, bytes, bits per weight and errors."""
-    packed = {name: t for name, t in tensors.items() if isinstance(t, weights.Packed)}
-    sizes = {name: math.prod(t.shape) for name, t in packed.items()}
-    after = sum(t.nbytes for t in tensors.values())
-    copied = sum(t.nbytes for name, t in tensors.items() if name not in packed)
-    before = copied + sum(
-        sizes[name] * (4 if t.dtype == "float32" else 2) for name, t in packed.items()
-    )
-    rows = [(name, sizes[name], t.nbytes, t.error() or 0.0) for name, t in packed.items()]
-    return weights.packed.totals(rows, len(tensors), before, after)
+    packed = [(name, numel, nbytes, e) for name, numel, _, nbytes, e in rows if e is not None]
+    before, after = sum(row[2] for row in rows), sum(row[3] for row in rows)
+    return weights.packed.totals(packed, len(rows), before, after)
 
 
 def described(path: str, rates: Sequence[float] = ()) -> list[dict[str, Any]]:
@@ -199,7 +275,7 @@ def described(path: str, rates: Sequence[float] = ()) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(name: str, file: weights.File, rates: Sequence[float]) -> dict[str, Any]:
+def _row(name: str, file: weights.File | weights.Shards, rates: Sequence[float]) -> dict[str, Any]:
     tensor = file[name]
     row: dict[str, Any] = {"name": name, "shape": list(tensor.shape), "dtype": str(tensor.dtype)}
     if isinstance(tensor, weights.Packed):

@@ -1,9 +1,10 @@
-"""The terminal: its width, and a progress line for long commands."""
+"""The terminal: its width, output that nobody reads, and a progress line for long commands."""
 
 import os
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -26,6 +27,31 @@ def wrapped(text: str, columns: int, indent: str = "") -> str:
         break_on_hyphens=False,
         break_long_words=False,
     )
+
+
+def printing(program: str, run: Callable[[], int]) -> int:
+    """Run a command that prints, and return its exit code.
+
+    A reader that closes the pipe early, such as ``| head``, ends the command quietly with 0.
+    """
+    try:
+        try:
+            return run()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # what fails here would otherwise be reported when Python exits
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        if error.filename is not None and not isinstance(error, BrokenPipeError):
+            raise  # of a file, not of what is printed
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            os.dup2(nowhere, sys.stderr.fileno())  # it may go to the same reader
+            return 0
+        print(f"{program}: cannot write the output: {error.strerror}", file=sys.stderr)
+        return 1
 
 
 class ProgressLine:

@@ -39,16 +39,33 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class CodecCost:
-    """The cost of one codec."""
+    """The cost of one codec.
 
-    codec: Codec  #: The measurements also hold for its other ratios.
-    encode: Line  #: Seconds of an encode.
-    decode: Line  #: Seconds of adding a decoded frame to a tensor.
-    header: float  #: Bytes of a frame without entries.
-    entry_bits: float  #: Bits per entry, without the information bound of its position.
-    #: Share of the entries that is sent: the ratio, or without one that of the calibration data.
+    Attributes
+    ----------
+    codec : Codec
+        The codec. The measurements also hold for its other ratios.
+    encode : Line
+        Seconds of an encode.
+    decode : Line
+        Seconds of adding a decoded frame to a tensor.
+    header : float
+        Bytes of a frame without entries.
+    entry_bits : float
+        Bits per entry, without the information bound of its position.
+    share : float
+        Share of the entries that is sent: the ratio, or without one that of the calibration data.
+    state_bytes : float
+        Bytes of state per entry of a tensor.
+    """
+
+    codec: Codec
+    encode: Line
+    decode: Line
+    header: float
+    entry_bits: float
     share: float
-    state_bytes: float  #: Bytes of state per entry of a tensor.
+    state_bytes: float
 
     def __post_init__(self) -> None:
         if not isinstance(self.codec, Codec):
@@ -74,13 +91,26 @@ class CodecCost:
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """The cost of codecs on one machine."""
+    """The cost of codecs on one machine.
 
-    codecs: Mapping[str, CodecCost]  #: By name.
-    cast_seconds: float  #: Seconds per entry of the casts to bfloat16 and back.
-    clear_seconds: float  #: Seconds per entry of writing zeros.
-    threads: int  #: Threads of an encode.
-    #: Description of the machine.
+    Attributes
+    ----------
+    codecs : mapping of str to CodecCost
+        Costs of the codecs, by name.
+    cast_seconds : float
+        Seconds per entry of the casts to bfloat16 and back.
+    clear_seconds : float
+        Seconds per entry of writing zeros.
+    threads : int
+        Threads of an encode.
+    machine : mapping of str to str
+        Description of the machine.
+    """
+
+    codecs: Mapping[str, CodecCost]
+    cast_seconds: float
+    clear_seconds: float
+    threads: int
     machine: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -101,7 +131,22 @@ class Calibration:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
-        """Return the calibration that `to_json` describes; raise a ValueError for others."""
+        """Return the calibration that `to_json` describes.
+
+        Parameters
+        ----------
+        plain : dict
+            The result of `to_json`.
+
+        Returns
+        -------
+        Calibration
+
+        Raises
+        ------
+        ValueError
+            It is no calibration, or one of another version.
+        """
         if not isinstance(plain, dict) or "version" not in plain:
             raise ValueError("not a calibration: gradwire.cost.Calibration.save writes them")
         if plain["version"] != VERSION:
@@ -117,13 +162,41 @@ class Calibration:
             raise ValueError(f"not a calibration: {error}; calibrate again") from error
 
     def save(self, path: str | Path) -> None:
-        """Write the calibration to a file as JSON."""
+        """Write the calibration to a file as JSON.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file, which is replaced once the new one is complete.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
         text = json.dumps(self.to_json(), indent=1, allow_nan=False)
         _files.write(path, text + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file of `save`; raise a ValueError if it is not one, an OSError like `open`."""
+        """Read a file that `save` wrote.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file.
+
+        Returns
+        -------
+        Calibration
+
+        Raises
+        ------
+        ValueError
+            The file has no calibration.
+        OSError
+            The file cannot be read.
+        """
         try:
             return cls.from_json(_files.read_json(path, _LARGEST))
         except ValueError as error:

@@ -51,15 +51,33 @@ SLOT_BYTES = 40.0
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A way to average gradients."""
+    """A way to average gradients.
 
-    name: str  #: For tables.
-    exchange: ExchangeModel  #: How the ranks combine their values.
-    value_bits: float = 32.0  #: Of dense values, without a codec.
-    cost: CodecCost | None = None  #: Of the codec, if there is one.
-    cast_seconds: float = 0.0  #: Per entry: of casts around a dense exchange.
-    clear_seconds: float = 0.0  #: Per entry: of clearing the tensor to decode into.
-    own: bool = False  #: The exchange is the codec's own, which may depend on the number of ranks.
+    Attributes
+    ----------
+    name : str
+        Name of the method in tables.
+    exchange : ExchangeModel
+        How the ranks combine their values.
+    value_bits : float
+        Bits of a dense value, without a codec.
+    cost : CodecCost or None
+        Measured cost of the codec, if there is one.
+    cast_seconds : float
+        Seconds per entry of the casts around a dense exchange.
+    clear_seconds : float
+        Seconds per entry of clearing the tensor to decode into.
+    own : bool
+        Whether the exchange is the codec's own, which may depend on the number of ranks.
+    """
+
+    name: str
+    exchange: ExchangeModel
+    value_bits: float = 32.0
+    cost: CodecCost | None = None
+    cast_seconds: float = 0.0
+    clear_seconds: float = 0.0
+    own: bool = False
 
     @property
     def state_bytes(self) -> float:
@@ -67,13 +85,38 @@ class Method:
         return 0.0 if self.cost is None else self.cost.state_bytes
 
     def with_share(self, share: float) -> Self:
-        """Return the method with another share of the entries; it must have a codec."""
+        """Return the method with another share of the entries.
+
+        Parameters
+        ----------
+        share : float
+            Share of the entries that are sent, above 0 and at most 1.
+
+        Returns
+        -------
+        Method
+
+        Raises
+        ------
+        ValueError
+            The method has no codec, or the share is out of range.
+        """
         if self.cost is None:
             raise ValueError(f"{self.name} has no codec: it sends all entries")
         return dataclasses.replace(self, cost=dataclasses.replace(self.cost, share=share))
 
     def on(self, network: Network) -> Self:
-        """Return the method with the exchange that `attach` uses on this network."""
+        """Return the method with the exchange that `attach` uses on this network.
+
+        Parameters
+        ----------
+        network : Network
+            The ranks and their links.
+
+        Returns
+        -------
+        Method
+        """
         if self.cost is None or not self.own or network.node_size > 1:
             return self
         codec = self.cost.codec
@@ -82,7 +125,19 @@ class Method:
         return dataclasses.replace(self, exchange=MODELS[part.kind])
 
     def payload(self, numel: int, frames: int = 1) -> Payload:
-        """Return the payload of one rank for a bucket of ``numel`` entries."""
+        """Return the payload of one rank for a bucket.
+
+        Parameters
+        ----------
+        numel : int
+            Entries of the bucket.
+        frames : int
+            Number of its tensors, each of which has a frame.
+
+        Returns
+        -------
+        Payload
+        """
         cost = self.cost
         if cost is None:
             return Payload.dense(numel, self.value_bits)
@@ -106,7 +161,22 @@ class Method:
         return Payload(numel, entries, values, bits, header, frames)
 
     def encode_seconds(self, numel: int, ranks: int, frames: int = 1) -> float:
-        """Return the seconds of encoding a bucket on one rank."""
+        """Return the seconds of encoding a bucket on one rank.
+
+        Parameters
+        ----------
+        numel : int
+            Entries of the bucket.
+        ranks : int
+            Number of ranks that exchange it.
+        frames : int
+            Number of its tensors, each of which has a frame.
+
+        Returns
+        -------
+        float
+            Seconds; 0 with one rank.
+        """
         if ranks == 1:
             return 0.0
         if self.cost is None:
@@ -115,7 +185,18 @@ class Method:
         return self.exchange.encodes(ranks) * self.cost.encode(numel, share * numel, frames)
 
     def decode_seconds(self, numel: int, ranks: int, frames: int = 1) -> float:
-        """Return the seconds of decoding and averaging a bucket on one rank."""
+        """Return the seconds of decoding and averaging a bucket on one rank.
+
+        Parameters
+        ----------
+        numel, ranks, frames : int
+            As of `encode_seconds`.
+
+        Returns
+        -------
+        float
+            Seconds; 0 without a codec, or with one rank.
+        """
         if ranks == 1 or self.cost is None:
             return 0.0
         times = self.exchange.decodes(ranks)
@@ -126,12 +207,27 @@ class Method:
 
 
 def fp32() -> Method:
-    """Return plain DDP: an all-reduce of float32, in one ring of all ranks."""
+    """Return plain DDP: an all-reduce of float32 in one ring of all ranks.
+
+    Returns
+    -------
+    Method
+    """
     return Method("fp32", PlainRing())
 
 
 def bf16(calibration: Calibration | None = None) -> Method:
-    """Return torch's bfloat16 hook, with the casts that were calibrated."""
+    """Return torch's bfloat16 hook: casts, and an all-reduce of bfloat16 in one ring of all ranks.
+
+    Parameters
+    ----------
+    calibration : Calibration, optional
+        Has the measured time of the casts, which take none without it.
+
+    Returns
+    -------
+    Method
+    """
     cast = 0.0 if calibration is None else calibration.cast_seconds
     return Method("bf16", PlainRing(), 16.0, cast_seconds=cast)
 
@@ -139,11 +235,30 @@ def bf16(calibration: Calibration | None = None) -> Method:
 def compressed(
     name: str, calibration: Calibration, exchange: Exchange | ExchangeModel | None = None
 ) -> Method:
-    """Return the calibrated codec of this name, with its own exchange or another one.
+    """Return a calibrated codec as a method, with its own exchange or another one.
 
     Its own exchange may depend on the number of ranks, as with `gradwire.exchange.ByRanks`:
-    `predict` uses the one that `attach` would. Raises a ValueError if the calibration has no such
-    codec, or its exchange no model.
+    `predict` uses the one that `attach` would.
+
+    Parameters
+    ----------
+    name : str
+        Name of the codec in the calibration.
+    calibration : Calibration
+        The measured cost of the codec.
+    exchange : gradwire.exchange.Exchange, optional
+        The codec's own by default.
+
+    Returns
+    -------
+    Method
+
+    Raises
+    ------
+    ValueError
+        The calibration has no such codec, or there is no model of the exchange.
+    TypeError
+        The exchange is none.
     """
     if name not in calibration.codecs:
         known = ", ".join(calibration.codecs) or "none"

@@ -47,15 +47,40 @@ class Link:
             object.__setattr__(self, name, value)
 
     def seconds(self, nbytes: float, rounds: float, messages: float) -> float:
-        """Return the seconds of ``nbytes`` and ``rounds`` on the longest path.
+        """Return the time of a message, or of several ones after another.
 
-        ``messages`` is the number of messages that a rank sends.
+        Parameters
+        ----------
+        nbytes : float
+            Bytes on the longest path.
+        rounds : float
+            Messages on that path that have to wait for each other.
+        messages : float
+            Number of messages that a rank sends.
+
+        Returns
+        -------
+        float
+            Seconds.
         """
         wire = 0.0 if math.isinf(self.bandwidth) else 8.0 * nbytes / self.bandwidth
         return rounds * self.latency + messages * self.overhead + wire
 
     def processor_seconds(self, nbytes: float, messages: float) -> float:
-        """Return the processor time of a rank that sends these bytes and messages."""
+        """Return the processor time that messages take from a rank.
+
+        Parameters
+        ----------
+        nbytes : float
+            Bytes that the rank sends.
+        messages : float
+            Number of messages that it sends.
+
+        Returns
+        -------
+        float
+            Seconds.
+        """
         return messages * self.overhead + nbytes * self.processor
 
 

@@ -51,7 +51,19 @@ class Payload:
 
     @classmethod
     def dense(cls, numel: int, value_bits: float = 32.0) -> Self:
-        """Return the payload of all values, without frames."""
+        """Return the payload of all values, without frames.
+
+        Parameters
+        ----------
+        numel : int
+            Entries of the tensors.
+        value_bits : float
+            Bits of each value.
+
+        Returns
+        -------
+        Payload
+        """
         return cls(numel, float(numel), value_bits)
 
     @classmethod
@@ -60,6 +72,26 @@ class Payload:
 
         A position takes `information_bits` and 0.3 bits, half of the most that Elias–Fano coding
         adds; a header takes 48 bytes. A `gradwire.cost.Calibration` has measured sizes.
+
+        Parameters
+        ----------
+        numel : int
+            Entries of the tensors.
+        entries : float
+            Entries that are sent, at most ``numel``.
+        value_bits : float
+            Bits of each value.
+        frames : int
+            Number of frames, one for each tensor.
+
+        Returns
+        -------
+        Payload
+
+        Raises
+        ------
+        ValueError
+            More entries are sent than there are.
         """
         bits = information_bits(numel, entries) + 0.3 if 0.0 < entries < numel else 0.0
         return cls(numel, entries, value_bits, bits, 48.0, frames)
@@ -85,7 +117,20 @@ class Payload:
         return self.value_bytes + self.position_bytes
 
     def share(self, parts: int) -> Self:
-        """Return one of ``parts`` equal parts of every tensor, each in a frame of its own."""
+        """Return the payload of one part if every tensor is cut into equal parts.
+
+        Each part of a tensor has a frame of its own, as where the ranks of a node divide a bucket.
+
+        Parameters
+        ----------
+        parts : int
+            Number of parts, at least 1.
+
+        Returns
+        -------
+        Payload
+            A ``1 / parts`` share of the entries, in as many frames as the whole has.
+        """
         return dataclasses.replace(
             self,
             numel=-(-self.numel // parts),
@@ -94,7 +139,22 @@ class Payload:
         )
 
     def range(self, parts: int) -> Self:
-        """Return one of ``parts`` equal ranges of the bucket, of some tensors or a part of one."""
+        """Return the payload of one range if the bucket is cut into equal ranges.
+
+        A range holds some of the tensors, or a part of one, as where each rank owns a range of a
+        bucket.
+
+        Parameters
+        ----------
+        parts : int
+            Number of ranges, at least 1.
+
+        Returns
+        -------
+        Payload
+            A ``1 / parts`` share of the entries, in a ``1 / parts`` share of the frames, rounded
+            up.
+        """
         frames = max(1, -(-self.frames // parts))
         return dataclasses.replace(self.share(parts), frames=min(frames, self.frames))
 

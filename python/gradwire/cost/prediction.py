@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Self
 
 from gradwire import _validate
 from gradwire.cost.methods import Method
@@ -86,6 +87,23 @@ class Workload:
             for numel, span in zip(numels, spans, strict=True)
         ]
 
+    def with_backward(self, seconds: float) -> Self:
+        """Return the same step with a longer or shorter backward pass.
+
+        Parameters
+        ----------
+        seconds : float
+            Duration of the backward pass. Times at which buckets are ready change in proportion.
+
+        Returns
+        -------
+        Workload
+        """
+        ready = None
+        if self.ready is not None:
+            ready = [each * seconds / self.backward for each in self.ready]
+        return dataclasses.replace(self, backward=seconds, ready=ready)
+
     @property
     def compute(self) -> float:
         """Seconds of a step without any exchange."""
@@ -94,20 +112,45 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """A step of one method."""
+    """A step of one method.
 
-    method: Method  #: With the exchange that it has on this network.
+    Attributes
+    ----------
+    method : Method
+        The method, with the exchange that it has on this network.
+    network : Network
+        The ranks and their links.
+    step : float
+        Seconds of a step.
+    exposed : float
+        Seconds that the exchange adds to a step.
+    sent : float
+        Bytes that a rank sends to other nodes.
+    sent_inside : float
+        Bytes that a rank sends inside its own node.
+    memory : float
+        Bytes that a rank keeps at most: states, and buffers of all exchanges.
+    distinct : float
+        Positions that at least one rank has selected.
+    timeline : Timeline
+        The times of the backward pass and of the exchanges during it.
+    exchanged : tuple of ExchangeCost
+        The exchange of each bucket, in the order in which they become ready.
+    buckets : tuple of BucketCost
+        The times of each bucket.
+    """
+
+    method: Method
     network: Network
-    step: float  #: Seconds of a step.
-    exposed: float  #: Seconds that the exchange adds to a step.
-    sent: float  #: Bytes that a rank sends to other nodes.
-    sent_inside: float  #: Bytes that a rank sends inside its own node.
-    memory: float  #: Most bytes that a rank keeps: states, and buffers of all exchanges.
-    distinct: float  #: Positions that at least one rank has selected.
-    timeline: Timeline  #: The backward pass.
-    #: The exchange of each bucket, in the order in which they become ready.
+    step: float
+    exposed: float
+    sent: float
+    sent_inside: float
+    memory: float
+    distinct: float
+    timeline: Timeline
     exchanged: tuple[ExchangeCost, ...]
-    buckets: tuple[BucketCost, ...]  #: The times of each bucket.
+    buckets: tuple[BucketCost, ...]
 
 
 def predict(
@@ -125,6 +168,11 @@ def predict(
         The ranks and their links.
     support : Support, optional
         Overlap of the ranks' selections; the fitted one by default.
+
+    Returns
+    -------
+    Prediction
+        Seconds of the step, bytes that a rank sends and keeps, and the times of each bucket.
     """
     method = method.on(network)
     ranks, parts = participants(method.exchange, network)
@@ -161,6 +209,8 @@ def predict(
 SLOWEST, FASTEST = 1e4, 1e14
 """Bounds of a break-even bandwidth, in bits per second."""
 _GRID = [SLOWEST * math.exp(at / 40 * math.log(FASTEST / SLOWEST)) for at in range(41)]
+_PASSES = [10.0 ** (at / 3) for at in range(-12, 13)]
+"""Backward passes that are compared, in seconds: 0.1 ms to 10 000 s."""
 
 
 def break_even(
@@ -185,18 +235,23 @@ def break_even(
     -------
     float
         Bits per second, to 0.1 %: the method is faster on all links between 10 kbit/s and this
-        bandwidth. 0 if it is slower at 10 kbit/s; infinite if it is faster at any bandwidth.
+        bandwidth. 0 if it is slower at 10 kbit/s; infinite if it is faster up to 100 Tbit/s, the
+        fastest link that is tried.
+
+    Raises
+    ------
+    ValueError
+        There is no baseline.
     """
     if not baselines:
         raise ValueError("a break-even link needs a method to compare with")
-    return pays_below(
-        fastest(workload, [method], network, support),
-        fastest(workload, baselines, network, support),
-    )
+    own, best = (fastest(workload, each, network, support) for each in ([method], list(baselines)))
+    low, high = pays_within(own, best, SLOWEST)
+    return high if low == 0.0 else 0.0
 
 
 Steps = Callable[[float], float]
-"""Seconds of a step as a function of the bandwidth of the link."""
+"""Seconds of a step as a function of the bandwidth of the link, or of the backward pass."""
 
 
 def fastest(
@@ -213,18 +268,6 @@ def fastest(
     return steps
 
 
-def pays_below(own: Steps, best: Steps) -> float:
-    """Return the bandwidth up to which a method is faster, by a scan and bisection."""
-
-    def wins(bandwidth: float) -> bool:
-        return own(bandwidth) < best(bandwidth)
-
-    lost = next((at for at in range(len(_GRID)) if not wins(_GRID[at])), None)
-    if lost is None:
-        return math.inf if wins(math.inf) else FASTEST
-    return _edge(wins, _GRID[lost - 1], _GRID[lost]) if lost else 0.0
-
-
 def pays_within(own: Steps, best: Steps, bandwidth: float) -> tuple[float, float]:
     """Return the slowest and the fastest link on which a method is faster.
 
@@ -232,12 +275,35 @@ def pays_within(own: Steps, best: Steps, bandwidth: float) -> tuple[float, float
     counts, a method may lose on slow links and win on fast ones. An end that no scanned link limits
     is 0 or infinite. (0, 0) if the method is never faster.
     """
+    return _range(lambda each: own(each) < best(each), _GRID, bandwidth)
 
-    def wins(bandwidth: float) -> bool:
-        return own(bandwidth) < best(bandwidth)
 
-    grid = sorted({*_GRID, bandwidth})
-    here, end, won = grid.index(bandwidth), len(grid) - 1, [wins(each) for each in grid]
+def fastest_by_backward(workload: Workload, methods: Sequence[Method], network: Network) -> Steps:
+    """Return the step of the fastest method as a function of the backward pass, with a cache."""
+
+    @functools.cache
+    def steps(backward: float) -> float:
+        on = workload.with_backward(backward)
+        return min(predict(on, each, network).step for each in methods)
+
+    return steps
+
+
+def backward_within(own: Steps, best: Steps, backward: float) -> tuple[float, float]:
+    """Return the shortest and the longest backward pass with which a method is faster.
+
+    In seconds, as `pays_within`. The longer the pass, the more of an uncompressed exchange it
+    hides.
+    """
+    return _range(lambda each: own(each) < best(each), _PASSES, backward)
+
+
+def _range(
+    wins: Callable[[float], bool], grid: Sequence[float], near: float
+) -> tuple[float, float]:
+    """Return the ends of the range of wins around a value, or of the one nearest to it."""
+    grid = sorted({*grid, near})
+    here, end, won = grid.index(near), len(grid) - 1, [wins(each) for each in grid]
     if not any(won):
         return 0.0, 0.0
     first = last = min((at for at in range(len(grid)) if won[at]), key=lambda at: abs(at - here))
@@ -246,13 +312,11 @@ def pays_within(own: Steps, best: Steps, bandwidth: float) -> tuple[float, float
     while last < end and won[last + 1]:
         last += 1
     low = _edge(wins, grid[first], grid[first - 1]) if first else 0.0
-    if last < end:
-        return low, _edge(wins, grid[last], grid[last + 1])
-    return low, math.inf if wins(math.inf) else grid[end]
+    return low, _edge(wins, grid[last], grid[last + 1]) if last < end else math.inf
 
 
 def _edge(wins: Callable[[float], bool], won: float, lost: float) -> float:
-    """Return the last bandwidth that wins on the way to one that does not, to 0.1 %."""
+    """Return the last value that wins on the way to one that does not, to 0.1 %."""
     while max(won, lost) > 1.001 * min(won, lost):
         middle = won * math.sqrt(lost / won)
         won, lost = (middle, lost) if wins(middle) else (won, middle)

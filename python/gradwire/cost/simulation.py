@@ -40,10 +40,19 @@ class Support:
         _validate.real("exponent", self.exponent)
 
     def union(self, ratio: float, ranks: int) -> float:
-        """Return the share of positions that at least one of 1 or more ranks has selected.
+        """Return the share of positions that at least one of the ranks has selected.
 
-        One rank selects ``ratio``, in (0, 1]. The union is at least that, and at most 1 and
-        ``ranks * ratio``.
+        Parameters
+        ----------
+        ratio : float
+            Share that each rank selects, above 0 and at most 1.
+        ranks : int
+            Number of ranks, at least 1.
+
+        Returns
+        -------
+        float
+            At least ``ratio``, and at most 1 and ``ranks * ratio``.
         """
         ratio = _validate.unit_interval("ratio", ratio)
         ranks = _validate.integer("ranks", ranks, low=1)
@@ -59,20 +68,42 @@ class Support:
 
 @dataclasses.dataclass(frozen=True)
 class ExchangeCost:
-    """The cost of an exchange."""
+    """The cost of an exchange.
 
-    #: From the last rank's start to the last rank's end, without encoding and decoding.
+    Attributes
+    ----------
+    seconds : float
+        Seconds from the last rank's start to the last rank's end, without encoding and decoding.
+    sent : float
+        Bytes that a rank sends to other nodes; in a flat network, all that it sends.
+    sent_inside : float
+        Bytes that a rank sends inside its node.
+    buffers : float
+        Bytes of a rank's buffers.
+    distinct : float
+        Positions that at least one participant has selected.
+    phases : tuple of Phase
+        Collectives between nodes.
+    inside : tuple of Phase
+        Collectives inside a node.
+    before : float
+        The part of ``seconds`` for which the encoding thread waits; see `ExchangeModel`.
+    after : float
+        The part of ``seconds`` for which the decoding thread waits.
+    processor : float
+        Processor time of a rank, a part of ``seconds``.
+    """
+
     seconds: float
-    sent: float  #: Bytes that a rank sends to other nodes; in a flat network, all that it sends.
-    sent_inside: float  #: Bytes that a rank sends inside its node.
-    buffers: float  #: Bytes of a rank's buffers.
-    distinct: float  #: Positions that at least one participant has selected.
-    phases: tuple[Phase, ...]  #: Collectives between nodes.
-    inside: tuple[Phase, ...] = ()  #: Collectives inside a node.
-    #: The part of ``seconds`` for which the encoding thread waits; see `ExchangeModel`.
+    sent: float
+    sent_inside: float
+    buffers: float
+    distinct: float
+    phases: tuple[Phase, ...]
+    inside: tuple[Phase, ...] = ()
     before: float = 0.0
-    after: float = 0.0  #: The same of the decoding thread.
-    processor: float = 0.0  #: Processor time of a rank, a part of ``seconds``.
+    after: float = 0.0
+    processor: float = 0.0
 
 
 def simulate(

@@ -15,7 +15,6 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from gradwire import _mistakes
 from gradwire._codec import Codec
 from gradwire._part import Part
 from gradwire.presets._registry import OWN as OWN
@@ -35,7 +34,6 @@ PRESETS: Mapping[str, Preset] = Registry(OWN)  #: in display order; those of plu
 __all__ = ["PRESETS", "Preset", "codec", *(each.name for each in OWN)]
 
 
-@_mistakes.explain()
 def codec(codec: str | Codec, /, **options: Any) -> Codec:
     """Build a codec by the name of its preset; return a codec unchanged.
 
@@ -46,13 +44,17 @@ def codec(codec: str | Codec, /, **options: Any) -> Codec:
     options
         Those of the preset.
 
+    Returns
+    -------
+    gradwire.Codec
+
     Raises
     ------
     ValueError
         There is no such preset, or an option is out of range.
     TypeError
-        Neither a name nor a codec; an option that the preset does not have, or lacks; an option of
-        the wrong type; options given with a codec.
+        The argument is neither a name nor a codec; the preset does not have an option, or needs one
+        that is not given; an option has the wrong type; or options are given with a codec.
     PluginError
         The preset of another distribution cannot be used.
 

@@ -2,10 +2,11 @@
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from gradwire import _mistakes, _plugins
+from gradwire import _plugins
 from gradwire._codec import Codec
 from gradwire.errors import PluginError
 
@@ -17,13 +18,27 @@ P = ParamSpec("P")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Preset:
-    """A preset, described for tools that list presets."""
+    """A preset, described for tools that list presets.
 
-    name: str  #: the name of the function in this package and in `gradwire`
-    build: Callable[..., Codec]  #: the function
-    summary: str  #: a description in one line
-    paper: str | None  #: authors, title, venue; None for a baseline
-    example: Mapping[str, Any]  #: arguments of an example codec, which tests and comparisons build
+    Attributes
+    ----------
+    name : str
+        Name of the function in this package and in `gradwire`.
+    build : callable
+        The function, which returns a `gradwire.Codec`.
+    summary : str
+        Description in one line.
+    paper : str or None
+        Authors, title and venue; None for a baseline.
+    example : mapping
+        Arguments of an example codec, which tests and comparisons build.
+    """
+
+    name: str
+    build: Callable[..., Codec]
+    summary: str
+    paper: str | None
+    example: Mapping[str, Any]
 
     def __repr__(self) -> str:
         return f"<preset {self.call}: {self.summary}>"
@@ -41,14 +56,14 @@ OWN: list[Preset] = []  # the presets of this package, in the order in which the
 def preset(
     *, summary: str, paper: str | None, example: Mapping[str, Any] | None = None
 ) -> Callable[[Callable[P, Codec]], Callable[P, Codec]]:
-    """Register the decorated function as a preset, and add the paper to its docstring."""
+    """Register the decorated function as a preset, and complete its docstring.
+
+    Options that it does not explain itself are those of the parts of the example codec.
+    """
 
     def register(build: Callable[P, Codec]) -> Callable[P, Codec]:
-        if build.__doc__ and paper:
-            cited = "\n\n".join(map(_citation, paper.split("; ")))
-            build.__doc__ = f"{inspect.cleandoc(build.__doc__)}\n\nReferences\n----------\n{cited}"
-        takes_ratio = "ratio" in inspect.signature(build).parameters
-        build = _mistakes.explain(**_SHARE if takes_ratio else {})(build)
+        if build.__doc__:  # not with python -OO
+            build.__doc__ = _documented(build, example or {}, paper)
         found = Preset(
             name=build.__name__, build=build, summary=summary, paper=paper, example=example or {}
         )
@@ -58,30 +73,44 @@ def preset(
     return register
 
 
-def _share(number: Callable[[float], float]) -> Callable[[Any], str]:
-    """Return a hint for another measure of the ratio, given how to convert it."""
+def _documented(build: Callable[..., Codec], example: Mapping[str, Any], paper: str | None) -> str:
+    """Return the docstring of a preset with all options, what it returns and raises, and papers."""
+    text, _, own = inspect.cleandoc(build.__doc__ or "").partition("\n\nParameters\n----------\n")
+    codec = build(**example)
+    parts = [getattr(codec, field.name) for field in dataclasses.fields(codec)]
+    options = []
+    for name, option in inspect.signature(build).parameters.items():
+        entry = _entry(own, name)
+        if not entry and name in _PARTS:
+            kind, _, does = _entry(inspect.getdoc(Codec) or "", name).partition("\n")
+            does = re.split(r"[.:]", does)[0]
+            entry = f"{kind}\n{does}. ``{option.default!r}`` by default.\n"
+        entries = (_entry(_doc(part), name) for part in parts)
+        options.append(entry or next(filter(None, entries), ""))
+    sections = {
+        "Parameters": "".join(options).rstrip(),
+        "Returns": "gradwire.Codec",
+        "Raises": "ValueError, TypeError\n    An option is out of range, or of the wrong type.",
+    }
+    if paper:
+        sections["References"] = "\n\n".join(map(_citation, paper.split("; ")))
+    return "\n\n".join(
+        [text, *(f"{name}\n{'-' * len(name)}\n{body}" for name, body in sections.items())]
+    )
 
-    def words(value: Any) -> str:
-        try:
-            ratio = number(float(value))
-        except (TypeError, ValueError, ZeroDivisionError):
-            ratio = 0.0
-        if not 0.0 < ratio <= 1.0:
-            ratio = 0.01
-        return f"the share of the entries to send is ratio={ratio:.6g}"
 
-    return words
+_PARTS = ("quantize", "memory", "indices", "exchange")
 
 
-_SHARE = {
-    "density": _share(lambda share: share),
-    "sparsity": _share(lambda left: 1.0 - left),
-    **dict.fromkeys(
-        ("compress_ratio", "compression", "rate"),
-        _share(lambda factor: 1.0 / factor if factor > 1.0 else factor),
-    ),
-}
-"""Other names for the ratio, used by other libraries or likely guesses."""
+def _doc(part: object) -> str:
+    return inspect.getdoc(type(part)) or ""
+
+
+def _entry(text: str, name: str) -> str:
+    """Return the lines on an option in a docstring, with this option's name alone; or nothing."""
+    entry = rf"^(?:\w+, )*{name}(?:, \w+)*((?: :.*)?\n(?:    .*\n?)+)"
+    found = re.search(entry, f"{text}\n", re.MULTILINE)
+    return f"{name}{found[1].rstrip()}\n" if found else ""
 
 
 def _citation(paper: str) -> str:

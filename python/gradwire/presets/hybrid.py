@@ -32,8 +32,7 @@ def adacomp(
     gradients are homogeneous, fewer if only a few matter. The paper counts 8 or 16 bits per sent
     entry, including its position in the bin; frames take about 6 and 10.
 
-    See `gradwire.sparsify.BinMax` for ``bin`` and ``soft``. Choosing bins by the kind of layer
-    needs `Codec.for_shape`.
+    Choosing bins by the kind of layer needs `Codec.for_shape`.
     """
     return Codec(
         sparsify=BinMax(bin, soft=soft),
@@ -61,16 +60,9 @@ def adaptive(
 ) -> Codec:
     """Send about one entry in ``proportion``, with one bit per entry and two means per column.
 
-    The paper sends all that is left after each epoch; `Codec.flush` does that.
-
-    Parameters
-    ----------
-    proportion, sample, seed
-        See `gradwire.sparsify.TwoSided`.
-    column
-        See `gradwire.quantize.TwoMeans`. Columns that follow the tensor's shape need
-        `Codec.for_shape`. Each column costs eight bytes, so it should have many times
-        ``proportion`` entries.
+    The paper sends all that is left after each epoch; `Codec.flush` does that. Columns that follow
+    the tensor's shape need `Codec.for_shape`. Each column costs eight bytes, so it should have many
+    times ``proportion`` entries.
     """
     return Codec(
         sparsify=TwoSided(proportion, sample=sample, seed=seed),
@@ -99,7 +91,7 @@ def strom(
     Parameters
     ----------
     threshold : float
-        In the units of the tensor, greater than 0; see `gradwire.sparsify.Threshold`.
+        In the units of the tensor, greater than 0.
     """
     if threshold == 0:
         raise ValueError(
@@ -135,17 +127,11 @@ def sparseloco(
     Designed for pseudo-gradients: the change of a model over many local steps. `Codec.for_shape`
     divides matrices into tiles, and everything else into chunks.
 
-    Parameters
-    ----------
-    k, chunk, tile
-        See `gradwire.sparsify.ChunkTopK`.
-    quantize, memory
-        As published: 2 bits per value and a residual that decays by 0.95 per step. Here the two
-        bits are a sign and one of two fitted magnitudes; in the paper they select one of four bins
-        around the mean, of which the largest entries of a tile use only two. The authors' code
-        sends 12-bit positions and one byte per value; here a position takes about 7.5 bits.
-    exchange
-        The authors' code averages over senders: ``gradwire.exchange.AllGather(mean="senders")``.
+    As published, values have 2 bits, and the residual decays by 0.95 per step. Here the two bits
+    are a sign and one of two fitted magnitudes; in the paper they select one of four bins around
+    the mean, of which the largest entries of a tile use only two. The authors' code sends 12-bit
+    positions and one byte per value; here a position takes about 7.5 bits. Their code averages over
+    senders: ``exchange=gradwire.exchange.AllGather(mean="senders")``.
     """
     return Codec(
         sparsify=ChunkTopK(chunk, k, tile=tile),

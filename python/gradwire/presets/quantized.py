@@ -32,9 +32,6 @@ def adam_onebit(
     ``beta2`` and ``eps`` are the optimizer's unless they are given. In the paper all ranks share
     the second moment of a dense warm-up, and send a momentum. Here each rank keeps its own second
     moment up to date from the start, and sends the step.
-
-    See `gradwire.quantize.SignScale` for ``scale``, the mean magnitude or the root mean square, and
-    `gradwire.memory.AdamCorrection` for ``beta2`` and ``eps``.
     """
     memory = AdamCorrection(beta2=beta2, eps=eps)
     return Codec(sparsify=All(), quantize=SignScale(scale=scale), memory=memory, exchange=exchange)
@@ -64,8 +61,7 @@ def dense(
 def natural(*, seed: int = 0, memory: Memory = _DROP, exchange: Exchange = BY_RANKS) -> Codec:
     """Send every entry as a sign and a stochastically rounded power of two: a quarter of the bytes.
 
-    The rounding is unbiased, so no memory is needed. Its random numbers have the ``seed`` of
-    `gradwire.quantize.Exponent`.
+    The rounding is unbiased, so no memory is needed.
     """
     return Codec(sparsify=All(), quantize=Exponent(seed=seed), memory=memory, exchange=exchange)
 
@@ -87,9 +83,8 @@ def float8(
 ) -> Codec:
     """Send every entry as an 8-bit float: a quarter of the bytes.
 
-    See `gradwire.quantize.Float8` for the options. With ``memory=gradwire.memory.Residual()`` the
-    rounding error is fed back. Sums over ranks are computed in float32. The format of the second
-    paper, 1-5-2, is E5M2.
+    With ``memory=gradwire.memory.Residual()`` the rounding error is fed back. Sums over ranks are
+    computed in float32. The format of the second paper, 1-5-2, is E5M2.
     """
     quantize = Float8(format, rounding=rounding, block=block, seed=seed)
     return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)
@@ -104,11 +99,7 @@ def float8(
 def onebit(
     *, column: int | None = None, memory: Memory = KEEP, exchange: Exchange = BY_RANKS
 ) -> Codec:
-    """Send one bit per entry, which decodes to the mean of its sign and column.
-
-    See `gradwire.quantize.TwoMeans` for ``column``; None derives it from the shape of each tensor
-    in `gradwire.Codec.for_shape`.
-    """
+    """Send one bit per entry, which decodes to the mean of its sign and column."""
     return Codec(sparsify=All(), quantize=TwoMeans(column=column), memory=memory, exchange=exchange)
 
 
@@ -120,10 +111,7 @@ def onebit(
 def signsgd(
     *, scale: Literal["mean", "rms"] = "mean", memory: Memory = KEEP, exchange: Exchange = BY_RANKS
 ) -> Codec:
-    """Send the sign of every entry, one bit each, and one magnitude for the whole tensor.
-
-    See `gradwire.quantize.SignScale` for ``scale``, the mean magnitude or the root mean square.
-    """
+    """Send the sign of every entry, one bit each, and one magnitude for the whole tensor."""
     return Codec(sparsify=All(), quantize=SignScale(scale=scale), memory=memory, exchange=exchange)
 
 
@@ -141,9 +129,8 @@ def terngrad(
 ) -> Codec:
     """Send two bits per entry: zero or plus or minus one magnitude, stochastically rounded.
 
-    See `gradwire.quantize.Ternary` for ``clip`` and ``seed``. There is no memory, as in the paper:
-    the rounding is unbiased for the clipped gradient, and its error is larger than a memory can
-    feed back.
+    There is no memory, as in the paper: the rounding is unbiased for the clipped gradient, and its
+    error is larger than a memory can feed back.
     """
     return Codec(
         sparsify=All(), quantize=Ternary(clip=clip, seed=seed), memory=memory, exchange=exchange
@@ -168,8 +155,7 @@ def qsgd(
 
     Levels take a fixed number of bits; the paper also gives a variable-length code. It uses no
     memory: the rounding is unbiased. With one, the levels must be fine enough for it
-    (`gradwire.quantize.Quantizer.contracts`): ``norm="max"``, or shorter blocks. See
-    `gradwire.quantize.Uniform` for the options.
+    (`gradwire.quantize.Quantizer.contracts`): ``norm="max"``, or shorter blocks.
     """
     quantize = Uniform(bits=bits, block=block, norm=norm, seed=seed)
     return Codec(sparsify=All(), quantize=quantize, memory=memory, exchange=exchange)

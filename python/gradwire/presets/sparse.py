@@ -35,6 +35,11 @@ _HALF = Lossless("bfloat16")
 _REDUCE = AllReduce()
 
 
+def _ratio(ratio: float | None, other: int | None) -> float | None:
+    """Return the ratio, or 0.01 where neither it nor what may stand in its place is given."""
+    return 0.01 if ratio is None and other is None else ratio
+
+
 @preset(
     summary="the largest entries of Adam's local step, the rest kept for later",
     paper="Kingma, Ba: Adam: A Method for Stochastic Optimization, ICLR 2015; Chen, Shen, Liu, "
@@ -56,9 +61,6 @@ def adam(
     ``beta2`` and ``eps`` are the optimizer's unless they are given. Attached without a schedule, it
     sends more in the first steps: see `gradwire.schedule.recommended`. What rounding takes away
     stays in the residual. The composition with exact top-k is this library's.
-
-    See `gradwire.sparsify.TopK` for ``ratio``, and `gradwire.memory.AdamCorrection` for ``beta2``
-    and ``eps``.
     """
     return Codec(
         sparsify=TopK(ratio=ratio),
@@ -86,7 +88,7 @@ def topk(
 ) -> Codec:
     """Send exactly the k largest entries; keep the rest for later.
 
-    Pass either ``ratio``, 0.01 by default, or ``k``; see `gradwire.sparsify.TopK`.
+    Pass either ``ratio``, 0.01 by default, or ``k``.
     """
     return Codec(
         sparsify=TopK(ratio=_ratio(ratio, k), k=k),
@@ -117,8 +119,7 @@ def sidco(
     """Send about ``ratio`` of the entries, above a threshold from a fitted distribution.
 
     ``stages="paper", band=None`` is the published method. The defaults keep the achieved count
-    within the band, even where the published controller gets stuck. See `gradwire.sparsify.SID` for
-    the options.
+    within the band, even where the published controller gets stuck: see `gradwire.sparsify.SID`.
     """
     return Codec(
         sparsify=SID(ratio, distribution=distribution, stages=stages, band=band),
@@ -152,9 +153,8 @@ def dgc(
     The codec applies the momentum, by default that of the attached `torch.optim.SGD`, which then
     does not apply it again. Warm up the ratio with `gradwire.schedule.WarmUp`.
 
-    See `gradwire.sparsify.SampledTopK` for ``ratio`` and ``sample_ratio``, and
-    `gradwire.memory.MomentumCorrection` for the options of momentum. ``clip`` applies to the norm
-    of each tensor, while the paper clips the norm of the node's whole gradient.
+    ``clip`` applies to the norm of each tensor, while the paper clips the norm of the node's whole
+    gradient.
     """
     return Codec(
         sparsify=SampledTopK(ratio, sample_ratio=sample_ratio),
@@ -196,7 +196,7 @@ def scalecom(
         feedback. The paper uses 0.1 for very large batches, where high learning rates make the
         residuals of the ranks drift apart. With ordinary batch sizes, values below 1 cost accuracy,
         because most of what is not sent is lost.
-    quantize
+    quantize : gradwire.quantize.Quantizer
         How values are coded. They are summed as coded, so this must be a float type.
     """
     ratio = _ratio(ratio, chunk)
@@ -229,8 +229,7 @@ def threshold(
 ) -> Codec:
     """Send every entry whose magnitude, residual included, is above a fixed threshold.
 
-    It is in the units of the tensor; see `gradwire.sparsify.Threshold`. The paper sends plus or
-    minus the threshold (see `strom`); this sends values.
+    The paper sends plus or minus the threshold (see `strom`); this preset sends the values.
     """
     return Codec(
         sparsify=Threshold(threshold),
@@ -264,9 +263,9 @@ def randomk(
     Pass either ``ratio``, 0.01 by default, or ``k``.
 
     For the unbiased form without a memory, compose
-    ``Codec(sparsify=RandomK(ratio=..., scaled=True), memory=NoMemory())``. See
-    `gradwire.sparsify.RandomK` for the options. Values are summed in an all-reduce by default;
-    quantizers whose codes cannot be summed need `gradwire.exchange.AllGather`.
+    ``Codec(sparsify=RandomK(ratio=..., scaled=True), memory=NoMemory())``. Values are summed in an
+    all-reduce by default; quantizers whose codes cannot be summed need
+    `gradwire.exchange.AllGather`.
     """
     return Codec(
         sparsify=RandomK(ratio=_ratio(ratio, k), k=k, block=block, seed=seed),
@@ -296,7 +295,7 @@ def gaussiank(
     """Send about ``ratio`` of the entries, above a threshold from a normal distribution.
 
     The corrections of the threshold follow the authors' code (hclhkbu/GaussianK-SGD), not the
-    paper's text: see `gradwire.sparsify.Gaussian`, also for the options.
+    paper's text: see `gradwire.sparsify.Gaussian`.
     """
     return Codec(
         sparsify=Gaussian(ratio, rounds=rounds, band=band),
@@ -326,7 +325,6 @@ def redsync(
 
     The search usually ends without a suitable threshold and then sends exactly what `topk` sends;
     on heavy tails it nearly always does. The paper trims small layers and searches in large ones.
-    See `gradwire.sparsify.Trimmed` for the options.
     """
     return Codec(
         sparsify=Trimmed(ratio, method=method),
@@ -335,8 +333,3 @@ def redsync(
         indices=indices,
         exchange=exchange,
     )
-
-
-def _ratio(ratio: float | None, other: int | None) -> float | None:
-    """Return the ratio, or 0.01 where neither it nor what may stand in its place is given."""
-    return 0.01 if ratio is None and other is None else ratio

@@ -5,23 +5,49 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ParameterReport:
-    """Figures of one parameter on this rank."""
+    """Figures of one parameter on this rank.
 
-    name: str  #: its name in the model
-    numel: int  #: number of entries
-    dense: bool  #: it is currently sent dense
-    steps: int  #: number of times it was exchanged
-    bytes_per_step: float  #: mean size of its frames, or of its dense values, on this rank
-    compression: float  #: size of the gradient divided by ``bytes_per_step``
-    #: Entries sent divided by entries requested (k-hat / k), over all steps; None if the sparsifier
-    #: has no target.
+    Attributes
+    ----------
+    name : str
+        Name of the parameter in the model.
+    numel : int
+        Number of entries.
+    dense : bool
+        Whether it is sent uncompressed at present.
+    steps : int
+        Number of times it was exchanged.
+    bytes_per_step : float
+        Mean size of its frames, or of its dense values, on this rank.
+    compression : float
+        Size of the gradient divided by ``bytes_per_step``.
+    achieved : float or None
+        Entries sent divided by entries requested (k-hat / k), over all steps; None if the
+        sparsifier has no target.
+    trimmed : int
+        Entries that were selected but left in the residual because the slot was full.
+    encode_ms : float
+        Mean milliseconds of encoding per step.
+    decode_ms : float
+        Mean milliseconds of decoding per step.
+    residual_norm : float or None
+        Euclidean norm of the residual at present; None without a memory, or if not requested.
+    state_bytes : int
+        Bytes that this rank keeps for it, which are residual and moments with the buffers that an
+        undo needs, and what a schedule measures.
+    """
+
+    name: str
+    numel: int
+    dense: bool
+    steps: int
+    bytes_per_step: float
+    compression: float
     achieved: float | None
-    trimmed: int  #: entries selected but left in the residual because the slot was full
-    encode_ms: float  #: mean milliseconds per step
-    decode_ms: float  #: mean milliseconds per step
-    residual_norm: float | None  #: Euclidean, now; None without a memory, or if not requested
-    #: Bytes that this rank keeps for it, which are residual and moments with the buffers that an
-    #: undo needs, and what a schedule measures.
+    trimmed: int
+    encode_ms: float
+    decode_ms: float
+    residual_norm: float | None
     state_bytes: int
 
 
@@ -30,17 +56,38 @@ class BucketTimes:
     """When one bucket of a recent step was encoded, exchanged and decoded.
 
     All times are milliseconds since the first bucket of its step was ready.
+
+    Attributes
+    ----------
+    step : int
+        Number of the step, from 1.
+    bucket : int
+        Number of the bucket within its step, from 0, in the order in which buckets became ready.
+    parameters : int
+        Number of parameters in the bucket.
+    dense_bytes : int
+        Bytes of its gradients.
+    wire_bytes : float
+        Bytes that this rank sent for it.
+    ready : float
+        When the gradients of the bucket were ready; those of the last bucket end the backward pass.
+    encode : (float, float)
+        Beginning and end of the encode.
+    exchange : (float, float)
+        Beginning and end of the exchange.
+    decode : (float, float)
+        Beginning and end of the decode.
     """
 
-    step: int  #: number of the step, from 1
-    bucket: int  #: number within its step, from 0, in the order in which buckets became ready
-    parameters: int  #: number of parameters in it
-    dense_bytes: int  #: bytes of its gradients
-    wire_bytes: float  #: bytes that this rank sent for it
-    ready: float  #: when its gradients were ready; those of the last bucket end the backward pass
-    encode: tuple[float, float]  #: beginning and end
-    exchange: tuple[float, float]  #: beginning and end
-    decode: tuple[float, float]  #: beginning and end
+    step: int
+    bucket: int
+    parameters: int
+    dense_bytes: int
+    wire_bytes: float
+    ready: float
+    encode: tuple[float, float]
+    exchange: tuple[float, float]
+    decode: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

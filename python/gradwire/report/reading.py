@@ -11,15 +11,6 @@ from gradwire.report.figures import ReportFields
 MARK = "gradwire_report"  # the key of the format's version, which marks an object as a report
 VERSION = 1
 
-_LATER = {
-    "node_wire_bytes": 0.0,
-    "node_ms": 0.0,
-    "exchange": "",
-    "decision": "",
-    "schedule": "",
-}
-"""Fields that the first reports of this version do not have."""
-
 _LARGEST = 2**63  # upper bound of all figures; floats represent integers below it closely enough
 
 
@@ -72,7 +63,6 @@ def _object(found: Any, kind: type[Any], where: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{where or 'the report'} is {_kind(found)}, not an object")
     types = {field.name: field.type for field in fields(kind)}
-    found = _LATER | found if kind is ReportFields else found
     missing, unknown = sorted(types.keys() - found.keys()), sorted(found.keys() - types.keys())
     if missing or unknown:
         what = f"lacks {missing[0]!r}" if missing else f"has an unknown {_short(unknown[0])}"

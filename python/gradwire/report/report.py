@@ -20,7 +20,17 @@ class Writer(Protocol):
     """A writer of scalars, such as `torch.utils.tensorboard.SummaryWriter`."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int, /) -> object:
-        """Write one value."""
+        """Write one value.
+
+        Parameters
+        ----------
+        tag : str
+            Name of the chart.
+        scalar_value : float
+            The value.
+        global_step : int
+            The step that the value belongs to.
+        """
 
 
 def add_scalars(
@@ -148,6 +158,15 @@ class Report(ReportFields):
     def from_json(cls, text: str) -> "Report":
         """Return the report that `to_json` wrote.
 
+        Parameters
+        ----------
+        text : str
+            JSON of one report.
+
+        Returns
+        -------
+        Report
+
         Raises
         ------
         ValueError
@@ -163,7 +182,18 @@ class Report(ReportFields):
         return page([self])
 
     def write_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the page of `to_html` into a file, in UTF-8."""
+        """Write the page of `to_html` into a file, in UTF-8.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file, which is replaced once the page is complete.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
         _files.write(path, self.to_html())
 
     def to_tensorboard(
@@ -174,7 +204,17 @@ class Report(ReportFields):
         prefix: str = "gradwire",
         parameters: bool = True,
     ) -> None:
-        """Write the figures as scalars, by default at this report's ``step``: see `add_scalars`."""
+        """Write the figures as scalars, as `add_scalars` does.
+
+        Parameters
+        ----------
+        writer : Writer
+            Such as `torch.utils.tensorboard.SummaryWriter`.
+        step : int, optional
+            The step that the scalars belong to, by default this report's ``step``.
+        prefix, parameters
+            As of `add_scalars`.
+        """
         at = self.step if step is None else step
         add_scalars(writer, self, at, prefix=prefix, parameters=parameters)
 
@@ -195,6 +235,10 @@ def read(text: str) -> list[Report]:
     ----------
     text : str
         JSON: a report, a list of reports, or reports one after another.
+
+    Returns
+    -------
+    list of Report
 
     Raises
     ------

@@ -40,7 +40,25 @@ class Schedule(Part):
         return None
 
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
-        """Return the codec for an epoch, or None for an epoch without compression."""
+        """Return the codec for an epoch.
+
+        Parameters
+        ----------
+        codec : gradwire.Codec
+            The attached codec.
+        epoch : int
+            Number of the epoch, from 0.
+
+        Returns
+        -------
+        gradwire.Codec or None
+            None stands for an epoch without compression.
+
+        Raises
+        ------
+        ValueError
+            The schedule changes the ratio, and the codec has none.
+        """
         raise NotImplementedError
 
 

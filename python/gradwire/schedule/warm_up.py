@@ -47,6 +47,22 @@ class WarmUp(Schedule):
         In a warm-up of ``epochs`` epochs to the codec's ratio, epoch e has the ratio ``max(c ** (e
         + 1), ratio)`` with ``c = ratio ** (1 / (epochs + 1))``: for 0.001 over 5 epochs, 0.316,
         0.1, 0.0316, 0.01 and 0.00316.
+
+        Parameters
+        ----------
+        ratio : float
+            The codec's ratio, above 0 and at most 1.
+        epochs : int
+            Number of epochs of the warm-up, 0 to 10 000.
+
+        Returns
+        -------
+        WarmUp
+
+        Raises
+        ------
+        ValueError, TypeError
+            An argument is out of range, or of the wrong type.
         """
         ratio = _validate.unit_interval("ratio", ratio)
         epochs = _validate.integer("epochs", epochs, low=0, high=10_000)
@@ -137,7 +153,18 @@ class BySteps(Schedule):
         self._check("steps", _validate.integer, low=1)
 
     def epoch_at(self, step: int) -> int:
-        """Return the epoch of the inner schedule at a step; both count from 0, the last stays."""
+        """Return the epoch of the inner schedule at a step.
+
+        Parameters
+        ----------
+        step : int
+            Number of the step, from 0.
+
+        Returns
+        -------
+        int
+            Number of the epoch, from 0; no more than `last`.
+        """
         epoch, last = step // self.steps, self.last
         return epoch if last is None else min(epoch, last)
 
@@ -171,6 +198,15 @@ def recommended(codec: Codec) -> Schedule:
     is as many steps for every ratio, because 1 / ratio of them, at 0.1 %, would be the bytes of
     20,000 others. 5 % gives back a little more, but ruins training at high learning rates
     (``docs/ablations.md``). All other codecs send what they send later: ``Constant()``.
+
+    Parameters
+    ----------
+    codec : gradwire.Codec
+        The codec that is attached.
+
+    Returns
+    -------
+    Schedule
     """
     ratio = getattr(codec.sparsify, "ratio", None)
     if codec.memory.updates and ratio is not None and ratio < RATIO:

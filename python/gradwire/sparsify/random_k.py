@@ -26,9 +26,10 @@ class RandomK(Sparsifier):
     Parameters
     ----------
     ratio : float, optional
-        k = max(1, floor(ratio * n)), 0 < ratio <= 1. Pass either ``ratio`` or ``k``.
+        Share of the entries to send: k = max(1, floor(ratio * n)), 0 < ratio <= 1.
     k : int, optional
-        Number of entries, at least 1. A tensor with fewer entries sends all of them.
+        Number of entries, at least 1, instead of ``ratio``.
+        A tensor with fewer entries sends all of them.
     block : bool
         Draw one run of k consecutive entries that starts anywhere and wraps around the end.
     seed : int

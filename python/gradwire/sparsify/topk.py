@@ -16,9 +16,10 @@ class TopK(Sparsifier):
     Parameters
     ----------
     ratio : float, optional
-        k = max(1, floor(ratio * n)), 0 < ratio <= 1. Pass either ``ratio`` or ``k``.
+        Share of the entries to send: k = max(1, floor(ratio * n)), 0 < ratio <= 1.
     k : int, optional
-        Number of entries, at least 1. A tensor with fewer non-zeros sends those.
+        Number of entries, at least 1, instead of ``ratio``.
+        A tensor with fewer non-zeros sends those.
     """
 
     ratio: float | None = None

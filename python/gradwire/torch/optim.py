@@ -8,21 +8,13 @@
 
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from gradwire import _mistakes
-
 __all__ = ["adapt"]
-
-if not TYPE_CHECKING:
-    __getattr__ = _mistakes.former_names(
-        __name__,
-        {name: f"torch.optim.{name}, which attach takes as it is" for name in ("AdamW", "SGD")},
-    )
 
 Family = Literal["adam", "sgd"]
 """The rule by which an optimizer makes its steps."""

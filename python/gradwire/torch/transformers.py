@@ -12,7 +12,7 @@ import json
 import warnings
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 try:
     from transformers import (
@@ -29,7 +29,6 @@ except ImportError as error:
         "pip install 'transformers>=5.18' 'accelerate>=1.3'"
     ) from error
 
-from gradwire import _mistakes
 from gradwire.presets import float8
 from gradwire.schedule import BySteps, Constant
 from gradwire.torch import ddp
@@ -42,12 +41,6 @@ from gradwire.torch.engine.pairing import name_of
 from gradwire.torch.optim import family_of
 
 __all__ = ["Compress"]
-
-if not TYPE_CHECKING:
-    __getattr__ = _mistakes.former_names(
-        __name__,
-        {"adamw": "Trainer's own optimizer: leave optimizer_cls_and_kwargs out"},
-    )
 
 
 class Compress(TrainerCallback):

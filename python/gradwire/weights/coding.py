@@ -15,12 +15,13 @@ FORMATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 CODINGS = ("lossless", "difference")
 
+MOST_EXPANSION = 4096
+"""Bytes of a decoded tensor for each byte of its codes: 1 MB of codes holds at most 4 GB."""
+
 PIECE = 16 << 16
 """Entries that are coded at a time: sixteen blocks, which threads share."""
 
 _BLOCK = 1 << 16
-_LEAST = 8
-"""Bytes of the shortest block, with its length."""
 
 _CHECKED = 8 << 20
 """Bytes whose checksum is taken at a time."""
@@ -28,14 +29,19 @@ _CHECKED = 8 << 20
 Bytes = NDArray[np.uint8]
 
 
+def least(nbytes: int) -> int:
+    """Return how many bytes the codes of a tensor of so many bytes have at least.
+
+    Zeros follow shorter codes: otherwise 1 MB of codes could fill 30 GB of memory.
+    """
+    return -(-nbytes // MOST_EXPANSION)
+
+
 class Entries(Protocol):
     """The bytes of a tensor's entries, read from the first to the last."""
 
     def read(self, out: Bytes) -> None:
         """Read the next bytes: whole blocks of entries, except the last."""
-
-    def end(self) -> None:
-        """Raise an error if more bytes follow."""
 
 
 class Plain:
@@ -50,9 +56,6 @@ class Plain:
         self._at += len(out)
         self._done()
 
-    def end(self) -> None:
-        """See `Entries`."""
-
 
 class Coded:
     """Coded entries, after their CRC-32C; differences from those of ``base``, if given.
@@ -60,7 +63,8 @@ class Coded:
     Raises
     ------
     CorruptFileError
-        The checksum does not match, or there are too few bytes for the shape.
+        The checksum does not match, or the blocks are not as many as the shape has, and nothing
+        else.
     """
 
     def __init__(
@@ -72,16 +76,18 @@ class Coded:
         base: Entries | None,
         done: Callable[[], None],
     ) -> None:
-        blocks = -(-math.prod(shape) // _BLOCK)
-        if len(data) < 4 + _LEAST * blocks:
-            raise CorruptFileError(f"{len(data)} bytes do not hold {blocks} blocks of codes", name)
+        numel = math.prod(shape)
+        end = _end_of_blocks(data, numel, name, done)
+        need = max(end, least(numel * (4 if dtype == "F32" else 2)))
+        if len(data) != need or data[end:].tobytes().strip(b"\0"):
+            raise CorruptFileError(f"{len(data) - end} bytes follow its codes", name)
         check = 0
         for at in range(4, len(data), _CHECKED):
             check = _native.crc32c(data[at : at + _CHECKED], check)
             done()
         if int.from_bytes(data[:4], "little") != check:
             raise CorruptFileError("its checksum does not match its bytes", name)
-        self._rest, self._name, self._base = data[4:], name, base
+        self._rest, self._name, self._base = data[4:end], name, base
         self._format, self._done = FORMATS[dtype], done
 
     def read(self, out: Bytes) -> None:
@@ -95,12 +101,20 @@ class Coded:
         self._rest = self._rest[used:]
         self._done()
 
-    def end(self) -> None:
-        """See `Entries`."""
-        if self._base is not None:
-            self._base.end()
-        if len(self._rest):
-            raise CorruptFileError(f"{len(self._rest)} bytes follow its codes", self._name)
+
+def _end_of_blocks(data: memoryview, numel: int, name: str, done: Callable[[], None]) -> int:
+    """Return where the blocks of so many entries end: before memory is taken for the entries."""
+    at = 4
+    for block in range(-(-numel // _BLOCK)):
+        if block % 64 == 63:  # the system reads pages around each length
+            done()
+        length = int.from_bytes(data[at : at + 4], "little")
+        at += 4 + length
+        if at > len(data) or length == 0:
+            raise CorruptFileError(
+                f"{len(data)} bytes do not hold the blocks of {numel} entries", name
+            )
+    return at
 
 
 class Coder:

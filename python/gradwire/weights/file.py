@@ -1,45 +1,53 @@
 """Safetensors files of packed and other tensors, read lazily."""
 
 import builtins
+import errno
 import hashlib
 import math
 import mmap
 import os
+import stat
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.errors import CorruptFileError, GradwireError
-from gradwire.frame import Frame
 from gradwire.weights import coding
+from gradwire.weights.foreign import word_for
 from gradwire.weights.header import (
-    KEY,
     MORE,
     MOST_BASES,
     MOST_HEADER,
+    MOST_ORIGINAL,
     NAMES,
+    Header,
     Section,
-    check_places,
-    dtype_named,
-    parse_json,
-    read_about,
+    bits_of,
+    original_header,
+    parse,
 )
 from gradwire.weights.packed import Packed
+from gradwire.weights.raw import RawTensor
 
-Tensor = Packed | NDArray[Any]
+Tensor = Packed | NDArray[Any] | RawTensor
+
+_PIECE = 1 << 20
+"""Bytes of a file that are read at a time."""
 
 
 class File(Mapping[str, Tensor]):
     """The tensors of a safetensors file, by name; the result of `open`.
 
-    Packed tensors are `Packed`, others arrays, both in the memory of the file: nothing is copied,
-    and unused pages are not read. A packed tensor is checked at first access: its lengths, shape
-    and checksum (further codes, when they are used). Other tensors have no checksum. They stay
-    valid after `close`, unless the file is truncated. Tensors saved losslessly, or as differences,
-    are decoded to a new array at each access; their checksum is checked, and the SHA-256 of the
-    base once.
+    Packed tensors are `Packed`, others arrays, or `RawTensor` where numpy lacks the dtype: all in
+    the memory of the file. Nothing is copied, and unused pages are not read. A packed tensor is
+    checked at first access: its lengths, shape, grids and checksum (further codes, when they are
+    used). Other tensors have no checksum. They stay valid after `close`, unless the file is
+    truncated or overwritten in place, which changes them too; ``mapped=False`` reads copies
+    instead. Tensors saved losslessly, or as differences, are decoded to a new array at each access;
+    their checksum is checked, and the SHA-256 of the base once. Threads and forked processes may
+    read one open file.
 
     Attributes
     ----------
@@ -55,42 +63,46 @@ class File(Mapping[str, Tensor]):
 
     base: "File | None" = None
 
-    def __init__(self, path: str | os.PathLike[str], _above: tuple[str, ...] = ()) -> None:
-        self.path = os.path.abspath(os.fspath(path))
-        self._file = builtins.open(path, "rb")  # noqa: SIM115
+    def __init__(
+        self, path: str | os.PathLike[str], *, mapped: bool = True, _above: tuple[str, ...] = ()
+    ) -> None:
+        self.path = located(path)
+        self._file = _opened(path)
+        self._mapped, self._base_checked = mapped, False
         self._checked: dict[str, Packed] = {}
-        self._base_checked = False
         try:
-            self._read_header()
+            parsed = self._read_header()
+            self._sections, self.metadata, self._about = (
+                parsed.sections,
+                parsed.metadata,
+                parsed.about,
+            )
+            self._table = self._about.tensors
+            self._further = {name + MORE for name, fields in self._table.items() if fields["more"]}
+            self._map = memoryview(b"")
+            if mapped and parsed.end:
+                # Private pages: torch takes only memory that could be written to.
+                self._map = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY))
             if self._about.base is not None:
                 self.base = self._open_base(self._about.base, (*_above, os.path.realpath(path)))
         except BaseException:
             self._file.close()
             raise
 
-    def _read_header(self) -> None:
+    def _read_header(self) -> Header:
         size = os.fstat(self._file.fileno()).st_size
         length = int.from_bytes(self._file.read(8), "little")
         if size < 8 or not 2 <= length <= min(size - 8, MOST_HEADER):
+            self._file.seek(0)
+            if (word := word_for(self._file.read(300))) is not None:
+                raise ValueError(f"it is not a safetensors file, but {word}")
             raise CorruptFileError(f"a header of {length} bytes does not fit in {size} bytes")
         self.header = self._file.read(length)
-        header = parse_json(self.header, "the header")
         self._start = 8 + length
-        about = header.pop("__metadata__", {})
-        if not all(isinstance(value, str) for value in about.values()):
-            raise CorruptFileError("the metadata has a value that is not a string")
-        self._sections = {name: Section(name, fields) for name, fields in header.items()}
-        end = check_places(self._sections)
-        if self._start + end != size:
-            raise CorruptFileError(f"tensors end at {self._start + end}, the file at {size}")
-        self._about = read_about(about.pop(KEY, None), self._sections)
-        self._table = self._about.tensors
-        self.metadata = about
-        self._further = {name + MORE for name, fields in self._table.items() if fields["more"]}
-        self._map = memoryview(b"")
-        if end:
-            # Private pages: torch takes only memory that could be written to.
-            self._map = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY))
+        parsed = parse(self.header)
+        if (end := self._start + parsed.end) != size:
+            raise CorruptFileError(f"tensors end at {end}, the file at {size}")
+        return parsed
 
     def __getitem__(self, name: str) -> Tensor:
         """Return a tensor.
@@ -107,30 +119,32 @@ class File(Mapping[str, Tensor]):
         """
         if name in self._further:
             raise KeyError(name)
-        if (kind := self.kind(name)) is not None:
-            dtype, shape = dtype_named(kind[0]), kind[1]
-            if self.coding_of(name) is None:
-                array = np.frombuffer(self.data(name), dtype).reshape(shape)
-                return array if array.flags.aligned else array.copy()
-            entries = self.entries(name)
-            array = np.empty(shape, dtype)
-            entries.read(array.reshape(-1).view(np.uint8))
-            entries.end()
-            return array
+        if self.kind(name) is not None:
+            return self.raw(name).array()
         if name not in self._checked:
             fields, frame = self._table[name], self.data(name)
             shape, more = fields["shape"], fields["more"]
             further = self.data(name + MORE) if more else None
             try:
                 packed = Packed(frame, shape, fields["dtype"], further, more, fields["error"])
-                Frame(frame, max_numel=max(math.prod(shape), 1))
             except GradwireError as error:
                 raise CorruptFileError(str(error), name) from None
-            expected = 4 + (math.prod(shape) * more + 7) // 8
-            if further is not None and (packed.bits > 8 or further.nbytes != expected):
-                raise CorruptFileError(f"{further.nbytes} bytes of {more} further bits", name)
             self._checked[name] = packed
         return self._checked[name]
+
+    def raw(self, name: str) -> RawTensor:
+        """Return the bytes of a tensor that is not packed, decoded if it is coded."""
+        dtype, shape = self.kind(name) or ("", ())
+        if self.coding_of(name) is None:
+            return RawTensor(dtype, shape, np.frombuffer(self.data(name), np.uint8))
+        nbytes = math.prod(shape) * (bits_of(dtype) or 0) // 8
+        try:
+            data = np.empty(nbytes, np.uint8)
+        except MemoryError:
+            raise MemoryError(f"{name!r} takes {nbytes} bytes, which are not free") from None
+        entries = self.entries(name)
+        entries.read(data)
+        return RawTensor(dtype, shape, data)
 
     def coding_of(self, name: str) -> str | None:
         """Return "lossless" or "difference" of a tensor that is coded so, otherwise None."""
@@ -167,11 +181,11 @@ class File(Mapping[str, Tensor]):
 
     def digest(self) -> str:
         """Return the SHA-256 of the whole file."""
-        if self._file.closed:
-            with builtins.open(self.path, "rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-        self._file.seek(0)
-        return hashlib.file_digest(self._file, "sha256").hexdigest()
+        found, at = hashlib.sha256(), 0
+        while piece := os.pread(self._file.fileno(), _PIECE, at):
+            found.update(piece)
+            at += len(piece)
+        return found.hexdigest()
 
     def bases(self) -> Iterator["File"]:
         """Yield the base, its base, and so on."""
@@ -179,6 +193,11 @@ class File(Mapping[str, Tensor]):
         while below is not None:
             yield below
             below = below.base
+
+    @property
+    def keeps_original(self) -> bool:
+        """Whether the header of the original file is kept: `original` reads it."""
+        return self._about.header is not None
 
     def original(self) -> tuple[bytes, dict[str, "Section"]] | None:
         """Return the header of the original file, if it is kept, and its tensors.
@@ -188,31 +207,31 @@ class File(Mapping[str, Tensor]):
         CorruptFileError
             The header belongs to other tensors.
         """
-        if (header := self._about.header) is None:
+        if self._about.header is None:
             return None
-        about = parse_json(header, "the original header")
-        about.pop("__metadata__", None)
-        sections = {name: Section(name, fields) for name, fields in about.items()}
+        header = original_header(self._about.header, MOST_ORIGINAL * len(self.header))
+        sections = parse(header).sections
         kinds = {name: (section.dtype, section.shape) for name, section in sections.items()}
         if kinds != {name: self.kind(name) for name in self}:
             raise CorruptFileError("the original header belongs to other tensors")
-        check_places(sections)
         return header, sections
 
     def _open_base(self, about: Mapping[str, str], above: tuple[str, ...]) -> "File":
-        path = os.path.join(os.path.dirname(self.path), about["name"])
+        name = about["name"]
+        path = os.path.join(os.path.dirname(self.path), name)
         if os.path.realpath(path) in above:
-            raise CorruptFileError(f"its base {about['name']!r} is itself a difference from it")
+            raise CorruptFileError(f"its base {name!r} is itself a difference from it")
         if len(above) > MOST_BASES:
             raise CorruptFileError(f"more than {MOST_BASES} bases follow one another")
         try:
-            base = File(path, above)
-        except FileNotFoundError:
-            raise CorruptFileError(f"its base {about['name']!r} is not in its folder") from None
-        for name in self._table:
-            if self.coding_of(name) == "difference" and base.kind(name) != self.kind(name):
+            base = File(path, mapped=self._mapped, _above=above)
+        except OSError as error:
+            why = error.strerror
+            raise CorruptFileError(f"its base {name!r} cannot be read at {path}: {why}") from None
+        for each in self._table:
+            if self.coding_of(each) == "difference" and base.kind(each) != self.kind(each):
                 base.close()
-                raise CorruptFileError(f"the base {about['name']!r} has none of this kind", name)
+                raise CorruptFileError(f"the base {name!r} has none of this kind", each)
         return base
 
     def _check_base(self, base: "File") -> None:
@@ -224,12 +243,22 @@ class File(Mapping[str, Tensor]):
             raise CorruptFileError(f"the base {name!r} has changed: its SHA-256 differs")
         self._base_checked = True
 
+    def stored(self) -> dict[str, list[int]]:
+        """Return where the bytes of tensors are, by the names that other tools see."""
+        return {name: section.range for name, section in self._sections.items()}
+
     def data(self, name: str) -> memoryview:
-        """Return the bytes of a tensor as stored in the file."""
+        """Return the bytes of a tensor as stored in the file; a copy if it is not mapped."""
         begin, end = (self._start + offset for offset in self._sections[name].range)
         if not self._file.closed and os.fstat(self._file.fileno()).st_size < end:
             raise CorruptFileError("the file was cut while it was open", name)
-        return self._map[begin:end]
+        if self._mapped:
+            return self._map[begin:end]
+        copy = memoryview(bytearray(end - begin))
+        for at in range(begin, end, _PIECE):
+            piece = os.pread(self._file.fileno(), min(_PIECE, end - at), at)
+            copy[at - begin : at - begin + len(piece)] = piece
+        return copy
 
     def __contains__(self, name: object) -> bool:
         return name in self._sections and name not in self._further
@@ -262,21 +291,23 @@ def _nothing() -> None:
     pass
 
 
-def open(path: str | os.PathLike[str]) -> File:
-    """Open a safetensors file and read its header.
+def located(path: str | os.PathLike[str]) -> str:
+    """Return the path of a file with no link or ``..`` among its folders: others start there."""
+    folder, name = os.path.split(os.fsdecode(path))
+    return os.path.join(os.path.realpath(folder), name)
 
-    Parameters
-    ----------
-    path : path-like
-        With packed tensors or without.
 
-    Raises
-    ------
-    CorruptFileError
-        The header is invalid, or describes packed tensors that are missing. The base of a file of
-        differences is not in the same folder, or has other shapes and dtypes; bases form a cycle,
-        or a chain of more than 16.
-    OSError
-        The file cannot be read.
-    """
-    return File(path)
+def _opened(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file. Nothing else is opened: it may wait for ever, or be a device."""
+    mode = os.stat(path).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # for a folder, the system has an error
+        file = builtins.open(path, "rb", opener=_open_at_once)  # noqa: SIM115
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file
+        file.close()
+    raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file without waiting: a pipe may be in its place by now."""
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gradwire import _native
 from gradwire.errors import CorruptFileError
 from gradwire.weights.file import File
-from gradwire.weights.header import parse_json
+from gradwire.weights.header import check_version, parse_json
 from gradwire.weights.packed import Packed
 from gradwire.weights.saving import save
 
@@ -292,11 +292,7 @@ def _read_counts(file: File) -> dict[str, Any]:
     if KEY not in file.metadata:
         raise CorruptFileError("it holds no Gram matrices: give what `Calibration.save` wrote")
     about = parse_json(file.metadata[KEY], f"metadata {KEY!r}")
-    if about.get("version") != VERSION:
-        raise CorruptFileError(
-            f"Gram matrices have version {about.get('version')!r:.100}, but this library reads "
-            f"{VERSION}: update gradwire"
-        )
+    check_version(about, "Gram matrices")
     counts = about.get("counts")
     if not isinstance(counts, dict):
         raise CorruptFileError(f"metadata {KEY!r} gives no counts")
@@ -315,7 +311,7 @@ def _read(file: File, name: str, count: Any) -> Gram:
         raise CorruptFileError("its matrix or its mean is not there", name) from None
     if type(count) is not int or count < 1:
         raise CorruptFileError(f"its inputs are {count!r:.100}", name)
-    if isinstance(matrix, Packed) or isinstance(mean, Packed) or math.prod(matrix.shape) < 1:
+    if not (isinstance(matrix, np.ndarray) and isinstance(mean, np.ndarray) and matrix.size):
         raise CorruptFileError("it is not a Gram matrix", name)
     try:
         gram = Gram(matrix, count, mean)

@@ -17,8 +17,6 @@ from gradwire.weights.packed import DTYPES
 
 KEY = "gradwire"
 VERSION = 1
-CODED_VERSION = 2
-"""Of files whose tensors are codes without loss."""
 
 PACKED = "U8"
 MORE = ".more.0"
@@ -27,6 +25,15 @@ MOST_BASES = 16
 """Bases that a file of differences may have, one after the other."""
 
 MOST_HEADER = 100 << 20  # what the safetensors library reads at most
+
+MOST_ORIGINAL = 16
+"""Bytes of an original header for each byte of the header that holds it."""
+
+MOST_PARENTS = 2
+"""Folders that the name of a base may lead up: ``../../version_0/checkpoints/a.safetensors``."""
+
+_MOST_BYTES = 1 << 62  # of a tensor, if its dimensions of no entries are left out
+
 _NAMES: dict[str, Any] = {
     "BOOL": np.bool_,
     "U8": np.uint8,
@@ -43,22 +50,32 @@ _NAMES: dict[str, Any] = {
     "C64": np.complex64,
 }
 _DTYPES = {name: np.dtype(dtype).newbyteorder("<") for name, dtype in _NAMES.items()}
-_FURTHER = {"BF16": "bfloat16", "F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn"}
+_FURTHER = {
+    "BF16": "bfloat16",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+}
 """Those that numpy has by ml_dtypes alone."""
+
+_SMALL = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
+"""Bits of dtypes whose entries share bytes, for which numpy has no arrays."""
 
 NAMES = {dtype: name for name, dtype in coding.FORMATS.items()}
 
 
-def dtype_named(name: str) -> np.dtype[Any]:
-    """Return numpy's dtype for a name in files, such as ``"BF16"``.
+def dtype_named(name: str) -> np.dtype[Any] | None:
+    """Return numpy's dtype for a name in files, such as ``"BF16"``; None if it has none.
 
     Raises
     ------
     ImportError
         The dtype needs ml_dtypes, which is not installed.
     """
+    found: np.dtype[Any] | None = _DTYPES.get(name)
     if name not in _FURTHER:
-        found: np.dtype[Any] = _DTYPES[name]
         return found
     try:
         import ml_dtypes
@@ -75,6 +92,13 @@ def name_of(dtype: np.dtype[Any]) -> str | None:
     return names[0] if names else None
 
 
+def bits_of(name: str) -> int | None:
+    """Return the bits of an entry of a dtype in files; None if the name is not known."""
+    if name in _DTYPES:
+        return 8 * int(_DTYPES[name].itemsize)
+    return _SMALL.get(name) or (None if name not in _FURTHER else 16 if name == "BF16" else 8)
+
+
 class Section:
     """The entry of one tensor in the header."""
 
@@ -83,14 +107,19 @@ class Section:
             raise CorruptFileError("the header does not give dtype, shape and data_offsets", name)
         self.dtype, self.range = fields["dtype"], fields["data_offsets"]
         self.shape = _shape(fields["shape"], name)
-        if not isinstance(self.dtype, str) or self.dtype not in (*_DTYPES, *_FURTHER):
-            raise CorruptFileError(f"its dtype {self.dtype!r} is not known", name)
-        if not _are_whole(self.range) or len(self.range) != 2:
-            raise CorruptFileError(f"data_offsets are {self.range!r}", name)
-        self.itemsize = _itemsize(self.dtype)
-        need, have = math.prod(self.shape) * self.itemsize, self.range
-        if have[1] - have[0] != need:
-            raise CorruptFileError(f"{need} bytes are not at {have[0]} to {have[1]}", name)
+        if not isinstance(self.dtype, str):
+            raise CorruptFileError(f"its dtype is {self.dtype!r:.100}", name)
+        if not _are_whole(self.range) or len(self.range) != 2 or self.range[0] > self.range[1]:
+            raise CorruptFileError(f"data_offsets are {self.range!r:.100}", name)
+        size = math.prod(n for n in self.shape if n) * (bits_of(self.dtype) or 8) // 8
+        if size > _MOST_BYTES:
+            raise CorruptFileError(f"its shape {self.shape} cannot be addressed", name)
+        # A dtype that this library does not know is stored as it is, in any number of bytes.
+        bits, entries, (begin, end) = bits_of(self.dtype), math.prod(self.shape), self.range
+        if bits is not None and 8 * (end - begin) != entries * bits:
+            raise CorruptFileError(
+                f"{entries} entries of {self.dtype} are not at {begin} to {end}", name
+            )
 
 
 def check_places(sections: Mapping[str, Section]) -> int:
@@ -101,10 +130,6 @@ def check_places(sections: Mapping[str, Section]) -> int:
             raise CorruptFileError(f"it begins at {section.range[0]} instead of {end}", name)
         end = section.range[1]
     return end
-
-
-def _itemsize(name: str) -> int:
-    return _DTYPES[name].itemsize if name in _DTYPES else 2 if name == "BF16" else 1
 
 
 def _shape(given: Any, name: str) -> tuple[int, ...]:
@@ -126,14 +151,27 @@ def parse_json(data: bytes | str, what: str) -> dict[str, Any]:
             raise ValueError("a name occurs twice")
         return fields
 
+    def refused(constant: str) -> None:
+        raise ValueError(f"{constant} is no number of JSON")
+
     try:
         text = data.decode() if isinstance(data, bytes) else data
-        fields = json.loads(text, object_pairs_hook=unique)
+        fields = json.loads(text, object_pairs_hook=unique, parse_constant=refused)
+        if "\\u" in text:  # half of a surrogate pair, as "\\ud800", is no character
+            json.dumps(fields, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(f"{what} is not JSON: {error!s:.200}") from None
-    if not isinstance(fields, dict) or not isinstance(fields.get("__metadata__", {}), dict):
+    if not isinstance(fields, dict):
         raise CorruptFileError(f"{what} is not a JSON object")
     return fields
+
+
+def check_version(about: Mapping[str, Any], of: str) -> None:
+    """Raise a CorruptFileError unless a description is of the version that is read here."""
+    if type(version := about.get("version")) is not int or version != VERSION:
+        raise CorruptFileError(
+            f"{of} have version {version!r:.100}, but this library reads {VERSION}: update gradwire"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,81 +180,129 @@ class About:
 
     tensors: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     base: dict[str, str] | None = None
-    header: bytes | None = None
+    header: str | None = None
+    """A zlib stream in base64, see `original_header`."""
 
 
-def read_about(text: str | None, sections: Mapping[str, Section]) -> About:
-    """Read and check the metadata of a file with these sections."""
+@dataclasses.dataclass(frozen=True)
+class Header:
+    """What the header of a file says."""
+
+    sections: dict[str, Section]
+    metadata: dict[str, str]
+    """Without what describes packed tensors."""
+    about: About
+    end: int
+    """Bytes of all tensors."""
+
+
+def parse(header: bytes) -> Header:
+    """Read and check the header of a file.
+
+    Raises
+    ------
+    CorruptFileError
+        It is not valid.
+    """
+    fields = parse_json(header, "the header")
+    metadata = fields.pop("__metadata__", {})
+    if not isinstance(metadata, dict):
+        raise CorruptFileError("__metadata__ is not a JSON object")
+    if strange := [key for key, value in metadata.items() if not isinstance(value, str)]:
+        raise CorruptFileError(f"the metadata {strange[0]!r} is not a string")
+    sections = {name: Section(name, entry) for name, entry in fields.items()}
+    end = check_places(sections)
+    return Header(sections, metadata, _about(metadata.pop(KEY, None), sections), end)
+
+
+def _about(text: str | None, sections: Mapping[str, Section]) -> About:
     if text is None:
         return About()
     about = parse_json(text, f"metadata {KEY!r}")
-    version = about.get("version")
-    if version not in (VERSION, CODED_VERSION) or isinstance(version, bool):
-        raise CorruptFileError(
-            f"packed tensors have version {version!r}, but this library reads {VERSION} and "
-            f"{CODED_VERSION}: update gradwire"
-        )
+    check_version(about, "packed tensors")
     if not isinstance(tensors := about.get("tensors"), dict):
         raise CorruptFileError(f"metadata {KEY!r} lists no tensors")
-    table = {}
-    for name, fields in tensors.items():
-        if not isinstance(fields, dict):
-            raise CorruptFileError("the metadata does not describe it", name)
-        shape = _shape(fields.get("shape"), name)
-        if fields.get("dtype") not in DTYPES:
-            raise CorruptFileError(f"its dtype is {fields.get('dtype')!r:.100}", name)
-        how = fields.get("coding") if version == CODED_VERSION else None
-        if how not in (None, *coding.CODINGS):
-            raise CorruptFileError(f"its coding is {how!r:.100}", name)
-        table[name] = {"shape": shape, "dtype": fields["dtype"], "coding": how}
-        table[name] |= {"more": 0} if how else _packed(name, shape, fields, sections)
-        if name not in sections or sections[name].dtype != PACKED:
-            raise CorruptFileError(f"there are no bytes named {name!r}", name)
-    base = _base(about.get("base")) if version == CODED_VERSION else None
+    table = {name: _described(name, fields, sections) for name, fields in tensors.items()}
+    for name, fields in table.items():
+        if fields["more"] and name + MORE in table:
+            raise CorruptFileError(f"it is listed beside {name!r}, whose further bits it is", name)
+    base = _base(about["base"]) if "base" in about else None
     if base is None and any(fields["coding"] == "difference" for fields in table.values()):
         raise CorruptFileError("there are differences, and no base")
-    return About(table, base, _original(about.get("header")) if version == CODED_VERSION else None)
+    header = about.get("header")
+    if "header" in about and not isinstance(header, str):
+        raise CorruptFileError(f"the original header is {header!r:.100}, not a string")
+    return About(table, base, header)
+
+
+def _described(name: str, fields: Any, sections: Mapping[str, Section]) -> dict[str, Any]:
+    if not isinstance(fields, dict):
+        raise CorruptFileError("the metadata does not describe it", name)
+    shape, dtype = _shape(fields.get("shape"), name), fields.get("dtype")
+    if dtype not in DTYPES:
+        raise CorruptFileError(f"its dtype is {dtype!r:.100}", name)
+    have, numel = _bytes_named(name, sections), math.prod(shape)
+    if "coding" not in fields:
+        if not 1 <= numel <= MAX_NUMEL:
+            raise CorruptFileError(f"its shape {shape} has not 1 to {MAX_NUMEL} entries", name)
+        return {"shape": shape, "dtype": dtype, "coding": None} | _packed(name, fields, sections)
+    if (how := fields["coding"]) not in coding.CODINGS:
+        raise CorruptFileError(f"its coding is {how!r:.100}", name)
+    if have < coding.least(numel * (bits_of(NAMES[dtype]) or 0) // 8):
+        raise CorruptFileError(f"{have} bytes do not hold {numel} entries", name)
+    return {"shape": shape, "dtype": dtype, "coding": how, "more": 0}
+
+
+def _bytes_named(name: str, sections: Mapping[str, Section]) -> int:
+    section = sections.get(name)
+    if section is None or section.dtype != PACKED or len(section.shape) != 1:
+        raise CorruptFileError(f"there are no bytes named {name!r}", name)
+    return section.shape[0]
 
 
 def _packed(
-    name: str, shape: tuple[int, ...], fields: Mapping[str, Any], sections: Mapping[str, Section]
+    name: str, fields: Mapping[str, Any], sections: Mapping[str, Section]
 ) -> dict[str, Any]:
-    if math.prod(shape) > MAX_NUMEL:
-        raise CorruptFileError(f"its shape {shape} has more than {MAX_NUMEL} entries", name)
-    further = fields.get("further", [])
-    if not _are_whole(further) or len(further) > 1 or not all(1 <= n <= 7 for n in further):
-        raise CorruptFileError(f"its further bits are {further!r:.100}", name)
-    error = fields.get("error")
-    if not (error is None or (type(error) in (int, float) and error >= 0)):
+    more, error = 0, fields.get("error", 0)
+    if "further" in fields:
+        further = fields["further"]
+        if not _are_whole(further) or len(further) != 1 or not 1 <= further[0] <= 7:
+            raise CorruptFileError(f"its further bits are {further!r:.100}", name)
+        _bytes_named(name + MORE, sections)
+        more = further[0]
+    if type(error) not in (int, float) or not 0 <= error < math.inf:
         raise CorruptFileError(f"its error is {error!r:.100}", name)
-    there = getattr(sections.get(name + MORE), "dtype", None) == PACKED
-    if further and not there:
-        raise CorruptFileError(f"there are no bytes named {name + MORE!r}", name)
-    if there and not further:
-        raise CorruptFileError("there are further bits that it does not announce", name)
-    return {"more": further[0] if further else 0, "error": error}
+    return {"more": more, "error": fields.get("error")}
 
 
-def _base(given: Any) -> dict[str, str] | None:
-    if given is None:
-        return None
+def _base(given: Any) -> dict[str, str]:
     fields = given if isinstance(given, dict) else {}
     name, digest = fields.get("name"), fields.get("sha256")
-    if not isinstance(name, str) or name in ("", ".", "..") or set(name) & set("/\\\0"):
+    if not isinstance(name, str) or not is_base_name(name):
         raise CorruptFileError(f"the name of its base is {name!r:.100}")
     if not isinstance(digest, str) or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
         raise CorruptFileError(f"the SHA-256 of its base is {digest!r:.100}")
     return {"name": name, "sha256": digest}
 
 
-def _original(given: Any) -> bytes | None:
-    if given is None:
-        return None
+def is_base_name(name: str) -> bool:
+    """Return whether this may be the name of a base: a file of this folder, or of one near it.
+
+    ``../checkpoint-100/model.safetensors`` may; ``/etc/x``, ``../../../x`` and ``a/../x`` may not.
+    """
+    parts = name.split("/")
+    up = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
+    down = {*parts[up:]}
+    return up <= MOST_PARENTS and bool(down) and not (down & {"", ".", ".."} or {*name} & {*"\\\0"})
+
+
+def original_header(text: str, most: int) -> bytes:
+    """Return the original header, of at most so many bytes, that the metadata holds."""
     try:
         reader = zlib.decompressobj()
-        header = reader.decompress(base64.b64decode(given, validate=True), MOST_HEADER)
+        header = reader.decompress(base64.b64decode(text, validate=True), most)
         if not reader.eof or reader.unused_data:
-            raise ValueError("it is truncated")
-    except (ValueError, TypeError, zlib.error) as error:
+            raise ValueError(f"it is truncated, or longer than {most} bytes")
+    except (ValueError, zlib.error) as error:
         raise CorruptFileError(f"the original header is not as it was written: {error}") from None
     return header

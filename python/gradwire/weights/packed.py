@@ -14,8 +14,6 @@ from gradwire.errors import CorruptFrameError
 DTYPES = ("float32", "float16", "bfloat16")
 
 _HEADER = 48
-_QUANTIZER, _AFFINE = 7, 12
-_NUMEL = slice(16, 24)
 
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
@@ -25,14 +23,13 @@ class Packed:
     Parameters
     ----------
     frame : bytes-like
-        One dense frame of `gradwire.quantize.Affine`. Only its header is checked here, as it may be
-        in a file that has not been read: `gradwire.Frame(frame)` checks all of it.
+        One dense frame of `gradwire.quantize.Affine`, whose checksum, steps and bases are checked.
     shape : tuple of int
         Of the tensor.
     dtype : {"float32", "float16", "bfloat16"}
         Dtype of the original tensor; `unpack` returns float32.
     further : bytes-like, optional
-        The codes of further bits, after their CRC-32C.
+        The codes of further bits, after their CRC-32C, which is checked when they are used.
     more : int
         Bits per further code.
     measured : float, optional
@@ -41,7 +38,8 @@ class Packed:
     Raises
     ------
     CorruptFrameError
-        The bytes are not such a frame, or have another number of entries than `shape`.
+        The bytes are not such a frame, or have another number of entries than `shape`; there are
+        more or fewer bytes of further bits, or they and those of the frame are more than 8.
     """
 
     frame: Any
@@ -52,12 +50,13 @@ class Packed:
     measured: float | None = None
 
     def __post_init__(self) -> None:
-        head = bytes(memoryview(self.frame)[: _HEADER + 8])
-        if len(head) < _HEADER + 8 or head[_QUANTIZER] != _AFFINE:
-            raise CorruptFrameError("it holds no packed tensor")
-        numel = int.from_bytes(head[_NUMEL], "little")
-        if numel != math.prod(self.shape):
+        numel = _native.packed_check(self.frame)
+        if numel != math.prod(self.shape) or numel < 1:
             raise CorruptFrameError(f"{numel} entries do not fit shape {self.shape}")
+        have = 0 if self.further is None else memoryview(self.further).nbytes
+        need = 4 + (numel * self.more + 7) // 8 if self.more else 0
+        if have != need or self.bits > 8:
+            raise CorruptFrameError(f"{have} bytes of {self.more} further bits")
 
     def __repr__(self) -> str:
         """Shape, dtype and bits."""

@@ -1,12 +1,14 @@
 """Writes files of tensors: packed, uncoded, or losslessly coded."""
 
 import base64
+import contextlib
 import dataclasses
 import itertools
 import json
 import math
 import os
 import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -18,17 +20,23 @@ import numpy as np
 from gradwire import _files, _native
 from gradwire.errors import CorruptFileError
 from gradwire.weights import coding
-from gradwire.weights.file import File, Tensor, open
+from gradwire.weights.file import File, Tensor, located
 from gradwire.weights.header import (
-    CODED_VERSION,
     KEY,
     MORE,
     MOST_BASES,
+    MOST_HEADER,
+    MOST_ORIGINAL,
+    MOST_PARENTS,
     PACKED,
     VERSION,
+    bits_of,
+    is_base_name,
     name_of,
+    parse,
 )
 from gradwire.weights.packed import Packed
+from gradwire.weights.raw import RawTensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,14 +67,14 @@ def save(
     """Write a safetensors file of packed and other tensors.
 
     It is written to a temporary file in the same folder, and renamed once complete and on disk.
-    Tensors are taken from the mapping one at a time.
+    Tensors are taken from the mapping one at a time. What `open` would refuse is refused here.
 
     Parameters
     ----------
     path : path-like
         The target; an existing file is replaced.
-    tensors : mapping of str to Packed or numpy.ndarray
-        Arrays of any dtype that safetensors knows.
+    tensors : mapping of str to Packed, numpy.ndarray or RawTensor
+        Arrays of any dtype that safetensors and numpy know; others as `RawTensor`.
     metadata : mapping of str to str, optional
         Further entries of the file's ``__metadata__``.
     lossless : bool
@@ -74,18 +82,22 @@ def save(
         bits of NaN. Other tools see only their names and bytes.
     base : path-like, optional
         An earlier file: arrays are written as differences from those of the same name, dtype and
-        shape there. It must stay unchanged, in the same folder when the new file is read, and may
-        itself have a base, in chains of up to 16.
+        shape there. It must stay unchanged, and where it is as seen from the new file: in the same
+        folder, or in one that at most two ``..`` lead to, as from ``checkpoint-200`` to
+        ``../checkpoint-100``. It may itself have a base, in chains of up to 16.
 
     Raises
     ------
     TypeError
-        An array has a dtype that such files cannot hold.
+        A tensor is no array, or of a dtype that such files cannot hold; a name is no string.
     ValueError
         A name is used twice, as by the further bits of another tensor, or the metadata has the key
-        ``"gradwire"``. The target is the base, or a base of that, or the chain is too long.
+        ``"gradwire"``, or what is no string. The target is the base, or a base of that; the base is
+        too far away, or the chain too long.
     CorruptFileError
         The base is not valid.
+    CorruptFrameError
+        The further bits of a packed tensor are corrupt.
     OSError
         The file cannot be written, or the base not read; an existing file is unchanged.
     """
@@ -95,8 +107,6 @@ def save(
             if each in sections or each == "__metadata__":
                 raise ValueError(f"the name {each!r} is taken")
             sections[each] = section
-        if isinstance(tensor, Packed) and name + MORE in tensors:
-            raise ValueError(f"the name {name + MORE!r} is taken")
     write(path, sections, metadata, lossless=lossless, base=base)
 
 
@@ -111,6 +121,14 @@ def _sections(
     def frame(part: str) -> Callable[[], Any]:
         return lambda: getattr(tensors[name], part)
 
+    if not isinstance(name, str):
+        raise TypeError(f"names must be strings, got {name!r:.100}")
+    if isinstance(tensor, RawTensor):
+        yield name, Content(tensor.dtype, tensor.shape, tensor.nbytes, frame("data"))
+        return
+    masked = isinstance(tensor, np.ma.MaskedArray)  # a file has no place for the mask
+    if masked or not isinstance(tensor, (Packed, np.ndarray, np.generic)):
+        raise TypeError(f"{name!r} must be an array or packed, got {type(tensor).__name__}")
     if not isinstance(tensor, Packed):
         known = name_of(np.dtype(tensor.dtype))
         if known is None:
@@ -120,6 +138,7 @@ def _sections(
     nbytes = memoryview(tensor.frame).nbytes
     yield name, Content(PACKED, (nbytes,), nbytes, frame("frame"), _described(tensor))
     if tensor.further is not None:
+        tensor.joined()  # checks the further bits, which nobody may have used
         nbytes = memoryview(tensor.further).nbytes
         yield name + MORE, Content(PACKED, (nbytes,), nbytes, frame("further"))
 
@@ -148,18 +167,17 @@ def write(
     about: dict[str, Any] = {}
     if original is not None:
         about["header"] = base64.b64encode(zlib.compress(original, 9)).decode()
-    if base is None:
+    with contextlib.nullcontext() if base is None else File(base) as older:
+        if older is not None:
+            about["base"] = {"name": _base_name(path, older), "sha256": older.digest()}
         with _files.replacing(path) as file:
-            _Writing(file, sections, metadata or {}, about, None, lossless).run()
-        return
-    with open(base) as older:
-        _check_base(path, older)
-        about["base"] = {"name": os.path.basename(base), "sha256": older.digest()}
-        with _files.replacing(path) as file:
-            _Writing(file, sections, metadata or {}, about, older, True).run()
+            coded = lossless or older is not None
+            writing = _Writing(file, sections, metadata or {}, about, older, coded)
+            writing.run(len(original or b""))
 
 
-def _check_base(path: str | os.PathLike[str], base: File) -> None:
+def _base_name(path: str | os.PathLike[str], base: File) -> str:
+    """Return the path of the base as seen from the target."""
     chain = [base, *base.bases()]
     if len(chain) > MOST_BASES:
         raise ValueError(
@@ -168,6 +186,14 @@ def _check_base(path: str | os.PathLike[str], base: File) -> None:
     for each in chain:
         if os.path.exists(path) and os.path.samefile(path, each.path):
             raise ValueError(f"the target {os.fspath(path)!r} is a base of itself")
+    folder = os.path.dirname(located(path))
+    name = os.path.relpath(base.path, folder)
+    if not is_base_name(name):
+        raise ValueError(
+            f"the base {base.path!r} is too far from {folder!r}: it may be in that folder, or in "
+            f"one that at most {MOST_PARENTS} '..' lead to, by a name without backslashes"
+        )
+    return name
 
 
 class _Writing:
@@ -188,6 +214,8 @@ class _Writing:
     ) -> None:
         self._target, self._sections = target, sections
         self._metadata, self._about, self._base = metadata, about, base
+        self._regular = stat.S_ISREG(os.fstat(target.fileno()).st_mode)
+        self._least = 0
         coded = {name for name, section in sections.items() if lossless and section.coding}
         self._codings = {name: self._coding(name) for name in sections if name in coded}
 
@@ -196,28 +224,42 @@ class _Writing:
         found = self._base is not None and self._base.kind(name) == (section.dtype, section.shape)
         return coding.CODINGS[found]
 
-    def run(self) -> None:
-        """Write the whole file."""
+    def run(self, original: int = 0) -> None:
+        """Write the whole file, with an original header of so many bytes in the metadata.
+
+        Raises
+        ------
+        ValueError
+            A reader would refuse it.
+        """
+        # Readers take at most 16 bytes of it for each of the header: spaces make that long enough.
+        self._least = -(-original // MOST_ORIGINAL)
+        header = self._plain_header()
+        try:
+            if len(header) > MOST_HEADER:
+                raise CorruptFileError(f"a header has at most {MOST_HEADER} bytes")
+            parse(header)
+        except CorruptFileError as error:
+            raise ValueError(f"no reader would take such a file: {error}") from None
         if not self._codings:
-            self._write_plain(self._target)
-        elif self._target.seekable():
+            _write_header(self._target, header)
+            for name in self._sections:
+                self._write_plain(self._target, name)
+        elif self._regular:
             self._write_coded(self._target)
         else:
             with tempfile.TemporaryFile() as file:
                 self._write_coded(file)
                 file.seek(0)
                 shutil.copyfileobj(file, self._target)
-        _sync(self._target)
 
-    def _write_plain(self, file: BinaryIO) -> None:
+    def _plain_header(self) -> bytes:
         ends = itertools.accumulate(section.nbytes for section in self._sections.values())
         places = {
             name: (end - section.nbytes, end)
             for end, (name, section) in zip(ends, self._sections.items(), strict=True)
         }
-        _write_header(file, self._header(places))
-        for section in self._sections.values():
-            file.write(section.data())
+        return self._header(places)
 
     def _write_coded(self, file: BinaryIO) -> None:
         # No place has more digits.
@@ -249,26 +291,30 @@ class _Writing:
             entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
         about = dict(self._metadata)
         if table or self._about:
-            version = CODED_VERSION if self._codings or self._about else VERSION
-            about[KEY] = json.dumps({"version": version, "tensors": table, **self._about})
+            about[KEY] = json.dumps({"version": VERSION, "tensors": table, **self._about})
         header = json.dumps({"__metadata__": about, **entries} if about else entries).encode()
+        header = header.ljust(self._least)
         return header + b" " * (-len(header) % 8)
 
-    def _write_tensor(self, file: BinaryIO, name: str) -> None:
-        section = self._sections[name]
-        if name not in self._codings:
-            file.write(section.data())
-            return
-        data = section.data()
-        begin = file.tell()
-        if not self._write_codes(file, name, data):
-            # Not shorter.
-            del self._codings[name]
-            file.seek(begin)
-            file.write(data)
+    def _write_plain(self, file: BinaryIO, name: str) -> None:
+        data, nbytes = memoryview(self._sections[name].data()), self._sections[name].nbytes
+        if data.nbytes != nbytes:
+            raise ValueError(f"{name!r} had {nbytes} bytes, and has {data.nbytes} now")
+        file.write(data)
 
-    def _write_codes(self, file: BinaryIO, name: str, data: coding.Bytes) -> bool:
+    def _write_tensor(self, file: BinaryIO, name: str) -> None:
+        begin = file.tell()
+        if name not in self._codings or not self._write_codes(file, name):
+            # The codes are not shorter.
+            self._codings.pop(name, None)
+            file.seek(begin)
+            self._write_plain(file, name)
+
+    def _write_codes(self, file: BinaryIO, name: str) -> bool:
         section, base = self._sections[name], None
+        data = section.data()
+        if len(data) != section.nbytes:
+            return False
         if self._codings[name] == "difference":
             assert self._base is not None
             base = self._base.entries(name, forget=True)
@@ -283,6 +329,9 @@ class _Writing:
             if length >= len(data):
                 return False
             file.write(codes.data)
+        zeros = bytes(max(0, coding.least(len(data)) - length))
+        check = _native.crc32c(zeros, check)
+        file.write(zeros)
         end = file.tell()
         file.seek(begin)
         file.write(check.to_bytes(4, "little"))
@@ -309,24 +358,16 @@ def restore(file: File, path: str | os.PathLike[str]) -> None:
         for name, section in sorted(sections.items(), key=lambda item: item[1].range):
             entries = file.entries(name, forget=True)
             nbytes = section.range[1] - section.range[0]
-            step = coding.PIECE * max(section.itemsize, 1)
+            step = coding.PIECE * max((bits_of(section.dtype) or 0) // 8, 1)
             buffer = np.empty(min(step, nbytes), np.uint8)
             for at in range(0, nbytes, step):
                 piece = buffer[: min(step, nbytes - at)]
                 entries.read(piece)
                 target.write(piece.data)
-            entries.end()
-        _sync(target)
 
 
 def _write_header(file: BinaryIO, header: bytes) -> None:
     file.write(len(header).to_bytes(8, "little") + header)
-
-
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    if file.seekable():
-        os.fsync(file.fileno())
 
 
 def sections_of(file: File) -> dict[str, Content]:

@@ -25,8 +25,9 @@ use rustix::time::{ClockId, clock_gettime};
 mod tensors;
 use tensors::student;
 
-/// Steps of each state before it is measured: a tracked bound has settled by then.
-const WARM_UP: usize = 8;
+/// Steps of each state before it is measured: a tracked bound has settled by then, and a controller has the
+/// stages that training reaches. SIDCo's second one begins at about the 24th.
+const WARM_UP: usize = 40;
 
 /// What is encoded: its name, with a ratio if it has one, and its codec.
 type Work = (String, Codec);

@@ -63,6 +63,10 @@ impl<T: Pod> Buffer<T> {
         Ok(Self { memory, len, of: PhantomData })
     }
 
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// The elements.
     pub fn as_slice(&self) -> &[T] {
         &self.memory.as_slice()[..self.len]
@@ -82,6 +86,13 @@ impl<T: Pod> Clone for Buffer<T> {
         };
         copy.as_mut_slice().copy_from_slice(self.as_slice());
         copy
+    }
+}
+
+impl<T> Default for Buffer<T> {
+    /// An empty one.
+    fn default() -> Self {
+        Self { memory: Memory::Lines(Vec::new()), len: 0, of: PhantomData }
     }
 }
 

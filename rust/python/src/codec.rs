@@ -18,7 +18,7 @@ use crate::frame::Frame;
 use crate::interrupt::{self, Keeper};
 use crate::number::{number, optional};
 use crate::outside::{Calls, Coder, Parts};
-use crate::scratch::{KEPT_TO_ENCODE, with_staged, with_workspace};
+use crate::scratch::{self, KEPT, with_staged, with_workspace};
 use crate::state::{Inner, State};
 
 /// The part of `gradwire.Codec` that lives in the core.
@@ -73,6 +73,7 @@ impl Codec {
             return Ok(delivered.result);
         };
         let (owner, state) = (self.owner(py)?, self.check(job.tensor, state)?);
+        scratch::keep_all();
         let mut inner = state.lock(py)?;
         let core = &mut inner.state;
         let mut calls = self.outside.calls(core.step(), state.name(), state.stream());
@@ -133,8 +134,13 @@ impl Codec {
         state: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<Frame>> {
         let (numel, dtype) = (job.tensor.numel() as u64, job.tensor.dtype());
-        self.run(py, &job.asking(py, self)?, state, &mut Vec::new(), |bytes, encoded| {
-            Delivered::frame(py, std::mem::take(bytes), numel, encoded.count, dtype)
+        let mut bytes = if state.is_some() { scratch::spare() } else { Vec::new() };
+        self.run(py, &job.asking(py, self)?, state, &mut bytes, |bytes, encoded| {
+            let mut bytes = std::mem::take(bytes);
+            if state.is_some() {
+                bytes = scratch::fitted(bytes);
+            }
+            Delivered::frame(py, bytes, numel, encoded.count, dtype)
         })
     }
 
@@ -158,7 +164,7 @@ impl Codec {
         // `out` is written only if all is well. Of a dense frame, which is coded as the tensor is read,
         // that takes one more read before, or a copy after, of what is shorter.
         let len = self.inner.max_encoded_len(job.tensor.numel());
-        if self.inner.sparsifier().is_dense() && len < job.tensor.nbytes().min(KEPT_TO_ENCODE) {
+        if self.inner.sparsifier().is_dense() && len < job.tensor.nbytes().min(KEPT) {
             return with_staged(|staged| {
                 self.run(py, &job, state, staged, |bytes, encoded| {
                     out.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);

@@ -10,6 +10,24 @@ use crate::buffer::{Bytes, Indices, Tensor, Writable, disjoint};
 use crate::errors::to_py;
 use crate::number::number;
 
+/// Check the frame of a packed tensor, and return its number of entries.
+///
+/// Parameters
+/// ----------
+/// frame : bytes-like
+///     Bytes from anywhere.
+///
+/// Raises
+/// ------
+/// CorruptFrameError, TruncatedFrameError, UnsupportedFrameError
+///     They are no dense frame of `Affine`; a step or a base is NaN, infinite or negative.
+#[pyfunction]
+pub(crate) fn packed_check(frame: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let (py, data) = (frame.py(), Bytes::get("frame", frame)?);
+    py.detach(|| Ok(Packed::parse(data.as_slice())?.numel()))
+        .map_err(|error| to_py(py, error, None))
+}
+
 /// Multiply packed rows by vectors.
 ///
 /// Parameters

@@ -16,7 +16,7 @@ use crate::codec::Codec;
 use crate::errors::to_py;
 use crate::number::number;
 use crate::outside::plain;
-use crate::scratch::KEPT_TO_ENCODE;
+use crate::scratch::KEPT;
 use crate::state::{Inner, State};
 
 /// Each takes memory, whether anything is sent to it or not.
@@ -118,7 +118,7 @@ pub(crate) fn split_bucket<'py>(
         Ok(())
     })
     .map_err(raise)?;
-    if splits.iter().map(Split::bytes).sum::<usize>() <= KEPT_TO_ENCODE {
+    if splits.iter().map(Split::bytes).sum::<usize>() <= KEPT {
         SPLITTING.set(splits);
     }
     Ok(messages)

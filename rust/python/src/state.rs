@@ -16,6 +16,7 @@ use crate::codec::Codec;
 use crate::errors::{state_in_use, to_py};
 use crate::interrupt::Keeper;
 use crate::number::{number, optional};
+use crate::scratch;
 
 /// The part of `gradwire.State` that lives in the core.
 #[pyclass(frozen, subclass, module = "gradwire._native")]
@@ -38,6 +39,12 @@ pub(crate) struct Inner {
     pub(crate) last: Option<Encoded>,
     /// Who keeps the result of the last encode.
     pub(crate) keeper: Option<Keeper>,
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        scratch::release();
+    }
 }
 
 /// The `gradwire.Codec` that encoded last, or that made the state.

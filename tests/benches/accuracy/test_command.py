@@ -8,6 +8,8 @@ from benches.accuracy import __main__ as command
 from benches.accuracy.pool import Pool
 from tests.benches.accuracy import working
 
+pytestmark = pytest.mark.full  # trains
+
 
 @pytest.fixture
 def call(monkeypatch, tmp_path):

@@ -13,6 +13,8 @@ from benches.accuracy.store import Planned
 from benches.harness.results import Store
 from tests.benches.accuracy import working
 
+pytestmark = pytest.mark.full  # trains
+
 PLAN = Plan(("clicks",), quick=True)
 
 

@@ -15,6 +15,8 @@ from benches.accuracy.tasks.fashion_data import NAMES, MissingDataError
 from benches.accuracy.tasks.text import Text
 from tests.benches.accuracy.toy import Toy
 
+pytestmark = pytest.mark.full  # trains
+
 
 def write_idx(path, array, packed):
     data = struct.pack(f">I{array.ndim}I", 0x0800 + array.ndim, *array.shape) + array.tobytes()

@@ -15,6 +15,8 @@ from gradwire.presets import PRESETS
 from tests.csrc.emulated.operators import emulate
 from tests.gpu.emulated import BENCH
 
+pytestmark = pytest.mark.full  # runs a whole benchmark
+
 NUMEL = BENCH.numel
 
 

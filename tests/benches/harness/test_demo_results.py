@@ -10,7 +10,7 @@ pytest.importorskip("matplotlib", reason="the demo's picture needs the layer dem
 
 from rich.console import Console
 
-from benches.demo import runner
+from benches.demo import picture, runner
 from benches.demo.results import Results, Run
 from benches.demo.table import print_results, reading
 
@@ -162,3 +162,38 @@ def test_the_budget_gives_a_slow_machine_fewer_steps_but_all_methods_the_same():
     assert runner.MIN_STEPS <= first < runner.KINDS["digits"].steps
     now[0] += 200.0
     assert {plan.begin(job) for job in todo[1:]} == {first}
+
+
+@pytest.mark.parametrize("links", [[100_000_000], [100_000_000, 1_000_000_000]])
+@pytest.mark.parametrize(
+    "methods",
+    [
+        ["none"],
+        ["none", "bf16", "adam"],
+        ["none", "bf16", "topk", "sidco", "adam"],
+        ["none", "bf16", "sampled_topk", "adam_onebit", "sparseloco", "momentum_topk", "dgc"],
+    ],
+)
+def test_the_picture_has_its_whole_legend_and_a_time_axis_for_each_link(
+    methods, links, tmp_path, monkeypatch
+):
+    figures = []
+    monkeypatch.setattr(picture, "save", lambda figure, *_, **options: figures.append(figure))
+    monkeypatch.setattr(picture.plt, "close", lambda figure: None)
+    runs = [
+        a_run(method, 1e7 / rate * (at + 1), 1.0, 1e6, rate=rate)
+        for rate in links
+        for at, method in enumerate(methods)
+    ]
+    picture.draw(some_results(*runs), tmp_path / "demo.png")
+    (figure,) = figures
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == len(methods)
+    box = legend.get_window_extent()
+    assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+    assert box.y1 <= figure.bbox.y1
+    for axes, rate in zip(figure.axes, links, strict=True):
+        longest = STEPS * 1e7 / rate * len(methods)
+        assert longest <= axes.get_xlim()[1] < 1.2 * longest
+        assert axes.get_window_extent().y1 < box.y0

@@ -34,6 +34,8 @@ from benches.weights import making, models
 from benches.weights.plan import TEXT
 from tests.benches.weights import working
 
+pytestmark = pytest.mark.full  # trains
+
 PARTS = dict.fromkeys(METHODS, 0.2) | {ZERO: 1.5, RANGE: 1.0, SQUARES: 1.0, COMQ: 0.15}
 PARTS |= {BY_LOSS: 0.14, RECOMMENDED: 0.1, BY_LOSS_SEQUENTIAL: 0.09}
 """Of the loss that rounding adds."""

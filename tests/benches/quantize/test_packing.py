@@ -29,6 +29,8 @@ from benches.quantize.plan import (
 from benches.weights import models, nets
 from benches.weights.plan import Model
 
+pytestmark = pytest.mark.full  # trains
+
 
 class Digits(models.Digits):
     """The digits with a small model."""

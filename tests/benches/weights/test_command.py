@@ -11,6 +11,8 @@ from benches.weights.plan import DIGITS, FLOAT, GRID, GRU, TEXT, USUAL, Plan
 from benches.weights.work import Planned
 from tests.benches.weights import working
 
+pytestmark = pytest.mark.full  # trains
+
 TIMES = {
     "rows": [
         {"x": 1, "name": name, "seconds": seconds}

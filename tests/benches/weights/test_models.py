@@ -9,6 +9,8 @@ from benches.harness.text import TextNet
 from benches.weights import models, nets, packing
 from benches.weights.plan import DIGITS, FLOAT, GRU, Model, Setting
 
+pytestmark = pytest.mark.full  # trains
+
 pytest.importorskip("safetensors", reason="the layer weights has safetensors")
 
 SHORT = Model("digits", "Digits", 12, 0.002, 1)

@@ -12,8 +12,9 @@ from gradwire.quantize import SignScale
 from gradwire.sparsify import All, RandomK, TopK
 from tests.csrc.bucket.decoding import Into, Verdict, decode, same_bits
 from tests.csrc.emulated.kernels import Kernels
+from tests.csrc.parts import QUANTIZERS
 from tests.presets.examples import DEGENERATE, gradient, made_for_kernels, names, presets
-from tests.support import CODINGS, FOR_KERNELS, memory_for
+from tests.support import CODINGS, memory_for
 
 GOOD = Verdict.GOOD
 
@@ -62,7 +63,7 @@ def test_positions_of_any_density_decode_to_the_same_bits(
     x = gradient(40_000)
     codecs = [
         gradwire.Codec(sparsify=TopK(k=k), quantize=q, indices=coding, memory=memory_for(q))
-        for q in FOR_KERNELS
+        for q in QUANTIZERS
     ]
     if k == 30_000:
         codecs = codecs[:2]

@@ -21,8 +21,9 @@ from gradwire.torch.backends.cuda import structs
 from tests.csrc.bucket.pair import LAWS, Pair, heavy
 from tests.csrc.conftest import SANITIZED
 from tests.csrc.emulated.kernels import Kernels
+from tests.csrc.parts import MEMORIES, QUANTIZERS, SPARSIFIERS
 from tests.presets.examples import made_for_kernels
-from tests.support import CODINGS, FOR_KERNELS, SPARSIFIERS, examples
+from tests.support import CODINGS
 
 T = TypeVar("T")
 
@@ -30,7 +31,6 @@ CHUNK = 65536
 """Entries of a tensor that a block reads at a time."""
 
 LENGTHS = (0, 1, 77, 2049)
-MEMORIES = examples(memory.MEMORIES)
 SELECTING = (
     *(sparsify.All(), sparsify.Threshold(0.5), sparsify.TopK(ratio=0.05), sparsify.SID(0.02)),
     *(sparsify.SampledTopK(0.05), sparsify.ChunkTopK(50, 2), sparsify.BinMax(50)),
@@ -212,7 +212,7 @@ def test_every_preset_has_the_bytes_of_the_core_with_a_residual_of_bfloat16(
     pair.encode([heavy(rng, n) for n in LENGTHS])
 
 
-@pytest.mark.parametrize("quantizer", some(FOR_KERNELS), ids=repr)
+@pytest.mark.parametrize("quantizer", some(QUANTIZERS), ids=repr)
 def test_every_quantizer_leaves_its_rounding_in_the_memory(
     kernels: Kernels, rng: np.random.Generator, quantizer: quantize.Quantizer
 ) -> None:

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from gradwire import memory, quantize, sparsify
 from tests.csrc.bucket.pair import Pair, heavy
-from tests.csrc.bucket.test_encoding import CHUNK, MEMORIES, SELECTING, compose, keeping
+from tests.csrc.bucket.test_encoding import CHUNK, SELECTING, compose, keeping
 from tests.csrc.emulated.kernels import Kernels
+from tests.csrc.parts import MEMORIES
 
 PARTS = [part for part in SELECTING if part.kind != "all"]
 

@@ -11,15 +11,16 @@ from gradwire.presets import Preset
 from gradwire.sparsify import All, ChunkTopK, RandomK, TopK
 from tests.csrc.bucket.decoding import Verdict, by_the_cpu, decode, same_bits
 from tests.csrc.emulated.kernels import Kernels
+from tests.csrc.parts import QUANTIZERS
 from tests.presets.examples import gradient, made_for_kernels, names, presets
 from tests.presets.test_hostile_frames import NUMEL, frame_of
-from tests.support import CODINGS, FOR_KERNELS, forge, memory_for, name_of
+from tests.support import CODINGS, forge, memory_for, name_of
 
 X = gradient(61)
 CODECS = [
     *(
         gradwire.Codec(sparsify=All(), quantize=quantize, memory=memory_for(quantize))
-        for quantize in FOR_KERNELS
+        for quantize in QUANTIZERS
     ),
     *(
         gradwire.Codec(
@@ -28,7 +29,7 @@ CODECS = [
             indices=CODINGS[i % len(CODINGS)],
             memory=memory_for(quantize),
         )
-        for i, quantize in enumerate(FOR_KERNELS)
+        for i, quantize in enumerate(QUANTIZERS)
     ),
     gradwire.Codec(sparsify=ChunkTopK(chunk=10, k=2)),
     gradwire.Codec(sparsify=RandomK(k=11), memory=NoMemory()),

@@ -12,8 +12,8 @@ from gradwire import memory, quantize, sparsify
 from gradwire.presets import PRESETS
 from tests.csrc.bucket.pair import Pair, heavy
 from tests.csrc.emulated.kernels import Kernels
+from tests.csrc.parts import MEMORIES
 from tests.presets.examples import made_for_kernels
-from tests.support import examples
 
 ROW, TILE = 1024, 2048
 LENGTHS = (TILE, 2 * TILE, 3 * ROW, TILE + 1)
@@ -39,7 +39,7 @@ def placed(x: NDArray[np.float32], dtype: type, offset: int) -> np.ndarray:
 
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda each: each.__name__)
-@pytest.mark.parametrize("kept", examples(memory.MEMORIES), ids=repr)
+@pytest.mark.parametrize("kept", MEMORIES, ids=repr)
 def test_whole_rows_have_the_bytes_of_the_core(
     kernels: Kernels, rng: np.random.Generator, kept: memory.Memory, dtype: type, offset: int
 ) -> None:

@@ -167,3 +167,8 @@ def proof(library: Path) -> Path:
     files |= set((package / "torch" / "backends" / "cuda").rglob("*.py"))
     files |= {*TESTS.rglob("*.py"), *(ROOT / "tests" / "presets").glob("*.py")}
     return CACHE / f"{library.stem}-{key(library, *sorted(files))}.passed"
+
+
+if __name__ == "__main__":
+    build()
+    build(operators=True)

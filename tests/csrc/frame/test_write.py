@@ -13,9 +13,9 @@ import gradwire
 from gradwire import memory, quantize, sparsify
 from gradwire._codec import IndexCoding
 from gradwire.quantize import Quantizer
+from tests.csrc import parts
 from tests.csrc.emulated.kernels import Kernels
 from tests.csrc.frame.writing import CODINGS, Entries, Written, draws, key, write
-from tests.support import FOR_KERNELS
 
 EXTRA = [
     quantize.Uniform(bits=2, block=7),
@@ -31,7 +31,7 @@ EXTRA = [
 ]
 QUANTIZERS: list[Quantizer] = [
     each
-    for each in [*FOR_KERNELS, *EXTRA]
+    for each in [*parts.QUANTIZERS, *EXTRA]
     if getattr(each, "scale", None) not in ("bin-max", "threshold")
 ]
 VALUES = ("normal", "zero", "equal", "subnormal", "huge", "mixed", "negative")

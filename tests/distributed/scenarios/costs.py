@@ -71,7 +71,8 @@ def workload(rank: int, world_size: int) -> dict[str, Any]:
         model(x).sum().backward()  # the hooks are gone, and steps are exchanged again
         exchanged = handle.step - steps
         told = []
-        others: list[Any] = [layers, model]
+        alone = cost.measure_workload(layers, lambda: layers(x).sum().backward(), steps=1)
+        others: list[Any] = [hook, nn.ReLU(), layers]
         for other in others:
             try:
                 cost.measure_workload(other, lambda: None)
@@ -82,6 +83,7 @@ def workload(rank: int, world_size: int) -> dict[str, Any]:
         "seen": seen,
         "kept": kept,
         "exchanged": exchanged,
+        "alone": alone,
         "told": told,
         "progress": progress,
     }

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -58,27 +57,6 @@ def resume(
         "fingerprint": parts[0],
         "left": sum(float(np.abs(each).sum()) for each in whole[1].values()),
     }
-
-
-def load_other_scope(rank: int, world_size: int, path: str) -> dict[str, Any]:
-    """Go on from a checkpoint that has, beside what is kept by name, bundles of parameters."""
-    torch.manual_seed(5)
-    module = nn.Sequential(nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, 8))
-    options = {"min_numel": 1, "min_ndim": 2}
-    with attached(module, gradwire.sidco(0.1), options=options) as (model, handle):
-        handle.load_state_dict(torch.load(path, weights_only=True))
-        found = {"rank": rank, "left": residuals(handle), "step": handle.step}
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(3):
-            inputs = torch.randn(6, 12, generator=torch.Generator().manual_seed(9 * step + rank))
-            optimizer.zero_grad()
-            model(inputs).square().sum().backward()
-            optimizer.step()
-        return found | {
-            "after": handle.step,
-            "bundles": "bundles" in about(handle.state_dict()),
-            "fingerprint": fingerprint(module),
-        }
 
 
 def resume_before_a_burst(rank: int, world_size: int) -> dict[str, Any]:

@@ -213,6 +213,7 @@ print(good and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.full
 def test_a_forked_child_packs_as_its_parent_does():
     assert run_python(FORK, PYTHONWARNINGS="ignore").strip().endswith("True")
 

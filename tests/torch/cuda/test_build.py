@@ -143,6 +143,7 @@ def test_flags_of_the_environment_do_not_count(
     build.run([str(toolkit.nvcc), "--version"])
 
 
+@pytest.mark.full
 def test_kernels_have_no_instruction_that_rounds_otherwise(
     toolkit: build.Toolkit, tmp_path: Path
 ) -> None:

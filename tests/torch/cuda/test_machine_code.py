@@ -11,6 +11,8 @@ from benches.gpu.sass import Instruction, Streams
 from gradwire.errors import ExtensionError
 from gradwire.torch.cuda import build
 
+pytestmark = pytest.mark.full  # runs nvcc
+
 MOST = 25
 """Instructions for an entry of float32 with a residual: what an H100 issues while it loads one."""
 

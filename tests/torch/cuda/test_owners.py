@@ -15,16 +15,17 @@ from gradwire.torch.backends import cpu, cuda
 from gradwire.torch.backends.cuda import encoding, merging, splitting
 from gradwire.torch.backends.cuda.states import init_state
 from tests.csrc.emulated.operators import emulate
-from tests.support import FOR_KERNELS, SPARSIFIERS, memory_for
+from tests.csrc.parts import QUANTIZERS, SPARSIFIERS
+from tests.support import memory_for
 
 N = 2603
 DENSE = [
     gradwire.Codec(sparsify=sparsify.All(), quantize=each, memory=memory_for(each))
-    for each in FOR_KERNELS
+    for each in QUANTIZERS
 ]
 SPARSE = [
     gradwire.Codec(sparsify=sparsify.TopK(ratio=0.1), quantize=each, memory=memory_for(each))
-    for each in FOR_KERNELS
+    for each in QUANTIZERS
     if each.contracts
 ] + [gradwire.Codec(sparsify=each) for each in SPARSIFIERS if each.selects]
 CODECS = [each for each in DENSE + SPARSE if owners_for(each.sparsify, each.quantize, each.memory)]

@@ -1,5 +1,6 @@
 """Packing a model by a calibration and under a budget: what is gained, said and refused."""
 
+import copy
 import warnings
 
 import numpy as np
@@ -113,6 +114,33 @@ def test_tied_weights_are_calibrated_by_all_of_their_uses():
     model = Tied()
     report = weights.pack(model, THREE, calibration=calibrated(model))
     assert [each.rounding for each in report.tensors] == ["COMQ"]
+
+
+def test_a_head_that_is_tied_to_an_embedding_keeps_the_nearest_codes():
+    """Codes for the inputs of the head alone are worse where they are looked up."""
+
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.inner = nn.Embedding(40, 32), nn.Linear(32, 32)
+            self.head = nn.Linear(32, 40, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x):
+            return self.head(self.inner(self.embed(x)))
+
+    torch.manual_seed(3)
+    model, ids = Tied(), torch.arange(40)
+    nearest = copy.deepcopy(model)
+    weights.pack(nearest, THREE)
+    for options in ({}, {"sequential": True}):
+        packed = copy.deepcopy(model)
+        with weights.Calibration(packed, **options) as seen:
+            packed(ids)
+        report = weights.pack(packed, THREE, calibration=seen)
+        assert [each.rounding for each in report.tensors] == ["nearest (shared)", "COMQ"]
+        assert torch.equal(packed.embed(ids), nearest.embed(ids))
+        assert torch.equal(packed.head(torch.eye(32)), nearest.head(torch.eye(32)))
 
 
 def other_names(seen):

@@ -94,7 +94,7 @@ def test_rows_that_do_not_form_groups_are_summed():
     assert_same(seen["weight"], gram_of(x, x))
 
 
-def test_tied_weights_see_both_uses():
+def test_a_weight_that_two_layers_share_sees_both_and_one_that_is_looked_up_has_no_matrix():
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()
@@ -111,10 +111,49 @@ def test_tied_weights_see_both_uses():
     calls = Captured(model).calls
     with Calibration(model) as seen:
         model(x)
-    assert_same(seen["embed.weight"], gram_of(*calls["head"]))
     assert_same(seen["inner.weight"], gram_of(*calls["inner"]))
     assert len(calls["inner"]) == 2
-    assert set(seen) == {"embed.weight", "inner.weight"}
+    assert set(seen) == {"inner.weight"}
+    assert (seen.shared, seen.unseen) == (("embed.weight",), ())
+    assert "embed.weight" not in seen
+
+
+OTHER_USES = {
+    "looked up": lambda weight, x: F.embedding(torch.arange(3), weight),
+    "bags": lambda weight, x: F.embedding_bag(torch.arange(3)[None], weight),
+    "selected": lambda weight, x: weight.index_select(0, torch.arange(3)),
+    "transposed": lambda weight, x: x @ weight,
+    "transposed, by mm": lambda weight, x: torch.mm(x, weight),
+    "transposed convolution": lambda weight, x: F.conv_transpose1d(x[..., None], weight[..., None]),
+}
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("use", OTHER_USES.values(), ids=OTHER_USES)
+def test_a_weight_that_is_used_otherwise_as_well_has_no_matrix(use, first):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(6, 6))
+
+        def forward(self, x):
+            if first:
+                use(self.weight, x)
+            x = F.linear(x, self.weight)
+            if not first:
+                use(self.weight, x)
+            return x
+
+    model = Both()
+    for options in ({}, {"sequential": True}, {"memory": 0}):
+        with Calibration(model, **options) as seen:
+            model(draw(5, 6))
+        assert (list(seen), seen.shared, seen.unseen) == ([], ("weight",), ()), options
+    alone = Calibration(model)
+    with alone:
+        F.linear(draw(5, 6), model.weight)
+    assert list(alone) == ["weight"]
+    assert list(alone + Calibration(model)) == ["weight"]
 
 
 def test_embeddings_and_transposed_convolutions_have_none():

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from gradwire import _native
 from gradwire import weights as plain
 from gradwire.errors import CorruptFileError
 from gradwire.quantize import Affine
@@ -145,32 +146,161 @@ def test_what_differs_is_listed_and_nothing_changes(tmp_path):
     assert_refused(path, model, optimizer, "is not one of the model")
 
 
+class Split(nn.Module):
+    """Parameters ``a`` and ``a.b``, whose states have names that run together."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.ParameterDict({"b": nn.Parameter(torch.ones(3))})
+        self.first.register_parameter("weight", nn.Parameter(torch.ones(3)))
+
+
+def test_states_whose_names_run_together_stay_apart(tmp_path):
+    model = Split()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first, second = model.parameters()
+    names = {id(value): name for name, value in model.named_parameters()}
+    # The same text: "first.b" + ".c.d", and the keys 1 and "1" of one state.
+    optimizer.state[first] = {
+        "c.d": torch.tensor([1.0]),
+        "c": {"d": torch.tensor([2.0]), "d'": torch.tensor([3.0])},
+        "n": {1: torch.tensor([4.0]), "1": torch.tensor([5.0])},
+        "l": [torch.tensor([6.0]), {"0": torch.tensor([7.0])}],
+        "best": float("-inf"),
+    }
+    optimizer.state[second] = {"x": torch.tensor([8.0]), "limit": float("nan")}
+    assert len(names) == 2
+    expected = repr(seen(model, optimizer))
+    for base in (None, tmp_path / "0"):
+        path = tmp_path / ("0" if base is None else "1")
+        weights.save_checkpoint(path, model, optimizer, base)
+        other = Split()
+        loaded = torch.optim.SGD(other.parameters(), lr=0.1)
+        weights.load_checkpoint(path, other, loaded)
+        assert repr(seen(other, loaded)) == expected
+
+
+FORMATS = {
+    "channels_last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "transposed": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+    "reversed": lambda x: x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0),
+    "rows": lambda x: x.contiguous(),
+}
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("kind", ["adam", "adamw", "rmsprop", "sgd", "adagrad", "nadam"])
+def test_a_state_lies_in_memory_as_it_did(layout, kind, tmp_path):
+    """A step may walk memory: a fused one with a state in another order is another one."""
+    make = {
+        "adam": lambda p: torch.optim.Adam(p, fused=True, amsgrad=True),
+        "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2, fused=True),
+        "rmsprop": lambda p: torch.optim.RMSprop(p, momentum=0.9, centered=True),
+        "sgd": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9, fused=True),
+        "adagrad": lambda p: torch.optim.Adagrad(p, fused=True),
+        "nadam": lambda p: torch.optim.NAdam(p),
+    }
+
+    def run():
+        torch.manual_seed(0)
+        model = nn.Conv2d(3, 4, (2, 3))
+        model.weight.data = FORMATS[layout](model.weight.data)
+        return model, make[kind](model.parameters())
+
+    def step(model, optimizer, at):
+        torch.manual_seed(at)
+        model(torch.randn(2, 3, 5, 5)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    model, optimizer = run()
+    for at in range(2):
+        step(model, optimizer, at)
+    weights.save_checkpoint(tmp_path / "a", model, optimizer)
+    weights.save_checkpoint(tmp_path / "b", model, optimizer, tmp_path / "a")
+    other, resumed = run()
+    weights.load_checkpoint(tmp_path / "b", other, resumed)
+    for name, value in optimizer.state[model.weight].items():
+        if isinstance(value, torch.Tensor):
+            assert resumed.state[other.weight][name].stride() == value.stride(), name
+    for at in range(2, 4):
+        step(model, optimizer, at)
+        step(other, resumed, at)
+    assert seen(model, optimizer) == seen(other, resumed)
+
+
+@pytest.mark.parametrize("strides", [5, [1], [1, 1], [64, 2], [-1, 96], [True, 32], [2**70, 1]])
+def test_strides_that_do_not_fit_are_refused(strides, tmp_path):
+    path = tmp_path / "a"
+    model, optimizer = run_of("adamw")
+    train(model, optimizer, range(1))
+    weights.save_checkpoint(path, model, optimizer)
+
+    def change(about):
+        items = dict(about["state"]["embed.weight"]["dict"])
+        items["exp_avg"]["strides"] = strides
+
+    rewritten(path, change)
+    assert_refused(path, model, optimizer, "strides .* do not fit shape", CorruptFileError)
+
+
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     model, optimizer = run_of("adamw")
     weights.save(model, tmp_path / "a")
     assert_refused(tmp_path / "a", model, optimizer, "no checkpoint")
 
 
-def rewritten(path, change):
+def rewritten(path, change, forged=True):
+    """Change what describes the optimizer; a forged file has the checksum of the changes."""
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     fields = json.loads(data[8 : 8 + length])
     about = json.loads(fields["__metadata__"]["gradwire.checkpoint"])
     change(about)
-    fields["__metadata__"]["gradwire.checkpoint"] = json.dumps(about)
+    text = fields["__metadata__"]["gradwire.checkpoint"] = json.dumps(about)
+    if forged:
+        check = f"{_native.crc32c(text.encode(), 0):08x}"
+        fields["__metadata__"]["gradwire.checkpoint.crc32c"] = check
     text = json.dumps(fields).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+
+
+def state_of(about, name="linear.bias"):
+    return about["state"][name]["dict"]
+
+
+def options_of(about):
+    return about["groups"][0]["options"]["dict"]
+
+
+def without(pairs, name):
+    pairs[:] = [pair for pair in pairs if pair[0] != name]
+
+
+def set_option(name, value):
+    def change(about):
+        without(options_of(about), name)
+        options_of(about).append([name, value])
+
+    return change
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda about: about.update(version=2), "update gradwire"),
+        (lambda about: about.update(version=1.0), "have version 1.0"),
+        (lambda about: about["state"].update({"linear.bias": {"float": "1"}}), "written as"),
         (lambda about: about.update(groups=3), "groups"),
         (lambda about: about.update(state=3), "state"),
         (lambda about: about["state"].update(other={"dict": []}), "state"),
         (lambda about: about["state"].update({"linear.bias": {"tensor": "none"}}), "written as"),
         (lambda about: about["state"].update({"linear.bias": {"dict": [[[], 1]]}}), "written as"),
+        (lambda about: about["state"].update({"linear.bias": 3}), "not described as it is written"),
+        (lambda about: about["groups"][0].update(options=3), "not described as it is written"),
+        (lambda about: without(state_of(about), "step"), "AdamW does not accept its state: KeyE"),
+        (set_option("lr", "fast"), r"the option 'lr' of group 0 .* is 'fast', where 0\.001 is exp"),
+        (set_option("betas", 0.9), r"the option 'betas' of group 0 .* is 0\.9"),
     ],
 )
 def test_what_the_optimizer_kept_is_checked(tmp_path, change, message):
@@ -179,7 +309,76 @@ def test_what_the_optimizer_kept_is_checked(tmp_path, change, message):
     train(model, optimizer, range(2))
     weights.save_checkpoint(path, model, optimizer)
     rewritten(path, change)
+    train(model, optimizer, range(2))
     assert_refused(path, model, optimizer, message, CorruptFileError)
+
+
+DAMAGE = {
+    "step": lambda about: without(state_of(about), "step"),
+    "moment": lambda about: without(state_of(about), "exp_avg"),
+    "a parameter": lambda about: about["state"].pop("linear.bias"),
+    "rate": set_option("lr", 99.0),
+    "option": lambda about: without(options_of(about), "betas"),
+    "another moment": lambda about: state_of(about)[1].__setitem__(1, state_of(about)[2][1]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_changes_nothing(tmp_path, damage):
+    path = tmp_path / "a"
+    model, optimizer = run_of("adamw")
+    train(model, optimizer, range(2))
+    weights.save_checkpoint(path, model, optimizer)
+    rewritten(path, DAMAGE[damage], forged=False)
+    train(model, optimizer, range(2))
+    held = optimizer.param_groups[0], optimizer.state[model.linear.bias]
+    assert_refused(path, model, optimizer, "checksum of metadata", CorruptFileError)
+    assert held[0] is optimizer.param_groups[0]  # which a scheduler may hold
+    assert held[1] is optimizer.state[model.linear.bias]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_that_fails_while_it_loads_stays_as_it_was(name, tmp_path, monkeypatch):
+    model, optimizer = run_of(name)
+    train(model, optimizer, range(2))
+    weights.save_checkpoint(tmp_path / "a", model, optimizer)
+    train(model, optimizer, range(2, 4))
+    load = type(optimizer).load_state_dict
+
+    def failing(self, state):
+        load(self, state)
+        for group in self.param_groups:
+            group.clear()
+        self.state.clear()
+        raise IndexError("half way")
+
+    monkeypatch.setattr(type(optimizer), "load_state_dict", failing)
+    assert_refused(tmp_path / "a", model, optimizer, "half way", CorruptFileError)
+    monkeypatch.undo()
+    train(model, optimizer, range(4, 6))
+    end = seen(model, optimizer)
+    model, optimizer = run_of(name)
+    train(model, optimizer, range(6))
+    assert seen(model, optimizer) == end
+
+
+def test_a_model_that_cannot_be_written_to_leaves_the_optimizer_as_it_was(tmp_path):
+    model, optimizer = run_of("adamw")
+    train(model, optimizer, range(2))
+    weights.save_checkpoint(tmp_path / "a", model, optimizer)
+    train(model, optimizer, range(2))
+    model.norm.running_mean = model.norm.running_mean[:1].expand(96)
+    assert_refused(tmp_path / "a", model, optimizer, "'norm.running_mean' has entries that share")
+
+
+def test_options_that_the_file_lacks_are_kept(tmp_path):
+    path = tmp_path / "a"
+    model, optimizer = run_of("adamw")
+    weights.save_checkpoint(path, model, optimizer)
+    rewritten(path, lambda about: without(options_of(about), "maximize"))  # as of an older torch
+    optimizer.param_groups[0]["maximize"] = True
+    weights.load_checkpoint(path, model, optimizer)
+    assert optimizer.param_groups[0]["maximize"] is True
 
 
 def test_a_corrupt_tensor_changes_nothing(tmp_path):

@@ -12,6 +12,7 @@ from torch import nn
 
 import gradwire
 from gradwire import quantize
+from gradwire.cli import main
 from gradwire.errors import CorruptFileError
 from gradwire.torch import weights
 from gradwire.torch.weights import PackedEmbedding, PackedLinear
@@ -418,12 +419,13 @@ def gpt2(seed):
     return transformers.GPT2LMHeadModel(config).eval()
 
 
-def llama(seed):
+def llama(seed, tied=False):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(seed)
     config = transformers.LlamaConfig(
         vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
         num_attention_heads=2, max_position_embeddings=32, bos_token_id=0, eos_token_id=63,
+        tie_word_embeddings=tied,
     )  # fmt: skip
     return transformers.LlamaForCausalLM(config).eval()
 
@@ -443,3 +445,58 @@ def test_a_language_model_generates_from_packed_weights(language_model, path):
         )
     assert torch.equal(ours, theirs)
     assert ours.shape[1] > 3
+
+
+@pytest.mark.parametrize("more", [(), (4,)])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("size", ["20KB", "5GB"])
+def test_what_save_pretrained_wrote_of_a_packed_model_is_loaded(size, tied, more, tmp_path):
+    model, words = llama(0, tied), torch.tensor([[1, 2, 3]])
+    weights.pack(model, NESTED, more)
+    model.save_pretrained(tmp_path, max_shard_size=size)
+    loaded = weights.load(tmp_path, llama(1, tied))
+    assert isinstance(loaded.lm_head, PackedLinear)
+    assert torch.equal(loaded(words).logits, model(words).logits)
+    # A state dict is recognized alike, and a packed model takes it too.
+    save_file({name: each.clone() for name, each in model.state_dict().items()}, tmp_path / "a")
+    other = llama(1, tied)
+    weights.pack(other, ALL)
+    weights.load(tmp_path / "a", other)
+    assert torch.equal(other(words).logits, model(words).logits)
+
+
+@pytest.mark.parametrize("part", ["", ".more.0"])
+@pytest.mark.parametrize("at", [8, 70, -1])
+def test_a_corrupt_frame_of_a_state_dict_is_named(part, at, path):
+    saved = packed_model(NESTED, more=(4,))
+    save_file({name: each.clone() for name, each in saved.state_dict().items()}, path)
+    flip(path, f"hidden.weight{part}", at)
+    model = Model()
+    before = snapshot(model)
+    with pytest.raises(CorruptFileError, match=r"'hidden\.weight'"):
+        weights.load(path, model)
+    assert snapshot(model) == before
+
+
+def test_a_sharded_checkpoint_goes_through_the_commands_and_transformers(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model, words = llama(0), torch.tensor([[1, 2, 3]])
+    source, packed, plain = (tmp_path / name for name in ("source", "packed", "plain"))
+    model.save_pretrained(source, max_shard_size="20KB")
+    four = ["--max-shard-size", "15KB", "--rules", "lm_head.weight=4"]
+    for options, exact in ((["--lossless"], True), (four, False)):
+        assert main(["pack", str(source), str(packed), *options]) == 0
+        assert main(["unpack", str(packed), str(plain), *([] if exact else options[:2])]) == 0
+        (plain / "config.json").write_bytes((source / "config.json").read_bytes())
+        found = transformers.LlamaForCausalLM.from_pretrained(plain).eval()
+        loaded = weights.load(packed, llama(1))
+        for each in (found, loaded):
+            assert torch.equal(each(words).logits, model(words).logits) is exact
+        assert len(list(plain.glob("*.safetensors"))) > 1
+    assert isinstance(loaded.lm_head, PackedLinear)
+
+
+def test_one_shard_of_several_is_called_so(tmp_path):
+    llama(0).save_pretrained(tmp_path, max_shard_size="20KB")
+    with pytest.raises(ValueError, match="it is one shard of several: load their folder"):
+        weights.load(next(tmp_path.glob("model-00001-of-*")), llama(1))

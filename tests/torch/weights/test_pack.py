@@ -256,6 +256,17 @@ def test_the_report_has_names_shapes_bits_bytes_and_errors():
     assert report.bits_per_weight == pytest.approx(8 * (linear.nbytes + embedding.nbytes) / entries)
 
 
+def test_the_report_tells_what_stays_in_memory():
+    model = nn.Sequential(nn.Conv1d(16, 16, 16), nn.Linear(64, 64), nn.LSTM(64, 16))
+    report = weights.pack(model, {"*": quantize.Affine(4, 16)})
+    dense = sum(each.nbytes for each in model.parameters())
+    packed = sum(row.nbytes for row in report.tensors)
+    assert report.memory_nbytes == dense + packed
+    told = f"in memory {(dense + packed) / 1e6:.2f} MB, because '0.weight' and 2 more stay decoded"
+    assert told in str(report).splitlines()[-1]
+    assert "in memory" not in str(weights.pack(nn.Linear(64, 64), {"*": quantize.Affine(4, 64)}))
+
+
 def test_the_report_prints_as_a_table():
     *rows, last = str(weights.pack(make(), ALL)).splitlines()
     assert [row.split()[0] for row in rows] == ["name", "0.weight", "1.weight", "3.weight"]

@@ -274,7 +274,6 @@ def mistakes(rank: int, world_size: int, folder: str) -> dict[str, str]:
         told = [each for each in warned if each.category in (RuntimeWarning, PairingWarning)]
         said[name] += "".join(f" {each.category.__name__}: {each.message}" for each in told)
 
-    tried("old name", lambda: exec("from gradwire.torch.transformers import adamw"))
     adam = gradwire.adam(ratio=0.02)
     other: dict[str, Any] = {"optim": "adafactor", "max_steps": 1}
     tried("no codec", lambda: Compress(gradwire.adam))  # type: ignore[arg-type]

@@ -1,6 +1,5 @@
 """Predict every method at every number of ranks."""
 
-import bisect
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -21,18 +20,58 @@ from gradwire.cost import (
     fp32,
     predict,
 )
-from gradwire.cost.prediction import Steps, fastest, pays_within
-from gradwire.numerics import mantissa_bits
+from gradwire.cost.prediction import (
+    Steps,
+    backward_within,
+    fastest,
+    fastest_by_backward,
+    pays_within,
+)
 
 _SCATTER = "/scatter"
-_MANTISSAS = {"bfloat16": 7, "float16": 10, "float32": 23}  # of what an all-reduce adds up
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """An optimizer, as far as a codec must suit it."""
+
+    name: str
+    codec: str  # the preset that `attach` uses by default
+    state_bytes: int  # per parameter
+    momentum: bool
+    first_moment: bool
+
+    def suits(self, codec: Codec) -> bool:
+        """Tell whether `attach` takes the codec with this optimizer, and accuracy stays.
+
+        A first moment averages again what error feedback has delayed. SGD's momentum does the same
+        to the late sums that a sparse codec sends.
+        """
+        memory = codec.memory
+        if memory.updates or memory.corrects:
+            return memory.updates == self.first_moment
+        late = self.first_moment or (self.momentum and codec.sparsify.selects)
+        return not (memory.keeps and late)
+
+    def replaced_by(self, codec: Codec | None) -> bool:
+        """Tell whether the codec's state takes the place of the optimizer's."""
+        return codec is not None and (codec.memory.updates or codec.memory.corrects)
+
+
+OPTIMIZERS = {
+    "adamw": Optimizer("AdamW", "adam", 8, momentum=True, first_moment=True),
+    "adam": Optimizer("Adam", "adam", 8, momentum=True, first_moment=True),
+    "sgd": Optimizer("SGD", "topk", 0, momentum=False, first_moment=False),
+    "sgd-momentum": Optimizer("SGD with momentum", "dgc", 4, momentum=True, first_moment=False),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """The workload and networks of a plan."""
+    """The workload, the optimizer and the networks of a plan."""
 
     workload: Workload  # a step without any exchange
+    optimizer: Optimizer
     ranks: tuple[int, ...]
     link: Link  # between nodes
     node_size: int
@@ -42,11 +81,15 @@ class Scenario:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One method: its predictions and the links on which it pays, for each number of ranks."""
+    """One method: its predictions for each number of ranks, and where it beats dense training."""
 
     method: Method
+    suits: bool  # the optimizer
     predictions: tuple[Prediction, ...]
-    pays: tuple[tuple[float, float], ...] | None  # from and to, in bits/s; None if it is dense
+    memory: tuple[float, ...]  # bytes of the optimizer's state, the codec's and buffers
+    # Ranges in which it is the fastest, for each number of ranks; None if it is dense.
+    links: tuple[tuple[float, float], ...] | None = None  # in bits/s
+    passes: tuple[tuple[float, float], ...] | None = None  # backward passes, in seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +100,16 @@ class Plan:
     rows: tuple[Row, ...]
 
     def winners(self) -> list[Row]:
-        """Return the fastest method of each number of ranks."""
+        """Return the fastest method that suits the optimizer, for each number of ranks."""
+        suited = [row for row in self.rows if row.suits]
         return [
-            min(self.rows, key=lambda row: row.predictions[at].step)
+            min(suited, key=lambda row: row.predictions[at].step)
             for at in range(len(self.scenario.ranks))
         ]
+
+    def speedup(self, row: Row, at: int) -> float:
+        """Return how many times as fast a method's step is as that of plain DDP in float32."""
+        return self.rows[0].predictions[at].step / row.predictions[at].step
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, dicts, strings and numbers."""
@@ -72,42 +120,36 @@ class Plan:
             "link": dataclasses.asdict(scenario.link),
             "node_size": scenario.node_size,
             "ratio": scenario.ratio,
+            "optimizer": scenario.optimizer.name,
+            "backward_seconds": scenario.workload.backward,
             "compute_seconds": scenario.workload.compute,
-            "ranks_summed": ranks_summed(),
             "winners": [row.method.name for row in self.winners()],
-            "methods": [_plain(row) for row in self.rows],
+            "methods": [self._plain(row) for row in self.rows],
+        }
+
+    def _plain(self, row: Row) -> dict[str, Any]:
+        return {
+            "method": row.method.name,
+            "suits_optimizer": row.suits,
+            "exchanges": [type(each.method.exchange).__name__ for each in row.predictions],
+            "step_seconds": [each.step for each in row.predictions],
+            "speedup": [self.speedup(row, at) for at in range(len(row.predictions))],
+            "exposed_seconds": [each.exposed for each in row.predictions],
+            "sent_bytes": [each.sent for each in row.predictions],
+            "sent_inside_bytes": [each.sent_inside for each in row.predictions],
+            "memory_bytes": list(row.memory),
+            **_ends("pays_{}_bits_per_second", row.links),
+            **_ends("pays_{}_backward_seconds", row.passes),
         }
 
 
-def _plain(row: Row) -> dict[str, Any]:
-    pays = row.pays
-    return {
-        "method": row.method.name,
-        "exchanges": [type(each.method.exchange).__name__ for each in row.predictions],
-        "step_seconds": [each.step for each in row.predictions],
-        "exposed_seconds": [each.exposed for each in row.predictions],
-        "sent_bytes": [each.sent for each in row.predictions],
-        "sent_inside_bytes": [each.sent_inside for each in row.predictions],
-        "memory_bytes": [each.memory for each in row.predictions],
-        "pays_below_bits_per_second": None
-        if pays is None
-        else ["always" if math.isinf(high) else high for _, high in pays],
-        "pays_above_bits_per_second": None if pays is None else [low for low, _ in pays],
-    }
-
-
-def ranks_summed() -> dict[str, int]:
-    """Return, per dtype, the number of ranks whose sum on the wire keeps its variance.
-
-    The largest power of two, by the variance retention ratio: gradients and sums have one dtype.
-    """
-    return {dtype: _most_terms(bits) for dtype, bits in _MANTISSAS.items()}
-
-
-def _most_terms(mantissa: int) -> int:
-    powers = range(63)
-    beyond = bisect.bisect(powers, mantissa, key=lambda power: mantissa_bits(1 << power, mantissa))
-    return 1 << (beyond - 1)
+def _ends(name: str, ranges: tuple[tuple[float, float], ...] | None) -> dict[str, Any]:
+    """Return the ends of ranges, below and above which a method pays, for JSON."""
+    lows = highs = None
+    if ranges is not None:
+        lows = [low for low, _ in ranges]
+        highs = ["always" if math.isinf(high) else high for _, high in ranges]
+    return {name.format("below"): highs, name.format("above"): lows}
 
 
 def build_codecs(names: Sequence[str], ratio: float, node_size: int = 1) -> dict[str, Codec]:
@@ -165,7 +207,7 @@ def plan(
     ]
     baselines = [fp32(), bf16(calibration)]
     rows = [_row(scenario, each, networks, None) for each in baselines]
-    dense = [fastest(scenario.workload, baselines, each) for each in networks]
+    dense = [_steps(scenario.workload, baselines, each) for each in networks]
     for name in names:
         preset = name.removesuffix(_SCATTER)
         exchange = None
@@ -183,13 +225,31 @@ def _measured(codec: Codec) -> dict[str, Any]:
     return config if codec.exchange.needs_whole_tensor else config | {"exchange": None}
 
 
+def _steps(workload: Workload, methods: list[Method], network: Network) -> tuple[Steps, Steps]:
+    """Return the fastest method's step over the bandwidth, and over the backward pass."""
+    by_backward = fastest_by_backward(workload, methods, network)
+    return fastest(workload, methods, network), by_backward
+
+
 def _row(
-    scenario: Scenario, method: Method, networks: list[Network], dense: list[Steps] | None
+    scenario: Scenario,
+    method: Method,
+    networks: list[Network],
+    dense: list[tuple[Steps, Steps]] | None,
 ) -> Row:
-    predictions = tuple(predict(scenario.workload, method, each) for each in networks)
-    pays = None
-    if dense is not None:
-        own = [fastest(scenario.workload, [method], each) for each in networks]
-        bandwidth = scenario.link.bandwidth
-        pays = tuple(pays_within(*each, bandwidth) for each in zip(own, dense, strict=True))
-    return Row(method, predictions, pays)
+    workload, optimizer = scenario.workload, scenario.optimizer
+    codec = None if method.cost is None else method.cost.codec
+    suits = codec is None or optimizer.suits(codec)
+    predictions = tuple(predict(workload, method, each) for each in networks)
+    state, replaced = optimizer.state_bytes * workload.numel, optimizer.replaced_by(codec)
+    memory = tuple(
+        each.memory + (0 if replaced and each.network.nodes > 1 else state) for each in predictions
+    )
+    if dense is None:
+        return Row(method, suits, predictions, memory)
+    links, passes = [], []
+    for network, (by_link, by_backward) in zip(networks, dense, strict=True):
+        own_by_link, own_by_backward = _steps(workload, [method], network)
+        links.append(pays_within(own_by_link, by_link, network.link.bandwidth))
+        passes.append(backward_within(own_by_backward, by_backward, workload.backward))
+    return Row(method, suits, predictions, memory, tuple(links), tuple(passes))

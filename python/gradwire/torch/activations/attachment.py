@@ -2,17 +2,19 @@
 
 import contextlib
 import itertools
-import threading
+import sys
 from typing import Any, Self
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from gradwire import _validate
+from gradwire.torch.activations.calls import Calls, current, is_live
 from gradwire.torch.activations.forms import Encoder
 from gradwire.torch.activations.report import ActivationReport, Tally
 from gradwire.torch.activations.saved import Origins, Packing, Saved
-from gradwire.torch.activations.table import Bounds, Reads, Rules, chosen
+from gradwire.torch.activations.table import Activation, Reads, Rules, chosen
 
 
 def attach(
@@ -69,12 +71,13 @@ def attach(
     Notes
     -----
     float32, float16 and bfloat16 are packed, and booleans. Parameters, integers, float64 and
-    complex numbers, and tensors with NaN or infinity are kept unchanged. So is everything while
-    other saved-tensor hooks are active, as in `torch.utils.checkpoint`.
+    complex numbers, negative views, and tensors with NaN, infinity or values above 3.3e35 are kept
+    unchanged. So is everything while other saved-tensor hooks are active, as in
+    `torch.utils.checkpoint`, under transforms of `torch.func`, and with forward-mode derivatives.
 
     A backward pass raises a RuntimeError if a saved tensor was changed in place, as without
     packing, and with ``create_graph=True``. `torch.compile` raises one for a packed module: it
-    would unpack all tensors at once.
+    would unpack all tensors at once. What was compiled before is discarded, and so is refused too.
 
     It costs two reads of each saved tensor, and a write of the unpacked one; on the CPU with
     kernels, elsewhere with torch's operators, which give the same codes and wait for the device
@@ -105,8 +108,13 @@ def attach(
     return PackedActivations(model, packed, left, (block, least, seed))
 
 
+_SCRIPTED = (
+    "torch.jit.script cannot compile a model whose activations gradwire packs: first call remove() "
+    "on what gradwire.torch.activations.attach() returned"
+)
+
 _COMPILED = (
-    "activations cannot be packed in a compiled model: its backward pass unpacks all of them at "
+    "gradwire packs no activations in a compiled model: its backward pass unpacks all of them at "
     "once, which takes more memory, not less. Attach to the model itself, and do not compile it"
 )
 
@@ -120,7 +128,7 @@ class PackedActivations:
     def __init__(
         self,
         model: nn.Module,
-        packed: dict[str, tuple[int, Reads | Bounds]],
+        packed: dict[str, tuple[int, Reads | Activation]],
         left: dict[str, str],
         how: tuple[int, int, int],
     ) -> None:
@@ -132,20 +140,24 @@ class PackedActivations:
         }
         self._left = left
         self._rows: dict[str, tuple[str, int, Tally]] = {}
-        with contextlib.ExitStack() as hooks:
-            for name, (bits, reads) in packed.items():
-                module, tally = every[name], Tally()
-                self._rows[name] = type(module).__name__, bits, tally
-                begin = _Begin(reads, encoders[bits], self._origins, tally, least)
-                end = _End(begin)
-                # Last before the module's own forward, and first after it: other hooks are outside.
-                hooks.callback(module.register_forward_pre_hook(begin).remove)
-                ending = module.register_forward_hook(end, prepend=True, always_call=True)
-                hooks.callback(ending.remove)
-            tallies = [tally for _, _, tally in self._rows.values()]
-            start = model.register_forward_pre_hook(_Start(tallies, self._origins), prepend=True)
-            hooks.callback(start.remove)
-            self._hooks = hooks.pop_all()
+        self._begins, ends = contextlib.ExitStack(), contextlib.ExitStack()
+        self._calls = Calls(ends)
+        for name, (bits, reads) in packed.items():
+            module, tally = every[name], Tally()
+            self._rows[name] = type(module).__name__, bits, tally
+            begin = _Begin(reads, encoders[bits], self._origins, tally, least, self._calls)
+            # Last before the module's own forward, and first after it: other hooks are outside.
+            pre = module.register_forward_pre_hook(begin, with_kwargs=True)
+            self._begins.callback(pre.remove)
+            end = module.register_forward_hook(_End(self._calls), prepend=True, always_call=True)
+            ends.callback(end.remove)
+        tallies = [tally for _, _, tally in self._rows.values()]
+        start = _Start(tallies, self._origins, self._calls)
+        self._begins.callback(model.register_forward_pre_hook(start, prepend=True).remove)
+        ends.callback(model.register_forward_hook(_Last(self._calls), always_call=True).remove)
+        # What was compiled before does not call hooks: it is compiled again, which is refused.
+        if "torch._dynamo" in sys.modules:
+            torch._dynamo.reset()
 
     def report(self) -> ActivationReport:
         """Return the bytes saved, and the bytes kept, since the model was last called.
@@ -156,8 +168,12 @@ class PackedActivations:
         return ActivationReport(tuple(rows), dict(self._left))
 
     def remove(self) -> None:
-        """End the packing. Tensors already packed still serve their backward pass."""
-        self._hooks.close()
+        """End the packing, also that of calls in progress in any thread.
+
+        Tensors already packed still serve their backward pass.
+        """
+        self._begins.close()
+        self._calls.close()
 
     def __enter__(self) -> Self:
         return self
@@ -175,21 +191,35 @@ class _Hook:
     def __call__(self, *_: Any) -> None:
         """Do nothing."""
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "__name__":  # as torch.jit.script asks first
+            raise TypeError(_SCRIPTED)
+        raise AttributeError(name)
+
 
 class _Start(_Hook):
     """The hook before the model's forward: a pass begins."""
 
-    def __init__(self, tallies: list[Tally], origins: Origins) -> None:
-        self._tallies, self._origins = tallies, origins
+    def __init__(self, tallies: list[Tally], origins: Origins, calls: Calls) -> None:
+        self._tallies, self._origins, self._calls = tallies, origins, calls
 
     def __call__(self, *_: Any) -> None:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            # An interrupt from the keyboard skips the ends of calls.
-            while isinstance(_on(), Packing):
-                torch._C._autograd._pop_saved_tensors_default_hooks()
-            self._origins.forget()
-            for each in self._tallies:
-                each.reset()
+            _settle()
+            if self._calls.begin_root(current()):
+                self._origins.forget()
+                for each in self._tallies:
+                    each.reset()
+
+
+class _Last(_Hook):
+    """The hook after the model's forward."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def __call__(self, *_: Any) -> None:
+        self._calls.end(current())
 
 
 class _Begin(_Hook):
@@ -197,55 +227,77 @@ class _Begin(_Hook):
 
     def __init__(
         self,
-        reads: Reads | Bounds,
+        reads: Reads | Activation,
         encoder: Encoder,
         origins: Origins,
         tally: Tally,
         least: int,
+        calls: Calls,
     ) -> None:
-        self._how = reads, encoder, origins, tally, least
-        self._thread = threading.local()
+        self._how, self._tally, self._calls = (reads, encoder, origins, tally, least), tally, calls
 
-    @property
-    def calls(self) -> list[bool]:
-        """The module calls in progress in this thread, and whether they pack."""
-        calls: list[bool] = self._thread.__dict__.setdefault("calls", [])
-        return calls
-
-    def __call__(self, module: nn.Module, inputs: tuple[object, ...], *_: Any) -> None:
+    def __call__(
+        self, module: nn.Module, inputs: tuple[object, ...], named: dict[str, object], *_: Any
+    ) -> None:
         if torch.compiler.is_compiling():
             _refuse()
         # In a backward pass a checkpoint runs layers again, whose tensors are read at once.
         if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
-            self.calls.append(False)
             return
-        on = _on()
-        if on is not None and not isinstance(on, Packing):
-            self._how[3].leave("other hooks for saved tensors are on", 0)
-            self.calls.append(False)
-            return
-        packing = Packing(module, inputs, *self._how)
-        torch._C._autograd._push_saved_tensors_default_hooks(packing.pack, Saved.tensor)
-        self.calls.append(True)
+        _settle()
+        on, call = _on(), current()
+        why = _other_use() if on is None or isinstance(on, Packing) else _OTHERS
+        if why is not None:
+            self._tally.leave(why, 0)
+        elif self._calls.begin(call):
+            every = (*inputs, *named.values())
+            packing = Packing(module, every, *self._how, call, self._calls.is_packed)
+            torch._C._autograd._push_saved_tensors_default_hooks(packing.pack, Saved.tensor)
 
 
 class _End(_Hook):
     """The hook after a module's forward, also if it raised."""
 
-    def __init__(self, begin: _Begin) -> None:
-        self._begin = begin
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
 
     def __call__(self, *_: Any) -> None:
-        # Where a hook before `_Begin` has raised, there is no call.
-        calls = self._begin.calls
-        if calls and calls.pop():
+        call = current()
+        _settle()
+        on = _on()
+        if isinstance(on, Packing) and on.call is call:
             torch._C._autograd._pop_saved_tensors_default_hooks()
+            on.end()
+        self._calls.end(call)
+
+
+_OTHERS = "other hooks for saved tensors are on"
 
 
 def _on() -> object:
     """Return the owner of the active hooks: a `Packing`, another object, or None."""
     top = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return None if top is None else getattr(top[0], "__self__", top)
+
+
+def _settle() -> None:
+    """End the packing of calls that were left without the hook after them, as by an interrupt."""
+    while isinstance(on := _on(), Packing) and (on.call is None or not is_live(on.call)):
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+        on.end()
+
+
+def _other_use() -> str | None:
+    """Return why tensors that are saved now must be left, or None."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a transform of torch.func is on"
+    if forward_ad._current_level >= 0:
+        return "forward-mode derivatives are on"
+    if torch._C._is_tracing():
+        return "torch.jit.trace is on"
+    if not torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
+        return "hooks for saved tensors are disabled"
+    return None
 
 
 # The compiler calls it itself, where an error counts: it goes around one in what it compiles.

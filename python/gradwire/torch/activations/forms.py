@@ -1,9 +1,10 @@
-"""Packed forms of saved tensors: codes, a bit per entry, or nothing.
+"""Packed forms of saved tensors: codes, codes by group, a bit per entry, or nothing.
 
 A form is made from the entries in memory order, and returns them in that order.
 """
 
 import itertools
+import math
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,11 +13,17 @@ from numpy.typing import NDArray
 
 from gradwire import _native
 from gradwire._codec import Codec
-from gradwire.errors import NonFiniteError
 from gradwire.memory import NoMemory
 from gradwire.quantize import Affine
 from gradwire.sparsify import All
 from gradwire.torch import cells
+
+_MOST = 2.0**118
+"""Above, the steps of blocks exceed what a frame holds, and codes would be clipped."""
+
+_OFFSET, _SPREAD = 32.0, 1e6
+"""Steps and bases have 11 bits: so far from zero, in widths of a group, they are too coarse for it;
+and groups may differ by so much within a frame."""
 
 
 class Form(Protocol):
@@ -42,35 +49,35 @@ class Encoder:
     """
 
     def __init__(self, bits: int, block: int, seed: int, stream: "itertools.count[int]") -> None:
-        self.bits, self._block, self._seed, self._stream = bits, block, seed, stream
+        self.bits, self.block, self._seed, self._stream = bits, block, seed, stream
         affine = Affine(bits, block, "range", "stochastic", seed=seed)
         self._codec = Codec(sparsify=All(), quantize=affine, memory=NoMemory())
 
-    def encode(self, flat: torch.Tensor) -> Form | None:
-        """Return the codes of values; None if one of them is NaN or infinite.
+    def encode(self, flat: torch.Tensor) -> Form | str:
+        """Return the codes of values, or the reason why they have none.
 
         float32, float16 or bfloat16, contiguous. Uses the core's kernels on the CPU.
         """
-        stream = next(self._stream)
+        peak, stream = float(flat.abs().amax()), next(self._stream)
+        if not math.isfinite(peak):
+            return "NaN or infinity"
+        if peak > _MOST:
+            return "values above 3.3e35"
         if not flat.is_cpu:
             return self.by_operators(flat, stream)
         state = self._codec.init_state(flat.numel(), stream=stream)
         frame = torch.empty(self._codec.max_encoded_len(flat.numel()), dtype=torch.uint8).numpy()
         array, bfloat16 = _shared(flat)
-        try:
-            self._codec._encode_into(array, state, frame, None, bfloat16)
-        except NonFiniteError:
-            return None
+        self._codec._encode_into(array, state, frame, None, bfloat16)
         return _Frame(frame, flat)
 
-    def by_operators(self, flat: torch.Tensor, stream: int) -> Form | None:
+    def by_operators(self, flat: torch.Tensor, stream: int) -> Form:
         """Return the same codes, computed by torch's operators on the tensor's device."""
         key = cells.rounding_key(self._seed, stream)
-        made = cells.encoded(flat, self.bits, self._block, key)
-        if made is None:
-            return None
+        made = cells.encoded(flat, self.bits, self.block, key)
+        assert made is not None
         words, codes, exponent = made
-        return _Codes(words, codes, (self.bits, self._block, exponent), flat)
+        return _Codes(words, codes, (self.bits, self.block, exponent), flat)
 
 
 class _Frame:
@@ -150,18 +157,88 @@ class Bits:
         """Bytes in packed form."""
         return self._bits.nbytes
 
+    def chosen(self) -> torch.Tensor:
+        """Return which entries are chosen."""
+        return self._unpacked().to(torch.bool)
+
     def values(self) -> torch.Tensor:
         """Return the entries, one-dimensional."""
+        if self._dtype is torch.bool:
+            return self.chosen()
+        return looked_up(torch.tensor(self._values, dtype=self._dtype), self._unpacked())
+
+    def _unpacked(self) -> torch.Tensor:
         if self._bits.is_cpu:
             array = np.unpackbits(self._bits.numpy(), count=self._numel, bitorder="little")
-            bits = torch.from_numpy(array)
+            return torch.from_numpy(array)
+        return cells.unpacked(self._bits, self._numel, 1)
+
+
+def looked_up(table: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """Return the entries of a small table, which is on the CPU, at positions on any device."""
+    if not at.is_cpu:
+        return table.to(at.device)[at.to(torch.int64)]
+    array, _ = _shared(table)
+    return torch.from_numpy(array.take(at.numpy())).view(table.dtype)
+
+
+class Groups:
+    """Codes of a norm's input, of shape (groups, entries of a group).
+
+    All entries of a group have one mean and deviation, by which backward divides. Blocks that hold
+    several groups, as of channels with values near 0.01 and near 100, or groups whose values are
+    far from zero, are coded on their own scale each.
+    """
+
+    __slots__ = ("__weakref__", "_codes", "_dtype", "_first", "_scale", "_shape", "_stride")
+
+    def __init__(
+        self,
+        codes: Form,
+        scale: tuple[torch.Tensor, torch.Tensor] | None,
+        x: torch.Tensor,
+        first: bool,
+    ) -> None:
+        self._codes, self._scale, self._first = codes, scale, first
+        self._shape, self._stride, self._dtype = x.shape, x.stride(), x.dtype
+
+    @classmethod
+    def of(cls, x: torch.Tensor, entries: int, first: bool, encoder: Encoder) -> "Form | str":
+        """Return the form of a tensor without gaps, or the reason why there is none.
+
+        Groups are runs of entries; or, with `first`, of channels, the second dimension.
+        """
+        rows = (x.transpose(0, 1) if first else x).reshape(-1, entries)
+        low, high = (each.to(torch.float32)[:, None] / 2 for each in (rows.amin(1), rows.amax(1)))
+        centre, half = low + high, high - low
+        peak = torch.maximum(low.abs(), high.abs()).amax()
+        if (
+            entries % encoder.block == 0
+            and (centre.abs() <= _OFFSET * half).all()
+            and peak <= _SPREAD * half.amin()
+        ):
+            codes, scale = encoder.encode(rows.reshape(-1)), None
         else:
-            bits = cells.unpacked(self._bits, self._numel, 1)
-        if self._dtype is torch.bool:
-            return bits.to(torch.bool)
-        values, (least, largest) = bits.to(self._dtype), self._values
-        return (
-            values if (least, largest) == (0.0, 1.0) else values.mul_(largest - least).add_(least)
+            z = (rows.to(torch.float32) - centre).div_(half.clamp_min(1e-37))
+            codes, scale = encoder.encode(z.reshape(-1)), (centre, half)
+        return codes if isinstance(codes, str) else cls(codes, scale, x, first)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in packed form."""
+        return self._codes.nbytes + sum(each.nbytes for each in self._scale or ())
+
+    def values(self) -> torch.Tensor:
+        """Return the entries, one-dimensional."""
+        values, shape = self._codes.values(), self._shape
+        if self._scale is not None:
+            centre, half = self._scale
+            values = values.view(len(half), -1).mul_(half).add_(centre)
+        if self._first:
+            values = values.view(shape[1], shape[0], *shape[2:]).transpose(0, 1)
+        out = torch.empty_strided(shape, self._stride, dtype=self._dtype, device=values.device)
+        return out.copy_(values.view(shape) if not self._first else values).as_strided(
+            (out.numel(),), (1,)
         )
 
 

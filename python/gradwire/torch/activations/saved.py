@@ -1,16 +1,18 @@
 """Packs saved tensors, and unpacks them for backward."""
 
-import math
 import weakref
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gradwire.torch.activations.forms import Bits, Encoder, Form, Shape
+from gradwire.torch.activations.forms import Bits, Encoder, Form, Groups, Shape
 from gradwire.torch.activations.report import Tally
-from gradwire.torch.activations.table import Bounds, Reads
+from gradwire.torch.activations.slopes import Slope
+from gradwire.torch.activations.table import GATE, Activation, Reads, by_channel, group_entries
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (torch.Tensor, nn.Parameter)
@@ -18,8 +20,8 @@ _PLAIN = (torch.Tensor, nn.Parameter)
 _NOTHING = torch.empty(0)
 """Memory of tensors on the CPU that are kept in another way."""
 
-_STATISTIC = 8
-"""A norm's input has at least so many times the entries of its means and deviations."""
+_FEW = 8
+"""With fewer entries per mean, backward takes small differences: for two entries, zero."""
 
 _WAY = 4
 """Operators between a parameter and what is computed of it alone, as by casting or transposing."""
@@ -109,10 +111,12 @@ class Saved:
 
     def tensor(self) -> torch.Tensor:
         """Return the tensor, unpacked if necessary."""
-        if self._form is not None and torch.is_grad_enabled():
+        in_backward = torch._C._current_graph_task_id() != -1
+        if self._form is not None and torch.is_grad_enabled() and in_backward:
             raise RuntimeError(
-                "gradients of gradients (create_graph=True) would treat errors of packed "
-                "activations as values: first call remove() on what activations.attach() returned"
+                "gradients of gradients (create_graph=True) would treat errors of activations that "
+                "gradwire has packed as values: first call remove() on what "
+                "gradwire.torch.activations.attach() returned"
             )
         if self._seen._version != self._version:
             raise RuntimeError(
@@ -126,6 +130,30 @@ class Saved:
         if self._stride is None:
             return values.view(self._shape)
         return values.as_strided(self._shape, self._stride)
+
+
+class Pair:
+    """The forms of two halves of a tensor along a dimension."""
+
+    __slots__ = ("__weakref__", "_dim", "_halves", "_shape", "_stride")
+
+    def __init__(self, halves: tuple[Form, Form], x: torch.Tensor, dim: int) -> None:
+        self._halves, self._dim, self._shape, self._stride = halves, dim, x.shape, x.stride()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in packed form."""
+        return sum(each.nbytes for each in self._halves)
+
+    def values(self) -> torch.Tensor:
+        """Return the entries, one-dimensional."""
+        first, second = (each.values() for each in self._halves)
+        out = torch.empty_strided(
+            self._shape, self._stride, dtype=second.dtype, device=second.device
+        )
+        for part, values in zip(out.chunk(2, self._dim), (first, second), strict=True):
+            part.copy_(values.view(part.shape))
+        return out.as_strided((out.numel(),), (1,))
 
 
 class Packing:
@@ -143,28 +171,46 @@ class Packing:
     origins : Origins
     tally : Tally
         Counts the saved and kept bytes.
+    least : int
+        Tensors with fewer entries are left.
+    call : FrameType
+        The frame of the call.
+    is_on : callable
+        Whether the call still is in progress, and packed.
     """
 
     def __init__(
         self,
         module: nn.Module,
         inputs: tuple[object, ...],
-        reads: Reads | Bounds,
+        reads: Reads | Activation,
         encoder: Encoder,
         origins: Origins,
         tally: Tally,
         least: int,
+        call: FrameType,
+        is_on: Callable[[FrameType], bool],
     ) -> None:
         self._module, self._reads, self._least = module, reads, least
         self._encoder, self._origins, self._tally = encoder, origins, tally
         self._own = (*module._parameters.values(), *module._buffers.values())
         self._storages: set[int] | None = None
-        self._numel = 0
-        if reads is Reads.NORMED:
-            self._numel = max((x.numel() for x in inputs if isinstance(x, torch.Tensor)), default=0)
+        self._packed: set[Origin] = set()
+        self._numel = self._entries = 0
+        self.call: FrameType | None = call
+        self._is_on = is_on
+        x = next((each for each in inputs if isinstance(each, torch.Tensor)), None)
+        if reads is Reads.NORMED and x is not None and x.numel():
+            self._numel, self._entries = x.numel(), group_entries(module, x)
+
+    def end(self) -> None:
+        """Let go of the call and of what it holds: torch may keep this object for ever."""
+        self.call, self._own, self._packed = None, (), set()
 
     def pack(self, x: torch.Tensor) -> Saved:
         """Return the object to save for a tensor: torch's pack hook."""
+        if self.call is None or not self._is_on(self.call):
+            return Saved(x)
         for each in self._own:
             if x is each:
                 return Saved(x)
@@ -177,14 +223,11 @@ class Packing:
         origin, new = self._origins.of(x, dense)
         if new:
             self._tally.saved += x.nbytes
-        why = self._why_left(x)
-        if why is None:
-            form = self._form(x, origin, dense)
-            if form is not None:
-                return Saved(x, origin, form, dense)
-            why = "NaN or infinity"
+        form = self._why_left(x) or self._form(x, origin, dense)
+        if not isinstance(form, str):
+            return Saved(x, origin, form, dense)
         if new:
-            self._tally.leave(why, x.nbytes)
+            self._tally.leave(form, x.nbytes)
         return Saved(x, origin)
 
     def _why_left(self, x: torch.Tensor) -> str | None:
@@ -192,48 +235,65 @@ class Packing:
             return f"fewer than {self._least} entries"
         if x.dtype is not torch.bool and x.dtype not in _FLOATS:
             return str(x.dtype).removeprefix("torch.")
-        if 0 in x.stride():
+        if x.is_neg():
+            return "negative view"
+        if 0 in x.stride() or x.nbytes > x.untyped_storage().nbytes():
             return "expanded"
-        if self._reads is Reads.NORMED and x.numel() * _STATISTIC <= self._numel:
+        if self._reads is Reads.NORMED and x.numel() != self._numel:
             return "means and deviations"
+        if self._reads is Reads.NORMED and self._entries < _FEW:
+            return f"fewer than {_FEW} entries per mean"
         return None
 
-    def _form(self, x: torch.Tensor, origin: Origin, dense: bool) -> Form | None:
+    def _form(self, x: torch.Tensor, origin: Origin, dense: bool) -> Form | str:
         """Return the packed form of a tensor, new or shared with another operator."""
-        reads = Reads.VALUES if self._reads is Reads.NORMED else self._reads
+        reads: Any = self._reads if isinstance(self._reads, Reads) else self._reads(self._module)
+        key: Any = reads, self._encoder.bits
         if x.dtype is torch.bool:
-            key: Any = torch.bool
-        elif reads is Reads.VALUES or (reads is Reads.SHAPE and x.device.type not in _SHAPES):
-            key = self._encoder.bits
-        else:
-            key = reads if isinstance(reads, Reads) else reads(self._module)
-        form = origin.form(key)
+            key = torch.bool
+        elif reads is Reads.SHAPE and x.device.type not in _SHAPES:
+            key = Reads.VALUES, self._encoder.bits
+        elif reads is Reads.FACTORS:
+            # Of a tensor times itself, errors of the factors must be independent.
+            key = (Reads.FACTORS if origin in self._packed else Reads.VALUES), self._encoder.bits
+            self._packed.add(origin)
+        elif reads in (Reads.NORMED, Reads.GATED):
+            how = self._entries if reads is Reads.NORMED else self._module.dim
+            key = reads, self._encoder.bits, how, x.shape, x.stride()
+        form: Form | str | None = origin.form(key)
         if form is None:
-            form = self._made(_flat(x, dense), key)
-            if form is not None:
+            form = self._made(x, dense, key)
+            if not isinstance(form, str):
                 origin.keep(key, form, x)
                 self._tally.kept += form.nbytes
         return form
 
-    def _made(self, flat: torch.Tensor, key: Any) -> Form | None:
+    def _made(self, x: torch.Tensor, dense: bool, key: Any) -> Form | str:
+        x, flat = x.detach(), _flat(x, dense)
         if key is torch.bool:
             return Bits(flat, (0.0, 1.0), torch.bool)
-        if key is Reads.SHAPE:
+        reads, encoder = key[0], self._encoder
+        if isinstance(reads, Slope):
+            return reads.form(flat, encoder)
+        if reads is Reads.SHAPE:
             return Shape(flat)
-        if key is Reads.SCALED:
+        if reads is Reads.SCALED:
             chosen, scale = flat.ne(0), float(flat.amax())
             if torch.equal(chosen * flat.new_tensor(scale), flat):
                 return Bits(chosen, (0.0, scale), flat.dtype)
-        elif isinstance(key, tuple):
-            least, largest = key
-            # Numpy compares in a tenth of torch's time. As torch does, so that NaN is within.
-            x: Any = flat.numpy() if flat.is_cpu and flat.dtype is torch.float32 else flat
-            inside = torch.as_tensor(x <= least)
-            if largest != math.inf:
-                inside |= torch.as_tensor(x >= largest)
-            between = 1.0 if largest == math.inf else (least + largest) / 2
-            return Bits(inside.logical_not_(), (least, between), flat.dtype)
-        return self._encoder.encode(flat)
+            return "more than two values"
+        if reads is Reads.NORMED:
+            x = x if dense else x.contiguous()
+            return Groups.of(x, self._entries, by_channel(self._module), encoder)
+        if reads is Reads.GATED:
+            x, dim = x if dense else x.contiguous(), int(self._module.dim)  # type: ignore[arg-type]
+            first, second = (each.reshape(-1) for each in x.chunk(2, dim))
+            halves = encoder.encode(first), GATE.form(second, encoder)
+            for each in halves:
+                if isinstance(each, str):
+                    return each
+            return Pair(halves, x, dim)  # type: ignore[arg-type]
+        return encoder.encode(flat)
 
     def _is_parameter(self, x: torch.Tensor) -> bool:
         """Tell whether a tensor shares memory with a parameter or was computed of one alone."""

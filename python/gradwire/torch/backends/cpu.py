@@ -199,19 +199,17 @@ class Bucket:
     """The gradients of one bucket, until their average replaces them; here on the CPU.
 
     ``buffer`` is the caller's: floating-point numbers of shape (entries,), or a sparse tensor.
-    ``future`` is resolved with it, or for a sparse one with another sparse tensor. ``kernels``
-    tells whether a device encodes and decodes; if so, it can be set to False.
+    ``future`` is resolved with it, or for a sparse one with another sparse tensor.
 
     Positions count entries of the flat buffer. Frames are in tensors of bytes. Methods with a loss
     scale divide values by it when reading, and multiply when writing.
     """
 
-    __slots__ = ("_result", "buffer", "future", "kernels")
+    __slots__ = ("_result", "buffer", "future")
 
     def __init__(self, buffer: torch.Tensor, future: "torch.futures.Future[torch.Tensor]") -> None:
         self.buffer = buffer
         self.future = future
-        self.kernels = False
         self._result = buffer
 
     @property

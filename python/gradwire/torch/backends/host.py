@@ -506,9 +506,7 @@ class DeviceBucket(HostBucket):
 
     @override
     def scratch(self) -> "DeviceBucket":
-        found = type(self)(torch.empty_like(self.buffer), self._on_device)
-        found.kernels = self.kernels
-        return found
+        return type(self)(torch.empty_like(self.buffer), self._on_device)
 
     def _there(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Copy exchanged values to the device, if they are not there."""

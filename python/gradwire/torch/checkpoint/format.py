@@ -75,7 +75,7 @@ def pack(state: RankState, codec: Any) -> dict[str, Any]:
             for name, entry in state.entries.items()
         },
     }
-    if state.shares > 1:  # earlier releases know of none
+    if state.shares > 1:
         about |= {"node": state.node, "share": state.share, "shares": state.shares}
     if state.optimizer_step is not None:
         about["optimizer_step"] = state.optimizer_step
@@ -87,7 +87,6 @@ def pack(state: RankState, codec: Any) -> dict[str, Any]:
         }
         for kind in BUFFERS
     }
-    # Earlier releases save no such key, and frameworks load only keys that were saved.
     tensors = {kind: each for kind, each in tensors.items() if each or kind in ALWAYS}
     packed = {"about": json.dumps(about, sort_keys=True), **tensors, "measured": state.measured}
     return {f"rank{state.rank}": packed}

@@ -1,5 +1,6 @@
 """A training step without any exchange, measured on the model itself."""
 
+import contextlib
 import operator
 import time
 from collections.abc import Callable, Sequence
@@ -12,12 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire import _validate
 from gradwire.cost import Workload
 
-_FIRST = 1 << 20
-"""Bytes of DDP's first bucket, unless the user has given a size."""
+_FIRST, _CAP = 1 << 20, 25 << 20
+"""Bytes of DDP's first bucket and of the others, unless the user has given a size."""
 
 
 def measure_workload(
-    model: DistributedDataParallel,
+    model: torch.nn.Module,
     step: Callable[[], object],
     *,
     optimizer: float = 0.0,
@@ -27,12 +28,13 @@ def measure_workload(
 ) -> Workload:
     """Measure the backward pass of a model, and when each of its buckets is ready.
 
-    All ranks must call it. Steps run in ``model.no_sync()``: nothing is exchanged, whatever the
-    model's hook. Values of ``grad`` are restored afterwards.
+    If the model is a DistributedDataParallel, all ranks must call it, and steps run in
+    ``model.no_sync()``: nothing is exchanged, whatever the model's hook. Any other model is
+    measured in this process alone. Values of ``grad`` are restored afterwards.
 
     Parameters
     ----------
-    model : torch.nn.parallel.DistributedDataParallel
+    model : torch.nn.Module
         With parameters on one device.
     step : callable
         A forward and a backward pass, as ``lambda: loss(model(x), y).backward()``. Without the
@@ -53,24 +55,24 @@ def measure_workload(
     Returns
     -------
     Workload
-        The same on all ranks, with the buckets that DDP makes after its first step, from the order
-        in which gradients are ready.
+        The same on all ranks, with the buckets that DDP makes after its first step, by default or
+        with the options of this model, from the order in which gradients are ready.
 
     Raises
     ------
     TypeError
-        The model is not of a supported type.
+        The model is no `torch.nn.Module`.
     ValueError
-        A step had no forward pass of the model, or no gradients.
+        The model has no trainable parameter, or a step had no forward pass of it, or no gradients.
     """
-    if not isinstance(model, DistributedDataParallel):
-        raise TypeError(
-            f"model must be a torch.nn.parallel.DistributedDataParallel, got {type(model).__name__}"
-        )
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     steps = _validate.integer("steps", steps, low=1)
     optimizer = _validate.positive("optimizer", optimizer)
     tell = _validate.progress(progress)
     parameters = [each for each in model.parameters() if each.requires_grad]
+    if not parameters:
+        raise ValueError("model has no parameter with requires_grad: no gradient to exchange")
     watch = _Watch(model, parameters)
     kept = [each.grad for each in parameters]
     found = []
@@ -85,7 +87,8 @@ def measure_workload(
             each.grad = grad
     device = parameters[0].device
     told = torch.tensor(found[1:], dtype=torch.float64, device=device)
-    dist.all_reduce(told, op=dist.ReduceOp.MAX, group=model.process_group)
+    if isinstance(model, DistributedDataParallel):
+        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=model.process_group)
     seconds, *moments = sorted(told.tolist(), key=operator.itemgetter(0))[steps // 2]
     order = sorted(range(len(moments)), key=moments.__getitem__)
     made = _buckets(model, [(moments[at], parameters[at]) for at in order if moments[at] >= 0.0])
@@ -106,9 +109,7 @@ def measure_workload(
 class _Watch:
     """Notes when gradients are ready."""
 
-    def __init__(
-        self, model: DistributedDataParallel, parameters: Sequence[torch.nn.Parameter]
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, parameters: Sequence[torch.nn.Parameter]) -> None:
         self._model = model
         self._parameters = parameters
         self._device = parameters[0].device
@@ -128,9 +129,12 @@ class _Watch:
         for each in self._parameters:
             each.grad = None
         self._start, self._noted = None, {}
-        dist.barrier(group=self._model.process_group)
+        uncoupled: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if isinstance(self._model, DistributedDataParallel):
+            dist.barrier(group=self._model.process_group)
+            uncoupled = self._model.no_sync()
         begin = time.perf_counter()
-        with self._model.no_sync():
+        with uncoupled:
             step()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
@@ -174,11 +178,13 @@ class _Watch:
 _Ready = tuple[float, torch.nn.Parameter]
 
 
-def _buckets(model: DistributedDataParallel, ready: Sequence[_Ready]) -> list[list[_Ready]]:
+def _buckets(model: torch.nn.Module, ready: Sequence[_Ready]) -> list[list[_Ready]]:
     """Return the buckets that DDP makes of parameters in this order: one that is full ends."""
-    cap = int(model.bucket_bytes_cap)
-    first = min(cap, _FIRST) if model.bucket_bytes_cap_default else cap
-    limits = [*(getattr(model, "bucket_bytes_cap_list", None) or [first, cap])]
+    limits = [_FIRST, _CAP]
+    if isinstance(model, DistributedDataParallel):
+        cap = int(model.bucket_bytes_cap)
+        first = min(cap, _FIRST) if model.bucket_bytes_cap_default else cap
+        limits = [*(getattr(model, "bucket_bytes_cap_list", None) or [first, cap])]
     made: list[list[_Ready]] = [[]]
     nbytes = 0
     for at, each in ready:

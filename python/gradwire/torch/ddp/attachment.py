@@ -10,18 +10,16 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire import _mistakes
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import AutoController, check_measurable, choices_of
 from gradwire.torch.ddp.source import DDPSource, check_ranks
 from gradwire.torch.engine.attach import attach_engine
-from gradwire.torch.engine.config import OTHER_KEYWORDS, Codecs, GradScaler, OnMismatch, Options
+from gradwire.torch.engine.config import Codecs, GradScaler, Options
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.parameter import plain_names
 from gradwire.torch.transport import Hierarchy, Levels, ProcessGroups, Transport, parse_hierarchy
 
 
-@_mistakes.explain(**OTHER_KEYWORDS)
 def attach(
     model: torch.nn.Module,
     codec: Codecs | None = None,
@@ -33,8 +31,6 @@ def attach(
     min_numel: int = 1024,
     min_ndim: int = 1,
     low_memory: bool | None = None,
-    verify: int = 0,
-    on_mismatch: OnMismatch = "raise",
     process_group: dist.ProcessGroup | None = None,
     timeout: timedelta | None = None,
     hierarchy: Levels | None = None,
@@ -95,17 +91,6 @@ def attach(
         Keep residuals and second moments in one buffer instead of two: half of the memory, and a
         pass that counted cannot be undone; see `gradwire.memory.Residual`. By default as the codec
         says.
-    verify : int
-        Every ``verify`` steps, compare one bucket with the core, bit for bit: frames, states and
-        averages. 0 for never. On a GPU the results of kernels are compared with the core on the
-        host, on the CPU those of the core with its scalar level. The ranks also compare the
-        bucket's parameters: a difference is an `ExchangeError` on all ranks. Results of training do
-        not change. See ``docs/ddp-reference.md``.
-    on_mismatch : {"raise", "fallback"}
-        The reaction to a difference on some rank: with ``"raise"`` an `ExchangeError` on all ranks,
-        in the same pass. With ``"fallback"`` the rank uses the core's result for the bucket, and
-        from then on all ranks encode and decode with the reference: on the host, or at the scalar
-        level.
     process_group : torch.distributed.ProcessGroup, optional
         Group to use instead of the model's own; it must consist of the same ranks.
     timeout : datetime.timedelta, optional
@@ -133,9 +118,9 @@ def attach(
         than the model, options are incompatible, the schedule does not fit the codec, the codec has
         ``low_memory=True`` and an exchange or parts that do not support it, a pattern of names
         matches no parameter, ``hierarchy`` does not divide the ranks into nodes of equal size or
-        gradients are sparse with it, codecs have several exchanges, the codec sends no frames that
-        ``verify`` could compare, the optimizer would not apply the codec's updates correctly or has
-        none of the parameters, or the ranks disagree on the arguments.
+        gradients are sparse with it, codecs have several exchanges, the optimizer
+        would not apply the codec's updates correctly or has none of the parameters, or the ranks
+        disagree on the arguments.
     ExchangeError
         Gloo, which carries messages between the ranks, could not connect them.
 
@@ -147,13 +132,12 @@ def attach(
     RuntimeWarning
         Nothing is compressed: there is one rank, or no parameter to which a codec applies. Or each
         rank receives more bytes of frames than with an uncompressed all-reduce; the warning has
-        advice. Later, if the schedule waits for `Handle.epoch`, which is not called; or if a bucket
-        differed from the core's result, with ``on_mismatch="fallback"``.
+        advice. Later, if the schedule waits for `Handle.epoch`, which is not called.
 
     Notes
     -----
     `attach` makes two process groups, one for buckets and one for messages between steps, and a
-    third one for ``verify`` and for exchanges that sum: by default from eight ranks on
+    third one for exchanges that sum: by default from eight ranks on
     (`gradwire.exchange.ByRanks`), with ``"auto"`` from three. Messages go over Gloo. Frames do too,
     unless CUDA kernels encode and the given group moves tensors of the GPU, as NCCL does: then they
     go over the same backend, from GPU to GPU. Transfers that need no kernels always use it: sums
@@ -180,8 +164,6 @@ def attach(
         min_numel=min_numel,
         min_ndim=min_ndim,
         low_memory=low_memory,
-        verify=verify,
-        on_mismatch=on_mismatch,
         adaptive=choices is not None,
         owners=None if choices is None else choices.owners,
     )

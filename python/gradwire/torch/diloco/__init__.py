@@ -6,15 +6,9 @@ The training loop does not change, and the model is a plain module. With a `Memb
 and go. See ``docs/diloco.md``.
 """
 
-from typing import TYPE_CHECKING
-
-from gradwire import _mistakes
 from gradwire.torch.diloco.membership import Membership
 from gradwire.torch.diloco.report import DiLoCoReport
 from gradwire.torch.diloco.trainer import DiLoCo, sparseloco
 from gradwire.torch.errors import MembershipError
 
 __all__ = ["DiLoCo", "DiLoCoReport", "Membership", "MembershipError", "sparseloco"]
-
-if not TYPE_CHECKING:
-    __getattr__ = _mistakes.former_names(__name__, {"Report": "gradwire.torch.diloco.DiLoCoReport"})

@@ -16,7 +16,7 @@ from gradwire.torch.diloco.untrained import bits_of
 from gradwire.torch.engine.consensus import run_on_all
 from gradwire.torch.transport import RankTopology, messages
 
-VERSION = 2  # version 1 did not have a rank's own parameters as they were sent
+VERSION = 1
 _KINDS = ("shared", "velocity", "pending", "sent")
 _UNTRAINED = ("untrained", "averaged")  # those in use, and those of an exchange to be applied
 _COMMON = (*_KINDS[:3], *_UNTRAINED)
@@ -53,7 +53,7 @@ def _read_one(
     if not isinstance(text, str):
         raise TypeError(f"outer must be a str, got {type(text).__name__}")
     about = messages.read(text)
-    if not isinstance(about, dict) or about.get("version") not in range(1, VERSION + 1):
+    if not isinstance(about, dict) or about.get("version") != VERSION:
         raise ValueError(f"expected version {VERSION} of DiLoCo's checkpoints, got {about!r}")
     position = {
         name: _validate.integer(name, about.get(name), low=0)

@@ -30,7 +30,6 @@ from gradwire.torch.exchange import (
     BucketExchange,
     Confirmation,
     HierarchicalExchange,
-    Verification,
     build,
 )
 from gradwire.torch.transport import (
@@ -176,15 +175,10 @@ def _connect(
         agree(messages, "attached", facts)
         connect = functools.partial(_channel, transport, named.values())
         frames = connect(transport.make, device_backends)
-        verification = None
-        if options.verify:
-            verification = Verification(fallback=options.on_mismatch == "fallback")
         exchange: BucketExchange
         if options.owners_of(frames.size) is not None:
             second = connect(transport.make, device_backends)
-            exchange = AutoExchangeRouter(
-                frames, second, device_backends, verification=verification
-            )
+            exchange = AutoExchangeRouter(frames, second, device_backends)
         else:
             exchange = build(
                 parts[0],
@@ -193,7 +187,6 @@ def _connect(
                 device_backends,
                 check_result=scaled,
                 postpones=any(not each.memory.undoable for each in options.assignment.codecs),
-                verification=verification,
             )
         confirm = None
         if levels is None:

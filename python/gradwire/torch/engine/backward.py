@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -119,8 +119,7 @@ class BackwardPasses:
     finally raises the error that `ending` or `end` returns, if any. A pass is exchanged with the
     codec, averaged uncompressed, or refused, in which case nothing is exchanged. ``grad_scaler`` is
     the loss scaler in use, if any; ``joining`` tells whether the model is inside `join`, where
-    ranks without inputs take part. In every ``verify``-th step, one bucket is compared with the
-    result of the Rust core.
+    ranks without inputs take part.
     """
 
     dense: DenseAverage  # how the framework averages without a codec
@@ -134,7 +133,6 @@ class BackwardPasses:
         *,
         link: OptimizerLink | None,
         joining: Callable[[], bool],
-        verify: int = 0,
     ) -> None:
         self._pipeline = engine.pipeline
         self._control = engine.control
@@ -144,8 +142,6 @@ class BackwardPasses:
         self._grad_scaler = grad_scaler
         self._link = link
         self._joining = joining
-        self._verify = verify
-        self._begun = Step()  # the step that was begun last, whatever became of it
         self._steps_before = 0
         # How often states were loaded, which invalidates what was recorded of earlier steps.
         self.restarts = 0
@@ -340,7 +336,7 @@ class BackwardPasses:
         link = self._link
         if link is None:
             self._advance(_nothing)
-            self.last = self._new_step()
+            self.last = Step(self.step)
             return None
         self.last = None
         if not shadow and (refusal := link.refusal()) is not None:
@@ -365,21 +361,10 @@ class BackwardPasses:
         # When moments are handed over, and in between at ever larger intervals.
         measures = self._changed or number & (number - 1) == 0
         self._changed = False
-        self.last = link.last = self._new_step(
-            prepare=prepare, applied=self._joining(), measures=measures
+        self.last = link.last = Step(
+            number, prepare=prepare, applied=self._joining(), measures=measures
         )
         return None
-
-    def _new_step(self, **given: Any) -> Step:
-        """Begin a step; if a comparison is due, select the bucket that is compared with the core.
-
-        Buckets are selected in turn; their number is known from the previous step.
-        """
-        step, every, buckets = Step(self.step, **given), self._verify, self._begun.coded
-        if every and step.number % every == 0:
-            step.compared = step.number // every % max(buckets, 1)
-        self._begun = step
-        return step
 
     def _advance(self, undo: Callable[[], None]) -> Callable[[], None]:
         """Advance a schedule that counts steps; return the undo function if it was not called."""

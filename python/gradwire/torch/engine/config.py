@@ -4,7 +4,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, Self, TypeAlias, TypeGuard, get_args, runtime_checkable
+from typing import Any, Protocol, Self, TypeGuard, runtime_checkable
 
 import torch
 
@@ -26,18 +26,6 @@ from gradwire.torch.transport import RankTopology
 
 Codecs = Codec | str | Mapping[str, Codec | str | None]
 """A codec or preset for all parameters, or for each pattern of names; None sends them dense."""
-
-OnMismatch: TypeAlias = Literal["raise", "fallback"]
-"""The reaction if a bucket differs from the result of the core."""
-
-OTHER_KEYWORDS = {
-    "max_ratio": 'the least share of the entries that "auto" may send is min_ratio={!r}',
-    **dict.fromkeys(
-        ("ratio", "density", "k"),
-        'options of a codec are its own: attach(model, gradwire.codec("adam", ratio={!r}), ...)',
-    ),
-}
-"""Hints for keywords that an attachment does not have."""
 
 _COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -235,8 +223,6 @@ class Options:
     min_ndim: int = 1
     low_memory: bool | None = None  # then as each codec says
     adaptive: bool = False  # ratios are decided on while the model trains
-    verify: int = 0  # steps between comparisons of a bucket with the core; 0 for none
-    on_mismatch: str = "raise"
     owners: Owners | None = None  # then also an exchange that may take the place of the codec's
     assignment: Assignment = field(init=False)
 
@@ -249,13 +235,6 @@ class Options:
         check_optimizer(self.optimizer)
         _validate.integer("min_numel", self.min_numel, low=0)
         _validate.integer("min_ndim", self.min_ndim, low=0)
-        _validate.integer("verify", self.verify, low=0)
-        _validate.choice("on_mismatch", self.on_mismatch, get_args(OnMismatch))
-        if self.verify and self.assignment.exchange.needs_whole_tensor:
-            raise ValueError(
-                f"verify={self.verify} compares frames and their averages with those of the core, "
-                f"and {self.assignment.exchange!r} sends no frames: leave it out"
-            )
         scaler: object = self.grad_scaler
         if scaler is not None and not _is_scaler(scaler):
             raise TypeError(
@@ -330,7 +309,6 @@ class Options:
             "schedule": [each.get_config() for each in schedules],
             "grad_scaler": self.scaled,
             "auto": self.adaptive,
-            "verify or on_mismatch": (self.verify, self.on_mismatch),
             "min_numel or min_ndim": checksum(sorted(self.dense(named, sparse))),
             "parameters": (len(shapes), checksum(shapes)),
             "optimizer": facts_of(self.optimizer, named),

@@ -115,7 +115,6 @@ class Handle:
             self._options.grad_scaler if self._options.scaled else None,
             link=self._link,
             joining=self._joining,
-            verify=self._options.verify,
         )
         if self._decide is not None:
             self._passes.auto = self._decide(

@@ -12,7 +12,7 @@ import torch
 
 from gradwire.torch import backends
 from gradwire.torch.engine.bucket_contents import BucketContents
-from gradwire.torch.engine.step import BucketTask, Comparison, InFlightBucket, Step
+from gradwire.torch.engine.step import BucketTask, InFlightBucket, Step
 from gradwire.torch.errors import (
     AgreementError,
     ExchangeError,
@@ -114,10 +114,6 @@ class ExchangePipeline:
         bucket = backends.backend_for(buffer).bucket(buffer, on_device)
         now = time.perf_counter()
         task = BucketTask(layout, bucket, step, last, read_scale, now, unused)
-        if layout.pieces:
-            if step.coded == step.compared:
-                task.compared = Comparison(step.coded)
-            step.coded += 1
         self._tasks.put(task)
         return bucket.future
 

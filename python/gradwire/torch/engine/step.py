@@ -39,8 +39,6 @@ class Step:
     refused: BaseException | None = None  # raised by that: no rank exchanges its buckets
     measures: bool = False  # all ranks measure the spread of its gradients
     spreads: dict[str, float | None] = field(default_factory=dict)  # before that, by name
-    coded: int = 0  # buckets with compressed parameters that were submitted so far
-    compared: int = -1  # which of these is compared with the core; the same on all ranks
 
     def encode(self, parameter: ParameterSlot, gradient: NDArray[Any] | None = None) -> None:
         """Record that a gradient was encoded into the parameter's state; measure it if given."""
@@ -79,15 +77,6 @@ class Step:
 
 
 @dataclass(slots=True, eq=False)
-class Comparison:
-    """The result of comparing a bucket with the core."""
-
-    number: int  # of the bucket, among those of its step that have compressed parameters
-    difference: str = ""  # the first on this rank, which was put right
-    twins: dict[str, Any] = field(default_factory=dict)  # states that have encoded the same
-
-
-@dataclass(slots=True, eq=False)
 class BucketTask:
     """One bucket, as it is submitted: the gradients, and the future of their average.
 
@@ -104,7 +93,6 @@ class BucketTask:
     enqueued: float  # by time.perf_counter
     unused: bool = True
     error: BaseException | None = None
-    compared: Comparison | None = None  # with the core, if it is: the same on all ranks
 
     def check(self) -> None:
         """Raise the error, if there is one. Call it where encoding errors reach the other ranks."""

@@ -4,14 +4,12 @@
 ranks. It guarantees that each task starts the same collectives on every rank, whatever a gradient
 contains; that a failure on one rank is reported to all (`wire`); and that a step that does not
 count leaves no trace. `ValueSumExchange` is the base of the two exchanges that sum values.
-`HierarchicalExchange` sums inside each node, and exchanges the sums between nodes. `Verification`
-compares some buckets with the core.
+`HierarchicalExchange` sums inside each node, and exchanges the sums between nodes.
 """
 
 from gradwire.torch.exchange.base import BucketExchange, ExchangeBase
 from gradwire.torch.exchange.hierarchical import Confirmation, HierarchicalExchange
 from gradwire.torch.exchange.router import AutoExchangeRouter, ExchangeRouter, build
-from gradwire.torch.exchange.verification import Verification
 
 __all__ = [
     "AutoExchangeRouter",
@@ -20,6 +18,5 @@ __all__ = [
     "ExchangeBase",
     "ExchangeRouter",
     "HierarchicalExchange",
-    "Verification",
     "build",
 ]

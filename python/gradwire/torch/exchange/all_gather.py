@@ -25,7 +25,6 @@ from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import count_dense, divide, pack_dense, sum_dtype, take_buffers
-from gradwire.torch.exchange.verification import Verification
 from gradwire.torch.transport import Channel
 
 _RECORD = np.dtype([("size", "<u8"), ("wanted", "<u8"), ("zero", "<u8")])
@@ -111,17 +110,9 @@ class AllGatherExchange(ExchangeBase):
         device_backends: Mapping[str, str],
         *,
         check_result: bool,
-        second: Channel | None,
-        verification: Verification | None,
         mean: Literal["ranks", "senders"],
     ) -> None:
-        super().__init__(
-            channel,
-            device_backends,
-            check_result=check_result,
-            second=second,
-            verification=verification,
-        )
+        super().__init__(channel, device_backends, check_result=check_result)
         self._mean = mean
         self._facts: WeakKeyDictionary[BucketContents, SlotFacts] = WeakKeyDictionary()
 
@@ -157,8 +148,7 @@ class AllGatherExchange(ExchangeBase):
         layout = task.layout
         front = np.zeros(plan.front, np.uint8)
         try:
-            by_host = self.postpones or task.compared is not None
-            filled = None if by_host else self._start(task, plan, slot, sequence)
+            filled = None if self.postpones else self._start(task, plan, slot, sequence)
             if filled is not None:
                 return filled
             pieces = range(len(layout.pieces))
@@ -284,7 +274,7 @@ class AllGatherExchange(ExchangeBase):
         if slots.averages is not None and slots.averages.nanoseconds is not None:
             layout.counters.decoded(layout.rows, slots.averages.nanoseconds)
         elif layout.pieces:
-            nanoseconds = self._coder(task).average(
+            nanoseconds = task.bucket.average(
                 rows.view(-1),
                 [rank * plan.nbytes + plan.frames_at for rank in range(self.world_size)],
                 slots.sizes.tolist(),
@@ -343,7 +333,7 @@ class DeferredAllGather(AllGatherExchange):
         slots, task = flight.contents, flight.task
         assert isinstance(slots, _Slots)
         self._commit(task, slots)
-        self._decode(replace(task, compared=None), slots)  # that was compared before
+        self._decode(task, slots)
         self._checksums.note(flight)
         task.bucket.store()
         self._give(task, slots)

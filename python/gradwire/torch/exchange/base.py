@@ -1,7 +1,6 @@
 """The interface of every exchange, and the code that most of them share."""
 
 import abc
-import functools
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -13,14 +12,13 @@ from numpy.typing import NDArray
 
 from gradwire._outside import SelectingCodec
 from gradwire.errors import NonFiniteError
-from gradwire.torch.backends import Bucket, Table
+from gradwire.torch.backends import Table
 from gradwire.torch.engine.metrics import Outcomes, StepTimes
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket, measure
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange.checksums import AverageChecksums
 from gradwire.torch.exchange.dense import naming, overflow_error, receive_sparse, send_sparse
-from gradwire.torch.exchange.verification import Verification, VerifiedBucket
 from gradwire.torch.exchange.wire import wait
 from gradwire.torch.transport import Channel
 
@@ -74,8 +72,7 @@ class ExchangeBase(abc.ABC):
     Its channels are used by nothing else: one is for the collectives that `send` starts, and
     ``second`` for those of the receiving thread, as collectives of two threads would start in
     undefined order. With ``check_result``, an average that overflows is an error, which a loss
-    scaler must learn of. Buckets that are compared with the core need ``verification`` and
-    ``second``.
+    scaler must learn of.
     """
 
     postpones: ClassVar[bool] = False
@@ -88,12 +85,10 @@ class ExchangeBase(abc.ABC):
         *,
         check_result: bool,
         second: Channel | None = None,
-        verification: Verification | None = None,
     ) -> None:
         self._channels: tuple[Channel, Channel | None] | None = channel, second
         self.device_backends = device_backends
         self._check_result = check_result
-        self._verification = verification or Verification(fallback=False)
         self.world_size = channel.size
         self.rank = channel.rank
         self.times = StepTimes()
@@ -158,8 +153,7 @@ class ExchangeBase(abc.ABC):
             with task.bucket.sending():
                 if task.step.measures:
                     measure(task, self.channel)
-                self._verification.begin(task)
-                flight = self._verification.run(self.send, task, sequence)
+                flight = self.send(task, sequence)
         flight.marks, marks.sent = marks, time.perf_counter()
         return flight
 
@@ -169,12 +163,11 @@ class ExchangeBase(abc.ABC):
         if flight.error is not None:
             raise flight.error
         task, sparse = flight.task, flight.task.layout.sparse
-        self._verification.begin(task)
         with task.bucket.receiving():
             start = time.perf_counter()
             for work in flight.works:
                 wait(work, flight.sequence)
-            headers = None if sparse else self._verification.run(self._read_headers, flight)
+            headers = None if sparse else self._read_headers(flight)
             start = self.times.add("exchange", start)
             # As in plain DDP: sparse gradients go from all to all, others around a ring.
             dense = flight.room * self.world_size // 2 if sparse else task.bucket.nbytes
@@ -185,17 +178,13 @@ class ExchangeBase(abc.ABC):
             if headers is None:
                 receive_sparse(flight, check_result=self._check_result)
             else:
-                if task.compared is None:
-                    self._decode_all(flight, headers)
-                else:
-                    decode = functools.partial(self._decode_all, flight, headers)
-                    self._verification.agree(self.second, flight, decode)
+                self._decode_all(flight, headers)
                 self.times.add("decode", start)
         if flight.marks is not None:
             flight.marks.done = time.perf_counter()
 
     def _decode_all(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
-        self._verification.run(self._combine, flight, headers)
+        self._combine(flight, headers)
         if not self.postpones:
             if not flight.finite:
                 self._check(flight.task)
@@ -206,22 +195,13 @@ class ExchangeBase(abc.ABC):
         """Do the work that `receive` deferred, once the whole step has succeeded on all ranks."""
         if self.postpones and not flight.task.layout.sparse:
             start = time.perf_counter()
-            self._verification.begin(flight.task)
             with flight.task.bucket.receiving():
-                self._verification.run(self._complete, flight)
+                self._complete(flight)
             end = self.times.add("decode", start)
             if flight.marks is not None:
                 flight.marks.decoding, flight.marks.done = start, end
 
     # What exchanges are made of ---------------------------------------------------------------
-
-    def _compared(self, task: BucketTask) -> VerifiedBucket | None:
-        """Return a `VerifiedBucket` if this bucket is to be compared, else None."""
-        return self._verification.compared(task, self.rank)
-
-    def _coder(self, task: BucketTask) -> Bucket | VerifiedBucket:
-        """Return the object that encodes and decodes a bucket."""
-        return self._compared(task) or task.bucket
 
     def _check(self, task: BucketTask) -> None:
         """Raise a GradientError if the result overflowed and a scaler must learn of it."""
@@ -247,7 +227,7 @@ class ExchangeBase(abc.ABC):
             return Outcomes.of(np.empty(0, np.int64))
         pieces = [task.layout.pieces[index] for index in members]
         parameters = [piece.parameter for piece in pieces]
-        table, error = self._coder(task).encode(
+        table, error = task.bucket.encode(
             [parameter.codec for parameter in parameters],
             [parameter.state for parameter in parameters],
             [end for piece in pieces for end in (piece.start, piece.stop)],

@@ -70,7 +70,7 @@ class LeaderExchange(ValueSumExchange):
                 piece = task.layout.pieces[index]
                 parameter = piece.parameter
                 with naming(piece):
-                    led = self._coder(task).encode_leader(
+                    led = task.bucket.encode_leader(
                         parameter.codec, parameter.state, piece.start, piece.stop, limit, task.scale
                     )
                 if led is None:

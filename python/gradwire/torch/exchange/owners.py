@@ -208,7 +208,7 @@ class OwnerExchange(ExchangeBase):
             outcomes = self._encode(task, range(len(layout.pieces)), limits, frames)
             zero[:] = outcomes.zero
             sizes = outcomes.nbytes.tolist()
-            parts = self._coder(task).split(
+            parts = task.bucket.split(
                 [each.codec for each in layout.compressed],
                 *(frames, sizes, outcomes.count.tolist()),
                 *(ownership.bounds, ownership.owners, self.world_size),
@@ -296,7 +296,7 @@ class OwnerExchange(ExchangeBase):
         nbytes = numel * task.bucket.itemsize
         starts, bounds = _bounds(lengths, [nbytes] * self.world_size)
         runs = ownership.runs[self.rank]
-        frames, error, at = self._coder(task).merge(
+        frames, error, at = task.bucket.merge(
             received,
             bounds,
             [layout.compressed[run.index].codec for run in runs],
@@ -353,7 +353,7 @@ class OwnerExchange(ExchangeBase):
             [layout.pieces[run.index].start + end for run in own for end in (run.start, run.stop)]
             for own in runs
         ]
-        spent = self._coder(task).average_sums(
+        spent = task.bucket.average_sums(
             merged, bounds[::2], sizes, ends, unused, task.scale, self.world_size
         )
         for own, nanoseconds in zip(runs, spent, strict=True):

@@ -16,7 +16,6 @@ from gradwire.torch.exchange.leader import LeaderExchange
 from gradwire.torch.exchange.owners import OwnerExchange
 from gradwire.torch.exchange.powersgd import PowerSGDExchange
 from gradwire.torch.exchange.value_sum import AllReduceExchange
-from gradwire.torch.exchange.verification import Verification
 from gradwire.torch.transport import Channel
 
 
@@ -28,27 +27,19 @@ def build(
     *,
     check_result: bool,
     postpones: bool,
-    verification: Verification | None = None,
 ) -> ExchangeBase:
     """Return the object that carries out an exchange; see `ExchangeBase`.
 
     The channel supports tensors on the CPU and on the device of frames. ``another``, a collective,
-    creates further channels, for the CPU and the given device backends; an `AllGather` needs it for
-    ``verification`` only. Only an `AllGather` can be deferred, to which a `ByRanks` resolves here.
-    Raises a ValueError if the channel cannot do what the exchange needs.
+    creates further channels, for the CPU and the given device backends; an `AllGather` needs none.
+    Only an `AllGather` can be deferred, to which a `ByRanks` resolves here. Raises a ValueError if
+    the channel cannot do what the exchange needs.
     """
     if isinstance(part, ByRanks):
         part = AllGather()
     if isinstance(part, AllGather):
         kind = DeferredAllGather if postpones else AllGatherExchange
-        return kind(
-            channel,
-            device_backends,
-            check_result=check_result,
-            second=None if verification is None else another(),
-            verification=verification,
-            mean=part.mean,
-        )
+        return kind(channel, device_backends, check_result=check_result, mean=part.mean)
     if isinstance(part, LowRank):
         return PowerSGDExchange(
             channel,
@@ -68,16 +59,9 @@ def build(
             device_backends,
             check_result=check_result,
             second=another(device_backends),
-            verification=verification,
         )
     summed = AllReduceExchange if isinstance(part, AllReduce) else LeaderExchange
-    return summed(
-        channel,
-        device_backends,
-        check_result=check_result,
-        second=another(),
-        verification=verification,
-    )
+    return summed(channel, device_backends, check_result=check_result, second=another())
 
 
 class ExchangeRouter:
@@ -94,13 +78,10 @@ class ExchangeRouter:
         channel: Channel,
         second: Channel,
         device_backends: Mapping[str, str],
-        *,
-        verification: Verification | None = None,
     ) -> None:
         self._channels: tuple[Channel, Channel] | None = channel, second
         self.device_backends = device_backends
         self.times = StepTimes()
-        self._verification = verification
         self._exchanges: dict[tuple[Part, bool], ExchangeBase] = {}
 
     def close(self) -> None:
@@ -137,7 +118,6 @@ class ExchangeRouter:
                 self.device_backends,
                 check_result=False,
                 postpones=not undoable,
-                verification=self._verification,
             )
             exchange.times = self.times
             self._exchanges[part, undoable] = exchange

@@ -169,7 +169,7 @@ class ValueSumExchange(ExchangeBase):
                     raise RuntimeError(f"{sent} entries of {parameter.name!r} instead of {count}")
             sizes = outcomes.nbytes.tolist()
             whole = numels if numels == counts else ()
-            values, positions = self._coder(task).values_of(frames, sizes, whole, drawn)
+            values, positions = task.bucket.values_of(frames, sizes, whole, drawn)
         finally:
             self._frames.give(frames)  # to this thread, which works in its own order
         if drawn:

@@ -9,11 +9,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from gradwire import _mistakes
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import AutoController, check_measurable, choices_of
 from gradwire.torch.engine.attach import attach_engine
-from gradwire.torch.engine.config import OTHER_KEYWORDS, Codecs, GradScaler, OnMismatch, Options
+from gradwire.torch.engine.config import Codecs, GradScaler, Options
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.sharding import local_shard_of
 from gradwire.torch.fsdp.model import Group, groups_of, names_of
@@ -21,7 +20,6 @@ from gradwire.torch.fsdp.source import FSDPSource
 from gradwire.torch.transport import Hierarchy, ProcessGroups
 
 
-@_mistakes.explain(**OTHER_KEYWORDS)
 def attach(
     model: torch.nn.Module,
     codec: Codecs | None = None,
@@ -34,8 +32,6 @@ def attach(
     min_numel: int = 1024,
     min_ndim: int = 1,
     low_memory: bool | None = None,
-    verify: int = 0,
-    on_mismatch: OnMismatch = "raise",
     timeout: timedelta | None = None,
 ) -> Handle:
     """Average the gradients of an FSDP2 model between nodes, compressed. A collective.
@@ -60,7 +56,7 @@ def attach(
     mesh : DeviceMesh or torch.distributed.ProcessGroup
         The replicas of this rank's shards: a mesh with one dimension, one with the dimensions
         (replicas, shards), or a process group.
-    min_ratio, schedule, grad_scaler, min_numel, min_ndim, low_memory, verify, on_mismatch, timeout
+    min_ratio, schedule, grad_scaler, min_numel, min_ndim, low_memory, timeout
         As in `gradwire.torch.ddp.attach`. Sizes are those of the whole parameter.
 
     Returns
@@ -93,7 +89,7 @@ def attach(
     ``register_post_accumulate_grad_hook``, and optimizers within the backward pass, are refused.
 
     `attach` makes three process groups: one between the nodes (two for exchanges that sum on the
-    wire, and for ``verify``), one inside this node, and one over all ranks. Frames go over the
+    wire), one inside this node, and one over all ranks. Frames go over the
     backend that ``mesh`` has for GPUs, such as NCCL, if CUDA kernels encode; everything else goes
     over Gloo. Memory: a copy of this rank's shards of the gradients, in addition to that of
     `gradwire.torch.ddp.attach`.
@@ -108,8 +104,6 @@ def attach(
         min_numel=min_numel,
         min_ndim=min_ndim,
         low_memory=low_memory,
-        verify=verify,
-        on_mismatch=on_mismatch,
         adaptive=choices is not None,
     )
     inside = _check_groups(groups)

@@ -11,15 +11,13 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from gradwire import _mistakes, _validate
+from gradwire import _validate
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import AutoController, check_measurable, choices_of
 from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import (
-    OTHER_KEYWORDS,
     Codecs,
     GradScaler,
-    OnMismatch,
     Options,
     is_scaling,
 )
@@ -31,7 +29,6 @@ from gradwire.torch.horovod.source import HorovodSource, Settings
 from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
 
 
-@_mistakes.explain(**OTHER_KEYWORDS)
 def DistributedOptimizer(  # as Horovod's
     optimizer: Optimizer,
     named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
@@ -51,8 +48,6 @@ def DistributedOptimizer(  # as Horovod's
     min_numel: int = 1024,
     min_ndim: int = 1,
     low_memory: bool | None = None,
-    verify: int = 0,
-    on_mismatch: OnMismatch = "raise",
     timeout: timedelta | None = None,
 ) -> Any:
     """Average the gradients of an optimizer over all ranks of Horovod, compressed by a codec.
@@ -91,7 +86,7 @@ def DistributedOptimizer(  # as Horovod's
         Average over these ranks only. On other ranks the result is a plain optimizer.
     codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
         As in `gradwire.torch.ddp.attach`, as are ``min_ratio``, ``schedule``, ``grad_scaler``,
-        ``min_numel``, ``min_ndim``, ``low_memory``, ``verify`` and ``on_mismatch``. ``"auto"``
+        ``min_numel``, ``min_ndim`` and ``low_memory``. ``"auto"``
         decides between Horovod's all-reduce and the codec: Horovod does not sum in bfloat16. See
         ``docs/auto.md``.
     timeout : datetime.timedelta, optional
@@ -146,8 +141,6 @@ def DistributedOptimizer(  # as Horovod's
         min_numel=min_numel,
         min_ndim=min_ndim,
         low_memory=low_memory,
-        verify=verify,
-        on_mismatch=on_mismatch,
         adaptive=choices is not None,
     )
     updates = any(each.memory.updates for each in options.assignment.codecs)

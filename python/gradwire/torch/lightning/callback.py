@@ -10,13 +10,12 @@ from typing import Any, Literal, get_args
 
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire import _mistakes
 from gradwire.presets import float8
 from gradwire.schedule import Schedule
 from gradwire.torch import ddp
 from gradwire.torch.auto import AUTO, check_alone, least_ratio
 from gradwire.torch.checkpoint import files as rank_files
-from gradwire.torch.engine.config import OTHER_KEYWORDS, Codecs, OnMismatch, Options
+from gradwire.torch.engine.config import Codecs, Options
 from gradwire.torch.lightning import pairing, saving
 from gradwire.torch.lightning.pairing import Callback, LightningModule, Trainer
 from gradwire.torch.lightning.saving import Policy
@@ -60,7 +59,7 @@ class Compress(Callback):
         requires torch's AdamW, Adam or SGD, automatic optimization and no scaler. By default it is
         enabled if the Trainer clips, these requirements are met, and the codec sends updates
         instead of gradients.
-    low_memory, verify, on_mismatch
+    low_memory
         As in `gradwire.torch.ddp.attach`.
     policy : {"sum-and-split", "keep", "drop"}
         What to do with the residuals of a checkpoint of another number of ranks, as in
@@ -88,7 +87,6 @@ class Compress(Callback):
         `gradwire.torch.ddp.attach`.
     """
 
-    @_mistakes.explain(**OTHER_KEYWORDS)
     def __init__(
         self,
         codec: Codecs | None = None,
@@ -102,8 +100,6 @@ class Compress(Callback):
         hierarchy: int | Literal["node"] | None = None,
         exchange_in_step: bool | None = None,
         low_memory: bool | None = None,
-        verify: int = 0,
-        on_mismatch: OnMismatch = "raise",
         policy: Policy = "sum-and-split",
         checkpoints: bool | str | os.PathLike[str] = True,
         rate: bool = False,
@@ -115,8 +111,6 @@ class Compress(Callback):
             "min_numel": min_numel,
             "min_ndim": min_ndim,
             "low_memory": low_memory,
-            "verify": verify,
-            "on_mismatch": on_mismatch,
         }
         if codec in (None, AUTO) and optimizer is None:
             raise ValueError(

@@ -26,7 +26,7 @@ from gradwire.torch.weights.calibration import Calibration
 from gradwire.torch.weights.checkpoint import load_checkpoint, save_checkpoint
 from gradwire.torch.weights.experts import expert_change
 from gradwire.torch.weights.files import load, save
-from gradwire.torch.weights.modules import PackedEmbedding, PackedLinear
+from gradwire.torch.weights.modules import PackedEmbedding, PackedLinear, unpack
 from gradwire.torch.weights.ops import backend
 from gradwire.torch.weights.pack import pack
 from gradwire.torch.weights.report import PackedTensor, PackReport
@@ -51,4 +51,5 @@ __all__ = [
     "save",
     "save_checkpoint",
     "straight_through",
+    "unpack",
 ]

@@ -38,7 +38,9 @@ class Calibration(Mapping[str, Gram]):
     matrices of `nn.LSTM`, `nn.GRU`, `nn.RNN` and their cells, whose layers run a second time for
     it, without dropout between them. If groups of a weight's rows have different inputs, as groups
     of channels, queries and keys, or experts within one parameter, there is a matrix for each equal
-    group of rows. Not supported are embeddings, transposed convolutions, projections of an LSTM's
+    group of rows. A weight that is also used otherwise, as a head that is tied to an embedding, has
+    none: codes that suit its inputs would be worse where it is looked up than the nearest codes.
+    Not supported are embeddings, transposed convolutions, projections of an LSTM's
     states (``weight_hr``), products with a weight of shape (in, out), and computations outside
     torch's functions, as in scripted modules. `unseen` lists weights without inputs.
 
@@ -96,6 +98,11 @@ class Calibration(Mapping[str, Gram]):
         self._memory = memory
         self._keeps = sequential or memory is not None
         self._shapes = {name: tuple(each.shape) for name, each in self._parameters().items()}
+        tables = (nn.Embedding, nn.EmbeddingBag)
+        looked_up = {id(each.weight) for each in inner.modules() if isinstance(each, tables)}
+        self._tables = {n for n, each in self._parameters().items() if id(each) in looked_up}
+        #: Names of weights with uses that no matrix describes, whether or not they have inputs too.
+        self._others = set(self._tables)
         self._layers: dict[str, Layer] = {}
         self._loaded: dict[str, Gram] = {}
         self._batches: list[Batch] = []
@@ -126,7 +133,7 @@ class Calibration(Mapping[str, Gram]):
                 stack.callback(before.remove)
                 stack.callback(self._model.register_forward_hook(self._end).remove)
             stack.callback(self._adder.forget)
-            stack.enter_context(Watch(self._parameters(), self._see))
+            stack.enter_context(Watch(self._parameters(), self._see, others=self._others))
             self._open = stack.pop_all()
         return self
 
@@ -180,19 +187,22 @@ class Calibration(Mapping[str, Gram]):
     @property
     def order(self) -> tuple[str, ...]:
         """Names of the weights with inputs, in the order of their first use."""
-        used = [name for name, layer in self._layers.items() if layer.count()]
-        return tuple(dict.fromkeys([*self._loaded, *used]))
+        return tuple(name for name in self._names_with_inputs() if name not in self._others)
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Names of the weights with inputs that are used otherwise as well, so without a matrix."""
+        return tuple(name for name in self._names_with_inputs() if name in self._others)
 
     @property
     def unseen(self) -> tuple[str, ...]:
         """Names of the weights without inputs, except those of embeddings."""
-        tables = (nn.Embedding, nn.EmbeddingBag)
-        looked_up = {id(each.weight) for each in self._model.modules() if isinstance(each, tables)}
-        return tuple(
-            name
-            for name, each in self._parameters().items()
-            if name not in self and id(each) not in looked_up
-        )
+        known = {*self._names_with_inputs(), *self._tables}
+        return tuple(name for name in self._parameters() if name not in known)
+
+    def _names_with_inputs(self) -> list[str]:
+        used = [name for name, layer in self._layers.items() if layer.count()]
+        return list(dict.fromkeys([*self._loaded, *used]))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.order)
@@ -201,7 +211,9 @@ class Calibration(Mapping[str, Gram]):
         return len(self.order)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.order
+        layer = self._layers.get(str(name))
+        has_inputs = name in self._loaded or (layer is not None and bool(layer.count()))
+        return has_inputs and name not in self._others
 
     def __getitem__(self, name: str) -> Gram:
         """Return a matrix, on the host; see `gram`, without weights replaced."""
@@ -348,6 +360,7 @@ class Calibration(Mapping[str, Gram]):
         if apart:
             raise ValueError(f"the models differ in {', '.join(map(repr, apart))}")
         merged = Calibration(self._model)
+        merged._others |= self._others | other._others
         for name in dict.fromkeys([*self, *other]):
             both = [each[name] for each in (self, other) if name in each]
             try:

@@ -1,23 +1,27 @@
 """Checkpoints of a model and its optimizer in a safetensors file, without pickle."""
 
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from gradwire import weights
+from gradwire import _native, weights
 from gradwire.errors import CorruptFileError
 from gradwire.torch.weights import files
-from gradwire.torch.weights.slots import slots_of
-from gradwire.weights.header import parse_json
+from gradwire.torch.weights.slots import filled, slots_of
+from gradwire.weights.header import check_version, parse_json
 
 KEY = "gradwire.checkpoint"
 """The metadata key of everything that is not a tensor."""
 
 VERSION = 1
+
+_CHECK = f"{KEY}.crc32c"
+"""The metadata key of its checksum, such as ``"0a1b2c3d"``."""
 
 _MODEL, _STATE, _GROUPS = "model.", "optimizer.state.", "optimizer.groups."
 _PLAIN = (bool, int, float, str, type(None))
@@ -41,8 +45,8 @@ def save_checkpoint(
         An optimizer of the model's parameters. Its state is written by their names, with the
         options of its groups.
     base : path-like, optional
-        An earlier checkpoint: only differences from its tensors are written. It must stay in the
-        same folder, see `gradwire.weights.save`.
+        An earlier checkpoint: only differences from its tensors are written. It must stay where it
+        is as seen from the new one, in the same folder or near it: see `gradwire.weights.save`.
 
     Raises
     ------
@@ -51,7 +55,7 @@ def save_checkpoint(
         or the optimizer keeps something that is neither a tensor nor plain data.
     ValueError
         A tensor is on meta; the optimizer has a parameter that is not the model's; the target is
-        the base, or the base has too many.
+        the base, or the base has too many or is too far away.
     CorruptFileError
         The base is not valid.
     OSError
@@ -65,7 +69,14 @@ def save_checkpoint(
     if optimizer is not None:
         names = {id(slot.value): slot.name for slot in slots}
         about |= _described(optimizer, names, arrays)
-    weights.save(path, arrays, {KEY: json.dumps(about)}, lossless=True, base=base)
+    text = json.dumps(about)
+    metadata = {KEY: text, _CHECK: _checksum(text)}
+    weights.save(path, arrays, metadata, lossless=True, base=base)
+
+
+def _checksum(text: str) -> str:
+    """Return the CRC-32C of the metadata: state that no tensor's checksum covers."""
+    return f"{_native.crc32c(text.encode(errors='surrogatepass'), 0):08x}"
 
 
 def _described(
@@ -101,11 +112,15 @@ def _parameters(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> l
 
 def _tree(value: Any, name: str, arrays: dict[str, Any]) -> Any:
     """Return a state as JSON values, with tensors replaced by their names in ``arrays``."""
+    if type(value) is float and not math.isfinite(value):
+        return {"float": repr(value)}
     if type(value) in _PLAIN:
         return value
     if isinstance(value, torch.Tensor):
+        while name in arrays:  # "b.c" of the parameter "a", and "c" of "a.b"
+            name += "'"
         arrays[name] = files.host(value, name)
-        return {"tensor": name}
+        return {"tensor": name, **_strides(value)}
     if type(value) in (list, tuple):
         return {
             type(value).__name__: [_tree(v, f"{name}.{i}", arrays) for i, v in enumerate(value)]
@@ -113,6 +128,26 @@ def _tree(value: Any, name: str, arrays: dict[str, Any]) -> Any:
     if isinstance(value, dict) and all(type(key) in (str, int) for key in value):
         return {"dict": [[key, _tree(v, f"{name}.{key}", arrays)] for key, v in value.items()]}
     raise TypeError(f"{name!r} is a {type(value).__name__}, neither a tensor nor plain data")
+
+
+def _strides(value: torch.Tensor) -> dict[str, list[int]]:
+    """Return the strides of a tensor that are not in row-major order, but leave no gaps.
+
+    An optimizer's step may walk memory: its state must lie as the parameter does.
+    """
+    strides = list(value.stride())
+    lost = not value.is_contiguous() and _is_dense(value.shape, strides)
+    return {"strides": strides} if lost else {}
+
+
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Return whether the entries of such a tensor fill their memory, each in its own place."""
+    end = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size != 1 and stride != end:
+            return False
+        end *= size
+    return True
 
 
 def load_checkpoint(
@@ -128,7 +163,7 @@ def load_checkpoint(
     Parameters
     ----------
     path : path-like
-        The file; its bases must be in the same folder.
+        The file; its bases must be where they were as seen from it.
     model : torch.nn.Module
         With the names, shapes and dtypes of the file.
     optimizer : torch.optim.Optimizer, optional
@@ -149,56 +184,53 @@ def load_checkpoint(
     slots = slots_of(inner)
     with weights.open(path) as file:
         about = _read_about(file)
-        part = _Part(file, _MODEL)
-        found = {slot: [name for name in slot.names if name in part] for slot in slots}
+        part, state = files.Tensors(file, _MODEL), None
+        found = part.found(slots)
         differences = [*files.differences_of(inner, found, part)]
-        state = None
         if optimizer is not None:
             names = {id(slot.value): slot.name for slot in slots}
             differences += _differences(about, _parameters(optimizer, names), optimizer)
         if differences:
             raise ValueError(files.listed(path, differences))
         if optimizer is not None:
-            state = _state_dict(file, about, optimizer)
-        values = {slot: files.tensor(part[names[0]]) for slot, names in found.items()}
-    if optimizer is not None and state is not None:
+            state = _state_dict(files.Tensors(file), about, optimizer)
+        values = {slot: files.dense_of(part[names[0]], names[0]) for slot, names in found.items()}
+    with filled(values):
+        if optimizer is not None and state is not None:
+            _load_state(optimizer, state)
+
+
+def _load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load a state dict; if the optimizer does not accept it, nothing of the optimizer changes."""
+    inner = [
+        optimizer.__dict__,
+        optimizer.state,
+        *optimizer.state.values(),
+        *optimizer.param_groups,
+    ]
+    before = [(each, dict(each)) for each in inner]
+    try:
         optimizer.load_state_dict(state)
-    for slot, value in values.items():
-        slot.fill(value)
+    except BaseException as error:
+        for each, kept in before:
+            each.clear()
+            each.update(kept)
+        if not isinstance(error, Exception) or isinstance(
+            error, MemoryError | torch.cuda.OutOfMemoryError
+        ):
+            raise
+        raise CorruptFileError(
+            f"{type(optimizer).__name__} does not accept its state: {error!r:.200}"
+        ) from error
 
 
-class _Part(Mapping[str, Any]):
-    """The tensors with a given name prefix, which is removed; read tensors are cached."""
-
-    def __init__(self, file: weights.File, prefix: str) -> None:
-        self._file, self._prefix = file, prefix
-        self._read: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._read:
-            self._read[name] = self._file[self._prefix + name]
-        return self._read[name]
-
-    def __iter__(self) -> Iterator[str]:
-        size = len(self._prefix)
-        return (name[size:] for name in self._file if name.startswith(self._prefix))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __contains__(self, name: object) -> bool:
-        return f"{self._prefix}{name}" in self._file
-
-
-def _read_about(file: weights.File) -> dict[str, Any]:
+def _read_about(file: weights.File | weights.Shards) -> dict[str, Any]:
     if KEY not in file.metadata:
         raise ValueError(f"{file.path!r} is no checkpoint: save one by save_checkpoint")
     about = parse_json(file.metadata[KEY], f"metadata {KEY!r}")
-    if about.get("version") != VERSION:
-        raise CorruptFileError(
-            f"the checkpoint has version {about.get('version')!r}, but this library reads "
-            f"{VERSION}: update gradwire"
-        )
+    check_version(about, "checkpoints")
+    if file.metadata.get(_CHECK) != _checksum(file.metadata[KEY]):
+        raise CorruptFileError(f"the checksum of metadata {KEY!r} does not match: it was changed")
     return about
 
 
@@ -236,7 +268,7 @@ def _groups(about: Mapping[str, Any]) -> list[tuple[list[str], Any]]:
 
 
 def _state_dict(
-    file: weights.File, about: Mapping[str, Any], optimizer: torch.optim.Optimizer
+    file: files.Tensors, about: Mapping[str, Any], optimizer: torch.optim.Optimizer
 ) -> dict[str, Any]:
     groups, state = _groups(about), about.get("state")
     names = [name for each, _ in groups for name in each]
@@ -245,21 +277,47 @@ def _state_dict(
     index = {name: i for i, name in enumerate(names)}
     saved = optimizer.state_dict()["param_groups"]
     return {
-        "state": {index[name]: _value(kept, file) for name, kept in state.items()},
+        "state": {index[name]: _dict(kept, file) for name, kept in state.items()},
         "param_groups": [
-            {**_value(options, file), "params": group["params"]}
-            for group, (_, options) in zip(saved, groups, strict=True)
+            _options(group, _dict(options, file), i)
+            for i, (group, (_, options)) in enumerate(zip(saved, groups, strict=True))
         ],
     }
 
 
-def _value(tree: Any, file: weights.File) -> Any:
+def _options(own: dict[str, Any], saved: dict[Any, Any], group: int) -> dict[str, Any]:
+    """Return a group with saved options; those of a newer torch, which the file lacks, are kept."""
+    for key, value in saved.items():
+        mine = own.get(key)
+        if mine is not None and value is not None and _sort(mine) is not _sort(value):
+            raise CorruptFileError(
+                f"the option {key!r} of group {group} of the optimizer is {value!r:.100}, where "
+                f"{mine!r:.100} is expected"
+            )
+    return {**own, **saved, "params": own["params"]}
+
+
+def _sort(value: Any) -> type:
+    """Return the type of an option; numbers may also be tensors."""
+    return float if isinstance(value, bool | int | float | torch.Tensor) else type(value)
+
+
+def _dict(tree: Any, file: files.Tensors) -> dict[Any, Any]:
+    value = _value(tree, file)
+    if not isinstance(value, dict):
+        raise CorruptFileError("the state of the optimizer is not described as it is written")
+    return value
+
+
+def _value(tree: Any, file: files.Tensors) -> Any:
     """Return the state that `_tree` described."""
     if type(tree) in _PLAIN:
         return tree
     match tree:
         case {"tensor": str(name)} if name in file:
-            return files.tensor(file[name])
+            return _laid_out(files.dense_of(file[name], name).clone(), tree.get("strides"))
+        case {"float": "inf" | "-inf" | "nan" as value}:
+            return float(value)
         case {"list": list(values)}:
             return [_value(value, file) for value in values]
         case {"tuple": list(values)}:
@@ -267,6 +325,16 @@ def _value(tree: Any, file: weights.File) -> Any:
         case {"dict": list(items)} if all(_is_item(item) for item in items):
             return {key: _value(value, file) for key, value in items}
     raise CorruptFileError(f"the optimizer keeps {tree!r:.100}, which nothing is written as")
+
+
+def _laid_out(value: torch.Tensor, strides: Any) -> torch.Tensor:
+    """Return a tensor with the strides that it had."""
+    if strides is None:
+        return value
+    known = isinstance(strides, list) and all(type(n) is int and 0 <= n < 2**62 for n in strides)
+    if not known or len(strides) != value.dim() or not _is_dense(value.shape, strides):
+        raise CorruptFileError(f"strides {strides!r:.100} do not fit shape {tuple(value.shape)}")
+    return torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
 
 
 def _is_item(item: Any) -> bool:

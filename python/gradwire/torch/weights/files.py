@@ -1,20 +1,50 @@
 """Models in files: packed weights are written as packed bytes, and loading is all or nothing."""
 
 import dataclasses
+import math
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import torch
 from torch import nn
 
 from gradwire import _validate, weights
+from gradwire.errors import CorruptFileError, GradwireError
+from gradwire.frame import Frame
 from gradwire.torch.weights.modules import Activations
-from gradwire.torch.weights.slots import Slot, put, slots_of
-from gradwire.torch.weights.weight import Packed, PackedWeight, name_of, packed_name
+from gradwire.torch.weights.slots import Slot, bytes_of, put, slots_of
+from gradwire.torch.weights.weight import Packed, PackedWeight, as_tensor, name_of, packed_name
+from gradwire.weights import RawTensor
+from gradwire.weights.header import MORE, PACKED
 
 _SHOWN = 20
 """Differences that an error lists."""
+
+_NAMES = {
+    "BOOL": "bool",
+    **{
+        f"{letter}{bits}": f"{kind}int{bits}"
+        for letter, kind in (("I", ""), ("U", "u"))
+        for bits in (8, 16, 32, 64)
+    },
+    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    "BF16": "bfloat16",
+    "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F4": "float4_e2m1fn_x2",
+}
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, dtype) for name, dtype in _NAMES.items() if hasattr(torch, dtype)
+}
+"""Torch's dtypes by their names in files; older releases lack the last ones."""
+
+_FRAME = b"GWF"
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
@@ -84,16 +114,22 @@ def _check(slot: Slot) -> None:
         )
 
 
-def host(value: torch.Tensor, name: str) -> Any:
-    """Return the array of a tensor; on the CPU both share memory."""
-    if value.layout is not torch.strided:
+def host(value: torch.Tensor, name: str) -> RawTensor:
+    """Return the bytes of a tensor; on the CPU both share memory if it is contiguous."""
+    if value.layout is not torch.strided or value.is_nested:
         raise TypeError(f"{name!r} must be dense, got layout {value.layout}")
     if value.is_meta:
         raise ValueError(f"{name!r} is on meta: it has no values")
-    there = value.detach().cpu().contiguous()
-    if there.dtype is torch.bfloat16:
-        return there.view(torch.uint16).numpy().view(weights.header.dtype_named("BF16"))
-    return there.numpy()
+    names = [name for name, dtype in DTYPES.items() if dtype is value.dtype]
+    if not names:
+        raise TypeError(f"{name!r} is of {value.dtype}, which a safetensors file cannot hold")
+    return RawTensor(names[0], _shape_of(value.shape, names[0]), bytes_of(value).numpy())
+
+
+def _shape_of(shape: Sequence[int], name: str) -> tuple[int, ...]:
+    """Return the shape of a tensor in files: of F4, torch counts pairs of entries."""
+    *outer, last = shape or (1,)
+    return (*outer, 2 * last) if name == "F4" else tuple(shape)
 
 
 def load(
@@ -101,17 +137,21 @@ def load(
     model: nn.Module,
     bits: int | None = None,
     activations: Activations = "float32",
+    *,
+    mapped: bool = True,
 ) -> nn.Module:
     """Load a file into a model, which is changed in place: all of it, or nothing.
 
-    Packed weights of linear layers and embeddings stay packed, and are read from the file's pages
-    as they are used: the modules become `PackedLinear` and `PackedEmbedding`, as by `pack`. Other
-    packed tensors are decoded. A file without packed tensors is loaded as it is.
+    Packed weights of linear layers and embeddings stay packed: the modules become `PackedLinear`
+    and `PackedEmbedding`, as by `pack`. Other packed tensors are decoded. A file without packed
+    tensors is loaded as it is. What `save_pretrained` or a state dict wrote of a packed model is
+    recognized by its bytes.
 
     Parameters
     ----------
     path : path-like
-        A file of `save`, `gradwire.weights.save`, or any safetensors file.
+        A file of `save`, `gradwire.weights.save`, or any safetensors file; of a sharded checkpoint,
+        its index or its folder.
     model : torch.nn.Module
         A model with the names, shapes and dtypes of the file; its tensors may be on any device.
         Tensors on meta are created on the CPU, so that ``with torch.device("meta"): model =
@@ -121,6 +161,10 @@ def load(
         By default all.
     activations : {"float32", "int8"}
         Of `PackedLinear`.
+    mapped : bool
+        Read packed weights from the file's pages as they are used. The file must then not be
+        overwritten in place, which changes the model, or truncated; replacing it, as `save` does,
+        is safe. With False, packed bytes are copied into memory.
 
     Returns
     -------
@@ -132,28 +176,85 @@ def load(
     GradwireError
         A packed tensor is corrupt; the message names it.
     ValueError
-        The file and the model differ, in names, shapes or dtypes: all differences are listed. No
-        tensor has this number of bits, or one with further bits does not. ``activations`` is
-        invalid.
+        The file and the model differ, in names, shapes or dtypes: all differences are listed, and
+        tensors that cannot be written to, such as sparse or expanded ones. No tensor has this
+        number of bits, or one with further bits does not. ``activations`` is invalid. The file is
+        of another format, such as a pickle.
     OSError
         The file cannot be read.
     """
     _validate.choice("activations", activations, get_args(Activations))
     inner = unwrapped(model)
-    slots = slots_of(inner)
-    with weights.open(path) as file:
-        found = {slot: [name for name in slot.names if name in file] for slot in slots}
-        if differences := [*differences_of(inner, found, file)]:
+    with weights.open(path, mapped=mapped) as file:
+        tensors = Tensors(file)
+        found = tensors.found(slots_of(inner))
+        if differences := [*differences_of(inner, found, tensors)]:
             raise ValueError(listed(path, differences))
-        values = {slot: file[names[0]] for slot, names in found.items()}
+        values = {slot: tensors[names[0]] for slot, names in found.items()}
     packed = {slot: each for slot, each in values.items() if isinstance(each, Packed)}
     if bits is not None:
         packed = _kept(packed, bits)
-    dense = {slot: tensor(each) for slot, each in values.items() if slot not in packed}
-    put(packed, activations)
-    for slot, value in dense.items():
-        slot.fill(value)
+    dense = {slot: tensor(each) for slot, each in values.items() if isinstance(each, RawTensor)}
+    put(packed, activations, dense)
     return model
+
+
+class Tensors(Mapping[str, Packed | RawTensor]):
+    """The tensors of a file whose names have a prefix, which is removed; each is read once."""
+
+    def __init__(self, file: weights.File | weights.Shards, prefix: str = "") -> None:
+        self._file, self._prefix = file, prefix
+        self._read: dict[str, Packed | RawTensor] = {}
+        self._further: set[str] = set()
+
+    def __getitem__(self, name: str) -> Packed | RawTensor:
+        if name not in self._read:
+            full = self._prefix + name
+            value = self._file[full] if self._file.kind(full) is None else self._file.raw(full)
+            assert isinstance(value, Packed | RawTensor)
+            self._read[name] = value
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        size = len(self._prefix)
+        names = (name[size:] for name in self._file if name.startswith(self._prefix))
+        return (name for name in names if name not in self._further)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return f"{self._prefix}{name}" in self._file and name not in self._further
+
+    def found(self, slots: list[Slot]) -> dict[Slot, list[str]]:
+        """Return the names that the file has of each tensor of a model."""
+        names = {slot: [name for name in slot.names if name in self] for slot in slots}
+        for slot, each in names.items():
+            for name in each:
+                self._recognize(name, slot)
+        return names
+
+    def _recognize(self, name: str, slot: Slot) -> None:
+        """Take bytes that are a frame, as of a state dict, with the model's shape and dtype."""
+        kind = self._file.kind(self._prefix + name)
+        if kind is None or kind[0] != PACKED or slot.flaw() or not slot.dtype.is_floating_point:
+            return
+        frame, further = self[name], self.get(name + MORE)
+        assert isinstance(frame, RawTensor)
+        if bytes(frame.data[:3]) != _FRAME:
+            return
+        numel, shape, dtype = math.prod(slot.shape), slot.shape, packed_name(slot.dtype)
+        try:
+            Frame(frame.data, max_numel=max(numel, 1))
+            if not isinstance(further, RawTensor):
+                self._read[name] = Packed(frame.data, shape, dtype)
+                return
+            more = 8 * (further.nbytes - 4) // max(numel, 1)
+            self._read[name] = packed = Packed(frame.data, shape, dtype, further.data, more)
+            packed.joined()
+        except GradwireError as error:
+            raise CorruptFileError(str(error), name) from None
+        self._further.add(name + MORE)
 
 
 def _kept(packed: Mapping[Slot, Packed], bits: int) -> dict[Slot, Packed]:
@@ -171,7 +272,7 @@ def _kept(packed: Mapping[Slot, Packed], bits: int) -> dict[Slot, Packed]:
 
 
 def differences_of(
-    model: nn.Module, found: Mapping[Slot, list[str]], file: Mapping[str, Any]
+    model: nn.Module, found: Mapping[Slot, list[str]], file: Tensors
 ) -> Iterator[str]:
     """Yield the differences between a model and a file, for tensors of these names."""
     yield from _lost(model)
@@ -180,7 +281,7 @@ def differences_of(
         yield from _differences(slot, names, file)
 
 
-def _unknown(file: Mapping[str, Any], slots: list[Slot]) -> Iterator[str]:
+def _unknown(file: Tensors, slots: list[Slot]) -> Iterator[str]:
     known = {name for slot in slots for name in slot.names}
     yield from (f"{name!r} is in the file only" for name in file if name not in known)
 
@@ -196,39 +297,61 @@ def _lost(model: nn.Module) -> Iterator[str]:
                 )
 
 
-def _differences(slot: Slot, names: list[str], file: Mapping[str, Any]) -> Iterator[str]:
+def _differences(slot: Slot, names: list[str], file: Tensors) -> Iterator[str]:
     if not names:
         yield f"{slot.name!r} is in the model only"
         return
     value = file[names[0]]
-    if isinstance(slot.value, PackedWeight) and not isinstance(value, Packed):
+    if isinstance(value, RawTensor) and isinstance(slot.value, PackedWeight):
         yield f"{slot.name!r} is packed in the model, but dense in the file"
-    shape = tuple(value.shape)
-    dtype = (packed_name if isinstance(value, Packed) else name_of)(slot.dtype)
-    if shape != slot.shape:
-        yield f"{slot.name!r} has shape {slot.shape} in the model, and {shape} in the file"
-    if str(value.dtype) != dtype:
-        yield f"{slot.name!r} is {dtype} in the model, and {value.dtype} in the file"
+    if flaw := slot.flaw():
+        yield f"{slot.name!r} {flaw}"
+        return
+    shape = slot.shape
+    if isinstance(value, Packed):
+        own, dtype = packed_name(slot.dtype), value.dtype
+    else:
+        own, dtype = name_of(slot.dtype), _NAMES.get(value.dtype, value.dtype)
+        shape = _shape_of(shape, value.dtype)
+    if value.shape != shape:
+        yield f"{slot.name!r} has shape {slot.shape} in the model, and {value.shape} in the file"
+    if dtype != own:
+        yield f"{slot.name!r} is {own} in the model, and {dtype} in the file"
     for other in names[1:]:
         if not _same(value, file[other]):
             yield f"{names[0]!r} and {other!r} are tied in the model, and differ in the file"
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: Packed | RawTensor, b: Packed | RawTensor) -> bool:
     if isinstance(a, Packed) or isinstance(b, Packed):
-        return isinstance(a, Packed) and isinstance(b, Packed) and a.frame == b.frame
-    return bool(a.shape == b.shape and a.tobytes() == b.tobytes())
+        return isinstance(a, Packed) and isinstance(b, Packed) and bytes(a.frame) == bytes(b.frame)
+    return a.shape == b.shape and a.dtype == b.dtype and a.data.tobytes() == b.data.tobytes()
 
 
-def listed(path: object, differences: list[str]) -> str:
+def listed(path: str | os.PathLike[str], differences: list[str]) -> str:
     """Return an error message with the first of many differences."""
     more = len(differences) - _SHOWN
     lines = differences[:_SHOWN] + ([f"and {more} more"] if more > 0 else [])
+    if re.search(r"-\d{5}-of-\d{5}\.safetensors$", os.fspath(path)):
+        lines.insert(0, "it is one shard of several: load their folder, or their index")
     return f"{str(path)!r} does not fit the model, which is unchanged:\n  " + "\n  ".join(lines)
 
 
-def tensor(array: Any) -> torch.Tensor:
-    """Return a copy: tensors of a model may be written to, the file's memory must not."""
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view("u2").copy()).view(torch.bfloat16)
-    return torch.from_numpy(array.copy())
+def dense_of(value: Packed | RawTensor, name: str) -> torch.Tensor:
+    """Return a tensor that must not be packed, and of a dtype that torch has."""
+    if isinstance(value, Packed) or value.dtype not in DTYPES:
+        raise CorruptFileError(f"it is {value!r:.100}, which no checkpoint holds", name)
+    return tensor(value)
+
+
+def tensor(raw: RawTensor) -> torch.Tensor:
+    """Return a tensor of a dtype that torch has; it shares the file's memory, so copy from it."""
+    dtype, shape = DTYPES[raw.dtype], raw.shape
+    if raw.dtype == "F4":
+        shape = (*shape[:-1], shape[-1] // 2)
+    if not raw.nbytes:
+        return torch.empty(shape, dtype=dtype)
+    flat = as_tensor(raw.data)
+    if flat.data_ptr() % dtype.itemsize:
+        flat = flat.clone()
+    return flat.view(dtype).reshape(shape)

@@ -1,5 +1,6 @@
-"""Linear layers and embeddings that keep their weights packed."""
+"""Modules that keep their weights packed: linear layers, embeddings, experts."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
@@ -9,50 +10,70 @@ from torch import nn
 from gradwire import _validate
 from gradwire.torch.weights import ops as ops  # registers the operators
 from gradwire.torch.weights.rounded import kind_of
+from gradwire.torch.weights.view import WeightView
 from gradwire.torch.weights.weight import Packed, PackedWeight, parse
 
 Activations = Literal["float32", "int8"]
 
 
 class PackedModule(nn.Module):
-    """The base class of packed modules, whose weight is bytes and cannot be trained."""
+    """The base class of modules with packed weights, which are bytes and cannot be trained.
 
-    _packed: PackedWeight
+    Reading one of these weights decodes it, or the part that is read; see `WeightView`.
+    """
+
+    _weights: dict[str, PackedWeight]
     _dtype: torch.dtype
+    _base: Any
 
-    @property
-    def packed(self) -> Packed:
-        """The packed weight: its shape, its bits, its bytes."""
-        return self._packed.packed
+    def extra_repr(self) -> str:
+        """Return what `print` shows in the parentheses."""
+        held = [f"{name}: {held}" for name, held in self._weights.items() if name != "weight"]
+        held += [str(held) for name, held in self._weights.items() if name == "weight"]
+        return ", ".join(filter(None, [super().extra_repr(), *held]))
 
-    @property
-    def weight(self) -> torch.Tensor:
-        """The decoded weight, in the module's dtype: a new tensor each time, without gradient."""
-        return self._packed.decoded(self._dtype)
+    def _read(self, name: str) -> torch.Tensor:
+        return self._weights[name].read(
+            self._dtype,
+            f"the {name} of a {type(self).__name__} is packed: reading it decodes it anew, so what "
+            "is written to the decoded values would be lost. To merge an adapter into it, resize, "
+            "initialize or train it, call gradwire.torch.weights.unpack(model) before, and "
+            "pack(model, rules) afterwards; .clone() returns a copy that can be written to",
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "weight":
+        held = self.__dict__.get("_weights", {}).get(name)
+        if held is None:
+            super().__setattr__(name, value)
+            return
+        source = value.source if isinstance(value, WeightView) else None
+        if not isinstance(source, PackedWeight):
             raise TypeError(
-                f"the weight of a {type(self).__name__} is packed: it accepts no values and has no "
-                "gradient. Replace the module to train its weight"
+                f"the {name} of a {type(self).__name__} is packed: it accepts no values and has no "
+                "gradient, but the weight of another packed module, to tie them. Call "
+                "gradwire.torch.weights.unpack(model) to train or replace it"
             )
-        super().__setattr__(name, value)
-
-    def reset_parameters(self) -> None:
-        """Raise a TypeError: packed weights cannot be reset."""
-        setattr(self, "weight", None)  # noqa: B010
+        if source.packed.shape != held.packed.shape:
+            raise ValueError(
+                f"the {name} of a {type(self).__name__} has shape {held.packed.shape}, and cannot "
+                f"be tied to one of shape {source.packed.shape}"
+            )
+        self._weights[name] = source
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         # The bytes move, and are never converted; the dtype is that of what they decode to.
-        probe = fn(torch.empty(0, dtype=self._dtype, device=self._packed.frame.device))
+        device = next(iter(self._weights.values())).frame.device
+        probe = fn(torch.empty(0, dtype=self._dtype, device=device))
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._packed.to(probe.device)
+        for each in self._weights.values():
+            each.to(probe.device)
         self._dtype = probe.dtype
         return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        for name, tensor in self._packed.tensors().items():
-            destination[f"{prefix}weight{name}"] = tensor
+        for name, held in self._weights.items():
+            for suffix, tensor in held.tensors().items():
+                destination[f"{prefix}{name}{suffix}"] = tensor
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(
@@ -68,22 +89,60 @@ class PackedModule(nn.Module):
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
-        name = f"{prefix}weight"
-        own = [name, *(key for key in state_dict if key.startswith(f"{name}.more."))]
-        unexpected_keys[:] = [key for key in unexpected_keys if key not in own]
-        if name not in state_dict:
-            if strict:
-                missing_keys.append(name)
-            return
-        try:
-            packed = parse([state_dict[key] for key in own], self.packed)
-        except (TypeError, ValueError) as error:
-            error_msgs.append(f"{name}: {error}")
-        else:
-            self._packed.set(packed, self._packed.frame.device)
+        for attribute, held in self._weights.items():
+            name = f"{prefix}{attribute}"
+            own = [name, *(key for key in state_dict if key.startswith(f"{name}.more."))]
+            unexpected_keys[:] = [key for key in unexpected_keys if key not in own]
+            if name not in state_dict:
+                missing_keys.extend([name] if strict else [])
+                continue
+            try:
+                packed = parse([state_dict[key] for key in own], held.packed)
+            except (TypeError, ValueError) as error:
+                error_msgs.append(f"{name}: {error}")
+            else:
+                held.set(packed, held.frame.device)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        reduced: Any = super().__reduce_ex__(protocol)
+        if "_base" not in type(self).__dict__:  # a class of somebody else
+            return reduced
+        return (_remade, (type(self)._base,), *reduced[2:])
 
 
-class PackedLinear(PackedModule, nn.Linear):  # type: ignore[override]  # its weight is read-only
+class PackedMatrix(PackedModule):
+    """A module with one packed weight, of two dimensions."""
+
+    @property
+    def _packed(self) -> PackedWeight:
+        return self._weights["weight"]
+
+    @property
+    def packed(self) -> Packed:
+        """The packed weight: its shape, its bits, its bytes."""
+        return self._packed.packed
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The decoded weight, in the module's dtype: read-only, without gradient."""
+        return self._read("weight")
+
+    def reset_parameters(self) -> None:
+        """Raise a TypeError: packed weights cannot be reset."""
+        setattr(self, "weight", None)  # noqa: B010
+
+    def _times(self, x: torch.Tensor, activations: str, transposed: bool = False) -> torch.Tensor:
+        kind = x.device.type
+        # There is no autocast on meta, and asking for it is an error.
+        if kind != "meta" and x.dtype is not torch.float64 and torch.is_autocast_enabled(kind):
+            x = x.to(torch.get_autocast_dtype(kind))
+        held = self._packed
+        y = ops.product(x, held.frame, *held.packed.shape, held.grid, activations, transposed)
+        bias: Any = self.bias
+        return y if bias is None else y + bias.to(y.dtype)
+
+
+class PackedLinear(PackedMatrix, nn.Linear):  # type: ignore[override]  # its weight is read-only
     """A linear layer that multiplies packed weights directly: ``y = x W^T + b``.
 
     Up to 16 rows of x are multiplied by the codes while reading them, in float32. For more rows,
@@ -116,10 +175,12 @@ class PackedLinear(PackedModule, nn.Linear):  # type: ignore[override]  # its we
     TypeError
         x holds integers; a value is assigned to ``weight``.
     ValueError
-        x has the wrong width, or is on a different device than the weight.
+        x has the wrong width, or is on a different device than the weight; ``weight`` is written
+        to in place.
     """
 
     activations: Activations
+    _base = nn.Linear
 
     def __init__(
         self,
@@ -141,22 +202,10 @@ class PackedLinear(PackedModule, nn.Linear):  # type: ignore[override]  # its we
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return ``x W^T + b``, of shape (..., out_features) and x's dtype."""
-        kind = x.device.type
-        # There is no autocast on meta, and asking for it is an error.
-        if kind != "meta" and x.dtype is not torch.float64 and torch.is_autocast_enabled(kind):
-            x = x.to(torch.get_autocast_dtype(kind))
-        held = self._packed
-        y: torch.Tensor = torch.ops.gradwire.packed_linear(
-            x, held.frame, self.out_features, self.in_features, held.grid, self.activations
-        )
-        return y if self.bias is None else y + self.bias.to(y.dtype)
-
-    def extra_repr(self) -> str:
-        """Return what `print` shows in the parentheses."""
-        return f"{super().extra_repr()}, {self._packed}"
+        return self._times(x, self.activations)
 
 
-class PackedEmbedding(PackedModule, nn.Embedding):  # type: ignore[override]  # likewise
+class PackedEmbedding(PackedMatrix, nn.Embedding):  # type: ignore[override]  # likewise
     """An embedding that decodes the rows it looks up.
 
     Parameters
@@ -180,8 +229,10 @@ class PackedEmbedding(PackedModule, nn.Embedding):  # type: ignore[override]  # 
     TypeError
         Indices are not int64 or int32; a value is assigned to ``weight``.
     ValueError
-        Indices are on another device than the weight.
+        Indices are on another device than the weight; ``weight`` is written to in place.
     """
+
+    _base = nn.Embedding
 
     def __init__(self, packed: Packed, padding_idx: int | None = None) -> None:
         nn.Module.__init__(self)
@@ -201,32 +252,128 @@ class PackedEmbedding(PackedModule, nn.Embedding):  # type: ignore[override]  # 
         )
         return rows
 
-    def extra_repr(self) -> str:
-        """Return what `print` shows in the parentheses."""
-        return f"{super().extra_repr()}, {self._packed}"
+
+class PackedConv1D(PackedMatrix):
+    """What a Conv1D of Transformers becomes: ``y = x W + b``, with a weight of shape (in, out).
+
+    256 rows of the weight at a time are decoded into the cache, for any number of rows of x.
+    """
+
+    __repr__ = nn.Module.__repr__  # Conv1D has its own, without the bits
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return ``x W + b``, of shape (..., out) and x's dtype."""
+        return self._times(x, "float32", transposed=True)
+
+
+class PackedExperts(PackedModule):
+    """What a module with parameters of three dimensions becomes, such as experts of a mixture.
+
+    Its own ``forward`` gets decoded weights: ``self.down_proj[3]`` decodes one expert, everything
+    else all of them, for as long as they are used.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        held = self.__dict__.get("_weights", {})
+        return self._read(name) if name in held else super().__getattr__(name)
 
 
 KINDS = {nn.Linear: PackedLinear, nn.Embedding: PackedEmbedding}
 """The packed class for each exact class of module; subclasses may behave differently."""
 
 
+@functools.cache
+def _class_of(base: Any) -> type[PackedModule]:
+    if base in KINDS:
+        return KINDS[base]
+    kind = PackedConv1D if _is_conv1d(base) else PackedExperts
+    facts = {"_base": base, "__module__": base.__module__}
+    return type(f"Packed{base.__name__}", (kind, base), facts)
+
+
+def _is_conv1d(kind: type[nn.Module]) -> bool:
+    return f"{kind.__module__}.{kind.__qualname__}" == "transformers.pytorch_utils.Conv1D"
+
+
+def _remade(base: Any) -> PackedModule:
+    kind = _class_of(base)
+    return kind.__new__(kind)
+
+
 def hold(module: Any, weight: PackedWeight, activations: Activations = "float32") -> None:
-    """Set the weight of a packed module."""
-    module._packed = weight
+    """Set the weight of a packed module with one."""
+    module._weights = {"weight": weight}
     module._dtype = getattr(torch, weight.packed.dtype)
     if isinstance(module, PackedLinear):
         module.activations = activations
 
 
-def takes_packed(module: nn.Module) -> bool:
-    """Tell whether a module supports a packed weight."""
-    return kind_of(module, "weight") in KINDS and getattr(module, "max_norm", None) is None
+def reader_of(module: nn.Module, attribute: str) -> str | None:
+    """Return how a module would read a packed parameter, as a report says it; None if it cannot."""
+    kind = kind_of(module, attribute)
+    if kind in KINDS or _is_conv1d(kind):
+        if attribute != "weight" or getattr(module, "max_norm", None) is not None:
+            return None
+        return "embedding" if kind is nn.Embedding else "linear"
+    parameter = module._parameters.get(attribute)
+    several = parameter is not None and parameter.dim() == 3 and len(parameter) > 1
+    if not several or kind.__module__.partition(".")[0] == "torch":
+        return None
+    dtypes = {each.dtype for each in module._parameters.values() if each is not None}
+    return "experts" if len(dtypes) == 1 else None
 
 
-def convert(module: Any, weight: PackedWeight, activations: Activations, to: torch.dtype) -> None:
-    """Convert a linear layer or an embedding to a packed one; hooks and bias are kept."""
-    if type(module) in KINDS:
-        del module.weight
-        module.__class__ = KINDS[type(module)]
-    hold(module, weight, activations)
+def convert(
+    module: Any, attribute: str, weight: PackedWeight, activations: Activations, to: torch.dtype
+) -> None:
+    """Make a module read a packed weight; its hooks and other parameters are kept."""
+    if not isinstance(module, PackedModule):
+        base: Any = type(module)
+        module.__class__ = _class_of(base)
+        module._weights = {}
+    module._parameters.pop(attribute, None)
+    module._weights[attribute] = weight
     module._dtype = to  # float64 is held as float32
+    if isinstance(module, PackedLinear):
+        module.activations = activations
+
+
+def unpack(model: nn.Module) -> nn.Module:
+    """Decode all packed weights of a model into parameters, which can be trained and written to.
+
+    To merge adapters, resize embeddings or train further; call `pack` again afterwards, which
+    chooses new grids and codes. Tied weights stay tied.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Changed in place: packed modules become again what they were before `pack`.
+
+    Returns
+    -------
+    torch.nn.Module
+        ``model``.
+
+    Examples
+    --------
+    Merge the adapters of PEFT into a packed model, and pack the result:
+
+    >>> merged = weights.unpack(model).merge_and_unload()
+    >>> weights.pack(merged, {"*": quantize.Affine(4, 64)})
+    """
+    packed = [each for each in model.modules() if isinstance(each, PackedModule)]
+    dense: dict[tuple[PackedWeight, torch.dtype], nn.Parameter] = {}
+    for module in packed:
+        for held in module._weights.values():
+            if (held, module._dtype) not in dense:
+                values = held.decoded(module._dtype)
+                dense[held, module._dtype] = nn.Parameter(values)
+    for module in packed:
+        own: dict[str, nn.Parameter | None] = {
+            name: dense[held, module._dtype] for name, held in module._weights.items()
+        }
+        for name in ("_weights", "_dtype", "activations"):
+            module.__dict__.pop(name, None)
+        module.__class__ = module._base
+        module._parameters = {**own, **module._parameters}
+    return model

@@ -1,10 +1,11 @@
 """The operators of packed weights, ``torch.ops.gradwire.packed_*``; gradients flow to x alone.
 
 =================  ===================================================================
-``packed_linear``  ``x @ W.T``, of x's dtype; its gradient is ``packed_matmul``
-``packed_matmul``  ``x @ W``, of x's dtype; its gradient is ``packed_linear``
+``packed_linear``  ``x @ W.T``, or ``x @ W`` with ``transposed``, of x's dtype
 ``packed_rows``    rows of W: all of them, or those at indices, in a dtype of choice
 =================  ===================================================================
+
+The gradient of either product is the other one, and its derivative in forward mode is itself.
 
 ``frame`` is a uint8 tensor with the bytes of one frame whose checksum was checked before, ``grid``
 its bits, block and exponent. On the CPU the core reads the frame in place. On any other device,
@@ -80,46 +81,42 @@ def _check(x: torch.Tensor, frame: torch.Tensor, width: int) -> None:
 
 
 def _linear(
-    x: torch.Tensor, frame: torch.Tensor, rows: int, cols: int, grid: list[int], activations: str
+    x: torch.Tensor,
+    frame: torch.Tensor,
+    rows: int,
+    cols: int,
+    grid: list[int],
+    activations: str,
+    transposed: bool,
 ) -> torch.Tensor:
-    _check(x, frame, cols)
-    x, flat = x.detach(), math.prod(x.shape[:-1])
+    width, wide = (rows, cols) if transposed else (cols, rows)
+    _check(x, frame, width)
+    x, flat = x.detach().resolve_neg(), math.prod(x.shape[:-1])
     if not x.is_cpu:
-        return x @ decoded(frame, rows, cols, grid, x.dtype).T
-    if flat <= FEW and x.dtype is not torch.float64:
-        out = torch.empty((*x.shape[:-1], rows))
-        given = x.to(torch.float32).contiguous()
-        _native.packed_linear(
-            frame.numpy(),
-            rows,
-            cols,
-            given.view(flat, cols).numpy(),
-            out.view(flat, rows).numpy(),
-            activations,
+        weight = decoded(frame, rows, cols, grid, x.dtype)
+        return x @ (weight if transposed else weight.T)
+    shape = (*x.shape[:-1], wide)
+    if flat <= FEW and x.dtype is not torch.float64 and not transposed:
+        out = torch.empty((flat, rows), dtype=torch.float32, device="cpu")
+        given = x.to(torch.float32).reshape(flat, cols).contiguous()
+        _native.packed_linear(frame.numpy(), rows, cols, given.numpy(), out.numpy(), activations)
+        return out.view(shape).to(x.dtype)
+    given = _as_tiles(x).reshape(flat, width)
+    # Sums over tiles of products of bfloat16 are of float32.
+    out = (
+        torch.zeros(
+            (flat, wide), dtype=torch.promote_types(given.dtype, torch.float32), device="cpu"
         )
-        return out.to(x.dtype)
-    given = _as_tiles(x).reshape(flat, cols)
-    out = given.new_empty((flat, rows))
+        if transposed
+        else given.new_empty((flat, wide))
+    )
     with torch.autocast("cpu", enabled=False):
         for start, tile in _tiles(frame, rows, cols, given.dtype):
-            torch.mm(given, tile.T, out=out[:, start : start + len(tile)])
-    return out.view(*x.shape[:-1], rows).to(x.dtype)
-
-
-def _matmul(
-    x: torch.Tensor, frame: torch.Tensor, rows: int, cols: int, grid: list[int]
-) -> torch.Tensor:
-    _check(x, frame, rows)
-    x, flat = x.detach(), math.prod(x.shape[:-1])
-    if not x.is_cpu:
-        return x @ decoded(frame, rows, cols, grid, x.dtype)
-    given = _as_tiles(x).reshape(flat, rows)
-    # Products of bfloat16 are summed in float32.
-    out = torch.zeros((flat, cols), dtype=torch.promote_types(given.dtype, torch.float32))
-    with torch.autocast("cpu", enabled=False):
-        for start, tile in _tiles(frame, rows, cols, given.dtype):
-            out += given[:, start : start + len(tile)] @ tile
-    return out.view(*x.shape[:-1], cols).to(x.dtype)
+            if transposed:
+                out += given[:, start : start + len(tile)] @ tile
+            else:
+                torch.mm(given, tile.T, out=out[:, start : start + len(tile)])
+    return out.view(shape).to(x.dtype)
 
 
 def _rows(
@@ -135,11 +132,13 @@ def _rows(
         every = decoded(frame, rows, cols, grid, dtype)
         return every if indices is None else torch.nn.functional.embedding(indices, every)
     shape = (rows, cols) if indices is None else (*indices.shape, cols)
-    out = torch.empty(shape, dtype=torch.bfloat16 if dtype is torch.bfloat16 else torch.float32)
+    kind = torch.bfloat16 if dtype is torch.bfloat16 else torch.float32
+    out = torch.empty(shape, dtype=kind, device="cpu")
     if indices is None:
         _native.packed_rows(frame.numpy(), cols, 0, rows, _array(out))
     else:
-        wanted = indices.to(torch.int64).reshape(-1)
+        # numpy's arrays of one column of a batch are not contiguous, as in ``ids[:, -1:]``.
+        wanted = indices.to(torch.int64).reshape(-1).contiguous()
         _native.packed_take(frame.numpy(), cols, wanted.numpy(), _array(out.view(-1, cols)))
     return out.to(dtype)
 
@@ -165,9 +164,8 @@ def _tiles(
     frame: torch.Tensor, rows: int, cols: int, dtype: torch.dtype
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield tiles of the weights, with their starts, all in the same memory."""
-    space = torch.empty(
-        (min(TILE, rows), cols), dtype=dtype if dtype is torch.bfloat16 else torch.float32
-    )
+    kind = dtype if dtype is torch.bfloat16 else torch.float32
+    space = torch.empty((min(TILE, rows), cols), dtype=kind, device="cpu")
     data = frame.numpy()
     for start in range(0, rows, TILE):
         tile = space[: min(TILE, rows - start)]
@@ -205,17 +203,17 @@ def grids(frame: torch.Tensor, blocks: int, exponent: int) -> torch.Tensor:
 
 
 def _fake_linear(
-    x: torch.Tensor, frame: torch.Tensor, rows: int, cols: int, grid: list[int], activations: str
+    x: torch.Tensor,
+    frame: torch.Tensor,
+    rows: int,
+    cols: int,
+    grid: list[int],
+    activations: str,
+    transposed: bool,
 ) -> torch.Tensor:
-    _check(x, frame, cols)
-    return x.new_empty((*x.shape[:-1], rows))
-
-
-def _fake_matmul(
-    x: torch.Tensor, frame: torch.Tensor, rows: int, cols: int, grid: list[int]
-) -> torch.Tensor:
-    _check(x, frame, rows)
-    return x.new_empty((*x.shape[:-1], cols))
+    width, wide = (rows, cols) if transposed else (cols, rows)
+    _check(x, frame, width)
+    return x.new_empty((*x.shape[:-1], wide))
 
 
 def _fake_rows(
@@ -231,33 +229,65 @@ def _fake_rows(
     return frame.new_empty((*shape, cols), dtype=dtype)
 
 
-def _keep(ctx: Any, inputs: tuple[object, ...], output: object) -> None:
-    ctx.save_for_backward(inputs[1])
-    ctx.shape = inputs[2:5]
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: object) -> None:
+    _, frame, *of, _, transposed = inputs
+    ctx.save_for_backward(frame)
+    ctx.save_for_forward(frame)
+    ctx.of, ctx.transposed = of, transposed
 
 
-def _backward_of_linear(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     (frame,) = ctx.saved_tensors
-    found = torch.ops.gradwire.packed_matmul(gradient, frame, *ctx.shape)
-    return found, None, None, None, None, None
+    found = product(gradient, frame, *ctx.of, "float32", not ctx.transposed)
+    return found, None, None, None, None, None, None
 
 
-def _backward_of_matmul(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    (frame,) = ctx.saved_tensors
-    found = torch.ops.gradwire.packed_linear(gradient, frame, *ctx.shape, "float32")
-    return found, None, None, None, None
+class _Product(torch.autograd.Function):
+    """``packed_linear`` in eager mode, with derivatives in forward mode and torch.func.
+
+    The derivative registered for the operator has no place for them: without this, forward mode
+    takes the product for a constant, and says nothing.
+    """
+
+    setup_context = staticmethod(_keep)
+    backward = staticmethod(_backward)
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return torch.ops.gradwire.packed_linear(*arguments)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: object) -> torch.Tensor:
+        (frame,) = ctx.saved_tensors
+        return product(tangent, frame, *ctx.of, "float32", ctx.transposed)
+
+    @staticmethod
+    def vmap(_: Any, dims: Any, x: torch.Tensor, *of: Any) -> tuple[torch.Tensor, int]:
+        return product(x.movedim(dims[0], 0), *of), 0
+
+
+def product(x: torch.Tensor, *of: Any) -> torch.Tensor:
+    """Return ``packed_linear`` of these arguments; what records graphs gets the operator itself."""
+    run = torch.ops.gradwire.packed_linear if in_graph() else _Product.apply
+    found: torch.Tensor = run(x, *of)
+    return found
+
+
+def in_graph() -> bool:
+    """Tell whether a graph is being recorded, which holds operators and plain tensors only."""
+    return torch.compiler.is_compiling() or bool(torch._C._get_tracing_state())
+
+
+def _rows_of_batches(_: Any, dims: Any, frame: torch.Tensor, *of: Any) -> tuple[torch.Tensor, int]:
+    indices, *rest = of
+    return torch.ops.gradwire.packed_rows(frame, indices.movedim(dims[1], 0), *rest), 0
 
 
 ops.register(
-    "packed_linear(Tensor x, Tensor frame, int rows, int cols, int[] grid, str activations) "
-    "-> Tensor",
+    "packed_linear(Tensor x, Tensor frame, int rows, int cols, int[] grid, str activations, "
+    "bool transposed) -> Tensor",
     _linear,
     _fake_linear,
-)
-ops.register(
-    "packed_matmul(Tensor x, Tensor frame, int rows, int cols, int[] grid) -> Tensor",
-    _matmul,
-    _fake_matmul,
 )
 ops.register(
     "packed_rows(Tensor frame, Tensor? indices, int rows, int cols, int[] grid, ScalarType dtype) "
@@ -265,10 +295,8 @@ ops.register(
     _rows,
     _fake_rows,
 )
-for _name, _backward in {
-    "packed_linear": _backward_of_linear,
-    "packed_matmul": _backward_of_matmul,
-}.items():
-    torch.library.register_autograd(
-        f"gradwire::{_name}", _backward, setup_context=_keep, lib=ops.LIBRARY
-    )
+torch.library.register_autograd(
+    "gradwire::packed_linear", _backward, setup_context=_keep, lib=ops.LIBRARY
+)
+if hasattr(torch.library, "register_vmap"):  # torch 2.5; before, rows are looked up one by one
+    torch.library.register_vmap("gradwire::packed_rows", _rows_of_batches, lib=ops.LIBRARY)

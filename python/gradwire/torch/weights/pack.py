@@ -33,10 +33,11 @@ def pack(
     """Pack the weights of a model, which is changed in place.
 
     Linear layers become `PackedLinear`, embeddings `PackedEmbedding`, where they are exactly
-    `torch.nn.Linear` and `torch.nn.Embedding` without ``max_norm``. Other parameters that match a
-    rule get the values decoded from their packed bytes, and are saved as those bytes until they are
-    changed. Tied weights are packed once, and stay tied. Create optimizers afterwards: packed
-    weights are not parameters.
+    `torch.nn.Linear` and `torch.nn.Embedding` without ``max_norm``. Conv1D of Transformers and
+    parameters of three dimensions in modules that are not torch's own, as of experts, stay packed
+    as well. Other parameters that match a rule get the values decoded from their packed bytes, and
+    are saved as those bytes until they are changed. Tied weights are packed once, and stay tied.
+    Create optimizers afterwards: packed weights are not parameters.
 
     Parameters
     ----------

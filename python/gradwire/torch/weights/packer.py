@@ -33,6 +33,9 @@ class Grams:
         self._calibration: Mapping[str, Gram] = {} if calibration is None else calibration
         self._names: dict[Slot, str] = {}
         self._few: set[Slot] = set()
+        self._shared = (
+            set(calibration.shared) if isinstance(calibration, Calibration) else set[str]()
+        )
         for slot in slots:
             for name in slot.names:
                 if name in self._calibration:
@@ -46,6 +49,10 @@ class Grams:
     def are_sequential(self) -> bool:
         """Whether the matrices of a layer depend on how the layers before it were packed."""
         return isinstance(self._calibration, Calibration) and self._calibration.sequential
+
+    def nearest(self, slot: Slot) -> str:
+        """Return what a report says of a weight without a matrix."""
+        return "nearest (shared)" if slot.name in self._shared else "nearest"
 
     def order(self, slots: Iterable[Slot]) -> list[Slot]:
         """Return weights in the order of their use; those without inputs come first."""
@@ -90,7 +97,8 @@ class Grams:
             warnings.warn(
                 f"no input reached {_listed(unseen)} in the calibration: they are rounded to the "
                 "nearest codes. Calibrate with more data, unless the layers are of a kind that is "
-                "never seen, such as transposed convolutions",
+                "never seen, such as transposed convolutions and Conv1D of Transformers, whose "
+                "weight is of shape (in, out)",
                 stacklevel=3,
             )
         if few:
@@ -195,7 +203,7 @@ class Packer:
         cross: NDArray[np.float64] | None = None,
     ) -> Outcome:
         began = time.perf_counter()
-        array, name, how = _array(slot), "nearest", dict[str, Any]()
+        array, name, how = _array(slot), self.grams.nearest(slot), dict[str, Any]()
         if gram is not None:
             rounding = self.rounding or COMQ()
             parts = [type(each).__name__ for each in (self.prepare, rounding) if each is not None]

@@ -22,10 +22,11 @@ class PackedTensor:
     nbytes: int
     #: Root mean square of the difference, as a share of that of the weights.
     error: float
-    #: What holds it: ``"linear"`` and ``"embedding"`` read packed bytes, ``"decoded"`` is a dense
-    #: parameter with the values of the packed one.
+    #: What holds it: ``"linear"``, ``"embedding"`` and ``"experts"`` read packed bytes,
+    #: ``"decoded"`` is a dense parameter with the values of the packed one, which is held as well.
     held: str
-    #: What chose its codes: ``"nearest"``, or a solver, after what prepared the weights.
+    #: What chose its codes: ``"nearest"``, or a solver, after what prepared the weights. ``"nearest
+    #: (shared)"``: the calibration has inputs, but the weight is used otherwise as well.
     rounding: str = "nearest"
     #: Root mean square of what the layer's outputs change by, as a share of theirs, for the inputs
     #: of the calibration; None without one.
@@ -58,6 +59,15 @@ class PackReport:
         return self.left_nbytes + sum(each.nbytes for each in self.tensors)
 
     @property
+    def memory_nbytes(self) -> int:
+        """Bytes in memory after packing: `nbytes`, and those of parameters that stay decoded."""
+        return self.nbytes + sum(each.dense_nbytes for each in self._decoded)
+
+    @property
+    def _decoded(self) -> list[PackedTensor]:
+        return [each for each in self.tensors if each.held == "decoded"]
+
+    @property
     def bits_per_weight(self) -> float:
         """Bits per entry of the packed tensors, including steps and bases."""
         numel = sum(math.prod(each.shape) for each in self.tensors)
@@ -70,6 +80,11 @@ class PackReport:
         ]
         of = len(self.tensors) + len(self.left)
         last = totals(sizes, of, self.dense_nbytes, self.nbytes)
+        if decoded := self._decoded:
+            last += (
+                f"; in memory {self.memory_nbytes / 1e6:.2f} MB, because {decoded[0].name!r}"
+                f"{f' and {len(decoded) - 1} more' if len(decoded) > 1 else ''} stay decoded there"
+            )
         known = [each for each in self.tensors if each.output_error is not None]
         if known:
             mean = sum(each.output_error or 0.0 for each in known) / len(known)

@@ -13,7 +13,8 @@ from torch import nn
 
 from gradwire.quantize import Affine
 from gradwire.torch import ops
-from gradwire.torch.weights.ops import grids
+from gradwire.torch.weights.ops import grids, in_graph
+from gradwire.torch.weights.view import WeightView
 from gradwire.torch.weights.weight import Packed, PackedWeight
 from gradwire.weights.pack import encoded
 
@@ -30,6 +31,11 @@ class _Rounded(nn.Module):
     def extra_repr(self) -> str:
         how = ", ".join(f"{name}: {how[0]} bits" for name, how in getattr(self, _HOW).items())
         return ", ".join(filter(None, [super().extra_repr(), how]))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # As in `head.weight = embedding.weight`: the parameters are tied, not what is read.
+        tied = isinstance(value, WeightView) and isinstance(value.source, nn.Parameter)
+        super().__setattr__(name, value.source if tied and name in self._names else value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced: Any = super().__reduce_ex__(protocol)
@@ -109,7 +115,21 @@ def _remade(base: Any, names: tuple[str, ...]) -> nn.Module:
 
 
 def _read(module: nn.Module, name: str) -> torch.Tensor:
-    return rounded(module._parameters[name], *getattr(module, _HOW)[name])
+    parameter, how = module._parameters[name], getattr(module, _HOW)[name]
+    if in_graph():
+        return rounded(parameter, *how)
+    if parameter is not None and torch.is_inference_mode_enabled():
+        with torch.inference_mode(False):  # whose tensors do not count the writes to them
+            values = rounded(parameter.detach(), *how)
+    else:
+        values = rounded(parameter, *how)
+    return WeightView.of(
+        values,
+        f"the {name} of a {type(module).__name__} is rounded when it is read: what is written to "
+        "it would be lost. Write to the parameter, which model.named_parameters() has, or to a "
+        "copy, as .clone() returns; to merge an adapter, close what straight_through() returned",
+        parameter,
+    )
 
 
 def rounded(
@@ -119,8 +139,9 @@ def rounded(
 
     With ``clips``, it is zero for values outside the grid.
     """
-    found: torch.Tensor
-    found, _ = torch.ops.gradwire.affine_rounded(weight, bits, block, fit, clips, name)
+    how = (weight, bits, block, fit, clips, name)
+    run = torch.ops.gradwire.affine_rounded if in_graph() else _Straight.apply
+    found: torch.Tensor = run(*how)[0]
     return found
 
 
@@ -161,14 +182,37 @@ def _keep(ctx: Any, inputs: tuple[object, ...], output: Any) -> None:
     ctx.clips = inputs[4]
     if ctx.clips:
         ctx.save_for_backward(output[1])
+        ctx.save_for_forward(output[1])
     ctx.mark_non_differentiable(output[1])
 
 
+def _passed(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient or a tangent of the rounded values, as one of the weight."""
+    return gradient * ctx.saved_tensors[0] if ctx.clips else gradient.view_as(gradient)
+
+
 def _backward(ctx: Any, gradient: torch.Tensor, _: object) -> tuple[torch.Tensor | None, ...]:
-    if ctx.clips:
-        (within,) = ctx.saved_tensors
-        gradient = gradient * within
-    return gradient, None, None, None, None, None
+    return _passed(ctx, gradient), None, None, None, None, None
+
+
+class _Straight(torch.autograd.Function):
+    """``affine_rounded`` in eager mode, with derivatives in forward mode and torch.func."""
+
+    setup_context = staticmethod(_keep)
+    backward = staticmethod(_backward)
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return torch.ops.gradwire.affine_rounded(*arguments)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: object) -> tuple[torch.Tensor, None]:
+        return _passed(ctx, tangent), None
+
+    @staticmethod
+    def vmap(_: Any, dims: Any, weight: torch.Tensor, *how: Any) -> Any:
+        each = [_Straight.apply(one, *how) for one in weight.unbind(dims[0])]
+        return tuple(map(torch.stack, zip(*each, strict=True))), (0, 0)
 
 
 ops.register(

@@ -1,5 +1,6 @@
 """The tensors of a model, uncompressed or packed, with all of their names."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
 
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 from gradwire.errors import CorruptFileError, CorruptFrameError
-from gradwire.torch.weights.modules import Activations, PackedModule, convert, takes_packed
+from gradwire.torch.weights.modules import Activations, PackedModule, convert, reader_of
 from gradwire.torch.weights.rounded import release
 from gradwire.torch.weights.weight import Packed, PackedWeight
 
@@ -59,27 +60,50 @@ class Slot:
     def reads_packed(self) -> bool:
         """Whether all modules that hold the tensor can read it packed."""
         return isinstance(self.value, PackedWeight) or all(
-            attribute == "weight" and takes_packed(module) for module, attribute in self.owners
+            reader_of(*owner) is not None for owner in self.owners
         )
 
     @property
     def held(self) -> str:
-        """The kind of module that holds it when packed: "linear", "embedding", or "decoded"."""
-        ((module, _), *_) = self.owners
-        linear = "linear" if isinstance(module, nn.Linear) else "embedding"
-        return linear if self.reads_packed else "decoded"
+        """What reads it when packed: "linear", "embedding" or "experts"; else "decoded"."""
+        ((module, attribute), *_) = self.owners
+        return (self.reads_packed and reader_of(module, attribute)) or "decoded"
+
+    def flaw(self) -> str | None:
+        """Return why no values can be written to the tensor; None if they can."""
+        value = self.value
+        if not isinstance(value, torch.Tensor):
+            return None
+        if nn.parameter.is_lazy(value):
+            return "has no shape yet: call the model once, as its module is lazy"
+        if value.is_meta:
+            return None
+        if value.layout is not torch.strided or value.is_nested:
+            return f"is not dense in the model, but {value.layout}: make it dense first"
+        if _overlaps(value):
+            return (
+                f"has entries that share memory, with strides {value.stride()}, as expand() makes "
+                "them: replace it by its contiguous()"
+            )
+        return None
 
     def fill(self, value: torch.Tensor) -> None:
         """Set the values of a dense tensor; one on meta, which has no memory, is replaced."""
         old = self.value
         assert isinstance(old, torch.Tensor)
         if not old.is_meta:
-            with torch.no_grad():
+            # Tensors that were made in inference mode are written to in it alone.
+            with torch.inference_mode(old.is_inference()), torch.no_grad():
                 old.copy_(value)
             return
-        new = nn.Parameter(value, old.requires_grad) if isinstance(old, nn.Parameter) else value
+        own = value.clone()
+        new = nn.Parameter(own, old.requires_grad) if isinstance(old, nn.Parameter) else own
+        self.replace(new)
+
+    def replace(self, tensor: torch.Tensor) -> None:
+        """Set another tensor in all modules that hold this one."""
         for module, attribute in self.owners:
-            setattr(module, attribute, new)
+            setattr(module, attribute, tensor)
 
     def kept(self) -> Packed | None:
         """Return the packed tensor from which a parameter was decoded, if it is unchanged."""
@@ -112,7 +136,7 @@ def slots_of(model: nn.Module) -> list[Slot]:
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor | PackedWeight]]:
     if isinstance(module, PackedModule):
-        yield "weight", module._packed
+        yield from module._weights.items()
     for name, parameter in module._parameters.items():
         if parameter is not None:
             yield name, parameter
@@ -121,25 +145,103 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor | PackedWeig
             yield name, buffer
 
 
-def put(found: Mapping[Slot, Packed], activations: Activations = "float32") -> None:
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Tell whether entries share memory, as far as sizes and strides can tell."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return tensor.numel() > 0
+        reach += stride * (size - 1)
+    return False
+
+
+@contextlib.contextmanager
+def filled(values: Mapping[Slot, torch.Tensor]) -> Iterator[None]:
+    """Set the values of dense tensors; after an exception, of this or of the block, the old ones.
+
+    Raises
+    ------
+    ValueError
+        A tensor cannot be written to, or shares memory with one that gets other values.
+    """
+    before: dict[Slot, torch.Tensor] = {}
+    try:
+        for slot, value in values.items():
+            assert isinstance(slot.value, torch.Tensor)
+            old = slot.value.detach()
+            before[slot] = old if old.is_meta else old.to("cpu", copy=True)
+            _fill(slot, value)
+        _check_shared(values)
+        yield
+    except BaseException:
+        # The latest first: of views of one memory, the first has the values that it had before.
+        for slot, old in reversed(before.items()):
+            assert isinstance(slot.value, torch.Tensor)
+            slot.replace(slot.value) if old.is_meta else slot.fill(old)
+        raise
+
+
+def _fill(slot: Slot, value: torch.Tensor) -> None:
+    try:
+        slot.fill(value)
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise ValueError(f"{slot.name!r} cannot be written to: {error}") from error
+
+
+def _check_shared(values: Mapping[Slot, torch.Tensor]) -> None:
+    """Raise a ValueError if tensors in the same memory, as views of one, got different values."""
+    sharing: dict[int, list[Slot]] = {}
+    for slot in values:
+        assert isinstance(slot.value, torch.Tensor)
+        if not slot.value.is_meta and slot.value.numel():
+            sharing.setdefault(slot.value.untyped_storage().data_ptr(), []).append(slot)
+    for slots in sharing.values():
+        for slot in slots if len(slots) > 1 else ():
+            assert isinstance(slot.value, torch.Tensor)
+            if not torch.equal(bytes_of(slot.value), bytes_of(values[slot])):
+                others = ", ".join(repr(each.name) for each in slots if each is not slot)
+                raise ValueError(
+                    f"{slot.name!r} shares memory with {others} in the model, and gets other "
+                    "values; the model is unchanged"
+                )
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a dense tensor, row by row; on the CPU they share its memory if possible.
+
+    Conjugate and negative views, whose memory holds other values, are resolved.
+    """
+    there = tensor.detach().cpu().resolve_conj().resolve_neg()
+    return there.contiguous().reshape(-1).view(torch.uint8)
+
+
+def put(
+    found: Mapping[Slot, Packed],
+    activations: Activations = "float32",
+    dense: Mapping[Slot, torch.Tensor] | None = None,
+) -> None:
     """Replace tensors by packed weights: as bytes if modules can read them, else decoded.
 
-    Everything that can fail is done before anything changes.
+    With them, ``dense`` tensors get these values. All that can fail is done before the first module
+    changes, and values are restored if it fails.
     """
     made = {slot: _held(slot, packed) for slot, packed in found.items()}
     values = {
         slot: weight.decoded(slot.dtype) for slot, weight in made.items() if not slot.reads_packed
     }
-    for slot, weight in made.items():
-        dtype = slot.dtype
-        for module, attribute in slot.owners:
-            release(module, attribute)
-        if slot in values:
-            slot.fill(values[slot])
-            slot.keep(weight.packed)
-        else:
-            for module, _ in slot.owners:
-                convert(module, weight, activations, dtype)
+    with filled({**(dense or {}), **values}):
+        for slot in made:
+            for module, attribute in slot.owners:
+                release(module, attribute)
+        for slot, weight in made.items():
+            if slot in values:
+                slot.keep(weight.packed)
+                continue
+            dtype = slot.dtype
+            for module, attribute in slot.owners:
+                convert(module, attribute, weight, activations, dtype)
 
 
 def _held(slot: Slot, packed: Packed) -> PackedWeight:

@@ -42,6 +42,9 @@ class Watch(TorchFunctionMode):
         Weights to report; all by default.
     replaced : mapping of str to torch.Tensor
         Replacements of weights in all functions. Queried at each use.
+    others : set of str, optional
+        Receives the names of weights that are also used otherwise: looked up by rows, or multiplied
+        by inputs along another dimension, as by a transposed convolution.
     """
 
     def __init__(
@@ -50,8 +53,10 @@ class Watch(TorchFunctionMode):
         see: See,
         names: Collection[str] | None = None,
         replaced: Mapping[str, torch.Tensor] | None = None,
+        others: set[str] | None = None,
     ) -> None:
         super().__init__()
+        self._others = set[str]() if others is None else others
         self._names = {id(each): name for name, each in parameters.items()}
         self._parameters = parameters
         self._see = see
@@ -69,6 +74,8 @@ class Watch(TorchFunctionMode):
                 self._tell(recurrent.layers(func, self._swap, *args))
         elif func in _USES:
             self._tell(_USES[func](*args, **kwargs))
+        elif func in _OTHER_USES and (known := self._base(_OTHER_USES[func](*args, **kwargs))):
+            self._others.add(known[0])
         if self._replaced and _takes_values(func):
             args = [self._swapped(each) for each in args]
             kwargs = {name: self._swapped(each) for name, each in kwargs.items()}
@@ -88,6 +95,8 @@ class Watch(TorchFunctionMode):
                 used = self._rows(*known, weight, inputs.width)
                 if used is not None:
                     self._see(known[0], *used, inputs)
+                elif inputs.width in (weight.shape[-1], weight.shape[1:].numel()):
+                    self._others.add(known[0])
 
     def _base(self, weight: torch.Tensor) -> tuple[str, torch.Tensor] | None:
         """Return the name and the full weight of which a tensor is a view, if it is watched."""
@@ -230,4 +239,26 @@ _USES: dict[Any, Callable[..., Uses]] = {
     torch.rnn_tanh_cell: recurrent.cell,
     torch.rnn_relu_cell: recurrent.cell,
     getattr(torch, "_grouped_mm", None): _grouped,  # what `F.grouped_mm` calls
+}
+
+
+def _first(input: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return input
+
+
+def _second(input: torch.Tensor, weight: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return weight
+
+
+_OTHER_USES: dict[Any, Callable[..., torch.Tensor]] = {
+    F.embedding: _second,
+    F.embedding_bag: _second,
+    F.bilinear: lambda input1, input2, weight, *_, **__: weight,
+    torch.conv_transpose1d: _second,
+    torch.conv_transpose2d: _second,
+    torch.conv_transpose3d: _second,
+    torch.index_select: _first,
+    torch.Tensor.index_select: _first,
+    torch.gather: _first,
+    torch.Tensor.gather: _first,
 }

@@ -1,12 +1,16 @@
 """The bytes of one packed weight, on its device."""
 
+import copy
 import math
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
 
 from gradwire.frame import Frame
+from gradwire.torch.weights.ops import in_graph
+from gradwire.torch.weights.view import WeightView
 from gradwire.weights import Packed as Packed
 
 
@@ -46,13 +50,22 @@ class PackedWeight:
             every[".more.0"] = self.packed.further
         return {name: as_tensor(each).to(self.frame.device) for name, each in every.items()}
 
-    def decoded(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return the decoded values, in the tensor's shape."""
+    def decoded(self, dtype: torch.dtype, row: int | None = None) -> torch.Tensor:
+        """Return the decoded values, in the tensor's shape; or of one row, in ``shape[1:]``."""
         rows, cols = rows_of(self.packed.shape)
+        indices = None if row is None else torch.tensor([row], device=self.frame.device)
         out: torch.Tensor = torch.ops.gradwire.packed_rows(
-            self.frame, None, rows, cols, self.grid, dtype
+            self.frame, indices, rows, cols, self.grid, dtype
         )
-        return out.view(self.packed.shape)
+        return out.view(self.packed.shape if row is None else self.packed.shape[1:])
+
+    def read(self, dtype: torch.dtype, refusal: str) -> torch.Tensor:
+        """Return the values as a module gives them out: read-only; see `WeightView`."""
+        if in_graph():
+            return self.decoded(dtype)
+        meta = torch.empty(self.packed.shape, dtype=dtype, device="meta")
+        now = copy.deepcopy(self)  # the bytes as they are, also if others are loaded later
+        return WeightView(meta, self.frame.device, partial(now.decoded, dtype), refusal, self)
 
     def __str__(self) -> str:
         return f"bits={self.packed.bits}, block={self.packed.block}"

@@ -15,8 +15,9 @@ from gradwire.weights.solve.base import Floats, Matrix
 class COMQ:
     """Sets one code after another to its optimum, then the grid of their block.
 
-    Every change is the exact minimum of the squared error of the layer's outputs over the changed
-    values, so the result is never worse than the start. The paper has the codes, and a step by
+    Every change is the exact minimum of the damped squared error of the layer's outputs over the
+    changed values. In the end, a row keeps whichever codes have the smallest error without damping:
+    these, GPTQ's, or the nearest. The paper has the codes, and a step by
     least squares. Ours are the start from GPTQ's codes, least squares over step and base of a block
     together, and GPTQ's codes for the new grids in every second sweep, where they are better: all
     matter most at 2 and 3 bits.

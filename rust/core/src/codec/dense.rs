@@ -68,7 +68,7 @@ impl Codec {
             peak = workers.iter().map(|worker| worker.peak).max().unwrap_or(0);
         };
         if has_blocks {
-            let codes = &mut Destination::from(&mut codes);
+            let codes = &mut Destination::from(&mut codes.frame);
             frame::write_dense(layout, numel as u64, coding, codes, fill)?;
         } else {
             frame::write_dense(layout, numel as u64, coding, out, fill)?;
@@ -79,7 +79,7 @@ impl Codec {
             return Err(if overwrites { state.disturbed() } else { error });
         }
         if has_blocks {
-            frame::compress(workspace.kernels(), (&codes, coding), None, out)?;
+            frame::compress(workspace.kernels(), &mut codes, coding, None, out)?;
         }
         workspace.codes = codes;
         let tracker = state.tracker(self);

@@ -86,7 +86,8 @@ impl Codec {
         workspace: &Workspace,
     ) {
         let (numel, count) = (state.numel() as u64, workspace.scanner.candidates().len() as u64);
-        let frame = if workspace.codes.is_empty() { frame } else { &workspace.codes };
+        let plain = &workspace.codes.frame;
+        let frame = if plain.is_empty() { frame } else { plain };
         let section = &frame[frame.len() - coding.value_len(numel, count) as usize..];
         self.subtract((coding, coding.section(numel, count, section)), state, workspace);
     }

@@ -2,6 +2,7 @@
 
 use super::totals::Totals;
 use crate::Result;
+use crate::frame::Codes;
 use crate::scan::Scanner;
 use crate::simd::Kernels;
 
@@ -19,8 +20,8 @@ pub struct Workspace {
     pub(super) keys: Vec<u32>,
     /// Sums over the groups of a quantizer.
     pub(super) totals: Totals,
-    /// The frame of this encode before its values were put into blocks; empty if they were not.
-    pub(super) codes: Vec<u8>,
+    /// The frame of this encode before its values were put into blocks, and those.
+    pub(super) codes: Codes,
 }
 
 impl Workspace {
@@ -42,7 +43,7 @@ impl Workspace {
 
     fn on(scanner: Scanner) -> Self {
         let totals = Totals::default();
-        Self { may_overwrite: None, scanner, keys: Vec::new(), totals, codes: Vec::new() }
+        Self { may_overwrite: None, scanner, keys: Vec::new(), totals, codes: Codes::default() }
     }
 
     /// Has encodes ask, or none, before they overwrite what cannot be had back: a residual in one
@@ -59,13 +60,13 @@ impl Workspace {
     /// Begins an encode.
     pub(super) fn begin(&mut self) {
         self.scanner.begin();
-        self.codes.clear();
+        self.codes.frame.clear();
     }
 
     /// Bytes that are held to be used again.
     pub fn bytes(&self) -> usize {
         let keys = size_of::<u32>() * self.keys.capacity();
-        self.scanner.bytes() + keys + self.totals.bytes() + self.codes.capacity()
+        self.scanner.bytes() + keys + self.totals.bytes() + self.codes.bytes()
     }
 }
 

@@ -18,24 +18,40 @@ const HEAD: usize = 4;
 /// Where the header has the length of the value section.
 const VALUE_LEN: std::ops::Range<usize> = 40..48;
 
+/// A frame of codes of a fixed length, and what becomes of its values. Memory to be used again.
+#[derive(Debug, Default)]
+pub(crate) struct Codes {
+    /// Empty where a frame has no values that may be put into blocks.
+    pub frame: Vec<u8>,
+    section: Vec<u8>,
+}
+
+impl Codes {
+    /// Bytes that are held to be used again.
+    pub fn bytes(&self) -> usize {
+        self.frame.capacity() + self.section.capacity()
+    }
+}
+
 /// Writes a frame of codes of a fixed length again with its values in coded blocks, or as it is where that
 /// is no longer; unless it has more than `max_len` bytes then. Its length.
 pub(crate) fn compress(
     kernels: &Kernels,
-    (frame, coding): (&[u8], ValueCoding),
+    Codes { frame, section: coded }: &mut Codes,
+    coding: ValueCoding,
     max_len: Option<usize>,
     out: &mut Destination<'_>,
 ) -> Result<usize> {
-    let mut coded = Vec::new();
+    coded.clear();
     let values = value_start(frame)?;
     if let (Some(float), Some(codes)) = (coding.float(), frame.get(values + HEAD..)) {
         coded.extend(ValueCoding::head_of_blocks(float));
-        write(kernels, float, codes, &mut coded);
+        write(kernels, float, codes, coded);
     }
     let section = if coded.is_empty() || values + coded.len() >= frame.len() {
         &frame[values..]
     } else {
-        &coded
+        &*coded
     };
     let len = values + section.len();
     if max_len.is_some_and(|limit| len > limit) {

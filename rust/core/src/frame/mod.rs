@@ -17,7 +17,7 @@ mod read;
 mod split;
 mod write;
 
-pub(crate) use blocks::compress;
+pub(crate) use blocks::{Codes, compress};
 pub use destination::Destination;
 pub use header::{HEADER_LEN, Header, MAGIC, VERSION};
 pub use positions::{POSITIONS_HEAD, outside_positions, read_positions, write_positions};

@@ -238,7 +238,7 @@ impl<'a> Frame<'a> {
     }
 
     /// The parts of the value section, all of which may be there. As [`Frame::section`].
-    pub(super) fn checked<'s>(&'s self, codes: &'s mut Vec<u8>) -> Result<Section<'s>> {
+    pub(crate) fn checked<'s>(&'s self, codes: &'s mut Vec<u8>) -> Result<Section<'s>> {
         self.check_inside()?;
         let section = self.section(codes)?;
         if self.coding.is_valid(section, self.header.count) {

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::blocks::compress;
+use super::blocks::{Codes, compress};
 use super::destination::Destination;
 use super::header::Header;
 use super::read::{Frame, section_end};
@@ -93,7 +93,7 @@ impl Frame<'_> {
         positions.clear();
         written.clear();
         check_bounds(bounds, self.header().numel)?;
-        let section = in_standard_mode(|| self.checked(codes))?;
+        let (section, mut plain) = (in_standard_mode(|| self.checked(codes))?, Codes::default());
         let is_dense = self.header().coding == Coding::None;
         if !is_dense {
             self.indices_into(positions)?;
@@ -119,10 +119,10 @@ impl Frame<'_> {
                 let mut part = Part { range, start, header, ranks, written: None };
                 let coding = self.value_coding();
                 if coding.float().is_some() {
-                    let (mut plain, at) = (Vec::new(), written.len());
-                    self.write_codes(section, &part, local, &mut (&mut plain).into())?;
+                    let at = written.len();
+                    self.write_codes(section, &part, local, &mut (&mut plain.frame).into())?;
                     let mut out = Destination::behind(written, at);
-                    let len = compress(Kernels::current(), (&plain, coding), None, &mut out)?;
+                    let len = compress(Kernels::current(), &mut plain, coding, None, &mut out)?;
                     part.written = Some(at..at + len);
                 }
                 parts.push(part);

@@ -1,6 +1,6 @@
 //! Writes frames from positions and values.
 
-use super::blocks::compress;
+use super::blocks::{Codes, compress};
 use super::destination::Destination;
 use super::header::{CHECKSUM, HEADER_LEN, Header, VERSION};
 use super::read::checksum;
@@ -75,7 +75,9 @@ pub fn write_with(
     let kernels = Kernels::current();
     in_standard_mode(|| {
         let entries = Entries::new(layout, numel, indices, values);
-        entries.write(kernels, (layout.quantizer, hints), None, &mut Vec::new(), out).map(|_| ())
+        entries
+            .write(kernels, (layout.quantizer, hints), None, &mut Codes::default(), out)
+            .map(|_| ())
     })
 }
 
@@ -114,13 +116,13 @@ impl<'a> Entries<'a> {
         kernels: &'static Kernels,
         (quantizer, hints): (Quantizer, &Hints),
         max_len: Option<usize>,
-        codes: &mut Vec<u8>,
+        codes: &mut Codes,
         out: &mut Destination<'_>,
     ) -> Result<usize> {
-        codes.clear();
+        codes.frame.clear();
         if self.coding.float().is_some() {
-            self.write_codes(kernels, quantizer, hints, &mut codes.into())?;
-            return compress(kernels, (codes, self.coding), max_len, out);
+            self.write_codes(kernels, quantizer, hints, &mut (&mut codes.frame).into())?;
+            return compress(kernels, codes, self.coding, max_len, out);
         }
         let len = frame_len(&self.header);
         if max_len.is_none_or(|limit| len <= limit) {

@@ -56,7 +56,7 @@ pub fn write<T: Bits>(
     };
     let (about, start) = (chosen.len + bits.div_ceil(8), out.len());
     let most = size_of_val(values);
-    let plain_about = plain.as_ref().map_or(most, |plain| plain.len().min(most));
+    let plain_about = plain.len(most);
     if about < plain_about + DOUBT {
         out.push(DIFFERENCES + chosen.each as u8);
         if chosen.each > 1 {

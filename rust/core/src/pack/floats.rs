@@ -7,7 +7,7 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 1 | bits of the mantissa that are in a symbol, 0 to 3; or 255: all floats follow as they are |
+//! | 1 | bits of the mantissa that are in a symbol, 0 to 3; or 255: all floats follow as they are; or 12 to 15: see [`repeats`] |
 //! | | the symbols, see [`huffman`] |
 //! | n each | of the other bits with the sign above them, as many whole bytes as there are, the lowest first |
 //! | | the bits above those, of each float after the other |
@@ -15,9 +15,10 @@
 use std::array::from_fn;
 
 use super::huffman::{self, Code, Reader};
+use super::repeats::{self, Frequent};
 use crate::simd::Kernels;
 use crate::simd::fields::is_padded;
-use crate::simd::parts::Cut;
+use crate::simd::parts::{Cut, Word};
 use crate::{Error, Result};
 
 pub use super::huffman::BLOCK;
@@ -58,6 +59,10 @@ pub trait Bits: Copy + Send + Sync {
         at: usize,
         out: &mut [Self],
     ) -> (usize, bool);
+    /// Its bits, and the float of them.
+    fn word(self) -> u32;
+    /// The float of the lowest of these bits.
+    fn of_word(bits: u32) -> Self;
     /// As they are in memory.
     fn bytes(values: &[Self]) -> &[u8];
     /// The same to be written.
@@ -105,6 +110,14 @@ macro_rules! bits {
                 kernels.$close(lengths, bytes, at, out)
             }
 
+            fn word(self) -> u32 {
+                self.get()
+            }
+
+            fn of_word(bits: u32) -> Self {
+                Word::of(bits)
+            }
+
             fn bytes(values: &[Self]) -> &[u8] {
                 values.as_flattened()
             }
@@ -124,7 +137,7 @@ bits!([u8; 4], single_symbols, single_rests, single_join, single_gaps, single_cl
 pub struct Format {
     /// Up to 8.
     pub exponent: u32,
-    /// At least 7.
+    /// At least 7, but where the lowest bits of all floats of a block are the same.
     pub mantissa: u32,
 }
 
@@ -135,6 +148,16 @@ impl Format {
     pub const FLOAT16: Self = Self { exponent: 5, mantissa: 10 };
     /// IEEE 754 binary32.
     pub const FLOAT32: Self = Self { exponent: 8, mantissa: 23 };
+
+    /// The same float shifted right by so many bits.
+    pub(super) fn without(self, low: u32) -> Self {
+        Self { mantissa: self.mantissa - low, ..self }
+    }
+
+    /// Bits of the mantissa that are in a symbol at most.
+    fn joined(self) -> u32 {
+        JOINED.min(self.mantissa)
+    }
 }
 
 /// Which bits are where, with so many of the mantissa in a symbol.
@@ -168,12 +191,47 @@ impl Split {
 
 /// Appends a block of at most [`BLOCK`] floats.
 pub fn write<T: Bits>(kernels: &Kernels, format: Format, values: &[T], out: &mut Vec<u8>) {
-    write_chosen(kernels, choose(kernels, format, values), values, out);
+    write_inside(kernels, format, values, 0, out);
+}
+
+/// The same within so many others.
+pub(super) fn write_inside<T: Bits>(
+    kernels: &Kernels,
+    format: Format,
+    values: &[T],
+    depth: u32,
+    out: &mut Vec<u8>,
+) {
+    write_chosen(kernels, choose_inside(kernels, format, values, depth), values, out);
+}
+
+/// Appends symbols and rests alone; nothing, and false, if there are too many different symbols.
+pub(super) fn write_coded<T: Bits>(
+    kernels: &Kernels,
+    format: Format,
+    values: &[T],
+    out: &mut Vec<u8>,
+) -> bool {
+    let coded = code(kernels, format, values).0;
+    coded.is_some_and(|coded| {
+        coded.write(kernels, values, out);
+        true
+    })
 }
 
 /// How a block of floats is best written.
 #[derive(Debug)]
-pub(super) struct Chosen {
+pub(super) enum Chosen {
+    /// As symbols and rests.
+    Coded(Coded),
+    /// As what repeats in it: the block.
+    Repeats(Vec<u8>),
+    Stored,
+}
+
+/// Symbols, and their code.
+#[derive(Debug)]
+pub(super) struct Coded {
     len: usize,
     split: Split,
     code: Code,
@@ -181,43 +239,72 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
-    /// About the bytes it takes.
-    pub(super) fn len(&self) -> usize {
-        self.len
+    /// About the bytes it takes, and no more than `most`.
+    pub(super) fn len(&self, most: usize) -> usize {
+        match self {
+            Self::Coded(coded) => coded.len.min(most),
+            Self::Repeats(block) => block.len(),
+            Self::Stored => most,
+        }
+    }
+}
+
+impl Coded {
+    fn write<T: Bits>(&self, kernels: &Kernels, values: &[T], out: &mut Vec<u8>) {
+        out.push(self.split.joined as u8);
+        self.code.write(kernels, &self.symbols, out);
+        write_rests(kernels, self.split, values, out);
     }
 }
 
 /// Appends a block as it was chosen to be.
 pub(super) fn write_chosen<T: Bits>(
     kernels: &Kernels,
-    chosen: Option<Chosen>,
+    chosen: Chosen,
     values: &[T],
     out: &mut Vec<u8>,
 ) {
     let start = out.len();
-    if let Some(Chosen { split, code, symbols, .. }) = chosen {
-        out.push(split.joined as u8);
-        code.write(kernels, &symbols, out);
-        write_rests(kernels, split, values, out);
-        if out.len() <= start + size_of_val(values) {
-            return;
-        }
-        out.truncate(start);
+    match chosen {
+        Chosen::Coded(coded) => coded.write(kernels, values, out),
+        Chosen::Repeats(block) => out.extend(block),
+        Chosen::Stored => {}
     }
-    out.push(STORED);
-    out.extend_from_slice(T::bytes(values));
+    if !(1..=size_of_val(values)).contains(&(out.len() - start)) {
+        out.truncate(start);
+        out.push(STORED);
+        out.extend_from_slice(T::bytes(values));
+    }
 }
 
-/// How many bits of the mantissa are best in a symbol, and the code of those.
-pub(super) fn choose<T: Bits>(kernels: &Kernels, format: Format, values: &[T]) -> Option<Chosen> {
-    let finest = Split::new(format, JOINED);
+/// How a block is best written. What repeats in it is looked for, and then the shorter block counts.
+pub(super) fn choose<T: Bits>(kernels: &Kernels, format: Format, values: &[T]) -> Chosen {
+    choose_inside(kernels, format, values, 0)
+}
+
+fn choose_inside<T: Bits>(kernels: &Kernels, format: Format, values: &[T], depth: u32) -> Chosen {
+    let (coded, frequent) = code(kernels, format, values);
+    let usual = coded.map_or(Chosen::Stored, Chosen::Coded);
+    let Some(repeats) = repeats::shortest(kernels, format, values, frequent, depth) else {
+        return usual;
+    };
+    let mut block = Vec::new();
+    write_chosen(kernels, usual, values, &mut block);
+    Chosen::Repeats(if repeats.len() < block.len() { repeats } else { block })
+}
+
+/// How many bits of the mantissa are best in a symbol, and the code of those, unless they are too many; and what
+/// occurs most.
+fn code<T: Bits>(kernels: &Kernels, format: Format, values: &[T]) -> (Option<Coded>, Frequent) {
+    let finest = Split::new(format, format.joined());
     let mut symbols = vec![0; values.len()];
     T::symbols(kernels, values, finest.cut, &mut symbols);
     let mut counts = huffman::counts(&symbols, finest.alphabet);
+    let frequent = Frequent::of(&counts, finest.cut.below);
     let mut best: Option<(usize, Split, Code)> = None;
-    for joined in (0..=JOINED).rev() {
+    for joined in (0..=format.joined()).rev() {
         let split = Split::new(format, joined);
-        if joined < JOINED {
+        if joined < format.joined() {
             for (symbol, _) in &mut counts {
                 *symbol >>= 1;
             }
@@ -237,12 +324,13 @@ pub(super) fn choose<T: Bits>(kernels: &Kernels, format: Format, values: &[T]) -
             break;
         }
     }
-    best.map(|(len, split, code)| {
-        if split.joined < JOINED {
+    let coded = best.map(|(len, split, code)| {
+        if split.joined < format.joined() {
             T::symbols(kernels, values, split.cut, &mut symbols);
         }
-        Chosen { len, split, code, symbols }
-    })
+        Coded { len, split, code, symbols }
+    });
+    (coded, frequent)
 }
 
 fn write_rests<T: Bits>(kernels: &Kernels, split: Split, values: &[T], out: &mut Vec<u8>) {
@@ -273,15 +361,40 @@ pub fn read<'a, T: Bits>(
     bytes: &'a [u8],
     out: &mut [T],
 ) -> Result<&'a [u8]> {
+    read_inside(kernels, format, bytes, out, 0)
+}
+
+/// The same within so many others.
+pub(super) fn read_inside<'a, T: Bits>(
+    kernels: &Kernels,
+    format: Format,
+    bytes: &'a [u8],
+    out: &mut [T],
+    depth: u32,
+) -> Result<&'a [u8]> {
     let (head, bytes) = huffman::split(bytes, 1)?;
-    let joined = u32::from(head[0]);
-    if head[0] == STORED {
-        let (values, rest) = huffman::split(bytes, size_of_val(out))?;
-        T::bytes_mut(out).copy_from_slice(values);
-        return Ok(rest);
+    match head[0] {
+        STORED => {
+            let (values, rest) = huffman::split(bytes, size_of_val(out))?;
+            T::bytes_mut(out).copy_from_slice(values);
+            Ok(rest)
+        }
+        joined if u32::from(joined) <= JOINED => read_coded(kernels, format, joined, bytes, out),
+        kind => repeats::read(kernels, format, kind, bytes, out, depth),
     }
-    if joined > JOINED {
-        return Err(Error::corrupt("a block of floats begins with neither 0 to 3 nor 255"));
+}
+
+/// Reads symbols with so many bits of the mantissa, and rests.
+pub(super) fn read_coded<'a, T: Bits>(
+    kernels: &Kernels,
+    format: Format,
+    joined: u8,
+    bytes: &'a [u8],
+    out: &mut [T],
+) -> Result<&'a [u8]> {
+    let joined = u32::from(joined);
+    if joined > format.joined() {
+        return Err(Error::corrupt("a symbol has more bits of the mantissa than there are"));
     }
     let split = Split::new(format, joined);
     let (mut symbols, bytes) = Reader::new(bytes, out.len(), split.alphabet)?;
@@ -315,7 +428,7 @@ pub fn read<'a, T: Bits>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::simd::available_levels;
     use crate::simd::testing::tensor;
@@ -325,7 +438,7 @@ mod tests {
     }
 
     /// Nearly normal ones: sums of six from -1 to 1, as layers have them.
-    fn normal(len: usize, seed: u64) -> Vec<f32> {
+    pub(in crate::pack) fn normal(len: usize, seed: u64) -> Vec<f32> {
         let mut state = seed | 1;
         let mut draw = || {
             state = state

@@ -32,6 +32,7 @@ mod elias_fano;
 pub mod floats;
 pub mod huffman;
 mod ids;
+mod repeats;
 mod rice;
 pub mod sequence;
 

@@ -102,6 +102,20 @@ impl<'a> Packed<'a> {
         })
     }
 
+    /// The entries in bytes from anywhere, as one row. All is checked: lengths, checksum, steps and bases.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self> {
+        let frame = Frame::parse(bytes, None)?;
+        let packed = Self::new(frame, 1, frame.header().numel as usize)
+            .map_err(|_| Error::corrupt("it holds no packed tensor"))?;
+        frame.checked(&mut Vec::new())?;
+        Ok(packed)
+    }
+
+    /// Entries of the tensor.
+    pub fn numel(&self) -> u64 {
+        self.frame.header().numel
+    }
+
     /// The same of as many rows as there are.
     pub fn of_columns(frame: Frame<'a>, cols: usize) -> Result<Self> {
         let rows = (frame.header().numel as usize).checked_div(cols).unwrap_or(0);

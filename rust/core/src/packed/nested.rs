@@ -63,6 +63,11 @@ impl Packed<'_> {
         if !fields::is_padded(further, more, (self.rows * self.cols) as u64) {
             return Err(Error::corrupt("a bit is one after the last further code"));
         }
+        // A base may be finite where that of all bits, which is lower, is not.
+        if self.section.scales.iter().any(|word| split(*word, more).iter().any(|n| !n.is_finite()))
+        {
+            return Err(Error::corrupt("a grid of all bits is beyond what float16 holds"));
+        }
         let grids = self.section.scales.iter().map(|word| split(*word, more));
         let mut seconds = [0; LONGEST];
         self.rewrite(self.bits + more, grids, |at, codes| {

@@ -13,7 +13,7 @@ use super::{
     Code, Facts, Fit, Float16, Grouping, Quantize, Quantizer, ValueCoding, bfloat16, float16,
     float32,
 };
-use crate::pack::floats::Format;
+use crate::pack::floats::{self, Format};
 use crate::part::{Options, Part};
 use crate::{Dtype, Error, Result};
 
@@ -132,10 +132,9 @@ pub struct Coding {
 }
 
 impl Coding {
-    /// The entries that so many bytes of blocks may be: what no symbol says takes as many bits at least.
-    fn most(self, bytes: u64) -> u64 {
-        let Format { mantissa, .. } = self.float.format();
-        bytes.saturating_mul(8) / u64::from(mantissa - 2)
+    /// The entries that so many bytes of blocks may be: floats that are all one take six, behind their length.
+    fn most(bytes: u64) -> u64 {
+        (bytes / 10).saturating_mul(floats::BLOCK as u64)
     }
 }
 
@@ -161,8 +160,8 @@ impl ValueCoding {
     /// Whether it has coded blocks, and their section may be as long as this: shorter than that of codes,
     /// and long enough for memory to be taken for those.
     pub(super) fn may_have_blocks(self, have: u64, codes: u64, count: u64) -> bool {
-        let fits = |coding: Coding| coding.in_blocks && have < codes && count <= coding.most(have);
-        matches!(self, Self::Lossless(coding) if fits(coding))
+        let fits = have < codes && count <= Coding::most(have);
+        fits && self.in_blocks().is_some()
     }
 
     /// What a section of coded blocks begins with.

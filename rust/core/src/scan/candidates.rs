@@ -1,8 +1,9 @@
 //! The entries that are still in the running, in the order of their positions.
 
+use crate::buffer::Buffer;
 use crate::simd::above::SLACK;
 use crate::simd::{BLOCK, Kernels};
-use crate::{Error, Result, allocate};
+use crate::{Error, Result};
 
 /// Positions and values, ascending by position.
 ///
@@ -11,8 +12,10 @@ use crate::{Error, Result, allocate};
 /// anything depends on it.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
-    indices: Vec<u32>,
-    values: Vec<f32>,
+    // Of pages that are not touched before they are written: a thread's room is for all that its share can
+    // hold, of which it fills a few per cent.
+    indices: Buffer<u32>,
+    values: Buffer<f32>,
     len: usize,
     failure: Option<Error>,
 }
@@ -49,20 +52,20 @@ impl Candidates {
 
     /// Bytes that are held.
     pub fn bytes(&self) -> usize {
-        size_of::<u32>() * (self.indices.capacity() + self.values.capacity())
+        size_of::<u32>() * (self.indices.len() + self.values.len())
     }
 
     pub fn indices(&self) -> &[u32] {
-        &self.indices[..self.len]
+        &self.indices.as_slice()[..self.len]
     }
 
     /// The positions, to be renamed.
     pub fn indices_mut(&mut self) -> &mut [u32] {
-        &mut self.indices[..self.len]
+        &mut self.indices.as_mut_slice()[..self.len]
     }
 
     pub fn values(&self) -> &[f32] {
-        &self.values[..self.len]
+        &self.values.as_slice()[..self.len]
     }
 
     /// An error if a value is not finite, which only those that no scan has seen can be.
@@ -90,13 +93,9 @@ impl Candidates {
             // Caps that follow what was seen change a little from step to step.
             let capacity = capacity.next_power_of_two();
             // Both are let go of first: the old and the new need not be there together.
-            (self.indices, self.values) = (Vec::new(), Vec::new());
-            match allocate::zeros(capacity)
-                .and_then(|indices| Ok((indices, allocate::zeros(capacity)?)))
-            {
-                Ok(memory) => (self.indices, self.values) = memory,
-                Err(error) => self.fail(error),
-            }
+            (self.indices, self.values) = Default::default();
+            let grown = self.grow(capacity);
+            self.admit_memory(grown);
         }
     }
 
@@ -105,16 +104,27 @@ impl Candidates {
         let capacity = self.len + more + SLACK;
         if self.indices.len().min(self.values.len()) < capacity {
             let capacity = capacity.next_power_of_two();
-            let grown = allocate::resize(&mut self.indices, capacity)
-                .and_then(|()| allocate::resize(&mut self.values, capacity));
+            let grown = self.grow(capacity);
             return self.failure.is_none() && self.admit_memory(grown);
         }
         self.failure.is_none()
     }
 
+    /// Makes the room that of so many entries, with those that are here.
+    fn grow(&mut self, capacity: usize) -> Result<()> {
+        let (mut indices, mut values) = (Buffer::zeros(capacity)?, Buffer::zeros(capacity)?);
+        indices.as_mut_slice()[..self.len].copy_from_slice(self.indices());
+        values.as_mut_slice()[..self.len].copy_from_slice(self.values());
+        (self.indices, self.values) = (indices, values);
+        Ok(())
+    }
+
     /// Room for the candidates of a block of `len` elements behind those that are here.
     pub fn spare(&mut self, len: usize) -> Option<(&mut [u32], &mut [f32])> {
-        self.reserve(len).then(|| (&mut self.indices[self.len..], &mut self.values[self.len..]))
+        let start = self.len;
+        let room = self.reserve(len);
+        let (indices, values) = (self.indices.as_mut_slice(), self.values.as_mut_slice());
+        room.then(|| (&mut indices[start..], &mut values[start..]))
     }
 
     /// Takes in `count` entries that were written to the front of the room.
@@ -125,8 +135,8 @@ impl Candidates {
     /// Adds one entry, which comes after all that are here.
     pub fn push(&mut self, index: u32, value: f32) {
         if self.reserve(1) {
-            self.indices[self.len] = index;
-            self.values[self.len] = value;
+            self.indices.as_mut_slice()[self.len] = index;
+            self.values.as_mut_slice()[self.len] = value;
             self.len += 1;
         }
     }
@@ -138,8 +148,8 @@ impl Candidates {
             return &mut [];
         }
         self.len = positions.len();
-        self.indices[..self.len].copy_from_slice(positions);
-        &mut self.values[..self.len]
+        self.indices_mut().copy_from_slice(positions);
+        &mut self.values.as_mut_slice()[..self.len]
     }
 
     /// Adds entries that come after all that are here.
@@ -149,23 +159,28 @@ impl Candidates {
             return;
         }
         let end = self.len + later.len;
-        self.indices[self.len..end].copy_from_slice(later.indices());
-        self.values[self.len..end].copy_from_slice(later.values());
+        self.indices.as_mut_slice()[self.len..end].copy_from_slice(later.indices());
+        self.values.as_mut_slice()[self.len..end].copy_from_slice(later.values());
         self.len = end;
+    }
+
+    fn entries_mut(&mut self) -> (&mut [u32], &mut [f32]) {
+        (&mut self.indices.as_mut_slice()[..self.len], &mut self.values.as_mut_slice()[..self.len])
     }
 
     /// Keeps the entries whose magnitude is above a bound.
     pub fn keep_above(&mut self, kernels: &Kernels, bound: f32) {
-        let (indices, values) = (&mut self.indices[..self.len], &mut self.values[..self.len]);
+        let (indices, values) = self.entries_mut();
         self.len = kernels.refine(indices, values, bound);
     }
 
     /// Keeps the entries that are not between two bounds.
     pub fn keep_outside(&mut self, low: f32, high: f32) {
         let mut kept = 0;
-        for i in 0..self.len {
-            let (index, value) = (self.indices[i], self.values[i]);
-            (self.indices[kept], self.values[kept]) = (index, value);
+        let (indices, values) = self.entries_mut();
+        for i in 0..values.len() {
+            let (index, value) = (indices[i], values[i]);
+            (indices[kept], values[kept]) = (index, value);
             kept += usize::from(value >= high || value <= low);
         }
         self.len = kept;
@@ -175,15 +190,16 @@ impl Candidates {
     /// `ties`.
     pub fn keep_from(&mut self, kernels: &Kernels, bound: f32, ties: u64) {
         let end = after_ties(self.values(), bound, ties);
-        let (indices, late_indices) = self.indices[..self.len].split_at_mut(end);
-        let (values, late_values) = self.values[..self.len].split_at_mut(end);
+        let (indices, values) = self.entries_mut();
+        let (early_indices, late_indices) = indices.split_at_mut(end);
+        let (early_values, late_values) = values.split_at_mut(end);
         let front = match bound.to_bits().checked_sub(1) {
-            Some(below) => kernels.refine(indices, values, f32::from_bits(below)),
+            Some(below) => kernels.refine(early_indices, early_values, f32::from_bits(below)),
             None => end,
         };
         let back = kernels.refine(late_indices, late_values, bound);
-        self.indices.copy_within(end..end + back, front);
-        self.values.copy_within(end..end + back, front);
+        indices.copy_within(end..end + back, front);
+        values.copy_within(end..end + back, front);
         self.len = front + back;
     }
 }

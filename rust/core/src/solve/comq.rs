@@ -9,6 +9,9 @@
 //! * Codes start from GPTQ's where those are better, and before every second sweep GPTQ rounds again, on the grids
 //!   that there are by then: rows whose objective falls go on from its codes. That leaves minima which no code
 //!   and no grid alone would.
+//! * Descent needs the damping on the diagonal, but outputs do not know it: on inputs of rank one, GPTQ's codes were
+//!   up to 39 times as good as those that had the smaller damped objective. So each row ends with the best codes
+//!   without damping: what it descended to, GPTQ's, or the nearest.
 
 use std::sync::atomic::AtomicBool;
 
@@ -50,8 +53,9 @@ pub struct Comq {
     pub bases: bool,
 }
 
-/// Codes and grids by coordinate descent. No row has a larger objective than at its start. `stop` may be set
-/// meanwhile, and then this ends with [`Error::CalledOff`].
+/// Codes and grids by coordinate descent. No row has a larger squared error of outputs than with the nearest codes
+/// or, if it starts from them, with GPTQ's. `stop` may be set meanwhile, and then this ends with
+/// [`Error::CalledOff`].
 pub fn comq(layer: &Layer<'_>, options: Comq, stop: &AtomicBool) -> Result<Solved> {
     if options.sweeps == 0 {
         return Err(Error::argument("sweeps must be at least 1, got 0"));
@@ -64,9 +68,21 @@ pub fn comq(layer: &Layer<'_>, options: Comq, stop: &AtomicBool) -> Result<Solve
         Ok::<_, Error>((factor, Objective::new(layer)?))
     })?;
     let rule = Rule::of(layer, options.bases);
-    layer.solve(stop, |strips| {
+    let mut best = layer.solve(stop, |strips| {
         Group { layer, matrix: &matrix, rule, stop }.solve(options, factor.as_ref(), strips)
-    })
+    })?;
+    let mut losses = best.losses(layer, stop)?;
+    let nearest = layer.solve(stop, |_| Ok(()))?;
+    let rounded = factor.map(|factor| {
+        layer.solve(stop, |strips| {
+            let mut strips: Vec<_> = strips.iter_mut().collect();
+            gptq::round(layer, &factor, &mut strips, stop).map(drop)
+        })
+    });
+    for other in [Some(Ok(nearest)), rounded].into_iter().flatten() {
+        best.improve(&mut losses, &other?, layer, stop)?;
+    }
+    Ok(best)
 }
 
 /// What a strip needs to descend.

@@ -37,51 +37,50 @@ pub fn errors(
 /// The same of what was checked.
 fn sums(
     (weights, decoded): (&[f32], &[f32]),
+    matrix: (&[f64], usize),
+    how: (&'static Kernels, usize),
+    stop: &AtomicBool,
+) -> Result<[f64; 2]> {
+    let count = weights.len() / matrix.1;
+    let errors = |i: usize| f64::from(decoded[i]) - f64::from(weights[i]);
+    let lost = row_squares(count, &errors, matrix, how, stop)?;
+    let norms = row_squares(count, &|i| f64::from(weights[i]), matrix, how, stop)?;
+    Ok([lost, norms].map(|rows| rows.iter().sum()))
+}
+
+/// `x G xᵀ` of each of `count` rows `x`, in float64: `entry(i)` is entry `i` of all rows, one after another.
+pub(super) fn row_squares(
+    count: usize,
+    entry: &(impl Fn(usize) -> f64 + Sync),
     (gram, cols): (&[f64], usize),
     (kernels, threads): (&'static Kernels, usize),
     stop: &AtomicBool,
-) -> Result<[f64; 2]> {
-    let count = weights.len() / cols;
-    let rows = count.div_ceil(threads.max(1)).clamp(1, ROWS);
-    let mut of_rows = allocate::zeros(count)?;
-    let mut parts: Vec<_> = of_rows.chunks_mut(rows).map(|sums| (sums, Ok(()))).collect();
+) -> Result<Vec<f64>> {
+    let (rows, stride) = (count.div_ceil(threads.max(1)).clamp(1, ROWS), cols + APART);
+    let mut squares_of_rows = allocate::zeros(count)?;
+    let mut parts: Vec<_> = squares_of_rows.chunks_mut(rows).map(|sums| (sums, Ok(()))).collect();
+    let work = |number: usize, sums: &mut [f64]| {
+        let mut padded = allocate::zeros(sums.len() * stride)?;
+        let mut product = allocate::zeros(sums.len() * WIDE)?;
+        for (i, row) in padded.chunks_mut(stride).enumerate() {
+            let first = (number * rows + i) * cols;
+            for (column, x) in row[..cols].iter_mut().enumerate() {
+                *x = entry(first + column);
+            }
+        }
+        let mut add = |row: usize, sum: f64| sums[row] += sum;
+        squares(&padded, (gram, cols), kernels, &mut product, stop, &mut add)
+    };
     in_standard_mode(|| {
         let many = parts.len();
         pool::share(threads, many, 1, &mut parts, &|numbers, parts| {
             for (number, (sums, outcome)) in numbers.zip(parts) {
-                let first = number * rows * cols;
-                let both = [weights, decoded].map(|x| &x[first..first + sums.len() * cols]);
-                *outcome = sum_rows(both, (gram, cols), kernels, sums, stop);
+                *outcome = work(number, sums);
             }
         });
     });
     parts.into_iter().try_for_each(|(_, outcome)| outcome)?;
-    Ok([0, 1].map(|i| of_rows.iter().map(|row: &[f64; 2]| row[i]).sum()))
-}
-
-/// Both sums of each row.
-fn sum_rows(
-    [weights, decoded]: [&[f32]; 2],
-    matrix: (&[f64], usize),
-    kernels: &Kernels,
-    sums: &mut [[f64; 2]],
-    stop: &AtomicBool,
-) -> Result<()> {
-    let (cols, stride) = (matrix.1, matrix.1 + APART);
-    let mut rows = allocate::zeros(sums.len() * stride)?;
-    let mut product = allocate::zeros(sums.len() * WIDE)?;
-    for which in [0, 1] {
-        for (i, row) in rows.chunks_mut(stride).enumerate() {
-            let [weights, decoded] = [weights, decoded].map(|x| &x[i * cols..][..cols]);
-            for ((x, weight), decoded) in row.iter_mut().zip(weights).zip(decoded) {
-                let weight = f64::from(*weight);
-                *x = if which == 0 { f64::from(*decoded) - weight } else { weight };
-            }
-        }
-        let mut add = |row: usize, sum: f64| sums[row][which] += sum;
-        squares(&rows, matrix, kernels, &mut product, stop, &mut add)?;
-    }
-    Ok(())
+    Ok(squares_of_rows)
 }
 
 /// Gives `add` the parts of `x G xᵀ` of each row. What is above the diagonal counts twice, and is all that is

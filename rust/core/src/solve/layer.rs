@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use super::error::row_squares;
 use super::gram;
 use super::strip::{GROUP, Strip};
 use crate::quantize::{Affine, AffineFit, Quantize, Quantizer, Rounding};
@@ -36,6 +37,42 @@ pub struct Solved {
     pub steps: Vec<f32>,
     /// The same.
     pub bases: Vec<f32>,
+}
+
+impl Solved {
+    /// `(q - w) G (q - w)ᵀ` of each row, without damping.
+    pub(super) fn losses(&self, layer: &Layer<'_>, stop: &AtomicBool) -> Result<Vec<f64>> {
+        let (weights, block) = (layer.weights, layer.block);
+        let entry = |i: usize| {
+            let value = self.bases[i / block] + self.steps[i / block] * f32::from(self.codes[i]);
+            f64::from(value) - f64::from(weights[i])
+        };
+        let (count, how) = (weights.len() / layer.cols, (layer.kernels, layer.threads));
+        row_squares(count, &entry, (layer.gram, layer.cols), how, stop)
+    }
+
+    /// Takes the rows of another solution that lose less. `losses` are those of this one.
+    pub(super) fn improve(
+        &mut self,
+        losses: &mut [f64],
+        other: &Self,
+        layer: &Layer<'_>,
+        stop: &AtomicBool,
+    ) -> Result<()> {
+        let (cols, wide) = (layer.cols, layer.cols / layer.block);
+        for (row, (loss, less)) in losses.iter_mut().zip(other.losses(layer, stop)?).enumerate() {
+            if less < *loss {
+                *loss = less;
+                self.codes[row * cols..][..cols]
+                    .copy_from_slice(&other.codes[row * cols..][..cols]);
+                self.steps[row * wide..][..wide]
+                    .copy_from_slice(&other.steps[row * wide..][..wide]);
+                self.bases[row * wide..][..wide]
+                    .copy_from_slice(&other.bases[row * wide..][..wide]);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Where some rows are solved to.

@@ -9,9 +9,17 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+use crate::scratch;
+
 /// Bytes that Python may read in place: the base of everything that exports its memory.
 #[pyclass(frozen, subclass, module = "gradwire._native")]
 pub(crate) struct ReadOnlyBuffer(pub(crate) Vec<u8>);
+
+impl Drop for ReadOnlyBuffer {
+    fn drop(&mut self) {
+        scratch::recycle(std::mem::take(&mut self.0));
+    }
+}
 
 #[pymethods]
 impl ReadOnlyBuffer {

@@ -39,10 +39,6 @@ class CUDABucket(host.DeviceBucket):
 
     __slots__ = ()
 
-    def __init__(self, buffer: torch.Tensor, on_device: bool) -> None:
-        super().__init__(buffer, on_device)
-        self.kernels = True
-
     # The sending thread -----------------------------------------------------------------------
 
     @override
@@ -58,7 +54,7 @@ class CUDABucket(host.DeviceBucket):
         *,
         deferred: bool = False,
     ) -> tuple[Table, Exception | None]:
-        if not (self.kernels and _are_for_kernels(states, codecs)):
+        if not _are_for_kernels(states, codecs):
             held, frames = [state.on_host() for state in states], out
             if self._on_device:
                 frames = self._staging.empty(torch.Size([sum(limits)]), torch.uint8)
@@ -109,7 +105,7 @@ class CUDABucket(host.DeviceBucket):
         given = codecs, frames, sizes, counts, bounds, owners, ranks
         if not self._on_device:
             return super().split(*given)
-        if self.kernels and codecs and all(map(takes, codecs)):
+        if codecs and all(map(takes, codecs)):
             with host.told(frames.device):
                 parts = splitting.split(*given)
             if parts is not None:
@@ -122,7 +118,7 @@ class CUDABucket(host.DeviceBucket):
     @override
     def fill(self, slot: torch.Tensor, order: SlotOrder) -> FilledSlot | None:
         codecs = order.codecs
-        if not (self.kernels and self._on_device):
+        if not self._on_device:
             return None
         if codecs and not _are_for_kernels(order.states, codecs):
             return None
@@ -146,7 +142,7 @@ class CUDABucket(host.DeviceBucket):
             gradient = self.gradient(start, stop, scale)
             return codec.encode(gradient, state.on_host(), max_nbytes=room), not gradient.any()
 
-        if self.kernels and _are_for_kernels([state], [codec]):
+        if _are_for_kernels([state], [codec]):
             led = cpu.encode_until_fits(encode, cast(State, state), limit)
         else:
             led = self.core().encode_leader(codec, state.on_host(), start, stop, limit, scale)
@@ -160,7 +156,7 @@ class CUDABucket(host.DeviceBucket):
     ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
         if not self._on_device:
             return super().values_of(frames, sizes, numels, positions)
-        if self.kernels and numels and not positions:
+        if numels and not positions:
             stops = list(itertools.accumulate(numels))
             ends = [end for pair in zip([0, *stops], stops, strict=False) for end in pair]
             starts = list(itertools.accumulate(sizes[:-1], initial=0))
@@ -210,8 +206,7 @@ class CUDABucket(host.DeviceBucket):
         kept = [i for i, each in enumerate(unused) if not each]
         used = [end for i in kept for end in (ends[2 * i], ends[2 * i + 1])]
         done = not kept or (
-            self.kernels
-            and encoding.decode(
+            encoding.decode(
                 self.buffer,
                 self._there(frames),
                 used,
@@ -259,8 +254,6 @@ class CUDABucket(host.DeviceBucket):
     ) -> list[list[int] | None]:
         if not self._on_device:
             return super().frame_sizes(data, bounds, counts)
-        if not self.kernels:
-            return super().frame_sizes(self._staging.read(data), bounds, counts)
         with host.told(data.device):
             rows = merging.heads(data, bounds, max(counts, default=0))[:, :, 1]
         found = [own[:count].tolist() for own, count in zip(rows, counts, strict=True)]
@@ -297,8 +290,7 @@ class CUDABucket(host.DeviceBucket):
                 at += nbytes
         into = encoding.RANKS
         if not used or (
-            self.kernels
-            and encoding.decode(
+            encoding.decode(
                 self.buffer, self._there(frames), used, places, lens, 1, into, scale, ranks
             )
         ):

@@ -34,7 +34,9 @@ def cases() -> list[Case]:
     found = {each.build(**each.example).for_shape((SMALL,)): each.call for each in presets.OWN}
     own = [(codec, part) for codec in found for part in _parts(codec)]
     seen = set[Part]()
-    for codec, part in own + [(base, kind()) for kind in (*QUANTIZERS, *MEMORIES)]:
+    for codec, part in own + [
+        (base, kind()) for kind in (*QUANTIZERS, *MEMORIES) if _has_defaults(kind)
+    ]:
         name: Any = next(name for name, kind in _KINDS.items() if isinstance(part, kind))
         for options in _choices(part):
             try:
@@ -56,6 +58,14 @@ def cases() -> list[Case]:
             title = title.replace("gradwire.", "")
             made.append(Case(title, codec, LARGE if first else SMALL))
     return made
+
+
+def _has_defaults(kind: type[Part]) -> bool:
+    """Tell whether a part can be made without options; one with kernels can."""
+    missing = dataclasses.MISSING
+    return all(
+        {each.default, each.default_factory} != {missing} for each in dataclasses.fields(kind)
+    )
 
 
 def _parts(codec: Codec) -> list[Part]:

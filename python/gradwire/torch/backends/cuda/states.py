@@ -89,13 +89,6 @@ class DeviceState(StateBase):
         with self._used():
             return self._fetched()
 
-    def become(self, host: State) -> None:
-        """Continue as this state of the core, including the undo of its last encode."""
-        with self._used():
-            self._leave()
-            self._host, self._new = host, False
-            self.failed()
-
     def _moved(self, device: torch.device) -> torch.Tensor:
         """Move this state to the device, and return its bytes there."""
         if self._device is None or self._device.device != device:

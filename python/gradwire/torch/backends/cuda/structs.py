@@ -217,7 +217,7 @@ def has_kernels(codec: Codec) -> bool:
     return (
         codec.sparsify.kind in SPARSIFIERS
         and codec.memory.kind in MEMORIES
-        and _coding_of(codec.quantize) in QUANTIZERS
+        and coding_of(codec.quantize) in QUANTIZERS
     )
 
 
@@ -273,7 +273,7 @@ def memory_of(part: memory.Memory) -> Memory:
 def quantize_of(part: quantize.Quantizer) -> Quantize:
     """Return the options of a quantizer."""
     options = part.get_config()
-    out = Quantize(kind=QUANTIZERS.index(_coding_of(part)), seed=options.get("seed", 0))
+    out = Quantize(kind=QUANTIZERS.index(coding_of(part)), seed=options.get("seed", 0))
     out.bits = options.get("bits", 0)
     out.stochastic = options.get("rounding") == "stochastic"
     out.block = options.get("block") or options.get("column") or 0
@@ -285,7 +285,8 @@ def quantize_of(part: quantize.Quantizer) -> Quantize:
     return out
 
 
-def _coding_of(part: quantize.Quantizer) -> str:
+def coding_of(part: quantize.Quantizer) -> str:
+    """Return the name of a quantizer's coding in `QUANTIZERS`, if it has kernels."""
     part = part.plain if isinstance(part, quantize.Lossless) else part
     if isinstance(part, quantize.Float16) and part.scaled:
         return "float16_scaled"

@@ -1,0 +1,14 @@
+"""The examples of the parts that have kernels; codecs with any other are encoded on the host."""
+
+from gradwire import memory, quantize, sparsify
+from gradwire.torch.backends.cuda import structs
+from tests.support import examples
+
+SPARSIFIERS = [part for part in examples(sparsify.SPARSIFIERS) if part.kind in structs.SPARSIFIERS]
+MEMORIES = [part for part in examples(memory.MEMORIES) if part.kind in structs.MEMORIES]
+QUANTIZERS = [
+    part
+    for part in examples(quantize.QUANTIZERS)
+    if structs.coding_of(part) in structs.QUANTIZERS
+    and not isinstance(part, quantize.Lossless)  # of that one, kernels send the floats
+]

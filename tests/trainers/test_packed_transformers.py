@@ -1,0 +1,97 @@
+"""Packed models of Transformers: tied weights, resizing, Conv1D and experts."""
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from gradwire.quantize import Affine
+from gradwire.torch import weights
+
+FOUR = {"*": Affine(4, 64)}
+
+
+def llama(tied: bool) -> Any:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        vocab_size=100,
+        tie_word_embeddings=tied,
+    )
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def gpt2() -> Any:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        n_embd=64,
+        n_layer=1,
+        n_head=2,
+        vocab_size=100,
+        n_positions=32,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def mixtral() -> Any:
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        vocab_size=100,
+        num_local_experts=4,
+    )
+    return transformers.MixtralForCausalLM(config).eval()
+
+
+IDS = torch.arange(12).view(2, 6)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_embeddings_of_a_packed_model_can_be_tied_and_resized_after_unpacking(tied):
+    model = llama(tied)
+    weights.pack(model, FOUR)
+    before = model(IDS).logits
+    model.tie_weights()
+    assert (model.lm_head.packed is model.model.embed_tokens.packed) == tied
+    assert torch.equal(model(IDS).logits, before)
+    with pytest.raises(ValueError, match=r"packed: .*unpack\(model\)"):
+        model.resize_token_embeddings(110)
+    assert torch.equal(model(IDS).logits, before)
+    weights.unpack(model).resize_token_embeddings(110)
+    assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
+    weights.pack(model, FOUR)
+    assert model(IDS).logits.shape == (2, 6, 110)
+
+
+@pytest.mark.parametrize("make", [gpt2, mixtral])
+def test_conv1d_and_experts_compute_with_packed_weights(make, tmp_path):
+    model = make()
+    report = weights.pack(model, FOUR)
+    decoded = [row.name for row in report.tensors if row.held == "decoded"]
+    assert all(name.endswith("gate.weight") for name in decoded)  # the routers
+    dense = weights.unpack(copy.deepcopy(model))
+    ours, wanted = model(IDS).logits, dense(IDS).logits
+    torch.testing.assert_close(ours, wanted, atol=1e-4, rtol=1e-4)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(IDS).logits, ours)
+    weights.save(model, tmp_path / "model.safetensors")
+    assert torch.equal(weights.load(tmp_path / "model.safetensors", make())(IDS).logits, ours)
+
+
+def test_the_calibration_says_that_it_skips_conv1d():
+    model = gpt2()
+    with weights.Calibration(model) as seen, torch.no_grad():
+        model(IDS.repeat(16, 1))
+    with pytest.warns(UserWarning, match="Conv1D of Transformers"):
+        weights.pack(model, FOUR, calibration=seen)
