@@ -20,7 +20,8 @@ def test_ranks_begin_with_all_tensors_of_rank_0_and_share_averages(
         assert found["restored"]
         assert {"norm.running_mean", "target.weight"} <= set(found["own"])
         assert found["unchanged"]
-        assert found["counted"] == 4
+        # Sent with the first of the fragments, which follow each other within four inner steps.
+        assert found["counted"] == 4 // options.get("fragments", 1)
 
 
 def test_a_resumed_run_shares_the_same_averages(two: Ranks, tmp_path: Path) -> None:

@@ -155,8 +155,8 @@ def resumes(rank: int, world_size: int, folder: str) -> dict[str, Any]:
 
 def changes(rank: int, world_size: int, how: str) -> dict[str, Any]:
     """The set of parameters changes while a model is trained."""
-    model = nn.Sequential(nn.Linear(64, 64).requires_grad_(False), nn.ReLU(), nn.Linear(64, 16))
-    first, last = model[0], model[2]
+    first, last = nn.Linear(64, 64).requires_grad_(False), nn.Linear(64, 16)
+    model = nn.Sequential(first, nn.ReLU(), last)
     optimizer, outer = made(model)
 
     def step() -> None:

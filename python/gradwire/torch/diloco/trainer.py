@@ -36,8 +36,9 @@ class DiLoCo:
     Parameters
     ----------
     model : torch.nn.Module
-        A plain module, not one wrapped for DDP. All ranks start with the parameters and buffers of
-        rank 0. Afterwards buffers, such as the statistics of BatchNorm, are each rank's own.
+        A plain module, not one wrapped for DDP. All ranks start with the parameters, also
+        frozen ones, and the buffers of rank 0. Afterwards frozen parameters and buffers, such as
+        the statistics of BatchNorm, are each rank's own, and `shared` has their averages.
     codec : gradwire.Codec
         Codec of the pseudo-gradients, such as `gradwire.sparseloco`.
     optimizer : torch.optim.Optimizer, optional
