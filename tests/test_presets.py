@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pkgutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from gradwire.memory import LowPass, NoMemory, Residual
 from gradwire.presets import PRESETS
 from gradwire.quantize import BFloat16, Float32, SignScale, TwoMeans
 from gradwire.sparsify import SID, All, BinMax, Gaussian, Threshold, TopK, Trimmed, TwoSided
+from tests.presets.examples import SHAPE, made
 
 
 def test_compositions():
@@ -48,6 +50,7 @@ def test_scalecom_is_plain_error_feedback_unless_told_otherwise():
         assert pairs[0][1].residual.tobytes() == pairs[1][1].residual.tobytes()
 
 
+PAGE = Path(__file__).parent.parent / "docs" / "codec-catalogue.md"
 PARTS = ["quantize", "memory", "indices", "exchange"]
 DECIDED = {
     "adam": {"memory"},
@@ -208,3 +211,21 @@ def test_presets_can_be_read_in_a_notebook():
     assert repr(gradwire.presets.PRESETS["topk"]) == (
         "<preset topk(ratio=0.01): exactly the k largest entries, the rest kept for later>"
     )
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
+def test_rows_whose_gradient_is_zero_stay_as_they_are_unless_the_page_says_so(preset):
+    codec = made(preset, SHAPE)
+    state, moved = codec.init_state(SHAPE[0] * SHAPE[1]), np.zeros(SHAPE, np.float32)
+    largest = 0.0
+    for seed in range(20):
+        gradient = np.random.default_rng(seed).standard_normal(SHAPE, np.float32)
+        gradient[11:20] = 0.0  # the half of a column of "onebit", of 128 entries, and others
+        update = gradwire.decode(codec.encode(gradient.ravel(), state)).reshape(SHAPE)
+        moved += update
+        largest = max(largest, float(abs(update).max()))
+    sections = PAGE.read_text("utf-8").split("\n## ")
+    (section,) = (each for each in sections if each.startswith(f"{preset.name}\n"))
+    assert abs(moved).max() > 0.0
+    assert (abs(moved[11:20]).max() > 0.0) == ("It has no zero" in section)
+    assert abs(moved[11:20]).max() <= largest, "about one magnitude"
