@@ -11,7 +11,7 @@ import pytest
 import gradwire
 from gradwire.exchange import AllGather
 from gradwire.memory import LowPass, NoMemory, Residual
-from gradwire.presets import PRESETS
+from gradwire.presets import PRESETS, call_of
 from gradwire.quantize import BFloat16, Float32, SignScale, TwoMeans
 from gradwire.sparsify import SID, All, BinMax, Gaussian, Threshold, TopK, Trimmed, TwoSided
 from tests.presets.examples import SHAPE, made
@@ -229,3 +229,20 @@ def test_rows_whose_gradient_is_zero_stay_as_they_are_unless_the_page_says_so(pr
     assert abs(moved).max() > 0.0
     assert (abs(moved[11:20]).max() > 0.0) == ("It has no zero" in section)
     assert abs(moved[11:20]).max() <= largest, "about one magnitude"
+
+
+def test_the_call_of_a_codec_is_short_and_makes_it_again():
+    for preset in PRESETS.values():
+        codec = preset.build(**preset.example)
+        call = call_of(codec)
+        assert eval(call, {"gradwire": gradwire}) == codec
+        assert call.startswith(f"gradwire.{preset.name}(") or len(call) < 32
+    assert call_of(gradwire.adam()) == "gradwire.adam(ratio=0.01)"
+    assert call_of(gradwire.float8("e5m2")) == "gradwire.float8(format='e5m2')"
+    assert call_of(gradwire.topk(k=5)) == "gradwire.topk(k=5)"
+    plain = gradwire.adam(0.1, quantize=Float32())
+    assert call_of(plain) == "gradwire.adam(ratio=0.1, quantize=gradwire.quantize.Float32())"
+    named = {"head.*": None, "*": gradwire.dgc()}
+    assert call_of(named) == "{'head.*': None, '*': gradwire.dgc(ratio=0.01)}"
+    odd = gradwire.Codec(sparsify=Threshold(0.5), memory=LowPass(0.5), quantize=TwoMeans())
+    assert eval(call_of(odd), {"gradwire": gradwire}) == odd

@@ -1,6 +1,7 @@
 """Checkpoints resume bit for bit, and find their way into another number of ranks."""
 
 import json
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,14 @@ def test_the_report_has_the_times_of_the_last_steps_and_makes_a_page(two: Ranks)
         assert ends == sorted(ends), "buckets are decoded in the order in which they became ready"
         assert result["fresh"] == (), "a reset forgets the times of earlier steps"
         assert {each.step for each in Report.from_json(result["second"]).timeline} == {7, 8}
+        second = Report.from_json(result["second"])
+        exchanged = 0.0
+        for _, buckets in groupby(second.timeline, key=lambda each: each.step):
+            before = 0.0  # no time counts twice, in which several buckets are on their way
+            for each in buckets:
+                exchanged += each.exchange[1] - max(each.exchange[0], before)
+                before = each.decode[1]
+        assert second.exchange_ms * second.steps == pytest.approx(exchanged, rel=1e-3)
         ran = max(ends) - max(each.ready for each in last)
         assert ran < 6 * report.wait_ms, "times are in milliseconds"
     shown = page(both)

@@ -109,6 +109,25 @@ def test_the_figures_are_in_the_tables():
     assert "all" in cells
 
 
+def test_the_share_of_uncompressed_parameters_is_shown():
+    report = saved()[0]
+    sent = sum(each.bytes_per_step for each in report.parameters)
+    dense = [each.bytes_per_step for each in report.parameters if each.dense]
+    assert 0.0 < sum(dense) < sent
+    count, total = len(dense), len(report.parameters)
+    text = f"  uncompressed    {sum(dense) / sent:.0%} of these, for {count} of {total} parameters"
+    assert text in str(report).splitlines()
+    assert f"of these bytes, for {count} parameters" in PAGES["one"]
+    assert "0% of these, for 0 of 0 parameters" in str(empty())
+
+
+def test_steps_are_called_compressed_only_if_others_are_not_counted():
+    auto = replace(saved()[0], decision="bfloat16 is faster", exchange="")
+    assert " compressed steps" in str(auto).splitlines()[0]
+    idle = replace(auto, decision="Nothing is compressed", exchange="gradwire.exchange.AllGather()")
+    assert " compressed steps" not in str(idle).splitlines()[0]
+
+
 def test_bars_are_as_long_as_their_figures():
     report = saved()[0]
     found = rows(figure(PAGES["one"], "Bytes on the wire"))

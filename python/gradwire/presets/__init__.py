@@ -10,6 +10,7 @@ determines; those that send every entry have no ``indices``.
 `PRESETS` lists them for tools and command lines.
 """
 
+import contextlib
 import difflib
 import inspect
 from collections.abc import Mapping
@@ -83,6 +84,29 @@ def codec(codec: str | Codec, /, **options: Any) -> Codec:
         such = "".join(f", {name}={value!r}" for name, value in preset.example.items())
         raise TypeError(f'{codec} needs {", ".join(needed)}: gradwire.codec("{codec}"{such})')
     return preset.build(**options)
+
+
+def call_of(codec: object) -> str:
+    """Return the call that makes a codec, "gradwire.adam(ratio=0.02)", or its repr."""
+    if isinstance(codec, Mapping):
+        return f"{{{', '.join(f'{key!r}: {call_of(each)}' for key, each in codec.items())}}}"
+    found = [repr(codec)]
+    if not isinstance(codec, Codec):
+        return found[0]
+    for preset in OWN:
+        parts = (codec, codec.sparsify, codec.quantize, codec.memory)
+        options, shown = {}, []
+        for name, option in inspect.signature(preset.build).parameters.items():
+            for part in parts:
+                if (value := getattr(part, name, None)) is not None:
+                    options[name] = value
+                    if name == "ratio" or value != option.default:
+                        shown.append(f"{name}={value!r}")
+                    break
+        with contextlib.suppress(ValueError, TypeError):  # of options of another preset
+            if preset.build(**options) == codec:
+                found.append(f"gradwire.{preset.name}({', '.join(shown)})")
+    return min(found, key=len)  # a "float8" is a "dense" with more options
 
 
 def required(preset: Preset) -> list[str]:

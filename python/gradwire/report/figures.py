@@ -125,6 +125,11 @@ class ReportFields:
         numel = sum(each.numel for each in self.parameters if each.state_bytes)
         return self.state_bytes / max(numel, 1)
 
+    def uncompressed(self) -> tuple[int, float]:
+        """Return how many parameters are sent uncompressed, and their share of the bytes."""
+        sent = [each.bytes_per_step for each in self.parameters if each.dense]
+        return len(sent), sum(sent) / max(sum(each.bytes_per_step for each in self.parameters), 1)
+
     def largest(self, count: int) -> list[ParameterReport]:
         """Return the ``count`` parameters with the most entries, largest first."""
         return sorted(self.parameters, key=lambda each: -each.numel)[:count]

@@ -154,9 +154,11 @@ def _figure(title: str, note: str, *content: str | None, kind: str | None = None
 
 def _tiles(report: ReportFields) -> Sequence[tuple[str, str, str]]:
     """Return names, values and explanations of figures."""
+    dense, share = report.uncompressed()
     return (
         ("compression", f"{report.compression:.1f}×", "fewer bytes than plain DDP"),
         ("sent per step", size(report.wire_bytes), f"plain DDP {size(report.dense_wire_bytes)}"),
+        ("uncompressed", f"{share:.0%}", f"of these bytes, for {dense} parameters"),
         ("wait after backward", milliseconds(report.wait_ms), "per step, after the last gradient"),
         ("slots", f"{report.slot_use:.1%}", "of the slot space used"),
         ("achieved", quotient(report.achieved), "entries sent / requested"),

@@ -100,7 +100,7 @@ class Report(ReportFields):
     ----------
     rank, world_size : int
     codec : str
-        The codec that was attached, by its repr.
+        The codec that was attached, as ``gradwire.adam(ratio=0.01)``.
     carried_by : str
         The backend that transfers frames between ranks: ``"gloo"``, from host memory, or one that
         reads them from the device, such as ``"nccl"``. Names both if values inside a node use a

@@ -57,7 +57,10 @@ def as_text(report: ReportFields) -> str:
     kept = f"{size(report.state_bytes)}, {report.bytes_per_entry():.3g} bytes per entry"
     carried = f"over {report.carried_by}, slots {report.slot_use:.0%} full"
     inside = f"{size(report.node_wire_bytes)} per step, dense, {report.node_ms:.2f} ms"
-    steps = "compressed steps" if report.decision else "steps"
+    # With "auto", which has no exchange of its own, only steps with the codec are counted.
+    steps = "compressed steps" if report.decision and not report.exchange else "steps"
+    dense, share = report.uncompressed()
+    small = f"{share:.0%} of these, for {dense} of {len(report.parameters)} parameters"
     lines = [
         f"gradwire, rank {report.rank} of {report.world_size}: {report.steps} {steps}",
         f"  codec           {report.codec}",
@@ -65,6 +68,7 @@ def as_text(report: ReportFields) -> str:
         *([f"  decision        {report.decision}"] if report.decision else []),
         *([f"  schedule        {report.schedule}"] if report.schedule else []),
         f"  bytes sent      {wire} per step, {report.compression:.1f}x less than plain DDP ({ddp})",
+        f"  uncompressed    {small}",
         *([f"  inside the node {inside}"] if report.node_wire_bytes else []),
         f"  collectives     {buckets:.1f} per step {carried}",
         f"  achieved        {quotient(report.achieved)} (entries sent / requested)",

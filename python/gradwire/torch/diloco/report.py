@@ -4,6 +4,7 @@ import dataclasses
 import json
 from typing import Self
 
+from gradwire.presets import call_of
 from gradwire.torch.diloco.exchanges import FragmentExchanges
 from gradwire.torch.diloco.replica import Replica
 
@@ -14,7 +15,7 @@ class DiLoCoReport:
 
     rank: int  #: Of this process.
     world_size: int  #: Number of ranks.
-    codec: str  #: Of the pseudo-gradients, as its ``repr`` writes it.
+    codec: str  #: Of the pseudo-gradients, as ``gradwire.sparseloco()``.
     inner_steps: int  #: Steps of the inner optimizer.
     exchanges: int  #: Exchanges of a fragment that were sent, with those that failed.
     #: Bytes that this rank sends per inner step, as `gradwire.torch.ddp.Report` counts them, with
@@ -36,7 +37,7 @@ class DiLoCoReport:
         return cls(
             rank=flights.engine.rank,
             world_size=world,
-            codec=repr(replica.codec),
+            codec=call_of(replica.codec),
             inner_steps=steps,
             exchanges=exchanges,
             wire_bytes=wire,

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.presets import call_of
 from gradwire.report import BucketTimes, ParameterReport, Report
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.transport import RankTopology
@@ -236,7 +237,7 @@ def build_report(
     return Report(
         rank=place.rank,
         world_size=place.size,
-        codec=repr(codec),
+        codec=call_of(codec),
         carried_by=carried_by,
         **figures(times, counters, place.nodes, step),
         residual_norm=math.hypot(*known) if residuals else None,

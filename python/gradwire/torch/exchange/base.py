@@ -92,6 +92,7 @@ class ExchangeBase(abc.ABC):
         self.world_size = channel.size
         self.rank = channel.rank
         self.times = StepTimes()
+        self._received = 0.0  # when the last bucket was done, by time.perf_counter
         self._checksums = AverageChecksums()  # where averages are decoded
         self._frames = BufferPool()  # for what this rank encodes
         self._buffers = BufferPool()  # for what collectives fill
@@ -164,7 +165,9 @@ class ExchangeBase(abc.ABC):
             raise flight.error
         task, sparse = flight.task, flight.task.layout.sparse
         with task.bucket.receiving():
-            start = time.perf_counter()
+            # Time in which several buckets are on their way counts once.
+            sent = time.perf_counter() if flight.marks is None else flight.marks.sent
+            start = max(sent, self._received)
             for work in flight.works:
                 wait(work, flight.sequence)
             headers = None if sparse else self._read_headers(flight)
@@ -180,8 +183,9 @@ class ExchangeBase(abc.ABC):
             else:
                 self._decode_all(flight, headers)
                 self.times.add("decode", start)
+        self._received = time.perf_counter()
         if flight.marks is not None:
-            flight.marks.done = time.perf_counter()
+            flight.marks.done = self._received
 
     def _decode_all(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
         self._combine(flight, headers)
