@@ -50,6 +50,9 @@ def assert_found_out(path, data, values, packed):
         found = content(path)
     except (CorruptFileError, CorruptFrameError):
         return
+    except ValueError as error:  # a length of 128 and more begins as a pickle does
+        assert "it is not a safetensors file, but" in str(error)
+        return
     # A name, or the key of the metadata itself, may be another one: then the bytes are not packed.
     if found.get("w", values).dtype == np.float32 and "w" in found:
         assert found["w"].size == values.size
@@ -417,5 +420,5 @@ def test_a_file_that_was_cut_while_open_is_an_error_and_no_crash(small, tmp_path
 def test_what_is_no_file_is_an_error_of_the_system(tmp_path):
     with pytest.raises(FileNotFoundError, match="none"):
         weights.open(tmp_path / "none")
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(ValueError, match=r"the folder '.*' has no \*\.safetensors"):
         weights.open(tmp_path)

@@ -193,6 +193,21 @@ def test_a_checkpoint_may_be_packed_in_its_place(source, tmp_path):
     assert sorted(contents(source)) == ["model-00001-of-00001.safetensors", INDEX]
 
 
+def test_an_index_that_is_replaced_cannot_have_other_files_removed(source, tmp_path):
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "config.json").write_text("{}")
+    places = {"x": "config.json", "y": "model-00001-of-00009.safetensors"}
+    (target / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    (target / places["y"]).write_bytes(b"stale")
+    assert run("pack", source, target) == 0
+    assert sorted(contents(target)) == [
+        "config.json",
+        "model-00001-of-00001.safetensors",
+        INDEX,
+    ]
+
+
 def test_what_lossless_shards_cannot_be_is_said(source, tmp_path, capsys):
     weights.save(tmp_path / "base", {})
     for options, message in (

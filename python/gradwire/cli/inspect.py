@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from gradwire import Frame, GradwireError, _files
+from gradwire._foreign import word_for
 from gradwire._validate import MAX_NUMEL
 from gradwire.errors import CorruptFrameError, TruncatedFrameError
 
@@ -76,11 +77,7 @@ def _is_of_weights(file: str) -> bool:
         return False
     with open(file, "rb") as opened:
         head = opened.read(300)
-    # The module needs packages that a frame does not.
-    return head[8:9] == b"{" or (
-        head[:3] != b"GWF"
-        and importlib.import_module("gradwire.weights.foreign").word_for(head) is not None
-    )
+    return head[8:9] == b"{" or (head[:3] != b"GWF" and word_for(head) is not None)
 
 
 def _rates(text: str) -> list[float]:

@@ -13,9 +13,9 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire._foreign import word_for
 from gradwire.errors import CorruptFileError, GradwireError
 from gradwire.weights import coding
-from gradwire.weights.foreign import word_for
 from gradwire.weights.header import (
     MORE,
     MOST_BASES,

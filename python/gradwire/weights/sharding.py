@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from gradwire import _files
 from gradwire.weights.file import File
-from gradwire.weights.shards import INDEX, Shards, places_of, read_index
+from gradwire.weights.shards import INDEX, Shards
 
 T = TypeVar("T")
 
@@ -123,12 +123,13 @@ class Target:
             self._finish(shards.index, {*shards.files})
 
     def _finish(self, index: bytes, names: set[str]) -> None:
-        """Write the index; then remove the shards of the one that it replaces."""
-        path = self.folder / f"{self.stem}{INDEX}"
-        # Readers of a folder would take a single file of this name instead of the index.
-        before = {f"{self.stem}.safetensors"}
-        with contextlib.suppress(OSError, ValueError):
-            before |= {*places_of(read_index(os.fspath(path))).values()}
-        _files.write(path, index)
-        for name in before - names:
-            (self.folder / name).unlink(missing_ok=True)
+        """Write the index; then remove what was written under this name before, as others do.
+
+        Readers of a folder would take ``model.safetensors`` instead of the index. An old index is
+        not believed: it could name any file of the folder.
+        """
+        _files.write(self.folder / f"{self.stem}{INDEX}", index)
+        stale = re.compile(rf"{re.escape(self.stem)}(-\d{{5}}-of-\d{{5}})?\.safetensors")
+        for path in list(self.folder.iterdir()):
+            if stale.fullmatch(path.name) and path.name not in names:
+                path.unlink()
