@@ -14,11 +14,7 @@ class Exchange(Part):
     """The base class of exchanges."""
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
-    _STATED: ClassVar[tuple[str, ...]] = (
-        "gathers_frames",
-        "divides",
-        "check",
-    )
+    _STATED: ClassVar[tuple[str, ...]] = ("gathers_frames", "divides", "check")
 
     gathers_frames: ClassVar[bool]
     """Every rank receives the frames of all and adds them up once the step is known to count."""
