@@ -81,8 +81,6 @@ EXAMPLES: tuple[Part, ...] = (
     exchange.LeaderIndices(),
     exchange.ReduceScatter(),
     exchange.QuantizedAllReduce(),
-    exchange.LowRank(),
-    exchange.LowRank(4, warm_start=False),
     # Schedules
     schedule.Constant(),
     schedule.WarmUp(),

@@ -265,8 +265,8 @@ class TestComposition:
             TypeError, match="no part ratio=; its parts are sparsify=, quantize=, memory=, indices="
         ):
             codec.replace(ratio=0.5)
-        with pytest.raises(ValueError, match=r"use sparsify=gradwire\.sparsify\.All"):
-            codec.replace(exchange=gradwire.exchange.LowRank())
+        with pytest.raises(ValueError, match=r"exchange=gradwire\.exchange\.AllGather"):
+            codec.replace(exchange=gradwire.exchange.AllReduce())
         with pytest.warns(UserWarning, match="sends little more than signs") as seen:
             gradwire.signsgd().replace(memory=NoMemory())
         assert seen[0].filename == __file__

@@ -12,7 +12,6 @@ from gradwire.exchange import (
     AllReduce,
     ByRanks,
     LeaderIndices,
-    LowRank,
     QuantizedAllReduce,
     ReduceScatter,
 )
@@ -59,7 +58,7 @@ def test_what_owners_refuse_is_gathered_among_any_number_of_ranks(codec):
 
 
 def test_other_exchanges_do_not_depend_on_the_number_of_ranks():
-    for codec in (gradwire.scalecom(0.01), gradwire.randomk(0.01), gradwire.powersgd()):
+    for codec in (gradwire.scalecom(0.01), gradwire.randomk(0.01)):
         assert among(codec, 2) == among(codec, 10_000) == codec.exchange
 
 
@@ -149,30 +148,3 @@ def test_a_configuration_keeps_the_exchange(exchange):
     config = json.loads(json.dumps(codec.get_config()))
     assert gradwire.Codec.from_config(config) == codec
     assert codec != gradwire.topk(0.1)
-
-
-@pytest.mark.parametrize(
-    ("parts", "text"),
-    [
-        ({"sparsify": TopK(ratio=0.1)}, "factors of whole matrices"),
-        ({"sparsify": All(), "quantize": Float16()}, "factors of whole matrices"),
-        (
-            {"sparsify": All(), "memory": gradwire.memory.LowPass(0.5)},
-            "what its approximation misses",
-        ),
-        (
-            {"sparsify": All(), "memory": gradwire.memory.Residual(low_memory=True)},
-            "what its approximation misses",
-        ),
-    ],
-)
-def test_low_rank_takes_whole_matrices_and_plain_feedback(parts, text):
-    with pytest.raises(ValueError, match=text):
-        gradwire.Codec(**parts, exchange=LowRank())
-
-
-def test_low_rank_suits_matrices_that_it_makes_smaller():
-    low_rank = LowRank(rank=4)
-    shapes = [(100, 100), (64, 3, 3, 3), (12, 6), (1000,), (), (0, 50)]
-    assert [low_rank.suits(shape) for shape in shapes] == [True, True, False, False, False, False]
-    assert low_rank.matrix((64, 3, 3, 3)) == (64, 27)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import gradwire
 from gradwire import _native
-from gradwire.exchange import LowRank
 from gradwire.presets import PRESETS
 
 DTYPES = [np.float32, np.float64, np.float16]
@@ -29,8 +28,6 @@ def codecs() -> list[Any]:
     found = []
     for name, preset in PRESETS.items():
         codec = preset.build(**preset.example)
-        if isinstance(codec.exchange, LowRank):  # it has no memory in one buffer
-            continue
         names = {field.name for field in dataclasses.fields(codec.memory)}
         if "low_memory" in names:
             found.append(pytest.param(in_one(codec), id=name))

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "python"
 
 LAYERS = [
     {"_native"},
-    {"_files", "_foreign", "_lazy", "_orthonormal", "_part", "_rules", "_validate", "errors"},
+    {"_files", "_foreign", "_lazy", "_part", "_rules", "_validate", "errors"},
     {"sparsify", "quantize", "memory", "exchange", "extension"},
     {"_outside", "_plugins", "_codec", "frame", "state"},
     {"numerics", "presets", "report", "schedule", "weights"},
@@ -275,12 +275,12 @@ def test_what_an_exchange_is_is_asked_of_the_facts_that_it_states():
     [
         "from gradwire.exchange import AllGather\nisinstance(x, AllGather)",
         "from gradwire.exchange.owners import Owners as O\nissubclass(x, (int, O))",
-        "import gradwire\nisinstance(x, int | gradwire.exchange.LowRank)",
-        "from gradwire import exchange as exchanges\nisinstance(x, exchanges.LowRank)",
+        "import gradwire\nisinstance(x, int | gradwire.exchange.AllReduce)",
+        "from gradwire import exchange as exchanges\nisinstance(x, exchanges.AllReduce)",
         "from gradwire.torch.exchange import HierarchicalExchange as H\nisinstance(x, H)",
-        "from gradwire.exchange import LowRank\nmatch x:\n    case LowRank():\n        pass",
-        "from gradwire.exchange import LowRank\ntype(x) is LowRank",
-        "codec.exchange.kind == 'low_rank'",
+        "from gradwire.exchange import AllReduce\nmatch x:\n    case AllReduce():\n        pass",
+        "from gradwire.exchange import AllReduce\ntype(x) is AllReduce",
+        "codec.exchange.kind == 'all_reduce'",
     ],
 )
 def test_an_exchange_that_is_asked_for_its_class_is_found(text):

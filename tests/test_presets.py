@@ -57,7 +57,6 @@ DECIDED = {
     "adam_onebit": {"quantize", "memory"},
     "dgc": {"memory"},
     "scalecom": {"memory", "exchange"},
-    "powersgd": {"quantize", "memory", "exchange"},
     "adacomp": {"quantize"},
     "adaptive": {"quantize"},
     "float8": {"quantize"},

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gradwire import Codec
-
 MIN_NUMEL = 1024
 """Parameters with fewer entries are sent dense: the default of `gradwire.torch.ddp.attach`."""
 
@@ -39,15 +37,10 @@ class Flat:
     ``cut`` those begin that are sent dense.
     """
 
-    def __init__(self, model: nn.Module, *, codec: Codec | None = None) -> None:
-        """Send parameters dense that are small, or whose shape the codec's exchange cannot take."""
+    def __init__(self, model: nn.Module) -> None:
         named = list(model.named_parameters())
-        chosen = [
-            each.numel() >= MIN_NUMEL and (codec is None or codec.exchange.suits(each.shape))
-            for _, each in named
-        ]
-        large = [pair for pair, yes in zip(named, chosen, strict=True) if yes]
-        small = [pair for pair, yes in zip(named, chosen, strict=True) if not yes]
+        large = [pair for pair in named if pair[1].numel() >= MIN_NUMEL]
+        small = [pair for pair in named if pair[1].numel() < MIN_NUMEL]
         tensors = [each for _, each in large + small]
         self.model = model
         self.parameters = _merge(tensors)

@@ -140,7 +140,7 @@ def run(
     end.
     """
     model = task.model(seed)
-    flat = Flat(model, codec=method.codec)
+    flat = Flat(model)
     stepper = Stepper(flat, ranks, method, steps)
     batches = [task.batches(rank, ranks, seed) for rank in range(ranks)]
     pauses = {round(steps * (i + 1) / evaluations) for i in range(evaluations)}

@@ -204,6 +204,7 @@ def state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:
 def in_bfloat16(arrays: Arrays) -> Arrays:
     """Return all rounded."""
     dtype = weights.header.dtype_named("BF16")
+    assert dtype is not None
     return {name: narrowed(array).view(dtype) for name, array in arrays.items()}
 
 

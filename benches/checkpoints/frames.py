@@ -19,7 +19,7 @@ from gradwire.quantize import BFloat16, Float16, Float32, Lossless, Quantizer
 NUMEL, ROUNDS, STEPS = 1 << 22, 15, 3
 COLUMNS = 2048
 FLOATS = (Float32, BFloat16, Float16, Lossless)
-SUMS = {"all_reduce", "leader_indices", "low_rank"}
+SUMS = {"all_reduce", "leader_indices"}
 TIMED = {"topk", "adam", "dense"}
 
 Array = NDArray[np.float32]

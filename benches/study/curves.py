@@ -17,7 +17,7 @@ from benches.accuracy.plan import SECTIONS as TASKS
 from benches.harness import results
 from benches.harness.results import Record
 
-from .plan import DENSE, FP32, METHODS, OUR_POWER, SECTIONS, TORCH_POWER, Plan
+from .plan import DENSE, FP32, METHODS, POWER_CURVE, SECTIONS, TORCH_POWER, Plan
 
 EDITION = 2
 """Raise it when what is trained changes: curves are then made again."""
@@ -65,7 +65,9 @@ def every(kept: results.Store) -> Curves:
             found[_run(key)] = record
     for record in kept.records:
         key = record["key"]
-        known = key["kind"] == "curve" and key["method"] in METHODS and key["section"] in SECTIONS
+        if key["kind"] != "curve" or key["section"] not in SECTIONS:
+            continue
+        known = key["method"] in METHODS or key["method"] == POWER_CURVE
         if known and key["edition"] == [EDITION, TASKS[key["section"]].edition]:
             found[_run(key)] = record
     return found
@@ -82,7 +84,7 @@ def source(section: str, method: str, ranks: int) -> tuple[str, int]:
     rank's own batch take part.
     """
     if method == TORCH_POWER:
-        return OUR_POWER, ranks
+        return POWER_CURVE, ranks
     return method, 2 if method in DENSE and not SECTIONS[section].norm else ranks
 
 
@@ -91,9 +93,10 @@ def first_rates(section: str, method: str, ranks: int, made: Curves) -> set[floa
 
     Those of `make accuracy` are known. Where it has none for so many ranks, two of its grid are
     tried: the best with two ranks, and the best with eight or else the double. bfloat16 begins with
-    the rate of dense training; PowerSGD tries that one and the one that is best for `adam`, and
-    with more ranks has the rate that was best with two.
+    the rate of dense training. PowerSGD is no longer trained.
     """
+    if method == POWER_CURVE:
+        return set()
 
     def best(name: str, count: int) -> float | None:
         return _published()[0].get((section, _name(name) or "", count))
@@ -102,12 +105,7 @@ def first_rates(section: str, method: str, ranks: int, made: Curves) -> set[floa
     assert dense is not None
     if method in DENSE:
         return {best(method, ranks) or dense}
-    if method == OUR_POWER and ranks != 2:
-        two = chosen_rate(section, method, 2, made)
-        return set() if two is None else {two}
-    if own is None:
-        ours = best("adam(0.01)", 2)
-        return {dense, dense / 2 if ours in (None, dense) else ours or dense}
+    assert own is not None
     return {own} if ranks == 2 else {own, best(method, 8) or 2 * own}
 
 

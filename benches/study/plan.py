@@ -19,11 +19,10 @@ LARGE = "25M"
 """The model that is timed and not trained: see `rank.Large`."""
 
 NONE, FP32, BF16 = "no exchange", "fp32", "bf16"
-TORCH_POWER, OUR_POWER = f"torch PowerSGD, rank {POWER}", f"powersgd({POWER})"
+TORCH_POWER = f"torch PowerSGD, rank {POWER}"
 DENSE = (FP32, BF16)
 
 CODECS: dict[str, Codec] = {
-    OUR_POWER: gradwire.powersgd(POWER),
     "adam(0.05)": gradwire.adam(0.05),
     "adam(0.01)": gradwire.adam(0.01),
     "adam(0.002)": gradwire.adam(0.002),
@@ -34,10 +33,12 @@ CODECS: dict[str, Codec] = {
 METHODS: dict[str, Method] = {
     FP32: TRAINED["dense AdamW"],
     BF16: Method(half=True),
-    OUR_POWER: Method(CODECS[OUR_POWER]),
     **{name: TRAINED[name] for name in ("adam(0.01)", "adam(0.002), warm-up", "adam_onebit()")},
 }
-"""How each is trained. torch's PowerSGD is taken to have the curve of ours."""
+"""How each is trained, but for torch's PowerSGD: see `POWER_CURVE`."""
+
+POWER_CURVE = f"powersgd({POWER})"
+"""Recorded curves of the PowerSGD that gradwire once had, which stand for those of torch's hook."""
 
 COMPARED = (FP32, BF16, TORCH_POWER, *(name for name in METHODS if name not in DENSE))
 

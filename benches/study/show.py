@@ -20,7 +20,7 @@ from gradwire.cli.theme import STYLE, save
 
 from . import curves
 from .curves import Curves
-from .plan import BF16, FP32, LARGE, OUR_POWER, SECTIONS, TORCH_POWER, Cell, Plan
+from .plan import BF16, FP32, LARGE, SECTIONS, TORCH_POWER, Cell, Plan
 from .reading import Outcome, Verdict, outcomes, timed_cells
 
 PAGE, README = pages.ROOT / "docs" / "study.md", pages.ROOT / "README.md"
@@ -36,7 +36,6 @@ COLORS = {
     FP32: "#c9c9c9",
     BF16: "#e0dccb",
     TORCH_POWER: "#f3b58a",
-    OUR_POWER: "#f0d48a",
     "adam(0.01)": "#8cc3ea",
     "adam(0.002), warm-up": "#b5dcf4",
     "adam_onebit()": "#8fd4bd",

@@ -33,7 +33,6 @@ from gradwire.errors import *  # noqa: F403
 from gradwire.frame import Frame, decode, decode_add
 from gradwire.presets import codec
 from gradwire.presets.hybrid import *  # noqa: F403
-from gradwire.presets.low_rank import *  # noqa: F403
 from gradwire.presets.quantized import *  # noqa: F403
 from gradwire.presets.sparse import *  # noqa: F403
 from gradwire.state import State

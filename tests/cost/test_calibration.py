@@ -20,7 +20,6 @@ def calibration():
         "onebit": gradwire.onebit(),
         "randomk": gradwire.randomk(ratio=0.1),
         "scalecom": gradwire.scalecom(ratio=RATIO),
-        "powersgd": gradwire.powersgd(),
         "threshold": gradwire.threshold(threshold=1e-3),
     }
     return calibrate(codecs, seconds=0.01, numels=NUMELS, cold=False)
@@ -86,11 +85,6 @@ def test_a_codec_with_a_ratio_sends_its_ratio(calibration):
     assert calibration.codecs["topk"].share == pytest.approx(RATIO, rel=0.02)
     assert calibration.codecs["onebit"].share == 1.0
     assert 0 < calibration.codecs["threshold"].share < 1
-
-
-def test_low_rank_sends_factors(calibration):
-    payload = compressed("powersgd", calibration).payload(1_000_000, 1)
-    assert payload.factors == (1000 * 2, 1000 * 2)
 
 
 def test_it_can_be_saved_and_loaded(calibration, tmp_path):

@@ -10,7 +10,6 @@ from gradwire.cost.exchanges import (
     RESULT,
     DenseReduceScatter,
     GatheredFrames,
-    LowRankAllReduces,
     RingAllReduce,
     SharedPositions,
     SparseReduceScatter,
@@ -118,17 +117,6 @@ def test_an_owner_has_some_tensors_or_a_part_of_one(frames, ranks, owned):
     assert piece.entries == NUMEL / ranks
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-def test_both_factors_of_low_rank(ranks):
-    payload = Payload(NUMEL, NUMEL, factors=(840 * 13, 420 * 13))
-    for factor, phase in zip(
-        payload.factors, LowRankAllReduces().phases(payload, ranks), strict=True
-    ):
-        wire = plain.Wire(ranks)
-        plain.ring_all_reduce([int(4 * factor) // ranks] * ranks, wire)
-        agree(phase, wire)
-
-
 EVERY = [
     (RingAllReduce(), Payload.dense(NUMEL)),
     (GatheredFrames(), Payload.sparse(NUMEL, 100)),
@@ -136,7 +124,6 @@ EVERY = [
     (SparseReduceScatter(), Payload.sparse(NUMEL, 100)),
     (SparseReduceScatter(selects_again=False, distinct=1.0), Payload.sparse(NUMEL, 100)),
     (DenseReduceScatter(), Payload(NUMEL, NUMEL, value_bits=8, header=32)),
-    (LowRankAllReduces(), Payload(NUMEL, NUMEL, factors=(100, 50))),
 ]
 
 

@@ -26,7 +26,6 @@ CARRIED = (
     "test_errors",
     "test_exchanges",
     "test_hierarchy",
-    "test_low_rank",
     "test_models",
     "test_modes",
     "test_one_buffer",
@@ -37,7 +36,7 @@ CARRIED = (
     "test_schedules",
 )
 """Files whose tests also run by emulated kernels, with frames that stay where tensors are."""
-VALUES = ("test_hierarchy", "test_low_rank")
+VALUES = ("test_hierarchy",)
 """Files whose tests also run without kernels, with values that stay where tensors are."""
 LONG = (
     "test_a_gan_trains_as_with_dense_gradients",

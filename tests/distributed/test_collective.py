@@ -59,7 +59,6 @@ def test_wrong_arguments_are_explained(two: Ranks) -> None:
         "other codec": "make one with gradwire.torch.init_state(codec, tensor)",
         "parameter": "pass tensor.detach()",
         "tiles": "gradwire.torch.init_state(codec.for_shape(tensor.shape), tensor)",
-        "factors": "codecs that encode frames",
         "group": "a process group that this rank is in",
         "op": "op must be one of ('mean', 'sum'), got 'max'",
     }

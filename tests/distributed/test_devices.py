@@ -51,17 +51,6 @@ class TestKernels(DeviceSuite):
         _loses_its_device(there)
 
 
-def factors_stay(cpu: Ranks, there: Ranks) -> None:
-    """PowerSGD gives what it gives on the CPU, and copies no gradient to the host."""
-    expected = cpu.run("devices.crossed", device="cpu", exchange="factors")
-    found = there.run("devices.crossed", device="cpu", exchange="factors")
-    for one, other in zip(found, expected, strict=True):
-        assert one["carried_by"] == "carrier"
-        assert (one["averages"], one["state"]) == (other["averages"], other["state"])
-        assert one["down"] <= 4 * (33 + 2) + 1, "flags, and whether dense parameters are finite"
-        assert one["up"] == 4 * (33 + 2 + 32 + 2 * (64 + 50)), "both flags, and P"
-
-
 class TestCarried(DeviceSuite):
     """The same, with frames that stay where tensors are."""
 
@@ -73,9 +62,6 @@ class TestCarried(DeviceSuite):
     def there(self, kept: Callable[[int, str], Ranks]) -> Ranks:
         """Two ranks with a backend that stands for NCCL."""
         return kept(2, "carried")
-
-    def test_factors_are_made_where_gradients_are(self, cpu: Ranks, there: Ranks) -> None:
-        factors_stay(cpu, there)
 
     @pytest.mark.parametrize("exchange", ["gather", "dense"])
     def test_no_frame_and_no_value_goes_by_the_host(self, there: Ranks, exchange: str) -> None:
@@ -180,9 +166,6 @@ class TestCarried(DeviceSuite):
 
 class TestWithoutKernels:
     """Tensors on the CPU that are copied to be encoded, and values that stay where they are."""
-
-    def test_factors_are_made_where_gradients_are(self, kept: Callable[[int, str], Ranks]) -> None:
-        factors_stay(kept(2, "cpu"), kept(2, "values"))
 
     def test_a_node_adds_up_where_gradients_are_and_copies_its_shares(
         self, kept: Callable[[int, str], Ranks]

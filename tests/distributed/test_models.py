@@ -4,13 +4,11 @@ from typing import Any
 
 import pytest
 
-from gradwire.exchange import EXCHANGES, LowRank
+from gradwire.exchange import EXCHANGES
 from tests.distributed.ranks import Ranks
 
-FRAMED = [each.kind for each in EXCHANGES if not issubclass(each, LowRank)]
 
-
-@pytest.mark.parametrize("exchange", FRAMED)
+@pytest.mark.parametrize("exchange", [each.kind for each in EXCHANGES])
 @pytest.mark.parametrize(
     ("model", "told"),
     [("complex", "short, 1, 1, 65, 3"), ("sparse", "embedding.weight, 1, 1, 269, 3")],

@@ -101,7 +101,6 @@ def test_models_whose_shards_are_not_those_of_a_node_are_refused(four: Ranks) ->
         "nothing to train": "has no parameter that FSDP shards and that requires gradients",
         "three dimensions": "mesh= has 3 dimensions, expected (replicas, shards)",
         "other nodes": "as ranks of a node, but the model is sharded over",
-        "powersgd": "factors whole matrices",
         "a sound one": "nothing",
     }
     for told in four.run("sharded_refused.models"):

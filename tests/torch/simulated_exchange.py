@@ -20,7 +20,6 @@ from gradwire.torch.backends.cuda import merging, operators, splitting
 from gradwire.torch.backends.cuda.preload import preload
 from gradwire.torch.backends.host import Staging, staging
 from gradwire.torch.engine.bucket_contents import BucketContents
-from gradwire.torch.engine.low_rank_state import LowRankState
 from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit, new_state
 from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.engine.step import Step
@@ -43,7 +42,6 @@ CODECS = {
     "seeded": gradwire.randomk(ratio=0.1),
     "owners": gradwire.topk(0.1, exchange=gradwire.exchange.ReduceScatter()),
     "sums": gradwire.onebit(column=64, exchange=gradwire.exchange.QuantizedAllReduce()),
-    "factors": gradwire.powersgd(rank=2),
 }
 COLUMNS = 50
 """Of the matrices that compressed parameters are."""
@@ -301,7 +299,6 @@ WAITS = {
     "seeded": (11, 3),
     "owners": (11, 15),
     "sums": (11, 15),
-    "factors": (8, 16),
 }
 """How often the sending and the receiving thread wait for the device in a step of three buckets."""
 
@@ -331,44 +328,11 @@ def test_memory_is_kept_from_other_uses_until_the_receiving_thread_is_done(on_de
     assert {each.raw.untyped_storage().data_ptr() for each in kept} <= noted
 
 
-@pytest.mark.parametrize("there", [False, True], ids=["to-the-device", "to-the-host"])
-def test_states_of_factors_go_on_where_the_next_gradients_are(on_device, there):
-    runs = [Run(CODECS["factors"], there=where) for where in (False, there, not there)]
-    whole = [runs[0].step(number) for number in range(STEPS)]
-    halves = [runs[1].step(number) for number in range(2)]
-    for before, after in zip(runs[1].layouts, runs[2].layouts, strict=True):
-        for one, other in zip(before.compressed, after.compressed, strict=True):
-            norm = one.state.residual_norm
-            other.state.load_state_dict(one.state.state_dict())
-            assert other.state.residual_norm == pytest.approx(norm, rel=1e-12)
-            assert norm > 0
-    halves += [runs[2].step(number) for number in range(2, STEPS)]
-    for expected, found in zip(whole, halves, strict=True):
-        assert all(map(torch.equal, expected, found))
-    for each in runs:
-        each.end()
-
-
-def test_a_sum_of_factors_is_kept_until_the_receiving_thread_is_done(on_device, monkeypatch):
-    found = Run(CODECS["factors"], there=True)
-    sent, send = [], found.exchange.send
-    monkeypatch.setattr(
-        found.exchange, "send", lambda *given: sent.append(send(*given)) or sent[-1]
-    )
-    found.step(0)
-    found.end()
-    noted = {at for at, stream in late.records if stream is on_device._up}
-    assert len(sent) == len(BUCKETS)
-    assert {each.contents.vector.raw.untyped_storage().data_ptr() for each in sent} <= noted
-
-
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 def test_what_an_exchange_runs_on_a_device_was_run_before(on_device, codec):
     # Else torch loads a kernel in the middle of a backward pass, where that may wait for ever.
     preload.cache_clear()
     backends.preload([Late(torch.zeros(3))])
-    if codec.exchange.needs_whole_tensor:
-        LowRankState(codec.exchange, (30, COLUMNS), "", keeps=True).preload(on_device.device)
     loaded = late.operations
     late.reset()
     found = Run(codec, there=True)

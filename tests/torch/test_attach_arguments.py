@@ -13,7 +13,6 @@ import gradwire
 from gradwire.report import Report
 from gradwire.torch import backends, ddp
 from gradwire.torch.engine.step import BufferPool
-from gradwire.torch.exchange.powersgd import PowerSGDExchange
 from gradwire.torch.transport import process_group as groups
 
 
@@ -196,8 +195,8 @@ def test_a_report_counts_what_a_schedule_measures(model):
     handle.detach()
 
 
-@pytest.mark.parametrize("codec", [gradwire.topk(0.01), gradwire.powersgd(rank=1)], ids=repr)
-def test_a_schedule_measures_gradients_and_not_what_is_sent_of_them(model, codec):
+def test_a_schedule_measures_gradients_and_not_what_is_sent_of_them(model):
+    codec = gradwire.topk(0.01)
     handle = ddp.attach(model, codec, schedule=gradwire.schedule.Accordion(codec, codec))
     given, expected = torch.randn(64, 64, generator=torch.Generator().manual_seed(1)), 0.0
     for step in range(2):
@@ -211,29 +210,6 @@ def test_a_schedule_measures_gradients_and_not_what_is_sent_of_them(model, codec
     (measured,) = handle.state_dict()["rank0"]["measured"].values()
     torch.testing.assert_close(measured.view(64, 64), expected)
     handle.detach()
-
-
-@pytest.mark.parametrize("keeps", [True, False])
-def test_factors_that_cannot_be_written_leave_the_state_as_it_was(model, monkeypatch, keeps):
-    def fails(*given):
-        raise MemoryError("no memory to write")
-
-    codec = gradwire.powersgd(rank=1, error_feedback=keeps)
-    handle = ddp.attach(model, codec)
-    inputs = torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
-    model(inputs).square().sum().backward()
-    (state,) = (each.state for each in handle._parameters.values() if each.compressed)
-    before = {name: np.array(each) for name, each in state.state_dict().items()}
-    monkeypatch.setattr(PowerSGDExchange, "_write", fails)
-    with pytest.raises(ddp.ExchangeError, match="MemoryError: no memory to write"):
-        model(inputs).square().sum().backward()
-    after = state.state_dict()
-    assert state.step == 1
-    for name, each in before.items():
-        np.testing.assert_array_equal(after[name], each)
-    monkeypatch.undo()
-    handle.detach()
-    model.zero_grad()  # infinite, so that nothing trains on with it
 
 
 def test_no_report_copies_a_residual(model, monkeypatch):
@@ -259,13 +235,12 @@ def test_metrics_are_the_figures_of_a_report_as_floats(model):
     handle.detach()
 
 
-@pytest.mark.parametrize("codec", [gradwire.topk(0.01), gradwire.powersgd(rank=2)], ids=repr)
-def test_the_default_device_and_dtype_of_the_program_do_not_matter(model, codec):
+def test_the_default_device_and_dtype_of_the_program_do_not_matter(model):
     given = torch.ones(2, 64)
     with torch.device("meta"):
         torch.set_default_dtype(torch.float64)
         try:
-            handle = ddp.attach(model, codec)
+            handle = ddp.attach(model, gradwire.topk(0.01))
             model(given).sum().backward()
             saved = handle.state_dict()
             handle.load_state_dict(saved)

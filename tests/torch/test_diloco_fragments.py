@@ -53,7 +53,6 @@ def test_every_fragment_is_sent_once_in_so_many_steps_and_applied_later():
     [
         ({"codec": gradwire.adam(0.1)}, "turns gradients into steps"),
         ({"codec": gradwire.sparseloco}, "the function sparseloco itself; call it"),
-        ({"codec": gradwire.powersgd()}, "codecs that encode frames"),
         ({"outer_lr": 0.0}, "outer_lr"),
         ({"outer_momentum": 1.0}, "outer_momentum must be a number from 0 to below 1"),
         ({"mixing": -0.1}, "mixing must be a number from 0 to below 1"),

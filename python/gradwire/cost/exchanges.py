@@ -61,9 +61,7 @@ class ExchangeModel(abc.ABC):
     divides: ClassVar[bool] = True
     slots: ClassVar[bool] = False  #: Frames are sent in slots, which are longer.
     sums: ClassVar[bool] = False  #: Values are summed on the wire, in the quantizer's dtype.
-    factors: ClassVar[bool] = False  #: Two factors of each matrix are sent instead of entries.
     before: ClassVar[int] = 0  #: Number of first phases for which the encoding thread waits.
-    after: ClassVar[int] = 0  #: Number of last phases for which the decoding thread waits.
 
     @abc.abstractmethod
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
@@ -75,7 +73,7 @@ class ExchangeModel(abc.ABC):
 
     def decodes(self, ranks: int) -> float:
         """Return how many times the entries of one participant a rank decodes."""
-        return 1.0 if self.sums or self.factors else float(ranks)
+        return 1.0 if self.sums else float(ranks)
 
     def pieces(self, ranks: int) -> float:
         """Return how many frames of a tensor, or pieces of frames, a rank decodes."""
@@ -222,30 +220,3 @@ class DenseReduceScatter(SparseReduceScatter):
     Dryden, Moon, Jacobs, Van Essen, "Communication Quantization for Data-Parallel Training of Deep
     Neural Networks", MLHPC 2016, section III.
     """
-
-
-@dataclasses.dataclass(frozen=True)
-class LowRankAllReduces(ExchangeModel):
-    """Two all-reduces, of one factor each: `gradwire.exchange.LowRank`.
-
-    References
-    ----------
-    Vogels, Karimireddy, Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
-    Optimization", NeurIPS 2019, algorithm 1.
-    """
-
-    divides: ClassVar[bool] = False
-    after: ClassVar[int] = 1
-    factors: ClassVar[bool] = True
-
-    def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
-        """Return both all-reduces."""
-        p, q = payload.factors
-        return (
-            ring_all_reduce(4.0 * p, ranks, "all-reduce of P"),
-            ring_all_reduce(4.0 * q, ranks, "all-reduce of Q"),
-        )
-
-    def buffers(self, payload: Payload, ranks: int) -> float:
-        """Return the bytes of both factors."""
-        return 4.0 * sum(payload.factors)

@@ -7,7 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Self, cast
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from gradwire import _validate
 from gradwire._codec import Codec
 from gradwire._native import get_num_threads, simd_level
-from gradwire._orthonormal import orthonormalize
 from gradwire.cost.calibration import Calibration, CodecCost, line
 from gradwire.cost.payload import information_bits
-from gradwire.exchange import LowRank
 from gradwire.frame import decode, decode_add
 from gradwire.presets import dense
 from gradwire.quantize import BFloat16
@@ -30,8 +28,6 @@ SPREAD = 4.0
 """Factor between a codec's ratio and the two other ratios that are measured."""
 EVICTED = 1 << 24
 """Entries of float32 that are written between repetitions: more than caches hold."""
-BLOCK = 1 << 17
-"""Entries of a low-rank product that are computed at once."""
 LEAST = 5
 """Least number of repetitions of each point, after one that is not counted."""
 
@@ -176,39 +172,6 @@ class _Point:
         count = int(np.count_nonzero(decode(frame))) if codec.sparsify.selects else numel
         return cls(numel, count, len(frame), encode, add)
 
-    @classmethod
-    def of_low_rank(cls, rank: int, tensors: list[Array], seconds: float, clock: "_Clock") -> Self:
-        """Time a step of power iteration: P as the encode, Q and the product as the decode."""
-        matrix = tensors[0].reshape(_shape(tensors[0].size))
-        residual = tensors[1].reshape(matrix.shape)
-        whole, out = np.empty_like(matrix), np.empty_like(matrix)
-        draw = np.random.default_rng(1)
-        # A factor's columns are contiguous, as in the exchange.
-        left, right = (draw.standard_normal((rank, length), np.float32) for length in matrix.shape)
-        at_once = max(1, BLOCK // matrix.shape[1])
-        term = np.empty((min(at_once, len(matrix)), matrix.shape[1]), np.float32)
-
-        def encode(turn: int) -> None:
-            matrix.sum()  # it is finite
-            np.add(matrix, residual, out=whole)
-            whole @ right.T
-
-        def decode_product(turn: int) -> None:
-            transposed = left.copy()
-            orthonormalize(transposed)
-            basis, columns = transposed.T, transposed @ whole
-            for first in range(0, len(matrix), at_once):
-                rows = slice(first, first + at_once)
-                part, more = out[rows], term[: len(out[rows])]
-                np.multiply(basis[rows, :1], columns[0], out=part)
-                for each in range(1, rank):
-                    np.multiply(basis[rows, each : each + 1], columns[each], out=more)
-                    np.add(part, more, out=part)
-                np.subtract(whole[rows], part, out=whole[rows])
-
-        first = clock.median(encode, seconds)
-        return cls(matrix.size, matrix.size, 0, first, clock.median(decode_product, seconds))
-
 
 def _measure(
     codec: Codec,
@@ -219,30 +182,22 @@ def _measure(
 ) -> CodecCost:
     variants, numel = _at_ratios(codec), max(given)
     each = seconds / (2 * len(given) * len(variants))
-    whole = codec.exchange.needs_whole_tensor
     points: list[tuple[Codec, _Point]] = []
     for tensors in given.values():
         for variant in variants:
             tell(len(points) / (len(given) * len(variants)))
-            point = (
-                _Point.of_low_rank(cast(LowRank, codec.exchange).rank, tensors, each, clock)
-                if whole
-                else _Point.of(variant, tensors, each, clock)
-            )
-            points.append((variant, point))
+            points.append((variant, _Point.of(variant, tensors, each, clock)))
     large = {variant: point for variant, point in points if point.numel == numel}
-    header, bits = 0.0, 32.0
-    if not whole:
-        least = codec.for_shape((1, 1))
-        header = float(len(least.encode(np.zeros(1, np.float32), least.init_state(1))))
-        coded = codec.sparsify.selects and not codec.sparsify.shared
-        used = [
-            8.0 * (point.nbytes - header) / point.count
-            - (information_bits(numel, point.count) if coded else 0.0)
-            for point in large.values()
-            if point.count
-        ]
-        bits = max(0.0, statistics.mean(used)) if used else bits
+    least = codec.for_shape((1, 1))
+    header = float(len(least.encode(np.zeros(1, np.float32), least.init_state(1))))
+    coded = codec.sparsify.selects and not codec.sparsify.shared
+    used = [
+        8.0 * (point.nbytes - header) / point.count
+        - (information_bits(numel, point.count) if coded else 0.0)
+        for point in large.values()
+        if point.count
+    ]
+    bits = max(0.0, statistics.mean(used)) if used else 32.0
     return CodecCost(
         codec,
         line([(point.numel, point.count, point.encode) for _, point in points]),

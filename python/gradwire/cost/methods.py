@@ -1,8 +1,7 @@
 """Ways to average gradients: dense, or a codec with an exchange."""
 
 import dataclasses
-import math
-from typing import Self, cast
+from typing import Self
 
 from gradwire._part import check_part
 from gradwire.cost.calibration import Calibration, CodecCost
@@ -10,7 +9,6 @@ from gradwire.cost.exchanges import (
     DenseReduceScatter,
     ExchangeModel,
     GatheredFrames,
-    LowRankAllReduces,
     PlainRing,
     RingAllReduce,
     SharedPositions,
@@ -18,14 +16,13 @@ from gradwire.cost.exchanges import (
 )
 from gradwire.cost.network import Network
 from gradwire.cost.payload import Payload, information_bits
-from gradwire.exchange import Exchange, LowRank
+from gradwire.exchange import Exchange
 
 MODELS: dict[str, ExchangeModel] = {
     "by_ranks": GatheredFrames(),
     "all_gather": GatheredFrames(),
     "all_reduce": RingAllReduce(),
     "leader_indices": SharedPositions(),
-    "low_rank": LowRankAllReduces(),
     "reduce_scatter": SparseReduceScatter(),
     "quantized_all_reduce": DenseReduceScatter(),
 }
@@ -141,10 +138,6 @@ class Method:
         cost = self.cost
         if cost is None:
             return Payload.dense(numel, self.value_bits)
-        if self.exchange.factors:
-            side = math.sqrt(numel / max(frames, 1))  # as if all matrices were square
-            factor = side * cast(LowRank, cost.codec.exchange).rank * frames
-            return Payload(numel, float(numel), factors=(factor, factor))
         entries = cost.share * numel
         bits = 0.0
         if cost.codec.sparsify.selects and not cost.codec.sparsify.shared and entries:

@@ -25,8 +25,6 @@ class Payload:
         Bytes of a frame besides its entries. 0 for data without frames.
     frames : int
         Frames that the entries are in: one for each tensor.
-    factors : pair of float
-        Entries of both low-rank factors, for `LowRankAllReduces`.
     """
 
     numel: int
@@ -35,17 +33,12 @@ class Payload:
     position_bits: float = 0.0
     header: float = 0.0
     frames: int = 1
-    factors: tuple[float, float] = (0.0, 0.0)
 
     def __post_init__(self) -> None:
         _validate.integer("numel", self.numel, low=0)
         _validate.integer("frames", self.frames, low=0)
         for name in ("entries", "value_bits", "position_bits", "header"):
             _validate.positive(name, getattr(self, name))
-        if not isinstance(self.factors, tuple) or len(self.factors) != 2:
-            raise TypeError(f"factors must be a pair of numbers, got {self.factors!r}")
-        for at, factor in enumerate(self.factors):
-            _validate.positive(f"factors[{at}]", factor)
         if self.entries > self.numel:
             raise ValueError(f"{self.entries:g} entries of a tensor that has {self.numel}")
 
@@ -132,10 +125,7 @@ class Payload:
             A ``1 / parts`` share of the entries, in as many frames as the whole has.
         """
         return dataclasses.replace(
-            self,
-            numel=-(-self.numel // parts),
-            entries=self.entries / parts,
-            factors=(self.factors[0] / parts, self.factors[1] / parts),
+            self, numel=-(-self.numel // parts), entries=self.entries / parts
         )
 
     def range(self, parts: int) -> Self:

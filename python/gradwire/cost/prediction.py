@@ -183,10 +183,8 @@ def predict(
         share = -(-numel // parts)
         encode = method.encode_seconds(share, ranks, tensors)
         decode = method.decode_seconds(share, ranks, tensors)
-        alone = one.seconds - one.before - one.after
-        return one, BucketCost(
-            backward, encode, alone, decode, one.before, one.after, one.processor
-        )
+        alone = one.seconds - one.before
+        return one, BucketCost(backward, encode, alone, decode, one.before, one.processor)
 
     exchanged, buckets = zip(*(cost(*part) for part in workload.parts()), strict=True)
     timeline = overlapped(buckets, shared=workload.shared)

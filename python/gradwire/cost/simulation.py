@@ -88,8 +88,6 @@ class ExchangeCost:
         Collectives inside a node.
     before : float
         The part of ``seconds`` for which the encoding thread waits; see `ExchangeModel`.
-    after : float
-        The part of ``seconds`` for which the decoding thread waits.
     processor : float
         Processor time of a rank, a part of ``seconds``.
     """
@@ -102,7 +100,6 @@ class ExchangeCost:
     phases: tuple[Phase, ...]
     inside: tuple[Phase, ...] = ()
     before: float = 0.0
-    after: float = 0.0
     processor: float = 0.0
 
 
@@ -116,7 +113,7 @@ def simulate(
 
     In a network of nodes, ranks sum dense inside a node, and each exchanges its share with its
     partners in the other nodes, as ``attach(hierarchy=)`` does: an all-to-all and an all-gather of
-    float32 inside. With plain DDP and low rank, nothing is divided: all ranks form one ring that
+    float32 inside. With plain DDP, nothing is divided: all ranks form one ring that
     leaves and enters each node once.
 
     Parameters
@@ -192,7 +189,6 @@ def simulate(
         phases,
         inside,
         sum(times[: model.before]),
-        sum(times[len(times) - model.after :]),
         processor,
     )
 

@@ -17,7 +17,6 @@ class BucketCost:
     exchange: float  #: On the link.
     decode: float  #: On a processor.
     before: float = 0.0  #: Collectives that the encoding thread waits for before the exchange.
-    after: float = 0.0  #: Collectives that the decoding thread waits for after it.
     processor: float = 0.0  #: Processor time of all of these collectives.
 
 
@@ -76,7 +75,7 @@ def _apart(buckets: Sequence[BucketCost]) -> Timeline:
         start = max(sender, link)
         link = start + each.exchange
         spans.append((start, link))
-        receiver = max(link, receiver) + each.decode + each.after
+        receiver = max(link, receiver) + each.decode
     return Timeline(max(backward, receiver), backward, tuple(spans))
 
 
@@ -99,7 +98,7 @@ def _on_one_core(buckets: Sequence[BucketCost]) -> Timeline:
         link = start + each.exchange
         spans.append((start, link))
         arrived = max(link, receiver)
-        receiver = arrived + each.decode + each.after
+        receiver = arrived + each.decode
         core.interrupt(arrived, each.decode + each.processor)
     backward = sum(each.backward for each in buckets)
     core.work(max(0.0, backward - passed))

@@ -11,7 +11,6 @@ one machine do not use it. Data that each rank sends per step, with N ranks that
 `ReduceScatter`       parts of its frame to the owners of ranges, and as much again of the sums from
                       them: any selection, any N
 `QuantizedAllReduce`  the same for codecs that send every entry: sums are quantized again
-`LowRank`             two factors of each matrix, 2 (N - 1) / N times: whole matrices (PowerSGD)
 ====================  ==============================================================================
 """
 
@@ -25,7 +24,6 @@ from gradwire.exchange.all_reduce import AllReduce as AllReduce
 from gradwire.exchange.all_reduce import LeaderIndices as LeaderIndices
 from gradwire.exchange.owners import ReduceScatter as ReduceScatter
 from gradwire.exchange.owners import QuantizedAllReduce as QuantizedAllReduce
-from gradwire.exchange.low_rank import LowRank as LowRank
 from gradwire.exchange.by_ranks import ByRanks as ByRanks
 # isort: on
 

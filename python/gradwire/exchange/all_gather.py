@@ -36,7 +36,6 @@ class AllGather(Exchange):
     kind: ClassVar[str] = "all_gather"
     gathers_frames: ClassVar[bool] = True
     divides: ClassVar[bool] = False
-    needs_whole_tensor: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _validate.choice("mean", self.mean, ("ranks", "senders"))

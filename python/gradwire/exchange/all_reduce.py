@@ -26,7 +26,6 @@ class AllReduce(Exchange):
     kind: ClassVar[str] = "all_reduce"
     gathers_frames: ClassVar[bool] = False
     divides: ClassVar[bool] = False
-    needs_whole_tensor: ClassVar[bool] = False
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
         """Refuse a codec whose values cannot be summed position by position."""
@@ -61,7 +60,6 @@ class LeaderIndices(Exchange):
     kind: ClassVar[str] = "leader_indices"
     gathers_frames: ClassVar[bool] = False
     divides: ClassVar[bool] = False
-    needs_whole_tensor: ClassVar[bool] = False
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
         """Refuse a codec that sends every entry, or whose values cannot be summed."""

@@ -1,7 +1,6 @@
 """The base class of exchanges."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import ClassVar
 
 from gradwire._part import Part
@@ -15,19 +14,12 @@ class Exchange(Part):
     """The base class of exchanges."""
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
-    _STATED: ClassVar[tuple[str, ...]] = (
-        "gathers_frames",
-        "divides",
-        "needs_whole_tensor",
-        "check",
-    )
+    _STATED: ClassVar[tuple[str, ...]] = ("gathers_frames", "divides", "check")
 
     gathers_frames: ClassVar[bool]
     """Every rank receives the frames of all and adds them up once the step is known to count."""
     divides: ClassVar[bool]
     """Every rank owns a range of each bucket and sends every other rank a different message."""
-    needs_whole_tensor: ClassVar[bool]
-    """Tensors are sent as matrices, not as frames, and have another state than `gradwire.State`."""
 
     @property
     def means_senders(self) -> bool:
@@ -49,7 +41,3 @@ class Exchange(Part):
     ) -> "Exchange":
         """Return the exchange for ``ranks`` ranks and a codec with these parts, usually itself."""
         return self
-
-    def suits(self, shape: Sequence[int]) -> bool:
-        """Tell whether a tensor of this shape is exchanged like this, not uncompressed."""
-        return True

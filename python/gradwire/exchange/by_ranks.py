@@ -32,7 +32,6 @@ class ByRanks(Exchange):
     kind: ClassVar[str] = "by_ranks"
     gathers_frames: ClassVar[bool] = True
     divides: ClassVar[bool] = False
-    needs_whole_tensor: ClassVar[bool] = False
     MANY: ClassVar[int] = 8
     """Least number of ranks for owners."""
 

@@ -17,7 +17,6 @@ class Owners(Exchange):
 
     gathers_frames: ClassVar[bool] = False
     divides: ClassVar[bool] = True
-    needs_whole_tensor: ClassVar[bool] = False
 
     def check_quantizer(self, quantize: Quantizer) -> None:
         """Raise a ValueError for a quantizer from another package, whose codes cannot be cut."""

@@ -25,7 +25,6 @@ from gradwire.presets._registry import Registry
 # One line a family, in display order: importing a function registers it.
 # isort: off
 from gradwire.presets.sparse import *  # noqa: F403
-from gradwire.presets.low_rank import *  # noqa: F403
 from gradwire.presets.quantized import *  # noqa: F403
 from gradwire.presets.hybrid import *  # noqa: F403
 # isort: on

@@ -177,7 +177,6 @@ def wrong_arguments(rank: int, world_size: int) -> dict[str, str]:
             gradwire.sparseloco(),
             gradwire.torch.init_state(gradwire.sparseloco(), tensor),
         ),
-        "factors": (tensor, gradwire.powersgd(), state),
         "group": (tensor, codec, state, "world"),
     }
     found = {}

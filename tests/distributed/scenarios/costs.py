@@ -133,7 +133,6 @@ def codecs() -> dict[str, gradwire.Codec]:
         "randomk": gradwire.randomk(ratio=0.1),
         "scalecom": gradwire.scalecom(ratio=0.05),
         "half": gradwire.scalecom(ratio=0.05, quantize=gradwire.quantize.BFloat16()),
-        "powersgd": gradwire.powersgd(),
         "scattered": dataclasses.replace(
             gradwire.topk(ratio=0.05), exchange=gradwire.exchange.ReduceScatter()
         ),

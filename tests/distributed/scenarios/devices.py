@@ -66,8 +66,6 @@ def codec(exchange: str | tuple[str, dict[str, Any]]) -> gradwire.Codec:
             quantize=gradwire.quantize.BFloat16(),
             exchange=gradwire.exchange.AllReduce(),
         )
-    if exchange == "factors":
-        return gradwire.powersgd(rank=2)
     if exchange == "reduce":
         return gradwire.randomk(ratio=0.2)
     if exchange == "sums":

@@ -127,8 +127,6 @@ def wire_bytes(
         codec = exchanged("leader", quantize, ratio=ratio)
     if exchange == "scalecom":
         codec = gradwire.scalecom(ratio, quantize=getattr(gradwire.quantize, quantize)())
-    if exchange == "factors":
-        codec = gradwire.powersgd(rank=16)
     with attached(Large(), codec) as (model, handle):
 
         def one() -> None:

@@ -25,7 +25,6 @@ CODECS: dict[str, Codec] = {
     "topk_bfloat16": gradwire.topk(0.1, memory=gradwire.memory.Residual(dtype="bfloat16")),
     "dgc": gradwire.dgc(0.1),
     "adam": gradwire.adam(0.1, quantize=BFloat16()),
-    "powersgd": gradwire.powersgd(2),
     "nodes": gradwire.topk(0.1),
 }
 """Of two ranks, but for "nodes": of four, as two nodes of two."""

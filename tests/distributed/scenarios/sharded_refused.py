@@ -67,7 +67,6 @@ def models(rank: int, world_size: int) -> dict[str, str]:
 
     attempt("three dimensions", sharded(both["shard"]), init_device_mesh("cpu", (2, 2, 1)))
     attempt("other nodes", sharded(both["shard"]), DeviceMesh("cpu", [[0, 2], [1, 3]]))
-    attempt("powersgd", sharded(both["shard"]), codec=gradwire.powersgd(2))
     attempt("a sound one", sharded(both["shard"]))
     return told
 

@@ -15,7 +15,6 @@ import torch
 
 import gradwire
 from gradwire import memory, quantize, sparsify
-from gradwire.exchange import LowRank
 from gradwire.extension import Sparsifier
 from gradwire.torch.backends import cpu, cuda
 from gradwire.torch.backends.cuda import operators, structs
@@ -43,8 +42,6 @@ def kept_otherwise():
     ways = {"low_memory": True}, {"dtype": "bfloat16", "seed": 3}
     for preset in presets:
         codec = made_for_kernels(preset, (N,))
-        if isinstance(codec.exchange, LowRank):  # it keeps float32 in two buffers alone
-            continue
         for options in (*ways, ways[0] | ways[1]):
             if options.keys() <= {field.name for field in dataclasses.fields(codec.memory)}:
                 kept = dataclasses.replace(codec.memory, **options)

@@ -176,9 +176,6 @@ def _scatters(name: str, codec: Codec, node_size: int) -> None:
             f"argument --codecs: {name} works only without nodes; leave out --node-size, or "
             f"{_SCATTER}"
         )
-    if codec.exchange.needs_whole_tensor:
-        preset = name.removesuffix(_SCATTER)
-        raise ValueError(f"argument --codecs: {preset} has no frames to scatter")
     try:
         selects = codec.sparsify.selects
         own = exchanges.ReduceScatter() if selects else exchanges.QuantizedAllReduce()
@@ -221,8 +218,7 @@ def plan(
 
 def _measured(codec: Codec) -> dict[str, Any]:
     """Return the part of a codec that a calibration depends on: all but the exchange."""
-    config = codec.get_config()
-    return config if codec.exchange.needs_whole_tensor else config | {"exchange": None}
+    return codec.get_config() | {"exchange": None}
 
 
 def _steps(workload: Workload, methods: list[Method], network: Network) -> tuple[Steps, Steps]:

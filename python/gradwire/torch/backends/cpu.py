@@ -243,17 +243,6 @@ class Bucket:
 
     # Both threads -----------------------------------------------------------------------------
 
-    def read(self, values: torch.Tensor) -> torch.Tensor:
-        """Return values on the host, as of this point of the current stream.
-
-        Waits for these values only.
-        """
-        return values
-
-    def upload(self, values: torch.Tensor) -> torch.Tensor:
-        """Copy values from the host to the device of `values`."""
-        return values
-
     def used(self, *tensors: torch.Tensor) -> Any:
         """Return a mark (an event) after the work that this thread has queued on the device.
 
@@ -361,10 +350,6 @@ class Bucket:
         # Converted to float32 first: dividing in float16 would underflow small gradients.
         source = _float32(gradient.numel()).copy_(gradient)
         return (source if scale == 1.0 else source.div_(scale)).numpy()
-
-    def gradient_there(self, start: int, stop: int, scale: float) -> torch.Tensor:
-        """Return the same on the device of `values`, of any dtype."""
-        return torch.from_numpy(self.gradient(start, stop, scale))
 
     def fill(self, slot: torch.Tensor, order: "SlotOrder") -> "FilledSlot | None":
         """Let the device fill a slot by itself: frames, uncompressed entries, and the front.

@@ -430,14 +430,6 @@ class DeviceBucket(HostBucket):
     # Both threads -----------------------------------------------------------------------------
 
     @override
-    def read(self, values: torch.Tensor) -> torch.Tensor:
-        return values if values.is_cpu else self._staging.read(values)
-
-    @override
-    def upload(self, values: torch.Tensor) -> torch.Tensor:
-        return self._staging.upload(values)
-
-    @override
     def used(self, *tensors: torch.Tensor) -> Any:
         if not self._on_device:
             return None  # threads wait for what reads frames on the host
@@ -459,11 +451,6 @@ class DeviceBucket(HostBucket):
     @override
     def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
         return self.core().gradient(start, stop, scale)
-
-    @override
-    def gradient_there(self, start: int, stop: int, scale: float) -> torch.Tensor:
-        gradient = self.buffer[start:stop]
-        return gradient if scale == 1.0 else torch.div(gradient.to(torch.float32), scale)
 
     @override
     def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:

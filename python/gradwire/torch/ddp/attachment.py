@@ -140,10 +140,10 @@ def attach(
     third one for exchanges that sum: by default from eight ranks on
     (`gradwire.exchange.ByRanks`), with ``"auto"`` from three. Messages go over Gloo. Frames do too,
     unless CUDA kernels encode and the given group moves tensors of the GPU, as NCCL does: then they
-    go over the same backend, from GPU to GPU. Transfers that need no kernels always use it: sums
-    inside a node, and the factors of `gradwire.powersgd`. If the model spans only some of the
-    ranks, the other ranks must make the same number of groups at the same time, for example with
-    ``new_group([rank], use_local_synchronization=True)``, because torch names groups by a counter.
+    go over the same backend, from GPU to GPU. Sums inside a node need no kernels, and always use
+    it. If the model spans only some of the ranks, the other ranks must make the same number of
+    groups at the same time, for example with ``new_group([rank],
+    use_local_synchronization=True)``, because torch names groups by a counter.
 
     Memory: two float32 buffers per compressed parameter, four with momentum or a second moment, and
     slots of compressed size. A memory with ``low_memory=True`` has half of that. It is

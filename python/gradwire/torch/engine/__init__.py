@@ -26,7 +26,6 @@ of it knows where gradients come from: DDP, FSDP2 and Horovod each bring a `Grad
 ``bucket_contents``      the parameters of a bucket and their offsets
 ``parameter``            a parameter's codec, state, size limit and memory order
 ``sharding``             the part of a parameter that a rank of a node owns
-``low_rank_state``       the state of a parameter that is sent as factors
 ``scheduler``            which codec a parameter has now
 ``grad_tracker``         whether ``.grad`` holds a gradient, an average or a step
 ``optimizer_link``       whether exchanged gradients were applied; handover of moments

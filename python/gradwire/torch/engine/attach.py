@@ -78,11 +78,6 @@ def attach_engine(
     try:
         options.check(named, whole=whole)
         place = engine.place
-        if place.shares > 1 and assignment.exchange.needs_whole_tensor:
-            raise ValueError(
-                f"{assignment.exchange!r} factors whole matrices, but each rank of a node has only "
-                "some rows: use another codec, or leave the hierarchy out"
-            )
         divides = place.shares > 1 or share_of is not None
         check_place(assignment.exchange, divides=divides)
         dense = options.dense(named, sparse)
@@ -156,8 +151,7 @@ def _connect(
         levels = transport if isinstance(transport, Hierarchy) else None
         messages = transport.make() if levels is None else levels.messages()
         devices.agree(messages)
-        frames_alone = not options.assignment.exchange.needs_whole_tensor
-        device_backends = transport.device_backends(named.values(), frames=frames_alone)
+        device_backends = transport.device_backends(named.values())
         inside_backends: Mapping[str, str] = NO_DEVICE_BACKENDS
         carried_by = _names(device_backends)
         if levels is not None and share_of is None:  # else only messages go inside a node

@@ -44,11 +44,6 @@ def as_codec(codec: object, call: str = "attach()") -> Codec:
 
 def check_frames(codec: Codec, call: str) -> None:
     """Raise a `ValueError` for a codec that is not exchanged as frames."""
-    if codec.exchange.needs_whole_tensor:
-        raise ValueError(
-            f"{call} takes codecs that encode frames, and {codec.exchange!r} sums factors of the "
-            "gradients of a model: use it with attach()"
-        )
     if codec.exchange.divides:
         raise ValueError(
             f"{call} gathers frames or sums values, and {codec.exchange!r} is for the gradients of "

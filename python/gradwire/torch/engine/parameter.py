@@ -9,11 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire._codec import Codec
-from gradwire.exchange import LowRank
 from gradwire.state import State
 from gradwire.torch import backends
-from gradwire.torch.engine.low_rank_state import LowRankState
-from gradwire.torch.engine.sharding import Shard, laid_out, local
+from gradwire.torch.engine.sharding import Shard, laid_out
 
 T = TypeVar("T")
 
@@ -106,7 +104,7 @@ class ParameterSlot:
     """The record of one parameter, under its name, throughout training.
 
     A parameter that is never compressed has no codec, state or limit. The state is one of its
-    backend, or a `LowRankState`.
+    backend.
     """
 
     name: str
@@ -270,7 +268,7 @@ def make_slots(
     for name, tensor in named.items():
         slot = ParameterSlot(name, tensor, share=share_of(name, tensor))
         codec = None if name in dense else codec_of(name)
-        if codec is not None and codec.exchange.suits(_in_memory(tensor)):
+        if codec is not None:
             set_codec(slot, codec.for_shape(slot.shape))
             slot.state = new_state(slot, rank)
         slots.append(slot)
@@ -280,22 +278,8 @@ def make_slots(
 
 def new_state(parameter: ParameterSlot, rank: int) -> State:
     """Return a new state. With stochastic rounding, every rank draws different numbers."""
-    if parameter.codec.exchange.needs_whole_tensor:
-        exchange = cast(LowRank, parameter.codec.exchange)
-        shape, keeps = _in_memory(parameter.tensor), parameter.codec.memory.keeps
-        state = LowRankState(exchange, shape, parameter.name, keeps=keeps)
-        if parameter.tensor.is_cuda:
-            state.preload(parameter.tensor.device)
-        return cast(State, state)
     init = backends.backend_for(parameter.tensor).init_state
     return init(parameter.codec, parameter.numel, parameter.name, rank)
-
-
-def _in_memory(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return a tensor's lengths in memory order, the order in which buckets hold gradients."""
-    strides = laid_out(local(tensor))
-    order = sorted(range(tensor.ndim), key=lambda each: -strides[each])
-    return tuple(tensor.shape[each] for each in order)
 
 
 def set_codec(parameter: ParameterSlot, codec: Codec) -> None:

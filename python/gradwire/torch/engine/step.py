@@ -58,9 +58,6 @@ class Step:
             del self.encoded[parameter.name]
             parameter.unmeasure()
             parameter.spread = self.spreads.pop(parameter.name, parameter.spread)
-            if parameter.codec.exchange.needs_whole_tensor:  # its state is of no backend
-                parameter.state.rollback()
-                continue
             backend = backends.backend_for(parameter.tensor)
             kinds.setdefault(backend.name, (backend, []))[1].append(parameter.state)
         for backend, states in kinds.values():

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from gradwire.exchange import AllGather, AllReduce, ByRanks, LowRank
+from gradwire.exchange import AllGather, AllReduce, ByRanks
 from gradwire.exchange import Exchange as Part
 from gradwire.exchange.owners import Owners
 from gradwire.torch.engine.metrics import StepTimes
@@ -14,7 +14,6 @@ from gradwire.torch.exchange.all_gather import AllGatherExchange, DeferredAllGat
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.leader import LeaderExchange
 from gradwire.torch.exchange.owners import OwnerExchange
-from gradwire.torch.exchange.powersgd import PowerSGDExchange
 from gradwire.torch.exchange.value_sum import AllReduceExchange
 from gradwire.torch.transport import Channel
 
@@ -40,14 +39,6 @@ def build(
     if isinstance(part, AllGather):
         kind = DeferredAllGather if postpones else AllGatherExchange
         return kind(channel, device_backends, check_result=check_result, mean=part.mean)
-    if isinstance(part, LowRank):
-        return PowerSGDExchange(
-            channel,
-            device_backends,
-            check_result=check_result,
-            second=another(device_backends),
-            rank=part.rank,
-        )
     if isinstance(part, Owners):
         if not hasattr(channel, "all_to_all"):
             raise ValueError(

@@ -225,8 +225,7 @@ def explained(text: str) -> Iterator[None]:
 # Flags that are summed with values ------------------------------------------------------------
 
 _BITS = 16
-WORD_NUMEL = 2 * _BITS
-_USED = 1 + WORD_NUMEL
+_USED = 1 + 2 * _BITS
 
 
 def check_word(*facts: object) -> int:
@@ -235,8 +234,8 @@ def check_word(*facts: object) -> int:
     return (digest ^ digest >> 16) & 0xFFFF
 
 
-def word_flags(word: int) -> list[int]:
-    """Return a word as numbers to sum; `same_word` tells from the sums whether all had it.
+def _word_flags(word: int) -> list[int]:
+    """Return a word as numbers to sum; `_same_word` tells from the sums whether all had it.
 
     Each bit and its complement. If ranks differ, both sums are positive on every rank. The sum of
     plain numbers could match on one rank and not on another.
@@ -245,7 +244,7 @@ def word_flags(word: int) -> list[int]:
     return [*bits, *(1 - bit for bit in bits)]
 
 
-def same_word(sums: Sequence[bool]) -> bool:
+def _same_word(sums: Sequence[bool]) -> bool:
     """Tell whether all ranks had the same word, by which sums of its flags are positive."""
     return not any(one and zero for one, zero in zip(sums[:_BITS], sums[_BITS:], strict=True))
 
@@ -260,7 +259,7 @@ class Flags:
     __slots__ = ("_flags",)
 
     def __init__(self, layout: BucketContents, word: int) -> None:
-        self._flags = [0, *word_flags(word), *([0] * len(layout.pieces))]
+        self._flags = [0, *_word_flags(word), *([0] * len(layout.pieces))]
 
     @staticmethod
     def numel(layout: BucketContents) -> int:
@@ -302,4 +301,4 @@ class FlagSums:
 def read_flags(front: Bytes, dtype: torch.dtype) -> FlagSums:
     """Read the sums over all ranks, from the first bytes of a vector."""
     flags = (torch.from_numpy(front).view(dtype) > 0).tolist()
-    return FlagSums(flags[0], same_word(flags[1:_USED]), flags[_USED:])
+    return FlagSums(flags[0], _same_word(flags[1:_USED]), flags[_USED:])

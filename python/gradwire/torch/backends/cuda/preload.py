@@ -24,7 +24,6 @@ def preload(device: torch.device) -> None:
                 _dense(room[start:])
                 _sparse(room[start:])
         _spread(torch.zeros(sum(_PARTS), device=device))
-        _factors(torch.zeros(4, 3, device=device))
         slot = torch.zeros(sum(_PARTS), dtype=torch.uint8, device=device)
         torch.cat([slot, slot.new_empty(1)]).repeat(2)  # what owners of ranges send
         staging(device).read(slot.new_zeros((2, slot.numel()))[:, :3])
@@ -66,14 +65,3 @@ def _spread(values: torch.Tensor) -> None:
     found[0] = values.square().sum()
     signs = values.to(torch.uint8).float().mul_(2.0).sub_(1.0)
     torch.nn.functional.pad(values[1:], (0, 1)).mul_(signs).view(2, -1).sum(0)
-
-
-def _factors(matrix: torch.Tensor) -> None:
-    """Run the operations of `gradwire.powersgd`, except products: see engine/low_rank_state.py."""
-    total, term = torch.empty(2, *matrix.shape, device=matrix.device)
-    torch.mul(matrix[:, :1], matrix[0], out=total)
-    total += torch.mul(matrix[:, 1:2], matrix[1], out=term)
-    total.sub_(torch.add(matrix, total, out=term))
-    totals = torch.stack([matrix.view(-1).sum(), total.sum()])
-    torch.cat([totals, matrix.isfinite().all().to(torch.float32).view(1)]).cpu()
-    matrix.clone().copy_(matrix.T.contiguous().T.contiguous())
