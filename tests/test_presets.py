@@ -226,7 +226,7 @@ def test_rows_whose_gradient_is_zero_stay_as_they_are_unless_the_page_says_so(pr
     sections = PAGE.read_text("utf-8").split("\n## ")
     (section,) = (each for each in sections if each.startswith(f"{preset.name}\n"))
     assert abs(moved).max() > 0.0
-    assert (abs(moved[11:20]).max() > 0.0) == ("It has no zero" in section)
+    assert (abs(moved[11:20]).max() > 0.0) == ("It cannot send zero" in section)
     assert abs(moved[11:20]).max() <= largest, "about one magnitude"
 
 
