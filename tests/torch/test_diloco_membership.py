@@ -21,9 +21,9 @@ from gradwire.torch.diloco.exchanges import FragmentExchanges
 from gradwire.torch.diloco.generation import Generation
 from gradwire.torch.diloco.heartbeat import Heartbeat, _Pulse
 from gradwire.torch.diloco.membership import WaitLog
-from gradwire.torch.diloco.ranks import broadcast
 from gradwire.torch.diloco.recovery import RankReport, decide
 from gradwire.torch.diloco.roster import Roster, Waiting
+from gradwire.torch.diloco.untrained import broadcast
 from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import Gloo, Secret, stores
 
