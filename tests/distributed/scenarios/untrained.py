@@ -40,6 +40,7 @@ class Odd(nn.Module):
         self.register_buffer("phases", torch.randn(3, dtype=torch.complex64))
         self.register_buffer("flag", torch.tensor(seed % 2 == 0))
         self.register_buffer("empty", torch.empty(0))
+        self.register_buffer("expanded", torch.randn(1, 4).expand(3, 4))
         self.register_buffer("order", torch.randperm(8).to(torch.uint8))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -135,7 +136,8 @@ def resumes(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         saved = torch.load(file, weights_only=True)
         with torch.no_grad():
             for name, each in [*model.named_parameters(), *model.named_buffers()]:
-                each.copy_(saved["model"][name])
+                part = each[:1] if name == "expanded" else each
+                part.copy_(saved["model"][name][:1] if name == "expanded" else saved["model"][name])
         outer.load_state_dict(saved["outer"])
         train(model, optimizer, rank, range(10, 13), outer)
         with outer.shared():

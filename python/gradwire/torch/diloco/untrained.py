@@ -170,7 +170,7 @@ def broadcast(channel: Channel, tensors: Iterable[torch.Tensor], source: int) ->
         values = each.detach().cpu().contiguous().reshape(-1)
         for piece in torch.split(values.view(torch.uint8), _PIECE):
             channel.broadcast(piece, source).wait()
-        if channel.rank != source:
+        if channel.rank != source and values.data_ptr() != each.data_ptr():
             each.copy_(values.view(each.shape))
 
 
@@ -181,6 +181,9 @@ def _parts(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]
         for part in whole.__tensor_flatten__()[0]:
             yield from _parts(f"{name}.{part}", getattr(whole, part))
     elif tensor.layout == torch.strided and not tensor.is_meta:
+        # Of an expanded tensor, which cannot be written to, what it repeats.
+        for at, stride in enumerate(tensor.stride()):
+            tensor = tensor if stride else tensor.narrow(at, 0, min(tensor.shape[at], 1))
         yield name, tensor.detach()
 
 
