@@ -12,7 +12,7 @@ def test_the_first_pattern_counts_and_other_parameters_are_sent_dense(two: Ranks
     for result in results:
         assert result["ratios"] == {"a": 0.05, "c": 0.5}
         assert result["dense"] == {"b", "bias", "scalar"}
-        assert "{'a': gradwire.Codec" in result["text"]
+        assert "{'a': gradwire.topk(ratio=0.05)" in result["text"]
         assert np.count_nonzero(result["final"]["a"]) > 0
     conserved(results)
 
