@@ -173,23 +173,24 @@ def missing_in(optimizer: Optimizer | None, named: Mapping[str, torch.Tensor]) -
 
 def warn_of_missing(missing: Sequence[str], sending: Container[str]) -> None:
     """Warn of parameters that the optimizer does not train; ``sending`` are those with updates."""
-    for what, names in (
-        (_UNTRAINED, [name for name in missing if name in sending]),
-        ("; another optimizer can", [name for name in missing if name not in sending]),
-    ):
-        if names:
-            some = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
-            _warn(
-                f"{len(names)} parameters, {some}, are not in any group of the optimizer, so it "
-                f"will not train them{what}"
-            )
+    if not missing:
+        return
+    more, sent = "; another optimizer can", [name for name in missing if name in sending]
+    if sent:
+        more = (
+            f". The codec of {_some(sent)} applies the learning rate, which is 0 until "
+            "add_param_group() adds them, so no other optimizer can train them either: for that, "
+            "give them a codec by name that sends gradients, as in attach(model, "
+            '{"embed.*": gradwire.float8(), "*": gradwire.adam()}, ...)'
+        )
+    _warn(
+        f"{len(missing)} parameters, {_some(missing)}, are not in any group of the optimizer, so "
+        f"it will not train them{more}"
+    )
 
 
-_UNTRAINED = (
-    ". The codec applies the learning rate, which is 0 until add_param_group() adds them, so no "
-    "other optimizer can train them either: for that, give them a codec by name that sends "
-    'gradients, as in attach(model, {"embed.*": gradwire.float8(), "*": gradwire.adam()}, ...)'
-)
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
 
 
 def warn_of_pairing(
