@@ -158,7 +158,7 @@ def test_clipping_is_of_gradients_before_their_exchange_and_told_after_it(four: 
         assert found["updates"]["loss"] > 1.5 * found["dense"]["loss"]
         assert found["dense"]["said"] == found["gradients"]["said"] == []
         (said,) = found["updates"]["said"]
-        assert "clipping gradients there clips updates" in said
+        assert "Clipping gradients there clips updates" in said
         assert "set_requires_all_reduce(False)" in said
 
 
