@@ -45,12 +45,10 @@ test-rest: ## More compositions, more ranks, other SIMD levels, examples that tr
 	@$(python) scripts/run_tests.py rest
 
 test-night: ## What neither runs: all of Rust below the best SIMD level, every distributed test on other backends
-	@$(prepare_python)
-	@$(python) scripts/run_tests.py night
+	@$(prepare_python) && $(python) scripts/run_tests.py night
 
 test-rust: ## Only the Rust tests, of all tiers
-	@$(environment) test
-	@$(python) scripts/run_tests.py rust
+	@$(environment) test && $(python) scripts/run_tests.py rust
 
 test-python: ## Only the Python tests, of all tiers (PYTEST_ARGS="-k name"; builds Horovod if they name it, or if there are none)
 	@$(prepare_python)
