@@ -87,8 +87,9 @@ def test_large_steps_take_no_page_fault(name: str, threads: int) -> None:
 
 
 LARGER_EACH_STEP = {"threshold", "adaptive", "sidco:0.1"}
-"""At 25 million entries, frames of these are of several megabytes and still grow after 40 steps, and
-an encode takes memory for the larger frame: 800 to 6,000 faults. This is not mended yet."""
+"""At 25 million entries, frames of these have several megabytes and still grow after 40 steps, and
+an encode takes memory for the larger frame: 800 to 6,000 faults. This is not mended yet.
+"""
 
 
 @pytest.mark.full
