@@ -105,3 +105,25 @@ print("well")
 
 def test_encoding_keeps_little_of_what_it_takes():
     assert run_python(ENCODE).split() == ["well"]
+
+
+SPARE_FRAMES = (
+    COMMON
+    + """
+codec = gradwire.natural()
+long, short = codec.init_state(36 * MIB), codec.init_state(2 * MIB)
+x = np.tile(x, 3)
+for _ in range(3):  # each frame while the one before is there
+    frame = codec.encode(x[: 36 * MIB], long)
+del frame
+before = resident("RssAnon")
+for _ in range(20):
+    codec.encode(x[: 2 * MIB], short)
+assert before - resident("RssAnon") > 2 * 35 * MIB, before - resident("RssAnon")
+print("well")
+"""
+)
+
+
+def test_memory_of_long_frames_is_given_back_once_frames_are_short():
+    assert run_python(SPARE_FRAMES).split() == ["well"]

@@ -17,7 +17,8 @@ Tick = Callable[[str], None]
 Clock = Callable[[Callable[[], Any], Callable[[], object]], tuple[float, Any]]
 
 SLOW, SLOW_ROUNDS = 0.08, 3
-"""Seconds from which work takes part in fewer rounds, and in how many."""
+"""Seconds from which work takes part in fewer rounds, and in how many. As many show whether it is
+ever faster: the first steps of a large state are not, as they take new memory."""
 
 
 @dataclass
@@ -64,7 +65,7 @@ def interleave(
     seconds that a call takes after another one, and what it gave.
     """
     copies, timings = Timing(), {name: Timing() for name in works}
-    names, slow = list(works), set[str]()
+    names, slow = list(works), set(works)
     for turn in range(-warm_up, rounds):
         tick("copy")
         once, _ = clock(copy, _nothing)
@@ -72,13 +73,13 @@ def interleave(
             copies.add(once, once)
         at = turn % len(names) if names else 0
         for name in (*names[at:], *names[:at]):
-            if name in slow and not 0 <= turn < SLOW_ROUNDS:
+            if name in slow and turn + warm_up >= SLOW_ROUNDS and not 0 <= turn < SLOW_ROUNDS:
                 continue
             tick(name)
             ready = before[name] if before and name in before else _nothing
             seconds, answer = clock(partial(works[name], turn), partial(ready, turn))
-            if seconds > SLOW and turn < 0:
-                slow.add(name)
+            if seconds <= SLOW:
+                slow.discard(name)
             if turn >= 0:
                 timings[name].add(seconds, once)
                 if after and name in after:

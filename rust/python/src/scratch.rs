@@ -24,6 +24,9 @@ const LARGE: usize = 1 << 20;
 /// Frames whose memory waits for the next ones.
 const SPARE: usize = 2;
 
+/// How much memory a frame may have for each byte: lengths vary from step to step, by a third with SIDCo.
+const ROOM: usize = 2;
+
 thread_local! {
     static WORKSPACE: RefCell<Option<Workspace>> = const { RefCell::new(None) };
     static STAGED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -32,9 +35,44 @@ thread_local! {
     static KEEPS_ALL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The memory of frames of this process that exist no longer; the bytes of the last one that was encoded
-/// with a state, or 0. It is never waited for: a forked child may find it locked for ever.
-static FRAMES: Mutex<(usize, Vec<Vec<u8>>)> = Mutex::new((0, Vec::new()));
+/// Memory of frames of this process that exist no longer: of at most [`SPARE`], each of at most [`ROOM`]
+/// times the longest of late.
+struct Frames {
+    /// Bytes of the longest frame encoded with a state of late: a longer one counts at once, and is half
+    /// forgotten after eleven shorter ones. None before the first.
+    longest: usize,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Frames {
+    const NONE: Self = Self { longest: 0, spare: Vec::new() };
+
+    fn saw(&mut self, len: usize) {
+        self.longest = len.max(self.longest - self.longest / 16);
+    }
+
+    /// The largest memory there is that `fits`.
+    fn take(&mut self, fits: impl Fn(usize) -> bool) -> Option<Vec<u8>> {
+        let all = self.spare.iter().enumerate();
+        let fitting = all.filter(|(_, bytes)| fits(bytes.capacity()));
+        let (largest, _) = fitting.max_by_key(|(_, bytes)| bytes.capacity())?;
+        Some(self.spare.swap_remove(largest))
+    }
+
+    /// Keeps this memory, if the next frames may need it; what is to be given back instead.
+    fn put(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+        if !(LARGE..=ROOM * self.longest).contains(&bytes.capacity()) {
+            return bytes;
+        }
+        self.spare.push(bytes);
+        let smallest = (0..self.spare.len()).min_by_key(|&at| self.spare[at].capacity());
+        let many = smallest.filter(|_| self.spare.len() > SPARE);
+        many.map_or_else(Vec::new, |smallest| self.spare.swap_remove(smallest))
+    }
+}
+
+/// It is never waited for: a forked child may find it locked for ever.
+static FRAMES: Mutex<Frames> = Mutex::new(Frames::NONE);
 
 /// Has this thread keep what the calls of a training step need, until a state is dropped.
 pub(crate) fn keep_all() {
@@ -49,8 +87,8 @@ pub(crate) fn release() {
         with_staged(|_| ());
         with_scratch(|_| ());
     }
-    let spare = FRAMES.try_lock().map(|mut frames| std::mem::take(&mut *frames));
-    drop(spare);
+    let frames = FRAMES.try_lock().map(|mut frames| std::mem::replace(&mut *frames, Frames::NONE));
+    drop(frames);
 }
 
 // All of it is taken rather than borrowed: a signal handler may run Python in the middle of a call,
@@ -87,37 +125,34 @@ pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
     result
 }
 
-/// Memory for a frame: that of one that exists no longer, if there is any. Its bytes mean nothing.
+/// Memory for a frame: the largest of those that exist no longer, if there are any. Its bytes mean nothing.
 pub(crate) fn spare() -> Vec<u8> {
-    FRAMES.try_lock().ok().and_then(|mut frames| frames.1.pop()).unwrap_or_default()
+    FRAMES.try_lock().ok().and_then(|mut frames| frames.take(|_| true)).unwrap_or_default()
 }
 
-/// A frame that was written to [`spare`] memory, without much that it does not need.
+/// A frame that was written to [`spare`] memory, in memory of about its size.
 pub(crate) fn fitted(bytes: Vec<u8>) -> Vec<u8> {
-    if let Ok(mut frames) = FRAMES.try_lock() {
-        frames.0 = bytes.len();
-    }
-    if bytes.capacity() - bytes.len() <= LARGE.max(bytes.len() / 8) {
+    let len = bytes.len();
+    let fits = |capacity| (len..=LARGE.max(ROOM * len)).contains(&capacity);
+    let other = FRAMES.try_lock().ok().and_then(|mut frames| {
+        frames.saw(len);
+        if fits(bytes.capacity()) { None } else { frames.take(fits) }
+    });
+    if fits(bytes.capacity()) {
         return bytes;
     }
-    let mut exact = Vec::new();
-    if exact.try_reserve_exact(bytes.len()).is_err() {
+    let mut other = other.unwrap_or_default();
+    other.clear();
+    if other.try_reserve_exact(len).is_err() {
         return bytes;
     }
-    exact.extend_from_slice(&bytes);
+    other.extend_from_slice(&bytes);
     recycle(bytes);
-    exact
+    other
 }
 
-/// Takes the memory of a frame, if another is going to be of about its size.
+/// Takes the memory of a frame, if others are going to need it.
 pub(crate) fn recycle(bytes: Vec<u8>) {
-    if bytes.capacity() < LARGE {
-        return;
-    }
-    if let Ok(mut frames) = FRAMES.try_lock() {
-        let (last, spare) = &mut *frames;
-        if spare.len() < SPARE && (*last / 2..=*last * 2).contains(&bytes.capacity()) {
-            spare.push(bytes);
-        }
-    }
+    let rest = FRAMES.try_lock().map(|mut frames| frames.put(bytes));
+    drop(rest);
 }

@@ -58,9 +58,12 @@ impl<'a> Destination<'a> {
         let bytes = match &mut self.memory {
             Memory::Exact(out) => {
                 if out.capacity() < end {
+                    // Where frames outgrow their memory, the next one may be longer still. Room takes
+                    // no page before it is written to.
+                    let room = if out.capacity() == 0 { 0 } else { end / 8 };
                     // New pages are zeros already; the old ones go first.
                     **out = Vec::new();
-                    **out = allocate::zeros(end)?;
+                    **out = allocate::zeros(end + room).or_else(|_| allocate::zeros(end))?;
                 }
                 // Not cleared first: a buffer used again is not filled with zeros again.
                 out.resize(end, 0);
