@@ -6,6 +6,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import socket
 import stat
 import sys
@@ -54,6 +55,7 @@ def read_json(path: str | os.PathLike[str], most: int) -> Any:
 
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
 _PART = re.compile(r"\.gradwire-([0-9a-f]{8})[0-9a-f]{16}")
+_STAGED = ".files"  # a folder of files whose lock is the file without this
 _DAY = 86400.0
 
 
@@ -89,6 +91,23 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
+@contextlib.contextmanager
+def staging(folder: Path) -> Iterator[Path]:
+    """Make a folder in another one, for files that are moved out of it; then remove it.
+
+    That of a killed process is removed by the next that writes to the outer folder.
+    """
+    lock = _part(folder)
+    try:
+        with lock:
+            path = Path(lock.name + _STAGED)
+            path.mkdir(0o700)
+            yield path
+    finally:
+        shutil.rmtree(lock.name + _STAGED, ignore_errors=True)
+        Path(lock.name).unlink(missing_ok=True)
+
+
 def _part(folder: Path) -> BinaryIO:
     """Return a new, locked file in a folder, from which those of killed processes are removed."""
     with contextlib.suppress(OSError):  # a folder that cannot be listed
@@ -108,7 +127,7 @@ def _part(folder: Path) -> BinaryIO:
 
 
 def _remove_left(path: Path, ours: bool) -> None:
-    """Remove a file unless a process is writing to it: that holds a lock.
+    """Remove a file, and its folder, unless a process is writing to them: that holds a lock.
 
     Where a file system keeps locks to one host, those of others are not seen: their files are left
     for a day. On Windows, all are left.
@@ -119,6 +138,7 @@ def _remove_left(path: Path, ours: bool) -> None:
     with contextlib.suppress(OSError), open(os.open(path, flags), "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if ours or time.time() - os.fstat(file.fileno()).st_mtime > _DAY:
+            shutil.rmtree(f"{path}{_STAGED}", ignore_errors=True)
             path.unlink()
 
 

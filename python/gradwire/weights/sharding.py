@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -79,10 +78,8 @@ class Target:
         if self._made:
             self.folder.mkdir(parents=True)
         try:
-            with tempfile.TemporaryDirectory(
-                prefix=".gradwire-shards-", dir=self.folder
-            ) as staging:
-                yield Path(staging)
+            with _files.staging(self.folder) as staging:
+                yield staging
         except BaseException:
             if self._made:
                 with contextlib.suppress(OSError):
