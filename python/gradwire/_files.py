@@ -55,7 +55,7 @@ def read_json(path: str | os.PathLike[str], most: int) -> Any:
 
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
 _PART = re.compile(r"\.gradwire-([0-9a-f]{8})[0-9a-f]{16}")
-_STAGED = ".files"  # a folder of files whose lock is the file without this
+STAGED = ".files"  # ends the name of a folder that belongs to the part of that name
 _DAY = 86400.0
 
 
@@ -73,7 +73,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             with open(path, "wb") as special:
                 yield special
             return
-        file = _part(target.parent)
+        file = part(target.parent)
         try:
             with file:
                 yield file
@@ -91,24 +91,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
-@contextlib.contextmanager
-def staging(folder: Path) -> Iterator[Path]:
-    """Make a folder in another one, for files that are moved out of it; then remove it.
-
-    That of a killed process is removed by the next that writes to the outer folder.
-    """
-    lock = _part(folder)
-    try:
-        with lock:
-            path = Path(lock.name + _STAGED)
-            path.mkdir(0o700)
-            yield path
-    finally:
-        shutil.rmtree(lock.name + _STAGED, ignore_errors=True)
-        Path(lock.name).unlink(missing_ok=True)
-
-
-def _part(folder: Path) -> BinaryIO:
+def part(folder: Path) -> BinaryIO:
     """Return a new, locked file in a folder, from which those of killed processes are removed."""
     with contextlib.suppress(OSError):  # a folder that cannot be listed
         for found in filter(None, map(_PART.fullmatch, os.listdir(folder))):
@@ -138,7 +121,7 @@ def _remove_left(path: Path, ours: bool) -> None:
     with contextlib.suppress(OSError), open(os.open(path, flags), "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if ours or time.time() - os.fstat(file.fileno()).st_mtime > _DAY:
-            shutil.rmtree(f"{path}{_STAGED}", ignore_errors=True)
+            shutil.rmtree(f"{path}{STAGED}", ignore_errors=True)
             path.unlink()
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -77,14 +78,18 @@ class Target:
         """Yield a folder in this one whose files are moved when all are complete."""
         if self._made:
             self.folder.mkdir(parents=True)
+        lock = _files.part(self.folder)
+        staging = Path(lock.name + _files.STAGED)
         try:
-            with _files.staging(self.folder) as staging:
+            with lock:
+                staging.mkdir(0o700)
                 yield staging
-        except BaseException:
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+            Path(lock.name).unlink()
             if self._made:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # it has what was moved there
                     self.folder.rmdir()
-            raise
 
     def write(self, writes: Iterable[Callable[[Path], None]]) -> None:
         """Write shards of new names, each by a function of its path, and the index last."""
