@@ -23,14 +23,6 @@ _MOST = 32752.0
 _NORMAL = 2.0**-14
 
 
-def peak(x: torch.Tensor) -> float:
-    """Return the largest magnitude in a tensor; NaN if it has one."""
-    if not x.is_cpu:
-        return float(x.abs().amax())  # some devices have no aminmax
-    low, high = x.aminmax()
-    return float(torch.maximum(-low, high))
-
-
 def encoded(
     x: torch.Tensor, largest: float, bits: int, block: int, key: int
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
@@ -41,7 +33,7 @@ def encoded(
     x : torch.Tensor
         float32, float16 or bfloat16, of one dimension.
     largest : float
-        Its `peak`, which is finite.
+        The largest magnitude in it, which is finite.
     bits, block : int
         Of the grid.
     key : int

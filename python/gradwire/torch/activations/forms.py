@@ -58,7 +58,7 @@ class Encoder:
 
         float32, float16 or bfloat16, contiguous. Uses the core's kernels on the CPU.
         """
-        peak, stream = cells.peak(flat), next(self._stream)
+        peak, stream = peak_of(flat), next(self._stream)
         if not math.isfinite(peak):
             return "NaN or infinity"
         if peak > _MOST:
@@ -76,6 +76,13 @@ class Encoder:
         key = cells.rounding_key(self._seed, stream)
         words, codes, exponent = cells.encoded(flat, peak, self.bits, self.block, key)
         return _Codes(words, codes, (self.bits, self.block, exponent), flat)
+
+
+def peak_of(x: torch.Tensor) -> float:
+    """Return the largest magnitude in a tensor; NaN if it has one."""
+    # Some devices have no aminmax.
+    low, high = x.aminmax() if x.is_cpu else (x.amin(), x.amax())
+    return float(torch.maximum(-low, high))
 
 
 class _Frame:
