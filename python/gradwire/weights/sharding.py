@@ -86,7 +86,7 @@ class Target:
                 yield staging
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-            Path(lock.name).unlink()
+            Path(lock.name).unlink(missing_ok=True)  # the lock is gone, and so may be the file
             if self._made:
                 with contextlib.suppress(OSError):  # it has what was moved there
                     self.folder.rmdir()
