@@ -22,8 +22,7 @@ help: ## This page
 	@awk -f scripts/help.awk $(MAKEFILE_LIST)
 
 demo: ## Train two models over a slow link, with and without compression (ARGS="--help" for options)
-	@$(environment) demo
-	@$(python) -m benches.demo $(ARGS)
+	@$(environment) demo && $(python) -m benches.demo $(ARGS)
 
 horovod-demo: ## The demo with horovodrun, beside Horovod's own optimizer (ARGS="--task text" for the other task)
 	@$(environment) horovod
@@ -57,8 +56,7 @@ test-python: ## Only the Python tests, of all tiers (PYTEST_ARGS="-k name"; buil
 	@$(python) scripts/run_tests.py python
 
 horovod: ## Build Horovod for its tests, once (HOROVOD_OPTIONAL=1: go on where there is no compiler)
-	@$(environment) test horovod
-	@$(python) scripts/build_horovod.py $(if $(HOROVOD_OPTIONAL),--optional)
+	@$(environment) test horovod && $(python) scripts/build_horovod.py $(if $(HOROVOD_OPTIONAL),--optional)
 
 soak: ## Train 2 000 steps under random faults, restarts and changes of the number of ranks (some minutes)
 	@$(environment) test horovod
@@ -73,8 +71,7 @@ bench-gpu: ## Time the CUDA extension, a copy and what torch offers, with what P
 	@$(PYTHON) -m benches.gpu $(ARGS)
 
 test-races: ## The CUDA kernels' tests, all with the race detector (`make test-rest`: a share; PYTEST_ARGS="-k name")
-	@$(environment) test cuda
-	@GRADWIRE_TEST_RACES=all $(python) -m pytest -q tests/csrc tests/torch/cuda $(PYTEST_ARGS)
+	@$(environment) test cuda && GRADWIRE_TEST_RACES=all $(python) -m pytest -q tests/csrc tests/torch/cuda $(PYTEST_ARGS)
 
 toy-parts: ## Build the toy parts in tests/toy_parts and run the suites that pick them up
 	@$(PYTHON) scripts/toy_parts.py
@@ -88,16 +85,15 @@ fuzz: ## Fuzz every target for so long (SECONDS=3600 TARGETS="frame encode" SANI
 
 miri: ## What packs, reads and writes bytes, and the kernels, under Miri (nightly)
 	@scripts/miri.sh
+
 oldest-rust: ## Build the crates with the oldest Rust that Cargo.toml declares
-	@$(environment) test
-	@scripts/oldest_rust.sh
+	@$(environment) test && scripts/oldest_rust.sh
+
 oldest-trainers: ## The trainers' tests with the oldest releases that pyproject.toml declares (PYTEST_ARGS="-k name")
-	@$(environment) test trainers
-	@$(python) scripts/oldest_trainers.py $(PYTEST_ARGS)
+	@$(environment) test trainers && $(python) scripts/oldest_trainers.py $(PYTEST_ARGS)
 
 lint: ## Formatters in check mode, clippy, ruff, mypy --strict, stubtest
-	@$(environment) test trainers
-	@PATH="$(bin):$$PATH" scripts/lint.sh
+	@$(environment) test trainers && PATH="$(bin):$$PATH" scripts/lint.sh
 
 format: ## Format Rust and Python
 	@$(environment) test
@@ -107,31 +103,29 @@ format: ## Format Rust and Python
 
 .PHONY: bench accuracy study weights quantize checkpoints bench-instructions bench-history
 bench: ## Time the codecs, a plain copy and other implementations (ARGS="--quick" for a short run)
-	@$(environment) bench
-	@$(python) -m benches.compare $(ARGS)
+	@$(environment) bench && $(python) -m benches.compare $(ARGS)
 
 accuracy: ## Train five models to completion with and without compression (ARGS="--quick" for ten minutes)
-	@$(environment) demo
-	@$(python) -m benches.accuracy $(ARGS)
+	@$(environment) demo && $(python) -m benches.accuracy $(ARGS)
+
 study: ## Time to dense accuracy over links and ranks: who wins, where compression loses (ARGS="--quick")
-	@$(environment) demo
-	@$(python) -m benches.study $(ARGS)
+	@$(environment) demo && $(python) -m benches.study $(ARGS)
+
 weights: ## Pack three models at a few bits a weight, and time what reads them (ARGS="--quick"; PEERS=1: beside other packages)
 quantize: ## Choose codes of few bits by calibration, budgets and training, and see what they keep (ARGS="--quick")
 checkpoints: ## Save, send and keep for backward in fewer bytes: sizes, times, losses (ARGS="--quick"; PEERS=1: beside other packages)
 weights quantize checkpoints:
-	@$(environment) demo weights $(if $(PEERS),peers)
-	@$(python) -m benches.$@ $(ARGS)
+	@$(environment) demo weights $(if $(PEERS),peers) && $(python) -m benches.$@ $(ARGS)
+
 bench-instructions: ## Instructions per element of kernels and encodes, with valgrind (ARGS="--only sweep")
 	@$(PYTHON) -m benches.instructions $(ARGS)
+
 bench-history: ## asv over the package's history (ARGS="NEW" for all new commits; default: HEAD only)
-	@$(environment) bench
-	@PATH="$(bin):$$PATH" scripts/bench_history.sh $(ARGS)
+	@$(environment) bench && PATH="$(bin):$$PATH" scripts/bench_history.sh $(ARGS)
 
 .PHONY: docs wheel release-check cuda lock clean
 docs: ## The documentation as HTML, under .cache/docs
-	@$(environment) docs trainers
-	@$(python) -m sphinx -W --keep-going -b html docs .cache/docs
+	@$(environment) docs trainers && $(python) -m sphinx -W --keep-going -b html docs .cache/docs
 
 wheel release-check: export VENV := .cache/wheel-env
 wheel release-check: export PYO3_PYTHON := $(abspath .cache/wheel-env)/bin/python
@@ -141,12 +135,10 @@ wheel release-check:
 	@$(environment) wheel && .cache/wheel-env/bin/python scripts/$(if $(filter wheel,$@),wheel,check_release).py $(ARGS)
 
 cuda: ## The CUDA extension for all GPUs as the wheel gradwire-cuda, in dist; takes no GPU
-	@$(environment) demo cuda manylinux
-	@$(python) scripts/cuda_wheel.py $(ARGS)
+	@$(environment) demo cuda manylinux && $(python) scripts/cuda_wheel.py $(ARGS)
 
 lock: ## Rewrite requirements/*.txt with the newest versions that the .in files allow
-	@$(environment) test
-	@PATH="$(bin):$$PATH" scripts/lock.sh
+	@$(environment) test && PATH="$(bin):$$PATH" scripts/lock.sh
 
 clean: ## Remove everything these targets create: environment, caches, builds, results
 	rm -rf $(VENV) .venv-oldest .cache target dist {demo,accuracy,study,weights,quantize}-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import socket
 import stat
 import sys
@@ -54,6 +55,7 @@ def read_json(path: str | os.PathLike[str], most: int) -> Any:
 
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
 _PART = re.compile(r"\.gradwire-([0-9a-f]{8})[0-9a-f]{16}")
+STAGED = ".files"  # ends the name of a folder that belongs to the part of that name
 _DAY = 86400.0
 
 
@@ -71,7 +73,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             with open(path, "wb") as special:
                 yield special
             return
-        file = _part(target.parent)
+        file = part(target.parent)
         try:
             with file:
                 yield file
@@ -89,7 +91,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
-def _part(folder: Path) -> BinaryIO:
+def part(folder: Path) -> BinaryIO:
     """Return a new, locked file in a folder, from which those of killed processes are removed."""
     with contextlib.suppress(OSError):  # a folder that cannot be listed
         for found in filter(None, map(_PART.fullmatch, os.listdir(folder))):
@@ -108,7 +110,7 @@ def _part(folder: Path) -> BinaryIO:
 
 
 def _remove_left(path: Path, ours: bool) -> None:
-    """Remove a file unless a process is writing to it: that holds a lock.
+    """Remove a file, and its folder, unless a process is writing to them: that holds a lock.
 
     Where a file system keeps locks to one host, those of others are not seen: their files are left
     for a day. On Windows, all are left.
@@ -119,6 +121,7 @@ def _remove_left(path: Path, ours: bool) -> None:
     with contextlib.suppress(OSError), open(os.open(path, flags), "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if ours or time.time() - os.fstat(file.fileno()).st_mtime > _DAY:
+            shutil.rmtree(f"{path}{STAGED}", ignore_errors=True)
             path.unlink()
 
 

@@ -9,7 +9,8 @@ from tests.distributed.ranks import Ranks
 
 pytestmark = pytest.mark.waits  # for ranks that died
 
-LIMIT = 60.0  # seconds: less than rank 1 stays there, and less than the timeout of `expendable`
+LIMIT = 12.0
+"""Timeouts of the group after which a rank hangs that waits for another, which stays for 20."""
 
 
 @pytest.mark.full
@@ -17,7 +18,7 @@ LIMIT = 60.0  # seconds: less than rank 1 stays there, and less than the timeout
 def test_a_rank_that_stops_does_not_hang_the_others(short_lived: Ranks, how: str) -> None:
     (kind, seen), _ = short_lived.try_run("failures.one_rank_fails", how=how)
     assert kind == "returned", seen
-    assert seen["seconds"] < LIMIT
+    assert seen["patiences"] < LIMIT
     assert "was not exchanged" in seen["error"]
     assert seen["kept"] == "ExchangeError"
     assert "stopped after an earlier error" in seen["later"]
@@ -28,7 +29,7 @@ def test_a_rank_that_dies_is_noticed_at_once(expendable: Ranks) -> None:
     (kind, seen), other = expendable.try_run("failures.one_rank_fails", how="dies")
     assert other[0] == "died"
     assert kind == "returned", seen
-    assert seen["seconds"] < LIMIT
+    assert seen["patiences"] < 0.5
     assert "another rank has stopped" in seen["error"]
     assert seen["rank"] == 1
 

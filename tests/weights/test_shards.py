@@ -2,6 +2,9 @@
 
 import json
 import os
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -228,6 +231,48 @@ def test_a_checkpoint_that_cannot_be_packed_leaves_nothing(source, shards, tmp_p
         assert "'bias'" in capsys.readouterr().err
     assert contents(source) == before
     assert [*tmp_path.iterdir()] == [source]
+
+
+STOPPED = """
+    import os, signal, sys
+    from pathlib import Path
+    from gradwire.weights import sharding, save
+
+    def write(path):
+        save(path, {})
+        if sys.argv[2] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        print("saving", flush=True)
+        sys.stdin.read()
+
+    source = type("Source", (), {"path": "model.safetensors"})
+    sharding.Target(sys.argv[1], source).write([write])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no locks that tell")
+def test_what_a_killed_writer_of_shards_left_is_removed_by_the_next_and_nothing_else(
+    source, tmp_path
+):
+    folder = tmp_path / "packed"
+    command = [sys.executable, "-c", textwrap.dedent(STOPPED), folder]
+    subprocess.run([*command, "kill"], check=False)
+    left = {*folder.iterdir()}
+    (staged,) = (each for each in left if each.is_dir())
+    assert [each.name for each in staged.iterdir()] == ["00001"]
+    # Another process is writing, after it has removed what was left.
+    with subprocess.Popen(
+        [*command, "wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as writing:
+        assert writing.stdout.readline() == b"saving\n"
+        busy = {*folder.iterdir()}
+        assert not busy & left
+        assert run("pack", source, folder) == 0
+        assert busy < {*folder.iterdir()}
+        assert (folder / INDEX).exists()
+        writing.communicate()
+        assert writing.returncode == 0
+    assert not [each for each in os.listdir(folder) if each.startswith(".")]
 
 
 def test_packing_a_checkpoint_twice_is_refused(source, tmp_path, capsys):

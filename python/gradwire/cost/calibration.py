@@ -120,14 +120,8 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain dicts, strings and numbers, for `from_json`."""
-        return {
-            "version": VERSION,
-            "codecs": {name: each.to_json() for name, each in self.codecs.items()},
-            "cast_seconds": self.cast_seconds,
-            "clear_seconds": self.clear_seconds,
-            "threads": self.threads,
-            "machine": dict(self.machine),
-        }
+        codecs = {name: each.to_json() for name, each in self.codecs.items()}
+        return {"version": VERSION, **vars(self), "codecs": codecs, "machine": dict(self.machine)}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
@@ -137,10 +131,6 @@ class Calibration:
         ----------
         plain : dict
             The result of `to_json`.
-
-        Returns
-        -------
-        Calibration
 
         Raises
         ------
@@ -185,10 +175,6 @@ class Calibration:
         ----------
         path : str or path-like
             The file.
-
-        Returns
-        -------
-        Calibration
 
         Raises
         ------

@@ -89,10 +89,6 @@ class Method:
         share : float
             Share of the entries that are sent, above 0 and at most 1.
 
-        Returns
-        -------
-        Method
-
         Raises
         ------
         ValueError
@@ -109,10 +105,6 @@ class Method:
         ----------
         network : Network
             The ranks and their links.
-
-        Returns
-        -------
-        Method
         """
         if self.cost is None or not self.own or network.node_size > 1:
             return self
@@ -130,10 +122,6 @@ class Method:
             Entries of the bucket.
         frames : int
             Number of its tensors, each of which has a frame.
-
-        Returns
-        -------
-        Payload
         """
         cost = self.cost
         if cost is None:
@@ -158,12 +146,10 @@ class Method:
 
         Parameters
         ----------
-        numel : int
-            Entries of the bucket.
+        numel, frames : int
+            As of `payload`.
         ranks : int
             Number of ranks that exchange it.
-        frames : int
-            Number of its tensors, each of which has a frame.
 
         Returns
         -------

@@ -48,14 +48,8 @@ class Payload:
 
         Parameters
         ----------
-        numel : int
-            Entries of the tensors.
-        value_bits : float
-            Bits of each value.
-
-        Returns
-        -------
-        Payload
+        numel, value_bits
+            As of `Payload`.
         """
         return cls(numel, float(numel), value_bits)
 
@@ -68,18 +62,8 @@ class Payload:
 
         Parameters
         ----------
-        numel : int
-            Entries of the tensors.
-        entries : float
-            Entries that are sent, at most ``numel``.
-        value_bits : float
-            Bits of each value.
-        frames : int
-            Number of frames, one for each tensor.
-
-        Returns
-        -------
-        Payload
+        numel, entries, value_bits, frames
+            As of `Payload`.
 
         Raises
         ------

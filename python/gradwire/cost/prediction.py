@@ -164,10 +164,8 @@ def predict(
         The step without any exchange.
     method : Method
         How gradients are averaged.
-    network : Network
-        The ranks and their links.
-    support : Support, optional
-        Overlap of the ranks' selections; the fitted one by default.
+    network, support
+        As of `gradwire.cost.simulate`.
 
     Returns
     -------

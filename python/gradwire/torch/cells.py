@@ -24,14 +24,16 @@ _NORMAL = 2.0**-14
 
 
 def encoded(
-    x: torch.Tensor, bits: int, block: int, key: int
-) -> tuple[torch.Tensor, torch.Tensor, int] | None:
+    x: torch.Tensor, largest: float, bits: int, block: int, key: int
+) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Return the codes of ``Affine(bits, block, "range", "stochastic")`` for a tensor.
 
     Parameters
     ----------
     x : torch.Tensor
         float32, float16 or bfloat16, of one dimension.
+    largest : float
+        The largest magnitude in it, which is finite.
     bits, block : int
         Of the grid.
     key : int
@@ -39,15 +41,12 @@ def encoded(
 
     Returns
     -------
-    tuple of (torch.Tensor, torch.Tensor, int), or None
+    tuple of (torch.Tensor, torch.Tensor, int)
         Steps and bases of blocks, float16 of shape (blocks, 2); the codes, packed, uint8; the
-        exponent of the frame. None if a value is NaN or infinite.
+        exponent of the frame.
     """
     numel = x.numel()
-    peak = float(x.abs().amax())
-    if not math.isfinite(peak):
-        return None
-    exponent, most = _exponent(peak), 2**bits - 1
+    exponent, most = _exponent(largest), 2**bits - 1
     power, per_step = 2.0**exponent, float(np.float32(1) / np.float32(most))
     words, codes = [], []
     for start in range(0, numel, _stride(block)):
@@ -55,11 +54,11 @@ def encoded(
         # Of a last block that is shorter, its last value again: it has the same ends.
         short = -len(given) % block
         rows = torch.cat([given, given[-1:].expand(short)]).view(-1, block)
-        least, largest = (
+        low, high = (
             (ends * power).clamp(-_MOST, _MOST) + 0.0 for ends in (rows.amin(1), rows.amax(1))
         )
-        base = _down(least)
-        step = -_down(-((largest - base) * per_step))
+        base = _down(low)
+        step = -_down(-((high - base) * per_step))
         words.append(torch.stack([step, base], 1).to(torch.float16))
         inverse = torch.where(step > 0, torch.ones_like(step).div_(step), 0.0)
         place = rows.mul(power).sub_(base[:, None]).mul_(inverse[:, None]).clamp_(0.0, most)
@@ -143,10 +142,10 @@ def _stride(block: int) -> int:
     return block * max(8, MANY // block // 8 * 8)
 
 
-def _exponent(peak: float) -> int:
-    if peak == 0.0:
+def _exponent(largest: float) -> int:
+    if largest == 0.0:
         return 0
-    significand, exponent = math.frexp(peak)
+    significand, exponent = math.frexp(largest)
     most = max(16 - exponent - (significand * 2**24 > 0xFFE000), -112)
     return min(max(most - 1, -103), 126)
 

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import re
-import tempfile
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -78,16 +78,18 @@ class Target:
         """Yield a folder in this one whose files are moved when all are complete."""
         if self._made:
             self.folder.mkdir(parents=True)
+        lock = _files.part(self.folder)
+        staging = Path(lock.name + _files.STAGED)
         try:
-            with tempfile.TemporaryDirectory(
-                prefix=".gradwire-shards-", dir=self.folder
-            ) as staging:
-                yield Path(staging)
-        except BaseException:
+            with lock:
+                staging.mkdir(0o700)
+                yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+            Path(lock.name).unlink(missing_ok=True)  # the lock is gone, and so may be the file
             if self._made:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # it has what was moved there
                     self.folder.rmdir()
-            raise
 
     def write(self, writes: Iterable[Callable[[Path], None]]) -> None:
         """Write shards of new names, each by a function of its path, and the index last."""

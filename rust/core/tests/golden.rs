@@ -98,6 +98,21 @@ fn the_manifest_names_every_file_and_covers_every_coding_with_every_quantizer() 
     assert_eq!(ids, QuantizerId::KNOWN.iter().map(|(id, _)| id.0).collect());
 }
 
+#[test]
+fn the_writer_chooses_the_kind_of_block_that_a_case_is_there_for() {
+    let kinds = [
+        ("lossless_low_bits", 12),
+        ("lossless_one_float", 13),
+        ("lossless_few_floats", 14),
+        ("lossless_pieces", 15),
+    ];
+    for (name, kind) in kinds {
+        let case = cases().into_iter().find(|case| case.name == name).unwrap();
+        // Before the block are four bytes of the section and the length of the block.
+        assert_eq!(case.write()[HEADER_LEN + 8], kind, "{name}");
+    }
+}
+
 /// The hex dump in the specification is the frame that it talks about.
 #[test]
 fn the_specification_shows_the_bytes_of_its_example() {

@@ -12,7 +12,6 @@ import gradwire
 import gradwire.torch.ddp
 from gradwire.torch.ddp import ExchangeError, Handle
 from gradwire.torch.transport.process_group import _is_registered as is_registered
-from tests.deadlines import stretched
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     attached,
@@ -21,7 +20,7 @@ from tests.distributed.scenarios.common import (
     reaches,
     train,
 )
-from tests.distributed.scenarios.failures import told
+from tests.distributed.scenarios.failures import patience, told
 
 
 def leaving_by_an_exception(rank: int, world_size: int, how: str) -> dict[str, Any]:
@@ -110,10 +109,11 @@ def half_way(rank: int, world_size: int) -> dict[str, Any]:
         start = time.monotonic()
         handle.detach(timedelta(seconds=0.5))
         found["seconds"] = time.monotonic() - start
-        found["left"] = reaches(lambda: not any(map(is_registered, made)))
+        limit = 12 * patience().total_seconds()
+        found["left"] = reaches(lambda: not any(map(is_registered, made)), limit)
         told().set("left", "")
     else:
-        told().wait(["left"], timedelta(seconds=stretched(100)))
+        told().wait(["left"], 20 * patience())
         handle.detach(timedelta(seconds=0.5))
     return found
 

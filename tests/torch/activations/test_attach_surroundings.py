@@ -1,5 +1,6 @@
 """Packed activations beside all else: checkpoints, errors, threads, forks, compilers, rules."""
 
+import math
 import os
 import threading
 from typing import Any
@@ -12,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from gradwire.torch import activations
-from gradwire.torch.activations.forms import Bits, Encoder
+from gradwire.torch.activations.forms import Bits, Encoder, peak_of
 from tests.support import run_python
 from tests.torch.activations.test_attach import drawn, error, gradients, perceptron
 
@@ -345,12 +346,20 @@ def test_the_report_is_of_the_last_pass_with_gradients_and_prints_a_table():
 def test_operators_of_torch_keep_what_the_kernels_keep(bits, dtype):
     x = (drawn(10_001) * 3).to(dtype)
     made = Encoder(bits, 64, 5, iter([17])).encode(x)
-    other = Encoder(bits, 64, 5, iter([])).by_operators(x, 17)
-    assert made is not None
-    assert other is not None
+    other = Encoder(bits, 64, 5, iter([])).by_operators(x, peak_of(x), 17)
     assert torch.equal(made.values(), other.values())
     assert other.values().dtype is dtype
     assert made.nbytes == other.nbytes + 56
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_peak_tells_of_values_that_are_not_finite(bad, dtype):
+    x = torch.ones(200, dtype=dtype)
+    x[198] = -2.5
+    assert peak_of(x) == 2.5
+    x[199] = bad
+    assert not math.isfinite(peak_of(x))
 
 
 def test_operators_of_torch_keep_the_same_bits(monkeypatch):

@@ -79,9 +79,10 @@ def attach(
     packing, and with ``create_graph=True``. `torch.compile` raises one for a packed module: it
     would unpack all tensors at once. What was compiled before is discarded, and so is refused too.
 
-    It costs two reads of each saved tensor, and a write of the unpacked one; on the CPU with
+    It costs three reads of each saved tensor, and a write of the unpacked one; on the CPU with
     kernels, elsewhere with torch's operators, which give the same codes and wait for the device
-    twice per tensor.
+    a few times per tensor. Slopes of activations, and groups of norms that have a scale of their
+    own, are computed before, in memory of the size of the tensor.
 
     References
     ----------

@@ -58,26 +58,31 @@ class Encoder:
 
         float32, float16 or bfloat16, contiguous. Uses the core's kernels on the CPU.
         """
-        peak, stream = float(flat.abs().amax()), next(self._stream)
+        peak, stream = peak_of(flat), next(self._stream)
         if not math.isfinite(peak):
             return "NaN or infinity"
         if peak > _MOST:
             return "values above 3.3e35"
         if not flat.is_cpu:
-            return self.by_operators(flat, stream)
+            return self.by_operators(flat, peak, stream)
         state = self._codec.init_state(flat.numel(), stream=stream)
         frame = torch.empty(self._codec.max_encoded_len(flat.numel()), dtype=torch.uint8).numpy()
         array, bfloat16 = _shared(flat)
         self._codec._encode_into(array, state, frame, None, bfloat16)
         return _Frame(frame, flat)
 
-    def by_operators(self, flat: torch.Tensor, stream: int) -> Form:
+    def by_operators(self, flat: torch.Tensor, peak: float, stream: int) -> Form:
         """Return the same codes, computed by torch's operators on the tensor's device."""
         key = cells.rounding_key(self._seed, stream)
-        made = cells.encoded(flat, self.bits, self.block, key)
-        assert made is not None
-        words, codes, exponent = made
+        words, codes, exponent = cells.encoded(flat, peak, self.bits, self.block, key)
         return _Codes(words, codes, (self.bits, self.block, exponent), flat)
+
+
+def peak_of(x: torch.Tensor) -> float:
+    """Return the largest magnitude in a tensor; NaN if it has one."""
+    # Some devices have no aminmax.
+    low, high = x.aminmax() if x.is_cpu else (x.amin(), x.amax())
+    return float(torch.maximum(-low, high))
 
 
 class _Frame:

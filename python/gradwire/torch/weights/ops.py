@@ -103,13 +103,8 @@ def _linear(
         return out.view(shape).to(x.dtype)
     given = _as_tiles(x).reshape(flat, width)
     # Sums over tiles of products of bfloat16 are of float32.
-    out = (
-        torch.zeros(
-            (flat, wide), dtype=torch.promote_types(given.dtype, torch.float32), device="cpu"
-        )
-        if transposed
-        else given.new_empty((flat, wide))
-    )
+    kind = torch.promote_types(given.dtype, torch.float32) if transposed else given.dtype
+    out = (torch.zeros if transposed else torch.empty)((flat, wide), dtype=kind, device="cpu")
     with torch.autocast("cpu", enabled=False):
         for start, tile in _tiles(frame, rows, cols, given.dtype):
             if transposed:
@@ -203,43 +198,19 @@ def grids(frame: torch.Tensor, blocks: int, exponent: int) -> torch.Tensor:
 
 
 def _fake_linear(
-    x: torch.Tensor,
-    frame: torch.Tensor,
-    rows: int,
-    cols: int,
-    grid: list[int],
-    activations: str,
-    transposed: bool,
+    x: torch.Tensor, frame: torch.Tensor, rows: int, cols: int, *how: Any
 ) -> torch.Tensor:
-    width, wide = (rows, cols) if transposed else (cols, rows)
+    width, wide = (rows, cols) if how[-1] else (cols, rows)  # transposed
     _check(x, frame, width)
     return x.new_empty((*x.shape[:-1], wide))
 
 
 def _fake_rows(
-    frame: torch.Tensor,
-    indices: torch.Tensor | None,
-    rows: int,
-    cols: int,
-    grid: list[int],
-    dtype: torch.dtype,
+    frame: torch.Tensor, indices: torch.Tensor | None, rows: int, cols: int, *how: Any
 ) -> torch.Tensor:
     _check_indices(indices, frame)
     shape = (rows,) if indices is None else indices.shape
-    return frame.new_empty((*shape, cols), dtype=dtype)
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: object) -> None:
-    _, frame, *of, _, transposed = inputs
-    ctx.save_for_backward(frame)
-    ctx.save_for_forward(frame)
-    ctx.of, ctx.transposed = of, transposed
-
-
-def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    (frame,) = ctx.saved_tensors
-    found = product(gradient, frame, *ctx.of, "float32", not ctx.transposed)
-    return found, None, None, None, None, None, None
+    return frame.new_empty((*shape, cols), dtype=how[-1])
 
 
 class _Product(torch.autograd.Function):
@@ -249,12 +220,22 @@ class _Product(torch.autograd.Function):
     takes the product for a constant, and says nothing.
     """
 
-    setup_context = staticmethod(_keep)
-    backward = staticmethod(_backward)
-
     @staticmethod
     def forward(*arguments: Any) -> Any:
         return torch.ops.gradwire.packed_linear(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: object) -> None:
+        _, frame, *of, _, transposed = inputs
+        ctx.save_for_backward(frame)
+        ctx.save_for_forward(frame)
+        ctx.of, ctx.transposed = of, transposed
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (frame,) = ctx.saved_tensors
+        found = product(gradient, frame, *ctx.of, "float32", not ctx.transposed)
+        return found, None, None, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor, *_: object) -> torch.Tensor:
@@ -278,6 +259,12 @@ def in_graph() -> bool:
     return torch.compiler.is_compiling() or bool(torch._C._get_tracing_state())
 
 
+def derive(name: str, function: type[torch.autograd.Function]) -> None:
+    """Register the derivative of an operator: that of the function that runs it in eager mode."""
+    keep, run = function.setup_context, f"gradwire::{name}"
+    torch.library.register_autograd(run, function.backward, setup_context=keep, lib=ops.LIBRARY)
+
+
 def _rows_of_batches(_: Any, dims: Any, frame: torch.Tensor, *of: Any) -> tuple[torch.Tensor, int]:
     indices, *rest = of
     return torch.ops.gradwire.packed_rows(frame, indices.movedim(dims[1], 0), *rest), 0
@@ -289,14 +276,12 @@ ops.register(
     _linear,
     _fake_linear,
 )
+derive("packed_linear", _Product)
 ops.register(
     "packed_rows(Tensor frame, Tensor? indices, int rows, int cols, int[] grid, ScalarType dtype) "
     "-> Tensor",
     _rows,
     _fake_rows,
-)
-torch.library.register_autograd(
-    "gradwire::packed_linear", _backward, setup_context=_keep, lib=ops.LIBRARY
 )
 if hasattr(torch.library, "register_vmap"):  # torch 2.5; before, rows are looked up one by one
     torch.library.register_vmap("gradwire::packed_rows", _rows_of_batches, lib=ops.LIBRARY)

@@ -13,7 +13,7 @@ from torch import nn
 
 from gradwire.quantize import Affine
 from gradwire.torch import ops
-from gradwire.torch.weights.ops import grids, in_graph
+from gradwire.torch.weights.ops import derive, grids, in_graph
 from gradwire.torch.weights.view import WeightView
 from gradwire.torch.weights.weight import Packed, PackedWeight
 from gradwire.weights.pack import encoded
@@ -178,32 +178,29 @@ def _fake(
     return torch.empty_like(weight), weight.new_empty(shape, dtype=torch.bool)
 
 
-def _keep(ctx: Any, inputs: tuple[object, ...], output: Any) -> None:
-    ctx.clips = inputs[4]
-    if ctx.clips:
-        ctx.save_for_backward(output[1])
-        ctx.save_for_forward(output[1])
-    ctx.mark_non_differentiable(output[1])
-
-
 def _passed(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
     """Return a gradient or a tangent of the rounded values, as one of the weight."""
     return gradient * ctx.saved_tensors[0] if ctx.clips else gradient.view_as(gradient)
 
 
-def _backward(ctx: Any, gradient: torch.Tensor, _: object) -> tuple[torch.Tensor | None, ...]:
-    return _passed(ctx, gradient), None, None, None, None, None
-
-
 class _Straight(torch.autograd.Function):
     """``affine_rounded`` in eager mode, with derivatives in forward mode and torch.func."""
-
-    setup_context = staticmethod(_keep)
-    backward = staticmethod(_backward)
 
     @staticmethod
     def forward(*arguments: Any) -> Any:
         return torch.ops.gradwire.affine_rounded(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[object, ...], output: Any) -> None:
+        ctx.clips = inputs[4]
+        if ctx.clips:
+            ctx.save_for_backward(output[1])
+            ctx.save_for_forward(output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor, _: object) -> tuple[torch.Tensor | None, ...]:
+        return _passed(ctx, gradient), None, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor, *_: object) -> tuple[torch.Tensor, None]:
@@ -221,6 +218,4 @@ ops.register(
     _run,
     _fake,
 )
-torch.library.register_autograd(
-    "gradwire::affine_rounded", _backward, setup_context=_keep, lib=ops.LIBRARY
-)
+derive("affine_rounded", _Straight)

@@ -9,15 +9,14 @@ from gradwire.quantize import Affine
 
 Floats = NDArray[np.float32]
 Matrix = NDArray[np.float64]
+Grids = tuple[NDArray[np.uint8], Floats, Floats]  # codes, steps and bases
 
 
 @runtime_checkable
 class Solver(Protocol):
     """Chooses codes: `GPTQ`, `COMQ`, or one of your own, as ``rounding=`` of `pack`."""
 
-    def solve(
-        self, w: Floats, gram: Matrix, affine: Affine
-    ) -> tuple[NDArray[np.uint8], Floats, Floats]:
+    def solve(self, w: Floats, gram: Matrix, affine: Affine) -> Grids:
         """Return codes, steps and bases.
 
         Parameters

@@ -3,12 +3,9 @@
 import dataclasses
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gradwire import _native, _validate
 from gradwire.quantize import Affine
-from gradwire.weights.solve.base import Floats, Matrix
+from gradwire.weights.solve.base import Floats, Grids, Matrix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +47,7 @@ class COMQ:
         object.__setattr__(self, "damp", _validate.positive("damp", self.damp))
         _validate.boolean("bases", self.bases)
 
-    def solve(
-        self, w: Floats, gram: Matrix, affine: Affine
-    ) -> tuple[NDArray[np.uint8], Floats, Floats]:
+    def solve(self, w: Floats, gram: Matrix, affine: Affine) -> Grids:
         """Return codes, steps and bases: see `Solver.solve`.
 
         Raises

@@ -2,12 +2,9 @@
 
 import dataclasses
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gradwire import _native, _validate
 from gradwire.quantize import Affine
-from gradwire.weights.solve.base import Floats, Matrix
+from gradwire.weights.solve.base import Floats, Grids, Matrix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +32,7 @@ class GPTQ:
     def __post_init__(self) -> None:
         object.__setattr__(self, "damp", _validate.positive("damp", self.damp))
 
-    def solve(
-        self, w: Floats, gram: Matrix, affine: Affine
-    ) -> tuple[NDArray[np.uint8], Floats, Floats]:
+    def solve(self, w: Floats, gram: Matrix, affine: Affine) -> Grids:
         """Return codes, steps and bases: see `Solver.solve`.
 
         Raises
