@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -118,7 +118,10 @@ class Gram:
                 f"{self.width} inputs"
             )
         rows = np.ascontiguousarray(array, np.float32).reshape(-1, self.width)
-        decoded = packed.unpack().reshape(rows.shape)
+        return self.error_of(rows, packed.unpack().reshape(rows.shape))
+
+    def error_of(self, rows: Rows, decoded: Rows) -> float:
+        """Return the error of outputs with decoded rows instead: see `error`."""
         lost = norm = 0.0
         for (exact, matrix), (made, _) in zip(self.parts(rows), self.parts(decoded), strict=True):
             sums = _native.gram_errors(exact, made, matrix)
@@ -214,34 +217,22 @@ def save_grams(path: str | os.PathLike[str], grams: Mapping[str, Gram]) -> None:
     OSError
         The file cannot be written; an existing file is unchanged.
     """
-    known = {}
+    shapes, counts = dict[str, tuple[int, ...]](), dict[str, int]()
     for name, gram in grams.items():
         if not isinstance(gram, Gram):
             raise TypeError(f"{name!r} must be a gradwire.weights.Gram, got {gram!r:.100}")
-        known[name] = (gram.matrix.shape, gram.count)
-    write(path, known, grams.__getitem__)
-
-
-def write(
-    path: str | os.PathLike[str],
-    known: Mapping[str, tuple[tuple[int, ...], int]],
-    take: Callable[[str], Gram],
-) -> None:
-    """Write Gram matrices of known shapes and counts, which are taken one at a time."""
-    counts = {name: count for name, (_, count) in known.items()}
+        shapes[_MATRIX + name], shapes[_MEAN + name] = gram.matrix.shape, gram.mean.shape
+        counts[name] = gram.count
     about = json.dumps({"version": VERSION, "counts": counts})
-    save(path, _Arrays(known, take), {KEY: about})
+    save(path, _Arrays(shapes, grams), {KEY: about})
 
 
 class _Arrays(Mapping[str, Packed | NDArray[Any]]):
     """The arrays of a file, computed when written; before that, only shapes."""
 
-    def __init__(self, known: Mapping[str, Any], take: Callable[[str], Gram]) -> None:
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        for name, (shape, _) in known.items():
-            self._shapes[_MATRIX + name] = shape
-            self._shapes[_MEAN + name] = shape[:-1]
-        self._take, self._last = take, ("", np.empty(0))
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], grams: Mapping[str, Gram]) -> None:
+        self._shapes, self._grams = shapes, grams
+        self._last: tuple[str, Any] = "", None
 
     def items(self) -> Any:
         zero = np.zeros((), np.float64)
@@ -249,13 +240,11 @@ class _Arrays(Mapping[str, Packed | NDArray[Any]]):
 
     def __getitem__(self, key: str) -> NDArray[Any]:
         kind, name = key[: len(_MATRIX)], key[len(_MATRIX) :]
-        if kind == _MATRIX:
-            gram = self._take(name)
-            assert gram.matrix.shape == self._shapes[key]
-            self._last = (name, gram.mean)
-            return gram.matrix
-        assert self._last[0] == name  # a mean follows its matrix
-        return self._last[1]
+        if self._last[0] != name:  # a mean follows its matrix
+            self._last = name, self._grams[name]
+        made: NDArray[Any] = getattr(self._last[1], "matrix" if kind == _MATRIX else "mean")
+        assert made.shape == self._shapes[key]
+        return made
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)

@@ -75,6 +75,23 @@ def pack(
     NonFiniteError
         A value is NaN or infinite.
     """
+    return pack_with_error(array, quantize, more, name, gram, rounding, prepare)[0]
+
+
+def pack_with_error(
+    array: NDArray[Any],
+    quantize: Affine,
+    more: Sequence[int] = (),
+    name: str = "",
+    gram: Gram | None = None,
+    rounding: Solver | None = None,
+    prepare: Preparation | None = None,
+    cross: NDArray[np.float64] | None = None,
+) -> tuple[Packed, float | None]:
+    """Pack a tensor as `pack` does, and return the error of a layer's outputs with a `gram`.
+
+    With ``cross``, outputs are those of the weights that `Gram.compensated` returns.
+    """
     label = f"{name!r}" if name else "the tensor"
     if not isinstance(quantize, Affine):
         raise TypeError(f"quantize must be gradwire.quantize.Affine, got {quantize!r}")
@@ -84,36 +101,40 @@ def pack(
     _check_size(label, values.size)  # before it is copied
     dtype = values.dtype.name
     if dtype == "float64":
-        warnings.warn(f"{label} is float64, and is rounded to float32", stacklevel=2)
+        warnings.warn(f"{label} is float64, and is rounded to float32", stacklevel=3)
         dtype = "float32"
     if dtype not in DTYPES:
         raise TypeError(f"{label} must be floating-point to be packed, got {dtype}")
     with np.errstate(over="ignore"):  # an infinite value is an error below
         floats = np.ascontiguousarray(values, np.float32)
-    rows = floats if gram is None else floats.reshape(_shape(label, values.shape, gram))
-    frame = encoded(rows, quantize, name)
-    if gram is not None:
-        try:
-            chosen = _solved(rows, quantize, gram, rounding or COMQ(), prepare)
-            frame = memoryview(_native.packed_with_codes(frame, *chosen))
-        except ValueError as error:
-            raise ValueError(f"{label}: {error}") from error
-    codes = _native.packed_further(frame, floats.reshape(-1), further) if further else None
-    packed = Packed(frame, values.shape, dtype, codes, further)
-    return dataclasses.replace(packed, measured=packed.error(floats))
+    if gram is None:
+        frame = encoded(floats, quantize, name)
+        codes = _native.packed_further(frame, floats.reshape(-1), further) if further else None
+        packed = Packed(frame, values.shape, dtype, codes, further)
+        return dataclasses.replace(packed, measured=packed.error(floats)), None
+    rows = floats.reshape(_shape(label, values.shape, gram))
+    if (wrong := ~np.isfinite(floats)).any():
+        raise NonFiniteError(int(wrong.sum()), int(wrong.argmax()), name or None)
+    wanted = rows if cross is None else gram.compensated(rows, cross)
+    if float(np.abs(wanted).max()) > LARGEST:
+        raise ValueError(f"{label} has magnitudes beyond 2**118, which no grid reaches")
+    affine = _fitted(label, rows.shape, quantize)
+    try:
+        chosen = _solved(wanted, affine, gram, rounding or COMQ(), prepare)
+        made = _native.packed_of_codes(wanted, affine.get_config(), *chosen)
+    except ValueError as error:
+        raise ValueError(f"{label}: {error}") from error
+    decoded = np.empty_like(rows)
+    measured = _native.packed_error(made, rows, decoded)
+    packed = Packed(memoryview(made), values.shape, dtype, measured=measured)
+    return packed, gram.error_of(wanted, decoded)
 
 
 def encoded(values: NDArray[np.float32], quantize: Affine, name: str = "") -> memoryview:
     """Return the frame of a tensor, each value rounded separately. Errors are as in `pack`."""
     label = f"{name!r}" if name else "the tensor"
     _check_size(label, values.size)
-    block = fitting_block(values.shape, quantize.block)
-    if quantize.block is not None and block is None:
-        raise ValueError(
-            f"{label} has rows of {row_of(values.shape)}, which no block of {LEAST_BLOCK} to "
-            f"{quantize.block} divides; give another block, or leave it as it is"
-        )
-    codec = _codec(dataclasses.replace(quantize, block=block))
+    codec = _codec(_fitted(label, values.shape, quantize))
     state = codec.init_state(values.size, name=name or None)
     try:
         frame = memoryview(codec.encode(values.reshape(-1), state))
@@ -123,6 +144,17 @@ def encoded(values: NDArray[np.float32], quantize: Affine, name: str = "") -> me
     if saturates and float(np.abs(values).max()) > LARGEST:
         raise ValueError(f"{label} has magnitudes beyond 2**118, which no grid reaches")
     return frame
+
+
+def _fitted(label: str, shape: tuple[int, ...], quantize: Affine) -> Affine:
+    """Return a grid whose blocks divide the rows of a tensor."""
+    block = fitting_block(shape, quantize.block)
+    if quantize.block is not None and block is None:
+        raise ValueError(
+            f"{label} has rows of {row_of(shape)}, which no block of {LEAST_BLOCK} to "
+            f"{quantize.block} divides; give another block, or leave it as it is"
+        )
+    return dataclasses.replace(quantize, block=block)
 
 
 def _check_size(label: str, size: int) -> None:
@@ -158,8 +190,6 @@ def _solved(
         raise ValueError("a grid across rows cannot be fitted to inputs: give a block, or a row")
     if quantize.rounding != "nearest":
         raise ValueError(f"chosen codes cannot be rounded randomly, got {quantize!r}")
-    quantize = dataclasses.replace(quantize, block=fitting_block(rows.shape, quantize.block))
-    assert quantize.block is not None
     found = []
     for part, matrix in gram.parts(rows):
         if prepare is not None:
