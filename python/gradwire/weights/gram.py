@@ -92,15 +92,15 @@ class Gram:
         for i, matrix in enumerate(self.matrix.reshape(-1, self.width, self.width)):
             yield rows[i * count : (i + 1) * count], matrix
 
-    def error(self, array: NDArray[Any], packed: Packed) -> float:
+    def error(self, array: NDArray[Any], packed: Packed | Rows) -> float:
         """Return the error of a layer's outputs for these inputs if its weight is packed.
 
         Parameters
         ----------
         array : numpy.ndarray
             The original weight.
-        packed : Packed
-            The packed weight.
+        packed : Packed or numpy.ndarray
+            The packed weight, or its decoded values as float32.
 
         Returns
         -------
@@ -118,10 +118,7 @@ class Gram:
                 f"{self.width} inputs"
             )
         rows = np.ascontiguousarray(array, np.float32).reshape(-1, self.width)
-        return self.error_of(rows, packed.unpack().reshape(rows.shape))
-
-    def error_of(self, rows: Rows, decoded: Rows) -> float:
-        """Return the error of outputs with decoded rows instead: see `error`."""
+        decoded = (packed.unpack() if isinstance(packed, Packed) else packed).reshape(rows.shape)
         lost = norm = 0.0
         for (exact, matrix), (made, _) in zip(self.parts(rows), self.parts(decoded), strict=True):
             sums = _native.gram_errors(exact, made, matrix)
@@ -232,7 +229,7 @@ class _Arrays(Mapping[str, Packed | NDArray[Any]]):
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], grams: Mapping[str, Gram]) -> None:
         self._shapes, self._grams = shapes, grams
-        self._last: tuple[str, Any] = "", None
+        self._last: tuple[str | None, Gram] = None, Gram(np.eye(1), 1, np.ones(1))
 
     def items(self) -> Any:
         zero = np.zeros((), np.float64)
@@ -242,9 +239,7 @@ class _Arrays(Mapping[str, Packed | NDArray[Any]]):
         kind, name = key[: len(_MATRIX)], key[len(_MATRIX) :]
         if self._last[0] != name:  # a mean follows its matrix
             self._last = name, self._grams[name]
-        made: NDArray[Any] = getattr(self._last[1], "matrix" if kind == _MATRIX else "mean")
-        assert made.shape == self._shapes[key]
-        return made
+        return self._last[1].matrix if kind == _MATRIX else self._last[1].mean
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)

@@ -16,10 +16,9 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils._pytree import tree_map
 
-from gradwire.torch.weights.inputs import BLOCK, Inputs, reader_of, weights_of
+from gradwire.torch.weights.inputs import BLOCK, Inputs, Sum, cross, reader_of, weights_of
 from gradwire.torch.weights.ops import FLOATS
 from gradwire.torch.weights.slots import slots_of
-from gradwire.torch.weights.sums import Sum, cross
 from gradwire.weights import Gram, load_grams, save_grams
 
 See = Callable[[str, list[Inputs]], None]

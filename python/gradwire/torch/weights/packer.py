@@ -12,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from gradwire import weights
 from gradwire.quantize import Affine
 from gradwire.torch.weights.calibration import Calibration
 from gradwire.torch.weights.report import PackedTensor
 from gradwire.torch.weights.slots import Slot
 from gradwire.torch.weights.weight import Packed, PackedWeight, packed_name
 from gradwire.weights import COMQ, Gram
-from gradwire.weights.pack import pack_with_error
+from gradwire.weights.pack import solved
 from gradwire.weights.solve import Preparation, Solver
 
 
@@ -122,17 +123,18 @@ class Packer:
         cross: NDArray[np.float64] | None = None,
     ) -> Outcome:
         began = time.perf_counter()
-        name, how = "nearest", dict[str, Any]()
-        if gram is not None:
-            how = {"prepare": self._prepare, "rounding": self._rounding or COMQ()}
-            name = ", ".join(type(each).__name__ for each in how.values() if each is not None)
+        array, name, error = _array(slot), "nearest", None
+        if gram is None:
+            packed = weights.pack(array, grid, self._more, slot.name)
+            if self._seen is not None and slot.name in self._seen.shared:
+                name = "nearest (shared)"
+        else:
+            rounding = self._rounding or COMQ()
+            parts = [type(each).__name__ for each in (self._prepare, rounding) if each is not None]
+            name = ", ".join(parts)
+            packed, error = solved(array, grid, slot.name, gram, rounding, self._prepare, cross)
             if gram.count < gram.width:
                 self._few.add(slot)
-        elif self._seen is not None and slot.name in self._seen.shared:
-            name = "nearest (shared)"
-        packed, error = pack_with_error(
-            _array(slot), grid, self._more, slot.name, gram, cross=cross, **how
-        )
         packed = dataclasses.replace(packed, dtype=packed_name(slot.dtype))
         return Outcome(packed, name, error, time.perf_counter() - began)
 
