@@ -84,7 +84,7 @@ def pack(
     floats, dtype = _floats(array, name)
     frame = encoded(floats, quantize, name)
     codes = _native.packed_further(frame, floats.reshape(-1), further) if further else None
-    packed = Packed(frame, floats.shape, dtype, codes, further)
+    packed = Packed(frame, np.shape(array), dtype, codes, further)
     return dataclasses.replace(packed, measured=packed.error(floats))
 
 
@@ -125,11 +125,12 @@ def solved(
         raise ValueError(f"{label}: {error}") from error
     decoded = np.empty_like(rows)
     measured = _native.packed_error(frame, rows, decoded)
-    return Packed(frame, floats.shape, dtype, measured=measured), gram.error(wanted, decoded)
+    packed = Packed(frame, np.shape(array), dtype, measured=measured)
+    return packed, gram.error(wanted, decoded)
 
 
 def _floats(array: NDArray[Any], name: str) -> tuple[NDArray[np.float32], str]:
-    """Return a tensor as float32, and the dtype that it is packed of."""
+    """Return a tensor as float32, of at least one dimension, and the dtype that it is packed of."""
     label, values = repr(name) if name else "the tensor", np.asarray(array)
     _check_size(label, values.size)  # before it is copied
     dtype = values.dtype.name
