@@ -147,8 +147,8 @@ class Packer:
             warnings.warn(
                 f"no input reached {_listed(unseen)} in the calibration: they are rounded to the "
                 "nearest codes. Calibrate with more data, unless the layers are of a kind that is "
-                "never seen, such as transposed convolutions and Conv1D of Transformers, whose "
-                "weight is of shape (in, out)",
+                "never seen, such as transposed convolutions, Conv1D of Transformers or experts in "
+                "one parameter",
                 stacklevel=3,
             )
         if few:
