@@ -204,8 +204,7 @@ class Calibration(Mapping[str, Gram]):
         KeyError
             The weight has no inputs.
         RuntimeError
-            The batches would have to run again within the ``with`` of the calibration; or the
-            weight has no inputs when they do.
+            Within the ``with`` of a sequential calibration; or nothing reaches the weight any more.
         """
         if name not in self._sums:
             return self._loaded[name]

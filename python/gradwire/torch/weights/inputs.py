@@ -60,11 +60,17 @@ class Inputs:
         return torch.float32 if narrow or self.values.device.type == "mps" else torch.float64
 
     def blocks(self, name: str) -> Iterator[torch.Tensor]:
-        """Yield copies of the inputs, of shape (groups, samples, width); errors are as above."""
-        dtype = self.precision(name)
-        every = torch.arange(self.samples, device=self.rows.device)
-        for at in torch.split(every, BLOCK):
-            block = self.rows[torch.unravel_index(at, self.rows.shape[: self.dims])]
+        """Yield the inputs, of shape (groups, samples, width); errors are as of `precision`."""
+        dtype, places = self.precision(name), self.rows.shape[: self.dims]
+        one = math.prod(places[1:])
+        if one <= BLOCK:
+            for part in torch.split(self.rows, BLOCK // one):
+                yield (
+                    part.to(dtype).flatten(self.dims + 1).flatten(0, self.dims - 1).transpose(0, 1)
+                )
+            return
+        for at in torch.split(torch.arange(self.samples, device=self.rows.device), BLOCK):
+            block = self.rows[torch.unravel_index(at, places)]  # of large images
             yield block.to(dtype).flatten(2).transpose(0, 1)
 
 
@@ -105,9 +111,8 @@ def cross(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> torc
 
 
 def _summed(blocks: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    matrix: Any = 0
-    total: Any = 0
-    count = 0
+    zero: Any = 0
+    matrix, total, count = zero, zero, 0
     for block in blocks:
         matrix += (product := _product(block, block))
         total += block.sum(1).to(product)
