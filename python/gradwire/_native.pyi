@@ -34,6 +34,7 @@ __all__ = [
     "packed_further",
     "packed_join",
     "packed_linear",
+    "packed_of_codes",
     "packed_rows",
     "packed_take",
     "packed_with_codes",
@@ -241,7 +242,9 @@ def lossless_decode(
 def lossless_encode(
     format: str, values: _BytesLike, out: _WritableBytes, base: _BytesLike | None = None
 ) -> int: ...
-def packed_error(frame: _BytesLike, values: NDArray[np.float32]) -> float: ...
+def packed_error(
+    frame: _BytesLike, values: NDArray[np.float32], decoded: NDArray[np.float32] | None = None
+) -> float: ...
 def packed_further(frame: _BytesLike, values: NDArray[np.float32], more: int) -> bytes: ...
 def packed_join(frame: _BytesLike, further: _BytesLike, more: int) -> bytes: ...
 def packed_linear(
@@ -253,6 +256,13 @@ def packed_linear(
     activations: str,
 ) -> None: ...
 def packed_check(frame: _BytesLike) -> int: ...
+def packed_of_codes(
+    values: NDArray[np.float32],
+    config: dict[str, Any],
+    codes: _BytesLike,
+    steps: NDArray[np.float32],
+    bases: NDArray[np.float32],
+) -> bytes: ...
 def packed_rows(
     frame: _BytesLike,
     cols: int,

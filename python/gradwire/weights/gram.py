@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -92,15 +92,15 @@ class Gram:
         for i, matrix in enumerate(self.matrix.reshape(-1, self.width, self.width)):
             yield rows[i * count : (i + 1) * count], matrix
 
-    def error(self, array: NDArray[Any], packed: Packed) -> float:
+    def error(self, array: NDArray[Any], packed: Packed | Rows) -> float:
         """Return the error of a layer's outputs for these inputs if its weight is packed.
 
         Parameters
         ----------
         array : numpy.ndarray
             The original weight.
-        packed : Packed
-            The packed weight.
+        packed : Packed or numpy.ndarray
+            The packed weight, or its decoded values as float32.
 
         Returns
         -------
@@ -118,7 +118,7 @@ class Gram:
                 f"{self.width} inputs"
             )
         rows = np.ascontiguousarray(array, np.float32).reshape(-1, self.width)
-        decoded = packed.unpack().reshape(rows.shape)
+        decoded = (packed.unpack() if isinstance(packed, Packed) else packed).reshape(rows.shape)
         lost = norm = 0.0
         for (exact, matrix), (made, _) in zip(self.parts(rows), self.parts(decoded), strict=True):
             sums = _native.gram_errors(exact, made, matrix)
@@ -214,34 +214,22 @@ def save_grams(path: str | os.PathLike[str], grams: Mapping[str, Gram]) -> None:
     OSError
         The file cannot be written; an existing file is unchanged.
     """
-    known = {}
+    shapes, counts = dict[str, tuple[int, ...]](), dict[str, int]()
     for name, gram in grams.items():
         if not isinstance(gram, Gram):
             raise TypeError(f"{name!r} must be a gradwire.weights.Gram, got {gram!r:.100}")
-        known[name] = (gram.matrix.shape, gram.count)
-    write(path, known, grams.__getitem__)
-
-
-def write(
-    path: str | os.PathLike[str],
-    known: Mapping[str, tuple[tuple[int, ...], int]],
-    take: Callable[[str], Gram],
-) -> None:
-    """Write Gram matrices of known shapes and counts, which are taken one at a time."""
-    counts = {name: count for name, (_, count) in known.items()}
+        shapes[_MATRIX + name], shapes[_MEAN + name] = gram.matrix.shape, gram.mean.shape
+        counts[name] = gram.count
     about = json.dumps({"version": VERSION, "counts": counts})
-    save(path, _Arrays(known, take), {KEY: about})
+    save(path, _Arrays(shapes, grams), {KEY: about})
 
 
 class _Arrays(Mapping[str, Packed | NDArray[Any]]):
     """The arrays of a file, computed when written; before that, only shapes."""
 
-    def __init__(self, known: Mapping[str, Any], take: Callable[[str], Gram]) -> None:
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        for name, (shape, _) in known.items():
-            self._shapes[_MATRIX + name] = shape
-            self._shapes[_MEAN + name] = shape[:-1]
-        self._take, self._last = take, ("", np.empty(0))
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], grams: Mapping[str, Gram]) -> None:
+        self._shapes, self._grams = shapes, grams
+        self._last: tuple[str | None, Gram] = None, Gram(np.eye(1), 1, np.ones(1))
 
     def items(self) -> Any:
         zero = np.zeros((), np.float64)
@@ -249,13 +237,9 @@ class _Arrays(Mapping[str, Packed | NDArray[Any]]):
 
     def __getitem__(self, key: str) -> NDArray[Any]:
         kind, name = key[: len(_MATRIX)], key[len(_MATRIX) :]
-        if kind == _MATRIX:
-            gram = self._take(name)
-            assert gram.matrix.shape == self._shapes[key]
-            self._last = (name, gram.mean)
-            return gram.matrix
-        assert self._last[0] == name  # a mean follows its matrix
-        return self._last[1]
+        if self._last[0] != name:  # a mean follows its matrix
+            self._last = name, self._grams[name]
+        return self._last[1].matrix if kind == _MATRIX else self._last[1].mean
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)

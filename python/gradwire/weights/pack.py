@@ -75,54 +75,96 @@ def pack(
     NonFiniteError
         A value is NaN or infinite.
     """
-    label = f"{name!r}" if name else "the tensor"
     if not isinstance(quantize, Affine):
         raise TypeError(f"quantize must be gradwire.quantize.Affine, got {quantize!r}")
     further = check_more(quantize, more)
     check_solving(gram is not None, rounding, prepare, "gram", more)
-    values = np.asarray(array)
+    if gram is not None:
+        return solved(array, quantize, name, gram, rounding, prepare)[0]
+    floats, dtype = _floats(array, name)
+    frame = encoded(floats, quantize, name)
+    codes = _native.packed_further(frame, floats.reshape(-1), further) if further else None
+    packed = Packed(frame, np.shape(array), dtype, codes, further)
+    return dataclasses.replace(packed, measured=packed.error(floats))
+
+
+def solved(
+    array: NDArray[Any],
+    quantize: Affine,
+    name: str,
+    gram: Gram,
+    rounding: Solver | None = None,
+    prepare: Preparation | None = None,
+    cross: NDArray[np.float64] | None = None,
+) -> tuple[Packed, float]:
+    """Pack as `pack`, and return the error of outputs too; for ``cross`` see `Gram.compensated`."""
+    (floats, dtype), label = _floats(array, name), repr(name) if name else "the tensor"
+    rows = floats.reshape(_shape(label, floats.shape, gram))
+    if (wrong := ~np.isfinite(floats)).any():
+        raise NonFiniteError(int(wrong.sum()), int(wrong.argmax()), name or None)
+    wanted = rows if cross is None else gram.compensated(rows, cross)
+    if float(np.abs(wanted).max()) > LARGEST:
+        raise ValueError(f"{label} has magnitudes beyond 2**118, which no grid reaches")
+    affine = _fitted(label, rows.shape, quantize)
+    if affine.block is None or affine.rounding != "nearest":
+        raise ValueError(
+            f"{label}: chosen codes cannot be rounded randomly; give a block, got {quantize!r}"
+        )
+    blocks = (len(rows), gram.width // affine.block)
+    solver, found = rounding or COMQ(), list[Any]()
+    try:
+        for part, matrix in gram.parts(wanted):
+            if prepare is not None:
+                part = _checked(prepare.prepare(part, matrix, affine), part.shape, prepare)
+            found.append(solver.solve(part, matrix, affine))
+        made = map(np.concatenate, zip(*found, strict=True))
+        shapes = (rows.shape, blocks, blocks)
+        chosen = [_checked(a, shape, solver) for a, shape in zip(made, shapes, strict=True)]
+        frame = memoryview(_native.packed_of_codes(wanted, affine.get_config(), *chosen))
+    except ValueError as error:
+        raise ValueError(f"{label}: {error}") from error
+    decoded = np.empty_like(rows)
+    measured = _native.packed_error(frame, rows, decoded)
+    packed = Packed(frame, np.shape(array), dtype, measured=measured)
+    return packed, gram.error(wanted, decoded)
+
+
+def _floats(array: NDArray[Any], name: str) -> tuple[NDArray[np.float32], str]:
+    """Return a tensor as float32, of at least one dimension, and the dtype that it is packed of."""
+    label, values = repr(name) if name else "the tensor", np.asarray(array)
     _check_size(label, values.size)  # before it is copied
     dtype = values.dtype.name
     if dtype == "float64":
-        warnings.warn(f"{label} is float64, and is rounded to float32", stacklevel=2)
+        warnings.warn(f"{label} is float64, and is rounded to float32", stacklevel=3)
         dtype = "float32"
     if dtype not in DTYPES:
         raise TypeError(f"{label} must be floating-point to be packed, got {dtype}")
-    with np.errstate(over="ignore"):  # an infinite value is an error below
-        floats = np.ascontiguousarray(values, np.float32)
-    rows = floats if gram is None else floats.reshape(_shape(label, values.shape, gram))
-    frame = encoded(rows, quantize, name)
-    if gram is not None:
-        try:
-            chosen = _solved(rows, quantize, gram, rounding or COMQ(), prepare)
-            frame = memoryview(_native.packed_with_codes(frame, *chosen))
-        except ValueError as error:
-            raise ValueError(f"{label}: {error}") from error
-    codes = _native.packed_further(frame, floats.reshape(-1), further) if further else None
-    packed = Packed(frame, values.shape, dtype, codes, further)
-    return dataclasses.replace(packed, measured=packed.error(floats))
+    with np.errstate(over="ignore"):  # an infinite value is an error later
+        return np.ascontiguousarray(values, np.float32), dtype
 
 
 def encoded(values: NDArray[np.float32], quantize: Affine, name: str = "") -> memoryview:
     """Return the frame of a tensor, each value rounded separately. Errors are as in `pack`."""
-    label = f"{name!r}" if name else "the tensor"
+    label = repr(name) if name else "the tensor"
     _check_size(label, values.size)
-    block = fitting_block(values.shape, quantize.block)
-    if quantize.block is not None and block is None:
-        raise ValueError(
-            f"{label} has rows of {row_of(values.shape)}, which no block of {LEAST_BLOCK} to "
-            f"{quantize.block} divides; give another block, or leave it as it is"
-        )
-    codec = _codec(dataclasses.replace(quantize, block=block))
+    codec = _codec(_fitted(label, values.shape, quantize))
     state = codec.init_state(values.size, name=name or None)
-    try:
-        frame = memoryview(codec.encode(values.reshape(-1), state))
-    except NonFiniteError as error:
-        raise NonFiniteError(error.count, error.first, name or None) from None
+    frame = memoryview(codec.encode(values.reshape(-1), state))
     saturates = int.from_bytes(frame[_EXPONENT], "little", signed=True) == _LEAST_EXPONENT
     if saturates and float(np.abs(values).max()) > LARGEST:
         raise ValueError(f"{label} has magnitudes beyond 2**118, which no grid reaches")
     return frame
+
+
+def _fitted(label: str, shape: tuple[int, ...], quantize: Affine) -> Affine:
+    """Return a grid whose blocks divide the rows of a tensor."""
+    block = fitting_block(shape, quantize.block)
+    if quantize.block is not None and block is None:
+        raise ValueError(
+            f"{label} has rows of {row_of(shape)}, which no block of {LEAST_BLOCK} to "
+            f"{quantize.block} divides; give another block, or leave it as it is"
+        )
+    return dataclasses.replace(quantize, block=block)
 
 
 def _check_size(label: str, size: int) -> None:
@@ -144,33 +186,6 @@ def _shape(label: str, shape: tuple[int, ...], gram: Gram) -> tuple[int, int]:
             f"{gram.width} inputs: it belongs to another layer"
         )
     return rows, gram.width
-
-
-def _solved(
-    rows: NDArray[np.float32],
-    quantize: Affine,
-    gram: Gram,
-    rounding: Solver,
-    prepare: Preparation | None,
-) -> list[NDArray[Any]]:
-    """Return the codes, steps and bases that a solver has chosen, in order of the tensor."""
-    if quantize.block is None:
-        raise ValueError("a grid across rows cannot be fitted to inputs: give a block, or a row")
-    if quantize.rounding != "nearest":
-        raise ValueError(f"chosen codes cannot be rounded randomly, got {quantize!r}")
-    quantize = dataclasses.replace(quantize, block=fitting_block(rows.shape, quantize.block))
-    assert quantize.block is not None
-    found = []
-    for part, matrix in gram.parts(rows):
-        if prepare is not None:
-            part = _checked(prepare.prepare(part, matrix, quantize), part.shape, prepare)
-        found.append(rounding.solve(part, matrix, quantize))
-    blocks = (rows.shape[0], rows.shape[1] // quantize.block)
-    shapes = (rows.shape, blocks, blocks)
-    return [
-        _checked(np.concatenate(each), shape, rounding).reshape(-1)
-        for each, shape in zip(zip(*found, strict=True), shapes, strict=True)
-    ]
 
 
 def _checked(array: Any, shape: tuple[int, ...], of: object) -> NDArray[Any]:

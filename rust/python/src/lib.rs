@@ -60,8 +60,8 @@ mod _native {
     use crate::lossless::{crc32c, lossless_decode, lossless_encode};
     #[pymodule_export]
     use crate::packed::{
-        packed_check, packed_error, packed_further, packed_join, packed_linear, packed_rows,
-        packed_take, packed_with_codes,
+        packed_check, packed_error, packed_further, packed_join, packed_linear, packed_of_codes,
+        packed_rows, packed_take, packed_with_codes,
     };
     #[pymodule_export]
     use crate::ranges::{merge_bucket, split_bucket};

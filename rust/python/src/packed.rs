@@ -4,9 +4,10 @@ use gradwire_core::frame;
 use gradwire_core::packed::{Activations, Chosen, Output, Packed};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::buffer::{Bytes, Indices, Tensor, Writable, disjoint};
+use crate::config;
 use crate::errors::to_py;
 use crate::number::number;
 
@@ -233,6 +234,40 @@ pub(crate) fn packed_with_codes<'py>(
     nested(frame, |packed| packed.with_codes(chosen))
 }
 
+/// Return the frame of a tensor whose codes and grids were chosen, as bytes.
+///
+/// Parameters
+/// ----------
+/// values : numpy.ndarray
+///     float32, C-contiguous: the tensor, whose largest magnitude determines the power of two of the frame.
+/// config : dict
+///     The options of an `Affine`.
+/// codes, steps, bases
+///     As in `packed_with_codes`.
+///
+/// Raises
+/// ------
+/// ValueError
+///     As in `packed_with_codes`.
+#[pyfunction]
+pub(crate) fn packed_of_codes<'py>(
+    values: &Bound<'py, PyAny>,
+    config: &Bound<'_, PyDict>,
+    codes: &Bound<'_, PyAny>,
+    steps: &Bound<'_, PyAny>,
+    bases: &Bound<'_, PyAny>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let (py, quantizer) = (values.py(), config::quantizer(config)?);
+    let codes = Bytes::get("codes", codes)?;
+    let [values, steps, bases] = [("values", values), ("steps", steps), ("bases", bases)]
+        .map(|(name, array)| Tensor::get(name, array, false));
+    let (values, steps, bases) = (values?, steps?, bases?);
+    let (values, steps, bases) = (values.floats()?, steps.floats()?, bases.floats()?);
+    let chosen = Chosen { codes: codes.as_slice(), steps, bases };
+    let frame = py.detach(|| chosen.frame(values, quantizer));
+    Ok(PyBytes::new(py, &frame.map_err(|error| to_py(py, error, None))?))
+}
+
 /// Return the error of packed values relative to what was packed.
 ///
 /// Parameters
@@ -241,6 +276,8 @@ pub(crate) fn packed_with_codes<'py>(
 ///     As in `packed_linear`.
 /// values : numpy.ndarray
 ///     float32, C-contiguous, of as many entries.
+/// decoded : numpy.ndarray, optional
+///     float32, C-contiguous, of as many entries, for the decoded values.
 ///
 /// Returns
 /// -------
@@ -255,10 +292,20 @@ pub(crate) fn packed_with_codes<'py>(
 /// CorruptFrameError, TruncatedFrameError, UnsupportedFrameError
 ///     The bytes are no frame.
 #[pyfunction]
-pub(crate) fn packed_error(frame: &Bound<'_, PyAny>, values: &Bound<'_, PyAny>) -> PyResult<f64> {
+#[pyo3(signature = (frame, values, decoded = None))]
+pub(crate) fn packed_error(
+    frame: &Bound<'_, PyAny>,
+    values: &Bound<'_, PyAny>,
+    decoded: Option<&Bound<'_, PyAny>>,
+) -> PyResult<f64> {
     let values = Tensor::get("values", values, false)?;
+    let mut decoded = decoded.map(|out| Writable::floats("decoded", out)).transpose()?;
+    if let Some(out) = &decoded {
+        disjoint("values", out, &values)?;
+    }
     let floats = values.floats()?;
-    with_all(frame, |packed| packed.error(floats))
+    let out = decoded.as_mut().map_or(&mut [][..], |out| out.as_mut_slice());
+    with_all(frame, |packed| packed.error(floats, out))
 }
 
 /// What bytes are made of a frame, with other threads running.

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from gradwire.errors import CorruptFileError, NonFiniteError
 from gradwire.torch import weights
 from gradwire.torch.weights import Calibration
-from gradwire.torch.weights.sums import check
 from gradwire.weights import Gram, load_grams, save_grams
 from tests.torch.weights.grams import (
     Captured,
@@ -22,7 +21,6 @@ from tests.torch.weights.grams import (
     mlp,
     seeded,
     seen_of,
-    stacked,
 )
 
 # Linear layers.
@@ -42,56 +40,31 @@ def test_linear(shape):
         assert_same(found, gram_of(*calls[name.removesuffix(".weight")][:2]))
 
 
-class Functional(nn.Module):
-    """Weights that no module of torch holds, in all the ways that multiply by them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name in ("linear", "at", "t", "mm", "addmm", "parts"):
-            setattr(self, name, nn.Parameter(torch.zeros(8, 6)))
-        self.inward = nn.Parameter(torch.zeros(6, 8))
-
-    def forward(self, x):
-        return (
-            F.linear(x, self.linear)
-            + x @ self.at.t()
-            + torch.matmul(x, self.t.T)
-            + torch.mm(x, self.mm.mT)
-            + torch.addmm(torch.zeros(8), x, self.addmm.t())
-            + torch.cat([F.linear(x, self.parts[:4]), F.linear(2 * x, self.parts[4:])], -1)
-            + x @ self.inward
-        )
-
-
 @pytest.mark.parametrize("no_gradients", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-def test_functional_uses(no_gradients):
-    model, x = seeded(Functional()), draw(5, 6)
+def test_sums_of_one_mode_go_on_in_another(no_gradients):
+    model, x = mlp(), draw(5, 6)
     with Calibration(model) as seen, no_gradients():
         model(x)
         model(x)
-    with seen:  # sums of another mode go on
+    with seen:
         model(x)
-    once = gram_of(x, x, x)
-    for name in ("linear", "at", "t", "mm", "addmm"):
-        assert_same(seen[name], once)
-    assert_same(seen["parts"], stacked(once, gram_of(2 * x, 2 * x, 2 * x)))
-    assert seen.unseen == ("inward",)
+    assert_same(seen["0.weight"], gram_of(x, x, x))
 
 
-def test_rows_that_do_not_form_groups_are_summed():
-    class Slim(nn.Module):
+def test_a_weight_that_is_used_outside_of_its_module_is_not_seen():
+    class Functional(nn.Module):
         def __init__(self):
             super().__init__()
-            self.weight = nn.Parameter(torch.zeros(10, 4))
+            self.weight = nn.Parameter(torch.zeros(6, 6))
+            self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
 
-        def forward(self, x, width):
-            return F.linear(x, self.weight[:width])
+        def forward(self, x):
+            return self.head(F.linear(x @ self.weight, self.layer.weight))
 
-    model, x = Slim(), draw(5, 4)
+    model = Functional()
     with Calibration(model) as seen:
-        model(x, 10)
-        model(x, 7)
-    assert_same(seen["weight"], gram_of(x, x))
+        model(draw(5, 6))
+    assert (list(seen), seen.unseen) == (["head.weight"], ("weight", "layer.weight"))
 
 
 def test_a_weight_that_two_layers_share_sees_both_and_one_that_is_looked_up_has_no_matrix():
@@ -118,42 +91,18 @@ def test_a_weight_that_two_layers_share_sees_both_and_one_that_is_looked_up_has_
     assert "embed.weight" not in seen
 
 
-OTHER_USES = {
-    "looked up": lambda weight, x: F.embedding(torch.arange(3), weight),
-    "bags": lambda weight, x: F.embedding_bag(torch.arange(3)[None], weight),
-    "selected": lambda weight, x: weight.index_select(0, torch.arange(3)),
-    "transposed": lambda weight, x: x @ weight,
-    "transposed, by mm": lambda weight, x: torch.mm(x, weight),
-    "transposed convolution": lambda weight, x: F.conv_transpose1d(x[..., None], weight[..., None]),
-}
-
-
-@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
-@pytest.mark.parametrize("use", OTHER_USES.values(), ids=OTHER_USES)
-def test_a_weight_that_is_used_otherwise_as_well_has_no_matrix(use, first):
-    class Both(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(6, 6))
-
-        def forward(self, x):
-            if first:
-                use(self.weight, x)
-            x = F.linear(x, self.weight)
-            if not first:
-                use(self.weight, x)
-            return x
-
-    model = Both()
-    for options in ({}, {"sequential": True}, {"memory": 0}):
+@pytest.mark.parametrize("other", [nn.Embedding(6, 6), nn.EmbeddingBag(6, 6)])
+def test_a_weight_that_another_kind_of_module_holds_has_no_matrix(other):
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), other)
+    model[0].weight = other.weight
+    for options in ({}, {"sequential": True}):
+        seen = seen_of(model[:2], draw(5, 6), **options)
+        assert list(seen) == ["0.weight", "1.weight"]
         with Calibration(model, **options) as seen:
+            model.forward = lambda x: model[1](model[0](x))
             model(draw(5, 6))
-        assert (list(seen), seen.shared, seen.unseen) == ([], ("weight",), ()), options
-    alone = Calibration(model)
-    with alone:
-        F.linear(draw(5, 6), model.weight)
-    assert list(alone) == ["weight"]
-    assert list(alone + Calibration(model)) == ["weight"]
+        assert (list(seen), seen.shared, seen.unseen) == (["1.weight"], ("0.weight",), ()), options
+        assert "0.weight" not in seen
 
 
 def test_embeddings_and_transposed_convolutions_have_none():
@@ -196,13 +145,15 @@ def test_inputs_in_common_are_multiplied_once(monkeypatch):
 
     model, x = Three(), draw(5, 6)
     multiplied = []
-    zero = weights.sums.Sum.zero
+    blocks = weights.inputs.Inputs.blocks
     monkeypatch.setattr(
-        weights.sums.Sum, "zero", lambda inputs: multiplied.append(inputs) or zero(inputs)
+        weights.inputs.Inputs,
+        "blocks",
+        lambda inputs, dtype: multiplied.append(inputs) or blocks(inputs, dtype),
     )
     with torch.no_grad(), Calibration(model) as seen:
         model(x.clone())
-    assert len(multiplied) == 3 + 2  # each layer's own sum, and two of inputs
+    assert len(multiplied) == 2
     assert_same(seen["k.weight"], gram_of(x))
     assert_same(seen["v.weight"], gram_of(2 * x))
 
@@ -243,16 +194,8 @@ def test_training_goes_on_as_without():
 
 def test_no_graph_is_kept():
     model, x = mlp(), draw(5, 6).requires_grad_()
-    with Calibration(model, memory=1) as seen:
-        model(x)
-    assert not any(
-        each.requires_grad for layer in seen._layers.values() for each in _tensors(layer)
-    )
-    assert not seen._batches[0].args[0].requires_grad
-
-
-def _tensors(layer):
-    return [each for s in (layer.sums or {}).values() for each in (s.matrix, s.total)]
+    assert not any(each.matrix.requires_grad for each in seen_of(model, x)._sums.values())
+    assert not seen_of(model, x, sequential=True)._batches[0].args[0].requires_grad
 
 
 @pytest.mark.full
@@ -270,7 +213,7 @@ def test_a_compiled_model_runs_uncompiled():
 
 
 class Experts(nn.Module):
-    """Two of four experts by the sign of an entry; held apart, or in one parameter."""
+    """Two of four experts by the sign of an entry."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -284,15 +227,13 @@ class Experts(nn.Module):
         self.apart[2](x[:0])
 
 
-def test_experts_that_nothing_reaches():
+def test_experts_that_nothing_reaches_and_those_in_one_parameter_have_none():
     model, x = seeded(Experts()), draw(20, 6)
     with Calibration(model) as seen:
         model(x)
-    assert seen.unseen == ("apart.2.weight", "apart.3.weight")
-    first, second = gram_of(x[x[:, 0] > 0]), gram_of(x[x[:, 0] <= 0])
-    assert_same(seen["apart.0.weight"], first)
-    none = Gram(np.zeros((6, 6)), 1, np.zeros(6))
-    assert_same(seen["together"], stacked(first, second, none, none))
+    assert seen.unseen == ("together", "apart.2.weight", "apart.3.weight")
+    for i, some in enumerate((x[:, 0] > 0, x[:, 0] <= 0)):
+        assert_same(seen[f"apart.{i}.weight"], gram_of(x[some]))
 
 
 # Errors in the midst.
@@ -335,19 +276,9 @@ def test_inputs_that_are_not_finite_name_the_layer(value):
         assert_equal(found, before[name])
 
 
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore:.*torch.jit")
-def test_a_scripted_part_is_named():
-    model = nn.Sequential(mlp(), torch.jit.trace(mlp(), draw(5, 6)))
-    with pytest.raises(TypeError, match="module '1' is scripted"):
-        Calibration(model)
-
-
 def test_what_cannot_be_calibrated():
     with pytest.raises(TypeError, match="unwrapped"):
         Calibration(nn.DataParallel(mlp()))
-    with pytest.raises(ValueError, match="memory"):
-        Calibration(mlp(), memory=-1)
     seen = Calibration(mlp())
     with seen, pytest.raises(RuntimeError, match="entered already"):
         seen.__enter__()
@@ -371,26 +302,24 @@ def test_an_expert_that_one_of_two_reached():
     model, x = seeded(Experts()), draw(20, 6)
     merged = seen_of(model, x[x[:, 0] > 0]) + seen_of(model, x[x[:, 0] <= 0])
     direct = seen_of(model, x)
-    for name in set(direct) - {"together"}:
+    assert set(merged) == set(direct)
+    for name in direct:
         assert_same(merged[name], direct[name], 1e-6)
-    both, one = merged["together"], direct["together"]
-    np.testing.assert_allclose(both.matrix, one.matrix, rtol=1e-6)
-    np.testing.assert_allclose(both.mean * both.count, one.mean * one.count, rtol=1e-6)
 
 
 def test_other_models_do_not_merge():
     seen = seen_of(mlp(), draw(5, 6))
-    with pytest.raises(ValueError, match=r"differ in '1.weight', '2.weight', '3.weight'"):
-        seen + Calibration(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8)))
-    with pytest.raises(ValueError, match=r"differ in '0.weight'$"):
-        seen + Calibration(nn.Sequential(nn.Linear(5, 8), nn.ReLU(), *mlp()[2:]))
+    with pytest.raises(ValueError, match=r"of '4\.weight', and no such weight"):
+        seen + seen_of(nn.Sequential(*mlp(), nn.Linear(3, 3)), draw(5, 6))
+    with pytest.raises(ValueError, match=r"'0.weight' has shape \(5, 5\), which does not fit"):
+        seen + seen_of(nn.Sequential(nn.Linear(5, 8), nn.ReLU()), draw(5, 5))
     with pytest.raises(ValueError, match="sequential"):
         seen + Calibration(mlp(), sequential=True)
     with pytest.raises(TypeError):
         seen + {}
 
 
-@pytest.mark.parametrize("options", [{}, {"memory": 0}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"sequential": True}], ids=str)
 def test_files_hold_it_exactly_and_it_goes_on(tmp_path, options):
     model, a, b = mlp(), draw(5, 6), draw(7, 6)
     seen = seen_of(model, a, **options)
@@ -422,9 +351,9 @@ def test_a_file_of_another_model(tmp_path):
         Calibration.load(tmp_path / "g", mlp())
 
 
-def test_groups_must_divide_the_rows():
-    gram = Gram(np.stack([np.eye(4)] * 3), 1, np.zeros((3, 4)))
-    check("w", gram, (6, 4))
-    check("w", gram, (3, 2, 4))
-    with pytest.raises(ValueError, match="'w'"):
-        check("w", gram, (8, 4))
+def test_groups_must_divide_the_rows(tmp_path):
+    save_grams(tmp_path / "f", {"weight": Gram(np.stack([np.eye(4)] * 3), 1, np.zeros((3, 4)))})
+    assert "weight" in Calibration.load(tmp_path / "f", nn.Linear(4, 6))
+    assert "weight" in Calibration.load(tmp_path / "f", nn.Conv1d(2, 3, 2))
+    with pytest.raises(ValueError, match="'weight'"):
+        Calibration.load(tmp_path / "f", nn.Linear(4, 8))

@@ -1,9 +1,10 @@
-"""Batches that run again: matrices that memory does not hold, and packed weights before a layer."""
+"""Batches that run again, for one layer at a time, with the packed weights before it."""
 
 import math
 import sys
 import types
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -25,51 +26,48 @@ def noisy() -> nn.Sequential:
     )
 
 
-@pytest.mark.parametrize("memory", [0, 8 * 7 * 6, 2000, 10**9])
-def test_a_limit_on_memory_changes_nothing(memory):
-    batches = [draw(9, 6, seed=seed) for seed in range(3)]
-    torch.manual_seed(3)
-    direct = seen_of(model := noisy(), *batches)
-    torch.manual_seed(3)
-    limited = seen_of(model := noisy(), *batches, memory=memory)
+def test_batches_run_again_in_eval_mode_and_nothing_changes():
+    model, batches = noisy(), [draw(9, 6, seed=seed) for seed in range(3)]
+    with torch.no_grad():
+        model(batches[0])
+    seen = seen_of(model, *batches, sequential=True)
     state, random = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    modes = [each.training for each in model.modules()]
     for _ in range(2):
-        assert list(limited) == list(direct)
-        for name in limited:
-            held = sum(each.nbytes for each in limited._layers.values() if each.sums)
-            assert held <= max(memory, 8 * 9 * 8)
-            assert_equal(limited[name], direct[name])
+        every = [seen[name] for name in seen]
+    assert [each.training for each in model.modules()] == modes
     assert all(torch.equal(state[k], v) for k, v in model.state_dict().items())
     assert torch.equal(random, torch.get_rng_state())
+    for found, expected in zip(every, seen_of(model.eval(), *batches).values(), strict=True):
+        assert_equal(found, expected)
 
 
-def test_forwards_that_a_limit_costs():
-    calls = 0
+def test_random_numbers_are_the_same_with_weights_replaced_and_without():
+    class Draws(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
 
-    def count(*_):
-        nonlocal calls
-        calls += 1
+        def forward(self, x):
+            return self.second(self.first(x) + torch.randn(x.shape))
 
-    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
-    seen = seen_of(model, draw(9, 8), memory=2 * 8 * 9 * 8)
-    for each in model:
-        each.register_forward_hook(count)
-    dict(seen)
-    # Layers 0 and 1 are held; 2 and 3 stop before the fourth, 4 and 5 before the last.
-    assert calls == 3 + 5
+    model = Draws()
+    seen = seen_of(model, draw(9, 6), sequential=True)
+    gram, cross = seen.pair("second.weight", {"first.weight": model.first.weight.detach().clone()})
+    assert np.allclose(cross, gram.matrix, rtol=1e-5)
 
 
 def test_autocast_is_as_it_was_when_batches_run_again():
     model, x = mlp(), draw(9, 6)
     with torch.autocast("cpu", torch.bfloat16):
-        direct, limited = seen_of(model, x), seen_of(model, x, memory=0)
+        direct, again = seen_of(model, x), seen_of(model, x, sequential=True)
     for name in direct:
-        assert_equal(limited[name], direct[name])
+        assert_equal(again[name], direct[name])
 
 
 def test_a_batch_that_failed_does_not_run_again():
     model, x = mlp(), draw(5, 6)
-    with Calibration(model, memory=0) as seen:
+    with Calibration(model, sequential=True) as seen:
         model(x)
         with pytest.raises(NonFiniteError):
             model(x * math.nan)
@@ -80,7 +78,10 @@ def test_a_batch_that_failed_does_not_run_again():
 
 def test_a_part_of_a_model_cannot_run_again():
     model, x = mlp(), draw(5, 6)
-    with Calibration(model, memory=0), pytest.raises(RuntimeError, match="call the model itself"):
+    with (
+        Calibration(model, sequential=True),
+        pytest.raises(RuntimeError, match="call the model itself"),
+    ):
         model[0](x)
 
 
@@ -95,9 +96,9 @@ def test_a_cache_that_a_model_writes_to_is_kept_as_it_was():
             return self.inner(torch.cat(cache.before))
 
     model, every = Remembers(), []
-    for memory in (None, 0):
+    for sequential in (False, True):
         cache = types.SimpleNamespace(before=[])
-        with torch.no_grad(), Calibration(model, memory=memory) as seen:
+        with torch.no_grad(), Calibration(model, sequential=sequential) as seen:
             for seed in range(3):
                 model(draw(5, 6, seed=seed), cache=cache)
         every.append(seen)
@@ -109,32 +110,14 @@ def test_a_cache_that_a_model_writes_to_is_kept_as_it_was():
 def test_arguments_that_cannot_be_kept():
     model = mlp()
     model.forward = lambda x: next(x)
-    with Calibration(model, memory=0), pytest.raises(TypeError, match="cannot be kept"):
+    with Calibration(model, sequential=True), pytest.raises(TypeError, match="cannot be kept"):
         model(each for each in "x")
-
-
-def test_batches_that_changed_are_noticed():
-    class Some(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner, self.rows = mlp(), 5
-
-        def forward(self, x):
-            return self.inner(x[: self.rows])
-
-    seen = seen_of(model := Some(), draw(6, 6), memory=0)
-    model.rows = 4
-    with pytest.raises(RuntimeError, match=r"'inner.2.weight' saw 4 inputs .* and 5 before"):
-        seen["inner.2.weight"]
-    model.rows = 5
-    assert seen["inner.2.weight"].count == 5
 
 
 def test_matrices_are_not_computed_within():
     model, x = mlp(), draw(5, 6)
-    with Calibration(model, memory=0) as seen:
+    with Calibration(model, sequential=True) as seen:
         model(x)
-        assert seen["0.weight"].count == 5
         with pytest.raises(RuntimeError, match="leave the `with`"):
             seen["2.weight"]
 
@@ -160,14 +143,7 @@ class Attends(nn.Module):
         x = x + self.conv(x.mT).mT
         x = x + self.attend(x, x.flip(1), x, need_weights=False)[0]
         x = x + self.gru(x)[0]
-        return self.head(x @ self.data.weight.data.T + F.linear(x, self.data.weight[:8]))
-
-
-class Decoded(dict[str, torch.Tensor]):
-    """Values that are made at each use, and held by nobody."""
-
-    def get(self, name, default=None):
-        return self[name].clone().view(-1).view(self[name].shape) if name in self else default
+        return self.head(self.data(x) + x @ self.data.weight.data.T)
 
 
 def test_sequential_sees_what_packed_weights_make():
@@ -182,8 +158,8 @@ def test_sequential_sees_what_packed_weights_make():
         for name, each in model.named_parameters()
         if each.dim() > 1
     }
-    replaced = Decoded()
-    every = ["embed.weight", *seen.order]
+    replaced = {}
+    every = ["embed.weight", *seen]
     for name in dict.fromkeys(every):
         if name in seen:
             really = seeded(Attends()).eval()
@@ -191,21 +167,10 @@ def test_sequential_sees_what_packed_weights_make():
                 for each, value in replaced.items():
                     really.get_parameter(each).copy_(value)
             expected = seen_of(really, *batches)
-            assert_same(seen.gram(name, replaced), expected[name], 1e-6)
+            assert_same(seen.pair(name, replaced)[0], expected[name], 1e-6)
         replaced[name] = rounded[name]
-    assert len(seen.order) == 1 + 2 + 4 + 1  # without the head, which is tied to the embedding
+    assert len(seen) == 1 + 2 + 4 + 1  # without the head, which is tied to the embedding
     assert all(torch.equal(state[name], each) for name, each in model.state_dict().items())
-
-
-def test_sequential_without_replacements_is_the_direct_one():
-    batches = [draw(9, 6), draw(5, 6)]
-    torch.manual_seed(3)
-    direct = seen_of(noisy(), *batches)
-    torch.manual_seed(3)
-    seen = seen_of(noisy(), *batches, sequential=True)
-    for name in direct:
-        assert_equal(seen.gram(name, {}), direct[name])
-        assert_equal(seen[name], direct[name])
 
 
 def test_sequential_stops_at_the_layer_and_survives_errors():
@@ -214,15 +179,28 @@ def test_sequential_stops_at_the_layer_and_survives_errors():
     ran = []
     for name, each in model.named_children():
         each.register_forward_hook(lambda *_, name=name: ran.append(name))
-    seen.gram("2.weight", {})
+    assert seen["2.weight"].count == 5
     assert ran == ["0", "1"]
+    before = model[0].weight.detach().clone()
     with pytest.raises(NonFiniteError, match=r"input of 2.weight"):
-        seen.gram("2.weight", {"0.weight": torch.full((8, 6), math.inf)})
-    with pytest.raises(ValueError, match=r"'0.weight' has shape \(8, 6\), got \(8, 5\)"):
-        seen.gram("2.weight", {"0.weight": torch.zeros(8, 5)})
-    assert seen.gram("2.weight", {}).count == 5
-    with pytest.raises(RuntimeError, match="sequential=True"):
-        seen_of(model, x).gram("0.weight", {})
+        seen.pair("2.weight", {"0.weight": torch.full((8, 6), math.inf)})
+    assert torch.equal(model[0].weight, before)
+    assert seen.pair("2.weight", {})[0].count == 5
+
+
+def test_products_of_inputs_before_and_after():
+    model, x = mlp(), draw(5, 6)
+    seen = seen_of(model, x, x + 1, sequential=True)
+    other = torch.randn(8, 6)
+    gram, cross = seen.pair("2.weight", {"0.weight": other})
+    with torch.no_grad():
+        every = torch.cat([x, x + 1])
+        before, after = (
+            F.linear(every, weight, model[0].bias).relu().double().numpy()
+            for weight in (model[0].weight, other)
+        )
+    assert np.allclose(gram.matrix, after.T @ after, rtol=1e-5)
+    assert np.allclose(cross, before.T @ after, rtol=1e-5)
 
 
 def test_routes_that_replaced_weights_change():
@@ -246,10 +224,11 @@ def test_routes_that_replaced_weights_change():
     some, others = x[x[:, 0] > 0], x[x[:, 0] <= 0]
     seen = seen_of(model, some, others, x, sequential=True)
     turned = {"gate.weight": -model.gate.weight.detach()}
-    assert_same(seen.gram("experts.0.weight", {}), gram_of(some, some))
-    assert_same(seen.gram("experts.0.weight", turned), gram_of(others, others))
-    with pytest.raises(KeyError, match=r"experts\.1"):
-        seen.gram("experts.1.weight", {"gate.weight": torch.zeros(2, 4)})
+    assert_same(seen["experts.0.weight"], gram_of(some, some))
+    gram, cross = seen.pair("experts.0.weight", turned)
+    assert_same(gram, gram_of(others, others))
+    assert cross is None
+    assert seen.pair("experts.1.weight", {"gate.weight": torch.zeros(2, 4)}) == (None, None)
 
 
 # Memory.

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from gradwire.quantize import Affine
+from gradwire.torch.weights.calibration import evaluated
 from gradwire.torch.weights.packer import Packer
 from gradwire.torch.weights.slots import Slot
 from gradwire.torch.weights.weight import Packed, PackedWeight
@@ -65,7 +66,7 @@ def assign(
             for slot, outcomes in tried.items()
         ]
     else:
-        with _evaluated(model):
+        with evaluated(model):
             dense = _loss(budget)
             if not math.isfinite(dense):
                 raise ValueError(f"the budget's loss is {dense} before anything is packed")
@@ -86,19 +87,6 @@ def assign(
 def _loss(budget: Budget) -> float:
     assert budget.loss is not None
     return float(budget.loss())
-
-
-@contextlib.contextmanager
-def _evaluated(model: nn.Module) -> Iterator[None]:
-    """Set a model to eval mode, without gradients, while its loss is evaluated."""
-    training = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in training:
-            module.training = mode
 
 
 @contextlib.contextmanager

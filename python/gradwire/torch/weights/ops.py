@@ -29,7 +29,7 @@ TILE = 256
 """Rows of weights that are decoded at a time: they stay in the cache while x goes through."""
 
 _HEADER, _PROLOGUE = 48, 8
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def backend(device: torch.device | str | int) -> BackendInUse:
@@ -66,9 +66,9 @@ def backend(device: torch.device | str | int) -> BackendInUse:
 
 
 def _check(x: torch.Tensor, frame: torch.Tensor, width: int) -> None:
-    if x.dtype not in _FLOATS:
+    if x.dtype not in FLOATS:
         raise TypeError(
-            f"x must have dtype {', '.join(map(str, _FLOATS))}, got {x.dtype}: packed weights "
+            f"x must have dtype {', '.join(map(str, FLOATS))}, got {x.dtype}: packed weights "
             "multiply floating-point numbers"
         )
     if x.device != frame.device:

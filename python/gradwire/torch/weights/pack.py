@@ -2,22 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire import _rules, _validate
 from gradwire.quantize import Affine
 from gradwire.torch.weights.budget import assign
-from gradwire.torch.weights.packer import Grams, Packer
+from gradwire.torch.weights.ops import FLOATS
+from gradwire.torch.weights.packer import Packer
 from gradwire.torch.weights.report import PackReport
 from gradwire.torch.weights.slots import Slot, put, slots_of
 from gradwire.torch.weights.weight import PackedWeight
 from gradwire.weights import Budget, Gram
 from gradwire.weights.pack import check_solving
 from gradwire.weights.solve import Preparation, Solver
-
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def pack(
@@ -96,7 +94,7 @@ def pack(
     buffers = {id(each) for each in inner.buffers()}
     every = [slot for slot in slots_of(inner) if id(slot.value) not in buffers]
     _rules.check(rules, [name for slot in every for name in slot.names])
-    packer = Packer(more, Grams(calibration, every), rounding, prepare)
+    packer = Packer(calibration, every, more, rounding, prepare)
     matched = [(slot, _rules.first(rules, *slot.names)) for slot in every]
     chosen = {slot: how for slot, how in matched if how is not None}
     packable = {slot for slot in chosen if is_packable(slot, min_ndim)}
@@ -111,7 +109,7 @@ def pack(
     rows = tuple(each.row(slot, costs.get(slot)) for slot, each in made.items())
     left = [slot for slot in every if slot not in made]
     report = PackReport(rows, tuple(slot.name for slot in left), sum(slot.nbytes for slot in left))
-    packer.grams.warn(made)
+    packer.warn(made)
     put({slot: each.packed for slot, each in made.items()})
     return report
 
@@ -133,4 +131,4 @@ def is_packable(slot: Slot, min_ndim: int) -> bool:
     """Tell whether a parameter that matches a rule can be packed; raise if it already is."""
     if isinstance(slot.value, PackedWeight) or slot.kept() is not None:
         raise ValueError(f"{slot.name!r} is already packed: give it None in the rules")
-    return slot.dtype in _FLOATS and len(slot.shape) >= min_ndim
+    return slot.dtype in FLOATS and len(slot.shape) >= min_ndim

@@ -1,6 +1,6 @@
 //! What packed weights have lost.
 
-use std::slice;
+use std::{iter, slice};
 
 use super::{Packed, Reader};
 use crate::quantize::{LONGEST, Summary};
@@ -9,8 +9,9 @@ use crate::{Error, Result, allocate};
 
 impl Packed<'_> {
     /// The norm of the errors over that of the values that were packed. Of zeros, zero if they are zeros
-    /// still, otherwise infinity.
-    pub fn error(&self, values: &[f32]) -> Result<f64> {
+    /// still, otherwise infinity. The decoded values are also written to `decoded`, which is of as many
+    /// entries, or empty.
+    pub fn error(&self, values: &[f32], decoded: &mut [f32]) -> Result<f64> {
         let numel = self.rows * self.cols;
         if values.len() != numel {
             return Err(Error::argument(format!(
@@ -18,20 +19,29 @@ impl Packed<'_> {
                 values.len()
             )));
         }
+        if !decoded.is_empty() && decoded.len() != numel {
+            let have = decoded.len();
+            return Err(Error::argument(format!("{have} entries for {numel} decoded values")));
+        }
         let count = numel.div_ceil(LONGEST);
-        let mut sums = allocate::zeros(count)?;
+        let mut sums: Vec<[f64; 2]> = allocate::zeros(count)?;
+        let outs = decoded.chunks_mut(LONGEST).map(Some).chain(iter::repeat_with(|| None));
+        let mut parts: Vec<_> = sums.iter_mut().zip(outs).collect();
         in_standard_mode(|| {
-            self.share((count, LONGEST), 1, &mut sums, &|spans, sums| {
+            self.share((count, LONGEST), 1, &mut parts, &|spans, parts| {
                 let (mut reader, mut errors) = (Reader::new(self), [0.0; LONGEST]);
-                for (span, sum) in spans.zip(sums) {
+                for (span, (sum, out)) in spans.zip(parts) {
                     let first = span * LONGEST;
                     let values = &values[first..numel.min(first + LONGEST)];
                     let errors = &mut errors[..values.len()];
                     reader.read(first, errors);
+                    if let Some(out) = out {
+                        out.copy_from_slice(errors);
+                    }
                     for (error, value) in errors.iter_mut().zip(values) {
                         *error -= value;
                     }
-                    *sum = [&*errors, values].map(|values| {
+                    **sum = [&*errors, values].map(|values| {
                         let mut summary = Summary::default();
                         self.kernels.group_squares(
                             values,

@@ -24,7 +24,8 @@ use crate::pack::{Coding, IndexCoding, Pattern};
 use crate::quantize::{Decoder, LONGEST, Quantizer, Section, SectionMut, ValueCoding};
 use crate::simd::dot::Rows;
 use crate::simd::{Kernels, LANES, in_standard_mode};
-use crate::{Error, Result, pool};
+use crate::sparsify::SparsifierId;
+use crate::{Dtype, Error, Result, pool};
 
 /// Entries that are worth a thread.
 const GRAIN: usize = 1 << 18;
@@ -128,46 +129,20 @@ impl<'a> Packed<'a> {
         Self { kernels, frame: self.frame.with(kernels), threads: Some(threads), ..self }
     }
 
-    /// A frame like this one, of so many bits, with these steps and bases. `fill` writes the codes from an entry
-    /// on that is a multiple of [`LONGEST`], one a byte.
+    /// A frame like this one, of so many bits: see [`write`].
     fn rewrite(
         &self,
         bits: u32,
         grids: impl Iterator<Item = [f16; 2]>,
-        mut fill: impl FnMut(usize, &mut [u8]),
+        fill: impl FnMut(usize, &mut [u8]),
     ) -> Result<Vec<u8>> {
         let coding = match self.frame.value_coding() {
             ValueCoding::Affine(coding) => ValueCoding::from(coding.with_bits(bits)),
             other => other,
         };
-        let layout = Layout {
-            dtype: self.frame.header().dtype,
-            sparsifier: self.frame.header().sparsifier,
-            quantizer: Quantizer::Float32, // The coding says it.
-            indices: IndexCoding::Auto,
-            pattern: Pattern::Any,
-        };
-        let count = self.rows * self.cols;
-        let numel = count as u64;
-        let mut out = Vec::new();
-        write_dense(layout, numel, coding, &mut Destination::from(&mut out), |section| {
-            let SectionMut { scales, codes } = coding.begin(numel, numel, section);
-            for (word, grid) in scales.iter_mut().zip(grids) {
-                let [a, b] = grid.map(f16::to_le_bytes);
-                *word = [a[0], a[1], b[0], b[1]];
-            }
-            let mut chunk = [0; LONGEST];
-            for (i, out) in codes.chunks_mut(LONGEST / 8 * bits as usize).enumerate() {
-                let chunk = &mut chunk[..(count - i * LONGEST).min(LONGEST)];
-                fill(i * LONGEST, chunk);
-                if bits == 8 {
-                    out.copy_from_slice(chunk);
-                } else {
-                    self.kernels.pack(chunk, bits, out);
-                }
-            }
-        })?;
-        Ok(out)
+        let header = self.frame.header();
+        let from = (header.dtype, header.sparsifier);
+        write(self.kernels, from, self.rows * self.cols, coding, grids, fill)
     }
 
     /// Writes the values of `count` rows from `start` on.
@@ -353,4 +328,46 @@ impl<'a> Reader<'a> {
         }
         self.decoder.decode(first + head, None, rest);
     }
+}
+
+/// A dense frame of `count` codes with these steps and bases. `fill` writes the codes from an entry on that is
+/// a multiple of [`LONGEST`], one a byte.
+fn write(
+    kernels: &Kernels,
+    (dtype, sparsifier): (Dtype, SparsifierId),
+    count: usize,
+    coding: ValueCoding,
+    grids: impl Iterator<Item = [f16; 2]>,
+    mut fill: impl FnMut(usize, &mut [u8]),
+) -> Result<Vec<u8>> {
+    let bits = match coding {
+        ValueCoding::Affine(coding) => u32::from(coding.grid().0),
+        _ => 1,
+    };
+    let layout = Layout {
+        dtype,
+        sparsifier,
+        quantizer: Quantizer::Float32, // The coding says it.
+        indices: IndexCoding::Auto,
+        pattern: Pattern::Any,
+    };
+    let (numel, mut out) = (count as u64, Vec::new());
+    write_dense(layout, numel, coding, &mut Destination::from(&mut out), |section| {
+        let SectionMut { scales, codes } = coding.begin(numel, numel, section);
+        for (word, grid) in scales.iter_mut().zip(grids) {
+            let [a, b] = grid.map(f16::to_le_bytes);
+            *word = [a[0], a[1], b[0], b[1]];
+        }
+        let mut chunk = [0; LONGEST];
+        for (i, out) in codes.chunks_mut(LONGEST / 8 * bits as usize).enumerate() {
+            let chunk = &mut chunk[..(count - i * LONGEST).min(LONGEST)];
+            fill(i * LONGEST, chunk);
+            if bits == 8 {
+                out.copy_from_slice(chunk);
+            } else {
+                kernels.pack(chunk, bits, out);
+            }
+        }
+    })?;
+    Ok(out)
 }

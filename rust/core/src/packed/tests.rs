@@ -11,14 +11,21 @@ use crate::reference::{product, rounded_product};
 use crate::simd::available_levels;
 use crate::sparsify::Sparsifier;
 
+fn affine(bits: u8, block: Option<u32>) -> Quantizer {
+    let (fit, rounding) = (AffineFit::Range, Rounding::Nearest);
+    Quantizer::Affine(Affine { bits, block, fit, rounding, seed: 0 })
+}
+
+fn weights(count: usize) -> Vec<f32> {
+    (0..count)
+        .map(|i| ((i * 7919 % 1009) as f32 - 500.0) * 1e-3 + (i / 37 % 5) as f32 * 0.1)
+        .collect()
+}
+
 /// The frame of a matrix, and its values.
 fn packed(bits: u8, block: Option<u32>, rows: usize, cols: usize) -> (Vec<u8>, Vec<f32>) {
-    let grid = Affine { bits, block, fit: AffineFit::Range, rounding: Rounding::Nearest, seed: 0 };
-    let quantizer = Quantizer::Affine(grid);
+    let (quantizer, weights) = (affine(bits, block), weights(rows * cols));
     let codec = Codec::new(Sparsifier::All, quantizer, Memory::None, IndexCoding::Auto).unwrap();
-    let weights: Vec<f32> = (0..rows * cols)
-        .map(|i| ((i * 7919 % 1009) as f32 - 500.0) * 1e-3 + (i / 37 % 5) as f32 * 0.1)
-        .collect();
     let (mut state, mut frame) = (codec.init_state(weights.len()).unwrap(), Vec::new());
     let workspace = &mut Workspace::default();
     codec.encode_into(Input::F32(&weights), &mut state, None, workspace, &mut frame).unwrap();
@@ -238,21 +245,26 @@ fn the_error_is_the_same_on_every_level_and_number_of_threads() {
             |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>();
         let lost = squares(&mut decoded.iter().zip(&values).map(|(d, x)| d - x));
         let expected = (lost / squares(&mut values.iter().copied())).sqrt();
-        let mut found =
-            kernels().map(|(k, threads)| matrix.with(k, threads).error(&values).unwrap());
+        let mut found = kernels().map(|(k, threads)| {
+            let mut out = vec![0.0; decoded.len()];
+            let error = matrix.with(k, threads).error(&values, &mut out).unwrap();
+            assert_eq!(bits(&out), bits(&decoded));
+            error
+        });
         let first = found.next().unwrap();
         assert!((first / expected - 1.0).abs() < 1e-9, "{first} {expected}");
         assert!(found.all(|error| error.to_bits() == first.to_bits()));
-        assert_eq!(matrix.error(&decoded).unwrap(), 0.0);
-        assert!(matrix.error(&decoded[1..]).is_err());
+        assert_eq!(matrix.error(&decoded, &mut []).unwrap(), 0.0);
+        assert!(matrix.error(&decoded[1..], &mut []).is_err());
+        assert!(matrix.error(&decoded, &mut vec![0.0; decoded.len() + 1]).is_err());
     }
     let (frame, _) = packed(4, Some(64), 1, 64);
     let matrix = Packed::new(Frame::parse(&frame, None).unwrap(), 1, 64).unwrap();
-    assert_eq!(matrix.error(&[0.0; 64]).unwrap(), f64::INFINITY);
+    assert_eq!(matrix.error(&[0.0; 64], &mut []).unwrap(), f64::INFINITY);
 }
 
 #[test]
-fn a_frame_is_written_again_of_its_codes_and_grids() {
+fn a_frame_of_chosen_codes_and_grids_is_that_of_encoding_where_they_are_the_nearest() {
     for (width, block, rows, cols) in shapes() {
         let (frame, _) = packed(width, block, rows, cols);
         let matrix = Packed::new(Frame::parse(&frame, None).unwrap(), 1, rows * cols).unwrap();
@@ -262,7 +274,10 @@ fn a_frame_is_written_again_of_its_codes_and_grids() {
         matrix.widen(matrix.section.scales, &mut grids);
         let (steps, bases): (Vec<_>, Vec<_>) = grids.iter().map(|grid| (grid[0], grid[1])).unzip();
         let chosen = Chosen { codes: &codes, steps: &steps, bases: &bases };
+        let (values, quantizer) = (weights(rows * cols), affine(width, block));
+        assert_eq!(chosen.frame(&values, quantizer).unwrap(), frame);
         assert_eq!(matrix.with_codes(chosen).unwrap(), frame);
+        assert!(chosen.frame(&values, Quantizer::Float32).is_err());
         let wrong = [
             Chosen { codes: &codes[1..], ..chosen },
             Chosen { steps: &steps[1..], ..chosen },
@@ -272,6 +287,7 @@ fn a_frame_is_written_again_of_its_codes_and_grids() {
             Chosen { bases: &vec![1e9; steps.len()], ..chosen },
         ];
         for (i, wrong) in wrong.into_iter().enumerate() {
+            assert!(wrong.frame(&values, quantizer).is_err() || (i == 2 && width == 8));
             assert!(matrix.with_codes(wrong).is_err() || (i == 2 && width == 8));
         }
     }
