@@ -68,6 +68,8 @@ def test_what_is_sent_on_and_what_is_kept_are_the_sums(memory: Any) -> None:
         parts = [gradwire.Frame(each[owner]) for each in messages]
         decoded = np.stack([gradwire.decode(part) for part in parts])
         total = decoded.sum(axis=0, dtype=np.float32)
+        whole = memory != Residual(dtype="bfloat16")  # is added to instead
+        total += before[at] if whole else 0
         out = gradwire.decode(frames)
         assert merged.reshape(-1, 3)[0, :2].tolist() == [
             frames.size,
@@ -77,7 +79,7 @@ def test_what_is_sent_on_and_what_is_kept_are_the_sums(memory: Any) -> None:
         left = np.where(out != 0, 0, total)
         assert np.abs(left).max() <= np.abs(out[out != 0]).min()
         after = before.copy()
-        after[at] += left
+        after[at] = left + (0 if whole else before[at])
         np.testing.assert_array_equal(states[owner].residual, after)
 
 
@@ -119,9 +121,8 @@ def test_all_sums_are_sent_on_if_all_entries_are_asked_for(sparsify: Any) -> Non
         (frames, _, error), at = merge(codec, states, messages, owner)
         assert error is None
         parts = np.stack([np.concatenate(parts_of(each[owner])) for each in messages])
-        total, out = parts.sum(axis=0, dtype=np.float32), gradwire.decode(frames)
-        left = np.array(states[owner].residual) - before
-        np.testing.assert_array_equal(left[at], total - out)
+        total, out = parts.sum(axis=0, dtype=np.float32) + before[at], gradwire.decode(frames)
+        np.testing.assert_array_equal(np.array(states[owner].residual)[at], total - out)
         assert total.any()
         assert (out == total).all() == (sparsify in ALL)
 
@@ -248,17 +249,41 @@ def test_undoing_the_encode_undoes_the_merge() -> None:
     assert "after an encode that can be undone" in str(error)
 
 
+def test_what_is_lifted_is_not_selected_and_not_lost() -> None:
+    state = CODEC.init_state(NUMEL)
+    x = np.random.default_rng(3).integers(-50, 51, NUMEL).astype(np.float32)
+    CODEC.encode(x, state)
+    before = state.residual
+    waits = np.full(500, 1000, np.float32)
+    state.load_state_dict({**state.state_dict(), "residual": np.concatenate((waits, before[500:]))})
+    whole = state.residual
+    lifted = state._lift(0, 500)
+    np.testing.assert_array_equal(lifted, waits)
+    sent = gradwire.decode(CODEC.encode(x, state))
+    state._lower(0, lifted, state.step - 1)
+    assert np.abs(sent).max() <= 100
+    np.testing.assert_array_equal(sent + state.residual, x + whole)
+    state.rollback()
+    np.testing.assert_array_equal(state.residual, whole)
+    lifted = state._lift(100, 200)
+    assert not state.residual[100:200].any()
+    with pytest.raises(gradwire.NonFiniteError):
+        CODEC.encode(np.full(NUMEL, np.nan, np.float32), state)
+    state._lower(100, lifted, state.step)
+    np.testing.assert_array_equal(state.residual, whole)
+    with pytest.raises(ValueError, match="entries 2999 to 3001"):
+        state._lift(2999, 3001)
+
+
 def test_a_quantizer_leaves_its_error_with_the_owner() -> None:
     codec = dataclasses.replace(CODEC, quantize=gradwire.quantize.Uniform(4, block=128))
     states, messages = sent(codec)
     before = states[2].residual
     (frames, _, _), at = merge(codec, states, messages, 2)
-    total = np.zeros(at.stop - at.start, np.float32)
+    total = before[at].copy()
     for each in messages:  # one part, or two where a block of values began before
         total += np.concatenate(parts_of(each[2]))
-    np.testing.assert_allclose(
-        gradwire.decode(frames) + (states[2].residual - before)[at], total, atol=1e-4
-    )
+    np.testing.assert_allclose(gradwire.decode(frames) + states[2].residual[at], total, atol=1e-4)
 
 
 @pytest.mark.parametrize(

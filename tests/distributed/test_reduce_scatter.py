@@ -49,19 +49,24 @@ def check_step(found: list[dict[str, Any]]) -> None:
     parts = {name: np.zeros((size, size), int) for name in found[0]["input"]}
     made = {name: np.zeros(size, int) for name in found[0]["input"]}
     for name in found[0]["input"]:
-        inputs = [each["input"][name] for each in found]
+        inputs = [each["input"][name].copy() for each in found]
+        runs = runs_of(inputs[0].size, found[0]["runs"][name], size)
+        for owner, start, stop in runs:  # an encode does not see what waits at the owner
+            inputs[owner][start:stop] -= found[owner]["before"][name][start:stop]
         sent = [largest(each, max(1, int(RATIO * each.size))) for each in inputs]
         left = [np.where(chosen, 0.0, each) for each, chosen in zip(inputs, sent, strict=True)]
         average = np.zeros_like(inputs[0], np.float64)
-        for owner, start, stop in runs_of(average.size, found[0]["runs"][name], size):
+        for owner, start, stop in runs:
             at = slice(start, stop)
             for rank in every:
                 parts[name][rank, owner] += nbytes(inputs[rank][at], sent[rank][at])
             total = sum(inputs[rank][at] * sent[rank][at] for rank in every)
             mean_count = -(-sum(int(sent[rank][at].sum()) for rank in every) // size)
+            left[owner][at] += found[owner]["before"][name][at]
+            total = total + left[owner][at]
             chosen = largest(total, mean_count)
             average[at] = np.where(chosen, (total / np.float32(size)).astype(np.float32), 0.0)
-            left[owner][at] += np.where(chosen, 0.0, total)
+            left[owner][at] = np.where(chosen, 0.0, total)
             made[name][owner] += nbytes(total, chosen)
         for rank in every:
             np.testing.assert_array_equal(found[rank]["average"][name], average, err_msg=name)

@@ -43,8 +43,9 @@ class ReduceScatter(Owners):
 
     The entries of a bucket are divided among N ranks. A rank's frames are cut by range, without
     decoding a value, and the parts are sent to their owners. Each owner sums the parts, in rank
-    order and float32; selects the largest sums, as many as a rank sent there on average; encodes
-    them with the codec's quantizer; and sends them to all ranks. If all entries are requested, as
+    order and float32; adds its own residual there, which no frame has; selects the largest sums, as
+    many as a rank sent there on average; encodes them with the codec's quantizer; and sends them to
+    all ranks. If all entries are requested, as
     by a ratio of 1, all sums are sent. Sums that are not selected, and rounding errors, go into the
     owner's residual: as with `AllGather`, N times the applied values plus the residuals of all
     ranks equal the input, exactly for float32 values except for the rounding of sums.

@@ -257,6 +257,25 @@ impl State {
         Ok(())
     }
 
+    /// Take the residual of a range out: see `codec::State::lift`.
+    fn _lift<'py>(&self, py: Python<'py>, start: usize, stop: usize) -> PyResult<Bound<'py, PyAny>> {
+        let lifted = self.lock(py)?.state.lift(start..stop);
+        to_numpy(py, "float32", &lifted.map_err(|error| to_py(py, error, self.name()))?)
+    }
+
+    /// Put it back after an encode, if there was one since `step`.
+    fn _lower(
+        &self,
+        py: Python<'_>,
+        start: usize,
+        lifted: &Bound<'_, PyAny>,
+        step: u64,
+    ) -> PyResult<()> {
+        let lifted = Tensor::get("lifted", lifted, false)?;
+        let lowered = self.lock(py)?.state.lower(start, lifted.floats()?, step);
+        lowered.map_err(|error| to_py(py, error, self.name()))
+    }
+
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         let mut inner = self.lock(py)?;
         inner.state.reset();

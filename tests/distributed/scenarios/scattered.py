@@ -114,6 +114,7 @@ def steps(rank: int, world_size: int, codec: Spec = SPARSE, scale: int = 1) -> l
             found.append(
                 {
                     "input": {key: before[key] + gradients[key].numpy().ravel() for key in before},
+                    "before": before,
                     "average": gradients_of(model.module),
                     "after": residuals(handle),
                     "calls": counting.calls,

@@ -15,17 +15,19 @@ Every rank learns of a failure before the collective for which the failing rank 
 then the ranks share the errors instead, and raise the same one.
 """
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gradwire.errors import NonFiniteError
+from gradwire.state import State
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
@@ -131,6 +133,25 @@ def check_lengths(verdicts: Sequence[wire.Verdict], limits: Sequence[int]) -> li
     return lengths
 
 
+@contextlib.contextmanager
+def _aside(layout: BucketContents, runs: Sequence[_Run]) -> Iterator[None]:
+    """Take the residuals of the runs that this rank owns out of an encode.
+
+    They hold what waits of the sums of all ranks, which is N times as large as an entry of one
+    rank: it would fill the frame, though the owner needs no frame of it. The merge adds it whole.
+    """
+    lifted: list[tuple[State, int, Any, int]] = []
+    for run in runs:
+        state, codec = layout.compressed[run.index].state, layout.compressed[run.index].codec
+        if codec.sparsify.selects and codec.memory.keeps:
+            lifted.append((state, run.start, state._lift(run.start, run.stop), state.step))
+    try:
+        yield
+    finally:
+        for state, start, values, step in lifted:
+            state._lower(start, values, step)
+
+
 @dataclass(slots=True, eq=False)
 class _Messages:
     """The messages of one bucket."""
@@ -205,7 +226,8 @@ class OwnerExchange(ExchangeBase):
         limits = [each.codec.max_encoded_len(each.numel) for each in layout.compressed]
         frames = self._frames.take(sum(limits), task.step.number, task.bucket)
         try:
-            outcomes = self._encode(task, range(len(layout.pieces)), limits, frames)
+            with _aside(layout, ownership.runs[self.rank]):
+                outcomes = self._encode(task, range(len(layout.pieces)), limits, frames)
             zero[:] = outcomes.zero
             sizes = outcomes.nbytes.tolist()
             parts = task.bucket.split(

@@ -3,8 +3,9 @@
 //! The second half of a reduce-scatter of frames: every rank owns a range of positions, receives the
 //! parts of all frames that lie there ([`Frame::split`]), adds them up, and makes a frame of the sums:
 //! of all of them if the codec asks for every entry, and otherwise of the largest, as many as one rank
-//! has sent there on average. What is left of the sums, smaller ones and what the quantizer does not
-//! say, goes into this rank's own residual: nothing is lost, if the codec has one.
+//! has sent there on average. The owner's own residual takes part in the selection whole. What is left
+//! of the sums, smaller ones and what the quantizer does not say, goes into it again: nothing is lost,
+//! if the codec has one.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -112,6 +113,9 @@ impl Scratch {
         let (codec, state) = (piece.codec, &mut *piece.state);
         let is_dense = codec.sparsifier().is_dense();
         if !is_dense {
+            if codec.memory().facts().keeps != Keeps::Nothing {
+                state.join(start, &mut self.total)?;
+            }
             // Zeros are not sent, so where ranks have them in other places, there are more sums than
             // one rank has sent. Who asks for all entries wants these, too.
             let all = codec.sparsifier().asks_for_all(state.numel());

@@ -265,7 +265,8 @@ fn an_owner_sends_all_sums_where_all_entries_are_asked_for_and_else_as_many_as_a
         assert!(top.asks_for_all(6));
         assert_eq!(merged(top), (all.clone(), 4, vec![0.0; 6]));
     }
-    // Each rank sends two entries there: the two largest sums go, and the others stay here.
+    // Each rank sends two entries there: the two largest sums go, and the others stay here. What the
+    // owner has not sent, 1 of the second entry, takes part.
     for other in [
         Sparsifier::TopK(TopK { amount: Amount::Count(5) }),
         Sparsifier::Threshold(Threshold { threshold: 0.0 }),

@@ -1,8 +1,10 @@
 //! Everything that changes from one encode of a tensor to the next.
 
+use std::ops::Range;
+
 use super::Codec;
 use super::later::Pending;
-use crate::memory::{Buffers, Keeps, Kept, Optimizer};
+use crate::memory::{Buffers, Keeps, Kept, Optimizer, add_finite};
 use crate::rng::Key;
 use crate::scan::{Field, Tensor};
 use crate::simd::{Kernels, in_standard_mode, reduce, summary};
@@ -91,15 +93,51 @@ impl State {
     ///
     /// Values are finite. What is zero is not looked at; nothing changes on an error.
     pub(crate) fn absorb(&mut self, codec: &Codec, start: usize, left: &[f32]) -> Result<()> {
+        self.check_undoable()?;
+        let seed = codec.memory().facts().storage.seed().unwrap_or_default();
+        let key = Key::new(seed, self.tensor, self.step, !self.stream ^ 3 << 62);
+        self.kept.add(start, left, key)
+    }
+
+    /// Checks that the last encode can be undone, and with it what is done to the residual now.
+    fn check_undoable(&self) -> Result<()> {
         if self.pending.is_some() || !self.can_roll_back() {
             return Err(Error::argument(
                 "a residual takes what is left of sums after an encode that can be undone: use a \
                  memory with a residual, and without low_memory",
             ));
         }
-        let seed = codec.memory().facts().storage.seed().unwrap_or_default();
-        let key = Key::new(seed, self.tensor, self.step, !self.stream ^ 3 << 62);
-        self.kept.add(start, left, key)
+        Ok(())
+    }
+
+    /// Takes the residual of a range out, for [`State::lower`] after the next encode, which finds
+    /// nothing there and selects its entries elsewhere. Empty without a residual in float32.
+    pub fn lift(&mut self, range: Range<usize>) -> Result<Vec<f32>> {
+        let Range { start, end } = range;
+        if start > end || end > self.numel || self.is_in_place() {
+            let numel = self.numel;
+            return Err(Error::argument(format!(
+                "entries {start} to {end} of a residual of {numel} that can be undone"
+            )));
+        }
+        Ok(self.kept.lift(start..end))
+    }
+
+    /// Puts a lifted residual back: into what an encode has left there, if there was one since
+    /// `step`, and into what its undoing brings back.
+    pub fn lower(&mut self, start: usize, lifted: &[f32], step: u64) -> Result<()> {
+        if start.checked_add(lifted.len()).is_none_or(|end| end > self.numel) {
+            return Err(Error::argument("more was lifted than there is"));
+        }
+        self.kept.lower(start, lifted, self.step != step)
+    }
+
+    /// Adds what the residual has from `start` on to sums, and takes it out: after an encode, with
+    /// which that is undone. Nothing without a residual in float32.
+    pub(crate) fn join(&mut self, start: usize, sums: &mut [f32]) -> Result<()> {
+        self.check_undoable()?;
+        let own = self.kept.lift(start..start + sums.len());
+        add_finite(sums, &own, |sum, _| sum)
     }
 
     /// Checks that this state and a tensor of `numel` elements go with the codec.

@@ -126,6 +126,22 @@ impl<T: Stored> Buffers<T> {
         self.current.as_mut_slice()
     }
 
+    /// Adds values that were taken out of the positions from `start` on before an encode to what that
+    /// has committed there, and puts them back into what it has read; without a commit they are put
+    /// back as they were.
+    pub(crate) fn put_back(&mut self, start: usize, values: &[T], committed: bool) -> Result<()> {
+        let part = start..start + values.len();
+        let current = &mut self.current.as_mut_slice()[part.clone()];
+        if !committed {
+            current.copy_from_slice(values);
+            return Ok(());
+        }
+        if let Some(other) = &mut self.other {
+            other.as_mut_slice()[part].copy_from_slice(values);
+        }
+        add_finite(current, values, |sum, _| T::nearest(sum))
+    }
+
     /// Replaces the values, each by the nearest there is that may be kept: those below the smallest
     /// normal number become zero. `what` they are is for the error.
     pub(crate) fn set<V: Stored>(&mut self, what: &str, values: &[V]) -> Result<()> {
@@ -147,4 +163,23 @@ impl<T: Stored> Buffers<T> {
         self.undoable = false;
         Ok(())
     }
+}
+
+/// Adds to values; an error, and nothing has changed, if a sum is not finite. `store` is given a sum,
+/// which is zero if it is below the smallest normal number, and its place.
+pub(crate) fn add_finite<T: Stored>(
+    kept: &mut [T],
+    more: &[impl Stored],
+    store: impl Fn(f32, usize) -> T,
+) -> Result<()> {
+    let sums = || kept.iter().zip(more).map(|(kept, more)| kept.value() + more.value());
+    if let Some(first) = sums().position(|sum| !sum.is_finite()) {
+        let count = sums().filter(|sum| !sum.is_finite()).count() as u64;
+        return Err(Error::NonFinite { count, first: first as u64 });
+    }
+    let pairs = kept.iter_mut().zip(more).enumerate();
+    for (i, (kept, more)) in pairs.filter(|(_, (_, more))| more.value() != 0.0) {
+        *kept = store(normal_or_zero(kept.value() + more.value()), i);
+    }
+    Ok(())
 }

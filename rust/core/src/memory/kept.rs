@@ -2,10 +2,13 @@
 
 use half::bf16;
 
+use std::ops::Range;
+
+use super::buffers::add_finite;
 use super::storage::Stored;
 use super::{Buffers, Memory};
 use crate::rng::Key;
-use crate::simd::{dither, normal_or_zero};
+use crate::simd::dither;
 use crate::{Error, Input, Result};
 
 /// What there is to keep.
@@ -166,31 +169,32 @@ impl Kept {
     /// Adds to the residual of the positions from `start` on, after a commit that can be undone. A
     /// residual in bfloat16 rounds each sum with numbers of this key.
     pub fn add(&mut self, start: usize, more: &[f32], key: Key) -> Result<()> {
-        fn add<T: Stored>(
-            kept: &mut [T],
-            more: &[f32],
-            store: impl Fn(f32, usize) -> T,
-        ) -> Result<()> {
-            let bad = |(kept, more): &(&T, &f32)| !(kept.value() + **more).is_finite();
-            if let Some(first) = kept.iter().zip(more).position(|pair| bad(&pair)) {
-                let count = kept.iter().zip(more).filter(bad).count() as u64;
-                return Err(Error::NonFinite { count, first: first as u64 });
-            }
-            let pairs = kept.iter_mut().zip(more).enumerate();
-            for (i, (kept, more)) in pairs.filter(|(_, (_, more))| **more != 0.0) {
-                *kept = store(normal_or_zero(kept.value() + more), i);
-            }
-            Ok(())
-        }
         let part = start..start + more.len();
         if let Some(residual) = &mut self.residual {
-            return add(&mut residual.current_mut()[part], more, |sum, _| sum);
+            return add_finite(&mut residual.current_mut()[part], more, |sum, _| sum);
         }
         let Some(rounded) = &mut self.rounded else {
             return Err(Error::argument("the codec of this state has no residual to add to"));
         };
         let store = |sum, i| dither::at(sum, key, (start + i) as u32);
-        add(&mut rounded.current_mut()[part], more, store)
+        add_finite(&mut rounded.current_mut()[part], more, store)
+    }
+
+    /// Takes a float32 residual of these positions out; empty if there is none.
+    pub fn lift(&mut self, part: Range<usize>) -> Vec<f32> {
+        let Some(residual) = &mut self.residual else { return Vec::new() };
+        let residual = &mut residual.current_mut()[part];
+        let lifted = residual.to_vec();
+        residual.fill(0.0);
+        lifted
+    }
+
+    /// As [`Buffers::put_back`], of the residual.
+    pub fn lower(&mut self, start: usize, lifted: &[f32], committed: bool) -> Result<()> {
+        match &mut self.residual {
+            Some(residual) => residual.put_back(start, lifted, committed),
+            None => Ok(()),
+        }
     }
 
     /// Replaces what a residual in bfloat16 becomes of entries of which something was not sent.

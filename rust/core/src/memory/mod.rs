@@ -11,7 +11,7 @@ mod none;
 mod residual;
 mod storage;
 
-pub(crate) use buffers::Buffers;
+pub(crate) use buffers::{Buffers, add_finite};
 pub(crate) use kept::{Keeps, Kept, Optimizer};
 pub use storage::Storage;
 

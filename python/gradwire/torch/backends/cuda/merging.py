@@ -1,9 +1,10 @@
 """Kernels of the reduce-scatter: an owner sums the frames of all ranks and encodes the sums.
 
 As ``rust/core/src/bucket/merge.rs``, byte for byte: frames are summed in the order of ranks; the
-largest sums of each range are selected, as many as a rank sent on average; and the rest, with the
-rounding errors, is added to residuals. The host waits three times, for a few words each: for the
-headers of the parts, for the sizes of the frames, and for the outcome of the residuals.
+owner's residual is added; the largest sums of each range are selected, as many as a rank sent on
+average; and the rest, with the rounding errors, becomes the residual. The host waits for a few
+words at a time: the headers of the parts, where residuals lie, the sizes of the frames, and the
+outcome of the residuals.
 """
 
 import ctypes
@@ -82,6 +83,12 @@ def merge(
     ends = [end for pair in zip([0, *stops], stops, strict=False) for end in pair]
     sums, verdicts = _add_up(data, [[each[i] for i in used] for each in whole], ends)
     codecs, states = [ranges.codecs[i] for i in used], [ranges.states[i] for i in used]
+    places = zip(used, codecs, states, ends[::2], ends[1::2], strict=True)
+    joined = [
+        _Joined(i, state, ranges.ends[2 * i], sums[begin:end])
+        for i, codec, state, begin, end in places
+        if codec.sparsify.selects and codec.memory.keeps
+    ]
     most = [
         _most(codec, state, numel, sum(int(rows[i][:, _COUNT].sum()) for rows in whole), len(whole))
         for i, codec, state, numel in zip(used, codecs, states, numels, strict=True)
@@ -89,13 +96,34 @@ def merge(
     out, table = _encode(sums, ends, codecs, states, most)
     rows, *failed = staging(device).read_all([table, *(each[:1] for each in verdicts)])
     if any(map(int, failed)) or rows[:, STATUS].any():
-        return nothing, *_host_error(data, bounds, ranges)
+        for each in joined:
+            each.undo()
+        overflows = next(filter(None, (each.overflow() for each in joined)), None)
+        return nothing, *_host_error(data, bounds, ranges, overflows)
     sizes = rows[:, NBYTES].tolist()
     bad = _absorb(sums, ends, codecs, states, [ranges.ends[2 * i] for i in used], out, sizes)
     if bad is not None:
         at, error = bad
         return nothing, error, used[at]
     return out[: sum(sizes)], None, len(ranges.codecs)
+
+
+class _Joined:
+    """The residual of a range, which takes part in its sums and has gone from the state."""
+
+    def __init__(self, at: int, state: DeviceState, start: int, sums: torch.Tensor) -> None:
+        self._at, self._state, self._start, self._sums = at, state, start, sums
+        self._own = state.join(start, sums)
+
+    def undo(self) -> None:
+        self._state._lower(self._start, self._own, self._state.step)
+
+    def overflow(self) -> tuple[NonFiniteError, int] | None:
+        """Return the error of sums that are not finite, and the range; None if all are."""
+        bad = torch.nonzero(~torch.isfinite(self._sums))
+        if not len(bad):
+            return None
+        return NonFiniteError(len(bad), int(bad[0]), self._state.name), self._at
 
 
 def _parts(
@@ -235,9 +263,12 @@ def _absorb(
 
 
 def _host_error(
-    data: torch.Tensor, bounds: Sequence[int], ranges: Ranges
+    data: torch.Tensor,
+    bounds: Sequence[int],
+    ranges: Ranges,
+    overflow: tuple[NonFiniteError, int] | None = None,
 ) -> tuple[Exception | None, int]:
-    """Repeat the merge in the core, to get the error and its range."""
+    """Repeat the merge in the core, to get the error and its range; or else ``overflow``."""
     array, twins = staging(data.device).read(data).numpy(), []
     for codec, state in zip(ranges.codecs, ranges.states, strict=True):
         twin = codec.init_state(state.numel, name=state.name, stream=state.stream)
@@ -251,5 +282,7 @@ def _host_error(
         ranges.ends,
         ranges.unused,
     )
+    if error is None and overflow is not None:
+        return overflow
     refused = RuntimeError("kernels refuse parts of frames that the core merges")
     return error or refused, merged.size // 3

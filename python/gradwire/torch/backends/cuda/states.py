@@ -280,6 +280,44 @@ class DeviceState(StateBase):
             if self.pending:  # at another rate
                 self.failed()
 
+    def _lift(self, start: int, stop: int) -> Any:
+        """Take the residual of a range out, as the core does; waits for the device."""
+        with self._used():
+            if self._host is not None:
+                return self._host._lift(start, stop)
+            kept = self._current()[1]["residual"][start:stop]
+            if kept.dtype != torch.float32:
+                return kept[:0].float()
+            lifted = kept.clone()
+            kept.zero_()
+            return lifted
+
+    def _lower(self, start: int, lifted: Any, step: int) -> None:
+        """Put it back, into what it has become on this device or another by now."""
+        with self._used():
+            if self._host is not None:
+                self._host._lower(start, torch.as_tensor(lifted).cpu().numpy(), step)
+                return
+            assert self._device is not None
+            values = torch.as_tensor(lifted).to(self._device.device)
+            if not values.numel():
+                return
+            struct, buffers = self._current()
+            part = slice(start, start + values.numel())
+            if self._step == step:
+                buffers["residual"][part] = values
+                return
+            other = StateLayout(self._codec, self.numel).buffers(self._device, 1 - struct.current)
+            other["residual"][part] = values
+            _add(buffers["residual"][part], values)
+
+    def join(self, start: int, sums: torch.Tensor) -> torch.Tensor:
+        """Add what the residual has to sums, take it out, and return it; waits for the device."""
+        own = torch.as_tensor(self._lift(start, start + sums.numel())).to(sums.device)
+        if own.numel():
+            _add(sums, own)
+        return own
+
     def rollback(self) -> None:
         """Undo the last encode exactly, as `gradwire.State.rollback`. Waits for the device."""
         rollback([self])
@@ -306,6 +344,13 @@ class DeviceState(StateBase):
             self._leave()
             self._last = None
             self.failed()
+
+
+def _add(values: torch.Tensor, more: torch.Tensor) -> None:
+    """Add in place as the core does: a sum below the smallest normal number is 0."""
+    total = values + more
+    total[total.abs() < torch.finfo(torch.float32).tiny] = 0.0
+    values.copy_(torch.where(more == 0.0, values, total))
 
 
 @contextmanager
