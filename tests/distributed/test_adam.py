@@ -160,3 +160,8 @@ def test_a_checkpoint_of_dense_training_goes_on_without_a_warning(two: Ranks) ->
         assert found["before"] == found["after"] == []
         (text,) = found["half"]
         assert "the state of the optimizer was loaded, but not that of the handle" in text
+
+
+def test_steps_without_an_optimizer_are_those_of_each_rank(two: Ranks) -> None:
+    """Measured, they would be longer where the ranks' first gradients have one sign."""
+    assert two.run("adam.without_an_optimizer") == pytest.approx([0.25, 0.25])

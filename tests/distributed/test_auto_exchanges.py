@@ -93,8 +93,8 @@ def test_second_moments_are_the_same_right_after_a_change_and_at_the_end(three: 
         first = found["left"][at + 1]
         assert first["count"] == at + 2
         gradient = first["gradient"].astype(np.float64).reshape(mean.shape)
-        assert 2.0 < first["spread"] <= 3.0
-        expected = 0.999 * mean / first["spread"] + 0.001 * gradient**2
+        assert 1 / 3 <= first["ratio"] < 0.5
+        expected = 0.999 * mean * first["ratio"] + 0.001 * gradient**2
         np.testing.assert_allclose(first["shared"], expected, rtol=1e-5)
 
 

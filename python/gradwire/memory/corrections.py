@@ -79,6 +79,11 @@ class AdamCorrection(Memory):
     compares steps, so that every layer gets its share whatever the scale of its gradients, and
     ``v`` never sees the spikes that sparse gradients arrive in.
 
+    A rank's gradients are noisier than the average of all ranks, by which steps are too short: of N
+    ranks by up to the root of N. `gradwire.torch.ddp.attach` measures the ratio of the squares and
+    divides the learning rate by its root, so that the rate of uncompressed training is right. Where
+    nothing measures it, as with `gradwire.torch.all_reduce`, it counts as 1.
+
     The arithmetic is in float32, with each operation rounded separately. A second moment beyond
     float32 stays the largest number there is, and one below the smallest normal number is 0.
     Neither makes a step larger than Adam's bound, ``lr * sqrt((1 - beta2**t) / (1 - beta2))``: at

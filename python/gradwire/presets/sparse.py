@@ -58,9 +58,10 @@ def adam(
     """Send the largest entries of each rank's own Adam steps; keep the rest for later.
 
     What is decoded is an update and not a gradient; attached, `torch.optim.AdamW` subtracts it, and
-    ``beta2`` and ``eps`` are the optimizer's unless they are given. Attached without a schedule, it
-    sends more in the first steps: see `gradwire.schedule.recommended`. What rounding takes away
-    stays in the residual. The composition with exact top-k is this library's.
+    ``beta2`` and ``eps`` are the optimizer's unless they are given. So is the learning rate, for
+    any number of ranks: see `gradwire.memory.AdamCorrection`. Attached without a schedule, it sends
+    more in the first steps: see `gradwire.schedule.recommended`. What rounding takes away stays in
+    the residual. The composition with exact top-k is this library's.
     """
     return Codec(
         sparsify=TopK(ratio=ratio),

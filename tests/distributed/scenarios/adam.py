@@ -23,6 +23,7 @@ from gradwire.memory import AdamCorrection
 from gradwire.quantize import BFloat16
 from gradwire.schedule import Accordion, DenseWarmUp, WarmUp
 from gradwire.sparsify import TopK
+from gradwire.torch.backends.signed_sums import sample
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.ddp import GradientError
 from tests.distributed.scenarios.common import (
@@ -126,6 +127,7 @@ class Simulated:
             for _ in range(ranks)
         ]
         self.moments: list[dict[int, Any]] = [{} for _ in range(ranks)]
+        self.ratios: dict[int, float] = {}
         self.count = 0
 
     def step(self, every: list[list[torch.Tensor]]) -> None:
@@ -145,12 +147,28 @@ class Simulated:
                 )
                 continue
             rate, decay = rates[id(parameter)]
-            updates = [self._update(rank, parameter, each, rate) for rank, each in enumerate(found)]
+            longer = rate / self._ratio(parameter, found) ** 0.5
+            updates = [
+                self._update(rank, parameter, each, longer) for rank, each in enumerate(found)
+            ]
             update = torch.from_numpy(np.mean(updates, axis=0)).view(parameter.shape)
             with torch.no_grad():
                 wide = parameter.double() * (1 - rate * decay)
                 parameter.copy_(wide - self.sign * update.to(parameter.dtype).double())
         self.dense.step()
+
+    def _ratio(self, parameter: torch.Tensor, found: list[torch.Tensor]) -> float:
+        """The mean over all steps so far: of sums with signs, as a codec has no more to go by."""
+        sums = torch.zeros(65, dtype=torch.float64)
+        for each in found:
+            values, signs = sample(each.float().flatten(), self.count - 1)
+            own = torch.cat([(values * signs).sum(0), values.square().sum().view(1)])
+            sums += own.bfloat16().double()
+        now = float(sums[:-1].square().sum() / sums[-1]) / len(found)
+        mean = self.ratios.get(id(parameter), 0.0)
+        mean += (now - mean) / self.count
+        self.ratios[id(parameter)] = min(max(mean, 1.0 / len(found)), 1.0)
+        return self.ratios[id(parameter)]
 
     def _update(
         self, rank: int, parameter: torch.Tensor, gradient: torch.Tensor, rate: float
@@ -578,3 +596,14 @@ def after_dense(rank: int, world_size: int) -> dict[str, list[str]]:
         kinds = gradwire.torch.ddp.PairingWarning
         found[when] = [str(each.message) for each in seen if issubclass(each.category, kinds)]
     return found
+
+
+def without_an_optimizer(rank: int, world_size: int) -> float:
+    """The longest step of an average that no optimizer's learning rate is known for."""
+    del world_size
+    tensor = integers(5, rank, 0)["b"].flatten()
+    codec = gradwire.adam(1.0, quantize=gradwire.quantize.Float32())
+    state = gradwire.torch.init_state(codec, tensor)
+    state.learning_rate = 0.25
+    gradwire.torch.all_reduce(tensor, codec, state)
+    return float(tensor.abs().max())

@@ -198,7 +198,7 @@ def moments(rank: int, world_size: int) -> dict[str, Any]:
                         "print": fingerprint(module),
                         "own": mine["second_moment"]["a"].clone().numpy(),
                         "shared": held and held["exp_avg_sq"].clone().numpy(),
-                        "spread": handle._parameters["a"].spread,
+                        "ratio": (handle._parameters["a"].ratio or [None])[0],
                         "count": held and float(held["step"]),
                         "gradient": gradients_of(module)["a"].copy(),
                     }

@@ -72,11 +72,16 @@ def make(rank: int, world_size: int, case: str) -> None:
 
 
 def without_optimizer(saved: dict[str, Any]) -> list[Any]:
-    """The bits of a checkpoint, but for the optimizer's step, which its own checkpoint restores."""
+    """The bits of a checkpoint, but for the optimizer's step, which its own checkpoint restores.
+
+    The spread of gradients over the ranks is what the ratio of squares was before.
+    """
     made = {}
     for rank, one in saved.items():
         about = json.loads(one["about"])
         about.pop("optimizer_step", None)
+        for parameter in about["parameters"].values():
+            parameter.pop("spread", None)
         made[rank] = {**one, "about": json.dumps(about)}
     return plain(made)
 

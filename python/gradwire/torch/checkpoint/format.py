@@ -10,6 +10,7 @@ import torch
 
 from gradwire import _validate
 from gradwire.torch.engine.parameter import BUFFERS
+from gradwire.torch.engine.square_ratio import SquareRatio
 
 Policy = Literal["sum-and-split", "keep", "drop", "own"]
 """What to do with residuals if the number of ranks has changed."""
@@ -31,7 +32,7 @@ class Entry:
     state: dict[str, Any]  # what `State.state_dict` returned, without its arrays
     sizes: list[int]  # what `SizeLimit.state` returned
     buffers: dict[str, torch.Tensor]
-    spread: float | None = None
+    ratio: SquareRatio | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def pack(state: RankState, codec: Any) -> dict[str, Any]:
         "schedule": state.schedule,
         "parameters": {
             name: {"state": entry.state, "sizes": entry.sizes}
-            | ({} if entry.spread is None else {"spread": entry.spread})
+            | ({} if entry.ratio is None else {"ratio": list(entry.ratio)})
             for name, entry in state.entries.items()
         },
     }
@@ -154,7 +155,7 @@ def _unpack(packed: object, key: str) -> RankState:
         step=_integer(key, about, "step", low=0),
         schedule=dict(_mapping(f"{key}.schedule", about.get("schedule"))),
         entries={
-            name: _entry(f"{key}.{name}", found, tensors, name, world_size)
+            name: _entry(f"{key}.{name}", found, tensors, name)
             for name, found in parameters.items()
         },
         measured=tensors["measured"],
@@ -170,14 +171,9 @@ def _entry(
     found: object,
     tensors: Mapping[str, Mapping[str, torch.Tensor]],
     name: str,
-    world_size: int,
 ) -> Entry:
     found = _mapping(what, found)
-    spread = found.get("spread")
-    if spread is not None:
-        spread = _validate.real(f"{what}: spread", spread)
-        if not 1.0 <= spread <= world_size:
-            raise ValueError(f"{what}: spread must be from 1 to {world_size}, got {spread}")
+    ratio = found.get("ratio")
     sizes = found.get("sizes")
     if not isinstance(sizes, list) or len(sizes) != 2:
         raise ValueError(f"{what}: sizes must be two counts of bytes, got {sizes!r}")
@@ -187,7 +183,7 @@ def _entry(
         state=dict(_mapping(f"{what}: state", found.get("state"))),
         sizes=sizes,
         buffers={kind: tensors[kind][name] for kind in BUFFERS if name in tensors[kind]},
-        spread=spread,
+        ratio=None if ratio is None else SquareRatio.read(f"{what}: ratio", ratio),
     )
 
 

@@ -162,7 +162,7 @@ class _RankCheckpoint:
         }
         about = {key: each for key, each in self._about.items() if key not in _OF_A_SHARE}
         parameters = {
-            name: {key: each for key, each in found.items() if key != "spread"}  # of the ranks
+            name: {key: each for key, each in found.items() if key != "ratio"}  # of the ranks
             for name, found in about["parameters"].items()
         }
         agreed = {

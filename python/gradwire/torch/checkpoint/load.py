@@ -23,6 +23,7 @@ from gradwire.torch.engine.parameter import (
     with_second_moment,
 )
 from gradwire.torch.engine.scheduler import Scheduler
+from gradwire.torch.engine.square_ratio import SquareRatio
 from gradwire.torch.transport import Channel, RankTopology
 
 
@@ -58,7 +59,7 @@ def _save(parameter: ParameterSlot) -> Entry:
     buffers = {
         kind: to_logical(values, parameter) for kind, values in held.items() if values is not None
     }
-    return Entry(state, parameter.limit.state(), buffers, parameter.spread)
+    return Entry(state, parameter.limit.state(), buffers, parameter.ratio)
 
 
 def load(
@@ -82,7 +83,7 @@ def load(
         mine = loading[0]
         steps = {name: state.step for name, state in mine.states.items()}
         made_in = {name: step for name, (_, step) in mine.moments.items()}
-        return mine.summary, mine.schedule, steps, mine.spreads, made_in
+        return mine.summary, mine.schedule, steps, mine.ratios, made_in
 
     every = run_on_all(channel, read, "load")
     (mine,) = loading
@@ -104,7 +105,9 @@ def load(
     steps = [each[2] for each in every]
     run_on_all(channel, lambda: mine.complete(steps, schedules), "load")
     mine.share_moments(between, [every[rank][-1] for rank in place.partners])
-    mine.apply(next((every[rank][3] for rank in place.partners if every[rank][3]), {}))
+    ratios: dict[str, list[Any]] = next((every[at][3] for at in place.partners if every[at][3]), {})
+    found = {name: SquareRatio(*each) for name, each in ratios.items()}
+    mine.apply(found, same_size=all(size == place.nodes for size, *_ in known.values()))
     return max((summary[1] for summary in known.values()), default=0), mine.optimizer_step
 
 
@@ -135,7 +138,7 @@ class _Loading:
         self.moments: dict[str, tuple[NDArray[np.float32], int]] = {}
         self.states: dict[str, State] = {}
         self.sizes: dict[str, list[int]] = {}
-        self.spreads: dict[str, float] = {}
+        self.ratios: dict[str, SquareRatio] = {}
         self.summary: tuple[int, int, int, int] | None = None
         self.optimizer_step: int | None = None
         by_rank = unpack(saved)
@@ -152,6 +155,8 @@ class _Loading:
         for one in by_rank.values():
             _check(one, parameters)
         first = next(iter(by_rank.values()))
+        every = first.entries.items()
+        self.ratios = {name: each.ratio for name, each in every if each.ratio is not None}
         self.optimizer_step = first.optimizer_step
         old_size = first.world_size
         if any((one.world_size, one.step) != (old_size, first.step) for one in by_rank.values()):
@@ -198,8 +203,6 @@ class _Loading:
         for name, entry in by_rank[rank].entries.items():
             self._restore(name, entry, entry.buffers)
             self.sizes[name] = entry.sizes
-            if entry.spread is not None:
-                self.spreads[name] = entry.spread
 
     def _other_size(
         self,
@@ -284,16 +287,19 @@ class _Loading:
             None if schedule is None else self._scheduler.prepare(schedule, self._measured)
         )
 
-    def apply(self, spreads: Mapping[str, float]) -> None:
+    def apply(self, ratios: Mapping[str, SquareRatio], *, same_size: bool) -> None:
         """Replace the parameters' states. Frame sizes are valid for the same world size only.
 
-        So are spreads, which ranks with the same share take from one of them.
+        So are ratios of squares, which ranks with the same share take from one of them. With
+        another size, each is the one that its second moment was made with.
         """
         if self._position is not None:
             self._scheduler.take(self._position)
         for name, parameter in self._parameters.items():
             parameter.state = self.states[name]
-            parameter.spread = spreads.get(name)
+            ratio = ratios.get(name)
+            parameter.ratio = ratio if same_size else None
+            parameter.taken = None if ratio is None or same_size else ratio.mean
             parameter.limit.reset()
             if name in self.sizes:
                 parameter.limit.load(self.sizes[name])

@@ -154,7 +154,6 @@ class BackwardPasses:
         self._unplaced: list[torch.Tensor] = []  # averaged densely in it, and not in .grad yet
         self._pauses = 0
         self._paused = False  # as the last pass began
-        self._changed = True  # what is sent, or a state, since the last pass
         self._read_scale = unscaled
 
     @property
@@ -168,12 +167,11 @@ class BackwardPasses:
         self.restarts += 1
         self._pipeline.restart()
         self.forget()
-        self._changed = self._link is None or not self._link.measured
 
     def forget(self) -> None:
         """Drop layouts and the last pass: call it after any change of codecs or states."""
         self._layouts.forget()
-        self.last, self._changed = None, True
+        self.last = None
 
     def undo_unapplied(self) -> None:
         """Undo the last pass if the optimizer has made no step since, or raise an UndoError.
@@ -355,15 +353,9 @@ class BackwardPasses:
             undo()
             link.take_over()
             for parameter, read in rates:
-                parameter.state.learning_rate = read()
+                parameter.set_rate(read())
 
-        number = self.step
-        # When moments are handed over, and in between at ever larger intervals.
-        measures = self._changed or number & (number - 1) == 0
-        self._changed = False
-        self.last = link.last = Step(
-            number, prepare=prepare, applied=self._joining(), measures=measures
-        )
+        self.last = link.last = Step(self.step, prepare=prepare, applied=self._joining())
         return None
 
     def _advance(self, undo: Callable[[], None]) -> Callable[[], None]:

@@ -14,6 +14,7 @@ from gradwire.torch.engine.optimizer_identity import OptimizerIdentity
 from gradwire.torch.engine.pairing import PairingWarning
 from gradwire.torch.engine.parameter import ParameterSlot, to_logical, to_memory, with_second_moment
 from gradwire.torch.engine.sharding import local
+from gradwire.torch.engine.square_ratio import SquareRatio
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import GradientError, UpdateError, fresh, warn
 from gradwire.torch.optim import OptimizerAdapter, family_of
@@ -111,11 +112,6 @@ class OptimizerLink:
         """Continue from a checkpoint of this step; the optimizer loads its own half."""
         self.last, self._resumed, self._expected = None, step > 0, optimizer_step
         self.claim.excuse()
-
-    @property
-    def measured(self) -> bool:
-        """Whether the spread of gradients over the ranks has been measured for any parameter."""
-        return any(each.spread is not None for each in self._parameters.values())
 
     def optimizer_step(self) -> int | None:
         """Return how many steps the optimizer has counted; None if it counts none, as SGD."""
@@ -346,13 +342,12 @@ class OptimizerLink:
         """Take over the moments that the optimizer kept while parameters were uncompressed.
 
         Call it when no state is in use. Later, states have moments of their own. Second moments of
-        averages are multiplied by the spread of gradients measured so far; `measure` corrects that.
+        averages are divided by the ratio of squares that is known; new measurements correct that.
         """
         if not self._computed:
             return
         kept = self._optimizer.state
         for parameter in self._parameters.values():
-            parameter.taken = None
             if not (parameter.compressed and parameter.computed) or parameter.tensor not in kept:
                 continue
             begins = parameter.state.step == 0
@@ -438,7 +433,8 @@ def _moments(parameter: ParameterSlot, channel: Channel | None = None) -> dict[s
     if channel is not None:
         channel.all_reduce(squares).wait()
         squares.div_(channel.size)
-    mean = to_logical(squares.div_(parameter.spread or 1.0).numpy(), parameter)
+    squares.mul_(parameter.ratio.mean if parameter.ratio else 1.0)
+    mean = to_logical(squares.numpy(), parameter)
     own = torch.zeros_like(parameter.tensor, memory_format=torch.preserve_format)
     second = torch.zeros_like(own)
     local(second).copy_(mean)
@@ -451,8 +447,10 @@ def _moments(parameter: ParameterSlot, channel: Channel | None = None) -> dict[s
 
 def _start(parameter: ParameterSlot, moments: Mapping[str, Any]) -> None:
     if parameter.codec.memory.updates and moments.get("exp_avg_sq") is not None:
-        parameter.taken = parameter.spread or 1.0
-        values = to_memory(parameter.own(moments["exp_avg_sq"]) * parameter.taken, parameter)
+        # What is known may be old: measurements begin anew.
+        parameter.taken = parameter.ratio.mean if parameter.ratio else 1.0
+        parameter.ratio = SquareRatio(parameter.taken)
+        values = to_memory(parameter.own(moments["exp_avg_sq"]) / parameter.taken, parameter)
         taken = with_second_moment(parameter.state, values, int(moments["step"]))
         parameter.state.load_state_dict(taken)
     elif parameter.codec.memory.corrects and moments.get("momentum_buffer") is not None:

@@ -1,5 +1,6 @@
 """The slot of a parameter: its codec, state, size limit and memory order."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -12,6 +13,7 @@ from gradwire._codec import Codec
 from gradwire.state import State
 from gradwire.torch import backends
 from gradwire.torch.engine.sharding import Shard, laid_out
+from gradwire.torch.engine.square_ratio import INTERVAL, SquareRatio
 
 T = TypeVar("T")
 
@@ -123,10 +125,11 @@ class ParameterSlot:
     measured_before: NDArray[np.float32] | None = None
     strides: tuple[int, ...] | None = None  # in buckets and states; None before the first bucket
     share: Shard | None = None  # what this rank encodes, and keeps a state of; None for all of it
-    # How many times the square of the ranks' average the mean square of their own gradients is: 1
-    # if they are equal, the number of ranks if they have nothing in common; None until measured.
-    spread: float | None = None
-    taken: float | None = None  # the spread in a second moment that was taken over in this pass
+    rate: float | None = None  # the optimizer's learning rate in this step, if it follows one
+    ratio: SquareRatio | None = None  # None until it is measured
+    # The ratio by which a second moment of averages was divided when it was taken over. As long as
+    # measurements are few, each corrects the moment.
+    taken: float | None = None
 
     @property
     def has_state(self) -> bool:
@@ -142,6 +145,28 @@ class ParameterSlot:
     def computed(self) -> bool:
         """Whether its codec does part of the optimizer's work, and sends updates."""
         return self.has_state and (self.codec.memory.updates or self.codec.memory.corrects)
+
+    def set_rate(self, rate: float) -> None:
+        """Have a codec that computes steps make them with this learning rate of the optimizer."""
+        self.rate = rate
+        self._write_rate()
+
+    def set_ratio(self, ratio: SquareRatio | None) -> None:
+        """Use another ratio in this step already, also for a moment that was taken over."""
+        self.ratio = ratio
+        self._write_rate()
+        if self.taken is None or ratio is None:
+            return
+        held = self.state.state_dict()
+        factor = np.float32(self.taken / ratio.mean)
+        self.state.load_state_dict({**held, "second_moment": held["second_moment"] * factor})
+        self.taken = ratio.mean if ratio.measurements < INTERVAL else None
+
+    def _write_rate(self) -> None:
+        # Steps are as long as if the second moment had been multiplied by the ratio.
+        if self.rate is not None:
+            root = 1.0 if self.ratio is None else math.sqrt(self.ratio.mean)
+            self.state.learning_rate = self.rate / root
 
     def measure(self, gradient: NDArray[Any]) -> None:
         """Add a gradient to the measured sum; `unmeasure` subtracts it exactly."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -15,7 +14,8 @@ from gradwire.torch.backends import Backend, Bucket
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.metrics import BucketTimestamps
 from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.transport import Channel, Work
+from gradwire.torch.engine.square_ratio import SquareRatio
+from gradwire.torch.transport import Work
 
 
 @dataclass(slots=True, eq=False)
@@ -37,8 +37,8 @@ class Step:
     applied: bool = False  # by the optimizer's step; without attach(optimizer=), nobody looks
     prepare: Callable[[], None] | None = None  # called by the sending thread before it encodes
     refused: BaseException | None = None  # raised by that: no rank exchanges its buckets
-    measures: bool = False  # all ranks measure the spread of its gradients
-    spreads: dict[str, float | None] = field(default_factory=dict)  # before that, by name
+    # Ratios that were measured in it, as they were before.
+    ratios: list[tuple[ParameterSlot, SquareRatio | None]] = field(default_factory=list)
 
     def encode(self, parameter: ParameterSlot, gradient: NDArray[Any] | None = None) -> None:
         """Record that a gradient was encoded into the parameter's state; measure it if given."""
@@ -51,13 +51,18 @@ class Step:
         self.limits.append((parameter, parameter.limit.state()))
         parameter.limit.observe(wanted)
 
+    def set_ratio(self, parameter: ParameterSlot, found: float, ranks: int) -> None:
+        """Record a measurement, and use it: for the rate of this step, and for moments."""
+        before = parameter.ratio
+        self.ratios.append((parameter, before))
+        parameter.set_ratio((before or SquareRatio()).with_measurement(found, ranks))
+
     def undo(self, parameters: Iterable[ParameterSlot]) -> None:
         """Roll back the states of these parameters to what they were before this step."""
         kinds: dict[str, tuple[Backend, list[Any]]] = {}
         for parameter in parameters:
             del self.encoded[parameter.name]
             parameter.unmeasure()
-            parameter.spread = self.spreads.pop(parameter.name, parameter.spread)
             backend = backends.backend_for(parameter.tensor)
             kinds.setdefault(backend.name, (backend, []))[1].append(parameter.state)
         for backend, states in kinds.values():
@@ -68,6 +73,9 @@ class Step:
         while self.awaited:
             self.awaited.popitem()[1]()
         self.undo(list(self.encoded.values()))
+        while self.ratios:
+            parameter, ratio = self.ratios.pop()
+            parameter.set_ratio(ratio)
         while self.limits:
             parameter, limit = self.limits.pop()
             parameter.limit.load(limit)
@@ -178,56 +186,3 @@ class BufferPool:
         """Total bytes of the tensors that are not in use."""
         with self._lock:
             return sum(tensor.numel() for tensor, _ in self._free)
-
-
-_SUMS = 256  # of entries with random signs, whose square is on average that of all entries
-
-
-def measure(task: BucketTask, channel: Channel) -> None:
-    """Measure the spread of a bucket's gradients over the ranks. A collective of a few sums.
-
-    Uncompressed training squares averages over the ranks, a codec each rank's own gradients: second
-    moments are converted between them by a factor, the spread. The norm of the average is estimated
-    from sums of entries with random signs, equal on all ranks, so that only these sums are averaged
-    (Alon, Matias, Szegedy, "The Space Complexity of Approximating the Frequency Moments", STOC
-    1996). Its standard error is a tenth.
-    """
-    pieces = [each for each in task.layout.pieces if each.parameter.codec.memory.updates]
-    if not pieces or channel.size == 1:
-        return
-    found = task.bucket.buffer.new_full((len(pieces), _SUMS + 1), torch.nan, dtype=torch.float32)
-    if task.error is None:
-        for row, piece in zip(found, pieces, strict=True):
-            values = task.bucket.buffer[piece.start : piece.stop].float()
-            row[-1] = values.square().sum()
-            row[:-1] = _signed(values)
-    found = found.to(task.bucket.frames_on)
-    channel.all_reduce(found.view(-1)).wait()
-    for piece, (*sums, own) in zip(pieces, found.cpu().double().numpy(), strict=True):
-        common = float(np.square(sums).sum())
-        if 0.0 < common < np.inf and 0.0 < own < np.inf:
-            task.step.spreads[piece.parameter.name] = piece.parameter.spread
-            _note(piece.parameter, min(max(channel.size * own / common, 1.0), channel.size))
-
-
-def _signed(values: torch.Tensor) -> torch.Tensor:
-    """Return sums of signed entries; the signs depend on the number of entries alone."""
-    numel = values.numel()
-    rows = -(-numel // _SUMS)
-    bits = np.frombuffer(np.random.PCG64(numel).random_raw(-(-rows * _SUMS // 64)), np.uint8)
-    signs = torch.from_numpy(np.unpackbits(bits)[: rows * _SUMS]).to(values.device)
-    padded = torch.nn.functional.pad(values, (0, rows * _SUMS - numel))
-    return padded.mul_(signs.float().mul_(2.0).sub_(1.0)).view(rows, _SUMS).sum(0)
-
-
-def _note(parameter: ParameterSlot, spread: float) -> None:
-    """Record a spread, averaged with the last, and correct moments taken over with the last."""
-    known = parameter.spread
-    # Rounded to digits that do not depend on the order of addition.
-    spread = round(float(spread if known is None else 0.5 * (known + spread)), 3)
-    parameter.spread = spread
-    if parameter.taken is not None:
-        held = parameter.state.state_dict()
-        factor = np.float32(spread / parameter.taken)
-        parameter.state.load_state_dict({**held, "second_moment": held["second_moment"] * factor})
-        parameter.taken = None

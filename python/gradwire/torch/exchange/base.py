@@ -15,10 +15,11 @@ from gradwire.errors import NonFiniteError
 from gradwire.torch.backends import Table
 from gradwire.torch.engine.metrics import Outcomes, StepTimes
 from gradwire.torch.engine.parameter import BucketSlice
-from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket, measure
+from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange.checksums import AverageChecksums
 from gradwire.torch.exchange.dense import naming, overflow_error, receive_sparse, send_sparse
+from gradwire.torch.exchange.squares import measure
 from gradwire.torch.exchange.wire import wait
 from gradwire.torch.transport import Channel
 
@@ -152,9 +153,12 @@ class ExchangeBase(abc.ABC):
             flight = send_sparse(self.channel, task, sequence)
         else:
             with task.bucket.sending():
-                if task.step.measures:
-                    measure(task, self.channel)
+                nbytes = measure(task, self.channel)
                 flight = self.send(task, sequence)
+            if nbytes:
+                flight.collectives += 1
+                flight.room += nbytes
+                flight.wire += 2 * nbytes * (self.world_size - 1) / self.world_size
         flight.marks, marks.sent = marks, time.perf_counter()
         return flight
 

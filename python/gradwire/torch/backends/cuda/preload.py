@@ -10,6 +10,7 @@ import torch
 
 from gradwire.torch.backends import cpu
 from gradwire.torch.backends.host import checksum, staging
+from gradwire.torch.backends.signed_sums import SUMS, sums_of
 
 _PARTS = (300, 212)  # a whole number of wide loads each, so that kernels with these are loaded, too
 
@@ -23,7 +24,7 @@ def preload(device: torch.device) -> None:
                 room = torch.zeros(start + sum(_PARTS), dtype=dtype, device=device)
                 _dense(room[start:])
                 _sparse(room[start:])
-        _spread(torch.zeros(sum(_PARTS), device=device))
+        _ratio(torch.zeros(2 * SUMS, device=device))
         slot = torch.zeros(sum(_PARTS), dtype=torch.uint8, device=device)
         torch.cat([slot, slot.new_empty(1)]).repeat(2)  # what owners of ranges send
         staging(device).read(slot.new_zeros((2, slot.numel()))[:, :3])
@@ -59,9 +60,10 @@ def _sparse(values: torch.Tensor) -> None:
     values[places] = values[2:4].mul_(0.5).clone()
 
 
-def _spread(values: torch.Tensor) -> None:
-    """Run the operations that measure the spread of gradients: see engine/step.py."""
-    found = values.new_full((2,), torch.nan)
-    found[0] = values.square().sum()
-    signs = values.to(torch.uint8).float().mul_(2.0).sub_(1.0)
-    torch.nn.functional.pad(values[1:], (0, 1)).mul_(signs).view(2, -1).sum(0)
+def _ratio(values: torch.Tensor) -> None:
+    """Run the operations that measure the ratio of squares: see engine/square_ratio.py."""
+    sums, rows = values.new_full((2, SUMS + 1), torch.nan), values.view(-1, SUMS)
+    for row, part in zip(sums, (rows, rows.half()), strict=True):
+        sums_of(part, rows, row)
+    sums.bfloat16().float()
+    torch.nn.functional.pad(values[1:], (0, 1))

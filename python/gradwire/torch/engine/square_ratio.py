@@ -1,0 +1,45 @@
+"""How large the squares of averages are beside those of each rank's gradients, by measurement.
+
+Uncompressed training divides by the root of the average's second moment; a codec that computes
+Adam's step divides by that of its own rank's gradients. These hold the noise of the rank's batch:
+if nothing but noise is there, N ranks have squares N times those of their average, and a step is
+too short by the root of N. So the second moment of each parameter counts as multiplied by the
+ratio of the squares, which makes the learning rate of uncompressed training the right one for any
+number of ranks.
+"""
+
+from typing import NamedTuple
+
+from gradwire import _validate
+
+INTERVAL = 16  # a parameter is measured in its first 16 steps, and then in every sixteenth
+
+
+class SquareRatio(NamedTuple):
+    """The ratio for one parameter: the mean of its latest measurements, the same on all ranks.
+
+    With two ranks whose gradients are 3 and 1, the square of the average is 4, the mean of the
+    squares 5: a ratio of 0.8. It is 1 if all ranks have the same gradient, and on average 1/N if
+    the gradients of N ranks have nothing in common.
+    """
+
+    mean: float = 1.0
+    measurements: int = 0  # 16 stands for more
+
+    def is_due(self, step: int) -> bool:
+        """Tell whether to measure in this step."""
+        return self.measurements < INTERVAL or step % INTERVAL == 0
+
+    def with_measurement(self, found: float, ranks: int) -> "SquareRatio":
+        """Return the ratio with one more measurement, which by chance may be above 1."""
+        count = min(self.measurements + 1, INTERVAL)
+        mean = self.mean + (found - self.mean) / count if self.measurements else found
+        return SquareRatio(min(max(mean, 1.0 / ranks), 1.0), count)
+
+    @classmethod
+    def read(cls, what: str, saved: object) -> "SquareRatio":
+        """Return the ratio that a checkpoint holds as a list; raise a ValueError if it is none."""
+        if not isinstance(saved, list) or len(saved) != 2:
+            raise ValueError(f"{what} must be a mean and a number of measurements, got {saved!r}")
+        mean = _validate.unit_interval(what, saved[0])
+        return cls(mean, _validate.integer(what, saved[1], low=0, high=INTERVAL))

@@ -1,0 +1,79 @@
+"""The measured ratio of the average's squares to those of the ranks."""
+
+import pytest
+import torch
+
+from gradwire.torch.backends.signed_sums import ENTRIES, SUMS, sample, sums_of
+from gradwire.torch.engine.square_ratio import INTERVAL, SquareRatio
+
+
+def sums(values: torch.Tensor, turn: int) -> torch.Tensor:
+    out = torch.empty(SUMS + 1)
+    sums_of(*sample(values, turn), out)
+    return out
+
+
+@pytest.mark.parametrize("numel", [1, 63, 64, 1600, 4097, ENTRIES, ENTRIES + 1, 1_000_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_squares_of_sums_are_those_of_the_entries(numel: int, dtype: torch.dtype) -> None:
+    values = torch.randn(numel, generator=torch.Generator().manual_seed(numel)).to(dtype)
+    found = torch.stack([sums(values, turn) for turn in range(200)]).double()
+    estimates, exact = found[:, :-1].square().sum(1), found[:, -1]
+    # The standard error of 200 of them is 1.3 per cent; of a single entry there is none.
+    assert (estimates / exact).mean() == pytest.approx(1.0, abs=0.06)
+    assert (estimates / exact).std() < 1.3 * (2 / SUMS) ** 0.5
+
+
+def test_every_row_of_a_large_tensor_has_its_turn() -> None:
+    numel = 5 * ENTRIES
+    places = torch.arange(numel)
+    seen = torch.cat([sample(places, turn)[0].flatten() for turn in range(INTERVAL)])
+    # Rows that do not fill a group of five are left out, fewer than five of them.
+    assert seen.unique().numel() > numel - 5 * SUMS
+    assert sample(places, 0)[0].numel() <= ENTRIES
+
+
+@pytest.mark.parametrize(("common", "ranks"), [(0.0, 2), (0.0, 8), (1.0, 8), (0.5, 3)])
+def test_the_ratio_of_ranks_is_found(common: float, ranks: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    numel, ratio = 20_000, SquareRatio()
+    for step in range(64):
+        same = torch.randn(numel, generator=generator) * common**0.5
+        noise = torch.randn((ranks, numel), generator=generator) * (1 - common) ** 0.5
+        total = sum(sums(same + each, step).double() for each in noise)
+        assert isinstance(total, torch.Tensor)
+        found = float(total[:-1].square().sum() / total[-1]) / ranks
+        ratio = ratio.with_measurement(found, ranks)
+    assert ratio.mean == pytest.approx(common + (1 - common) / ranks, rel=0.12)
+
+
+def test_measurements_are_of_every_step_and_then_of_every_sixteenth() -> None:
+    ratio, due = SquareRatio(), []
+    for step in range(100):
+        if ratio.is_due(step):
+            due.append(step)
+            ratio = ratio.with_measurement(0.25, 4)
+    assert due == [*range(16), 16, 32, 48, 64, 80, 96]
+    assert ratio == SquareRatio(0.25, 16)
+
+
+def test_the_mean_forgets_and_stays_possible() -> None:
+    ratio = SquareRatio()
+    for found in [2.0] * 16:
+        ratio = ratio.with_measurement(found, 4)
+    assert ratio.mean == 1.0
+    for found in [0.0] * 200:
+        ratio = ratio.with_measurement(found, 4)
+    assert ratio.mean == 0.25
+
+
+@pytest.mark.parametrize("saved", [None, 0.5, [0.5], [0.0, 1], [1.5, 1], [0.5, 17], ["a", 1], {}])
+def test_a_damaged_ratio_is_refused(saved: object) -> None:
+    with pytest.raises((ValueError, TypeError), match="ratio"):
+        SquareRatio.read("the ratio", saved)
+    assert SquareRatio.read("the ratio", [0.5, 3]) == SquareRatio(0.5, 3)
+
+
+def test_signs_are_the_same_everywhere() -> None:
+    _, signs = sample(torch.zeros(1024), 0)
+    assert signs[0, :12].tolist() == [-1, 1, -1, 1, 1, 1, 1, 1, 1, -1, -1, -1]
