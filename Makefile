@@ -105,7 +105,7 @@ format: ## Format Rust and Python
 bench: ## Time the codecs, a plain copy and other implementations (ARGS="--quick" for a short run)
 	@$(environment) bench && $(python) -m benches.compare $(ARGS)
 
-accuracy: ## Train five models to completion with and without compression (ARGS="--quick" for ten minutes)
+accuracy: ## Train four models to completion with and without compression (ARGS="--quick" for ten minutes)
 	@$(environment) demo && $(python) -m benches.accuracy $(ARGS)
 
 study: ## Time to dense accuracy over links and ranks: who wins, where compression loses (ARGS="--quick")

@@ -2,7 +2,7 @@
 
 A run that is finished is kept in the folder of the results: the same command goes on where it was
 interrupted. Runs of the published results with the same settings are not made again. All of them
-take about five hours on two cores that do nothing else; with --quick fifteen minutes.
+take about six hours on two cores that do nothing else; with --quick twenty minutes.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true",
                         help="a quarter of the steps, two rates, one seed, 2 ranks")
     parser.add_argument("--only", type=_sections, default=MADE, metavar="NAME,...",
-                        help=f"sections to run, of {', '.join(MADE)} (default: all)")
+                        help=f"of {', '.join(SECTIONS)} (default: {', '.join(MADE)})")
     parser.add_argument("--seeds", type=int, default=SEEDS,
                         help="runs of each result (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=cores(),
@@ -51,11 +51,11 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 
 def _sections(text: str) -> tuple[str, ...]:
     names = [part.strip() for part in text.split(",") if part.strip()]
-    if unknown := [name for name in names if name not in MADE]:
+    if unknown := [name for name in names if name not in SECTIONS]:
         raise argparse.ArgumentTypeError(
-            f"unknown section {', '.join(unknown)}; choose from {', '.join(MADE)}"
+            f"unknown section {', '.join(unknown)}; choose from {', '.join(SECTIONS)}"
         )
-    return tuple(name for name in MADE if name in names)
+    return tuple(name for name in SECTIONS if name in names)
 
 
 def main(given: list[str] | None = None) -> int:

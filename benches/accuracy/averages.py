@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradwire import Codec, State
+from gradwire import Codec
 from gradwire.torch import backends
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import make_slots, set_codec
@@ -55,14 +56,13 @@ class Dense:
 class Exchanged:
     """Large parameters through the exchange of a codec, the others dense.
 
-    ``states`` has those of each rank, ``nbytes`` what a rank sent in the last step.
+    ``nbytes`` is what a rank sent in the last step.
     """
 
     def __init__(self, flat: Flat, ranks: int, codec: Codec) -> None:
         self._flat = flat
         self._hubs: list[Hub] = []
         self._ranks = [_Rank(self._channels(rank, ranks), flat, codec) for rank in range(ranks)]
-        self.states = [each.states for each in self._ranks]
         self._threads = ThreadPoolExecutor(ranks, "simulated-rank")
         self._steps = itertools.count()
         self._others = Dense(flat, ranks, flat.cut)
@@ -71,6 +71,11 @@ class Exchanged:
     def change(self, codec: Codec) -> None:
         for each in self._ranks:
             each.use(codec)
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Have codecs that compute steps make them with this rate."""
+        for each in self._ranks:
+            each.set_learning_rate(rate)
 
     def take(self, rank: int, gradients: Tensor) -> None:
         self._ranks[rank].take(gradients)
@@ -124,7 +129,6 @@ class _Rank:
             lambda name, tensor: None,
         )
         self._parameters = [each for each in made if each.name in large]
-        self.states: list[State] = [each.state for each in self._parameters]
         self._layout = BucketContents(self._parameters, torch.float32)
         self._buffer = torch.zeros(self._layout.numel)
         self._views = [
@@ -135,6 +139,10 @@ class _Rank:
     def use(self, codec: Codec) -> None:
         for each in self._parameters:
             set_codec(each, codec.for_shape(each.shape))
+
+    def set_learning_rate(self, rate: float) -> None:
+        for each in self._parameters:
+            each.set_rate(rate)
 
     def take(self, gradients: Tensor) -> None:
         for own, place in self._views:
@@ -151,5 +159,9 @@ class _Rank:
         frames = sum(each.limit.nbytes for each in self._parameters)
         flight = self._exchange.start(job, number)
         self._exchange.receive(flight)
+        if not self._gathers:
+            return flight.wire
         # A slot has room for a message at least, which dense parameters fill in a real one.
-        return (self._exchange.world_size - 1) * frames if self._gathers else flight.wire
+        slots: Any = flight.contents
+        unused: int = slots.plan.nbytes - frames
+        return flight.wire - (self._exchange.world_size - 1) * unused

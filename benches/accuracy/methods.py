@@ -7,12 +7,11 @@ from typing import Any
 import gradwire
 from benches.harness.recipes import config_of
 from gradwire import Codec
-from gradwire.schedule import Schedule, WarmUp, recommended
+from gradwire.exchange import AllGather
+from gradwire.schedule import Schedule, recommended
 
 ADAMW: dict[str, Any] = {"betas": (0.9, 0.999), "weight_decay": 0.01}
 SGD = {"momentum": 0.9}
-WARM_UP = recommended(gradwire.adam(0.01))
-"""As `gradwire.torch.ddp.attach` begins with `gradwire.adam`."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,16 @@ class Method:
             for name, each in self.options.items()
         }
         found = {"codec": codec, "optimizer": self.optimizer, "options": options}
+        if self.codec is not None and self.codec.memory.updates:
+            found["steps"] = "by the ratio of squares"  # earlier runs had shorter ones
         if self.schedule is not None:
             found["schedule"] = self.schedule.get_config()
         return {**found, "wire": "bfloat16"} if self.half else found
+
+
+def _attached(codec: Codec) -> Method:
+    """Return the method of a codec as `gradwire.torch.ddp.attach` begins with it."""
+    return Method(codec, schedule=recommended(codec))
 
 
 METHODS: dict[str, Method] = {
@@ -47,9 +53,9 @@ METHODS: dict[str, Method] = {
     "dense AdamW, β1 0.95": Method(options={**ADAMW, "betas": (0.95, 0.999)}),
     "dense AdamW, β2 0.95": Method(options={**ADAMW, "betas": (0.9, 0.95)}),
     "topk(0.01), AdamW": Method(gradwire.topk(ratio=0.01)),
-    "adam(0.01)": Method(gradwire.adam(0.01)),
-    "adam(0.01), warm-up": Method(gradwire.adam(0.01), schedule=WARM_UP),
-    "adam(0.002), warm-up": Method(gradwire.adam(0.002), schedule=WarmUp((0.05,))),
+    "adam(0.01)": _attached(gradwire.adam(0.01)),
+    "adam(0.01), all-gather": _attached(gradwire.adam(0.01, exchange=AllGather())),
+    "adam(0.002)": _attached(gradwire.adam(0.002)),
     "adam_onebit()": Method(gradwire.adam_onebit()),
     "dense SGD": Method(None, "sgd", SGD),
     "topk(0.01), SGD": Method(gradwire.topk(ratio=0.01), "sgd", SGD),

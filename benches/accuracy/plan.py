@@ -1,4 +1,8 @@
-"""Which runs to make: for each method a search for its learning rate, then more seeds."""
+"""Which runs to make: for each method a search for its learning rate, then more seeds.
+
+Codecs that compute AdamW's step are trained at the best rate of uncompressed training instead, and
+once at half and at twice that rate: nobody who attaches one tunes it.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,21 +18,15 @@ QUICK = 4
 
 @dataclass(frozen=True)
 class Measure:
-    """What is compared: a share that is better if it is larger, in points of a hundredth.
-
-    ``whole``: the mean over all evaluations of a run counts, and not the last one.
-    """
+    """What is compared: a share that is better if it is larger, in points of a hundredth."""
 
     heading: str
     axis: str
-    whole: bool = False
 
 
 MEASURES: dict[str, Measure] = {
     "accuracy": Measure("accuracy %", "held-out accuracy (%)"),
     "auc": Measure("AUC, points", "AUC (points)"),
-    "explained": Measure("explained noise variance, %", "explained noise variance (%)"),
-    "return": Measure("return %, averaged over the run", "return (% of the longest)", whole=True),
 }
 
 
@@ -37,9 +35,9 @@ class Section:
     """A task with one family of optimizers: what one table compares.
 
     Raise ``edition`` when the task changes, so that old runs are not taken for new ones.
-    ``methods`` has the two rates at which each search begins, by method and number of ranks;
-    ``tries`` is the number of seeds with which it compares two. Of a section that is ``archived``
-    the runs are published, and the code of the task is gone.
+    ``methods`` has the two rates at which each search begins, by method and number of ranks; None
+    for a method without a search. A grid of one rate is not searched. A section that is ``large``
+    is made only where it is named.
     """
 
     name: str
@@ -49,16 +47,15 @@ class Section:
     size: str
     measure: str
     steps: int
-    methods: Mapping[tuple[str, int], tuple[float, float]]
+    methods: Mapping[tuple[str, int], tuple[float, float] | None]
     grid: tuple[float, ...] = ADAM_GRID
     baselines: tuple[str, ...] = _DENSE
-    tries: int = 1
-    archived: bool = False
+    evaluations: int = 6
+    large: bool = False
 
     def value(self, points: Sequence[Mapping[str, float]]) -> float:
         """Return the measure of a run, from what it measured at its evaluations."""
-        values = [point[self.measure] for point in points]
-        return fmean(values) if MEASURES[self.measure].whole else values[-1]
+        return points[-1][self.measure]
 
 
 @dataclass(frozen=True)
@@ -72,36 +69,33 @@ class Run:
     seed: int
 
 
-_ONE_PER_CENT = ("adam(0.01)", "adam(0.01), warm-up")
-_UPDATES = (*_ONE_PER_CENT, "adam(0.002), warm-up", "adam_onebit()")
+UPDATES = ("adam(0.01)", "adam(0.002)", "adam_onebit()")
+ALL_GATHER = "adam(0.01), all-gather"
+AT_ONE_RATE = (*UPDATES, ALL_GATHER)
 _MOMENTUM = ("topk(0.01), SGD", "dgc(0.01)")
 
 
 def _adam(
-    first: float, many: float | None = None, *, dense_too: bool = False
-) -> dict[tuple[str, int], tuple[float, float]]:
-    """Return the methods of a section with AdamW, by where their searches begin.
-
-    Ours begin at twice the rate with two ranks, and at ``many`` times the rate with eight.
-    """
-    once, twice = (first, 2 * first), (2 * first, 4 * first)
-    found = {(method, 2): once for method in (*_DENSE, "topk(0.01), AdamW")}
-    found |= {(method, 2): twice for method in _UPDATES}
+    first: float, *, dense_too: bool = False
+) -> dict[tuple[str, int], tuple[float, float] | None]:
+    """Return the methods of a section with AdamW, by where their searches begin."""
+    once = (first, 2 * first)
+    found: dict[tuple[str, int], tuple[float, float] | None] = {}
+    found |= {(method, 2): once for method in (*_DENSE, "topk(0.01), AdamW")}
+    found |= {(method, 2): None for method in UPDATES}
     if dense_too:
         found |= {(method, 8): once for method in _DENSE}
-    if many is not None:
-        found |= {(method, 8): (many * first, 2 * many * first) for method in _UPDATES}
-    return found
+    return found | {(method, 8): None for method in AT_ONE_RATE}
 
 
 SECTIONS: dict[str, Section] = {
     each.name: each
     for each in (
-        Section("text", "text", 1, "Text, AdamW", "0.43 M", "accuracy", 2400, _adam(2e-3, 4)),
+        Section("text", "text", 1, "Text, AdamW", "0.43 M", "accuracy", 2400, _adam(2e-3)),
         Section(
             "fashion", "fashion", 1, "Fashion-MNIST, AdamW", "0.08 M", "accuracy", 1400,
             # BatchNorm sees a rank's own batch, so dense training depends on the ranks as well.
-            _adam(4e-3, 2, dense_too=True),
+            _adam(4e-3, dense_too=True),
         ),
         Section(
             "fashion-sgd", "fashion", 1, "Fashion-MNIST, SGD with momentum", "0.08 M",
@@ -114,18 +108,18 @@ SECTIONS: dict[str, Section] = {
             grid=SGD_GRID, baselines=("dense SGD",),
         ),
         Section("clicks", "clicks", 1, "Clicks, AdamW", "0.34 M", "auc", 2000, _adam(8e-3)),
+        Section("headers", "headers", 1, "Headers, AdamW", "0.49 M", "accuracy", 1200, _adam(8e-3)),
         Section(
-            "noise", "noise", 1, "Noise prediction, AdamW", "0.71 M", "explained", 400,
-            {(method, 2): (8e-3, 16e-3) for method in (*_DENSE, *_ONE_PER_CENT)}, archived=True,
-        ),
-        Section(
-            "control", "control", 1, "Cart-pole (PPO), AdamW", "0.13 M", "return", 640,
-            {(method, 2): (1e-3, 2e-3) for method in (*_DENSE, *_ONE_PER_CENT)},
-            tries=3, archived=True,
+            "code", "code", 1, "Code, AdamW", "10.9 M", "accuracy", 800,
+            {
+                **{("dense AdamW", ranks): (1e-3, 1e-3) for ranks in (2, 8)},
+                **{("adam(0.01)", ranks): None for ranks in (2, 8)},
+            },
+            grid=(1e-3,), baselines=("dense AdamW",), evaluations=8, large=True,
         ),
     )
 }  # fmt: skip
-MADE = tuple(name for name, each in SECTIONS.items() if not each.archived)
+MADE = tuple(name for name, each in SECTIONS.items() if not each.large)
 
 Scores = Mapping[Run, float]
 """The measure of every finished run; minus infinity if it diverged."""
@@ -165,7 +159,9 @@ class Plan:
         """
         if any(stage <= 3 for stage, _ in self._missing(section, method, ranks, scores)):
             return None
-        start, seeds = Run(section.name, method, ranks, 0.0, 0), self._seeds(section)
+        if method in AT_ONE_RATE:
+            return self._given(section, ranks, scores)
+        start, seeds = Run(section.name, method, ranks, 0.0, 0), 1 if self.quick else self.seeds
         means = {
             rate: _mean(start, rate, range(seeds), scores)
             for rate in section.grid
@@ -173,21 +169,24 @@ class Plan:
         }
         return max(means, key=lambda rate: means[rate])
 
-    def _seeds(self, section: Section) -> int:
-        return 1 if self.quick else max(self.seeds, section.tries)
+    def _given(self, section: Section, ranks: int, scores: Scores) -> float | None:
+        """Return the best rate of uncompressed AdamW with as many ranks, or else with two."""
+        same = ranks if ("dense AdamW", ranks) in section.methods else 2
+        return self.best(section, "dense AdamW", same, scores)
 
     def _missing(
         self, section: Section, method: str, ranks: int, scores: Scores
     ) -> list[tuple[int, Run]]:
         """Return what one series needs next, each with its stage.
 
-        A search starts with two neighbouring rates of the grid and goes on until the rates next to
-        the best one are known. The best rate and the better of its neighbours get all seeds, and
-        then each rate whose one run is better than the best mean. If another rate then has that
-        mean, the rates on both sides of it are tried as well.
+        A method without a search gets all seeds at the rate it is given, and one at half and at
+        twice that. A search starts with two neighbouring rates of the grid and goes on until the
+        rates next to the best one are known. The best rate and the better of its neighbours get all
+        seeds, and then each rate whose one run is better than the best mean. If another rate then
+        has that mean, the rates on both sides of it are tried as well.
         """
         start, grid = Run(section.name, method, ranks, 0.0, 0), section.grid
-        tries = range(1 if self.quick else section.tries)
+        seeds = range(1 if self.quick else self.seeds)
 
         def lacking(places: Iterable[int], seeds: Iterable[int]) -> list[Run]:
             every = [
@@ -198,26 +197,34 @@ class Plan:
         def beside(place: int) -> list[int]:
             return [i for i in (place - 1, place + 1) if 0 <= i < len(grid)]
 
-        first = [nearest(grid, rate) for rate in section.methods[method, ranks]]
-        if wanted := lacking(first, tries):
+        begin = section.methods[method, ranks]
+        if begin is None:
+            given = self._given(section, ranks, scores)
+            if given is None:
+                return []
+            place = nearest(grid, given)
+            once = [] if self.quick else lacking(beside(place), (0,))
+            return [*((2, run) for run in lacking([place], seeds)), *((4, run) for run in once)]
+        if len(grid) == 1:
+            return [(0, run) for run in lacking([0], seeds)]
+        if wanted := lacking([nearest(grid, rate) for rate in begin], (0,)):
             return [(0, run) for run in wanted]
         if self.quick:
             return []
         tried = {
-            i: _mean(start, rate, tries, scores)
+            i: _mean(start, rate, (0,), scores)
             for i, rate in enumerate(grid)
-            if not lacking([i], tries)
+            if not lacking([i], (0,))
         }
         best = max(tried, key=lambda i: tried[i])
-        if wanted := lacking(beside(best), tries):
+        if wanted := lacking(beside(best), (0,)):
             return [(1, run) for run in wanted]
-        seeds = range(self._seeds(section))
         second = max(beside(best), key=lambda i: tried[i])
         if wanted := lacking([best, second], seeds):
             return [(2, run) for run in wanted]
         means = {i: _mean(start, grid[i], seeds, scores) for i in tried if not lacking([i], seeds)}
         found = max(means, key=lambda i: means[i])
-        if wanted := lacking(beside(found), tries):
+        if wanted := lacking(beside(found), (0,)):
             return [(3, run) for run in wanted]
         lucky = [i for i in tried if i not in means and tried[i] > means[found]]
         return [(4, run) for run in lacking(lucky, seeds)]

@@ -115,13 +115,14 @@ def serve(pipe: Connection, data: Path | None) -> None:
             try:
                 if task not in _tasks:
                     _tasks[task] = make_task(task, data)
-                answer: object = _train(_tasks[task], method, learning_rate, **options)
+                answer: object = train(_tasks[task], method, learning_rate, **options)
             except Exception as error:  # for the parent, which reports it
                 answer = error
             pipe.send(answer)
 
 
-def _train(task: Any, method: Any, learning_rate: float, **options: Any) -> dict[str, Any]:
+def train(task: Any, method: Any, learning_rate: float, **options: Any) -> dict[str, Any]:
+    """Return what a run gave, its seconds on the processor, and facts of the task."""
     import torch
 
     import gradwire

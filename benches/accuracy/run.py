@@ -1,7 +1,7 @@
 """One training run with ranks that are simulated in one process."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -46,6 +46,7 @@ class Stepper:
     """
 
     def __init__(self, flat: Flat, ranks: int, method: Method, steps: int) -> None:
+        method = replace(method, codec=_among(ranks, method.codec))
         self._codec = method.codec
         self._exchanged = None if self._codec is None else Exchanged(flat, ranks, self._codec)
         self.averages = self._exchanged or Dense(flat, ranks, half=method.half)
@@ -65,13 +66,19 @@ class Stepper:
             self._exchanged.change(codec)
             self._codec = codec
         if codec.memory.updates:
-            for states in self._exchanged.states:
-                for state in states:
-                    state.learning_rate = learning_rate
+            self._exchanged.set_learning_rate(learning_rate)
 
     def end(self) -> None:
         self.averages.average(self._average)
         self._optimizer.step()
+
+
+def _among(ranks: int, codec: Codec | None) -> Codec | None:
+    """Return a codec with the exchange that its default is among so many ranks."""
+    if codec is None:
+        return None
+    parts = codec.sparsify, codec.quantize, codec.memory
+    return codec.replace(exchange=codec.exchange.for_ranks(ranks, *parts))
 
 
 def _changes(method: Method, steps: int) -> dict[int, Codec]:

@@ -95,8 +95,10 @@ class Planned:
         return self.plan.missing(scores(self.records()))
 
     def order(self, run: Run) -> tuple[str, Any, float, dict[str, Any]]:
+        section = SECTIONS[run.section]
         options = {"ranks": run.ranks, "seed": run.seed, "steps": self.plan.steps(run.section)}
-        return SECTIONS[run.section].task, METHODS[run.method], run.learning_rate, options
+        options["evaluations"] = section.evaluations
+        return section.task, METHODS[run.method], run.learning_rate, options
 
     def keep(self, run: Run, outcome: dict[str, Any]) -> Record:
         saved = {**key(run, self.plan.steps(run.section)), "versions": versions()}

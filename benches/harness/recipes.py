@@ -123,6 +123,8 @@ def rate_for(task: str, method: str, codec: Codec | None, optimizer: str) -> Rat
         for each in measured_rates()["tasks"].get(task, [])
         if each["learning_rate"] is not None and family(each["optimizer"]) == family(optimizer)
     ]
+    if codec is not None and codec.memory.updates:  # its steps are as long as without compression
+        known = [each for each in known if each["codec"] is None] or known
     if not known:
         return Rate(USUAL[family(optimizer)], "not measured")
 

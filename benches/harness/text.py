@@ -68,13 +68,20 @@ class Block(nn.Module):
 class TextNet(nn.Module):
     """A character-level transformer: two blocks of width 128, 0.43 M parameters."""
 
-    def __init__(self, length: int, width: int = 128, heads: int = 4, depth: int = 2) -> None:
+    def __init__(
+        self,
+        length: int,
+        width: int = 128,
+        heads: int = 4,
+        depth: int = 2,
+        alphabet: int = len(ALPHABET),
+    ) -> None:
         super().__init__()
-        self.character = nn.Embedding(len(ALPHABET), width)
+        self.character = nn.Embedding(alphabet, width)
         self.position = nn.Embedding(length, width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, len(ALPHABET))
+        self.head = nn.Linear(width, alphabet)
         for table in (self.character, self.position):
             nn.init.normal_(table.weight, std=0.02)
 

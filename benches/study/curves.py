@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from benches.accuracy import show, store
 from benches.accuracy.methods import METHODS as ACCURACY
 from benches.accuracy.plan import SECTIONS as TASKS
+from benches.accuracy.plan import SEEDS
 from benches.harness import results
 from benches.harness.results import Record
 
@@ -40,18 +40,33 @@ Curves = dict[Run, Record]
 
 @functools.cache
 def _published() -> tuple[dict[tuple[str, str, int], float], list[Record]]:
-    """Return the best rates of `make accuracy`, and its runs."""
-    document, summaries = show.published(store.PUBLISHED)
-    best = {
-        (each.section.name, row["method"], row["ranks"]): row["rate"]
-        for each in summaries
-        for _, row in each.best.iterrows()
-    }
-    return best, document["runs"]
+    """Return the best rates of the runs of `make accuracy` that the study began with, and these.
+
+    Each method had a rate of its own then: the best of those that were run with all seeds.
+    """
+    runs: list[Record] = [
+        each
+        for each in results.read(results.FOLDER / "2026-11-24-accuracy.json")["runs"]
+        if each["key"]["section"] in TASKS and not each["diverged"]
+    ]
+    values: dict[tuple[str, str, int], dict[float, list[float]]] = {}
+    for each in runs:
+        key = each["key"]
+        tried = values.setdefault((key["section"], key["method"], key["ranks"]), {})
+        value = TASKS[key["section"]].value(each["points"])
+        tried.setdefault(key["learning_rate"], []).append(value)
+    best = {}
+    for series, tried in values.items():
+        whole = {rate: fmean(each) for rate, each in tried.items() if len(each) >= SEEDS}
+        if whole:
+            best[series] = max(whole, key=lambda rate: whole[rate])
+    return best, runs
 
 
 def _name(method: str) -> str | None:
     """Return the name under which `make accuracy` trains a method."""
+    if any(method == known for _, known, _ in _published()[0]):
+        return method
     return next((name for name, each in ACCURACY.items() if each == METHODS[method]), None)
 
 

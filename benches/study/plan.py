@@ -8,6 +8,7 @@ from benches.accuracy.methods import METHODS as TRAINED
 from benches.accuracy.methods import Method
 from benches.compare.contestants import POWER
 from gradwire import Codec
+from gradwire.schedule import WarmUp
 
 LINKS: tuple[int | None, ...] = (
     *(50_000_000, 100_000_000, 500_000_000),
@@ -33,7 +34,9 @@ CODECS: dict[str, Codec] = {
 METHODS: dict[str, Method] = {
     FP32: TRAINED["dense AdamW"],
     BF16: Method(half=True),
-    **{name: TRAINED[name] for name in ("adam(0.01)", "adam(0.002), warm-up", "adam_onebit()")},
+    "adam(0.01)": Method(gradwire.adam(0.01)),
+    "adam(0.002), warm-up": Method(gradwire.adam(0.002), schedule=WarmUp((0.05,))),
+    "adam_onebit()": TRAINED["adam_onebit()"],
 }
 """How each is trained, but for torch's PowerSGD: see `POWER_CURVE`."""
 

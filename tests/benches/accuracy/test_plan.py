@@ -2,7 +2,7 @@
 
 import pytest
 
-from benches.accuracy.plan import MADE, SECTIONS, Plan, Run, nearest
+from benches.accuracy.plan import AT_ONE_RATE, MADE, SECTIONS, Plan, Run, nearest
 
 TEXT = SECTIONS["text"]
 
@@ -28,6 +28,8 @@ def test_a_search_ends_with_both_rates_beside_the_best_one_tried(place):
     scores = finish(plan, peak(place))
     for method, ranks in TEXT.methods:
         assert plan.best(TEXT, method, ranks, scores) == TEXT.grid[place]
+        if method in AT_ONE_RATE:
+            continue
         for beside in (place - 1, place + 1):
             if 0 <= beside < len(TEXT.grid):
                 assert Run("text", method, ranks, TEXT.grid[beside], 0) in scores
@@ -71,20 +73,60 @@ def test_one_lucky_run_is_made_again_with_all_seeds():
         assert Run("text", "dense AdamW", 2, TEXT.grid[2], seed) in scores
 
 
+def test_codecs_for_adamw_are_trained_at_the_best_rate_of_uncompressed_training():
+    def score(run: Run) -> float:
+        return float(peak(3)(run) if run.method not in AT_ONE_RATE else peak(5)(run))
+
+    plan = Plan(("text", "fashion"))
+    scores = finish(plan, score)
+    for method in AT_ONE_RATE:
+        mine = [
+            (run.learning_rate, run.seed)
+            for run in scores
+            if (run.section, run.method, run.ranks) == ("text", method, 8)
+        ]
+        beside = [(TEXT.grid[place], 0) for place in (2, 4)]
+        assert sorted(mine) == sorted([*((TEXT.grid[3], seed) for seed in range(3)), *beside])
+        assert plan.best(TEXT, method, 8, scores) == TEXT.grid[3]
+    # Where uncompressed training depends on the ranks, its rate with as many.
+    few = Plan(("fashion",))
+    some = {run: value for run, value in scores.items() if run.section == "fashion"}
+    eight = {
+        run: value for run, value in some.items() if (run.method, run.ranks) != ("dense AdamW", 8)
+    }
+    assert few.best(SECTIONS["fashion"], "adam(0.01)", 2, eight) is not None
+    assert few.best(SECTIONS["fashion"], "adam(0.01)", 8, eight) is None
+
+
 def test_a_quick_plan_has_two_rates_one_seed_and_two_ranks():
     plan = Plan(quick=True)
     scores = finish(plan, lambda run: 0.0)
     assert {run.seed for run in scores} == {0}
     assert {run.ranks for run in scores} == {2}
     few = [key for name in MADE for key in SECTIONS[name].methods if key[1] == 2]
-    assert len(scores) == 2 * len(few)
+    given = [key for key in few if key[0] in AT_ONE_RATE]
+    assert len(scores) == 2 * len(few) - len(given)
     assert plan.steps("text") == TEXT.steps // 4
     assert plan.best(TEXT, "adam(0.01)", 2, scores) is not None
 
 
+def test_a_grid_of_one_rate_is_not_searched():
+    plan, code = Plan(("code",), seeds=2), SECTIONS["code"]
+    scores = finish(plan, lambda run: 0.1 * run.ranks)
+    assert len(scores) == 2 * len(code.methods)
+    assert {run.learning_rate for run in scores} == set(code.grid)
+    assert plan.best(code, "adam(0.01)", 8, scores) == code.grid[0]
+
+
+def test_a_large_section_is_made_only_where_it_is_named():
+    assert "code" in SECTIONS
+    assert "code" not in Plan().sections
+
+
 def test_the_first_rates_are_neighbours_inside_the_grid_of_their_section():
     for section in SECTIONS.values():
-        for first in section.methods.values():
+        searched = len(section.grid) > 1
+        for first in filter(None, section.methods.values() if searched else ()):
             low, high = (nearest(section.grid, rate) for rate in first)
             assert high == low + 1
             assert low > 0

@@ -7,7 +7,7 @@ import pytest
 
 from benches.accuracy import store
 from benches.accuracy.methods import METHODS
-from benches.accuracy.plan import Plan, Run
+from benches.accuracy.plan import AT_ONE_RATE, Plan, Run
 from benches.accuracy.pool import Pool, WorkerError
 from benches.accuracy.store import Planned
 from benches.harness.results import Store
@@ -71,7 +71,7 @@ def test_what_was_published_was_made_by_the_methods_as_they_are_now():
     records = json.loads(store.PUBLISHED.read_text("utf-8"))["runs"]
     keys = [store.current(each["key"]) for each in records]
     found = [key for key in keys if key["method"] in METHODS]
-    assert len(found) > 300
+    assert len(found) > 250
     for key in found:
         assert key["config"] == METHODS[key["method"]].config()
 
@@ -99,7 +99,9 @@ def test_runs_with_other_settings_or_versions_are_made_again(whole, tmp_path, ch
     for record in store.records:
         record["key"] |= change
     store.path.write_text("".join(json.dumps(record) + "\n" for record in store.records))
-    assert len(kept(tmp_path).missing()) == len(store.records)
+    # Codecs for AdamW wait for the rate of uncompressed training.
+    searched = [each for each in store.records if each["key"]["method"] not in AT_ONE_RATE]
+    assert len(kept(tmp_path).missing()) == len(searched)
 
 
 def test_the_runs_of_a_quick_plan_are_not_taken_for_whole_ones(whole):
