@@ -258,7 +258,12 @@ impl State {
     }
 
     /// Take the residual of a range out: see `codec::State::lift`.
-    fn _lift<'py>(&self, py: Python<'py>, start: usize, stop: usize) -> PyResult<Bound<'py, PyAny>> {
+    fn _lift<'py>(
+        &self,
+        py: Python<'py>,
+        start: usize,
+        stop: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let lifted = self.lock(py)?.state.lift(start..stop);
         to_numpy(py, "float32", &lifted.map_err(|error| to_py(py, error, self.name()))?)
     }

@@ -129,7 +129,7 @@ impl<'a> Packed<'a> {
         Self { kernels, frame: self.frame.with(kernels), threads: Some(threads), ..self }
     }
 
-    /// A frame like this one, of so many bits: see [`write`].
+    /// A frame like this one, of so many bits: see [`write()`].
     fn rewrite(
         &self,
         bits: u32,
