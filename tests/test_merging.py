@@ -258,7 +258,9 @@ def test_what_is_lifted_is_not_selected_and_not_lost() -> None:
         return state.residual
 
     waits = np.full(500, 1000, np.float32)
-    state.load_state_dict({**state.state_dict(), "residual": np.concatenate((waits, residual()[500:]))})
+    state.load_state_dict(
+        {**state.state_dict(), "residual": np.concatenate((waits, residual()[500:]))}
+    )
     whole = residual()
     lifted = state._lift(0, 500)
     np.testing.assert_array_equal(lifted, waits)
