@@ -57,6 +57,15 @@ def test_measurements_are_of_every_step_and_then_of_every_sixteenth() -> None:
     assert ratio == SquareRatio(0.25, 16)
 
 
+def test_a_moment_that_was_taken_over_is_corrected_by_the_first_measurements() -> None:
+    ratio, corrects = SquareRatio(0.5, 16).taken_over(), []
+    for _ in range(20):
+        corrects.append(ratio.corrects)
+        ratio = ratio.with_measurement(0.25, 4)
+    assert corrects == [True] * 16 + [False] * 4
+    assert ratio == SquareRatio(0.25, 16)
+
+
 def test_the_mean_forgets_and_stays_possible() -> None:
     ratio = SquareRatio()
     for found in [2.0] * 16:
@@ -67,11 +76,14 @@ def test_the_mean_forgets_and_stays_possible() -> None:
     assert ratio.mean == 0.25
 
 
-@pytest.mark.parametrize("saved", [None, 0.5, [0.5], [0.0, 1], [1.5, 1], [0.5, 17], ["a", 1], {}])
+@pytest.mark.parametrize(
+    "saved",
+    [None, 0.5, [0.5, 1], [0.0, 1, False], [1.5, 1, False], [0.5, 17, True], [0.5, 1, 2], {}],
+)
 def test_a_damaged_ratio_is_refused(saved: object) -> None:
     with pytest.raises((ValueError, TypeError), match="ratio"):
         SquareRatio.read("the ratio", saved)
-    assert SquareRatio.read("the ratio", [0.5, 3]) == SquareRatio(0.5, 3)
+    assert SquareRatio.read("the ratio", [0.5, 3, True]) == SquareRatio(0.5, 3, True)
 
 
 def test_signs_are_the_same_everywhere() -> None:

@@ -94,7 +94,7 @@ def test_figures_are_logged_and_each_fit_has_a_handle(two: Ranks, tmp_path: Path
     assert [row["step"] for row in rows[:4]] == ["4", "9", "14", "19"]
     assert [float(row["gradwire/steps"]) for row in rows[:4]] == [5.0, 10.0, 15.0, 20.0]
     assert {float(row["gradwire/wire_bytes"]) for row in rows if float(row["gradwire/wire_bytes"])}
-    assert all(float(row["gradwire/compression"]) > 5.0 for row in rows)
+    assert all(float(row["gradwire/compression"]) > 2.5 for row in rows)  # with sums of squares
 
 
 def test_one_line_trains_as_a_loop_that_clips_or_scales_by_itself(two: Ranks) -> None:

@@ -298,8 +298,7 @@ class _Loading:
         for name, parameter in self._parameters.items():
             parameter.state = self.states[name]
             ratio = ratios.get(name)
-            parameter.ratio = ratio if same_size else None
-            parameter.taken = None if ratio is None or same_size else ratio.mean
+            parameter.ratio = ratio if same_size or ratio is None else ratio.taken_over()
             parameter.limit.reset()
             if name in self.sizes:
                 parameter.limit.load(self.sizes[name])

@@ -447,10 +447,8 @@ def _moments(parameter: ParameterSlot, channel: Channel | None = None) -> dict[s
 
 def _start(parameter: ParameterSlot, moments: Mapping[str, Any]) -> None:
     if parameter.codec.memory.updates and moments.get("exp_avg_sq") is not None:
-        # What is known may be old: measurements begin anew.
-        parameter.taken = parameter.ratio.mean if parameter.ratio else 1.0
-        parameter.ratio = SquareRatio(parameter.taken)
-        values = to_memory(parameter.own(moments["exp_avg_sq"]) / parameter.taken, parameter)
+        parameter.ratio = (parameter.ratio or SquareRatio()).taken_over()
+        values = to_memory(parameter.own(moments["exp_avg_sq"]) / parameter.ratio.mean, parameter)
         taken = with_second_moment(parameter.state, values, int(moments["step"]))
         parameter.state.load_state_dict(taken)
     elif parameter.codec.memory.corrects and moments.get("momentum_buffer") is not None:

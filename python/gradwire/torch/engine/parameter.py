@@ -13,7 +13,7 @@ from gradwire._codec import Codec
 from gradwire.state import State
 from gradwire.torch import backends
 from gradwire.torch.engine.sharding import Shard, laid_out
-from gradwire.torch.engine.square_ratio import INTERVAL, SquareRatio
+from gradwire.torch.engine.square_ratio import SquareRatio
 
 T = TypeVar("T")
 
@@ -127,9 +127,6 @@ class ParameterSlot:
     share: Shard | None = None  # what this rank encodes, and keeps a state of; None for all of it
     rate: float | None = None  # the optimizer's learning rate in this step, if it follows one
     ratio: SquareRatio | None = None  # None until it is measured
-    # The ratio by which a second moment of averages was divided when it was taken over. As long as
-    # measurements are few, each corrects the moment.
-    taken: float | None = None
 
     @property
     def has_state(self) -> bool:
@@ -153,14 +150,13 @@ class ParameterSlot:
 
     def set_ratio(self, ratio: SquareRatio | None) -> None:
         """Use another ratio in this step already, also for a moment that was taken over."""
-        self.ratio = ratio
+        before, self.ratio = self.ratio, ratio
         self._write_rate()
-        if self.taken is None or ratio is None:
-            return
-        held = self.state.state_dict()
-        factor = np.float32(self.taken / ratio.mean)
-        self.state.load_state_dict({**held, "second_moment": held["second_moment"] * factor})
-        self.taken = ratio.mean if ratio.measurements < INTERVAL else None
+        # The other way round where a step is undone.
+        if before is not None and ratio is not None and (before.corrects or ratio.corrects):
+            held = self.state.state_dict()
+            factor = np.float32(before.mean / ratio.mean)
+            self.state.load_state_dict({**held, "second_moment": held["second_moment"] * factor})
 
     def _write_rate(self) -> None:
         # Steps are as long as if the second moment had been multiplied by the ratio.

@@ -25,6 +25,9 @@ class SquareRatio(NamedTuple):
 
     mean: float = 1.0
     measurements: int = 0  # 16 stands for more
+    # Whether the second moment was made with this mean, of averages that were divided by it: then
+    # it is corrected with each of the first 16 measurements.
+    corrects: bool = False
 
     def is_due(self, step: int) -> bool:
         """Tell whether to measure in this step."""
@@ -34,12 +37,20 @@ class SquareRatio(NamedTuple):
         """Return the ratio with one more measurement, which by chance may be above 1."""
         count = min(self.measurements + 1, INTERVAL)
         mean = self.mean + (found - self.mean) / count if self.measurements else found
-        return SquareRatio(min(max(mean, 1.0 / ranks), 1.0), count)
+        mean = min(max(mean, 1.0 / ranks), 1.0)
+        return SquareRatio(mean, count, self.corrects and count < INTERVAL)
+
+    def taken_over(self) -> "SquareRatio":
+        """Return the ratio of a second moment that is made with it: what is known may be old."""
+        return SquareRatio(self.mean, corrects=True)
 
     @classmethod
     def read(cls, what: str, saved: object) -> "SquareRatio":
         """Return the ratio that a checkpoint holds as a list; raise a ValueError if it is none."""
-        if not isinstance(saved, list) or len(saved) != 2:
-            raise ValueError(f"{what} must be a mean and a number of measurements, got {saved!r}")
+        if not isinstance(saved, list) or len(saved) != 3:
+            raise ValueError(
+                f"{what} must be a mean, a number of measurements and a bool, got {saved!r}"
+            )
         mean = _validate.unit_interval(what, saved[0])
-        return cls(mean, _validate.integer(what, saved[1], low=0, high=INTERVAL))
+        count = _validate.integer(what, saved[1], low=0, high=INTERVAL)
+        return cls(mean, count, _validate.boolean(what, saved[2]))
