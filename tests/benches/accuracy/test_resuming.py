@@ -71,7 +71,7 @@ def test_what_was_published_was_made_by_the_methods_as_they_are_now():
     records = json.loads(store.PUBLISHED.read_text("utf-8"))["runs"]
     keys = [store.current(each["key"]) for each in records]
     found = [key for key in keys if key["method"] in METHODS]
-    assert len(found) > 250
+    assert len(found) > 100
     for key in found:
         assert key["config"] == METHODS[key["method"]].config()
 
