@@ -40,10 +40,7 @@ Curves = dict[Run, Record]
 
 @functools.cache
 def _published() -> tuple[dict[tuple[str, str, int], float], list[Record]]:
-    """Return the best rates of the runs of `make accuracy` that the study began with, and these.
-
-    Each method had a rate of its own then: the best of those that were run with all seeds.
-    """
+    """Return the runs of `make accuracy` of that day, and the best rate of each method in them."""
     runs: list[Record] = [
         each
         for each in results.read(results.FOLDER / "2026-11-24-accuracy.json")["runs"]
