@@ -297,7 +297,7 @@ WAITS = {
     "postponed": (8, 12),
     "sum": (11, 3),
     "seeded": (11, 3),
-    "owners": (11, 15),
+    "owners": (27, 23),  # where residuals lie, for each of them, before and after the encode
     "sums": (11, 15),
 }
 """How often the sending and the receiving thread wait for the device in a step of three buckets."""

@@ -9,6 +9,7 @@ import functools
 import torch
 
 from gradwire.torch.backends import cpu
+from gradwire.torch.backends.cuda.states import add_flushed
 from gradwire.torch.backends.host import checksum, staging
 from gradwire.torch.backends.signed_sums import SUMS, sums_of
 
@@ -27,6 +28,9 @@ def preload(device: torch.device) -> None:
         _ratio(torch.zeros(2 * SUMS, device=device))
         slot = torch.zeros(sum(_PARTS), dtype=torch.uint8, device=device)
         torch.cat([slot, slot.new_empty(1)]).repeat(2)  # what owners of ranges send
+        slot[:8].cpu()
+        waits = torch.zeros(sum(_PARTS), device=device)
+        add_flushed(waits.clone().zero_(), waits)  # what waits at them
         staging(device).read(slot.new_zeros((2, slot.numel()))[:, :3])
 
 

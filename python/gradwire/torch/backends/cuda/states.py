@@ -309,13 +309,13 @@ class DeviceState(StateBase):
                 return
             other = StateLayout(self._codec, self.numel).buffers(self._device, 1 - struct.current)
             other["residual"][part] = values
-            _add(buffers["residual"][part], values)
+            add_flushed(buffers["residual"][part], values)
 
     def join(self, start: int, sums: torch.Tensor) -> torch.Tensor:
         """Add what the residual has to sums, take it out, and return it; waits for the device."""
         own = torch.as_tensor(self._lift(start, start + sums.numel())).to(sums.device)
         if own.numel():
-            _add(sums, own)
+            add_flushed(sums, own)
         return own
 
     def rollback(self) -> None:
@@ -346,7 +346,7 @@ class DeviceState(StateBase):
             self.failed()
 
 
-def _add(values: torch.Tensor, more: torch.Tensor) -> None:
+def add_flushed(values: torch.Tensor, more: torch.Tensor) -> None:
     """Add in place as the core does: a sum below the smallest normal number is 0."""
     total = values + more
     total[total.abs() < torch.finfo(torch.float32).tiny] = 0.0
