@@ -165,3 +165,9 @@ def test_a_checkpoint_of_dense_training_goes_on_without_a_warning(two: Ranks) ->
 def test_steps_without_an_optimizer_are_those_of_each_rank(two: Ranks) -> None:
     """Measured, they would be longer where the ranks' first gradients have one sign."""
     assert two.run("adam.without_an_optimizer") == pytest.approx([0.25, 0.25])
+
+
+def test_a_rank_that_cannot_measure_is_an_error_of_all(two: Ranks) -> None:
+    first, second = two.run("adam.unmeasured")
+    assert first == second
+    assert first[:3] == ["ExchangeError", True, True]

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ import pytest
 import gradwire
 from gradwire.memory import NoMemory
 from gradwire.sparsify import TopK
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.exchange.owners import check_lengths
+from gradwire.torch.exchange.owners import _aside, _Run, check_lengths
 from gradwire.torch.exchange.wire import Verdict
 from tests.distributed.plain_owners import check_bytes, runs_of
 from tests.distributed.ranks import Nursery, Ranks
@@ -198,3 +200,21 @@ def test_what_cannot_work_is_refused_by_name(four: Ranks) -> None:
     for found in four.run("scattered.refusals"):
         assert "all_reduce() gathers frames or sums values" in found["all_reduce"]
         assert "the ranks of a node divide it already" in found["hierarchy"]
+
+
+def test_residuals_set_aside_come_back_whatever_fails() -> None:
+    codec = gradwire.topk(0.1)
+    states = [codec.init_state(100) for _ in range(2)]
+    for state in states:
+        codec.encode(np.arange(100, dtype=np.float32), state)
+    before = [state.residual for state in states]
+    slots = [SimpleNamespace(codec=codec, state=state) for state in states]
+    layout = cast(BucketContents, SimpleNamespace(compressed=slots))
+    good, bad = [_Run(0, 10, 60), _Run(1, 0, 50)], [_Run(0, 10, 60), _Run(1, 0, 101)]
+    with pytest.raises(RuntimeError, match="fails"), _aside(layout, good):
+        assert not any(np.any(state.residual[10:50]) for state in states)
+        raise RuntimeError("the encode fails")
+    with pytest.raises(ValueError, match="entries 0 to 101"), _aside(layout, bad):
+        pass
+    for state, residual in zip(states, before, strict=True):
+        np.testing.assert_array_equal(state.residual, residual)

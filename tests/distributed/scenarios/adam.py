@@ -1,8 +1,10 @@
 """Updates of each rank's own Adam: against a simulation, and through what programs do to them."""
 
+import contextlib
 import copy
 import warnings
 from typing import Any, get_args
+from unittest import mock
 
 import numpy as np
 import torch
@@ -26,6 +28,7 @@ from gradwire.sparsify import TopK
 from gradwire.torch.backends.signed_sums import sample
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.ddp import GradientError
+from gradwire.torch.exchange import squares
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
     Given,
@@ -607,3 +610,25 @@ def without_an_optimizer(rank: int, world_size: int) -> float:
     state.learning_rate = 0.25
     gradwire.torch.all_reduce(tensor, codec, state)
     return float(tensor.abs().max())
+
+
+def unmeasured(rank: int, world_size: int) -> list[Any]:
+    """A rank that cannot measure its gradients: an error of all, and the step leaves no trace."""
+    del world_size
+    model = DistributedDataParallel(network(), bucket_cap_mb=SMALL_BUCKETS)
+    optimizer = optimizer_of(groups_of(model.module))
+    found: list[Any] = []
+    with gradwire.torch.ddp.attach(model, codec(0.05), optimizer=optimizer) as handle:
+        for step in range(3):
+            fails = mock.patch.object(squares, "sums_of", side_effect=MemoryError("too much"))
+            before = plain(handle.state_dict())
+            optimizer.zero_grad()
+            with fails if step == 1 and rank == 1 else contextlib.nullcontext():
+                try:
+                    model(batch(rank, step)[0]).mean().backward()
+                except Exception as error:
+                    found += [type(error).__name__, "too much" in str(error)]
+                    found.append(plain(handle.state_dict()) == before)
+                    continue
+            optimizer.step()
+    return [*found, fingerprint(model)]

@@ -20,14 +20,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gradwire.errors import NonFiniteError
-from gradwire.state import State
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
@@ -140,16 +139,13 @@ def _aside(layout: BucketContents, runs: Sequence[_Run]) -> Iterator[None]:
     They hold what waits of the sums of all ranks, which is N times as large as an entry of one
     rank: it would fill the frame, though the owner needs no frame of it. The merge adds it whole.
     """
-    lifted: list[tuple[State, int, Any, int]] = []
-    for run in runs:
-        state, codec = layout.compressed[run.index].state, layout.compressed[run.index].codec
-        if codec.sparsify.selects and codec.memory.keeps:
-            lifted.append((state, run.start, state._lift(run.start, run.stop), state.step))
-    try:
+    with contextlib.ExitStack() as stack:  # puts all of them back, whatever fails in between
+        for run in runs:
+            state, codec = layout.compressed[run.index].state, layout.compressed[run.index].codec
+            if codec.sparsify.selects and codec.memory.keeps:
+                step, lifted = state.step, state._lift(run.start, run.stop)
+                stack.callback(state._lower, run.start, lifted, step)
         yield
-    finally:
-        for state, start, values, step in lifted:
-            state._lower(start, values, step)
 
 
 @dataclass(slots=True, eq=False)

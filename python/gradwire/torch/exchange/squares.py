@@ -28,9 +28,12 @@ def measure(task: BucketTask, channel: Channel) -> int:
     if task.error is None:
         step = task.step.number
         turn = step if step < INTERVAL else step // INTERVAL
-        for row, piece in zip(sums, due, strict=True):
-            values = task.bucket.buffer[piece.start : piece.stop]
-            sums_of(*sample(values, turn), row)
+        try:
+            for row, piece in zip(sums, due, strict=True):
+                values = task.bucket.buffer[piece.start : piece.stop]
+                sums_of(*sample(values, turn), row)
+        except BaseException as error:  # of any kind: the other ranks wait for the sums
+            task.error = error
     # Their sum over the ranks is exact unless they are very unequal: a resumed run, whose buckets
     # are others at first, adds in another order.
     sums = sums.bfloat16().float().to(task.bucket.frames_on)

@@ -1,8 +1,8 @@
 //! What a memory keeps of one tensor.
 
-use half::bf16;
-
 use std::ops::Range;
+
+use half::bf16;
 
 use super::buffers::add_finite;
 use super::storage::Stored;
