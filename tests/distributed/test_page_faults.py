@@ -6,16 +6,14 @@ from typing import Any
 import pytest
 
 from tests.distributed.ranks import Ranks
-from tests.distributed.scenarios.page_faults import COUNTED
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="the kernel counts faults otherwise"
 )
 
-TOLERANCE = 32 * COUNTED
-"""4 MB of gradients or of residuals, taken anew, would be 1,024 faults a step. What grows for once
-(a frame longer than any before, objects of the interpreter, memory that the allocator gave back)
-is a few hundred in all.
+TOLERANCE = 128
+"""4 MB of gradients or of residuals, taken anew, would be 1,024 faults a step; a loaded machine's
+allocator, which gives pages back and takes them again, is some fifty.
 """
 
 
