@@ -147,6 +147,12 @@ def measured(rank: int, world_size: int) -> dict[str, Any]:
     return found
 
 
+def _ratios(saved: dict[str, Any]) -> dict[str, float]:
+    """Ratios of squares that the checkpoint of a rank holds."""
+    parameters = json.loads(saved["about"])["parameters"]
+    return {name: each["ratio"][0] for name, each in parameters.items() if "ratio" in each}
+
+
 def merged(rank: int, world_size: int) -> dict[str, Any]:
     """Merge the states of two nodes of two, and load them with any nodes."""
     found: dict[str, Any] = {"mass": [], "moments": []}
@@ -177,8 +183,11 @@ def merged(rank: int, world_size: int) -> dict[str, Any]:
     context, optimizer = make(2)
     with context as (model, handle):
         train(model, rank, range(5), optimizer=optimizer)
-        told(handle.gathered_state_dict(None), 2)
+        gathered = handle.gathered_state_dict(None)
+        told(gathered, 2)
+        found["ratios"] = [_ratios(gathered[f"rank{each}"]) for each in range(world_size)]
         whole = handle.merged_state_dict()
+        found["ratios of all"] = _ratios(whole["rank0"])
         found["keys"] = sorted(whole)
         found["shape"] = tuple(whole["rank0"]["residual"]["0.weight"].shape)
         told(whole, 1)

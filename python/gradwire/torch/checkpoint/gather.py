@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -101,7 +102,15 @@ def merge(
             f"of the {shares} shares that the ranks of a node have, no rank has a checkpoint of "
             f"{', '.join(map(str, missing))}"
         )
-    merged: dict[str, Any] = {"about": first["about"], "measured": {}}
+    holder_of = [
+        next(rank for rank in given if every[rank]["share"] == share) for share in range(shares)
+    ]
+    about, *others = (json.loads(every[rank]["about"]) for rank in holder_of)
+    for name, parameter in about["parameters"].items():
+        if "ratio" in parameter:
+            parts = [parameter, *(each["parameters"][name] for each in others)]
+            parameter["ratio"] = _mean_ratio([part["ratio"] for part in parts])
+    merged: dict[str, Any] = {"about": json.dumps(about, sort_keys=True), "measured": {}}
     for kind, names in kinds.items():
         merged[kind] = {}
         for name in names:
@@ -123,6 +132,15 @@ def merge(
         channel.all_reduce(sums).wait()
         merged["measured"][name] = sums
     return {"rank0": merged}
+
+
+def _mean_ratio(ratios: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the ratio of squares of a parameter from those of its shares, which are as large.
+
+    Shares with 0.5 after 16 measurements and 0.3 after 10 have 0.4 after 10.
+    """
+    means, measurements, corrects = zip(*ratios, strict=True)
+    return [fmean(means), min(measurements), any(corrects)]
 
 
 class _RankCheckpoint:
@@ -161,10 +179,6 @@ class _RankCheckpoint:
             for kind in BUFFERS
         }
         about = {key: each for key, each in self._about.items() if key not in _OF_A_SHARE}
-        parameters = {
-            name: {key: each for key, each in found.items() if key != "ratio"}  # of the ranks
-            for name, found in about["parameters"].items()
-        }
         agreed = {
             "step": state.step,
             "codec": about["codec"],
@@ -174,9 +188,7 @@ class _RankCheckpoint:
         return {
             "agreed": agreed,
             "share": state.share,
-            "about": json.dumps(
-                {**about, "parameters": parameters, "rank": 0, "world_size": 1}, sort_keys=True
-            ),
+            "about": json.dumps({**about, "rank": 0, "world_size": 1}, sort_keys=True),
             "measured": sorted(state.measured),
         }
 
