@@ -215,4 +215,3 @@ def test_it_is_a_part_like_any_other() -> None:
     assert Lossless("bfloat16").summed_as == "bfloat16"
     assert Lossless().summed_as == "float32"
     assert Lossless("float16").largest == 65504.0
-    assert gradwire.adam().quantize == Lossless("bfloat16")

@@ -19,6 +19,8 @@ from typing import ClassVar
 
 from gradwire.cost.payload import Payload
 
+_SUMS = 1.5  # sums that an owner sends, for an entry that one rank has sent there
+
 FRONT, RESULT = 56, 56
 """Bytes of a reduce-scatter's headers: of pieces, which also have a bit per tensor, and of sums."""
 
@@ -157,8 +159,8 @@ class SparseReduceScatter(ExchangeModel):
     """Frames are cut by range, each rank sums one range, and the sums are gathered.
 
     Each frame is cut into N pieces without being decoded. The owner of a range adds up the pieces
-    of all ranks, selects as many entries of the sum as one rank has sent there, keeps the rest in
-    its residual, and all ranks gather the frames of all owners: about 2 k entries a rank.
+    of all ranks, selects three entries of the sum for two that one rank has sent there, keeps the
+    rest in its residual, and all ranks gather the frames of all owners: about 2.5 k entries a rank.
 
     Parameters
     ----------
@@ -181,10 +183,7 @@ class SparseReduceScatter(ExchangeModel):
 
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
         """Return four collectives: headers, pieces, the owners' outcomes, and their sums."""
-        piece = sums = payload.range(ranks)
-        if not self.selects_again:
-            entries = min(float(sums.numel), sums.entries * self.distinct)
-            sums = dataclasses.replace(sums, entries=entries)
+        piece, sums = payload.range(ranks), self._sums(payload, ranks)
         return (
             exchange_all(FRONT + -(-payload.frames // 8), ranks, "sizes of pieces"),
             exchange_all(piece.nbytes, ranks, "reduce-scatter of frames"),
@@ -194,7 +193,17 @@ class SparseReduceScatter(ExchangeModel):
 
     def buffers(self, payload: Payload, ranks: int) -> float:
         """Return the bytes of a rank's frame, received pieces, one range, and all sums."""
-        return 2 * payload.nbytes + 4 * payload.numel / ranks + ranks * payload.range(ranks).nbytes
+        return (
+            2 * payload.nbytes
+            + 4 * payload.numel / ranks
+            + ranks * self._sums(payload, ranks).nbytes
+        )
+
+    def _sums(self, payload: Payload, ranks: int) -> Payload:
+        """Return the sums of one range that are sent."""
+        piece = payload.range(ranks)
+        more = _SUMS if self.selects_again else self.distinct
+        return dataclasses.replace(piece, entries=min(float(piece.numel), piece.entries * more))
 
     def decodes(self, ranks: int) -> float:
         """Return 2: a range of all ranks, then all ranges."""

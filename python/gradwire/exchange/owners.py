@@ -43,16 +43,16 @@ class ReduceScatter(Owners):
 
     The entries of a bucket are divided among N ranks. A rank's frames are cut by range, without
     decoding a value, and the parts are sent to their owners. Each owner sums the parts, in rank
-    order and float32; adds its own residual there, which no frame has; selects the largest sums, as
-    many as a rank sent there on average; encodes them with the codec's quantizer; and sends them to
-    all ranks. If all entries are requested, as
-    by a ratio of 1, all sums are sent. Sums that are not selected, and rounding errors, go into the
+    order and float32; adds its own residual there, which no frame has; selects the largest sums,
+    three for two entries that a rank sent there on average; encodes them with the codec's
+    quantizer; and sends them to all ranks. If all entries are requested, as by a ratio of 1, all
+    sums are sent. Sums that are not selected, and rounding errors, go into the
     owner's residual: as with `AllGather`, N times the applied values plus the residuals of all
     ranks equal the input, exactly for float32 values except for the rounding of sums.
 
-    With k entries a rank, k go out and k come in, whatever the number of ranks; with `AllGather`,
-    (N - 1) k come in. In return, a bucket takes four successive messages instead of one, and small
-    sums are sent later. So this is for many ranks: see docs/exchanges-inside.md.
+    With k entries a rank, k go out and 1.5 k come in, whatever the number of ranks; with
+    `AllGather`, (N - 1) k come in. In return, a bucket takes four successive messages instead of
+    one, and small sums are sent later. So this is for many ranks: see docs/exchanges-inside.md.
 
     The codec needs a memory with a residual that can be undone: not `gradwire.memory.NoMemory`, and
     no ``low_memory``.

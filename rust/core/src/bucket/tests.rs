@@ -258,22 +258,22 @@ fn merged(amount: Sparsifier) -> (Vec<f32>, u64, Vec<f32>) {
 }
 
 #[test]
-fn an_owner_sends_all_sums_where_all_entries_are_asked_for_and_else_as_many_as_a_rank_has() {
+fn an_owner_sends_all_sums_where_all_entries_are_asked_for_and_else_three_for_two_of_a_rank() {
     let all = vec![5.0, 4.0, 3.0, -2.0];
     for amount in [Amount::Ratio(1.0), Amount::Count(6), Amount::Count(7)] {
         let top = Sparsifier::TopK(TopK { amount });
         assert!(top.asks_for_all(6));
         assert_eq!(merged(top), (all.clone(), 4, vec![0.0; 6]));
     }
-    // Each rank sends two entries there: the two largest sums go, and the others stay here. What the
-    // owner has not sent, 1 of the second entry, takes part.
+    // Each rank sends two entries there: the three largest sums go, and the other stays here. What
+    // the owner has not sent, 1 of the second entry, takes part.
     for other in [
         Sparsifier::TopK(TopK { amount: Amount::Count(5) }),
         Sparsifier::Threshold(Threshold { threshold: 0.0 }),
     ] {
         assert!(!other.asks_for_all(6));
         let (sums, count, left) = merged(other);
-        assert_eq!((sums, count), (vec![5.0, 4.0, 0.0, 0.0], 2));
-        assert_eq!(left, [0.0, 0.0, 3.0, -2.0, 0.0, 0.0]);
+        assert_eq!((sums, count), (vec![5.0, 4.0, 3.0, 0.0], 3));
+        assert_eq!(left, [0.0, 0.0, 0.0, -2.0, 0.0, 0.0]);
     }
 }

@@ -1,9 +1,9 @@
 """Kernels of the reduce-scatter: an owner sums the frames of all ranks and encodes the sums.
 
 As ``rust/core/src/bucket/merge.rs``, byte for byte: frames are summed in the order of ranks; the
-owner's residual is added; the largest sums of each range are selected, as many as a rank sent on
-average; and the rest, with the rounding errors, becomes the residual. The host waits for a few
-words at a time: the headers of the parts, where residuals lie, the sizes of the frames, and the
+owner's residual is added; the largest sums of each range are selected, three for two that a rank
+sent on average; and the rest, with the rounding errors, becomes the residual. The host waits for a
+few words at a time: the headers of the parts, where residuals lie, the sizes of the frames, and the
 outcome of the residuals.
 """
 
@@ -32,6 +32,7 @@ from gradwire.torch.backends.host import staging
 _START, _NBYTES, _NUMEL, _COUNT = range(4)  # columns of csrc/bucket/heads.h
 _PARTS = 2  # of a range, at most: see rust/core/src/frame/split.rs
 _TARGETED = ("topk", "gaussian", "sid", "chunk_topk")  # what may ask for all entries
+_SUMS = (3, 2)  # sums that an owner sends, for so many entries of a rank
 _MERGING = 1 << 62  # in the stream of the random numbers of a merge: no rank has one so high
 
 
@@ -184,7 +185,7 @@ def _most(codec: Codec, state: DeviceState, numel: int, sent: int, ranks: int) -
     target = None if state.last is None else state.last["target"]
     if codec.sparsify.kind in _TARGETED and target == state.numel:
         return numel
-    return min(-(-sent // ranks), numel)
+    return min(-(-_SUMS[0] * sent // (_SUMS[1] * ranks)), numel)
 
 
 def _encode(
