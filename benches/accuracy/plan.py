@@ -1,7 +1,7 @@
 """Which runs to make: for each method a search for its learning rate, then more seeds.
 
 Codecs that compute AdamW's step are trained at the best rate of uncompressed training instead, and
-once at half and at twice that rate: nobody who attaches one tunes it.
+the default one once at half and at twice that rate: nobody who attaches one tunes it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -69,7 +69,8 @@ class Run:
     seed: int
 
 
-UPDATES = ("adam(0.01)", "adam(0.002)", "adam_onebit()")
+DEFAULT = "adam(0.01)"
+UPDATES = (DEFAULT, "adam(0.002)", "adam_onebit()")
 ALL_GATHER = "adam(0.01), all-gather"
 AT_ONE_RATE = (*UPDATES, ALL_GATHER)
 _MOMENTUM = ("topk(0.01), SGD", "dgc(0.01)")
@@ -179,8 +180,8 @@ class Plan:
     ) -> list[tuple[int, Run]]:
         """Return what one series needs next, each with its stage.
 
-        A method without a search gets all seeds at the rate it is given, and one at half and at
-        twice that. A search starts with two neighbouring rates of the grid and goes on until the
+        A method without a search gets all seeds at the rate it is given, the default one also one
+        seed at half and at twice that. A search starts with two neighbouring rates of the grid and goes on until the
         rates next to the best one are known. The best rate and the better of its neighbours get all
         seeds, and then each rate whose one run is better than the best mean. If another rate then
         has that mean, the rates on both sides of it are tried as well.
@@ -203,7 +204,8 @@ class Plan:
             if given is None:
                 return []
             place = nearest(grid, given)
-            once = [] if self.quick else lacking(beside(place), (0,))
+            alone = self.quick or method != DEFAULT
+            once = [] if alone else lacking(beside(place), (0,))
             return [*((2, run) for run in lacking([place], seeds)), *((4, run) for run in once)]
         if len(grid) == 1:
             return [(0, run) for run in lacking([0], seeds)]

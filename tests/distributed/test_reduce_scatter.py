@@ -63,10 +63,10 @@ def check_step(found: list[dict[str, Any]]) -> None:
             for rank in every:
                 parts[name][rank, owner] += nbytes(inputs[rank][at], sent[rank][at])
             total = sum(inputs[rank][at] * sent[rank][at] for rank in every)
-            mean_count = -(-sum(int(sent[rank][at].sum()) for rank in every) // size)
+            count = -(-3 * sum(int(sent[rank][at].sum()) for rank in every) // (2 * size))
             left[owner][at] += found[owner]["before"][name][at]
             total = total + left[owner][at]
-            chosen = largest(total, mean_count)
+            chosen = largest(total, count)
             average[at] = np.where(chosen, (total / np.float32(size)).astype(np.float32), 0.0)
             left[owner][at] = np.where(chosen, 0.0, total)
             made[name][owner] += nbytes(total, chosen)
