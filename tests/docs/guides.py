@@ -3,8 +3,9 @@
     python -m tests.docs.guides PAGE...
 
 The blocks of a page share their names, and have no others: a page has a set-up of its own or links
-to that of DDP, which then runs first. A page runs in a folder of its own, in one process as `python page.py` would be. If it is for
-several ranks, it also runs in two processes, with the variables that torchrun sets.
+to that of DDP, which then runs first. A page runs in a folder of its own, in one process as
+`python page.py` would be. If it is for several ranks, it also runs in two processes, with the
+variables that torchrun sets.
 """
 
 import multiprocessing
