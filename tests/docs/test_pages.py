@@ -169,7 +169,9 @@ def test_messages_under_troubleshooting_are_those_of_the_sources():
         assert any(all(part in text for part in parts) for text in texts), heading
 
 
-@pytest.mark.parametrize(("shelf", "words"), [("Use", 13_000), ("Results", 9_900), ("Inside", 14_000)])
+@pytest.mark.parametrize(
+    ("shelf", "words"), [("Use", 13_000), ("Results", 9_900), ("Inside", 14_500)]
+)
 def test_a_shelf_stays_short(shelf, words):
     index = (DOCS / "index.md").read_text("utf-8")
     names = index.partition(f":caption: {shelf}\n:hidden:\n")[2].partition("```")[0]
