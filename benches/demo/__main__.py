@@ -1,7 +1,6 @@
 """``make demo``: train in several processes over a slow link, with and without compression."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +8,6 @@ from pathlib import Path
 from benches.harness import horovodrun
 from benches.harness.command import conduct, console, folder, learning_rate
 from benches.harness.link import MAX_RANKS
-from gradwire import _files
 from gradwire.cli.codecs import unfit
 from gradwire.cli.plan.quantities import rate, ratio
 
@@ -106,6 +104,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from benches.demo.picture import draw
     from benches.demo.runner import Reporter, run
     from benches.demo.table import print_results
+    from benches.harness import results as records
 
     out = folder(arguments.out)
     shown = console(stderr=arguments.json)
@@ -113,12 +112,12 @@ def _run(arguments: argparse.Namespace) -> int:
     asked = (name for name in arguments.codec if name not in baselines)
     arguments.methods = list(dict.fromkeys((*baselines, *asked)))
     results = run(arguments, Reporter(shown))
-    text = json.dumps(results.to_json(), indent=1)
-    _files.write(out / "demo.json", text + "\n")
+    document = results.to_json()
+    records.write(document, out / "demo.json")
     for kind in ("png", "svg"):
         draw(results, out / f"demo.{kind}")
     if arguments.json:
-        print(text)
+        print(records.text(document))
     else:
         print_results(results, shown)
     shown.print(f"\nFigure: {out / 'demo.png'}   data: {out / 'demo.json'}", highlight=False)
