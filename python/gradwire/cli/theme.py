@@ -46,5 +46,4 @@ def _themed(svg: str) -> str:
     style = f"<style>@media (prefers-color-scheme: dark) {{{rules}}}</style>"
     # matplotlib breaks lines only where XML and paths take any white space.
     flat = re.sub(r"\s*\n\s*", " ", re.sub(r">\s*\n\s*<", "><", svg.strip()))
-    head, mark, rest = flat.partition("<defs>")
-    return f"{head}{style}{mark}{rest}\n"
+    return flat.replace("<defs>", f"{style}<defs>", 1) + "\n"
