@@ -17,17 +17,12 @@ export PYO3_PYTHON := $(bin)/python
 python := $(bin)/python
 environment := $(PYTHON) scripts/environment.py
 
-.PHONY: help demo horovod-demo horovod soak test test-full test-rest test-night test-rust test-python
+.PHONY: help demo horovod soak test test-full test-rest test-night test-rust test-python
 help: ## This page
 	@awk -f scripts/help.awk $(MAKEFILE_LIST)
 
 demo: ## Train two models over a slow link, with and without compression (ARGS="--help" for options)
 	@$(environment) demo && $(python) -m benches.demo $(ARGS)
-
-horovod-demo: ## The demo with horovodrun, beside Horovod's own optimizer (ARGS="--task text" for the other task)
-	@$(environment) horovod
-	@$(python) scripts/build_horovod.py
-	@$(python) -m benches.demo --horovod --task digits $(ARGS)
 
 prepare_python = $(environment) test cuda trainers horovod
 prepare_tests = $(prepare_python) && $(python) scripts/build_horovod.py --tests
@@ -101,7 +96,7 @@ format: ## Format Rust and Python
 	$(bin)/ruff check --fix-only --quiet .
 	$(bin)/ruff format --quiet .
 
-.PHONY: bench accuracy study weights quantize checkpoints bench-instructions bench-history
+.PHONY: bench accuracy study weights bench-instructions bench-history
 bench: ## Time the codecs, a plain copy and other implementations (ARGS="--quick" for a short run)
 	@$(environment) bench && $(python) -m benches.compare $(ARGS)
 
@@ -111,11 +106,8 @@ accuracy: ## Train four models to completion with and without compression (ARGS=
 study: ## Time to dense accuracy over links and ranks: who wins, where compression loses (ARGS="--quick")
 	@$(environment) demo && $(python) -m benches.study $(ARGS)
 
-weights: ## Pack three models at a few bits a weight, and time what reads them (ARGS="--quick"; PEERS=1: beside other packages)
-quantize: ## Choose codes of few bits by calibration, budgets and training, and see what they keep (ARGS="--quick")
-checkpoints: ## Save, send and keep for backward in fewer bytes: sizes, times, losses (ARGS="--quick"; PEERS=1: beside other packages)
-weights quantize checkpoints:
-	@$(environment) demo weights $(if $(PEERS),peers) && $(python) -m benches.$@ $(ARGS)
+weights: ## Weights, checkpoints and activations in fewer bits (ARGS="--quick --only checkpoints"; PEERS=1: beside zstd and zipnn)
+	@$(environment) demo weights $(if $(PEERS),peers) && $(python) -m benches.weights $(ARGS)
 
 bench-instructions: ## Instructions per element of kernels and encodes, with valgrind (ARGS="--only sweep")
 	@$(PYTHON) -m benches.instructions $(ARGS)
@@ -141,6 +133,6 @@ lock: ## Rewrite requirements/*.txt with the newest versions that the .in files 
 	@$(environment) test && PATH="$(bin):$$PATH" scripts/lock.sh
 
 clean: ## Remove everything these targets create: environment, caches, builds, results
-	rm -rf $(VENV) .venv-oldest .cache target dist {demo,accuracy,study,weights,quantize}-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .cache target dist {demo,accuracy,study,weights}-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/gradwire/_native*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -48,7 +48,7 @@ MATRIX = (
 )
 TORCH = ROOT / "tests" / "packaging" / "two_ranks.py"
 LEFT = """\
-Left to a person (docs/releasing.md):
+Left to a person (.github/RELEASING.md):
   - accounts: the repository, the package index, Read the Docs, conda-forge's feedstock
   - the index's trusted publisher for release.yml and its environment `pypi`
   - runs of tests.yml and release.yml: macOS, Windows, and the advisories

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Rewrites requirements/*.txt from requirements/*.in: exact versions for every platform and every
 # Python from 3.11 on. One joint solution is found first, so that the layers agree with each other.
-# Each package has the hashes of its files, and installing checks them.
+# Each package is a line with the hashes of its files, and installing checks them.
 # Only the layer torch has torch and what it brings along, which TORCH, TORCH_INDEX and SYSTEM_TORCH
 # replace: of the others, the trainers depend on it.
 set -euo pipefail
@@ -14,7 +14,7 @@ compile() {
 
 with_hashes() {
     uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-header \
-        --no-annotate --no-deps --generate-hashes -
+        --no-annotate --no-deps --generate-hashes - | sed -e ':a' -e '/\\$/{N;s/ *\\\n */ /;ta' -e '}'
 }
 
 without_torch() {

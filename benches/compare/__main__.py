@@ -22,13 +22,13 @@ import torch
 
 import gradwire
 from benches.harness import pages, results
-from benches.harness.command import INTERRUPTED, progress, terminate_as_interrupt
+from benches.harness.command import conduct, progress
 from benches.harness.pages import span
 from gradwire.memory import MEMORIES
 from gradwire.presets import PRESETS
 
 from .contestants import LAW, OURS, PEERS, Contestant, gradients, presets
-from .timing import Timing, interleave, timed
+from .timing import Timing, in_turn, interleave, timed
 
 FULL = {"sizes": (1_000, 1_000_000, 25_000_000), "ratios": (0.1, 0.01, 0.001), "threads": (1, 2)}
 QUICK = {"sizes": (1_000_000, 25_000_000), "ratios": (0.01,), "threads": (1, 2)}
@@ -66,16 +66,9 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--into", type=Path, help="a page that has the block")
     # fmt: on
     chosen = parser.parse_args(given)
-    usual = QUICK if chosen.quick else FULL
-    for name, values in usual.items():
+    for name, values in (QUICK if chosen.quick else FULL).items():
         setattr(chosen, name, getattr(chosen, name) or values)
     return chosen
-
-
-def cases(chosen: argparse.Namespace) -> list[Case]:
-    """Return all cases; those that share tensors follow each other."""
-    axes = chosen.sizes, chosen.ratios, chosen.threads
-    return [Case(*each) for each in itertools.product(*axes)]
 
 
 def contestants(case: Case, only: str) -> Iterator[type[Contestant]]:
@@ -103,12 +96,6 @@ def measure(
     decodes = {name: Timing() for name in entrants}
     sent: dict[str, list[tuple[int, int]]] = {name: [] for name in entrants}
 
-    def encode(entrant: Contestant, turn: int) -> Any:
-        return entrant.encode(steps[turn % 2])
-
-    def prepare(entrant: Contestant, turn: int) -> None:
-        entrant.ready(steps[turn % 2])
-
     def decode(entrant: Contestant, turn: int, wire: Any, copy: float) -> None:
         out.fill(0)
         seconds, _ = timed(lambda: entrant.decode_add(wire, out), lambda: None, repeats)
@@ -116,13 +103,13 @@ def measure(
         sent[entrant.name].append(entrant.sent(wire))
 
     copy, timings = interleave(
-        {name: partial(encode, each) for name, each in entrants.items()},
+        {name: in_turn(each.encode, steps) for name, each in entrants.items()},
         lambda: np.copyto(copied, steps[0]),
         rounds,
         tick,
         warm_up=STEPS,
         clock=lambda work, before: timed(work, before, repeats),
-        before={name: partial(prepare, each) for name, each in entrants.items()},
+        before={name: in_turn(each.ready, steps) for name, each in entrants.items()},
         after={name: partial(decode, each) for name, each in entrants.items()},
     )
     rows = [{**asdict(case), "name": COPY, **copy.record()}]
@@ -246,37 +233,35 @@ def state_bytes() -> str:
     return pages.table(["preset", "memory", *STORAGE], shown, texts=2)
 
 
-def main(given: list[str] | None = None) -> int:
-    chosen = arguments(given)
+def make(chosen: argparse.Namespace) -> int:
+    """Measure or show what is asked for."""
     if chosen.state_bytes:
         print(state_bytes())
         if chosen.into is not None:
             pages.replace(chosen.into, "bytes per entry", state_bytes())
         return 0
+    document = {**results.circumstances(), "rows": []}
     if chosen.show is not None:
         document = results.read(chosen.show)
-    else:
-        document = {**results.circumstances(), "rows": []}
-        for case in cases(chosen):
-            kinds = contestants(case, chosen.only)
-            rows = measure(case, kinds, chosen.rounds, progress)
-            progress("")
-            document["rows"] += rows
-            print(f"{table(rows)}\n", flush=True)
-            if chosen.out is not None:
-                results.write(document, chosen.out)
-    if chosen.show is not None:
         print(page(document))
+    # Cases that share tensors follow each other.
+    axes = chosen.sizes, chosen.ratios, chosen.threads
+    for case in itertools.starmap(Case, () if chosen.show else itertools.product(*axes)):
+        rows = measure(case, contestants(case, chosen.only), chosen.rounds, progress)
+        progress("")
+        document["rows"] += rows
+        print(f"{table(rows)}\n", flush=True)
+        if chosen.out is not None:
+            results.write(document, chosen.out)
     if chosen.into is not None:
-        path = chosen.show or chosen.out
-        pages.replace(chosen.into, "encode", readme(document, path))
+        pages.replace(chosen.into, "encode", readme(document, chosen.show or chosen.out))
     return 0
 
 
+def main(given: list[str] | None = None) -> int:
+    chosen = arguments(given)
+    return conduct("make bench", lambda: make(chosen))
+
+
 if __name__ == "__main__":
-    try:
-        with terminate_as_interrupt():
-            sys.exit(main())
-    except KeyboardInterrupt:
-        print("make bench: interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+    sys.exit(main())

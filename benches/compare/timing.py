@@ -6,12 +6,15 @@ of the same round is comparable between machines.
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
+
+import gradwire
 
 Tick = Callable[[str], None]
 Clock = Callable[[Callable[[], Any], Callable[[], object]], tuple[float, Any]]
@@ -88,6 +91,11 @@ def interleave(
     return copies, timings
 
 
+def in_turn(act: Callable[[Any], Any], given: Sequence[Any]) -> Callable[[int], Any]:
+    """Return what acts in every round on the next of some things that take turns."""
+    return lambda turn: act(given[turn % len(given)])
+
+
 def timed(
     work: Callable[[], Any], before: Callable[[], object], repeats: int = 1
 ) -> tuple[float, Any]:
@@ -102,6 +110,19 @@ def timed(
         _finish()
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds), answer
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Have torch and gradwire take one thread each within the block."""
+    threads = torch.get_num_threads(), gradwire.get_num_threads()
+    torch.set_num_threads(1)
+    gradwire.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads[0])
+        gradwire.set_num_threads(threads[1])
 
 
 def _finish() -> None:

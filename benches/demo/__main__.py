@@ -1,22 +1,17 @@
 """``make demo``: train in several processes over a slow link, with and without compression."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benches.harness import horovodrun
 from benches.harness.command import conduct, console, folder, learning_rate
 from benches.harness.link import MAX_RANKS
-from gradwire import _files
 from gradwire.cli.codecs import unfit
 from gradwire.cli.plan.quantities import rate, ratio
 
-_BASELINES = {False: ("none", "bf16"), True: ("none", "fp16")}
-"""What is compared with the codecs: DDP's own methods, or Horovod's."""
-
-_DESCRIPTION = """\
+BASELINES = ("none", "bf16")
+DESCRIPTION = """\
 Train two small models on real data in several processes over a slow link and compare methods
 under the same conditions: no compression, torch's bf16 hook, and gradwire's codecs. Every method
 is trained with the optimizer that is recommended for it, at its best learning rate.
@@ -58,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     # fmt: off
     made = argparse.ArgumentParser(
         prog="make demo ARGS=...",
-        description=_DESCRIPTION,
+        description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("--codec", type=_names, default=["topk", "sidco", "adam"], metavar="NAME,...",
@@ -78,9 +73,6 @@ def parser() -> argparse.ArgumentParser:
                       help="digits, text or both (default: both)")
     made.add_argument("--learning-rate", type=learning_rate, metavar="RATE",
                       help="of all methods (default: for each method the best of one grid)")
-    made.add_argument("--horovod", action="store_true",
-                      help="train with Horovod instead of DDP: horovodrun starts the ranks, and "
-                      "the baselines are Horovod's own DistributedOptimizer, none and fp16")
     made.add_argument("--loopback", action="store_true",
                       help="use the loopback device even if a shaped link is possible")
     made.add_argument("--out", type=Path, default=Path("demo-results"), metavar="DIR",
@@ -95,10 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     made = parser()
     arguments = made.parse_args(argv)
     for name in arguments.codec:
-        if name not in _BASELINES[arguments.horovod] and (why := unfit(name)):
+        if name not in BASELINES and (why := unfit(name)):
             made.error(f"argument --codec: {why}")
-    if arguments.horovod and (why := horovodrun.missing()):
-        made.error(f"argument --horovod: {why}: run `make horovod`")
     return conduct("make demo", lambda: _run(arguments))
 
 
@@ -106,19 +96,18 @@ def _run(arguments: argparse.Namespace) -> int:
     from benches.demo.picture import draw
     from benches.demo.runner import Reporter, run
     from benches.demo.table import print_results
+    from benches.harness import results as records
 
     out = folder(arguments.out)
     shown = console(stderr=arguments.json)
-    baselines = _BASELINES[arguments.horovod]
-    asked = (name for name in arguments.codec if name not in baselines)
-    arguments.methods = list(dict.fromkeys((*baselines, *asked)))
+    arguments.methods = list(dict.fromkeys((*BASELINES, *arguments.codec)))
     results = run(arguments, Reporter(shown))
-    text = json.dumps(results.to_json(), indent=1)
-    _files.write(out / "demo.json", text + "\n")
+    document = results.to_json()
+    records.write(document, out / "demo.json")
     for kind in ("png", "svg"):
         draw(results, out / f"demo.{kind}")
     if arguments.json:
-        print(text)
+        print(records.text(document))
     else:
         print_results(results, shown)
     shown.print(f"\nFigure: {out / 'demo.png'}   data: {out / 'demo.json'}", highlight=False)

@@ -9,7 +9,7 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from benches.demo.results import HALVES, PLAIN, Results
+from benches.demo.results import HALF, PLAIN, Results
 from gradwire.cli.plan.quantities import format_rate
 from gradwire.cli.theme import INK, STYLE, save
 
@@ -17,7 +17,7 @@ from gradwire.cli.theme import INK, STYLE, save
 # the same information.
 _STYLES: dict[str, dict[str, Any]] = {
     PLAIN: {"color": INK, "linestyle": "-", "marker": "o"},
-    **{half: {"color": "#E69F00", "linestyle": "--", "marker": "s"} for half in HALVES},
+    HALF: {"color": "#E69F00", "linestyle": "--", "marker": "s"},
 }
 _OTHERS: list[dict[str, Any]] = [
     {"color": "#0072B2", "linestyle": "-", "marker": "^"},

@@ -4,14 +4,14 @@ Plain data without torch or processes, so that saved results can be loaded and d
 """
 
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-PLAIN = "none"
-HALVES = ("bf16", "fp16")  # DDP's, and Horovod's
-LABELS = {PLAIN: "no compression", "bf16": "bf16 hook", "fp16": "Compression.fp16"}
+PLAIN, HALF = "none", "bf16"
+LABELS = {PLAIN: "no compression", HALF: "bf16 hook"}
 """Names of the methods that are not presets, in tables and figures."""
 
 
@@ -70,16 +70,6 @@ class Run:
         """Total training time in seconds."""
         return sum(self.step_seconds)
 
-    @property
-    def compute_share(self) -> float:
-        """Share of a step spent computing; the rest is coding, sending and waiting."""
-        return min(1.0, self.compute_seconds / self.step)
-
-    @property
-    def sent_per_step(self) -> float:
-        """Bytes that a rank sends per step: as counted at its interface, else the payload."""
-        return self.bytes_per_step if self.wire_bytes_per_step is None else self.wire_bytes_per_step
-
     def at_time(self, seconds: float, what: str) -> float:
         """Return ``loss`` or ``accuracy`` at a training time, interpolated linearly."""
         taken = [point["seconds"] for point in self.curve]
@@ -106,34 +96,24 @@ class Comparison:
     rate: int | None
     runs: list[Run]
 
-    def run(self, method: str) -> Run | None:
-        """Return the run of one method."""
-        return next((run for run in self.runs if run.method == method), None)
-
-    @property
-    def half(self) -> str:
-        """The baseline in 16 bits."""
-        return next((run.method for run in self.runs if run.method in HALVES), HALVES[0])
-
-    @property
-    def fastest(self) -> Run:
-        """The run with the shortest training time."""
-        return min(self.runs, key=lambda run: run.seconds)
-
     @property
     def equal_time(self) -> float:
         """Training time of the fastest method in seconds, at which all methods are compared."""
-        return self.fastest.seconds
+        return min(run.seconds for run in self.runs)
 
     @property
     def equal_loss(self) -> float:
         """The lowest loss that every method reached."""
         return max(min(point["loss"] for point in run.curve) for run in self.runs)
 
+    def reached(self, run: Run) -> float:
+        """Return the seconds until a run reached the loss that all runs reached; never zero."""
+        seconds = run.seconds_to_loss(self.equal_loss)
+        return max(run.seconds if seconds is None else seconds, 1e-9)
+
     def speed_up(self, run: Run, over: str) -> float | None:
         """Return how many times shorter a step is than with the other method."""
-        other = self.run(over)
-        return other.step / run.step if other else None
+        return next((each.step / run.step for each in self.runs if each.method == over), None)
 
 
 @dataclass(frozen=True)
@@ -145,7 +125,7 @@ class Results:
     versions: dict[str, str]
     tasks: dict[str, dict[str, Any]]
     runs: list[Run]
-    link: dict[str, Any]  # shaped, why_not, measured: {rate: [bits per second each way]}
+    link: dict[str, Any]  # shaped, why_not
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, dicts, strings and numbers, derived figures included."""
@@ -157,13 +137,8 @@ class Results:
 
     def comparisons(self) -> list[Comparison]:
         """Return the runs grouped by task and link, in the order in which they ran."""
-        keys = list(dict.fromkeys((run.task, run.rate) for run in self.runs))
+        groups = groupby(self.runs, key=lambda run: (run.task, run.rate))
         return [
-            Comparison(
-                task,
-                self.tasks[task]["title"],
-                rate,
-                [r for r in self.runs if (r.task, r.rate) == (task, rate)],
-            )
-            for task, rate in keys
+            Comparison(task, self.tasks[task]["title"], rate, list(runs))
+            for (task, rate), runs in groups
         ]

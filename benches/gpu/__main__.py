@@ -86,19 +86,11 @@ def _cells(row: dict[str, Any], numel: int) -> list[str]:
         cells += [f"{100 * row['count'] / numel:.3g} %", f"{bits:.1f}"]
     else:
         cells += ["", ""]
-    return [*cells, "; ".join([row.get("setting", ""), *_bounds(row)])]
-
-
-def _bounds(row: dict[str, Any]) -> Iterator[str]:
-    """Say what was aimed at, and what bounds the read of every entry."""
-    if "aim" not in row:
-        return
-    yield f"aim {row['aim']} copies"
-    known = [f"{row['bytes_per_entry']} bytes ({row['copies_by_bytes']:.2f} copies)"]
-    if "copies_by_instructions" in row:
-        number, copies = row["instructions_per_entry"], row["copies_by_instructions"]
-        known.append(f"{number:.1f} instructions ({copies:.2f} copies)")
-    yield "the read has at least, an entry, " + " and ".join(known)
+    setting = row.get("setting", "")
+    if "aim" in row:
+        setting += f"; aim {row['aim']} copies; the read has at least, an entry, "
+        setting += f"{row['bytes_per_entry']} bytes ({row['copies_by_bytes']:.2f} copies)"
+    return [*cells, setting]
 
 
 def head(document: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,10 +24,9 @@ from torch import Tensor
 
 import gradwire
 from benches.compare.contestants import PEERS, Contestant, TorchTopK, call, gradients, layer
-from benches.compare.timing import Clock, Tick, interleave
-from benches.gpu import sass
+from benches.compare.timing import Clock, Tick, in_turn, interleave
 from benches.harness import results
-from gradwire.presets import PRESETS, Preset
+from gradwire.presets import PRESETS
 from gradwire.quantize import BFloat16, Lossless
 from gradwire.torch.backends.cuda.encoding import ADD
 from gradwire.torch.backends.cuda.operators import EncodePlan, operators, takes
@@ -160,30 +160,18 @@ OURS = tuple(
 Failed = dict[str, str]
 
 
-@dataclass(frozen=True)
-class Aim:
-    """How long an encode may take, in copies, and what its read of every entry does."""
-
-    copies: float
-    nbytes: int
-    """Loaded and stored for an entry; a copy has 8."""
-    streams: sass.Streams
-
-
 AIMED = 0.01
-AIMS: dict[type[Kernels], Aim] = {
-    contestant("topk", "float32, residual", lambda _: gradwire.topk(ratio=AIMED)): Aim(
-        1.8, 12, sass.Streams(2, 1)
-    ),
-    contestant("sidco", "float32, residual", lambda _: gradwire.sidco(ratio=AIMED)): Aim(
-        2.2, 12, sass.Streams(2, 1, sums=True)
-    ),
+AIMS: dict[type[Kernels], tuple[float, int]] = {
+    contestant("topk", "float32, residual", lambda _: gradwire.topk(ratio=AIMED)): (1.8, 12),
+    contestant("sidco", "float32, residual", lambda _: gradwire.sidco(ratio=AIMED)): (2.2, 12),
     contestant(
         "adam",
         "topk, float32, residual and second moment",
         lambda _: gradwire.topk(ratio=AIMED, memory=gradwire.memory.AdamCorrection()),
-    ): Aim(2.6, 20, sass.Streams(3, 2, roots=True)),
+    ): (2.6, 20),
 }
+"""How many copies an encode may take, and the bytes that its read of every entry loads and stores,
+of which a copy has 8."""
 
 
 def steps(setup: Setup, numel: int) -> list[Tensor]:
@@ -198,57 +186,26 @@ def contest(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
 
 
 def aims(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
-    """Encodes with their aims, and how long the read of every entry takes at least.
-
-    By its bytes, at the rate of a copy; and by its instructions, of which each multiprocessor
-    issues four for a warp in a cycle.
-    """
+    """Encodes with their aims, and how long the read of every entry takes at least by its bytes."""
     found = race(setup, list(AIMS), steps(setup, setup.numel), tick, failed)
     by_name = {kind.name: aim for kind, aim in AIMS.items()}
-    code: list[sass.Instruction] = []
-    with guarded(failed, "machine code"):
-        code = _read_code() if setup.device == "cuda" else []
     for row in found["rows"]:
-        aim = by_name[row["name"]]
-        row |= {"aim": aim.copies, "bytes_per_entry": aim.nbytes, "copies_by_bytes": aim.nbytes / 8}
-        if not code:
-            continue
-        with guarded(failed, f"machine code of {row['name']}"):
-            row["instructions_per_entry"] = aim.streams.per_entry(code)
-            seconds = row["instructions_per_entry"] * setup.numel / _issued()
-            row["copies_by_instructions"] = seconds / found["copy"]["seconds"]
+        copies, nbytes = by_name[row["name"]]
+        row |= {"aim": copies, "bytes_per_entry": nbytes, "copies_by_bytes": nbytes / 8}
     return {**found, "ratio": AIMED}
-
-
-def _read_code() -> list[sass.Instruction]:
-    """Return the machine code of the read in the library that runs."""
-    library = status().library
-    if library is None:
-        raise FileNotFoundError("no library")
-    major, minor = torch.cuda.get_device_capability()
-    return sass.read_of(sass.functions(library, "-arch", f"sm_{major}{minor}"))
-
-
-def _issued() -> float:
-    """Return how many instructions of single threads the device issues in a second, at most."""
-    properties = torch.cuda.get_device_properties(0)
-    cycles = 1e3 * properties.clock_rate
-    return float(4 * 32 * properties.multi_processor_count * cycles)
 
 
 def presets(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     """A row for every preset."""
     given = steps(setup, setup.numel)
-    kinds = [_preset(preset) for preset in PRESETS.values()]
+    kinds = [
+        contestant(preset.name, call(preset), partial(layer, preset)) for preset in PRESETS.values()
+    ]
     found: dict[str, Any] = {"numel": setup.numel, "rows": []}
     for first in range(0, len(kinds), TOGETHER):
         part = race(setup, kinds[first : first + TOGETHER], given, tick, failed)
         found = {**part, "rows": found["rows"] + part["rows"]}
     return found
-
-
-def _preset(preset: Preset) -> type[Kernels]:
-    return contestant(preset.name, call(preset), lambda numel: layer(preset, numel))
 
 
 def receive(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
@@ -298,8 +255,9 @@ def race(
                 entrant.check(given[0])
             entrant.settle(given[0])
             entrants[kind.name] = entrant
-    works = {name: _encodes(entrant, given) for name, entrant in entrants.items()}
-    before = {name: _readies(entrant, given) for name, entrant in entrants.items()}
+
+    works = {name: in_turn(entrant.encode, given) for name, entrant in entrants.items()}
+    before = {name: in_turn(entrant.ready, given) for name, entrant in entrants.items()}
     found = _timed(setup, works, given[0], before)
     for row in found["rows"]:
         entrant = entrants[row["name"]]
@@ -308,14 +266,6 @@ def race(
         nbytes, count = entrant.sent(wire)
         row |= {"setting": entrant.setting, "nbytes": nbytes, "count": count}
     return {**found, "numel": numel}
-
-
-def _encodes(entrant: Contestant, given: Sequence[Any]) -> Callable[[int], object]:
-    return lambda turn: entrant.encode(given[turn % len(given)])
-
-
-def _readies(entrant: Contestant, given: Sequence[Any]) -> Callable[[int], object]:
-    return lambda turn: entrant.ready(given[turn % len(given)])
 
 
 def _timed(
@@ -357,11 +307,26 @@ SECTIONS: dict[str, Callable[[Setup, Tick, Failed], dict[str, Any]]] = {
 
 
 def facts(device: str) -> dict[str, Any]:
+    chip: dict[str, Any] = {"chip": f"{device}, emulated", "driver": None}
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        chip = {
+            "chip": properties.name,
+            "capability": f"{properties.major}.{properties.minor}",
+            "multiprocessors": properties.multi_processor_count,
+            "memory": properties.total_memory,
+            "driver": driver(),
+        }
+    found = status()
+    library: dict[str, Any] = {"reason": found.reason}
+    if found.library is not None:
+        data = found.library.read_bytes()
+        library |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": _device(device) | {"cores": os.cpu_count()},
+        "machine": {**chip, "cuda": torch.version.cuda, "cores": os.cpu_count()},
         "versions": results.versions("numpy", "torch") | {"gradwire": gradwire.__version__},
-        "library": _library(),
+        "library": library,
     }
 
 
@@ -377,30 +342,8 @@ def default_path(document: dict[str, Any]) -> Path:
     return results.FOLDER / f"{document['date'][:10]}-{chip}.json"
 
 
-def _device(device: str) -> dict[str, Any]:
-    if device != "cuda":
-        return {"chip": f"{device}, emulated", "driver": None, "cuda": torch.version.cuda}
-    properties = torch.cuda.get_device_properties(0)
-    return {
-        "chip": properties.name,
-        "capability": f"{properties.major}.{properties.minor}",
-        "multiprocessors": properties.multi_processor_count,
-        "memory": properties.total_memory,
-        "driver": driver(),
-        "cuda": torch.version.cuda,
-    }
-
-
 def driver() -> str | None:
     """Return the version of the driver, if the machine tells it."""
     version = Path("/proc/driver/nvidia/version")
     found = version.exists() and re.search(r"\s(\d+\.\d+[.\d]*)\s", version.read_text())
     return found[1] if found else None
-
-
-def _library() -> dict[str, Any]:
-    found = status()
-    if found.library is None:
-        return {"reason": found.reason}
-    data = found.library.read_bytes()
-    return {"reason": found.reason, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

@@ -74,8 +74,16 @@ def _missing() -> list[str]:
     return [said for name, said in _NEEDS.items() if importlib.util.find_spec(name) is None]
 
 
-def conduct(command: str, what: Callable[[], int]) -> int:
-    """Run a command and return its exit status; report errors in a line on stderr."""
+def conduct(
+    command: str,
+    what: Callable[[], int],
+    errors: tuple[type[Exception], ...] = (),
+    interrupted: str = "processes and links were removed",
+) -> int:
+    """Run a command and return its exit status; report errors in a line on stderr.
+
+    ``errors`` are further ones whose messages are meant for the user.
+    """
     if missing := _missing():
         named = f"{', '.join(missing)}: pip install {' '.join(missing)}"
         print(f"{command} needs {named}", file=sys.stderr)
@@ -83,10 +91,11 @@ def conduct(command: str, what: Callable[[], int]) -> int:
     from benches.harness.link import LinkUnavailableError
     from benches.harness.processes import RankError
 
+    expected: tuple[type[Exception], ...] = (OutputError, RankError, *errors)
     try:
         with terminate_as_interrupt():
             return what()
-    except (OutputError, RankError) as error:
+    except expected as error:
         print(f"{command}: {error}", file=sys.stderr)
         return 1
     except LinkUnavailableError as error:
@@ -102,7 +111,7 @@ def conduct(command: str, what: Callable[[], int]) -> int:
         print(f"{command}: {where}{error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"{command}: interrupted; processes and links were removed", file=sys.stderr)
+        print(f"{command}: interrupted; {interrupted}", file=sys.stderr)
         return INTERRUPTED
 
 

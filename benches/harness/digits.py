@@ -1,15 +1,13 @@
 """A convolutional network on scikit-learn's handwritten digits."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from benches.harness.tasks import SEED, Batch
+from benches.harness.tasks import SEED, Batch, loss_sum
 
 
 class DigitsNet(nn.Module):
@@ -34,43 +32,46 @@ class DigitsNet(nn.Module):
         return logits
 
 
-@dataclass
 class Digits:
-    """scikit-learn's handwritten digits: 1 797 grey images of 8 x 8, a fifth of them held out."""
+    """scikit-learn's handwritten digits: 1 797 grey images of 8 x 8, a fifth of them held out.
 
-    batch: int = 32
-    usual: ClassVar[str] = "sgd"
+    The global batch has ``batch`` images; ``net`` makes the network.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(self, batch: int = 32, net: Callable[[], nn.Module] = DigitsNet) -> None:
         images, labels = load_digits(return_X_y=True)
         order = np.random.default_rng(SEED).permutation(len(labels))
         images = torch.from_numpy((images[order] / 16.0).astype(np.float32)).reshape(-1, 1, 8, 8)
         labels = torch.from_numpy(labels[order].astype(np.int64))
         cut = len(labels) // 5
         self._test, self._train = (images[:cut], labels[:cut]), (images[cut:], labels[cut:])
+        self._batch, self._net = batch, net
 
-    def model(self, seed: int = 0) -> nn.Module:
+    def model(self, seed: int) -> nn.Module:
         torch.manual_seed(SEED + seed)
-        return DigitsNet()
+        return self._net()
 
-    def batches(self, rank: int, ranks: int, seed: int = 0) -> Iterator[Batch]:
+    def batches(self, rank: int, ranks: int, seed: int) -> Iterator[Batch]:
         images, labels = self._train
         generator = torch.Generator().manual_seed(SEED + seed)
         while True:
             order = torch.randperm(len(labels), generator=generator)
-            for group in torch.split(order, self.batch * ranks):
-                if len(group) == self.batch * ranks:
+            for group in torch.split(order, self._batch):
+                if len(group) == self._batch:
                     mine = group[rank::ranks]
                     yield images[mine], labels[mine]
 
-    def held_out(self, rank: int, ranks: int) -> list[Batch]:
-        images, labels = self._test
-        return [(images[rank::ranks], labels[rank::ranks])]
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        total, _, count = loss_sum(model, batch)
+        return total / count
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        loss, right, count = loss_sum(model, self._test)
+        return {"loss": float(loss) / count, "accuracy": float(right) / count}
 
     def facts(self) -> dict[str, object]:
         return {
             "data": "sklearn.datasets.load_digits",
             "training_images": len(self._train[1]),
             "held_out_images": len(self._test[1]),
-            "batch_per_rank": self.batch,
         }

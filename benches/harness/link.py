@@ -40,11 +40,8 @@ class Link:
     shaped = False
     interface = "lo" if sys.platform.startswith("linux") else "lo0"
 
-    def command_prefix(self, rank: int, *, inside: bool = False) -> list[str]:
-        """Return the prefix that makes a command run in the rank's network namespace.
-
-        With ``inside``, for a command that is given in another rank's namespace.
-        """
+    def command_prefix(self, rank: int) -> list[str]:
+        """Return the prefix that makes a command run in the rank's network namespace."""
         return []
 
     def address(self, rank: int) -> str:
@@ -84,13 +81,8 @@ class _Namespace:
         if tools.user_namespace and owner is None:
             hold[1:1] = ["--user", "--map-root-user"]
         elif tools.user_namespace and owner is not None:
-            hold[:0] = [
-                tools.nsenter,
-                f"--target={owner.pid}",
-                "--user",
-                "--preserve-credentials",
-                "--",
-            ]
+            target = f"--target={owner.pid}"
+            hold[:0] = [tools.nsenter, target, "--user", "--preserve-credentials", "--"]
         # A new session, so that Ctrl-C in the terminal reaches only the command, which then cleans
         # up in order.
         self.process = subprocess.Popen(
@@ -107,13 +99,9 @@ class _Namespace:
             _, complaint = self.process.communicate()
             raise LinkUnavailableError(complaint.strip() or "unshare created no network namespace")
 
-    def enter(self, *, inside: bool = False) -> list[str]:
-        """Return the prefix that runs a command in this namespace.
-
-        ``inside`` another one, the command is in the user namespace already.
-        """
-        outside = self._tools.user_namespace and not inside
-        user = ["--user", "--preserve-credentials"] if outside else []
+    def enter(self) -> list[str]:
+        """Return the prefix that runs a command in this namespace."""
+        user = ["--user", "--preserve-credentials"] if self._tools.user_namespace else []
         return [self._tools.nsenter, f"--target={self.pid}", *user, "--net", "--"]
 
     def run(self, *command: str) -> None:
@@ -153,21 +141,14 @@ class _Tools:
             raise LinkUnavailableError(f"network namespaces need Linux, and this is {sys.platform}")
         # ip and tc are in sbin directories, which are often missing from a user's PATH.
         path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
-        packages = {
-            "ip": "iproute2",
-            "tc": "iproute2",
-            "unshare": "util-linux",
-            "nsenter": "util-linux",
-        }
+        packages = {"ip": "iproute2", "tc": "iproute2"}
+        packages |= dict.fromkeys(("unshare", "nsenter"), "util-linux")
         found = {tool: shutil.which(tool, path=path) for tool in packages}
         missing = sorted({packages[tool] for tool, where in found.items() if where is None})
         if missing:
             raise LinkUnavailableError(f"the commands of {' and '.join(missing)} are not installed")
         ip, tc, unshare, nsenter = (str(where) for where in found.values())
         return cls(ip, tc, unshare, nsenter)
-
-    def as_ordinary_user(self) -> _Tools:
-        return replace(self, user_namespace=True)
 
 
 class NamespaceLink(Link):
@@ -198,7 +179,7 @@ class NamespaceLink(Link):
             self._spaces.append(_Namespace(self._tools, None))
         except LinkUnavailableError:
             # Not root. Users are root in a user namespace of their own, if the system allows it.
-            self._tools = self._tools.as_ordinary_user()
+            self._tools = replace(self._tools, user_namespace=True)
             self._spaces.append(_Namespace(self._tools, None))
         owner = self._spaces[0]
         self._spaces.extend(_Namespace(self._tools, owner) for _ in range(self.ranks - 1))
@@ -223,8 +204,8 @@ class NamespaceLink(Link):
         ends = [DEVICE, "type", "veth", "peer", "name", there_name, "netns", str(there.pid)]
         here.run(self._tools.ip, "link", "add", *ends)
 
-    def command_prefix(self, rank: int, *, inside: bool = False) -> list[str]:
-        return self._spaces[rank].enter(inside=inside)
+    def command_prefix(self, rank: int) -> list[str]:
+        return self._spaces[rank].enter()
 
     def address(self, rank: int) -> str:
         return f"{SUBNET}.{rank + 1}"

@@ -35,68 +35,45 @@ class RankError(RuntimeError):
 
 @dataclass(frozen=True)
 class Started:
-    """A rank: streams of JSON lines, its process, and its last output.
+    """The process of a rank, whose standard streams are JSON lines, and its last output."""
 
-    The process may be what has started it and ends when it ends.
-    """
-
-    commands: IO[str]
-    events: IO[str]
     process: subprocess.Popen[str]
     log: deque[str] = field(default_factory=lambda: deque(maxlen=40))
 
+    @property
+    def commands(self) -> IO[str]:
+        assert self.process.stdin is not None
+        return self.process.stdin
 
-Start = Callable[[Link, list[dict[str, Any]]], Iterator[Started]]
-"""Starts a rank for each set-up."""
+    def keep_log(self) -> None:
+        """Keep the last lines of standard error until it ends."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line.rstrip())
 
 
-def variables(setup: dict[str, Any]) -> dict[str, str]:
-    """Return the environment of a rank."""
-    return os.environ | {
+def start(link: Link, setup: dict[str, Any]) -> Started:
+    """Start the process of a rank, in the rank's namespace."""
+    environment = os.environ | {
         "GLOO_SOCKET_IFNAME": setup["interface"],
         "OMP_NUM_THREADS": str(setup["threads"]),
         "CUDA_VISIBLE_DEVICES": "",  # the ranks use the CPU; looking for GPUs takes time
     }
-
-
-def start(link: Link, setups: list[dict[str, Any]]) -> Iterator[Started]:
-    """Start a process for each rank, in the rank's namespace."""
-    for setup in setups:
-        process = subprocess.Popen(
-            [
-                *link.command_prefix(setup["rank"]),
-                *(sys.executable, "-m", f"{__package__}.rank_process", json.dumps(setup)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            env=variables(setup),
-            cwd=ROOT,
-            start_new_session=True,  # Ctrl-C reaches only the command, which then ends the ranks
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        made = Started(process.stdin, process.stdout, process)
-        log = process.stderr, made.log.append
-        threading.Thread(target=keep_log, args=log, daemon=True).start()
-        yield made
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    try:
-        process.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def keep_log(stream: IO[str], keep: Callable[[str], None]) -> None:
-    """Keep the lines of a stream until it ends."""
-    for line in stream:
-        keep(line.rstrip())
+    rank = [sys.executable, "-m", f"{__package__}.rank_process", json.dumps(setup)]
+    process = subprocess.Popen(
+        [*link.command_prefix(setup["rank"]), *rank],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env=environment,
+        cwd=ROOT,
+        start_new_session=True,  # Ctrl-C reaches only the command, which then ends the ranks
+    )
+    made = Started(process)
+    threading.Thread(target=made.keep_log, daemon=True).start()
+    return made
 
 
 class Ranks:
@@ -113,7 +90,6 @@ class Ranks:
         ranks: int,
         module: str,
         *,
-        start: Start = start,
         threads: int = 1,
         silence: float = SILENCE,
         **options: Any,
@@ -133,10 +109,10 @@ class Ranks:
             "shaped": link.shaped,
             "threads": threads,
         }
-        setups = [{"rank": rank, "address": link.address(rank), **common} for rank in range(ranks)]
         try:
-            for started in start(link, setups):
-                self._started.append(started)
+            for rank in range(ranks):
+                setup = {"rank": rank, "address": link.address(rank), **common}
+                self._started.append(start(link, setup))
         except BaseException:
             self.close()
             raise
@@ -144,9 +120,9 @@ class Ranks:
             threading.Thread(target=self._read_events, args=(rank, started), daemon=True).start()
 
     def _read_events(self, rank: int, started: Started) -> None:
-        with contextlib.suppress(ConnectionResetError):
-            for line in started.events:
-                self._events.put((rank, json.loads(line)))
+        assert started.process.stdout is not None
+        for line in started.process.stdout:
+            self._events.put((rank, json.loads(line)))
         self._events.put((rank, None))
 
     def shape(self, rate: int | None) -> None:
@@ -211,8 +187,12 @@ class Ranks:
         for started in self._started:
             with contextlib.suppress(BrokenPipeError):
                 started.commands.close()
-        for process in {started.process for started in self._started}:
-            end(process)
+        for started in self._started:
+            try:
+                started.process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                started.process.kill()
+                started.process.wait()
         self._folder.cleanup()
 
     def __enter__(self) -> Self:

@@ -3,11 +3,11 @@
 A task names the optimizer that people would use without compression. A codec changes it only where
 it has to, by the rules of the documentation ("Choosing a codec, a ratio and an optimizer").
 The learning rates in ``rates.json`` were measured at commit 5ed8a39, each as the best of one grid
-for all; a codec that is not among them gets the rate of the one that is most like it.
+for all; a codec that is not among them gets the rate of the same preset with other options, or of
+another codec with the same optimizer.
 """
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -128,14 +128,9 @@ def rate_for(task: str, method: str, codec: Codec | None, optimizer: str) -> Rat
     if not known:
         return Rate(USUAL[family(optimizer)], "not measured")
 
-    def unlike(entry: dict[str, Any]) -> tuple[Any, ...]:
-        other = entry["codec"]
-        return (
-            _optimizer_of(entry) != optimizer,
-            _kind(other) != _kind(config),
-            entry["method"] != method,
-            _distance(other, config),
-        )
+    def unlike(entry: dict[str, Any]) -> tuple[bool, ...]:
+        other = current(entry["codec"])
+        return _optimizer_of(entry) != optimizer, entry["method"] != method, other != config
 
     best = min(known, key=unlike)
     found = best["method"], current(best["codec"]), _optimizer_of(best)
@@ -146,19 +141,3 @@ def rate_for(task: str, method: str, codec: Codec | None, optimizer: str) -> Rat
 def _optimizer_of(entry: dict[str, Any]) -> str:
     """Return the optimizer of an entry. Those that applied what codecs compute were gradwire's."""
     return str(entry["optimizer"]).removeprefix("gradwire ")
-
-
-def _kind(config: dict[str, Any] | None) -> tuple[str, str]:
-    """Return what matters most: whether all entries are sent, and what is kept of them."""
-    if config is None:
-        return "all", "none"
-    every = config["sparsify"]["kind"] == "all"
-    return "all" if every else "some", config["memory"]["kind"]
-
-
-def _distance(one: dict[str, Any] | None, other: dict[str, Any] | None) -> float:
-    """Return how different the shares of entries are; infinite if only one has such a share."""
-    first, second = (each["sparsify"].get("ratio") if each else None for each in (one, other))
-    if first is None or second is None:
-        return 0.0 if first is second else math.inf
-    return abs(math.log(first / second))

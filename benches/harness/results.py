@@ -11,6 +11,7 @@ from typing import Any
 import gradwire
 from benches.harness import machine
 from benches.harness.pages import ROOT
+from gradwire import _files
 
 FOLDER = ROOT / "benches" / "results"
 
@@ -47,11 +48,20 @@ class Store:
 
 
 def write(document: Any, path: Path) -> None:
-    """Write a run as JSON, beside the file first."""
+    """Write a run as JSON with a record a line, completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
-    part.replace(path)
+    _files.write(path, f"{text(document)}\n")
+
+
+def text(value: Any) -> str:
+    """Return JSON in which every record of a list has a line of its own."""
+    if isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]"
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(name)}: {text(each)}" for name, each in value.items()]
+        if any("\n" in part for part in parts):  # a line break in a string is written as \\n
+            return "{\n" + ",\n".join(parts) + "\n}"
+    return json.dumps(value)
 
 
 def read(path: Path) -> Any:

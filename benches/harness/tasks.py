@@ -1,4 +1,4 @@
-"""The interface of a task, and code that all tasks share.
+"""Code that all tasks share.
 
 The data needs no download: scikit-learn ships the handwritten digits, Python ships its own sources.
 Both models have about half a million parameters, so that a gradient has about two megabytes: small
@@ -10,8 +10,7 @@ compression.
 """
 
 import math
-from collections.abc import Iterator
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -19,25 +18,6 @@ from torch.nn import functional
 
 SEED = 20260101
 Batch = tuple[Tensor, Tensor]
-
-
-class Task(Protocol):
-    """Model and data for training and evaluation on one rank.
-
-    ``usual`` is what such models are trained with if nothing is compressed: "adamw" or "sgd". A new
-    model is the same on every rank and for every method. Batches are endless, those of different
-    ranks in a step disjoint.
-    """
-
-    usual: ClassVar[str]
-
-    def model(self, seed: int = 0) -> nn.Module: ...
-
-    def batches(self, rank: int, ranks: int, seed: int = 0) -> Iterator[Batch]: ...
-
-    def held_out(self, rank: int, ranks: int) -> list[Batch]: ...
-
-    def facts(self) -> dict[str, object]: ...
 
 
 def share_of_rate(step: int, steps: int) -> float:

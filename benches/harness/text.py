@@ -1,18 +1,12 @@
 """A transformer on Python source code, character by character."""
 
-import hashlib
 import sysconfig
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-from benches.harness.tasks import SEED, Batch
 
 # Newline and printable ASCII; anything else in a source file becomes the last one.
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))
@@ -90,47 +84,3 @@ class TextNet(nn.Module):
         x = self.character(text) + self.position(positions)
         logits: Tensor = self.head(self.norm(self.blocks(x)))
         return logits
-
-
-@dataclass
-class Text:
-    """The standard library's sources, one character at a time."""
-
-    batch: int = 8
-    length: int = 64
-    held_out_windows: int = 64
-    usual: ClassVar[str] = "adamw"
-
-    def __post_init__(self) -> None:
-        train, test = python_sources()
-        self._digest = hashlib.sha256(train + test).hexdigest()
-        self._train, self._test = characters(train), characters(test)
-
-    def model(self, seed: int = 0) -> nn.Module:
-        torch.manual_seed(SEED + seed)
-        return TextNet(self.length)
-
-    def _windows(self, text: Tensor, starts: Tensor) -> Batch:
-        windows = text[starts[:, None] + torch.arange(self.length + 1)]
-        return windows[:, :-1], windows[:, 1:]
-
-    def batches(self, rank: int, ranks: int, seed: int = 0) -> Iterator[Batch]:
-        generator = torch.Generator().manual_seed(SEED + seed)
-        while True:
-            starts = torch.randint(
-                len(self._train) - self.length - 1, (self.batch * ranks,), generator=generator
-            )
-            yield self._windows(self._train, starts[rank::ranks])
-
-    def held_out(self, rank: int, ranks: int) -> list[Batch]:
-        starts = torch.linspace(0, len(self._test) - self.length - 2, self.held_out_windows).long()
-        return [self._windows(self._test, part) for part in torch.split(starts[rank::ranks], 16)]
-
-    def facts(self) -> dict[str, object]:
-        return {
-            "data": "the Python standard library's top-level modules",
-            "training_characters": len(self._train),
-            "held_out_characters": len(self._test),
-            "sha256": self._digest,
-            "batch_per_rank": f"{self.batch} windows of {self.length} characters",
-        }

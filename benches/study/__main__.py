@@ -1,35 +1,30 @@
 """Over which links, and with how many ranks, compression trains faster than dense DDP.
 
-Times steps of real processes over shaped links, trains what curves are missing, with simulated
-ranks, and multiplies. All that is finished is kept in a file, and the same command goes on where
-it was interrupted. About an hour and three quarters on two cores that do nothing else, as root or
-where user namespaces are allowed; with --quick at most eight minutes.
+Times steps of real processes over shaped links, and multiplies by the steps that recorded curves
+of training take, among them those of `make accuracy`. All that is finished is kept in a file, and
+the same command goes on where it was interrupted. About an hour on two cores that do nothing else,
+as root or where user namespaces are allowed; with --quick at most five minutes.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from benches.accuracy.pool import Pool, WorkerError
 from benches.accuracy.tasks import fashion_data
 from benches.harness import results
-from benches.harness.command import INTERRUPTED, progress, terminate_as_interrupt
-from benches.harness.machine import cores
-from benches.harness.processes import RankError, Ranks, joined
-from benches.harness.results import Record, Store
+from benches.harness.command import conduct, progress
+from benches.harness.processes import Ranks, joined
+from benches.harness.results import Store
 
-from . import curves, show
-from .curves import Run
+from . import show
 from .plan import DENSE, LARGE, SECTIONS, Cell, Plan, contestants, quick
 from .reading import cell_key, timed_cells
 from .show import Findings
 
-PARTS = ("curves", "steps")
 RESULTS = results.FOLDER / "study.jsonl"
 QUICK = results.FOLDER / "study-quick.jsonl"
 PLENTY = 4.0
@@ -49,10 +44,8 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     # fmt: off
     parser.add_argument("--quick", action="store_true", help="25 M parameters and the clicks, "
                         "three links, two ranks, one seed, three turns")
-    parser.add_argument("--only", type=_names, default=[], metavar="NAME,...",
-                        help=f"models, of {', '.join(SECTIONS)}, and parts, of {', '.join(PARTS)}")
-    parser.add_argument("--jobs", type=int, default=cores(),
-                        help="processes of one thread each that train curves (default: cores)")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="MODEL",
+                        help=f"of {', '.join(SECTIONS)}")
     parser.add_argument("--data", type=Path, metavar="DIR",
                         help="folder with the four files of Fashion-MNIST")
     parser.add_argument("--results", type=Path, metavar="FILE", help="what is finished (default: "
@@ -64,60 +57,32 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--show", action="store_true", help="measure nothing")
     # fmt: on
     chosen = parser.parse_args(given)
-    if chosen.jobs < 1:
-        parser.error("--jobs must be at least 1")
     if chosen.publish and chosen.results is not None:
         parser.error("--publish shows what is in benches/results: leave out --results")
     return chosen
 
 
-def _names(text: str) -> list[str]:
-    names = [part.strip() for part in text.split(",") if part.strip()]
-    known = [*SECTIONS, *PARTS]
-    if unknown := [name for name in names if name not in known]:
-        raise argparse.ArgumentTypeError(
-            f"unknown name {', '.join(unknown)}; choose from {', '.join(known)}"
-        )
-    return names
-
-
-def planned(chosen: argparse.Namespace) -> tuple[Plan, list[str]]:
-    """Return the plan, and the parts of it that are made."""
-    models = tuple(name for name in SECTIONS if name in chosen.only)
-    parts = [part for part in PARTS if part in chosen.only] or list(PARTS)
-    if chosen.quick:
-        return quick(models) if models else quick(), parts
-    return Plan(models) if models else Plan(), parts
-
-
 def main(given: list[str] | None = None) -> int:
     chosen = arguments(given)
-    plan, parts = planned(chosen)
+    plan = quick() if chosen.quick else Plan()
+    if chosen.only:
+        plan = replace(plan, sections=tuple(name for name in SECTIONS if name in chosen.only))
     kept = Store(chosen.results or (QUICK if chosen.quick else RESULTS))
-    try:
-        with terminate_as_interrupt():
-            return run(plan, [] if chosen.show else parts, kept, chosen)
-    except (WorkerError, RankError, fashion_data.MissingDataError, OSError) as error:
-        print(f"make study: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(
-            f"make study: interrupted; what is finished is in {kept.path}, and the same command "
-            "goes on from there",
-            file=sys.stderr,
-        )
-        return INTERRUPTED
+    return conduct(
+        "make study",
+        lambda: run(plan, kept, chosen),
+        (fashion_data.MissingDataError,),
+        f"what is finished is in {kept.path}, and the same command goes on from there",
+    )
 
 
-def run(plan: Plan, parts: list[str], kept: Store, chosen: argparse.Namespace) -> int:
+def run(plan: Plan, kept: Store, chosen: argparse.Namespace) -> int:
     """Make what is missing, and write what it shows."""
-    if any(section == "fashion" for section in plan.sections) and parts:
+    if "fashion" in plan.sections and not chosen.show:
         fashion_data.folder(chosen.data)  # before anything else: it may have to be fetched
     try:
-        if "steps" in parts:
+        if not chosen.show:
             time_steps(plan, kept, chosen.data)
-        if "curves" in parts:
-            train_curves(plan, kept, chosen)
     finally:
         if text := show.write(Findings.of(plan, kept), chosen.out):
             print(f"\n{text}\nWritten to {chosen.out}: study.md, {show.FIGURE}")
@@ -125,25 +90,6 @@ def run(plan: Plan, parts: list[str], kept: Store, chosen: argparse.Namespace) -
         # What a command was asked to make does not count: the page depends on the data alone.
         show.publish(Findings.of(quick() if chosen.quick else Plan(), kept))
     return 0
-
-
-def train_curves(plan: Plan, kept: Store, chosen: argparse.Namespace) -> None:
-    """Train the curves that are missing."""
-    asked = curves.Asked(plan, kept)
-
-    def tell(run: Run, record: Record) -> None:
-        shown = "diverged"
-        if not record["diverged"]:
-            shown = f"{100 * curves.score(record, run.section):.2f} after {run.steps} steps"
-        print(
-            f"{run.section}: {run.method}, {run.ranks} ranks, rate {run.learning_rate:.4g}, "
-            f"seed {run.seed}: {shown}; at least {len(asked.missing())} left",
-            flush=True,
-        )
-
-    if missing := asked.missing():
-        with Pool(min(chosen.jobs, len(missing)), chosen.data) as pool:
-            pool.make(asked, tell)
 
 
 def time_steps(plan: Plan, kept: Store, data: Path | None) -> None:
@@ -168,20 +114,14 @@ def time_steps(plan: Plan, kept: Store, data: Path | None) -> None:
                     loaded = cell.section
                 title = f"{cell.section}, {cell.ranks} ranks, {show.link_name(cell.link)}"
                 load = os.getloadavg()
-                rows = measure(ranks, plan, cell, partial(tell, title))
+                rows = measure(ranks, plan, cell, title)
                 progress("")
                 found = {"rows": rows, "shaped": why_not is None, "load": [load, os.getloadavg()]}
                 kept.add({"key": cell_key(cell, plan), **results.circumstances(), **found})
                 print(f"{title}: timed", flush=True)
 
 
-def tell(title: str, text: str) -> None:
-    progress(f"{title}: {text}")
-
-
-def measure(
-    ranks: Ranks, plan: Plan, cell: Cell, tell: Callable[[str], object]
-) -> list[dict[str, Any]]:
+def measure(ranks: Ranks, plan: Plan, cell: Cell, title: str) -> list[dict[str, Any]]:
     """Return a row for each contestant of a cell, with the seconds of its steps.
 
     All take turns, each time in another order; a step takes as long as its slowest rank. Of a dense
@@ -198,7 +138,7 @@ def measure(
                 continue
             if turn < 0 and cell.link is not None and method in DENSE:
                 continue  # they keep nothing that a first turn would settle
-            tell(f"{name}, turn {max(0, turn + 1)} of {plan.turns}")
+            progress(f"{title}: {name}, turn {max(0, turn + 1)} of {plan.turns}")
             answers = ranks.ask(do="step", contestant=name, steps=count)
             if turn >= 0:
                 seconds[name].append(max(answers))
@@ -227,13 +167,9 @@ def done(
 
 
 def too_large(cell: Cell) -> bool:
-    """Tell whether the models of a cell do not fit into memory; False if that is unknown."""
-    try:
-        lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
-    except OSError:
-        return False
-    free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    return cell.section == LARGE and bool(free) and free[0] < MEMORY * cell.ranks
+    """Tell whether the models of a cell do not fit into free memory."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return cell.section == LARGE and free < MEMORY * cell.ranks
 
 
 if __name__ == "__main__":

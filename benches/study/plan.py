@@ -24,9 +24,7 @@ TORCH_POWER = f"torch PowerSGD, rank {POWER}"
 DENSE = (FP32, BF16)
 
 CODECS: dict[str, Codec] = {
-    "adam(0.05)": gradwire.adam(0.05),
-    "adam(0.01)": gradwire.adam(0.01),
-    "adam(0.002)": gradwire.adam(0.002),
+    **{f"adam({ratio:g})": gradwire.adam(ratio) for ratio in (0.1, 0.05, 0.02, 0.01, 0.002)},
     "adam_onebit()": gradwire.adam_onebit(),
 }
 """Of the contestants whose steps are timed."""

@@ -30,6 +30,8 @@ PAUSE = 0.05  # seconds for the queues of the link to run empty
 BATCHES = 4
 WARM = 4  # steps: DDP rebuilds its buckets, PowerSGD begins, codecs learn their sizes
 RATE = 1e-6  # nobody looks at the weights of a model that is only timed
+AUTO = "auto"
+"""The method that measures and decides, and the model of 8.4 M parameters that shows it."""
 WHOLE = 128.0
 """MiB that hold all of any model: torch's PowerSGD hook hangs on Gloo with two buckets."""
 
@@ -48,22 +50,23 @@ class Network(nn.Module):
 
 
 class Large:
-    """A model as large as a ResNet-50 on rows that are drawn at random.
+    """A model on rows that are drawn at random, by default as large as a ResNet-50.
 
     Every rank has 256 rows a step, so about 40 GFLOP. Only its time is of interest: all models
     share their weights, which saves memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int = LAYERS, rows: int = ROWS, width: int = WIDTH) -> None:
         torch.manual_seed(0)
-        self._weights = torch.randn(LAYERS, WIDTH, WIDTH).mul_((2 / WIDTH) ** 0.5)
+        self._weights = torch.randn(layers, width, width).mul_((2 / width) ** 0.5)
+        self._shape = rows, width
 
     def model(self, seed: int) -> nn.Module:
         return Network(self._weights)
 
     def batches(self, rank: int, ranks: int, seed: int) -> Iterator[tuple[Tensor, ...]]:
         while True:
-            yield torch.randn(ROWS, WIDTH), torch.randn(ROWS, WIDTH)
+            yield torch.randn(self._shape), torch.randn(self._shape)
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
         rows, targets = batch
@@ -74,6 +77,8 @@ def timed(name: str, data: str | None) -> Any:
     """Return a task to time: the clicks need few rows for that."""
     if name == plan.LARGE:
         return Large()
+    if name == AUTO:
+        return Large(8, 64)
     if name == "clicks":
         from benches.accuracy.tasks.clicks import Clicks
 
@@ -92,7 +97,9 @@ def shares(task: Any, rank: int, ranks: int) -> Iterator[tuple[Tensor, ...]]:
 class Loop:
     """A model that trains with one method."""
 
-    def __init__(self, module: nn.Module, method: str, bucket: float | None) -> None:
+    def __init__(
+        self, module: nn.Module, method: str, bucket: float | None, **options: Any
+    ) -> None:
         whole = WHOLE if method == plan.TORCH_POWER else bucket
         self.model = DistributedDataParallel(
             module, bucket_cap_mb=whole, gradient_as_bucket_view=True
@@ -107,12 +114,11 @@ class Loop:
             self.model.register_comm_hook(None, half_hook)
         elif method == plan.TORCH_POWER:
             self.model.register_comm_hook(power_state(None, POWER), powerSGD_hook)
-        elif codec is not None:
+        elif codec is not None or method == AUTO:
+            options |= {"optimizer": self.optimizer, "schedule": Constant()}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ddp.PairingWarning)
-                self.handle = ddp.attach(
-                    self.model, codec, optimizer=self.optimizer, schedule=Constant()
-                )
+                self.handle = ddp.attach(self.model, codec or "auto", **options)
 
     def step(self, task: Any, batch: tuple[Tensor, ...]) -> None:
         self.optimizer.zero_grad()
@@ -143,7 +149,7 @@ class Commands:
         states: list[dict[str, Any]] = []
         for name, method, bucket in contestants:
             loop = Loop(self._task.model(0), method, bucket)
-            for _ in range(WARM):
+            for _ in range(0 if method == AUTO else WARM):  # its first steps are timed
                 loop.step(self._task, self._batches[0])
             if section == plan.LARGE and loop.moments:
                 _share(loop.optimizer, states)
@@ -158,6 +164,19 @@ class Commands:
         for batch in itertools.islice(itertools.cycle(self._batches), steps):
             loop.step(self._task, batch)
         return (time.perf_counter() - began) / steps
+
+    def steps(self, contestant: str, count: int) -> dict[str, Any]:
+        """Return the seconds of each step, and what ``auto`` says of its decision."""
+        loop, seconds = self._loops[contestant], []
+        dist.barrier()
+        for batch in itertools.islice(itertools.cycle(self._batches), count):
+            began = time.perf_counter()
+            loop.step(self._task, batch)
+            seconds.append(time.perf_counter() - began)
+        decision = None
+        if contestant == AUTO:
+            decision = loop.handle.report(residuals=False).decision
+        return {"seconds": seconds, "decision": decision}
 
 
 def _share(optimizer: torch.optim.Optimizer, kept: list[dict[str, Any]]) -> None:

@@ -171,14 +171,11 @@ def reached(curve: Sequence[tuple[int, float]], mark: float) -> float | None:
 
     Nothing is known before the first point: a curve that begins above the mark has taken as many.
     """
-    before: tuple[float, float] | None = None
+    at, low = curve[0] if curve else (0, 0.0)
     for step, value in curve:
         if value >= mark:
-            if before is None:
-                return float(step)
-            at, low = before
-            return at + (step - at) * (mark - low) / (value - low)
-        before = step, value
+            return at + (step - at) * (mark - low) / (value - low) if step > at else float(step)
+        at, low = step, value
     return None
 
 
@@ -188,12 +185,8 @@ class Marks:
     def __init__(self, plan: Plan, made: Curves) -> None:
         self._plan, self._made = plan, made
 
-    def curve(self, section: str, method: str, ranks: int) -> list[tuple[int, float]] | None:
+    def _curve(self, section: str, method: str, ranks: int) -> list[tuple[int, float]] | None:
         return curves.mean_curve(section, method, ranks, self._plan.seeds, self._made)
-
-    def mark(self, section: str, ranks: int) -> float | None:
-        curve = self.curve(section, FP32, ranks)
-        return curve[-1][1] - TOLERANCE if curve else None
 
     def steps(self, section: str, method: str, ranks: int) -> tuple[bool, float | None]:
         """Return whether the curves are there, and the steps to the mark.
@@ -204,11 +197,14 @@ class Marks:
         below = [each for each in trained if each < ranks]
         above = [each for each in trained if each > ranks]
         at = [ranks] if ranks in trained else [*below[-1:], *above[:1]]
-        both = [(self.curve(section, method, each), self.mark(section, each)) for each in at]
-        known = [reached(curve, mark) for curve, mark in both if curve is not None and mark]
+        known = []
+        for each in at:
+            dense, curve = (self._curve(section, name, each) for name in (FP32, method))
+            if dense and curve is not None:
+                known.append(reached(curve, dense[-1][1] - TOLERANCE))
         if None in known:
             return True, None
-        there = len(known) == len(both)
+        there = len(known) == len(at)
         return there, max(each for each in known if each is not None) if there else None
 
     def keeps(self, method: str) -> bool:
@@ -219,7 +215,6 @@ class Marks:
 def outcomes(plan: Plan, cells: Mapping[Cell, Record], made: Curves) -> dict[Cell, Outcome]:
     """Return the outcome of each cell that was timed, and whose dense curves are there."""
     marks, found = Marks(plan, made), {}
-    steps: dict[tuple[str, str, int], tuple[bool, float | None]] = {}
     keeps = {method: marks.keeps(method) for method in COMPARED}
     for cell, record in cells.items():
         rows, results = record["rows"], {}
@@ -228,8 +223,7 @@ def outcomes(plan: Plan, cells: Mapping[Cell, Record], made: Curves) -> dict[Cel
             if cell.section == LARGE:
                 results[method] = Result(method, timed, 1.0, keeps[method])
                 continue
-            key = cell.section, method, cell.ranks
-            there, count = steps.setdefault(key, marks.steps(*key))
+            there, count = marks.steps(cell.section, method, cell.ranks)
             if there:
                 results[method] = Result(method, timed, count)
         if all(name in results for name in DENSE) and len(results) > len(DENSE):

@@ -1,7 +1,7 @@
 """What the study writes: the map of winners as a picture and a table, alone and in the pages."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,22 +63,19 @@ class Findings:
             each["load"][0][0] > LOADED * each["machine"]["cores"] for each in self.cells.values()
         ]
         cells = len(self.plan.cells()) - len(self.cells)
-        runs = len(curves.wanted(self.plan, self.made))
         parts = ["short run"] * self.plan.quick
         parts += ["on a machine that was also doing other work"] * any(loads)
         parts += [f"missing: {cells} cells"] * bool(cells)
-        parts += [f"missing: {runs} curves"] * bool(runs)
         return "; ".join(parts)
 
-    def sections(self) -> list[str]:
-        return [name for name in SECTIONS if any(cell.section == name for cell in self.found)]
+    def of_cells(self, name: str) -> list[Any]:
+        """Return what cells have of a name, in order: sections, links or ranks."""
+        found = {getattr(cell, name) for cell in self.found}
+        return sorted(found, key=list(SECTIONS).index if name == "section" else _last_none)
 
-    def links(self) -> list[int | None]:
-        every = {cell.link for cell in self.found}
-        return sorted(every, key=lambda each: float("inf") if each is None else each)
 
-    def ranks(self) -> list[int]:
-        return sorted({cell.ranks for cell in self.found})
+def _last_none(value: int | None) -> float:
+    return float("inf") if value is None else value
 
 
 def link_name(link: int | None) -> str:
@@ -100,13 +97,13 @@ def factor(gain: float) -> str:
 
 def winners(findings: Findings) -> str:
     """Return the map: the winner of every cell, and how many times as fast as the best dense."""
-    rows = []
-    for section in findings.sections():
-        for ranks in findings.ranks():
-            cells = [findings.found.get(Cell(section, ranks, x)) for x in findings.links()]
+    links, rows = findings.of_cells("link"), []
+    for section in findings.of_cells("section"):
+        for ranks in findings.of_cells("ranks"):
+            cells = [findings.found.get(Cell(section, ranks, x)) for x in links]
             shown = ["" if each is None else in_words(each) for each in cells]
             rows.append([SECTIONS[section].title, ranks, *shown])
-    return pages.table(["", "ranks", *map(link_name, findings.links())], rows)
+    return pages.table(["", "ranks", *map(link_name, links)], rows)
 
 
 def in_words(outcome: Outcome) -> str:
@@ -121,16 +118,14 @@ def in_words(outcome: Outcome) -> str:
 
 def scope(findings: Findings) -> str:
     """Return which links, ranks, seeds and turns are shown."""
-    plan = findings.plan
-    text = (
-        f"Each method is timed up to {plan.turns} times on each link "
-        f"({_listed(map(link_name, findings.links()))}) with {_listed(map(str, findings.ranks()))} "
-        "processes."
-    )
-    if set(findings.sections()) - {LARGE}:
+    plan, links = findings.plan, _listed(map(link_name, findings.of_cells("link")))
+    ranks = _listed(map(str, findings.of_cells("ranks")))
+    text = f"Each method is timed up to {plan.turns} times on each link ({links}) with {ranks} "
+    text += "processes."
+    if set(findings.of_cells("section")) - {LARGE}:
         seeds = f"{plan.seeds} seeds" if plan.seeds > 1 else "one seed"
-        ranks = _listed(map(str, plan.trained_ranks))
-        text += f" Training curves are from {seeds}, with {ranks} ranks."
+        trained = _listed(map(str, plan.trained_ranks))
+        text += f" Training curves are from {seeds}, with {trained} ranks."
     return text
 
 
@@ -161,8 +156,10 @@ def source(findings: Findings) -> str:
 
 def readme(findings: Findings) -> str:
     """Return the README's block."""
-    trained = [SECTIONS[name].title for name in findings.sections() if name != LARGE]
-    parts = ["by steps per second for the 25 M-parameter model"] * (LARGE in findings.sections())
+    trained = [SECTIONS[name].title for name in findings.of_cells("section") if name != LARGE]
+    parts = ["by steps per second for the 25 M-parameter model"] * (
+        LARGE in findings.of_cells("section")
+    )
     if trained:
         parts.append(f"by time to the accuracy of uncompressed float32 for {_listed(trained)}")
     return (
@@ -205,41 +202,31 @@ def publish(findings: Findings) -> None:
 
 def draw(findings: Findings, path: Path) -> None:
     """Save the map: a panel for each model, a cell for each link and number of ranks."""
-    named, links, ranks = findings.sections(), findings.links(), findings.ranks()
+    named, links, ranks = (findings.of_cells(name) for name in ("section", "link", "ranks"))
     height = 0.46 * len(named) * (len(ranks) + 0.9) + 0.7
     with plt.rc_context(STYLE):
         figure, panels = plt.subplots(
             len(named), 1, figsize=(9.0, height), squeeze=False, layout="constrained"
         )
-        for axes, section in zip((each for (each,) in panels), named, strict=True):
+        for axes, section in zip(panels.flat, named, strict=True):
+            axes.set_xlim(0, len(links))
+            axes.set_ylim(0, len(ranks))
+            axes.set_xticks([at + 0.5 for at in range(len(links))], map(link_name, links))
+            axes.set_yticks([at + 0.5 for at in range(len(ranks))], [f"{n} ranks" for n in ranks])
+            axes.tick_params(length=0, labelsize=8)
+            axes.set_title(SECTIONS[section].title, fontweight="bold", fontsize=10, loc="left")
+            axes.spines[:].set_visible(False)
             for column, link in enumerate(links):
                 for line, count in enumerate(ranks):
-                    outcome = findings.found.get(Cell(section, count, link))
-                    if outcome is not None:
+                    if outcome := findings.found.get(Cell(section, count, link)):
                         _cell(axes, column, line, outcome)
-            _label(axes, section, links, ranks)
         won = {each.winner and each.winner.method for each in findings.found.values()}
         handles = [Patch(color=COLORS[name], label=name) for name in COLORS if name in won]
         handles += [Patch(label=Verdict.NOISE.value, **NOISE)] * (None in won)
-        figure.legend(
-            handles=handles,
-            loc="outside upper center",
-            ncols=4,
-            frameon=False,
-            title=findings.note or None,
-        )
+        where: dict[str, Any] = {"loc": "outside upper center", "title": findings.note or None}
+        figure.legend(handles=handles, ncols=4, frameon=False, **where)
         save(figure, path)
         plt.close(figure)
-
-
-def _label(axes: Any, section: str, links: Sequence[int | None], ranks: Sequence[int]) -> None:
-    axes.set_xlim(0, len(links))
-    axes.set_ylim(0, len(ranks))
-    axes.set_xticks([at + 0.5 for at in range(len(links))], [link_name(each) for each in links])
-    axes.set_yticks([at + 0.5 for at in range(len(ranks))], [f"{each} ranks" for each in ranks])
-    axes.tick_params(length=0, labelsize=8)
-    axes.set_title(SECTIONS[section].title, fontweight="bold", fontsize=10, loc="left")
-    axes.spines[:].set_visible(False)
 
 
 def _cell(axes: Any, column: int, line: int, outcome: Outcome) -> None:

@@ -1,1 +1,1 @@
-"""Pack trained models at a few bits a weight, and time what reads them: ``make weights``."""
+"""Weights, checkpoints and activations in fewer bits: ``make weights``."""

@@ -1,76 +1,112 @@
-"""Pack trained models at a few bits a weight, and time what reads them.
+"""Weights, checkpoints and activations in fewer bits: what they take, and what they keep.
 
-Trains three models once, packs each at 8, 4, 3 and 2 bits with every fit and three blocks, and
-evaluates it on held-out data; then times the kernel, packing and files beside what torch has, and
-what is installed of torchao, bitsandbytes, optimum-quanto and gguf. What is finished is kept: the
-same command goes on where it was interrupted. At most fifteen minutes on two cores; with --quick
-three, and one when the model is trained.
+``weights`` packs three models by the nearest codes with every fit and three blocks, and times rows
+through packed layers, packing and files, beside what torch has and what is installed of torchao,
+bitsandbytes, optimum-quanto and gguf. ``quantize`` packs five models by calibration and budgets.
+``checkpoints`` saves checkpoints without loss and as differences, beside zstd and zipnn, and trains
+three models with activations kept in 8, 4 and 2 bits. Models are trained once and kept. About an
+hour on two cores; with --quick ten minutes.
 """
 
-import functools
+import argparse
+import multiprocessing
+import os
 import sys
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
+from benches.accuracy.tasks import fashion_data
 from benches.harness import results
-from benches.harness.command import progress
-from benches.harness.results import Record
+from benches.harness.command import conduct, progress
+from benches.harness.machine import cores
 
-from . import clips, kernel, making, models, show
-from .packing import bench
-from .plan import Plan, Run
-from .work import Planned, serve
+from . import activations, files, kernel, losses, models, show
+from .models import GRU, MIXTURE, TEXT, WIDE, Model
 
-EVALUATION = 1.5
-"""About the seconds of one on a core."""
+PARTS = (*losses.KINDS, "checkpoints")
 
 
-def cost(run: Run) -> float:
-    """Return about the seconds of a run on one core."""
-    return run.model.seconds if run.setting is None else EVALUATION
+def arguments(given: list[str] | None) -> Namespace:
+    parser = argparse.ArgumentParser(
+        prog="make weights ARGS=...",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    # fmt: off
+    parser.add_argument("--quick", action="store_true", help="one model, and less of everything")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART",
+                        help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--jobs", type=int, default=cores(),
+                        help="processes of one thread each (default: cores)")
+    parser.add_argument("--data", type=Path, metavar="DIR",
+                        help="folder with the four files of Fashion-MNIST")
+    parser.add_argument("--out", type=Path, default=Path("weights-results"), metavar="DIR",
+                        help="folder of data, tables and pictures (default: %(default)s)")
+    parser.add_argument("--publish", action="store_true",
+                        help="also write the pages, and the data into benches/results")
+    # fmt: on
+    chosen = parser.parse_args(given)
+    if chosen.jobs < 1:
+        parser.error("--jobs must be at least 1")
+    if chosen.publish and chosen.quick:
+        parser.error("--publish writes a whole run: leave out --quick")
+    return chosen
+
+
+def measure(part: str, chosen: Namespace) -> dict[str, Any]:
+    """Return the figures of a part, with day, machine and versions."""
+    if part == "checkpoints":
+        found = files.measure(chosen.quick, progress)
+        found["activations"] = activations.measure(chosen.quick, progress)
+    else:
+        found = {"rows": packed(part, chosen)}
+        if part == "weights":
+            found["kernel"] = kernel.measure(chosen.quick, progress)
+    progress("")
+    return {**results.circumstances(), **found}
+
+
+def packed(part: str, chosen: Namespace) -> list[dict[str, Any]]:
+    """Return how models read when they are packed, after training those that are not kept."""
+    named: list[Model] = [TEXT]
+    if not chosen.quick:
+        image = models.images(chosen.data)
+        named += [GRU, image] if part == "weights" else [WIDE, GRU, MIXTURE, image]
+    settings = list(losses.settings(part, quick=chosen.quick))
+    orders = [(model, setting, chosen.data) for model in named for setting in settings]
+    # Set before the processes import numpy and torch, which read it once.
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
+    context, rows = multiprocessing.get_context("spawn"), []
+    with context.Pool(chosen.jobs, losses.begin) as pool:
+        longest = sorted(named, key=lambda model: -model.seconds)
+        pool.starmap(losses.train, [(model, chosen.data) for model in longest], chunksize=1)
+        for order, row in zip(orders, pool.imap(losses.row, orders), strict=True):
+            print(f"{order[0].name}: {order[1]}: loss {row['loss']:.4f}", flush=True)
+            rows.append(row)
+    return rows
 
 
 def make(chosen: Namespace) -> int:
-    """Make the runs that are missing, time what is not timed, and write what they show."""
+    """Measure what is asked for, and write what it shows."""
     chosen.out.mkdir(parents=True, exist_ok=True)
-    plan = Plan(models.available(chosen.data), chosen.quick)
-    work = Planned(plan, results.Store(chosen.out / "runs.jsonl"))
-    making.make(work, chosen, functools.partial(serve, bench=bench), cost, described)
-    document = {
-        **results.circumstances(),
-        "rows": [row(run, record) for run, record in work.records().items() if run.setting],
-        "clips": [] if chosen.quick else clips.measure(),
-        "kernel": kernel.measure(chosen.quick, progress),
-    }
-    making.write(document, chosen.out, "weights", show.blocks(document), show.draw)
-    if chosen.publish:
-        show.publish(document)
-    print("\n".join(show.lines(document)))
+    for part in chosen.only:
+        document = measure(part, chosen)
+        results.write(document, chosen.out / f"{part}.json")
+        text = "\n\n".join(show.blocks(document, part).values())
+        (chosen.out / f"{part}.md").write_text(f"{text}\n", encoding="utf-8")
+        print(f"\n{text}\n\nWritten to {chosen.out}: {part}.json, {part}.md")
+        if part in losses.KINDS:
+            show.draw(document, part, chosen.out / f"{part}.svg")
+        if chosen.publish:
+            show.publish(document, part)
     return 0
 
 
-def row(run: Run, record: Record) -> dict[str, Any]:
-    """Return a record as it is published."""
-    names = ("loss", "accuracy", "parameters", "entries", "packed_bytes", "bytes")
-    return {
-        "model": run.model.name,
-        "title": run.model.title,
-        "setting": record["key"]["setting"],
-        **{name: record[name] for name in names},
-    }
-
-
-def described(run: Run, record: Record) -> str:
-    """Return a finished run in words."""
-    if run.setting is None:
-        return f"{run.model.name}: trained"
-    what = show.named(run.setting).replace("`", "")
-    return f"{run.model.name}: {what}: loss {record['loss']:.4f}"
-
-
 def main(given: list[str] | None = None) -> int:
-    quick = "the text transformer alone, with one fit and block, and one row"
-    return making.run(make, "weights", __doc__, quick, given)
+    chosen = arguments(given)
+    errors = (fashion_data.MissingDataError,)
+    return conduct("make weights", lambda: make(chosen), errors, "trained models are kept")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What ``make weights`` shows: tables, a picture, and a line for each model."""
+"""What ``make weights`` shows: tables and pictures."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib
@@ -13,76 +14,80 @@ from matplotlib import pyplot as plt
 from benches.harness import pages, results
 from gradwire.cli.theme import STYLE, save
 
-from . import clips, kernel
-from .plan import BITS, BLOCKS, FITS, FLOAT, GRID, NESTED, USUAL, Fit, Setting
+from . import activations, files, kernel, losses
+from .losses import BUDGET, FLOAT, PLAIN, RANGE, SEQUENTIAL, USUAL, ZERO, Calibrated, Nearest
 
 Document = Mapping[str, Any]
 Row = Mapping[str, Any]
+Rows = Mapping[Any, Row]
 
-PUBLISHED = results.FOLDER / "weights.json"
-PAGE = pages.ROOT / "docs" / "weights-measured.md"
-FIGURE = "weights.svg"
-LOSSES, ALL, SPEED = "loss by bits", "loss by fit and block", "speed"
-
+DOCS = pages.ROOT / "docs"
+MEASURED = DOCS / "weights-measured.md"
 LOSS_ALLOWED = {8: 0.001, 4: 0.012, 3: 0.06}
 """Above float32, for the first model."""
 INT8_ALLOWED = 0.002
 """Between activations in float32 and in int8."""
 
+SHOWN = (
+    *((name, 4.0) for name in (ZERO, RANGE, "GPTQ", "COMQ", SEQUENTIAL)),
+    *((name, 3.0) for name in (RANGE, "GPTQ", "COMQ", SEQUENTIAL, BUDGET)),
+    (BUDGET, 2.5),
+    *((name, 2.0) for name in (RANGE, "GPTQ", "COMQ", SEQUENTIAL)),
+)
+"""Methods and bits from which one chooses."""
+
 # Okabe and Ito's palette; markers carry the same information.
-LOOKS: dict[Fit, tuple[str, str]] = {
+FIT_LOOKS = {
     "squares": ("#0080c4", "o"),
     "range": ("#009E73", "s"),
     "sawb": ("#D55E00", "^"),
     "zero": ("#CC79A7", "D"),
 }
+LOOKS = {
+    ZERO: ("#CC79A7", "D"),
+    RANGE: ("#808080", "s"),
+    "GPTQ": ("#E69F00", "^"),
+    "COMQ as in the paper": ("#56B4E9", "v"),
+    "MagR + GPTQ": ("#F0E442", "P"),
+    "MagR + COMQ": ("#009E73", "X"),
+    "COMQ": ("#0072B2", "o"),
+    SEQUENTIAL: ("#000000", "o"),
+    BUDGET: ("#D55E00", "*"),
+}
 
 
-def setting(row: Row) -> Setting:
-    return Setting(**row["setting"])
-
-
-def by_model(document: Document) -> Iterator[tuple[str, dict[Setting, Row]]]:
-    """Yield each model with its rows by setting, where the unpacked one is among them."""
-    found: dict[str, dict[Setting, Row]] = {}
+def by_model(document: Document, kind: Callable[..., losses.Setting]) -> dict[str, Rows]:
+    """Return the rows of each model by setting, where the unpacked model is among others."""
+    found: dict[str, dict[Any, Row]] = {}
     for row in document["rows"]:
-        found.setdefault(row["model"], {})[setting(row)] = row
-    yield from ((name, rows) for name, rows in found.items() if FLOAT in rows)
-
-
-def named(each: Setting) -> str:
-    """Return a setting in words."""
-    if each == FLOAT:
-        return "float32"
-    if each.nested:
-        first = "first 4 of 4 + 4 bits" if each.bits == 4 else "4 + 4 bits"
-        return f'{first}, `"{each.fit}"`, block {each.block}'
-    words = f'{each.bits} bits, `"{each.fit}"`, block {each.block}'
-    return f"{words}, multiplied in {each.activations}" if each.activations else words
+        found.setdefault(row["model"], {})[kind(**row["setting"])] = row
+    plain = kind()
+    return {
+        name: rows
+        for name, rows in found.items()
+        if plain in rows and any(isinstance(s, Nearest) or s.method in losses.METHODS for s in rows)
+    }
 
 
 def bits_per_weight(row: Row) -> float:
     """Return the bits of a packed entry, with everything that is stored beside it."""
-    nbytes, entries = float(row["packed_bytes"]), int(row["entries"])
-    return 8 * nbytes / entries
+    return 8 * float(row["packed_bytes"]) / float(row["entries"])
 
 
-def losses(document: Document) -> str:
+def usual(document: Document) -> str:
     """Return a table for each model: what is shown first, and what is read in other ways."""
     parts = []
-    for _, found in by_model(document):
-        nested = [each for each in NESTED if each.block == USUAL[0].block]
-        multiplied = [each for each in found if each.activations]
-        chosen = [FLOAT, *USUAL, *nested, *multiplied]
+    for found in by_model(document, Nearest).values():
+        nested = [each for each in losses.NESTED if each.block == losses.BLOCK]
         rows = [
             [
-                named(each),
+                each,
                 f"{bits_per_weight(row):.2f}",
                 f"{row['bytes'] / 1e3:.0f}",
                 f"{row['loss']:.4f}",
                 f"{100 * row['accuracy']:.2f}",
             ]
-            for each in chosen
+            for each in [FLOAT, *USUAL, *nested, *losses.MULTIPLIED]
             if (row := found.get(each)) is not None
         ]
         headings = ("", "bits per weight", "model size, kB", "loss", "accuracy %")
@@ -96,137 +101,162 @@ def losses(document: Document) -> str:
 def every(document: Document) -> str:
     """Return a table for each model: the loss at all bits, fits and blocks."""
     parts = []
-    for _, found in by_model(document):
+    for found in by_model(document, Nearest).values():
         rows = []
-        for bits in BITS:
-            for fit in FITS:
-                at = [found.get(Setting(bits, fit, block)) for block in BLOCKS]
+        for bits in losses.BITS:
+            for fit in losses.FITS:
+                at = [found.get(Nearest(bits, fit, block)) for block in losses.BLOCKS]
                 if any(at):
                     cells = [f"{row['loss']:.4f}" if row else "" for row in at]
                     rows.append([bits, f'`"{fit}"`', *cells])
-        if rows:
-            headings = ("bits", "fit", *(f"block {block}" for block in BLOCKS))
-            parts += [f"**{found[FLOAT]['title']}**, float32 {found[FLOAT]['loss']:.4f}"]
-            parts += [pages.table(headings, rows, texts=2)]
+        headings = ("bits", "fit", *(f"block {block}" for block in losses.BLOCKS))
+        parts += [f"**{found[FLOAT]['title']}**, float32 {found[FLOAT]['loss']:.4f}"]
+        parts += [pages.table(headings, rows, texts=2)]
     return "\n\n".join(parts)
 
 
-def clip_table(rows: Sequence[Row]) -> str:
-    """Return the errors of SAWB's clip and of the best one."""
-    cells = [
-        [
-            row["law"],
-            row["bits"],
-            f"{row['sawb']:.5f}",
-            f"{row['best']:.5f}",
-            f"{row['sawb'] / row['best']:.3f}",
-        ]
-        for row in rows
-    ]
-    return pages.table(("distribution", "bits", "NMSE, SAWB", "NMSE, best clip", "ratio"), cells)
-
-
 def targets(document: Document) -> Iterator[str]:
-    """Yield a line for each target of losses and clips."""
-    for place, (name, found) in enumerate(by_model(document)):
-        for each, allowed in zip(USUAL, map(LOSS_ALLOWED.get, BITS), strict=True):
-            if place == 0 and allowed is not None and each in found:
+    """Yield a line for each target of losses."""
+    for place, (name, found) in enumerate(by_model(document, Nearest).items()):
+        for each in USUAL if place == 0 else ():
+            if each in found and each.bits in LOSS_ALLOWED:
                 more = found[each]["loss"] - found[FLOAT]["loss"]
-                what = f"{name}, {named(each)}, compared with float32: loss {more:+.4f}"
-                yield pages.judged(what, more, allowed)
-        for each in [each for each in found if each.activations == "int8"]:
-            plain = Setting(**{**found[each]["setting"], "activations": "float32"})
-            if plain in found:
-                more = abs(found[each]["loss"] - found[plain]["loss"])
-                what = f"{name}, {each.bits} bits, multiplied in int8 and in float32: losses differ"
-                yield pages.judged(f"{what} by {more:.5f}", more, INT8_ALLOWED)
-    if document["clips"]:
-        worst = max(row["sawb"] / row["best"] for row in document["clips"])
-        what = f"SAWB's error is at most {worst:.3f} times that of the best clip"
-        yield pages.judged(what, worst, clips.ALLOWED)
+                what = f"{name}, {each}, compared with float32: loss {more:+.4f}"
+                yield pages.judged(what, more, LOSS_ALLOWED[each.bits])
+        for plain, rounded in zip(losses.MULTIPLIED[::2], losses.MULTIPLIED[1::2], strict=True):
+            if plain in found and rounded in found:
+                more = abs(found[rounded]["loss"] - found[plain]["loss"])
+                what = f"{name}, {plain.bits} bits, multiplied in int8 and in float32: losses"
+                yield pages.judged(f"{what} differ by {more:.5f}", more, INT8_ALLOWED)
 
 
-def lines(document: Document) -> Iterator[str]:
-    """Yield a line for each model, that of the first one last and with the time of a row."""
-    found = [_line(name, rows) for name, rows in by_model(document)]
-    yield from found[1:]
-    if found:
-        speed = kernel.one_row(document["kernel"]) if document["kernel"] else None
-        row = "" if speed is None else f"     one row: {speed:.1f} × bfloat16"
-        yield f"{found[0]}{row}"
+def choice(document: Document) -> str:
+    """Return the table from which one chooses: losses of all models, accuracy on images."""
+    models = by_model(document, Calibrated)
+    headings = ["", "bits per weight"]
+    headings += [
+        f"{rows[PLAIN]['title']}, {'accuracy %' if name == 'fashion' else 'loss'}"
+        for name, rows in models.items()
+    ]
+    plain = [_cell(name, [rows[PLAIN]]) for name, rows in models.items()]
+    table = [["float32", "32", *plain]]
+    for method, bits in SHOWN:
+        rows_of = {name: seeds(rows, method, bits) for name, rows in models.items()}
+        if any(rows_of.values()):
+            size = fmean(map(bits_per_weight, next(iter(rows_of.values()))))
+            cells = [_cell(name, found) for name, found in rows_of.items()]
+            table.append([f"{bits:g} bits, {method}", f"{size:.2f}", *cells])
+    return pages.table(headings, table)
 
 
-def _line(name: str, found: Mapping[Setting, Row]) -> str:
-    parts = [f"{each.bits} bits {found[each]['loss']:.3f}" for each in USUAL if each in found]
-    return "   ".join([name, f"float32 {found[FLOAT]['loss']:.3f}", *parts])
+def seeds(rows: Rows, method: str, bits: float) -> list[Row]:
+    """Return the rows of a method, one for each seed of calibration."""
+    wanted = method, bits, losses.BLOCK
+    return [row for each, row in rows.items() if (each.method, each.bits, each.block) == wanted]
 
 
-def draw(document: Document, path: Path) -> None:
-    """Save the picture: loss against the bytes of a whole model, by fit, at all blocks."""
-    models = list(by_model(document))
+def _cell(name: str, found: Sequence[Row]) -> str:
+    if not found:
+        return ""
+    if name == "fashion":
+        return f"{100 * fmean(row['accuracy'] for row in found):.2f}"
+    return f"{fmean(row['loss'] for row in found):.4f}"
+
+
+def draw(document: Document, part: str, path: Path) -> None:
+    """Save the picture of a part: loss against bytes or bits, a panel for each model."""
+    models = by_model(document, losses.KINDS[part])
     with plt.rc_context(STYLE):
         figure, panels = plt.subplots(
-            1, len(models), figsize=(4.5 * len(models), 4.0), squeeze=False, layout="constrained"
+            1, len(models), figsize=(4.3 * len(models), 4.0), squeeze=False, layout="constrained"
         )
-        for panel, (_, found) in zip(panels.flat, models, strict=True):
-            _panel(panel, found)
+        for axes, rows in zip(panels.flat, models.values(), strict=True):
+            (_nearest if part == "weights" else _calibrated)(axes, rows)
+            axes.set_title(rows[losses.KINDS[part]()]["title"], fontweight="bold", fontsize=11)
+            axes.set_ylabel("held-out loss")
+            axes.grid(visible=True, linewidth=0.8)
+            axes.set_axisbelow(True)
+            axes.spines[["top", "right"]].set_visible(False)
         handles, labels = panels.flat[0].get_legend_handles_labels()
-        where: dict[str, Any] = {"loc": "outside upper center", "ncols": len(labels)}
+        where: dict[str, Any] = {"loc": "outside upper center", "ncols": min(5, len(labels))}
         figure.legend(handles, labels, frameon=False, **where)
         save(figure, path)
         plt.close(figure)
 
 
-def _panel(axes: Any, found: Mapping[Setting, Row]) -> None:
+def _limit(axes: Any, plain: float, more: float) -> float:
+    """Draw the line of float32, and return the largest loss that is shown."""
+    top = plain + 1.3 * max(more, 1e-3)
+    axes.axhline(plain, color="#404040", linewidth=1, linestyle=":", label="float32")
+    axes.set_ylim(plain - 0.05 * (top - plain), top)
+    return top
+
+
+def _nearest(axes: Any, found: Rows) -> None:
     plain = found[FLOAT]["loss"]
-    worst = max(found[each]["loss"] for each in USUAL if each in found)
-    top = plain + 1.3 * max(worst - plain, 1e-3)
-    axes.axhline(plain, color="#808080", linewidth=1, label="float32")
-    for fit, (color, marker) in LOOKS.items():
-        rows = [
-            row
-            for each, row in found.items()
-            if each in GRID and each.fit == fit and row["loss"] <= top
-        ]
-        x, y = ([row[name] for row in rows] for name in ("bytes", "loss"))
+    top = _limit(axes, plain, max(found[each]["loss"] for each in USUAL if each in found) - plain)
+    for fit, (color, marker) in FIT_LOOKS.items():
+        rows = [row for each, row in found.items() if each in losses.GRID and each.fit == fit]
+        shown = [row for row in rows if row["loss"] <= top]
+        x, y = ([row[name] for row in shown] for name in ("bytes", "loss"))
         axes.plot(x, y, color=color, marker=marker, markersize=6, linestyle="", label=f'"{fit}"')
     axes.set_xlim(left=0)
-    axes.set_ylim(plain - 0.05 * (top - plain), top)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e3:g}")
-    axes.set_title(found[FLOAT]["title"], fontweight="bold", fontsize=11)
     axes.set_xlabel("model size, kB")
-    axes.set_ylabel("held-out loss")
-    axes.grid(visible=True, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
-def blocks(document: Document) -> dict[str, str]:
-    """Return the blocks of the page."""
-    verdicts = "\n".join(f"* {each}" for each in targets(document))
-    picture = (
-        f"![Loss against bytes]({FIGURE})\n\nThe figure omits losses far above the 2-bit loss. "
-        "Losses and accuracies are measured on all held-out data."
-    )
-    speed = [kernel.table(document["kernel"])] if document["kernel"] else []
-    found = {
-        LOSSES: [losses(document), verdicts, picture, source(document)],
-        ALL: [every(document), clip_table(document["clips"])],
-        SPEED: speed,
-    }
-    return {name: "\n\n".join(filter(None, parts)) for name, parts in found.items()}
+def _calibrated(axes: Any, rows: Rows) -> None:
+    def loss(method: str, bits: float) -> float:
+        return fmean(row["loss"] for row in seeds(rows, method, bits))
+
+    plain = rows[PLAIN]["loss"]
+    _limit(axes, plain, max(loss(RANGE, 3), loss("COMQ", 2)) - plain)
+    for method, (color, marker) in LOOKS.items():
+        bits = losses.MEANS if losses.METHODS[method].allot else losses.BITS
+        found = [seeds(rows, method, each) for each in bits]
+        x = [bits_per_weight(each[0]) for each in found if each]
+        y = [fmean(row["loss"] for row in each) for each in found if each]
+        axes.plot(x, y, color=color, marker=marker, markersize=6, linewidth=1.2, label=method)
+    axes.set_xlim(left=2)
+    axes.set_xlabel("bits per weight")
 
 
-def source(document: Document) -> str:
-    """Return where the figures come from."""
+def blocks(document: Document, part: str) -> dict[tuple[Path, str], str]:
+    """Return the blocks that a part has, by page and name."""
     where = results.where(document["machine"])
-    versions = results.listed(document["versions"])
-    return f"From `make weights` ({where}; {versions}; {document['date'][:10]})."
+    source = f"From `make weights` ({where}; {results.listed(document['versions'])}; "
+    source += f"{document['date'][:10]})."
+    if part == "checkpoints":
+        page = DOCS / "checkpoint-files-measured.md"
+        source = f"From `make weights`: {where}."
+        shown = {
+            (page, "speeds"): [files.speed_table(document["speeds"]), source],
+            (page, "sizes"): [files.size_table(document["sizes"]), source],
+            (DOCS / "activations-measured.md", "kept"): [
+                activations.table(document["activations"]), source
+            ],
+        }  # fmt: skip
+    elif part == "quantize":
+        picture = "![Loss against bits per weight](quantize.svg)"
+        shown = {(MEASURED, "which method"): [choice(document), picture, source]}
+    else:
+        picture = (
+            "![Loss against bytes](weights.svg)\n\nThe figure omits losses far above the 2-bit "
+            "loss. Losses and accuracies are measured on all held-out data."
+        )
+        verdicts = "\n".join(f"* {each}" for each in targets(document))
+        shown = {
+            (MEASURED, "loss by bits"): [usual(document), verdicts, picture, source],
+            (MEASURED, "loss by fit and block"): [every(document)],
+            (MEASURED, "speed"): [kernel.table(document["kernel"])],
+        }
+    return {place: "\n\n".join(filter(None, parts)) for place, parts in shown.items()}
 
 
-def publish(document: Document) -> None:
-    """Write the data, the blocks of the page and its picture."""
-    results.write(document, PUBLISHED)
-    for name, block in blocks(document).items():
-        pages.replace(PAGE, name, block)
-    draw(document, PAGE.with_name(FIGURE))
+def publish(document: Document, part: str) -> None:
+    """Write the data of a part, its blocks of the pages and its picture."""
+    results.write(document, results.FOLDER / f"{part}.json")
+    for (page, name), block in blocks(document, part).items():
+        pages.replace(page, name, block)
+    if part in losses.KINDS:
+        draw(document, part, DOCS / f"{part}.svg")

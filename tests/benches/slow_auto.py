@@ -1,16 +1,24 @@
-"""Ranks that train with ``auto``, whose encodes are as slow as on another processor."""
+"""A rank that trains with ``auto``, whose encodes are as slow as on another processor."""
 
 import time
 from typing import Any
 
-from benches.plan import rank
+from benches.study import rank
 from gradwire.torch.exchange.all_gather import AllGatherExchange
+
+WIDTH, BUCKET_MB = 256, 0.3
 
 
 class Commands(rank.Commands):
-    def steps(self, method: str, count: int) -> dict[str, Any]:
-        found = super().steps(method, count)
-        handle: Any = self.loops[method].handle
+    def begin(self, min_ratio: float) -> None:
+        self._task = rank.Large(1, 64, WIDTH)
+        self._batches = [next(self._task.batches(0, 1, 0))]
+        loop = rank.Loop(self._task.model(0), rank.AUTO, BUCKET_MB, min_ratio=min_ratio)
+        self._loops = {rank.AUTO: loop}
+
+    def steps(self, contestant: str, count: int) -> dict[str, Any]:
+        found = super().steps(contestant, count)
+        handle = self._loops[contestant].handle
         return {**found, "kinds": [each.kind for each in handle._passes.auto.plan]}
 
 
@@ -24,4 +32,4 @@ def join(setup: dict[str, Any], say: Any) -> Commands:
 
     exchange._fill = slowly
     rank.join(setup, say)
-    return Commands()
+    return Commands(setup["rank"], setup["ranks"])

@@ -24,19 +24,12 @@ def test_it_compresses_on_a_slow_link_and_is_dense_on_a_fast_one_and_back():
         # Encodes are so slow that the codec pays only where an exchange takes longer than they do,
         # however loaded the machine is: dense, a step takes 0.2 s on the slow link, and next to
         # nothing on the fast one; with the codec, some 0.05 s on both.
-        ranks.ask(
-            do="begin",
-            methods=["auto"],
-            layers=1,
-            width=256,
-            bucket_mb=0.3,
-            min_ratio=0.1,
-        )
+        ranks.ask(do="begin", min_ratio=0.1)
 
         def until(compressed: bool) -> str:
             deadline = time.monotonic() + LIMIT
             while True:
-                first, second = ranks.ask(do="steps", method="auto", count=4)
+                first, second = ranks.ask(do="steps", contestant="auto", count=4)
                 assert first["kinds"] == second["kinds"]
                 assert first["decision"] == second["decision"]
                 settled = first["decision"].startswith("Using ")

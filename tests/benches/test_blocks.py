@@ -1,31 +1,22 @@
 """Tables in the documentation are what the commands make of the files that they name."""
 
-import json
-import re
-
 import pytest
 
 pytest.importorskip("pandas", reason="the layer demo has pandas")
 
+
 from benches.accuracy import methods, show, store
-from benches.checkpoints import __main__ as checkpoints
 from benches.compare.__main__ import state_bytes
 from benches.harness import pages, results
-from benches.plan import predict
-from benches.quantize import show as quantize
+from benches.study import auto
 from benches.study import show as study
 from benches.study.__main__ import RESULTS
 from benches.study.plan import Plan
 from benches.weights import show as weights
+from benches.weights.__main__ import PARTS
+from benches.weights.losses import KINDS
 
 DOCS = pages.ROOT / "docs"
-
-
-def named(page: str, what: str):
-    """Return the files of results that a page names."""
-    found = dict.fromkeys(re.findall(rf"benches/results/[\w-]*{what}[\w-]*\.json\b", page))
-    assert found, "the page names the runs that its tables come from"
-    return [json.loads((pages.ROOT / each).read_text("utf-8")) for each in found]
 
 
 def test_the_tables_and_the_figure_of_accuracy_are_those_of_their_run():
@@ -42,11 +33,6 @@ def test_the_tables_and_the_figure_of_accuracy_are_those_of_their_run():
         assert (f"| {method} " in best) == (f">{method}<" in figure or f"{method}," in figure)
 
 
-def test_the_tables_of_checkpoints_frames_and_activations_are_those_of_their_run():
-    for (page, name), table in checkpoints.blocks(results.read(checkpoints.PUBLISHED)).items():
-        assert pages.find(page.read_text("utf-8"), name) == f"\n{table}\n"
-
-
 def test_the_map_of_the_study_is_that_of_its_records():
     findings = study.Findings.of(Plan(), results.Store(RESULTS))
     text = (DOCS / "study.md").read_text("utf-8")
@@ -61,32 +47,33 @@ def test_the_bytes_per_entry_are_those_of_states():
     assert pages.find(text, "bytes per entry") == f"\n{state_bytes()}\n"
 
 
-def test_predictions_and_auto_are_those_of_their_runs():
-    text = (DOCS / "cost-measured.md").read_text("utf-8")
-    tables = "\n\n".join(map(predict.table, named(text, "plan")))
-    assert pages.find(text, "predicted and measured") == f"\n{tables}\n"
-    measured = json.loads((results.FOLDER / "2026-11-23-auto.json").read_text("utf-8"))
+def test_auto_beside_all_others_is_that_of_its_run():
+    measured = results.read(results.FOLDER / "2026-11-23-auto.json")
     text = (DOCS / "auto-inside.md").read_text("utf-8")
-    assert pages.find(text, predict.AUTO_BLOCK) == f"\n{predict.table_auto(measured)}\n"
+    assert pages.find(text, auto.BLOCK) == f"\n{auto.table(measured)}\n"
 
 
-def test_the_tables_and_the_picture_of_packed_weights_are_those_of_their_run():
-    found = results.read(weights.PUBLISHED)
-    text = weights.PAGE.read_text("utf-8")
-    for name, block in weights.blocks(found).items():
-        assert pages.find(text, name) == f"\n{block}\n"
-    figure = weights.PAGE.with_name(weights.FIGURE).read_text("utf-8")
-    for _, rows in weights.by_model(found):
-        assert f">{rows[weights.FLOAT]['title']}<" in figure
+@pytest.mark.parametrize("part", PARTS)
+def test_the_tables_and_pictures_of_weights_are_those_of_their_run(part):
+    found = results.read(results.FOLDER / f"{part}.json")
+    for (page, name), block in weights.blocks(found, part).items():
+        assert pages.find(page.read_text("utf-8"), name) == f"\n{block}\n"
+    if part in KINDS:
+        figure = (DOCS / f"{part}.svg").read_text("utf-8")
+        for rows in weights.by_model(found, KINDS[part]).values():
+            assert f">{rows[KINDS[part]()]['title']}<" in figure
 
 
-def test_what_calibrated_packing_keeps_is_what_its_run_has():
-    found = results.read(quantize.PUBLISHED)
-    text = quantize.PAGE.read_text("utf-8")
-    for name, block in quantize.blocks(found).items():
-        assert pages.find(text, name) == f"\n{block}\n"
-    figure = quantize.PAGE.with_name(quantize.FIGURE).read_text("utf-8")
-    assert all(f">{method}<" in figure for method in quantize.LOOKS)
+def test_a_record_is_a_line(tmp_path):
+    records = [{"x": 1, "text": "two\nlines"}, {"x": [1.5, None]}]
+    for document in ({"date": "", "rows": records, "times": {"rows": records}}, {"a": {"b": 1}}):
+        results.write(document, tmp_path / "run.json")
+        assert results.read(tmp_path / "run.json") == document
+    results.write({"date": "", "rows": records}, tmp_path / "run.json")
+    text = (tmp_path / "run.json").read_text()
+    assert text.splitlines()[3:5] == ['{"x": 1, "text": "two\\nlines"},', '{"x": [1.5, null]}']
+    for path in results.FOLDER.glob("*.json"):
+        assert max(path.read_text("utf-8").count("\n"), 1) < 700
 
 
 def test_a_block_is_replaced_and_nothing_else(tmp_path):

@@ -15,7 +15,7 @@ PAYLOAD = 1448 / 1514
 @pytest.mark.timeout(600)
 def test_a_link_is_not_found_faster_than_it_is():
     # All-reduces of a few kilobytes fit into what the link lets through at once after a pause.
-    with joined(2, "benches.plan.rank") as (ranks, why_not):
+    with joined(2, "tests.benches.measuring") as (ranks, why_not):
         if why_not is not None:
             pytest.skip(f"no shaped link: {why_not}")
         ranks.shape(SPEED)

@@ -2,9 +2,10 @@
 
     python -m tests.docs.guides PAGE...
 
-The blocks of a page share their names, and have no others: each page says in its set-up what it
-uses. A page runs in a folder of its own, in one process as `python page.py` would be. If it is for
-several ranks, it also runs in two processes, with the variables that torchrun sets.
+The blocks of a page share their names, and have no others: a page has a set-up of its own or links
+to that of DDP, which then runs first. A page runs in a folder of its own, in one process as
+`python page.py` would be. If it is for several ranks, it also runs in two processes, with the
+variables that torchrun sets.
 """
 
 import multiprocessing
@@ -26,17 +27,22 @@ DOCS = Path(__file__).parents[2] / "docs"
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TORCHRUN_ONLY = ["quickstart", "hierarchy"]
 """Pages whose programs torchrun starts: they say so."""
+SET_UP = "ddp", "(ddp.md#set-up)"
+"""The page whose first block is a set-up, and how others link to it."""
 SHARED = "init_process_group("
 """What pages have that are for a fixed number of ranks."""
 SECONDS = 300.0
 """How long a page may take."""
 
 
-def blocks(page: str) -> Iterator[tuple[int, str]]:
-    """Return the Python blocks of a page, each with the number of lines before it."""
+def blocks(page: str) -> Iterator[tuple[str, int, str]]:
+    """Return the Python blocks of a page: the page, the number of lines before, and the code."""
     text = (DOCS / f"{page}.md").read_text("utf-8")
+    owner, link = SET_UP
+    if link in text:
+        yield next(blocks(owner))
     for block in FENCED.finditer(text):
-        yield text.count("\n", 0, block.start(1)), block[1]
+        yield page, text.count("\n", 0, block.start(1)), block[1]
 
 
 def execute(
@@ -44,9 +50,9 @@ def execute(
 ) -> dict[str, Any]:
     """Run all blocks of a page, with a call after each; return the names that they have made."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    for lines, block in blocks(page):
+    for source, lines, block in blocks(page):
         code = "\n" * lines + block  # so that a traceback has the line of the page
-        exec(compile(code, f"docs/{page}.md", "exec"), names)
+        exec(compile(code, f"docs/{source}.md", "exec"), names)
         after(names)
     return names
 
@@ -98,7 +104,7 @@ def main(pages: list[str]) -> None:
     warnings.simplefilter("error", gradwire.torch.ddp.PairingWarning)
     for page in pages:
         ways: list[list[dict[str, str]]] = [] if page in TORCHRUN_ONLY else [[{}]]
-        if any(SHARED in block for _, block in blocks(page)):
+        if any(SHARED in block for *_, block in blocks(page)):
             ways.append(launched(2))
         for way in ways:
             run(page, way)

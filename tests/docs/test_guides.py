@@ -17,7 +17,6 @@ PAGES = [
     "weights",
     "ddp",
     "ddp-reference",
-    "accuracy",
     "schedules",
     "exchanges",
     "report",
@@ -55,7 +54,6 @@ def test_every_page_with_code_is_run_by_some_test():
     elsewhere = {
         "cuda",
         "horovod",
-        "horovod-reference",
         "lightning",
         "accelerate",
         "transformers",

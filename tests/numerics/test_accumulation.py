@@ -122,7 +122,7 @@ SIMULATED = {  # bits: variance kept by the formula, rounded to nearest, and tru
     8: (1.00, 1.00, 0.115, 0.0014),
     9: (1.00, 1.00, 0.25, 0.00037),
 }
-"""Of 4 096 terms of 5 bits: docs/numerics.md has these."""
+"""Of 4 096 terms of 5 bits: docs/numerics.md has what follows."""
 
 
 @pytest.mark.parametrize("bits", SIMULATED)

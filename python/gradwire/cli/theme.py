@@ -1,6 +1,7 @@
 """The look of figures in the documentation: an SVG follows the reader's light or dark theme."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,13 @@ def save(figure: Any, path: Path, **options: Any) -> None:
 
 
 def _themed(svg: str) -> str:
-    """Return the SVG with a style sheet that swaps its colours in a dark theme."""
-    rules = "\n".join(
-        f'  [style*="{name}: {light}"] {{ {name}: {dark} !important; }}'
+    """Return the SVG on one line, with a style sheet that swaps its colours in a dark theme."""
+    rules = "".join(
+        f'[style*="{name}: {light}"] {{ {name}: {dark} !important; }}'
         for light, dark in DARK.items()
         for name in ("fill", "stroke")
     )
-    style = f"<style>@media (prefers-color-scheme: dark) {{\n{rules}\n}}</style>"
-    head, mark, rest = svg.partition("<defs>")
-    return f"{head}{style}\n {mark}{rest}"
+    style = f"<style>@media (prefers-color-scheme: dark) {{{rules}}}</style>"
+    # matplotlib breaks lines only where XML and paths take any white space.
+    flat = re.sub(r"\s*\n\s*", " ", re.sub(r">\s*\n\s*<", "><", svg.strip()))
+    return flat.replace("<defs>", f"{style}<defs>", 1) + "\n"

@@ -193,11 +193,8 @@ class SparseReduceScatter(ExchangeModel):
 
     def buffers(self, payload: Payload, ranks: int) -> float:
         """Return the bytes of a rank's frame, received pieces, one range, and all sums."""
-        return (
-            2 * payload.nbytes
-            + 4 * payload.numel / ranks
-            + ranks * self._sums(payload, ranks).nbytes
-        )
+        sums = ranks * self._sums(payload, ranks).nbytes
+        return 2 * payload.nbytes + 4 * payload.numel / ranks + sums
 
     def _sums(self, payload: Payload, ranks: int) -> Payload:
         """Return the sums of one range that are sent."""

@@ -57,8 +57,7 @@ def check_common(figures: dict[str, Any], steps: int) -> None:
 def test_over_a_shaped_link_it_trains_counts_bytes_and_prints_a_table(tmp_path):
     done = run_demo(tmp_path, "--task", "digits", "--steps", "8", "--bandwidth", "200mbit")
     assert done.returncode == 0, done.stderr
-    assert "2 ranks in separate network namespaces, joined by a veth pair" in done.stdout
-    assert "200 Mbit/s: TCP stream measured at" in done.stdout
+    assert "2 ranks in network namespaces of their own" in done.stdout
     assert "convolutional network, handwritten digits, 200 Mbit/s" in done.stdout
     assert "digits, 200 Mbit/s: " in done.stdout
     assert "all ranks ended with bit-identical models" in done.stdout
@@ -71,13 +70,11 @@ def test_over_a_shaped_link_it_trains_counts_bytes_and_prints_a_table(tmp_path):
     ]
     assert "digits: trained with" in done.stdout
     assert "AdamW(0.9, 0.999)" in done.stdout
-    assert "best of one grid for all methods" in " ".join(done.stdout.split())
+    assert "docs/demo.md says what the columns mean" in " ".join(done.stdout.split())
     for run in figures["runs"]:
         # Payload, headers, and the barriers around evaluations; nothing else travels here.
         assert run["bytes_per_step"] <= run["wire_bytes_per_step"]
         assert run["wire_bytes_per_step"] < 1.2 * run["bytes_per_step"] + 20_000
-    for there_and_back in figures["link"]["measured"].values():
-        assert all(0 < rate < 1.15 * 200e6 for rate in there_and_back)
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -152,7 +149,7 @@ def test_stopped_in_the_middle_it_leaves_no_process_behind(tmp_path, how, last_l
 
 
 def test_a_rank_that_fails_ends_the_demo_with_its_traceback():
-    with Ranks(Link(), 2, "benches.demo.rank", horovod=False) as ranks:
+    with Ranks(Link(), 2, "benches.demo.rank") as ranks:
         ranks.ready()
         with pytest.raises(
             RankError, match=r"rank [01] failed: ValueError: unknown task 'cats'\nTraceback"

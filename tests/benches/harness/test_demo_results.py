@@ -1,6 +1,7 @@
 """What the demo makes of its measurements: figures, tables, words, a picture."""
 
 import json
+from argparse import Namespace
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ def some_results(*runs: Run) -> Results:
         settings={"ratio": 0.01, "ranks": 2},
         machine={"cores": 2},
         versions={"torch": "2"},
-        link={"shaped": True, "why_not": None, "measured": {"100 Mbit/s": [95e6, 96e6]}},
+        link={"shaped": True, "why_not": None},
         tasks={"digits": {"title": "convolutional network, handwritten digits"}},
         runs=list(runs),
     )
@@ -77,8 +78,6 @@ def test_figures_of_one_run():
     assert run.step == 0.02
     assert run.seconds == pytest.approx(2.0)
     assert run.compression == 40
-    assert run.sent_per_step == pytest.approx(52_500)
-    assert SLOW_LINK[0].compute_share == pytest.approx(0.1)
     assert run.at_time(1.0, "loss") == pytest.approx(1.1)
     assert run.at_time(99.0, "accuracy") == 1.0
     assert run.seconds_to_loss(1.1) == pytest.approx(1.0)
@@ -88,7 +87,6 @@ def test_figures_of_one_run():
 
 def test_equal_time_is_the_fastest_run_and_equal_loss_what_all_reached():
     (comparison,) = some_results(*SLOW_LINK).comparisons()
-    assert comparison.fastest.method == "sidco"
     assert comparison.equal_time == pytest.approx(2.0)
     assert comparison.equal_loss == pytest.approx(0.2)
     assert comparison.speed_up(SLOW_LINK[3], "none") == pytest.approx(10)
@@ -103,29 +101,24 @@ def test_results_are_saved_with_derived_figures():
     assert plain["runs"][3]["compression"] == 40
 
 
-def printed(results: Results, width: int) -> str:
-    console = Console(width=width, color_system=None)
-    with console.capture() as capture:
-        print_results(results, console)
-    return capture.get()
-
-
 def test_the_reading_says_when_compression_pays_and_by_how_much():
     lines = reading(some_results(*SLOW_LINK))
-    assert lines[0].startswith("digits, 100 Mbit/s: compression pays. ")
-    assert "sidco reaches loss 0.200 9.5x sooner than no compression" in lines[0]
-    assert "4.7x sooner than bf16" in lines[0]
-    assert "10.0x as fast as with no compression" in lines[0]
+    assert lines[0] == (
+        "digits, 100 Mbit/s: compression pays: sidco reaches loss 0.200 after 2.0 s, bf16 hook "
+        "after 9.5 s; its steps are 5.0x as fast."
+    )
     assert lines[-1] == "In every run, all ranks ended with bit-identical models."
 
 
 def test_the_reading_says_when_compression_does_not_pay():
     lines = reading(some_results(*FAST_LINK))
-    assert lines[0].startswith("digits, 1 Gbit/s: compression does not pay. bf16 reaches loss")
-    slower = [a_run("none", 0.02, 0.1, 2e6), a_run("sidco", 0.03, 0.2, 5e4)]
-    (line, _) = reading(some_results(*slower))
-    assert "compression does not pay" in line
-    assert "even with no compression, computing is 100 % of a step" in line
+    assert lines[0].startswith("digits, 1 Gbit/s: compression does not pay: ")
+    even = [a_run("none", 0.02, 0.1, 2e6), a_run("sidco", 0.02, 0.1, 2e6)]
+    assert "a draw" in reading(some_results(*even))[0]
+    alone = a_run("none", 0.02, 0.1, 2e6, replicas_identical=False)
+    line, warning = reading(some_results(alone))
+    assert line == "digits, 100 Mbit/s: no compression has the shortest steps."
+    assert "the ranks' models differ after digits/none" in warning
 
 
 def test_the_reading_compares_methods_with_optimizers_of_one_family():
@@ -134,34 +127,25 @@ def test_the_reading_compares_methods_with_optimizers_of_one_family():
     topk = a_run("topk", 0.04, 0.2, 5e4, optimizer="SGD(0)")
     adam = a_run("adam", 0.02, 0.1, 5e4, optimizer="AdamW(0.9, 0.999)")
     line, _ = reading(some_results(plain, bf16, topk, adam))
-    assert "compression pays. topk reaches loss 0.200 4.7x sooner than no compression" in line
-    assert (
-        "adam trains with AdamW(0.9, 0.999) instead of SGD(0.9) and reaches loss 0.200 after 1.9 s"
-        in line
-    )
-    assert "s, bf16 after 9.5 s: part of the difference is due to the optimizer" in line
+    assert "compression pays: topk reaches loss 0.200 after 4.0 s" in line
+    assert "part of the difference is due to AdamW(0.9, 0.999) instead of SGD(0.9)." in line
 
 
-def jobs(*methods: str) -> list[runner.Job]:
-    return [runner.Job("digits", method, 100_000_000) for method in methods]
+def test_the_tables_have_a_row_for_every_method():
+    console = Console(width=120, color_system=None)
+    with console.capture() as capture:
+        print_results(some_results(*SLOW_LINK), console)
+    text = capture.get()
+    assert "convolutional network, handwritten digits, 100 Mbit/s" in text
+    assert all(text.count(name) >= 2 for name in ("no compression", "bf16 hook", "topk", "sidco"))
 
 
-def test_the_budget_leaves_steps_alone_where_time_suffices():
-    todo = jobs("none", "bf16", "sidco")
-    plan = runner.Budget(todo, None, 0.01, clock=lambda: 0.0)
-    assert {plan.begin(job) for job in todo} == {runner.KINDS["digits"].steps}
-    assert runner.Budget(todo, 5000, 0.01, clock=lambda: 0.0).begin(todo[0]) == 5000
-
-
-def test_the_budget_gives_a_slow_machine_fewer_steps_but_all_methods_the_same():
-    now = [0.0]
-    todo = jobs("none", "bf16", "sidco")
-    plan = runner.Budget(todo, None, 0.01, clock=lambda: now[0])
-    plan.compute["digits"] = 1.0
-    first = plan.begin(todo[0])
-    assert runner.MIN_STEPS <= first < runner.KINDS["digits"].steps
-    now[0] += 200.0
-    assert {plan.begin(job) for job in todo[1:]} == {first}
+def test_a_slow_machine_gets_fewer_steps():
+    plan = Namespace(methods=["none", "bf16", "sidco"], ratio=0.01)
+    usual = runner.KINDS["digits"].steps
+    assert runner.fitting(usual, 2, 0.01, 2e6, plan, [1_000_000_000]) == usual
+    assert runner.MIN_STEPS < runner.fitting(usual, 2, 0.4, 2e6, plan, [1_000_000_000]) < usual
+    assert runner.fitting(usual, 2, 60.0, 2e6, plan, [1_000_000_000]) == runner.MIN_STEPS
 
 
 @pytest.mark.parametrize("links", [[100_000_000], [100_000_000, 1_000_000_000]])

@@ -12,7 +12,17 @@ from benches.harness.results import Store, circumstances
 from benches.study import curves, reading, show
 from benches.study.__main__ import done
 from benches.study.curves import Run
-from benches.study.plan import BF16, DENSE, LARGE, NONE, POWER_CURVE, Cell, Plan, contestants
+from benches.study.plan import (
+    BF16,
+    DENSE,
+    LARGE,
+    METHODS,
+    NONE,
+    POWER_CURVE,
+    Cell,
+    Plan,
+    contestants,
+)
 from benches.study.reading import Verdict, cell_key, reached, step_time
 from benches.study.show import Findings
 
@@ -48,30 +58,22 @@ def outcome(run: Run) -> dict[str, Any]:
 
 @pytest.fixture
 def findings(tmp_path, monkeypatch) -> Findings:
-    """All of the small study, with curves that no run of `make accuracy` changes."""
-    names = ("dense AdamW", "adam(0.01)", "adam(0.002), warm-up", "adam_onebit()")
-    best = {("clicks", name, 2): 0.016 for name in names}
-    runs = []
-    for name in names:
-        of = {"dense AdamW": "fp32"}.get(name, name)
-        run = Run("clicks", of, 2, 0.016, 0, TASKS["clicks"].steps)
-        runs.append({"key": {**asdict(run), "method": name}, **outcome(run)})
-    monkeypatch.setattr(curves, "_published", lambda: (best, runs))
+    """All of the small study, with the curves of methods from `make accuracy` and the store."""
+    dense = Run("clicks", "fp32", 2, 0.016, 0, TASKS["clicks"].steps)
+    runs = [{"key": {**asdict(dense), "method": "dense AdamW"}, **outcome(dense)}]
+    monkeypatch.setattr(curves, "_published", lambda: runs)
     kept = Store(tmp_path / "study.jsonl")
     for cell in PLAN.cells():
         load = [[0.0], [0.0]]
         found = {"rows": rows(cell), "load": load}
         kept.add({"key": cell_key(cell, PLAN), **circumstances(), **found})
-    for ranks in PLAN.trained_ranks:  # recorded once: no run asks for it
-        steps = TASKS["clicks"].steps
-        recorded = Run("clicks", POWER_CURVE, ranks, 0.016, 0, steps)
-        edition = [curves.EDITION, TASKS["clicks"].edition]
-        key = {"kind": "curve", "edition": edition, **asdict(recorded)}
-        kept.add({"key": key, **circumstances(), **outcome(recorded)})
-    asked = curves.Asked(PLAN, kept)
-    while missing := asked.missing():
-        for run in missing:
-            asked.keep(run, outcome(run))
+    for ranks in PLAN.trained_ranks:
+        for method in (*METHODS, POWER_CURVE):
+            for rate in (0.016, 0.032):
+                recorded = Run("clicks", method, ranks, rate, 0, TASKS["clicks"].steps)
+                edition = [curves.EDITION, TASKS["clicks"].edition]
+                key = {"kind": "curve", "edition": edition, **asdict(recorded)}
+                kept.add({"key": key, **circumstances(), **outcome(recorded)})
     return Findings.of(PLAN, Store(kept.path))
 
 

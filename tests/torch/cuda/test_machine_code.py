@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benches.gpu import sass
-from benches.gpu.sass import Instruction, Streams
 from gradwire.errors import ExtensionError
 from gradwire.torch.cuda import build
+from tests.torch.cuda import sass
+from tests.torch.cuda.sass import Instruction, Streams
 
 pytestmark = pytest.mark.full  # runs nvcc
 

@@ -1,6 +1,6 @@
 """Sizes and speeds of checkpoints without loss, and of differences between them.
 
-Times a copy, zstd, zipnn where it is installed, and gradwire on bfloat16 and float32 drawn as the
+Times a copy, what is installed of zstd and zipnn, and gradwire on bfloat16 and float32 drawn as the
 layers of a large model, one after the other, in rounds. Then trains a text transformer by AdamW at
 a rate that falls along a cosine and at a constant one, and saves weights and moments as they differ
 from those 1, 10, 100 and 1000 steps before.
@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,23 @@ from numpy.typing import NDArray
 
 import gradwire
 from benches.accuracy.tasks.text import Text
+from benches.compare.timing import Tick, one_thread
 from benches.harness import pages
-from benches.harness.command import progress
 from gradwire import _native, weights
 from gradwire.weights import coding
 
-ENTRIES = 48 << 20
-ROUNDS = 12
+ENTRIES, ROUNDS = 48 << 20, 12
 STEPS, RATE = 2400, 0.002
 EVERY = (1, 10, 100, 1000)
-MIDDLE = 1200
-AT_ONCE = "zipnn, all at once"
+ZIPNN, AT_ONCE = "zipnn", "zipnn, all at once"
 FORMATS = {"bfloat16": "BF16", "float32": "F32"}
+KINDS = ("weights", "exp_avg", "exp_avg_sq")
+WHERE = {"whole": "complete", "middle": "mid-training, {} step", "end": "at the end, {} step"}
 
 Bytes = NDArray[np.uint8]
-Clock = Callable[[], float]
 Arrays = dict[str, NDArray[Any]]
+Row = dict[str, Any]
+Coder = tuple[Callable[[Any], Any], Callable[[Any, Bytes], object]]
 
 
 def layers(entries: int) -> NDArray[np.float32]:
@@ -56,124 +57,101 @@ def narrowed(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     return rounded
 
 
-class Ours:
-    """Codes as files hold them."""
-
-    def __init__(self, dtype: str) -> None:
-        self._format = coding.FORMATS[FORMATS[dtype]]
-        self._coder = coding.Coder(FORMATS[dtype], None)
-
-    def compress(self, data: Bytes) -> Bytes:
-        return self._coder.encode(data)
-
-    def decompress(self, codes: Bytes, out: Bytes) -> None:
-        _native.lossless_decode(self._format, codes, out, False)
-
-
-class Zstd:
-    """Standard compression, which knows nothing of floats."""
-
-    def __init__(self, level: int) -> None:
-        zstandard: Any = importlib.import_module("zstandard")
-        self._out, self._in = zstandard.ZstdCompressor(level), zstandard.ZstdDecompressor()
-
-    def compress(self, data: Bytes) -> bytes:
-        codes: bytes = self._out.compress(data.data)
-        return codes
-
-    def decompress(self, codes: bytes, out: Bytes) -> None:
-        self._in.decompress(codes, len(out))
-
-
-class ZipNN:
-    """Huffman codes of exponents; it overwrites its input, of which it gets a copy."""
-
-    def __init__(self, dtype: str) -> None:
-        zipnn: Any = importlib.import_module("zipnn")
-        self._zipnn = zipnn.ZipNN(bytearray_dtype=dtype, threads=1)
-
-    def compress(self, data: Any) -> bytes:
-        codes: bytes = self._zipnn.compress(data)
-        return codes
-
-    def decompress(self, codes: bytes, out: Bytes) -> None:
-        self._zipnn.decompress(codes)
-
-
-def contestants(dtype: str) -> dict[str, Any]:
-    """Return what there is to time, by name."""
-    found: dict[str, Any] = {}
+def coders(dtype: str) -> dict[str, Coder]:
+    """Return what compresses, and what decompresses codes: gradwire into memory that it gets."""
+    ours, form = coding.Coder(FORMATS[dtype], None), coding.FORMATS[FORMATS[dtype]]
+    found: dict[str, Coder] = {}
     if importlib.util.find_spec("zstandard"):
-        found |= {f"zstd, level {level}": Zstd(level) for level in (1, 3)}
+        zstandard: Any = importlib.import_module("zstandard")
+        back = zstandard.ZstdDecompressor().decompress
+        for level in (1, 3):
+            compress = zstandard.ZstdCompressor(level).compress
+            found[f"zstd, level {level}"] = compress, lambda codes, out: back(codes, len(out))
     if importlib.util.find_spec("zipnn"):
-        found |= {"zipnn": ZipNN(dtype), AT_ONCE: ZipNN(dtype)}
-    return found | {"gradwire": Ours(dtype)}
+        zipnn = importlib.import_module("zipnn").ZipNN(bytearray_dtype=dtype, threads=1)
+        pair = zipnn.compress, lambda codes, _: zipnn.decompress(codes)
+        found |= {ZIPNN: pair, AT_ONCE: pair}
+    decode = _native.lossless_decode
+    return found | {"gradwire": (ours.encode, lambda codes, out: decode(form, codes, out, False))}
 
 
-def times(coder: Any, data: Bytes, out: Bytes, step: int, clock: Clock) -> tuple[float, ...]:
+def times(
+    coder: Coder,
+    data: Bytes,
+    out: Bytes,
+    step: int,
+    clock: Callable[[], float] = time.process_time,
+    take: Callable[[Bytes], Any] = np.asarray,
+) -> tuple[float, ...]:
     """Return seconds to compress and to decompress, and the size relative to the data.
 
     It goes by pieces, as files are written and read, so that memory serves again.
     """
+    compress, decompress = coder
     took = back = size = 0.0
     for at in range(0, len(data), step):
-        piece: Any = data[at : at + step]
-        if isinstance(coder, ZipNN):
-            piece = bytearray(piece)
+        piece = take(data[at : at + step])
         begin = clock()
-        codes = coder.compress(piece)
+        codes = compress(piece)
         middle = clock()
-        coder.decompress(codes, out[at : at + step])
+        decompress(codes, out[at : at + step])
         took, back, size = took + middle - begin, back + clock() - middle, size + len(codes)
     return took, back, size / len(data)
 
 
-def speeds(entries: int, rounds: int) -> list[dict[str, Any]]:
+def least(taken: Iterable[tuple[float, ...]]) -> list[float]:
+    """Return the least of each column."""
+    return [min(column) for column in zip(*taken, strict=True)]
+
+
+def speeds(entries: int, rounds: int) -> list[Row]:
     """Time all on one thread, and gradwire on two by the clock."""
-    gradwire.set_num_threads(1)
-    values = layers(entries)
-    rows = []
+    values, rows = layers(entries), []
     for dtype in FORMATS:
         data: Bytes = (narrowed(values) if dtype == "bfloat16" else values).view(np.uint8)
         data, step = data[: 2 * entries], coding.PIECE * (2 if dtype == "bfloat16" else 4)
-        out = np.zeros_like(data)
-        found: dict[str, list[tuple[float, ...]]] = {"copy": []}
+        out, by_threads = np.zeros_like(data), (1, 2)
+        found: dict[Any, list[tuple[float, ...]]] = {"copy": []}
         for _ in range(rounds):
             begin = time.process_time()
             np.copyto(out, data)
             took = time.process_time() - begin
             found["copy"].append((took, took, 1.0))
-            for name, coder in contestants(dtype).items():
+            for name, coder in coders(dtype).items():
                 piece = len(data) if name == AT_ONCE else step
-                taken = times(coder, data, out, piece, time.process_time)
+                # zipnn overwrites its input, of which it gets a copy.
+                take: Any = bytearray if name in (ZIPNN, AT_ONCE) else np.asarray
+                taken = times(coder, data, out, piece, take=take)
                 found.setdefault(name, []).append(taken)
+            for threads in by_threads:
+                gradwire.set_num_threads(threads)
+                taken = times(coders(dtype)["gradwire"], data, out, step, time.perf_counter)
+                found.setdefault(threads, []).append(taken)
+            gradwire.set_num_threads(1)
+        one, two = (least(found.pop(threads)) for threads in by_threads)
         for name, each in found.items():
-            took, back, size = (min(column) for column in zip(*each, strict=True))
-            about = {"dtype": dtype, "name": name, "size": size}
+            took, back, size = least(each)
             rates = {"compress": len(data) / took / 1e9, "decompress": len(data) / back / 1e9}
-            rows.append({**about, **rates})
-        rows.append(two_threads(dtype, data, step, rounds))
+            rows.append({"dtype": dtype, "name": name, "size": size, **rates})
+        gains = [one[0] / two[0], one[1] / two[1]]
+        rows.append({"dtype": dtype, "name": "two threads", "gains": gains})
     return rows
 
 
-def two_threads(dtype: str, data: Bytes, step: int, rounds: int) -> dict[str, Any]:
-    """Return how much faster two threads are than one, by the clock."""
-    out, coder = np.zeros_like(data), Ours(dtype)
-    taken: dict[int, list[tuple[float, ...]]] = {1: [], 2: []}
-    for _ in range(rounds):
-        for threads, each in taken.items():
-            gradwire.set_num_threads(threads)
-            each.append(times(coder, data, out, step, time.perf_counter))
-    gradwire.set_num_threads(1)
-    one, two = ([min(column) for column in zip(*each, strict=True)] for each in taken.values())
-    return {"dtype": dtype, "name": "two threads", "gains": [one[0] / two[0], one[1] / two[1]]}
+def moments(steps: int) -> list[tuple[str, int, int, int]]:
+    """Return what is saved: where, how far apart, and the steps of a checkpoint and its base."""
+    scale = steps / STEPS
+    middle = round(STEPS // 2 * scale)
+    return [
+        ("whole", 0, steps, steps),
+        *(("middle", n, middle + n, middle) for n in EVERY),
+        *(("end", n, steps, steps - n) for n in EVERY),
+    ]
 
 
 def snapshots(falling: bool, steps: int) -> dict[int, Arrays]:
     """Train, and return weights and moments at the steps that are compared."""
-    scale = steps / STEPS
-    middle = round(MIDDLE * scale)
-    at = {middle, steps, *(middle + n for n in EVERY), *(steps - n for n in EVERY)}
+    at = {step for _, _, *both in moments(steps) for step in both}
     task = Text()
     model = task.model(0)
     optimizer = torch.optim.AdamW(model.parameters(), RATE)
@@ -196,16 +174,9 @@ def state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Arrays:
     arrays = {}
     for name, parameter in model.named_parameters():
         arrays[f"weights.{name}"] = parameter.detach().numpy().copy()
-        for moment in ("exp_avg", "exp_avg_sq"):
+        for moment in KINDS[1:]:
             arrays[f"{moment}.{name}"] = optimizer.state[parameter][moment].numpy().copy()
     return arrays
-
-
-def in_bfloat16(arrays: Arrays) -> Arrays:
-    """Return all rounded."""
-    dtype = weights.header.dtype_named("BF16")
-    assert dtype is not None
-    return {name: narrowed(array).view(dtype) for name, array in arrays.items()}
 
 
 def shares(folder: Path, old: Arrays | None, new: Arrays) -> dict[str, float]:
@@ -215,10 +186,9 @@ def shares(folder: Path, old: Arrays | None, new: Arrays) -> dict[str, float]:
         base = folder / "old.safetensors"
         weights.save(base, old)
     weights.save(path, new, base=base, lossless=True)
-    kinds = ("weights", "exp_avg", "exp_avg_sq")
     with weights.open(path) as file:
         found = {}
-        for kind in kinds:
+        for kind in KINDS:
             names = [name for name in new if name.split(".")[0] == kind]
             codes = sum(len(file.data(name)) for name in names)
             found[kind] = codes / sum(new[name].nbytes for name in names)
@@ -250,65 +220,56 @@ def _ordered(floats: NDArray[Any]) -> NDArray[np.int64]:
     return np.where(bits & sign, 2 * sign - 1 - bits, bits | sign)
 
 
-def sizes(steps: int) -> list[dict[str, Any]]:
+def sizes(steps: int, tick: Tick) -> list[Row]:
     """Return what checkpoints and differences take."""
-    rows = []
-    scale = steps / STEPS
-    middle = round(MIDDLE * scale)
+    rows, half = [], weights.header.dtype_named("BF16")
+    assert half is not None
     with tempfile.TemporaryDirectory() as name:
         for rate in ("falling", "constant"):
-            progress(f"training at a {rate} rate")
+            tick(f"training at a {rate} rate")
             taken = snapshots(rate == "falling", steps)
             for dtype in FORMATS:
-                kept = {
-                    step: in_bfloat16(each) if dtype == "bfloat16" else each
-                    for step, each in taken.items()
-                }
-                compared: list[tuple[str, int, int | None, int]] = [("whole", 0, None, steps)]
-                compared += [("middle", n, middle, middle + n) for n in EVERY]
-                compared += [("end", n, steps - n, steps) for n in EVERY]
-                for where, every, old, new in compared:
-                    found = shares(Path(name), None if old is None else kept[old], kept[new])
+                kept = taken
+                if dtype == "bfloat16":
+                    kept = {
+                        at: {name: narrowed(each).view(half) for name, each in arrays.items()}
+                        for at, arrays in taken.items()
+                    }
+                for where, every, new, old in moments(steps):
+                    base = kept[old] if every else None
                     about = {"dtype": dtype, "rate": rate, "where": where, "every": every}
-                    least = None if old is None else bound(kept[old], kept[new])
-                    rows.append({**about, **found, "bound": least})
+                    lowest = None if base is None else bound(base, kept[new])
+                    found = shares(Path(name), base, kept[new])
+                    rows.append({**about, **found, "bound": lowest})
     return rows
 
 
-def speed_table(rows: list[dict[str, Any]]) -> str:
-    shown = [
-        (
-            row["dtype"],
-            row["name"],
-            f"{100 * row['size']:.1f}",
-            f"{row['compress']:.2f}",
-            f"{row['decompress']:.2f}",
-        )
-        for row in rows
-        if "size" in row
-    ]
-    shown += [
-        (
-            row["dtype"],
-            "gradwire, two threads vs one",
-            "",
-            *(f"× {gain:.2f}" for gain in row["gains"]),
-        )
-        for row in rows
-        if "gains" in row
-    ]
-    return pages.table(("dtype", "", "size %", "compress GB/s", "decompress GB/s"), shown, texts=2)
+def speed_table(rows: list[Row]) -> str:
+    shown = []
+    for row in rows:
+        if "gains" in row:
+            cells = [
+                "gradwire, two threads vs one",
+                "",
+                *(f"× {gain:.2f}" for gain in row["gains"]),
+            ]
+        else:
+            rates = (f"{row[name]:.2f}" for name in ("compress", "decompress"))
+            cells = [row["name"], f"{100 * row['size']:.1f}", *rates]
+        shown.append(["gains" in row, row["dtype"], *cells])
+    shown.sort(key=lambda cells: bool(cells[0]))
+    headings = ("dtype", "", "size %", "compress GB/s", "decompress GB/s")
+    return pages.table(headings, [cells[1:] for cells in shown], texts=2)
 
 
-def size_table(rows: list[dict[str, Any]]) -> str:
-    named = {"whole": "complete", "middle": "mid-training, {} step", "end": "at the end, {} step"}
+def size_table(rows: list[Row]) -> str:
     shown = [
         (
             row["dtype"],
             row["rate"],
-            named[row["where"]].format(row["every"]) + "s" * (row["every"] > 1),
+            WHERE[row["where"]].format(row["every"]) + "s" * (row["every"] > 1),
             "" if row["bound"] is None else f"{100 * row['bound']:.1f}",
-            *(f"{100 * row[kind]:.1f}" for kind in ("weights", "exp_avg", "exp_avg_sq")),
+            *(f"{100 * row[kind]:.1f}" for kind in KINDS),
         )
         for row in rows
     ]
@@ -316,8 +277,9 @@ def size_table(rows: list[dict[str, Any]]) -> str:
     return pages.table(("dtype", "rate", "what", *kinds), shown, texts=3)
 
 
-def measure(quick: bool) -> dict[str, Any]:
+def measure(quick: bool, tick: Tick) -> dict[str, Any]:
     """Return all figures."""
-    progress("speeds")
-    timed = speeds(ENTRIES // 8 if quick else ENTRIES, 2 if quick else ROUNDS)
-    return {"speeds": timed, "sizes": sizes(STEPS)}
+    tick("speeds")
+    with one_thread():
+        timed = speeds(ENTRIES // 8 if quick else ENTRIES, 2 if quick else ROUNDS)
+    return {"speeds": timed, "sizes": sizes(STEPS, tick)}

@@ -1,1 +1,0 @@
-"""Predictions of `gradwire.cost` beside steps of real processes over shaped links."""

@@ -1,1 +1,0 @@
-"""Choose codes of few bits by calibration, by budgets and in training: ``make quantize``."""
