@@ -162,14 +162,6 @@ class SparseReduceScatter(ExchangeModel):
     of all ranks, selects three entries of the sum for two that one rank has sent there, keeps the
     rest in its residual, and all ranks gather the frames of all owners: about 2.5 k entries a rank.
 
-    Parameters
-    ----------
-    selects_again : bool
-        False gathers every position of the sums instead: `distinct` entries.
-    distinct : float
-        Positions that any rank has selected, in units of one rank's selection, at least 1. Only
-        without selecting again.
-
     References
     ----------
     Renggli, Ashkboos, Aghagolzadeh, Alistarh, Hoefler, "SparCML: High-Performance Sparse
@@ -177,9 +169,6 @@ class SparseReduceScatter(ExchangeModel):
     select again. Li, Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning"
     (Ok-Topk), PPoPP 2022, section 3, which does.
     """
-
-    selects_again: bool = True
-    distinct: float = 1.0
 
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
         """Return four collectives: headers, pieces, the owners' outcomes, and their sums."""
@@ -199,8 +188,7 @@ class SparseReduceScatter(ExchangeModel):
     def _sums(self, payload: Payload, ranks: int) -> Payload:
         """Return the sums of one range that are sent."""
         piece = payload.range(ranks)
-        more = _SUMS if self.selects_again else self.distinct
-        return dataclasses.replace(piece, entries=min(float(piece.numel), piece.entries * more))
+        return dataclasses.replace(piece, entries=min(float(piece.numel), _SUMS * piece.entries))
 
     def decodes(self, ranks: int) -> float:
         """Return 2: a range of all ranks, then all ranges."""
@@ -212,7 +200,7 @@ class SparseReduceScatter(ExchangeModel):
 
     def encodes(self, ranks: int) -> float:
         """Return the whole tensor, and the range that is selected from again."""
-        return 1.0 + (1.0 / ranks if self.selects_again else 0.0)
+        return 1.0 + 1.0 / ranks
 
 
 @dataclasses.dataclass(frozen=True)
