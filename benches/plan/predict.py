@@ -15,7 +15,7 @@ from gradwire.cli.plan.quantities import format_rate
 from gradwire.cost import Calibration, Link, Method
 from gradwire.cost.calibration import CodecCost, Line
 
-from .rank import DENSE, LAYERS, NUMEL, by_hand
+from .rank import BY_HAND, DENSE, LAYERS, NUMEL
 
 AT_ONCE = 6  # methods that take turns, whose models are in memory
 TIMES = 3  # that codecs are measured
@@ -229,7 +229,7 @@ Ask = Callable[..., list[dict[str, Any]]]
 def measure_auto(ranks: int, rates: Sequence[int | None], rounds: int) -> dict[str, Any]:
     """Measure all steps on links of these rates."""
     outcomes = []
-    methods = (*DENSE, *by_hand(ranks), "auto")
+    methods = (*DENSE, *BY_HAND, "auto")
     with joined(ranks, "benches.plan.rank") as (processes, why_not):
         if why_not is not None:
             raise SystemExit(f"no shaped link: {why_not}")

@@ -3,7 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -15,9 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from benches.harness.rank_process import form_group
 from benches.harness.tasks import half_hook
-from gradwire._auto import OWNERS_FROM
 from gradwire.cost import calibrate
-from gradwire.exchange import ReduceScatter
 from gradwire.presets import PRESETS
 from gradwire.schedule import Constant
 from gradwire.torch import cost, ddp, optim
@@ -33,7 +31,8 @@ DENSE = ("fp32", "bf16")
 METHODS = (*DENSE, *PRESETS)
 
 RATIOS = (0.1, 0.05, 0.02, 0.01)
-OWNERS = " through owners"
+BY_HAND = {f"adam({ratio:g})": gradwire.adam(ratio=ratio) for ratio in RATIOS}
+"""The codecs beside which `auto` trains, with the last one as its own."""
 
 
 def codec(name: str) -> gradwire.Codec:
@@ -45,17 +44,6 @@ def codec(name: str) -> gradwire.Codec:
         return make(ratio=RATIO)
     except TypeError:
         return make()  # it has no ratio
-
-
-def by_hand(ranks: int) -> dict[str, gradwire.Codec]:
-    """Return the codecs that ``auto`` chooses from among so many ranks."""
-    found = {f"adam({ratio:g})": gradwire.adam(ratio=ratio) for ratio in RATIOS}
-    if ranks >= OWNERS_FROM:
-        found |= {
-            f"{name}{OWNERS}": replace(each, exchange=ReduceScatter())
-            for name, each in found.items()
-        }
-    return found
 
 
 class Loop:
@@ -135,9 +123,8 @@ class Commands:
         return sent
 
     def begin(self, methods: Sequence[str], **options: Any) -> None:
-        codecs = by_hand(dist.get_world_size())
         self._renew(
-            lambda: {each: Loop(codecs.get(each, each), adam=True, **options) for each in methods}
+            lambda: {each: Loop(BY_HAND.get(each, each), adam=True, **options) for each in methods}
         )
 
     def timed(self, method: str, count: int) -> float:

@@ -11,7 +11,7 @@ class Commands(rank.Commands):
     def steps(self, method: str, count: int) -> dict[str, Any]:
         found = super().steps(method, count)
         handle: Any = self.loops[method].handle
-        return {**found, "kinds": [each.kind for each in handle._passes.auto.plan]}
+        return {**found, "kinds": [handle._scheduler.mode]}
 
 
 def join(setup: dict[str, Any], say: Any) -> Commands:

@@ -1,25 +1,8 @@
-"""Decides from measured figures how each bucket is averaged. Nothing here needs torch or a clock.
+"""Decides from measured steps how a model is averaged. Nothing here needs torch or reads a clock.
 
-`gradwire.torch.ddp.attach` with ``"auto"`` measures, and asks a `Decider`: see
-``docs/auto-inside.md``.
+`gradwire.torch.auto` measures, and asks a `Decider`: see ``docs/auto.md``.
 """
 
-from gradwire._auto.decider import Decider, Evidence
-from gradwire._auto.model import Model
-from gradwire._auto.setting import BF16, FP32, OWNERS_FROM, Plan, Setting, describe, ladder
-from gradwire._auto.step_stats import Figures, combined
+from gradwire._auto.decider import SETTINGS, SETTLING, Decider, Setting, fastest
 
-__all__ = [
-    "BF16",
-    "FP32",
-    "OWNERS_FROM",
-    "Decider",
-    "Evidence",
-    "Figures",
-    "Model",
-    "Plan",
-    "Setting",
-    "combined",
-    "describe",
-    "ladder",
-]
+__all__ = ["SETTINGS", "SETTLING", "Decider", "Setting", "fastest"]

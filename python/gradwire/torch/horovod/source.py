@@ -1,7 +1,6 @@
 """The source of an optimizer's gradients: hooks that exchange them, bucket by bucket."""
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -100,7 +99,6 @@ class HorovodSource:
     def close(self) -> None:
         """Average gradients uncompressed from now on."""
         self._passes = self._holder = None
-        self._dense.close()
         self._hooks.active = False
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
@@ -177,8 +175,6 @@ class HorovodSource:
                 raise
             try:
                 for bucket, last in self._turn.due():
-                    if self._waits(self._turn):
-                        break
                     self._submit(bucket, last=last)
             except RuntimeError:
                 if not self._flying:
@@ -193,23 +189,9 @@ class HorovodSource:
     def _name_of(self, parameter: torch.Tensor) -> str:
         return self._names[id(parameter)]
 
-    def _waits(self, turn: BucketReadiness) -> bool:
-        """Tell whether an exchange must not begin before `synchronize`, although a bucket is due.
-
-        If ranks must meet first, they wait for each other. In a hook that could be forever: a
-        parameter may be unused on another rank, which continues to the program's next collective.
-        ``synchronize()`` has the same position among the collectives of all ranks.
-        """
-        if self._passes is None or self._flying or not self._passes.meets:
-            return False
-        if turn.since is None:
-            turn.since = time.perf_counter()
-        return True
-
     def _submit(self, bucket: Sequence[torch.Tensor], *, last: bool) -> None:
         if not self._flying and self._passes is not None:
-            assert self._turn is not None  # of which this is the first bucket
-            self._passes.begin(since=self._turn.since)
+            self._passes.begin()
             if self._passes.refusal is not None:
                 raise self._passes.refusal
         sparse = [each for each in bucket if self._check_kind(each)]
