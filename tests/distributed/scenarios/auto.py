@@ -42,24 +42,27 @@ UNCOMPRESSED, BFLOAT16, CODEC = gradwire._auto.SETTINGS
 
 
 class Scripted:
-    """Decides what it was told, at looks that come after every measured step."""
+    """Decides what it was told, at looks that come after every measured step, later every third."""
 
-    due, keeps = 1, False
+    keeps = False
 
-    def __init__(self, setting: Setting, script: Iterator[Setting], *, settled: bool) -> None:
+    def __init__(self, setting: Setting, script: list[Setting], *, settled: bool) -> None:
         self.setting, self._script, self.settled = setting, script, settled
         self.seconds = dict.fromkeys(gradwire._auto.SETTINGS, 0.1)
 
-    def look(self, seconds: float, elapsed: float) -> Setting:
+    def look(self, seconds: float, elapsed: float) -> None:
         assert seconds > 0.0
         assert elapsed > 0.0
-        self.setting = next(self._script, self.setting)
-        return self.setting
+        if self._script:
+            self.setting = self._script.pop(0)
 
-    def leave_out(self, setting: Setting) -> Setting:
-        self._script = (each for each in list(self._script) if each != setting)
+    @property
+    def due(self) -> int:
+        return 1 if self._script else 3
+
+    def leave_out(self, setting: Setting) -> None:
+        self._script[:] = [each for each in self._script if each != setting]
         self.setting = UNCOMPRESSED if self.setting == setting else self.setting
-        return self.setting
 
 
 @contextlib.contextmanager
@@ -68,7 +71,7 @@ def scripted(*settings: Setting, settled: bool = True) -> Iterator[None]:
 
     The first is made after three steps, each further one after three with the one before.
     """
-    script = iter(settings)
+    script = list(settings)
     with mock.patch.object(
         pilot, "Decider", lambda _, setting: Scripted(setting, script, settled=settled)
     ):
@@ -638,7 +641,7 @@ def adding_later(rank: int, world_size: int) -> dict[str, Any]:
     module = network()
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
     said = ""
-    with scripted(CODEC), automatic(module, optimizer, min_ratio=0.05) as (model, handle):
+    with scripted(CODEC), automatic(module, optimizer, min_ratio=0.05) as (model, _handle):
         for step in range(8):
             train(model, rank, range(step, step + 1), optimizer=optimizer)
         inputs, targets = batch(rank, 9)

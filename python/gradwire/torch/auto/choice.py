@@ -1,19 +1,15 @@
 """What ``"auto"`` chooses from, and the options that go with it."""
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from gradwire import _validate
+from gradwire._codec import Codec
 from gradwire.presets import float8
 from gradwire.schedule import Constant, Schedule
 from gradwire.torch.auto.controller import AutoController
 from gradwire.torch.auto.scheduler import AutoScheduler
 from gradwire.torch.engine.pairing import RATIO, default_codec
-
-if TYPE_CHECKING:
-    from gradwire._codec import Codec
 
 AUTO: Literal["auto"] = "auto"
 
@@ -22,14 +18,13 @@ AUTO: Literal["auto"] = "auto"
 class Automatic:
     """The codec that ``"auto"`` chooses or not, and what an attachment needs to decide."""
 
-    codec: "Codec"
+    codec: Codec
     halves: bool = True  # ranks can add up in bfloat16
     scheduler = AutoScheduler
 
-    @property
-    def controller(self) -> Callable[..., AutoController]:
-        """A factory for the object that decides."""
-        return functools.partial(AutoController, halves=self.halves)
+    def controller(self, *parts: Any) -> AutoController:
+        """Return the object that decides for an attachment with these parts."""
+        return AutoController(*parts, halves=self.halves)
 
 
 def choices_of(

@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ class StepClock:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._marks: list[float | torch.Event] = []
+        self._marks: list[Any] = []
         self._looked: float | None = None
 
     def clear(self) -> None:
@@ -24,33 +25,23 @@ class StepClock:
 
     def mark(self) -> int:
         """Record the end of a step; return how many steps are known."""
-        self._marks.append(self._now())
-        self._looked = self._looked or time.perf_counter()
+        now: Any = time.perf_counter()
+        self._looked = self._looked or now
+        if self._device.type != "cpu":
+            now = torch.Event(self._device, enable_timing=True)
+            now.record()
+        self._marks.append(now)
         return len(self._marks) - 1
-
-    def _now(self) -> float | torch.Event:
-        if self._device.type == "cpu":
-            return time.perf_counter()
-        event = torch.Event(self._device, enable_timing=True)
-        event.record()
-        return event
 
     def median(self) -> float:
         """Return the median step in seconds."""
-        last = self._marks[-1]
-        if isinstance(last, torch.Event):
-            last.synchronize()
-        return statistics.median(map(_between, self._marks[:-1], self._marks[1:]))
+        pairs = zip(self._marks[:-1], self._marks[1:], strict=True)
+        if self._device.type == "cpu":
+            return float(statistics.median(end - start for start, end in pairs))
+        self._marks[-1].synchronize()
+        return float(statistics.median(start.elapsed_time(end) for start, end in pairs)) / 1e3
 
     def elapsed(self) -> float:
         """Return the seconds since the last call, or the first mark, by the host."""
         before, self._looked = self._looked, time.perf_counter()
         return 0.0 if before is None else self._looked - before
-
-
-def _between(one: float | torch.Event, other: float | torch.Event) -> float:
-    if isinstance(one, torch.Event) and isinstance(other, torch.Event):
-        return float(one.elapsed_time(other)) / 1e3
-    assert isinstance(one, float)
-    assert isinstance(other, float)
-    return other - one

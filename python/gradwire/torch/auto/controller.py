@@ -9,12 +9,11 @@ from gradwire._auto import SETTINGS, SETTLING, Decider, Setting
 from gradwire.torch.auto.clock import StepClock
 from gradwire.torch.auto.scheduler import EVERYTHING, AutoScheduler
 from gradwire.torch.engine.backward import BackwardPasses
-from gradwire.torch.engine.consensus import ControlChannel
+from gradwire.torch.engine.engine import Engine
 from gradwire.torch.engine.optimizer_link import OptimizerLink
 from gradwire.torch.engine.pairing import PairingWarning
 from gradwire.torch.engine.parameter import ParameterSlot, new_state
 from gradwire.torch.errors import fresh, warn
-from gradwire.torch.transport import Channel, RankTopology
 
 _ADDED_UP = (
     'each step adds up several exchanged backward passes, so "auto" does not try the codec, whose '
@@ -26,13 +25,12 @@ _ADDED_UP = (
 class AutoController:
     """Chooses among uncompressed averages, bfloat16 and the codec for all of a model.
 
-    A step lasts from one call of the optimizer's ``step()`` to the next, in which something was
-    exchanged: in the backward pass or in ``step()`` itself. At its end nothing is in progress, and
+    A step lasts from one call of the optimizer's ``step()`` to the next, if something was exchanged
+    in between: in the backward pass or in ``step()`` itself. At its end nothing is in progress, and
     all ranks are there. So there they tell each other their figures, in one gather, and decide the
     same from the same figures; a change takes effect with the next pass.
 
-    ``peers`` is the channel of the ranks that exchange gradients, if these are not all: the ranks
-    that own the same shards.
+    ``reason`` tells what was measured and chosen. With ``halves``, ranks can add up in bfloat16.
     """
 
     def __init__(
@@ -40,57 +38,46 @@ class AutoController:
         parameters: Mapping[str, ParameterSlot],
         scheduler: AutoScheduler,
         passes: BackwardPasses,
-        control: ControlChannel,
+        engine: Engine,
         link: OptimizerLink,
         joining: Callable[[], bool],
-        place: RankTopology,
-        peers: Channel | None = None,
         *,
-        halves: bool = True,
+        halves: bool,
     ) -> None:
         trained = [each for each in parameters.values() if each.tensor.requires_grad]
         self._coded = [each for each in parameters.values() if each.has_state]
-        applies = {
-            "uncompressed": True,
-            "bfloat16": halves and any(each.tensor.dtype == torch.float32 for each in trained),
-            "codec": any(each.has_state for each in trained),
-        }
-        self._alone = place.nodes == 1
-        self._settings = [each for each in SETTINGS[: 1 if self._alone else 3] if applies[each]]
-        self._halves, self._rank = halves, place.rank
+        self._settings: list[Setting] = ["uncompressed"]
+        if engine.place.nodes > 1:
+            if halves and any(each.tensor.dtype == torch.float32 for each in trained):
+                self._settings.append("bfloat16")
+            if any(each.has_state for each in trained):
+                self._settings.append("codec")
         self._scheduler = scheduler
         self._passes: BackwardPasses = weakref.proxy(passes)  # which have this object
-        self._control = control
+        self._control, self._peers, self._place = engine.control, engine.peers, engine.place
         self._link = link
         self._joining = joining
-        self._peers = peers
-        device = next((each.tensor.device for each in parameters.values()), torch.device("cpu"))
-        self._device = device
+        device = next((each.tensor.device for each in trained), torch.device("cpu"))
+        self._clock = StepClock(device)
         self._looks = 0
-        self._restarts = passes.restarts
         link.defer()
         link.after_step(self.stepped)
         self._restart()
 
     def _restart(self) -> None:
         """Measure everything, beginning with the setting in use."""
-        mode = self._scheduler.mode
+        mode, self._restarts = self._scheduler.mode, self._passes.restarts
         self._target = next((each for each in self._settings if each == mode), SETTINGS[0])
         self._decider = Decider(self._settings, self._target)
-        self._clock = StepClock(self._device)
         self._scheduler.probing = True
         self._refit()
         self._emptied: int | None = None  # passes that counted before the residuals are sent
         self._passed = 0  # passes exchanged since the last step
         self._adds = True  # every step since the last look has added up several passes
-        self._reason = "Measuring the first steps."
-        if len(self._settings) == 1:
-            self._reason = "Nothing can be compressed."
-        if self._alone:
-            self._reason = "There is only one rank, so there is nothing to exchange."
+        self.reason = "Measuring the first steps."
+        if self._place.nodes == 1:
+            self.reason = "There is only one rank, so there is nothing to exchange."
         self._wait()
-
-    # What the passes ask ----------------------------------------------------------------------
 
     @property
     def codes(self) -> bool:
@@ -100,21 +87,13 @@ class AutoController:
     @property
     def half(self) -> bool:
         """Whether buckets that do not are averaged in bfloat16."""
-        return self._halves and self._scheduler.mode == "bfloat16"
-
-    @property
-    def reason(self) -> str:
-        """What was measured and chosen, in a sentence."""
-        return self._reason
+        return self._scheduler.mode == "bfloat16" and "bfloat16" in self._settings
 
     def passed(self) -> None:
         """Record that a pass is exchanged."""
         if self._passes.restarts != self._restarts:  # a checkpoint was loaded
-            self._restarts = self._passes.restarts
             self._restart()
         self._passed += 1
-
-    # What the optimizer tells -----------------------------------------------------------------
 
     def stepped(self) -> None:
         """Note the end of a step; decide if it is time, on all ranks in the same step.
@@ -125,7 +104,7 @@ class AutoController:
         if not passed:  # as the steps by which states are made for a checkpoint
             return
         if self._joining():  # a rank without inputs makes no steps
-            self._reason = "Nothing is measured within join()."
+            self.reason = "Nothing is measured within join()."
             self._wait()
             return
         self._adds = self._adds and passed > 1
@@ -134,9 +113,7 @@ class AutoController:
                 self._act(self._arrive)
         elif self._scheduler.mode != self._target:  # of a checkpoint; it does not apply here
             self._act(lambda: self._change(self._target))
-        elif len(self._settings) == 1:
-            return
-        elif self._scheduler.warms_up:
+        elif self._scheduler.warms_up or len(self._settings) == 1:
             self._wait(0)
         elif self._settling > 0:
             self._wait(self._settling - 1)
@@ -161,29 +138,26 @@ class AutoController:
     def _look(self) -> None:
         """Decide on all ranks from the figures of all ranks."""
         self._looks += 1
-        computed = any(each.computed for each in self._coded)
-        mine = f"{self._clock.median():.6e} {self._clock.elapsed():.3e} {self._adds and computed:d}"
+        adds = self._adds and any(each.computed for each in self._coded)
+        mine = f"{self._clock.median():.6e} {self._clock.elapsed():.3e} {adds:d}"
         every = self._control.compare(f"decision {self._looks} of auto", mine)
         rows = [[float(each) for each in one.split()] for one in every]
-        seconds, elapsed, adds = map(max, zip(*rows, strict=True))
-        self._adds = True
-        before, decider = self._decider.setting, self._decider
-        if adds and "codec" in self._settings:
-            self._settings = [each for each in self._settings if each != "codec"]
+        seconds, elapsed, added = map(max, zip(*rows, strict=True))
+        self._adds, before, decider = True, self._decider.setting, self._decider
+        if added and "codec" in self._settings:
+            self._settings.remove("codec")
             decider.leave_out("codec")
         else:
             decider.look(seconds, elapsed)
-        if decider.settled:
-            self._reason = self._found()
         self._scheduler.probing = not decider.settled
+        if decider.settled:
+            self._explain(decider)
         if decider.setting != before:
             self._change(decider.setting)
         elif decider.keeps:
             self._due += decider.due
         else:
             self._wait(0)
-
-    # Changes ----------------------------------------------------------------------------------
 
     def _change(self, setting: Setting) -> None:
         """Change the setting; if the codec is left, after a step that sends all residuals."""
@@ -196,12 +170,12 @@ class AutoController:
 
     def _arrive(self) -> None:
         """Use the setting that was decided on; the optimizer goes on with the codec's moments."""
-        setting, self._emptied = self._target, None
-        if self.codes and setting != "codec":
+        self._emptied = None
+        if self.codes and self._target != "codec":
             with self._control.act("moments of auto") as channel:
                 self._link.give_back(self._coded, self._peers or channel)
-        self._send(setting)
-        if setting == "codec":
+        self._send(self._target)
+        if self._target == "codec":
             self._link.take_over(anew=True)
 
     def _send(self, mode: str) -> None:
@@ -215,25 +189,18 @@ class AutoController:
         for each in self._coded:
             if each.codec.memory.corrects:
                 held = {**each.state.state_dict(), "config": each.codec.get_config()}
-                each.state = new_state(each, self._rank)
+                each.state = new_state(each, self._place.rank)
                 each.state.load_state_dict(held)
 
-    # What it says -----------------------------------------------------------------------------
-
-    def _found(self) -> str:
-        """Return what was measured and chosen."""
-        decider = self._decider
-        known = [each for each in decider.seconds if each != decider.setting]
-        others = [f"{_ms(decider.seconds[each])} {self._named(each)}" for each in known]
-        chosen = f"Using {self._named(decider.setting).removeprefix('with ')}"
-        said = f"{chosen}: {_ms(decider.seconds[decider.setting])} per step; measured "
-        return f"{said}{', '.join(others)}."
-
-    def _named(self, setting: Setting) -> str:
+    def _explain(self, decider: Decider) -> None:
+        """Say what was measured and chosen."""
         ratio = self._scheduler.ratio
-        at = "" if ratio is None else f" at ratio {ratio:g}"
-        names = {"uncompressed": "uncompressed", "bfloat16": "in bfloat16"}
-        return names.get(setting, f"with the codec{at}")
+        codec = "the codec" if ratio is None else f"the codec at ratio {ratio:g}"
+        names = {"bfloat16": "in bfloat16", "codec": f"with {codec}"}
+        found = {each: (_ms(s), names.get(each, each)) for each, s in decider.seconds.items()}
+        chosen, name = found.pop(decider.setting)
+        others = ", ".join(map(" ".join, found.values()))
+        self.reason = f"Using {name.removeprefix('with ')}: {chosen} per step; measured {others}."
 
 
 def _ms(seconds: float) -> str:

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from gradwire._auto import SETTINGS
 from gradwire._codec import Codec
-from gradwire.schedule import BySteps, Schedule
+from gradwire.schedule import BySteps
 from gradwire.schedule.base import with_ratio
 from gradwire.sparsify import All
-from gradwire.torch.engine.parameter import ParameterSlot, set_codec
+from gradwire.torch.engine.parameter import set_codec
 from gradwire.torch.engine.scheduler import Position, Scheduler
 
 EVERYTHING = "everything"
@@ -25,11 +25,7 @@ class AutoScheduler(Scheduler):
     because a probe is to show how long later steps take.
     """
 
-    def __init__(
-        self, schedule: Schedule | None, parameters: Mapping[str, ParameterSlot], *, measures: bool
-    ) -> None:
-        self.probing = True
-        super().__init__(schedule, parameters, measures=measures)
+    probing = True
 
     @property
     def mode(self) -> str:
@@ -54,39 +50,45 @@ class AutoScheduler(Scheduler):
     @property
     def warms_up(self) -> bool:
         """Whether the codec still sends more than it will: such steps are not measured."""
-        return self.mode == "codec" and self.epoch != self._epoch_at(None)
+        warm_up = self.schedule
+        return self.mode == "codec" and isinstance(warm_up, BySteps) and self.epoch != warm_up.last
 
     def choose(self, mode: str, *, probing: bool) -> None:
         """Change the mode. Call `BackwardPasses.forget` afterwards, to drop all layouts."""
         self.probing = probing
-        epoch = self._epoch_at(None) if probing else self.epoch
+        epoch = self._epoch_at(0) if probing else self.epoch
         self._move(dataclasses.replace(self._at, mode=mode, epoch=epoch))
 
-    def _epoch_at(self, step: int | None) -> int:
-        """Return the epoch of the warm-up at a step; its last one for None."""
+    def _epoch_at(self, step: int) -> int:
+        """Return the epoch of the warm-up at a step with the codec; the last one in a probe."""
         warm_up = self.schedule
         if not isinstance(warm_up, BySteps):
             return self.epoch
-        assert warm_up.last is not None  # of what is recommended
-        return warm_up.last if step is None else warm_up.epoch_at(step)
+        last = warm_up.last if self.probing else None
+        return warm_up.epoch_at(step) if last is None else last
 
     def is_due(self, step: int) -> bool:
         """Tell whether the warm-up must advance at this step."""
-        return self._epoch_at(None if self.probing else step) != self.epoch
+        return self._epoch_at(step) != self.epoch
 
     def advance_to(self, step: int) -> None:
         """Advance the warm-up, on all ranks at the same step."""
-        epoch = self._epoch_at(None if self.probing else step)
-        self._move(dataclasses.replace(self._at, epoch=epoch))
+        self._move(dataclasses.replace(self._at, epoch=self._epoch_at(step)))
 
     def _codec(self, name: str, position: Position) -> Codec | None:
         if position.mode == EVERYTHING:
             return _whole(self._codecs[name])
         return super()._codec(name, position) if position.mode == "codec" else None
 
+    def take(self, position: Position) -> None:
+        """Continue from a position. This cannot fail."""
+        super().take(position)
+        for name, parameter in self._parameters.items():
+            if parameter.paused:
+                set_codec(parameter, self._codecs[name])
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the schedule and the setting."""
-        # A run that resumes before the residuals are empty goes on with the codec.
+        """Return the position and the setting; a run that resumes has still to empty residuals."""
         return {**super().state_dict(), "setting": "codec" if self.codes else self.mode}
 
     def prepare(self, saved: Mapping[str, Any], measured: Mapping[str, NDArray[Any]]) -> Position:
@@ -96,13 +98,6 @@ class AutoScheduler(Scheduler):
             raise ValueError(f"the schedule's setting must be one of {SETTINGS}, got {mode!r}")
         found = super().prepare(saved, measured)
         return self._computed(dataclasses.replace(found, mode=mode))
-
-    def take(self, position: Position) -> None:
-        """Continue from a position. This cannot fail."""
-        super().take(position)
-        for name, parameter in self._parameters.items():
-            if parameter.paused:
-                set_codec(parameter, self._codecs[name])
 
 
 def _whole(codec: Codec) -> Codec:

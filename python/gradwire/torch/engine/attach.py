@@ -47,13 +47,11 @@ class Decides(Protocol):
     def scheduler(self) -> Callable[..., Scheduler]:
         """The class of the scheduler."""
 
-    @property
-    def controller(self) -> Callable[..., AutoControl]:
-        """A factory for the object that decides.
+    def controller(self, *parts: Any) -> AutoControl:
+        """Return the object that decides.
 
-        It is called with the parameters by name, the scheduler, the passes, the control channel,
-        the link to the optimizer, a function that tells whether the model is inside `join`, the
-        place of this rank, and the channel of its peers in other nodes, if there are nodes.
+        The parts are the parameters by name, the scheduler, the passes, the engine, the link to the
+        optimizer, and a function that tells whether the model is inside `join`.
         """
 
 

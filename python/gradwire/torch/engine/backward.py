@@ -45,9 +45,7 @@ class DenseAverage(Protocol):
 class AutoControl(Protocol):
     """The decisions of ``"auto"``; see `gradwire.torch.auto.AutoController`."""
 
-    @property
-    def reason(self) -> str:
-        """What was measured and chosen, in a sentence, for the report."""
+    reason: str  # what was measured and chosen, in a sentence, for the report
 
     @property
     def codes(self) -> bool:

@@ -121,11 +121,9 @@ class Handle:
                 self._parameters,
                 self._scheduler,
                 self._passes,
-                engine.control,
+                engine,
                 self._link,
                 self._joining,
-                place,
-                engine.peers,
             )
         source.open(self._passes, self)
 

@@ -262,6 +262,8 @@ class OptimizerLink:
 
     def defer(self) -> None:
         """Raise for non-finite gradients only in the optimizer's step, not if they are dropped."""
+        if self.defers:
+            return
         self.defers = True
         self._hooks.append(self._optimizer.register_step_pre_hook(self._refuse_spoiled))
 
