@@ -103,7 +103,14 @@ def automatic(module: Any, optimizer: Any, codec: Any = "auto", **options: Any) 
     return attached(module, codec, options=options, bucket_cap_mb=SMALL_BUCKETS)
 
 
-def switching(rank: int, world_size: int, *, spoiled: bool, owners: bool = False) -> dict[str, Any]:
+def switching(
+    rank: int,
+    world_size: int,
+    *,
+    spoiled: bool = False,
+    owners: bool = False,
+    low_memory: bool | None = None,
+) -> dict[str, Any]:
     """Integers, so that sums are exact: in and out of the codec."""
     given = {name: np.zeros(int(np.prod(shape))) for name, shape in SHAPES.items()}
     applied = {name: np.zeros_like(zero) for name, zero in given.items()}
@@ -111,14 +118,12 @@ def switching(rank: int, world_size: int, *, spoiled: bool, owners: bool = False
     module = Given()
     optimizer = sgd(module)
     codec: Any = "auto"
+    options: dict[str, Any] = {"low_memory": low_memory, "min_ratio": None if owners else 0.05}
     if owners:
         codec = Automatic(gradwire.topk(ratio=0.05, exchange=ReduceScatter()))
     with (
         scripted(CODEC, UNCOMPRESSED, BFLOAT16, CODEC, UNCOMPRESSED),
-        automatic(module, optimizer, codec, **({} if owners else {"min_ratio": 0.05})) as (
-            model,
-            handle,
-        ),
+        automatic(module, optimizer, codec, **options) as (model, handle),
     ):
         for step in range(32 if spoiled else 21):
             gradients = integers(31, rank, step)
