@@ -131,8 +131,8 @@ def default_codec(optimizer: object, ratio: float = RATIO) -> Codec:
     """
     if optimizer is None:
         raise TypeError(
-            'attach() without a codec, or with "auto", needs optimizer=, because the codec depends '
-            "on it: pass the optimizer of the model, or a codec, such as gradwire.topk(ratio=0.01)"
+            "attach(model) needs optimizer=, because the codec that suits it depends on it: pass "
+            "the optimizer of the model, or a codec, such as gradwire.topk(ratio=0.01)"
         )
     check_optimizer(optimizer)
     assert isinstance(optimizer, Optimizer)  # or it had raised
