@@ -94,7 +94,7 @@ def trained(rank: int, world_size: int, folder: str) -> dict[str, Any]:
             one.train(resume_from_checkpoint=checkpoint)
         found[name] = fingerprint(one.model)
         found["logs"] = [each["loss"] for each in one.state.log_history if "loss" in each]
-        found["decision"] = compress.handle.report().decision
+        found.setdefault("decision", compress.handle.report().decision)
         compress.handle.detach()
     return found
 
