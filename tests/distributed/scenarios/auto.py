@@ -21,7 +21,7 @@ from gradwire.schedule import Accordion, Constant, DenseWarmUp
 from gradwire.schedule.warm_up import STEPS
 from gradwire.torch.auto import Automatic
 from gradwire.torch.auto import controller as pilot
-from gradwire.torch.auto.clock import StepClock
+from gradwire.torch.auto.controller import StepClock
 from gradwire.torch.ddp import ExchangeError, GradientError, PairingWarning, UpdateError
 from tests.distributed.scenarios.common import (
     SHAPES,

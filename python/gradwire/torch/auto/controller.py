@@ -1,12 +1,14 @@
 """Times the steps of a model, lets all ranks decide together, and changes the setting."""
 
+import statistics
+import time
 import weakref
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from gradwire._auto import SETTINGS, SETTLING, Decider, Setting
-from gradwire.torch.auto.clock import StepClock
 from gradwire.torch.auto.scheduler import EVERYTHING, AutoScheduler
 from gradwire.torch.engine.backward import BackwardPasses
 from gradwire.torch.engine.engine import Engine
@@ -20,6 +22,46 @@ _ADDED_UP = (
     "updates cannot be added to. To compress them, and to exchange once per step, run all passes "
     "but the last within model.no_sync(), or with Horovod pass backward_passes_per_step="
 )
+
+
+class StepClock:
+    """Measures the steps between its marks.
+
+    On the host a mark is a time. On a device, which works behind the host, it is an event on the
+    current stream, and only `median` waits for it. On devices, this is untested.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._marks: list[Any] = []
+        self._looked: float | None = None
+
+    def clear(self) -> None:
+        """Forget all marks."""
+        self._marks.clear()
+
+    def mark(self) -> int:
+        """Record the end of a step; return how many steps are known."""
+        now: Any = time.perf_counter()
+        self._looked = self._looked or now
+        if self._device.type != "cpu":
+            now = torch.Event(self._device, enable_timing=True)
+            now.record()
+        self._marks.append(now)
+        return len(self._marks) - 1
+
+    def median(self) -> float:
+        """Return the median step in seconds."""
+        pairs = zip(self._marks[:-1], self._marks[1:], strict=True)
+        if self._device.type == "cpu":
+            return float(statistics.median(end - start for start, end in pairs))
+        self._marks[-1].synchronize()
+        return float(statistics.median(start.elapsed_time(end) for start, end in pairs)) / 1e3
+
+    def elapsed(self) -> float:
+        """Return the seconds since the last call, or the first mark, by the host."""
+        before, self._looked = self._looked, time.perf_counter()
+        return 0.0 if before is None else self._looked - before
 
 
 class AutoController:
