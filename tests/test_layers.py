@@ -167,7 +167,6 @@ FLOORS = 12
 """Modules on the longest way down through the engine, its exchanges and its checkpoints."""
 
 TWICE = {
-    "Budget",  # of seconds for trials, and of bits for weights
     "Calibration",  # of the cost model by measurements, and of weights by their inputs
     "Compress",  # the callbacks of two trainers, each in its own words
     "Memory",  # a part, and the structure of it that kernels take

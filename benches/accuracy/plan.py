@@ -181,10 +181,10 @@ class Plan:
         """Return what one series needs next, each with its stage.
 
         A method without a search gets all seeds at the rate it is given, the default one also one
-        seed at half and at twice that. A search starts with two neighbouring rates of the grid and goes on until the
-        rates next to the best one are known. The best rate and the better of its neighbours get all
-        seeds, and then each rate whose one run is better than the best mean. If another rate then
-        has that mean, the rates on both sides of it are tried as well.
+        seed at half and at twice that. A search starts with two neighbouring rates of the grid and
+        goes on until the rates next to the best one are known. The best rate and the better of its
+        neighbours get all seeds, and then each rate whose one run is better than the best mean. If
+        another rate then has that mean, the rates on both sides of it are tried as well.
         """
         start, grid = Run(section.name, method, ranks, 0.0, 0), section.grid
         seeds = range(1 if self.quick else self.seeds)

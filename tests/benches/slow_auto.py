@@ -19,7 +19,7 @@ class Commands(rank.Commands):
     def steps(self, contestant: str, count: int) -> dict[str, Any]:
         found = super().steps(contestant, count)
         handle = self._loops[contestant].handle
-        return {**found, "kinds": [each.kind for each in handle._passes.auto.plan]}
+        return {**found, "kinds": [handle._scheduler.mode]}
 
 
 def join(setup: dict[str, Any], say: Any) -> Commands:

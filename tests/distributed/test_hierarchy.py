@@ -169,7 +169,8 @@ def test_states_of_all_shares_are_merged_for_any_nodes(four: Ranks) -> None:
         assert found["shape"] == (96, 32)
         assert any(found["mass"][0].values())
         upper, lower, *_ = found["ratios"]
-        assert upper and upper != lower
+        assert upper
+        assert upper != lower
         for name, ratio in found["ratios of all"].items():
             assert ratio == pytest.approx((upper[name] + lower[name]) / 2)
         for kind in ("mass", "moments"):

@@ -121,13 +121,6 @@ def test_the_share_of_uncompressed_parameters_is_shown():
     assert "0% of these, for 0 of 0 parameters" in str(empty())
 
 
-def test_steps_are_called_compressed_only_if_others_are_not_counted():
-    auto = replace(saved()[0], decision="bfloat16 is faster", exchange="")
-    assert " compressed steps" in str(auto).splitlines()[0]
-    idle = replace(auto, decision="Nothing is compressed", exchange="gradwire.exchange.AllGather()")
-    assert " compressed steps" not in str(idle).splitlines()[0]
-
-
 def test_bars_are_as_long_as_their_figures():
     report = saved()[0]
     found = rows(figure(PAGES["one"], "Bytes on the wire"))

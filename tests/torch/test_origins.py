@@ -89,17 +89,3 @@ def test_what_was_cleared_since_is_mixed_no_more(tensors, origins, monkeypatch):
     assert origins.mixed() is None
     torch.stack(tensors).sum().backward()
     assert {mark.origin for mark in origins.marks} == {GradSource.LOCAL}
-
-
-def test_an_update_to_which_a_gradient_is_added_is_set_aside(tensors, origins):
-    origins.additions.followed = origins.additions.waiting = True
-    torch.autograd.grad(torch.stack(tensors).sum(), tensors)  # which adds to nothing
-    assert not origins.additions.found
-    for _ in range(2):
-        (4.0 * torch.stack(tensors[:2])).sum().backward()
-        origins.set_aside()
-        origins.exchanged([mark.parameter for mark in origins.marks[:2]], GradSource.SENT)
-    assert [each.grad[0].item() for each in tensors] == [4.0, 4.0, 0.0]
-    assert [mark.aside[0].item() for mark in origins.marks] == [1.0 + 4.0, 1.0 + 4.0, 1.0]
-    assert len(origins.take_aside()) == 3
-    assert not origins.take_aside()

@@ -200,8 +200,6 @@ def test_memories_may_be_kept_in_one_buffer(model):
             assert handle.codec.memory.low_memory
     with pytest.raises(ValueError, match="needs its second buffer"):
         ddp.attach(model, dgc(), optimizer=SGD(model.parameters(), lr=0.1), low_memory=True)
-    with pytest.raises(ValueError, match='"auto" does not work with low_memory='):
-        ddp.attach(model, "auto", optimizer=optimizer, low_memory=True)
 
 
 @pytest.mark.parametrize(

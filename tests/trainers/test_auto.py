@@ -34,25 +34,27 @@ class TestLightning:
         assert found["whole"][1] > 12
         assert set(found["whole"][2].values()) == {0.05}
         assert found["rest"] == found["whole"]
-        assert found["decision"] == "It was told so."
+        assert found["decision"].startswith("Using ")
 
-    def test_a_fit_says_what_it_decided(self, two: Ranks) -> None:
-        _, decision = agreed(two.run("auto_lightning.decided"))
-        assert "ms" in decision
+    def test_a_fit_that_clips_decides_wherever_it_exchanges(self, two: Ranks) -> None:
+        found = agreed(two.run("auto_lightning.clipped"))
+        assert "Float8" in found["in step: None"]["codec"]
+        assert "AdamCorrection" in found["in step: True"]["codec"]
+        for each in found.values():
+            assert each["decision"].startswith("Using the codec")
 
     def test_mistakes_are_refused(self, two: Ranks) -> None:
         said = agreed(two.run("auto_lightning.mistakes"))
         expected = [
             'leave optimizer="auto"',
-            "leave exchange_in_step out",
             "schedule=",
             "hierarchy=",
             "for a compression of 100 times pass 0.01",
-            'bounds what "auto" may choose',
+            'is the ratio of the codec of "auto"',
             "min_numel",
             "configure_optimizers() returns 2",
             'leave optimizer="auto"',
-            'bounds what "auto" may choose',
+            'is the ratio of the codec of "auto"',
         ]
         for text, part in zip(said, expected, strict=True):
             assert text.startswith("ValueError"), text
@@ -77,14 +79,14 @@ class TestAccelerate:
         assert set(ratios.values()) == {0.05}
         assert found["loaded"] == found["saved"]
         assert found["later"] == step + 1
-        assert found["decision"] == "It was told so."
+        assert found["decision"].startswith("Using ")
 
     def test_where_every_pass_is_exchanged_it_does_without_the_codec(self, two: Ranks) -> None:
-        assert "stops using the codec" in agreed(two.run("auto_hugging_face.every_pass"))
+        assert "does not try the codec" in agreed(two.run("auto_hugging_face.every_pass"))
 
     def test_mistakes_are_refused(self, two: Ranks) -> None:
         said = agreed(two.run("auto_hugging_face.refused"))
-        for text, part in zip(said, ("min_ratio", "schedule=", "grad_scaler="), strict=True):
+        for text, part in zip(said, ("min_ratio", "schedule="), strict=True):
             assert part in text
 
 
@@ -109,7 +111,7 @@ class TestTransformers:
         found = agreed(two.run("auto_hugging_face.trained", folder=str(tmp_path)))
         assert found["rest"] == found["whole"]
         assert found["logs"][-1] < found["logs"][0]
-        assert found["decision"] == "It was told so."
+        assert found["decision"].startswith("Using ")
 
     def test_mistakes_are_refused(self, two: Ranks, tmp_path: Path) -> None:
         said = agreed(two.run("auto_hugging_face.mistakes", folder=str(tmp_path)))

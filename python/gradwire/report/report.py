@@ -142,10 +142,11 @@ class Report(ReportFields):
         of that; 0 without a hierarchy. The other bytes are of what it sends to other nodes.
     exchange : str
         How the ranks combine frames: the codec's exchange, or what `gradwire.exchange.ByRanks` has
-        taken for their number. Empty with ``"auto"``, which decides it for each bucket.
+        taken for their number.
     decision : str
-        With ``attach(model, "auto")``, why buckets are averaged as they are, in a sentence. With
-        a codec, why nothing is compressed, if nothing is; else empty.
+        With ``attach(model, "auto")``, what was measured and chosen, in a sentence; other figures
+        are of the steps with the codec. With a codec, why nothing is compressed, if nothing is;
+        else empty.
     schedule : str
         The schedule, its epoch, and the ratio that is in effect; empty if it changes nothing.
     """

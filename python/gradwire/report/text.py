@@ -57,12 +57,10 @@ def as_text(report: ReportFields) -> str:
     kept = f"{size(report.state_bytes)}, {report.bytes_per_entry():.3g} bytes per entry"
     carried = f"over {report.carried_by}, slots {report.slot_use:.0%} full"
     inside = f"{size(report.node_wire_bytes)} per step, dense, {report.node_ms:.2f} ms"
-    # With "auto", which has no exchange of its own, only steps with the codec are counted.
-    steps = "compressed steps" if report.decision and not report.exchange else "steps"
     dense, share = report.uncompressed()
     small = f"{share:.0%} of these, for {dense} of {len(report.parameters)} parameters"
     lines = [
-        f"gradwire, rank {report.rank} of {report.world_size}: {report.steps} {steps}",
+        f"gradwire, rank {report.rank} of {report.world_size}: {report.steps} steps",
         f"  codec           {report.codec}",
         *([f"  exchange        {report.exchange}"] if report.exchange else []),
         *([f"  decision        {report.decision}"] if report.decision else []),

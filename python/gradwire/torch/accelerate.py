@@ -15,10 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.memory import Memory
 from gradwire.torch import ddp
-from gradwire.torch.auto import AUTO, Automatic, default_codec
+from gradwire.torch.auto import AUTO, Automatic
 from gradwire.torch.checkpoint import files as rank_files
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.engine.config import Assignment, Codecs
+from gradwire.torch.engine.pairing import default_codec
 
 try:
     from accelerate import Accelerator

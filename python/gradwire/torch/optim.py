@@ -35,9 +35,6 @@ class OptimizerHooks(Protocol):
     def moments(self) -> "Mapping[torch.Tensor, dict[str, Any]]":
         """Return states for uncompressed training, of parameters with moments in a codec."""
 
-    def late(self) -> "Mapping[int, torch.Tensor]":
-        """Return, once, the updates to apply before ``.grad``, by the ids of the parameters."""
-
 
 def adapt(optimizer: Optimizer) -> Optimizer:
     """Make an optimizer of torch apply the updates that codecs compute, and return it.
@@ -216,7 +213,6 @@ class OptimizerAdapter:
         self._restore()  # after a step that raised
         for link in self._links:
             link.prepare()
-        self._apply_late(optimizer)
         self._computed = set().union(*[link.steps() for link in self._links])
         hidden = self._computed.union(*[link.idle() for link in self._links])
         for group in optimizer.param_groups:
@@ -245,15 +241,6 @@ class OptimizerAdapter:
             if found:
                 parameters, steps = map(list, zip(*found, strict=True))
                 self._update(optimizer, parameters, steps, group)
-
-    @torch.no_grad()
-    def _apply_late(self, optimizer: Optimizer) -> None:
-        """Apply the updates that were set aside before a later pass."""
-        late = {key: each for link in self._links for key, each in link.late().items()}
-        for group in optimizer.param_groups if late else ():
-            found = [each for each in group["params"] if id(each) in late]
-            if found:
-                self._update(optimizer, found, [late[id(each)] for each in found], group)
 
     def _add_moments(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         """Add optimizer states for uncompressed training, for moments kept by codecs.

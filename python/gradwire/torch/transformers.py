@@ -33,11 +33,11 @@ from gradwire.presets import float8
 from gradwire.schedule import BySteps, Constant
 from gradwire.torch import ddp
 from gradwire.torch.accelerate import attach_prepared, computes, is_ddp
-from gradwire.torch.auto import AUTO, Automatic, codec_for, default_codec, least_ratio
+from gradwire.torch.auto import AUTO, Automatic, codec_for, least_ratio
 from gradwire.torch.checkpoint import files as rank_files
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.engine.config import Codecs
-from gradwire.torch.engine.pairing import name_of
+from gradwire.torch.engine.pairing import default_codec, name_of
 from gradwire.torch.optim import family_of
 
 __all__ = ["Compress"]

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
@@ -13,12 +12,16 @@ from torch.distributed.fsdp import fully_shard
 import gradwire
 import gradwire.torch
 import gradwire.torch.fsdp
-from gradwire._auto import BF16, FP32, Decider, Plan
 from gradwire.schedule import Accordion, Constant
-from gradwire.torch.auto import controller as pilot
 from gradwire.torch.fsdp import GradientError, Handle
-from tests.distributed.scenarios.auto import CODED, every, mixed, plan_of, ratios, scripted
-from tests.distributed.scenarios.common import about, residuals
+from tests.distributed.scenarios.auto import (
+    BFLOAT16,
+    CODEC,
+    UNCOMPRESSED,
+    mode_of,
+    scripted,
+)
+from tests.distributed.scenarios.common import residuals
 from tests.distributed.scenarios.sharded import alike, attached, distance, mesh, sharded, steps
 
 SHAPES = {"a": (33, 40), "b": (50, 30), "c": (40,), "d": (1200, 2)}
@@ -84,14 +87,14 @@ def switching(rank: int, world_size: int, *, spoiled: bool) -> dict[str, Any]:
     node = 2 * (rank // 2)
     given: dict[str, Any] = dict.fromkeys(SHAPES, 0.0)
     applied: dict[str, Any] = dict.fromkeys(SHAPES, 0.0)
-    found: dict[str, Any] = {"ratios": [], "left": [], "averages": [], "errors": []}
+    found: dict[str, Any] = {"modes": [], "left": [], "averages": [], "errors": []}
     model = Given()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with (
-        scripted(every(CODED), mixed, every(FP32), every(BF16), every(CODED), every(FP32)),
-        automatic(model, optimizer) as handle,
+        scripted(CODEC, UNCOMPRESSED, BFLOAT16, CODEC, UNCOMPRESSED),
+        automatic(model, optimizer, min_ratio=0.05) as handle,
     ):
-        for step in range(30):
+        for step in range(32 if spoiled else 21):
             gradients = integers(rank, step)
             dropped, before = spoiled and step % 3 == 2, handle.error
             if dropped and step % 2 and rank == 3:
@@ -104,7 +107,7 @@ def switching(rank: int, world_size: int, *, spoiled: bool) -> dict[str, Any]:
                     optimizer.step()
                     raise AssertionError("gradients that are not finite were applied")
                 found["errors"].append((step, error.name, error.rank))
-            found["ratios"].append(ratios(handle))
+            found["modes"].append(mode_of(handle))
             if dropped:  # no step: what was sent must come back
                 continue
             optimizer.step()
@@ -116,7 +119,6 @@ def switching(rank: int, world_size: int, *, spoiled: bool) -> dict[str, Any]:
                 applied[name] += 2 * averages[name]
             found["averages"].append(averages)
             found["left"].append({key: each.any() for key, each in residuals(handle).items()})
-        found["report"] = handle.report().decision
         final = {name.split(".")[1]: each for name, each in residuals(handle).items()}
         return {**found, "given": given, "applied": applied, "final": final, "step": handle.step}
 
@@ -152,62 +154,22 @@ def adam(rank: int, world_size: int) -> dict[str, Any]:
     """AdamW through all changes: replicas stay equal, and moments go to where they are needed."""
     model = sharded(mesh()["shard"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    found: dict[str, Any] = {"alike": [], "moments": [], "ratios": []}
+    found: dict[str, Any] = {"alike": [], "moments": [], "modes": []}
     weight = model[0].weight
     with (
-        scripted(every(CODED), every(FP32), mixed, every(FP32)),
-        automatic(model, optimizer) as handle,
+        scripted(CODEC, UNCOMPRESSED, CODEC, BFLOAT16),
+        automatic(model, optimizer, min_ratio=0.05) as handle,
     ):
-        for step in range(23):
+        for step in range(19):
             steps(model, rank, range(step, step + 1), optimizer)
             found["alike"].append(alike(model))
-            found["ratios"].append(ratios(handle)["0.weight"])
+            found["modes"].append(mode_of(handle))
             held = optimizer.state.get(weight)
             moments = held and (float(held["step"]), held["exp_avg_sq"].full_tensor().sum().item())
             found["moments"].append(moments)
         found["residual"] = float(np.abs(residuals(handle)["0.weight"]).max())
         found["finite"] = all(each.isfinite().all() for each in model.parameters())
     return found
-
-
-def real(rank: int, world_size: int) -> dict[str, Any]:
-    """Nothing replaced: whatever it measures here, all ranks decide the same."""
-    model = sharded(mesh()["shard"])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    made: list[Decider] = []
-
-    def eager(plan: Plan) -> Decider:
-        made.append(Decider(plan))
-        return made[-1]
-
-    plans = []
-    with (
-        mock.patch.object(pilot, "Decider", eager),
-        mock.patch("gradwire._auto.decider.MATTERS", -1.0),  # so that it looks into everything
-        automatic(model, optimizer) as handle,
-    ):
-        for step in range(120):
-            steps(model, rank, range(step, step + 1), optimizer)
-            plans.append(plan_of(handle))
-        found = {"plans": plans, "reason": handle.report().decision, "alike": alike(model)}
-        found["chosen"] = about(handle.state_dict())["schedule"]["chosen"]
-        found["buckets"], found["model"] = len(plans[-1]), made[0]._model is not None
-    return found
-
-
-def added(rank: int, world_size: int) -> dict[str, Any]:
-    """A program that exchanges every pass of a step: the codec is left out for good."""
-    model = sharded(mesh()["shard"])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    plans = []
-    with scripted(every(CODED), every(FP32)), automatic(model, optimizer) as handle:
-        for step in range(12):
-            optimizer.zero_grad()
-            for _ in range(2):
-                model(torch.full((2, 32), 0.1 * (step + rank))).square().mean().backward()
-            optimizer.step()
-            plans.append(set(plan_of(handle)))
-        return {"alike": alike(model), "plan": plans[-1], "said": handle.report().decision}
 
 
 def refused(rank: int, world_size: int) -> list[str]:
@@ -227,7 +189,6 @@ def refused(rank: int, world_size: int) -> list[str]:
     attempt(optimizer=False)
     attempt(min_ratio=100)
     attempt(schedule=Accordion(0.5, 0.05))
-    attempt(grad_scaler=torch.amp.GradScaler("cpu"))
     attempt(codec=gradwire.topk(0.1), min_ratio=0.1)
     attempt(schedule=Constant())
     return told

@@ -7,9 +7,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import optim
 
 import gradwire
-from gradwire._auto import FP32
 from gradwire.torch.lightning import Compress
-from tests.distributed.scenarios.auto import CODED, every, ratios, scripted
+from tests.distributed.scenarios.auto import CODEC, UNCOMPRESSED, ratios, scripted
 from tests.distributed.scenarios.common import fingerprint
 from tests.trainers.scenarios.lightning import Gan, Regression, buckets, trainer
 
@@ -20,11 +19,11 @@ def dense(rank: int, world_size: int) -> tuple[str, str]:
     callback = Compress("auto")
     for callbacks in ((), (callback,)):
         module = Regression()
-        with scripted(every(FP32)):
+        with scripted(UNCOMPRESSED):
             made = trainer(rank, world_size, *callbacks, strategy=buckets(), val_check_interval=5)
             made.fit(module)
         found.append(fingerprint(module))
-    assert callback.report().decision == "It was told so."
+    assert callback.report().decision.startswith("Using uncompressed")
     return found[0], found[1]
 
 
@@ -35,7 +34,7 @@ def resumed(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         module = Regression(optim.AdamW, lr=2e-3)
         writer = ModelCheckpoint(f"{folder}/{name}", every_n_train_steps=5, save_top_k=-1)
         callback = Compress("auto", min_ratio=0.05)
-        with scripted(every(CODED)):
+        with scripted(CODEC):
             made = trainer(rank, world_size, callback, writer, strategy=buckets(), max_epochs=2)
             made.fit(module, ckpt_path=checkpoint)
         handle = callback.handle
@@ -45,12 +44,25 @@ def resumed(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     return found
 
 
-def decided(rank: int, world_size: int) -> tuple[str, str]:
-    """Clip, without a script, for more steps than any plan is measured for: it says so."""
-    module, callback = Regression(optim.AdamW, lr=2e-3), Compress("auto")
-    made = trainer(rank, world_size, callback, max_epochs=8, gradient_clip_val=0.1)
-    made.fit(module)
-    return fingerprint(module), callback.report().decision
+def clipped(rank: int, world_size: int) -> dict[str, Any]:
+    """Clip what was exchanged, or each rank's own gradients in the step: it decides in both."""
+    found = {}
+    for in_step in (None, True):
+        module, callback = (
+            Regression(optim.AdamW, lr=2e-3),
+            Compress("auto", exchange_in_step=in_step),
+        )
+        with scripted(CODEC):
+            made = trainer(rank, world_size, callback, gradient_clip_val=0.1)
+            made.fit(module)
+        handle = callback.handle
+        assert handle is not None
+        found[f"in step: {in_step}"] = {
+            "print": fingerprint(module),
+            "codec": repr(handle.codec),
+            "decision": callback.report().decision,
+        }
+    return found
 
 
 def mistakes(rank: int, world_size: int) -> list[str]:
@@ -59,7 +71,6 @@ def mistakes(rank: int, world_size: int) -> list[str]:
     unused = {"strategy": "ddp_find_unused_parameters_true"}
     calls: list[Any] = [
         lambda: Compress("auto", optimizer=None),
-        lambda: Compress("auto", exchange_in_step=True),
         lambda: Compress("auto", schedule=warm_up),
         lambda: Compress("auto", hierarchy=2),
         lambda: Compress("auto", min_ratio=100),

@@ -1,25 +1,12 @@
-"""Decides while a model trains how each of its buckets is averaged: see ``docs/auto-inside.md``."""
+"""Decides while a model trains how its gradients are averaged: see ``docs/auto.md``."""
 
-from gradwire.torch.auto.candidates import (
+from gradwire.torch.auto.choice import (
     AUTO,
     Automatic,
     check_alone,
-    check_measurable,
     choices_of,
     codec_for,
-    default_codec,
     least_ratio,
 )
-from gradwire.torch.auto.controller import AutoController
 
-__all__ = [
-    "AUTO",
-    "AutoController",
-    "Automatic",
-    "check_alone",
-    "check_measurable",
-    "choices_of",
-    "codec_for",
-    "default_codec",
-    "least_ratio",
-]
+__all__ = ["AUTO", "Automatic", "check_alone", "choices_of", "codec_for", "least_ratio"]

@@ -1,395 +1,250 @@
-"""Measures the passes of a model, lets all ranks decide together, and changes the codecs."""
+"""Times the steps of a model, lets all ranks decide together, and changes the setting."""
 
-import dataclasses
+import statistics
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
-from gradwire._auto import FP32, OWNERS_FROM, Decider, Figures, Plan, Setting, combined
-from gradwire._auto.decider import SETTLING
-from gradwire.cost import Calibration
-from gradwire.torch.auto.candidates import Automatic
-from gradwire.torch.auto.probes import Measured
-from gradwire.torch.auto.timings import BucketPlace, BucketRecord, PassRecord, Places, figures
+from gradwire._auto import SETTINGS, SETTLING, Decider, Setting
+from gradwire.torch.auto.scheduler import EVERYTHING, AutoScheduler
 from gradwire.torch.engine.backward import BackwardPasses
-from gradwire.torch.engine.consensus import ControlChannel
+from gradwire.torch.engine.engine import Engine
 from gradwire.torch.engine.optimizer_link import OptimizerLink
-from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.scheduler import AutoScheduler, ParameterPlan
-from gradwire.torch.transport import Channel
+from gradwire.torch.engine.pairing import PairingWarning
+from gradwire.torch.engine.parameter import ParameterSlot, new_state
+from gradwire.torch.errors import fresh, warn
 
-_RECORDS = 64
-"""Passes that medians are over, at most."""
+_ADDED_UP = (
+    'each step adds up several exchanged backward passes, so "auto" does not try the codec, whose '
+    "updates cannot be added to. To compress them, and to exchange once per step, run all passes "
+    "but the last within model.no_sync(), or with Horovod pass backward_passes_per_step="
+)
 
-_Buckets: TypeAlias = set[tuple[int, ...]]
-"""Buckets, by the ids of their parameters."""
+
+class StepClock:
+    """Measures the steps between its marks.
+
+    On the host a mark is a time. On a device, which works behind the host, it is an event on the
+    current stream, and only `median` waits for it. On devices, this is untested.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._marks: list[Any] = []
+        self._looked: float | None = None
+
+    def clear(self) -> None:
+        """Forget all marks."""
+        self._marks.clear()
+
+    def mark(self) -> int:
+        """Record the end of a step; return how many steps are known."""
+        now: Any = time.perf_counter()
+        self._looked = self._looked or now
+        if self._device.type != "cpu":
+            now = torch.Event(self._device, enable_timing=True)
+            now.record()
+        self._marks.append(now)
+        return len(self._marks) - 1
+
+    def median(self) -> float:
+        """Return the median step in seconds."""
+        pairs = zip(self._marks[:-1], self._marks[1:], strict=True)
+        if self._device.type == "cpu":
+            return float(statistics.median(end - start for start, end in pairs))
+        self._marks[-1].synchronize()
+        return float(statistics.median(start.elapsed_time(end) for start, end in pairs)) / 1e3
+
+    def elapsed(self) -> float:
+        """Return the seconds since the last call, or the first mark, by the host."""
+        before, self._looked = self._looked, time.perf_counter()
+        return 0.0 if before is None else self._looked - before
 
 
 class AutoController:
-    """Decides for each bucket of a model how it is averaged.
+    """Chooses among uncompressed averages, bfloat16 and the codec for all of a model.
 
-    Decisions are the same on all ranks: measurements are combined by one small collective, in the
-    hook of the first bucket of a pass, the same pass on every rank. A bucket whose parameters are
-    all dense is left to a plain all-reduce, as in DDP.
+    A step lasts from one call of the optimizer's ``step()`` to the next, if something was exchanged
+    in between: in the backward pass or in ``step()`` itself. At its end nothing is in progress, and
+    all ranks are there. So there they tell each other their figures, in one gather, and decide the
+    same from the same figures; a change takes effect with the next pass.
 
-    The scheduler is told the ratio and the exchange of each parameter. ``ranks`` is the number of
-    ranks that exchange gradients; if these are not all ranks, ``between`` is their channel: the
-    ranks that own the same shards.
+    ``reason`` tells what was measured and chosen. With ``halves``, ranks can add up in bfloat16.
     """
 
     def __init__(
         self,
-        choices: Automatic,
         parameters: Mapping[str, ParameterSlot],
         scheduler: AutoScheduler,
         passes: BackwardPasses,
-        control: ControlChannel,
-        applying: OptimizerLink | None,
-        ranks: int,
-        between: Channel | None = None,
+        engine: Engine,
+        link: OptimizerLink,
+        joining: Callable[[], bool],
+        *,
+        halves: bool,
     ) -> None:
-        self._choices = choices
-        self._by_id = {id(each.tensor): each for each in parameters.values()}
+        trained = [each for each in parameters.values() if each.tensor.requires_grad]
+        self._coded = [each for each in parameters.values() if each.has_state]
+        self._settings: list[Setting] = ["uncompressed"]
+        if engine.place.nodes > 1:
+            if halves and any(each.tensor.dtype == torch.float32 for each in trained):
+                self._settings.append("bfloat16")
+            if any(each.has_state for each in trained):
+                self._settings.append("codec")
         self._scheduler = scheduler
-        assert applying is not None  # "auto" needs an optimizer
-        self._applying = applying
-        self._additions = applying.follow_additions()
-        self._added = False  # a pass has added to what was exchanged, on some rank
         self._passes: BackwardPasses = weakref.proxy(passes)  # which have this object
-        self._control = control
-        self._ranks = ranks
-        self._between = between
-        self._chosen = scheduler.chosen
-        self._codes = self._chosen.codes
-        self._half: _Buckets = set()  # that are averaged in bfloat16
-        self._places: list[BucketPlace] = []
-        self._seen = Places(halves=choices.halves)
-        self._decider: Decider | None = None
-        self._calibration: Calibration | None = None
-        self._records: deque[PassRecord] = deque(maxlen=_RECORDS)
-        self._current: PassRecord | None = None
-        self._left = 0  # passes until the next look
-        self._skipped = 0  # passes after a change that are still not to be measured
-        self._restarts = passes.restarts
-        # Of a step that sends all that residuals hold of parameters that become dense: the passes
-        # that counted before it, and what is sent after it.
-        self._flush: tuple[int, ParameterPlan, _Buckets] | None = None
+        self._control, self._peers, self._place = engine.control, engine.peers, engine.place
+        self._link = link
+        self._joining = joining
+        device = next((each.tensor.device for each in trained), torch.device("cpu"))
+        self._clock = StepClock(device)
         self._looks = 0
-        self._looked = False  # where the present pass began
+        link.defer()
+        link.after_step(self.stepped)
+        self._restart()
 
-    # What the passes ask ----------------------------------------------------------------------
+    def _restart(self) -> None:
+        """Measure everything, beginning with the setting in use."""
+        mode, self._restarts = self._scheduler.mode, self._passes.restarts
+        self._target = next((each for each in self._settings if each == mode), SETTINGS[0])
+        self._decider = Decider(self._settings, self._target)
+        self._scheduler.probing = True
+        self._refit()
+        self._emptied: int | None = None  # passes that counted before the residuals are sent
+        self._passed = 0  # passes exchanged since the last step
+        self._adds = True  # every step since the last look has added up several passes
+        self.reason = "Measuring the first steps."
+        if self._place.nodes == 1:
+            self.reason = "There is only one rank, so there is nothing to exchange."
+        self._wait()
 
     @property
     def codes(self) -> bool:
-        """Whether any bucket is compressed."""
-        return self._codes
+        """Whether buckets go by the codec."""
+        return self._scheduler.codes
 
     @property
-    def reason(self) -> str:
-        """The reason for the present way of averaging, in a sentence."""
-        if self._ranks == 1:
-            return "There is only one rank, so there is nothing to exchange."
-        found = "Measuring the first steps." if self._decider is None else self._decider.reason
-        if self._added:
-            found += (
-                " The codec is not used, because the program adds up exchanged gradients, and the"
-                " codec's updates cannot be added up: accumulate within no_sync()."
-            )
-        return found
+    def half(self) -> bool:
+        """Whether buckets that do not are averaged in bfloat16."""
+        return self._scheduler.mode == "bfloat16" and "bfloat16" in self._settings
 
-    @property
-    def plan(self) -> Plan:
-        """The setting of each bucket; empty before the first complete pass."""
-        return () if self._decider is None else self._decider.plan
-
-    @property
-    def meets(self) -> bool:
-        """Whether ranks must synchronize at the start of the next pass; equal on all ranks."""
-        if self._flush is not None or self._scheduler.chosen is not self._scheduler.saved:
-            return True
-        if self._decider is not None:
-            return self._left <= 1
-        # The next pass may make a decider, which may be due at once.
-        current = self._current
-        known = current is not None and current.complete and current.places == self._places
-        return known and self._ranks > 1
-
-    def interrupt(self) -> None:
-        """Drop the measurements in progress: paused passes are not representative."""
-        self._current = None
-
-    def begin(self, since: float | None = None) -> BaseException | None:
-        """Begin a pass, ready at ``since`` or now; return an error that broke the exchange."""
-        late = self._choices.meets_late and self.meets
-        error = self._begin(since)
-        if late and self._current is not None:
-            # It does not overlap as others do. A look that comes after so many passes comes after
-            # as many that are timed.
-            self._current.timed = False
-            if self._looked and self._skipped == 0:
-                self._left += 1
-        return error
-
-    def _begin(self, since: float | None) -> BaseException | None:
-        now, previous = time.perf_counter() if since is None else since, self._current
-        self._looked = False
-        # Only the last passes before a look count.
-        self._current = PassRecord(timed=self._left <= _RECORDS + 1)
+    def passed(self) -> None:
+        """Record that a pass is exchanged."""
         if self._passes.restarts != self._restarts:  # a checkpoint was loaded
-            self._restarts = self._passes.restarts
-            self._additions.found = self._additions.updates = self._added = False
-            self._seen = Places(halves=self._choices.halves)
             self._restart()
-            previous = None
-        elif (
-            self._ranks > 1
-            and previous is not None
-            and previous.complete
-            and previous.places != self._places
-        ):
-            self._places = previous.places
-            self._restart()
-            previous = None
-        if self._flush is not None:
-            return self._passes.change(self._end_flush)
-        if self._codes and not self._added and self._additions.updates:
-            return self._passes.change(self._leave_for_good)
-        if self._scheduler.chosen is not self._scheduler.saved:  # of a flush that has no end now
-            return self._passes.change(lambda: self._send(self._scheduler.saved, self._half))
-        if self._ranks == 1:
-            return self._passes.change(self._leave) if self._is_left else None
-        if self._scheduler.epoch_at(self._warm_step) != self._scheduler.epoch:
-            self._skipped = max(self._skipped, SETTLING)
-            return self._passes.change(lambda: self._send(self._chosen, self._half))
-        if self._scheduler.warms_up:  # which tells nothing of the setting
-            return None
-        if previous is None or not previous.complete:
-            return None
-        previous.end = now
-        if self._decider is None:  # the buckets of two passes were the same
-            self._decider = Decider(tuple(map(self._setting, self._places)))
-            self._left, self._skipped = self._decider.due, self._decider.skips
-            choice = self._choice(self._decider.plan)
-            if choice != self._chosen:  # buckets of several ratios, which have one now
-                self._left, self._skipped = self._left + SETTLING, self._skipped + SETTLING
-                return self._passes.change(lambda: self._change(choice, set(self._half)))
-        self._left -= 1
-        if self._skipped > 0:
-            self._skipped -= 1
-        elif previous.timed:
-            self._records.append(previous)
-        if self._left > 0:
-            return None
-        return self._passes.change(self._look)
+        self._passed += 1
 
-    def take(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool) -> bool:
-        """Record that a bucket is ready; return whether to exchange it with the codec."""
-        record, key = self._current, tuple(map(id, tensors))
-        codes = self._codes and any(each.compressed for each in self._among(key))
-        if record is None:
-            return codes
-        # A step that was encoded in parts ends with its last bucket.
-        codes = codes or (last and record.codes)
-        record.codes = record.codes or codes
-        numel = None
-        if self._between is not None:  # the same on all ranks, whose shards differ
-            shares = self._control.size // self._ranks
-            numel = sum(-(-each.numel() // shares) for each in tensors)
-        record.places.append(self._seen.of(key, buffer, lambda: self._codable(key), numel))
-        if record.timed:
-            alone = buffer.device.type == "cpu" and torch.get_num_threads() == 1
-            # A pass of shards waits for other ranks, too.
-            worked = time.thread_time() if alone and self._between is None else None
-            record.buckets.append(BucketRecord(time.perf_counter(), coded=codes, worked=worked))
-            record.step = self._passes.last if codes else record.step
-        if last:
-            self.complete()
-        return codes
+    def stepped(self) -> None:
+        """Note the end of a step; decide if it is time, on all ranks in the same step.
 
-    def complete(self) -> None:
-        """Record that the latest bucket was the last of the pass."""
-        if self._current is not None and self._current.places:
-            self._current.complete = self._additions.waiting = True
-
-    def dense(
-        self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor
-    ) -> tuple[bool, Callable[[], None] | None]:
-        """Return whether to average the last bucket in bfloat16, and a callback for its end.
-
-        The callback is None if that time is not needed.
+        Raises an ExchangeError if a rank was lost.
         """
-        half = tuple(map(id, tensors)) in self._half
-        if self._current is None or not self._current.timed:
-            return half, None
-        bucket = self._current.buckets[-1]
-        # Ranks that cannot add up in bfloat16 send float32. A sparse gradient is gathered, and
-        # tells nothing of the speed of an all-reduce.
-        wide = buffer.dtype == torch.bfloat16 and not self._choices.halves
-        itemsize = 2 if half else 4 if wide else buffer.element_size()
-        nbytes = buffer.numel() * itemsize if buffer.layout == torch.strided else 0
-        bucket.nbytes = 2.0 * (self._ranks - 1) / self._ranks * nbytes
+        passed, self._passed = self._passed, 0
+        if not passed:  # as the steps by which states are made for a checkpoint
+            return
+        if self._joining():  # a rank without inputs makes no steps
+            self.reason = "Nothing is measured within join()."
+            self._wait()
+            return
+        self._adds = self._adds and passed > 1
+        if self._emptied is not None:
+            if self._passes.step > self._emptied:
+                self._act(self._arrive)
+        elif self._scheduler.mode != self._target:  # of a checkpoint; it does not apply here
+            self._act(lambda: self._change(self._target))
+        elif self._scheduler.warms_up or len(self._settings) == 1:
+            self._wait(0)
+        elif self._settling > 0:
+            self._wait(self._settling - 1)
+        elif self._clock.mark() >= self._due:
+            known = len(self._settings)
+            self._act(self._look)
+            if len(self._settings) < known:
+                warn(_ADDED_UP, PairingWarning)
 
-        def ended() -> None:
-            bucket.done = time.perf_counter()
+    def _act(self, act: Callable[[], None]) -> None:
+        error = self._passes.change(act)
+        if error is not None:
+            raise fresh(error)
 
-        return half, ended
-
-    def _codable(self, key: Iterable[int]) -> bool:
-        return any(each.has_state for each in self._among(key))
-
-    def _among(self, key: Iterable[int]) -> list[ParameterSlot]:
-        """Return the attached parameters of a bucket."""
-        return [self._by_id[each] for each in key if each in self._by_id]
-
-    # Decisions --------------------------------------------------------------------------------
-
-    def _restart(self) -> None:
-        """Start measuring again: buckets have changed, or other ratios were loaded."""
-        self._decider, self._chosen = None, self._scheduler.chosen
-        self._codes = self._chosen.codes
-        self._flush = None
-        self._half.clear()
-        self._records.clear()
-        self._left = 0
-        if self._current is not None:
-            self._current.timed = True
-
-    def _setting(self, place: BucketPlace) -> Setting:
-        """Return the setting of a bucket that is in use."""
-        known = [self._by_id.get(each) for each in place.key]
-        names = [each.name for each in known if each is not None and each.compressed]
-        if names:
-            ratio = self._chosen.ratios[names[0]] if self._choices.ratios else None
-            through = self._chosen.owned.issuperset(names)
-            return Setting("codec", ratio, "owners" if through else "gather")
-        return Setting("bf16") if place.key in self._half else FP32
+    def _wait(self, settling: int = SETTLING) -> None:
+        """Measure anew, from the end of this step or of one of the next."""
+        self._clock.clear()
+        self._settling, self._due = settling, self._decider.due
+        if settling == 0:
+            self._clock.mark()
 
     def _look(self) -> None:
-        """Decide on all ranks from the measurements, and carry out the decision."""
-        decider = self._decider
-        assert decider is not None  # it was due
+        """Decide on all ranks from the figures of all ranks."""
         self._looks += 1
-        self._looked = True
-        mine = figures(self._places, len(self._by_id), list(self._records))
-        with self._control.act(f"decision {self._looks} of auto") as channel:
-            given = channel.all_gather_object(
-                [None if mine is None else mine.to_json(), self._additions.found]
-            )
-            if not self._added and any(adds for _, adds in given):
-                self._leave_out_codec()
-                return
-            every = [each for each, _ in given]
-            known = [Figures.from_json(each) for each in every if each is not None]
-            if len(known) < len(every):  # a rank knows no whole pass
-                self._left = 2
-                return
-            evidence = Measured(
-                self._choices, channel, decider.plan, self._calibration, self._between
-            )
-            before = decider.plan
-            plan = decider.look(combined(known), evidence)
-            self._calibration = evidence.calibration
-        if not decider.keeps:
-            self._records.clear()
-        self._left = decider.due
-        if plan != before:
-            self._skipped = decider.skips
-            pairs = zip(self._places, plan, strict=True)
-            half = {place.key for place, each in pairs if each.kind == "bf16"}
-            self._change(self._choice(plan), half)
+        adds = self._adds and any(each.computed for each in self._coded)
+        mine = f"{self._clock.median():.6e} {self._clock.elapsed():.3e} {adds:d}"
+        every = self._control.compare(f"decision {self._looks} of auto", mine)
+        rows = [[float(each) for each in one.split()] for one in every]
+        seconds, elapsed, added = map(max, zip(*rows, strict=True))
+        self._adds, before, decider = True, self._decider.setting, self._decider
+        if added and "codec" in self._settings:
+            self._settings.remove("codec")
+            decider.leave_out("codec")
+        else:
+            decider.look(seconds, elapsed)
+        self._scheduler.probing = not decider.settled
+        if decider.settled:
+            self._explain(decider)
+        if decider.setting != before:
+            self._change(decider.setting)
+        elif decider.keeps:
+            self._due += decider.due
+        else:
+            self._wait(0)
 
-    def _leave_for_good(self) -> None:
-        """Stop using the codec for good: the present pass would be added to its updates."""
-        self._leave_out_codec()
-        self._leave()
+    def _change(self, setting: Setting) -> None:
+        """Change the setting; if the codec is left, after a step that sends all residuals."""
+        self._target = setting
+        if self.codes and setting != "codec" and self._scheduler.empties:
+            self._emptied = self._passes.step
+            self._send(EVERYTHING)
+        else:
+            self._arrive()
 
-    def _leave_out_codec(self) -> None:
-        """From now on, choose among all-reduces only, and start measuring again."""
-        self._added = True
-        self._seen = Places(halves=self._choices.halves, codes=False)
-        self._places = [dataclasses.replace(each, codable=False) for each in self._places]
-        self._decider = None
-        self._records.clear()
-
-    @property
-    def _warm_step(self) -> int | None:
-        """The step of the codec's warm-up; None where it would disturb a measurement."""
-        settled = self._decider is not None and self._decider.settled
-        return self._passes.step if settled and self._codes else None
-
-    @property
-    def _is_left(self) -> bool:
-        """Whether a single rank still compresses, with nothing to exchange."""
-        every = self._by_id.values() if self._codes else ()
-        return any(each.compressed and each.tensor.requires_grad for each in every)
-
-    def _leave(self) -> None:
-        """Stop compressing: a single rank has nothing to exchange."""
-        ratios, every = self._chosen.ratios, self._by_id.values()
-        gone = {each.name for each in every if each.tensor.requires_grad}
-        ratios = {name: None if name in gone else ratio for name, ratio in ratios.items()}
-        self._change(ParameterPlan(ratios, self._chosen.owned), set())
-
-    def _change(self, target: ParameterPlan, half: _Buckets) -> None:
-        """Apply the plan, after sending the residuals of parameters that become uncompressed."""
-        leaving = [each for each in self._leavers(target) if each.codec.memory.keeps]
-        if not leaving or not self._choices.ratios:
-            self._arrive(target, half)
-            return
-        self._flush = self._passes.step, target, half
-        # A run that resumes in between continues as before, and decides again. Owners asked for
-        # all entries send all of their sums: the time and memory of two frames, not of N.
-        every = {each.name: 1.0 for each in leaving}
-        owned = self._chosen.owned
-        by_owners = self._choices.owners is not None and self._ranks >= OWNERS_FROM
-        owned = owned | every.keys() if by_owners else owned - every.keys()
-        plan = ParameterPlan({**self._chosen.ratios, **every}, owned)
-        self._send(plan, self._half, saved=self._chosen)
-
-    def _end_flush(self) -> None:
-        """Apply the plan after a flush of residuals, if the flushing pass counted."""
-        assert self._flush is not None
-        step, target, half = self._flush
-        if self._passes.step > step:
-            self._flush = None
-            self._arrive(target, half)
-
-    def _arrive(self, target: ParameterPlan, half: _Buckets) -> None:
-        """Apply the plan, after handing moments of uncompressed parameters to the optimizer."""
-        leaving = [each for each in self._leavers(target) if each.codec.memory.updates]
-        if leaving:
+    def _arrive(self) -> None:
+        """Use the setting that was decided on; the optimizer goes on with the codec's moments."""
+        self._emptied = None
+        if self.codes and self._target != "codec":
             with self._control.act("moments of auto") as channel:
-                self._applying.give_back(leaving, self._between or channel)
-        self._send(target, half)
+                self._link.give_back(self._coded, self._peers or channel)
+        self._send(self._target)
+        if self._target == "codec":
+            self._link.take_over(anew=True)
 
-    def _leavers(self, target: ParameterPlan) -> list[ParameterSlot]:
-        every = self._by_id.values()
-        return [each for each in every if each.compressed and target.ratios[each.name] is None]
-
-    def _send(
-        self, chosen: ParameterPlan, half: _Buckets, *, saved: ParameterPlan | None = None
-    ) -> None:
-        """Use a plan from now on; a checkpoint has the plan ``saved``, if given."""
-        self._half, self._chosen, self._codes = half, chosen, chosen.codes
-        self._scheduler.choose(chosen, saved=saved, step=self._warm_step)
+    def _send(self, mode: str) -> None:
+        self._scheduler.choose(mode, probing=not self._decider.settled)
+        self._refit()
         self._passes.forget()
+        self._wait()
 
-    def _choice(self, plan: Plan) -> ParameterPlan:
-        """Return how each compressed parameter is sent."""
-        # What is in no bucket now, as a frozen parameter, stays as it is: no pass could send it.
-        found, owned = dict(self._chosen.ratios), set(self._chosen.owned)
-        for place, setting in zip(self._places, plan, strict=True):
-            codes = setting.kind == "codec"
-            for each in self._among(place.key):
-                if not each.has_state:
-                    continue
-                found[each.name] = (setting.ratio or 1.0) if codes else None
-                if codes and setting.exchange == "owners":
-                    owned.add(each.name)
-                else:
-                    owned.discard(each.name)
-        return ParameterPlan(found, frozenset(owned))
+    def _refit(self) -> None:
+        """Replace states whose codec differs in more than the ratio: it masks momentum, or not."""
+        for each in self._coded:
+            if each.codec.memory.corrects:
+                held = {**each.state.state_dict(), "config": each.codec.get_config()}
+                each.state = new_state(each, self._place.rank)
+                each.state.load_state_dict(held)
+
+    def _explain(self, decider: Decider) -> None:
+        """Say what was measured and chosen."""
+        ratio = self._scheduler.ratio
+        codec = "the codec" if ratio is None else f"the codec at ratio {ratio:g}"
+        names = {"bfloat16": "in bfloat16", "codec": f"with {codec}"}
+        found = {each: (_ms(s), names.get(each, each)) for each, s in decider.seconds.items()}
+        chosen, name = found.pop(decider.setting)
+        others = ", ".join(map(" ".join, found.values()))
+        self.reason = f"Using {name.removeprefix('with ')}: {chosen} per step; measured {others}."
+
+
+def _ms(seconds: float) -> str:
+    milliseconds = 1e3 * seconds
+    return f"{milliseconds:.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"

@@ -1,6 +1,5 @@
 """Attaches a codec to a DDP model: checks the arguments, and that all ranks agree on them."""
 
-import functools
 import weakref
 from collections.abc import Callable, Collection
 from datetime import timedelta
@@ -11,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.schedule import Schedule
-from gradwire.torch.auto import AutoController, check_measurable, choices_of
+from gradwire.torch.auto import choices_of
 from gradwire.torch.ddp.source import DDPSource, check_ranks
 from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import Codecs, GradScaler, Options
@@ -58,9 +57,8 @@ def attach(
         `gradwire.dgc` for ``SGD`` with momentum, `gradwire.topk` for ``SGD`` without, and
         `gradwire.float8` for anything else. Options that the codec shares with the optimizer, such
         as ``beta2`` and ``momentum``, are taken from the parameter's group unless given. With
-        ``"auto"``, each bucket is measured and then averaged in float32, in bfloat16 or with the
-        codec that suits the optimizer, with the ratio and the exchange that make a step shortest.
-        See ``docs/auto.md``.
+        ``"auto"``, steps are timed uncompressed, in bfloat16 and with that codec at ``min_ratio``,
+        and the fastest is used. See ``docs/auto.md``.
     optimizer : torch.optim.Optimizer, optional
         The optimizer of the model. `attach` then checks that it suits the codec, and a pass whose
         gradients are cleared before the optimizer's ``step()`` is undone automatically, as by
@@ -69,9 +67,8 @@ def attach(
         ``no_sync()`` has left on each rank (`gradwire.torch.optim.adapt`). Required without a
         codec, by `gradwire.memory.AdamCorrection`, and by ``"auto"``.
     min_ratio : float, optional
-        With ``"auto"``, the strongest compression that accuracy allows, as a ratio in (0, 1]: the
-        smallest share of the entries that may be sent, 0.01 by default. Among equally fast ratios,
-        the largest is used.
+        The ratio of the codec that ``"auto"`` tries, in (0, 1]: the smallest share of the entries
+        that may be sent, 0.01 by default.
     schedule : gradwire.schedule.Schedule, optional
         Changes the compression from epoch to epoch; call `Handle.epoch` to advance it. By default
         the one that `gradwire.schedule.recommended` returns for the codec: a warm-up by steps,
@@ -153,9 +150,7 @@ def attach(
     """
     ddp = _unwrap(model)
     whole = not getattr(ddp, "skip_all_reduce_unused_params", False)
-    given, choices = choices_of(
-        codec, optimizer, min_ratio, schedule, hierarchy, low_memory, owners=True
-    )
+    given, choices = choices_of(codec, optimizer, min_ratio, schedule, hierarchy)
     options = Options(
         codec=given,
         optimizer=optimizer,
@@ -164,12 +159,8 @@ def attach(
         min_numel=min_numel,
         min_ndim=min_ndim,
         low_memory=low_memory,
-        adaptive=choices is not None,
-        owners=None if choices is None else choices.owners,
     )
     named = _known(ddp)
-    if choices is not None:
-        check_measurable(named, scaled=options.scaled, whole=whole)
     _check(ddp, grad_scaler)
     over = ddp.process_group if process_group is None else process_group
     check_ranks(ddp.process_group, over)
@@ -195,7 +186,7 @@ def attach(
         whole=whole,
         bucket_nbytes=getattr(ddp, "bucket_bytes_cap", None),
         joining=_joining(ddp),
-        decide=None if choices is None else functools.partial(AutoController, choices),
+        decides=choices,
     )
 
 

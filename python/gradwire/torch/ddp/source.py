@@ -136,8 +136,6 @@ class DDPSource:
         switch = self._switch
         assert switch is not None  # after register()
         passes.dense = functools.partial(dense_average, self._over)
-        if passes.auto is not None:
-            passes.defer()
         switch.group, switch.passes, switch.holder = self._over, passes, holder
         switch.whole, switch.index = self._whole, math.inf
 

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -21,12 +21,11 @@ from gradwire.torch.engine.pairing import (
     warn_of_pairing,
 )
 from gradwire.torch.engine.parameter import make_slots
-from gradwire.torch.engine.scheduler import AutoScheduler, Scheduler
+from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.sharding import Shard, shard_of
 from gradwire.torch.engine.traffic import excess
 from gradwire.torch.errors import warn
 from gradwire.torch.exchange import (
-    AutoExchangeRouter,
     BucketExchange,
     Confirmation,
     HierarchicalExchange,
@@ -39,6 +38,22 @@ from gradwire.torch.transport import (
     RankTopology,
     Transport,
 )
+
+
+class Decides(Protocol):
+    """How the codec is decided on during training; see `gradwire.torch.auto.Automatic`."""
+
+    @property
+    def scheduler(self) -> Callable[..., Scheduler]:
+        """The class of the scheduler."""
+
+    def controller(self, *parts: Any) -> AutoControl:
+        """Return the object that decides.
+
+        The parts are the parameters by name, the scheduler, the passes, the engine, the link to the
+        optimizer, and a function that tells whether the model is inside `join`.
+        """
+
 
 ShareOf = Callable[[str, torch.Tensor], Shard]
 """Returns what a rank is given of a parameter's gradient, which is summed inside its node."""
@@ -55,7 +70,7 @@ def attach_engine(
     whole: bool = True,
     bucket_nbytes: int | None = None,
     joining: Callable[[], bool] = bool,
-    decide: Callable[..., AutoControl] | None = None,
+    decides: Decides | None = None,
     facts: Mapping[str, object] = MappingProxyType({}),
 ) -> Handle:
     """Compress the gradients of these parameters from now on. A collective.
@@ -63,16 +78,15 @@ def attach_engine(
     The parameters are in the same order on all ranks; ``sparse`` has the ids of those whose
     gradients are sparse. Without ``share_of``, this rank has every gradient in full; with a
     `Hierarchy`, the ranks of the node then divide it. ``bucket_nbytes`` is the capacity of the
-    buckets. ``decide`` is a factory for the object that decides how buckets are averaged. It is
-    called with the parameters by name, the scheduler, the passes, the control channel, the
-    optimizer, the number of ranks that exchange gradients, and their channel if that is not all
-    ranks. ``facts`` are additional values that must be equal on all ranks.
+    buckets. With ``decides``, the codec is used only where it is decided on. ``facts`` are
+    additional values that must be equal on all ranks.
 
     Raises a ValueError if the ranks disagree or options do not go together, and an ExchangeError if
     the ranks could not be connected. In both cases the transport is left.
     """
     options = options.for_parameters(named)
     assignment, optimizer = options.assignment, options.optimizer
+    facts = {**facts, "auto": decides is not None}
     join = functools.partial(_connect, options, named, sparse, facts, share_of, whole)
     engine = join(transport)
     try:
@@ -97,9 +111,7 @@ def attach_engine(
         for codec, slots in paired:
             check_pairing(codec, optimizer, slots)
         missing = missing_in(optimizer, named)
-        make: Callable[..., Scheduler] = Scheduler
-        if options.adaptive:
-            make = functools.partial(AutoScheduler, owners=options.owners_of(place.size))
+        make = Scheduler if decides is None else decides.scheduler
         scheduler = make(options.schedule, compressed, measures=place.measures)
         updated = {name for name, each in compressed.items() if each.codec.memory.updates}
         warn_of_missing(missing, updated)  # an error, if the program says so
@@ -107,7 +119,7 @@ def attach_engine(
             warn_of_pairing(codec, optimizer, slots)
             if optimizer is None and codec.memory.keeps:
                 break  # which is said once
-        if not options.adaptive:
+        if decides is None:
             sent = [(slot.codec, slot.numel) for slot in compressed.values()]
             alone = isinstance(transport, ProcessGroups)  # nodes are still to be made
             why = options.idle(parameters, place) or excess(
@@ -131,7 +143,7 @@ def attach_engine(
         source=source,
         link=link,
         joining=joining,
-        decide=decide,
+        decide=None if decides is None else decides.controller,
     )
 
 
@@ -163,25 +175,19 @@ def _connect(
         facts["carriers inside a node"] = dict(inside_backends)
         facts["hierarchy"] = None if levels is None else (levels.nodes, levels.shares)
         divisible = levels is None and share_of is None and hasattr(messages, "all_to_all")
-        owned = divisible and not options.adaptive
-        parts = options.assignment.for_ranks(messages.size if owned else 1)
+        parts = options.assignment.for_ranks(messages.size if divisible else 1)
         facts["exchange among these ranks"] = ", ".join(map(repr, parts))
         agree(messages, "attached", facts)
         connect = functools.partial(_channel, transport, named.values())
         frames = connect(transport.make, device_backends)
-        exchange: BucketExchange
-        if options.owners_of(frames.size) is not None:
-            second = connect(transport.make, device_backends)
-            exchange = AutoExchangeRouter(frames, second, device_backends)
-        else:
-            exchange = build(
-                parts[0],
-                frames,
-                functools.partial(connect, transport.make),
-                device_backends,
-                check_result=scaled,
-                postpones=any(not each.memory.undoable for each in options.assignment.codecs),
-            )
+        exchange: BucketExchange = build(
+            parts[0],
+            frames,
+            functools.partial(connect, transport.make),
+            device_backends,
+            check_result=scaled,
+            postpones=any(not each.memory.undoable for each in options.assignment.codecs),
+        )
         confirm = None
         if levels is None:
             place = RankTopology.alone(messages.rank, messages.size)
@@ -206,7 +212,7 @@ def _connect(
             confirm=confirm,
             peers=None if levels is None else frames,
             divides=levels is not None and share_of is None,
-            parts=[] if options.adaptive else parts,
+            parts=parts,
             divisible=divisible,
             carried_by=carried_by,
         )

@@ -38,43 +38,25 @@ class Average(Protocol):
 class DenseAverage(Protocol):
     """Starts an uncompressed, in-place average of a buffer, as the framework itself would."""
 
-    def __call__(
-        self, buffer: torch.Tensor, *, half: bool = False, ended: Callable[[], None] | None = None
-    ) -> Average:
-        """Average in bfloat16 if ``half``; call ``ended`` once the collective has finished."""
+    def __call__(self, buffer: torch.Tensor, *, half: bool = False) -> Average:
+        """Average in bfloat16 if ``half``, and the buffer is a dense one in float32."""
 
 
 class AutoControl(Protocol):
-    """The decisions of ``"auto"`` in each pass; see `gradwire.torch.auto.AutoController`."""
+    """The decisions of ``"auto"``; see `gradwire.torch.auto.AutoController`."""
 
-    @property
-    def reason(self) -> str:
-        """The reason for the present way of averaging, for the report."""
+    reason: str  # what was measured and chosen, in a sentence, for the report
 
     @property
     def codes(self) -> bool:
-        """Whether any bucket is compressed."""
+        """Whether buckets go by the codec."""
 
     @property
-    def meets(self) -> bool:
-        """Whether ranks must synchronize at the start of the next pass; equal on all ranks."""
+    def half(self) -> bool:
+        """Whether buckets that do not are averaged in bfloat16."""
 
-    def begin(self, since: float | None) -> BaseException | None:
-        """Begin a pass, ready at ``since`` or now; return an error that broke the exchange."""
-
-    def interrupt(self) -> None:
-        """Skip a pass in which nothing is exchanged."""
-
-    def take(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, *, last: bool) -> bool:
-        """Record that a bucket is ready; return whether to exchange it with the codec."""
-
-    def dense(
-        self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor
-    ) -> tuple[bool, Callable[[], None] | None]:
-        """Return whether to average an uncompressed bucket in bfloat16, and an end callback."""
-
-    def complete(self) -> None:
-        """Record afterwards that the latest bucket was the last one of the pass."""
+    def passed(self) -> None:
+        """Record that a pass is exchanged."""
 
 
 def dense_average(
@@ -82,7 +64,6 @@ def dense_average(
     buffer: torch.Tensor,
     *,
     half: bool = False,
-    ended: Callable[[], None] | None = None,
     divide_sum: bool = False,
 ) -> "torch.futures.Future[torch.Tensor]":
     """Start to average a buffer, sparse or not, in place over a process group; see `DenseAverage`.
@@ -91,6 +72,7 @@ def dense_average(
     the sum, as FSDP does; otherwise the buffer is multiplied before summing, as DDP does.
     """
     ranks, sent = group.size(), buffer
+    half = half and buffer.dtype == torch.float32 and buffer.layout == torch.strided
     if half:
         sent = torch.mul(buffer, 1.0 / ranks, out=torch.empty_like(buffer, dtype=torch.bfloat16))
     elif not divide_sum:
@@ -104,8 +86,6 @@ def dense_average(
             value = buffer.copy_(value)
         elif divide_sum:
             value.div_(ranks)
-        if ended is not None:
-            ended()
         return value
 
     found: torch.futures.Future[torch.Tensor] = work.get_future().then(done)
@@ -148,7 +128,8 @@ class BackwardPasses:
         self.refusal: BaseException | None = None  # of the pass that has begun
         # The pass is averaged uncompressed: paused, or not meant for this optimizer.
         self.stands_aside = False
-        self.auto: AutoControl | None = None  # decides which buckets go by the codec
+        self.auto: AutoControl | None = None  # decides whether passes go by the codec
+        self._codes = True  # the pass that has begun does
         self.last: Step | None = None  # if it can be discarded
         self._submitted: list[BucketContents] = []  # in the last pass
         self._unplaced: list[torch.Tensor] = []  # averaged densely in it, and not in .grad yet
@@ -198,39 +179,23 @@ class BackwardPasses:
         exchanged = self.refusal is None and bool(self._submitted)
         return exchanged and (self.last is None or self.last.finished)
 
-    @property
-    def meets(self) -> bool:
-        """Whether ranks synchronize at the start of the next pass, because of ``"auto"``."""
-        return self.auto is not None and self._pauses == 0 and self.auto.meets
-
-    def defer(self) -> None:
-        """Let the optimizer's step raise a GradientError, from now on."""
-        if self._link is not None:
-            self._link.defer()
-
-    def begin(self, *, shadow: bool = False, since: float | None = None) -> None:
+    def begin(self, *, shadow: bool = False) -> None:
         """Begin a pass: decide whether it is exchanged, averaged uncompressed, or refused.
 
         Call it when the futures of the previous pass are resolved, whatever their outcome: by then
         the receiving thread has recorded whether that pass counts. ``shadow`` marks a pass of
-        `join` on a rank without inputs, which does not change its ``.grad``; ``since`` is the time
-        by `time.perf_counter` at which the first bucket was ready, if it had to wait.
+        `join` on a rank without inputs, which does not change its ``.grad``.
         """
         self._submitted.clear()
         self._unplaced.clear()
-        broken, auto, self._paused = self._pipeline.broken, self.auto, self._pauses > 0
+        broken, self._paused = self._pipeline.broken, self._pauses > 0
         self.refusal = None if broken is None else _stopped(broken)
         self.stands_aside = broken is None and self._paused
         if broken is None and not self._paused and not shadow and self._link is not None:
             # Inside join(), ranks without inputs could not know.
             self.stands_aside = not self._joining() and self._link.stale()
-        exchanges = broken is None and not self.stands_aside
-        if auto is not None and exchanges:
-            self.refusal = auto.begin(since)
-            exchanges = self.refusal is None and auto.codes
-        elif auto is not None:
-            auto.interrupt()
-        if exchanges:
+        self._codes = broken is None and not self.stands_aside and self._uses_codec()
+        if self._codes:
             try:
                 self.refusal = self._begin(shadow=shadow)
             except Warning as error:  # which the program has for errors; all ranks have the same
@@ -258,18 +223,25 @@ class BackwardPasses:
             bucket = backends.backend_for(buffer).bucket(buffer)
             bucket.resolve(poisoned=True)
             return bucket.future
-        auto = None if self.stands_aside else self.auto
-        if not self.stands_aside and (auto is None or auto.take(tensors, buffer, last=last)):
+        if self._codes:
             layout = self._layouts.of(tensors, buffer)
             return self._submit(layout, buffer, last=last, placed=placed)
         if placed:
             self.averaged(tensors)
         else:
             self._unplaced += tensors
-        if auto is None:
-            return self.dense(buffer)
-        half, ended = auto.dense(tensors, buffer)
-        return self.dense(buffer, half=half, ended=ended)
+        return self.dense(buffer, half=self._half and not self.stands_aside)
+
+    def _uses_codec(self) -> bool:
+        """Tell whether a pass that is exchanged goes by the codec."""
+        if self.auto is None:
+            return True
+        self.auto.passed()
+        return self.auto.codes
+
+    @property
+    def _half(self) -> bool:
+        return self.auto is not None and self.auto.half
 
     def ending(self) -> Callable[[], BaseException | None] | None:
         """Return a function that returns the error of the complete pass; None if uncompressed.
@@ -286,8 +258,6 @@ class BackwardPasses:
 
     def end(self) -> BaseException | None:
         """End a pass that has no last bucket, resolve its futures, and return its error, if any."""
-        if self.refusal is None and self.auto is not None and not self.stands_aside:
-            self.auto.complete()
         ending = self.ending()
         if self.refusal is None and self._submitted:
             assert self.last is not None  # begun
@@ -313,7 +283,7 @@ class BackwardPasses:
             self._link.tracker.arriving(parameters)
 
     def change(self, act: Callable[[], None]) -> BaseException | None:
-        """Change codecs before a pass, the same one on all ranks; return the error, if it failed.
+        """Change codecs after a step, the same one on all ranks; return the error, if it failed.
 
         If the gradients of the last pass were dropped, its effect on the states is undone first.
         """
@@ -325,7 +295,7 @@ class BackwardPasses:
             act()
         except (UndoError, UpdateError) as error:
             return error
-        except Exception as error:  # in a hook of DDP, which would carry on half a step
+        except Exception as error:  # other ranks may have changed theirs
             self.last, self._pipeline.broken = None, broken_by(error, "gradwire could not decide")
             return self._pipeline.broken
         return None
@@ -431,6 +401,12 @@ class BackwardPasses:
         """
         self.check_unbroken()
         self._submitted.clear()
+        if not self._uses_codec():
+            averages = [self.dense(buffer, half=self._half) for _, buffer in buckets]
+            for (tensors, _), average in zip(buckets, averages, strict=True):
+                average.wait()
+                self.averaged(tensors)
+            return
         self._read_scale = unscaled
         refusal = self._begin()
         if refusal is not None:

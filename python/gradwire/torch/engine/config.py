@@ -9,11 +9,9 @@ from typing import Any, Protocol, Self, TypeGuard, runtime_checkable
 import torch
 
 from gradwire import _rules, _validate
-from gradwire._auto import OWNERS_FROM
 from gradwire._codec import Codec
 from gradwire._part import check_part
 from gradwire.exchange import Exchange
-from gradwire.exchange.owners import Owners
 from gradwire.extension import IndexCoding, Quantizer
 from gradwire.memory import Memory
 from gradwire.presets import advice
@@ -201,11 +199,6 @@ def _is_scaler(value: object) -> TypeGuard[GradScaler]:
     return isinstance(value, GradScaler) and not isinstance(value, type)
 
 
-def is_scaling(grad_scaler: object) -> bool:
-    """Tell whether an argument is a loss scaler that is in use."""
-    return _is_scaler(grad_scaler) and grad_scaler.is_enabled()
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Options:
     """Options of every `attach`, as `gradwire.torch.ddp.attach` describes them."""
@@ -217,8 +210,6 @@ class Options:
     min_numel: int = 1024
     min_ndim: int = 1
     low_memory: bool | None = None  # then as each codec says
-    adaptive: bool = False  # ratios are decided on while the model trains
-    owners: Owners | None = None  # then also an exchange that may take the place of the codec's
     assignment: Assignment = field(init=False)
 
     def __post_init__(self) -> None:
@@ -244,14 +235,10 @@ class Options:
         object.__setattr__(found, "assignment", assignment)
         return found
 
-    def owners_of(self, ranks: int) -> Owners | None:
-        """Return the reduce-scatter that may replace the codec's exchange on these ranks."""
-        return self.owners if ranks >= OWNERS_FROM else None
-
     @property
     def scaled(self) -> bool:
         """Whether a loss scaler is in use."""
-        return is_scaling(self.grad_scaler)
+        return self.grad_scaler is not None and self.grad_scaler.is_enabled()
 
     def dense(self, named: Mapping[str, torch.Tensor], sparse: set[int]) -> set[str]:
         """Return the parameters that are always sent dense."""
@@ -303,7 +290,6 @@ class Options:
             "codec": self.assignment.get_config(),
             "schedule": [each.get_config() for each in schedules],
             "grad_scaler": self.scaled,
-            "auto": self.adaptive,
             "min_numel or min_ndim": checksum(sorted(self.dense(named, sparse))),
             "parameters": (len(shapes), checksum(shapes)),
             "optimizer": facts_of(self.optimizer, named),

@@ -26,9 +26,8 @@ class Engine:
 
     ``peers`` is the channel of the ranks that own the same share as this rank, unused between
     steps; None if every rank is a node. ``divides`` tells that the ranks of a node divide every
-    bucket. ``parts`` are the codecs' exchanges among these ranks; empty if they change during
-    training. ``divisible`` tells that buckets can be divided among all ranks. ``carried_by`` names
-    the library that transfers frames.
+    bucket. ``parts`` are the codecs' exchanges among these ranks. ``divisible`` tells that buckets
+    can be divided among all ranks. ``carried_by`` names the library that transfers frames.
     """
 
     def __init__(

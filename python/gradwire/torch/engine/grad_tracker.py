@@ -3,14 +3,13 @@
 import enum
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from gradwire.torch import backends
 from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.sharding import as_gradient, local
+from gradwire.torch.engine.sharding import local
 
 
 class GradSource(enum.IntEnum):
@@ -23,36 +22,17 @@ class GradSource(enum.IntEnum):
     MIXED = 4  # the average of decoded frames, with gradients of a later pass added to it
 
 
-@dataclass(slots=True)
-class Additions:
-    """Records of passes whose gradients are added to ones that were already exchanged.
-
-    On request, updates are set aside before a pass adds to them, so that gradients remain.
-    """
-
-    followed: bool = False  # somebody asks
-    waiting: bool = False  # a pass was exchanged, and the optimizer has made no step since
-    found: bool = False  # a pass of this rank has added to such gradients
-    updates: bool = False  # a pass has added to updates: the same on all ranks
-    begun: bool = False  # updates were set aside since the last pass began
-
-
 class GradMark:
     """The origin of one parameter's ``.grad``, followed by two hooks of autograd.
 
     The first runs before a gradient is added to ``.grad``, so it sees whether the program has
     cleared ``.grad`` since the last pass, by whatever means. The second runs after the addition:
-    `torch.autograd.grad` calls only the first. ``aside`` holds updates that the optimizer must
-    still apply, set aside because a later pass added gradients.
+    `torch.autograd.grad` calls only the first.
     """
 
-    def __init__(self, parameter: ParameterSlot, additions: Additions) -> None:
+    def __init__(self, parameter: ParameterSlot) -> None:
         tensor: Any = parameter.tensor
         self.parameter = parameter
-        self.aside: torch.Tensor | None = None
-        self._additions = additions
-        # Exchanged, not yet applied values to which a gradient is about to be added.
-        self._before: torch.Tensor | None = None
         self._origin = self._next = GradSource.UNKNOWN
         # On a device: whether .grad held anything when the gradient arrived, not read so far.
         self._unread: torch.Tensor | None = None
@@ -97,17 +77,6 @@ class GradMark:
         held = gradient.any()
         return held if self._unread is None else held & self._unread
 
-    def set_aside(self) -> None:
-        """Set aside an update before any gradient is added to it, and clear ``.grad`` to zero."""
-        gradient = self._gradient
-        if gradient is not None and self._origin >= _SENT:
-            self._keep(gradient.clone())
-            gradient.zero_()
-            self.origin = GradSource.UNKNOWN
-
-    def _keep(self, update: torch.Tensor) -> None:
-        self.aside = update if self.aside is None else self.aside + update
-
     def remove(self) -> None:
         """Remove the hooks."""
         for hook in self._hooks:
@@ -116,13 +85,7 @@ class GradMark:
     def arrive(self, gradient: torch.Tensor | None = None) -> None:
         """Record what ``.grad`` holds before a gradient is added to it."""
         del gradient
-        self._arrived, self._before, self._next = None, None, _LOCAL
-        additions = self._additions
-        if additions.followed and additions.waiting and self._origin >= _AVERAGED:
-            computed = self._origin >= _SENT
-            if (computed or not additions.found) and (held := self.value) is not None:
-                self._before = held.clone() if computed else held
-                return
+        self._arrived, self._next = None, _LOCAL
         found = self.sent()
         if found is None:
             return
@@ -132,28 +95,21 @@ class GradMark:
             self._next = _MIXED
 
     def _added(self, tensor: torch.Tensor) -> None:
-        if self._before is not None:
-            self._additions.found = True
-            if self._origin >= _SENT:
-                self._additions.begun = True
-                self._keep(self._before)
-                local(cast(torch.Tensor, tensor.grad)).sub_(self._before)
-            self._before = None
+        del tensor
         self._origin, self._unread = self._next, self._arrived
         self._next, self._arrived = _UNKNOWN, None
 
 
 # Looking up a member of an enumeration costs as much as the rest of the hook.
 _UNKNOWN, _LOCAL = GradSource.UNKNOWN, GradSource.LOCAL
-_AVERAGED, _SENT, _MIXED = GradSource.AVERAGED, GradSource.SENT, GradSource.MIXED
+_SENT, _MIXED = GradSource.SENT, GradSource.MIXED
 
 
 class GradTracker:
     """The origins of the gradients of all parameters of a model that have a codec."""
 
     def __init__(self, parameters: Sequence[ParameterSlot]) -> None:
-        self.additions = Additions()
-        self.marks = [GradMark(each, self.additions) for each in parameters]
+        self.marks = [GradMark(each) for each in parameters]
         self._by_id = {id(mark.parameter.tensor): mark for mark in self.marks}
         # Skip empty shards: they show nothing.
         self._watched = [mark for mark in self.marks if local(mark.parameter.tensor).numel()]
@@ -190,21 +146,6 @@ class GradTracker:
         # One that is still SENT has got no gradient in this pass, so far: it is cleared or not.
         kept = self.kept(mark.parameter for mark in self.marks if mark.parameter.computed)
         return kept[0] if kept else None
-
-    def set_aside(self) -> None:
-        """Set aside all updates that are still in ``.grad``."""
-        for mark in self.marks:
-            if mark.parameter.computed:
-                mark.set_aside()
-
-    def take_aside(self) -> dict[int, torch.Tensor]:
-        """Return and release the updates that were set aside, by the ids of their parameters."""
-        found = {}
-        for mark in self.marks:
-            if mark.aside is not None:
-                tensor = mark.parameter.tensor
-                found[id(tensor)], mark.aside = as_gradient(mark.aside, tensor), None
-        return found
 
     def kept(self, parameters: Iterable[ParameterSlot]) -> list[ParameterSlot]:
         """Return the parameters whose ``.grad`` still holds the last decoded values. Waits once."""

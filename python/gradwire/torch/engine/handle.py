@@ -74,7 +74,7 @@ class Handle:
         source: GradientSource,
         link: OptimizerLink | None,
         joining: Callable[[], bool],
-        decide: Callable[..., AutoControl] | None,
+        decide: Callable[..., AutoControl] | None = None,
     ) -> None:
         self.codec: Codecs = options.assignment.given
         self._options = options
@@ -121,10 +121,9 @@ class Handle:
                 self._parameters,
                 self._scheduler,
                 self._passes,
-                engine.control,
+                engine,
                 self._link,
-                place.nodes,
-                engine.peers,
+                self._joining,
             )
         source.open(self._passes, self)
 
@@ -465,11 +464,6 @@ class Handle:
             raise ValueError(
                 "regroup() cannot change the ranks per node: save gathered_state_dict(), detach(), "
                 "and attach() and load_state_dict() in the new group"
-            )
-        if self._passes.auto is not None:
-            raise ValueError(
-                'regroup() does not work with "auto", whose ranks have decided together: save '
-                "state_dict(), detach(), and attach() and load_state_dict() in the new group"
             )
         assert self._source is not None  # it is attached
         saved = self.state_dict()

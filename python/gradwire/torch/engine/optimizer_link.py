@@ -9,7 +9,7 @@ import torch
 from torch.optim import Optimizer
 
 from gradwire.torch import backends
-from gradwire.torch.engine.grad_tracker import Additions, GradSource, GradTracker
+from gradwire.torch.engine.grad_tracker import GradSource, GradTracker
 from gradwire.torch.engine.optimizer_identity import OptimizerIdentity
 from gradwire.torch.engine.pairing import PairingWarning
 from gradwire.torch.engine.parameter import ParameterSlot, to_logical, to_memory, with_second_moment
@@ -33,11 +33,6 @@ _LATE = (
     "computed with the earlier one, because each rank applies the rate before it sends. Set rates "
     "before backward(); or run the pass within model.no_sync(), and step() exchanges with the rate "
     "that it finds"
-)
-_ADDED_UP = (
-    'each step adds up several exchanged backward passes, so "auto" stops using the codec, whose '
-    "updates cannot be added to. To compress them, and to exchange once per step, run all passes "
-    "but the last within model.no_sync(), or with Horovod pass backward_passes_per_step="
 )
 _HALF = (
     "the state of the {} was loaded, but not that of the {}: save and load optimizer.state_dict() "
@@ -73,6 +68,7 @@ class OptimizerLink:
         # Flags on devices, with what they warn of.
         self._unread: list[tuple[str, str, Callable[[], float]]] = []
         self._exchange: Callable[[], Callable[[], None] | None] = lambda: None
+        self._after: Callable[[], Callable[[], None] | None] = lambda: None
         self._resumed = False
         self._expected: int | None = None
         self._took_over = False
@@ -89,6 +85,10 @@ class OptimizerLink:
     def connect(self, exchange: Callable[[], None]) -> None:
         """Exchange through this method of the handle; keeps only a weak reference to it."""
         self._exchange = weakref.WeakMethod(exchange)
+
+    def after_step(self, act: Callable[[], None]) -> None:
+        """Call this method at the end of each step; keeps only a weak reference to it."""
+        self._after = weakref.WeakMethod(act)
 
     def releaser(self) -> Callable[[], None]:
         """Return a function that removes all hooks; it keeps no optimizer and no link alive."""
@@ -125,12 +125,14 @@ class OptimizerLink:
     def _stepped(self, *_: object) -> None:
         self.claim.stepped()
         last = self.last
-        self.tracker.additions.waiting = False
         # Gradients of a later, unexchanged pass may have replaced the exchanged ones.
         if last is not None and not (
             last.finished and self.tracker.replaced(last.encoded.values())
         ):
             last.applied = True
+        after = self._after()
+        if after is not None:
+            after()
 
     def _refuse_spoiled(self, *_: object) -> None:
         """Raise the deferred error of the last pass when its gradients are about to be applied."""
@@ -145,9 +147,6 @@ class OptimizerLink:
     def prepare(self) -> None:
         """Exchange gradients that are still local; raise if any cannot be applied."""
         self._check_halves()
-        if self.tracker.additions.begun:  # by a pass that was not exchanged
-            self.adds()
-        self._warn_once(_ADDED_UP, "", self.tracker.additions.found)
         self.tracker.read_pending()
         sent = unsent = False
         for mark in self.tracker.marks:
@@ -210,10 +209,6 @@ class OptimizerLink:
         computed = (mark for mark in self.tracker.marks if mark.parameter.computed)
         return {id(each.parameter.tensor) for each in computed if each.origin >= GradSource.SENT}
 
-    def late(self) -> dict[int, torch.Tensor]:
-        """Return the updates that were set aside, to be applied as a step of their own first."""
-        return self.tracker.take_aside()
-
     def _check_halves(self) -> None:
         """Warn if only one half of a checkpoint was loaded: the optimizer's or the handle's."""
         assert self._adapter is not None  # which asks
@@ -267,31 +262,10 @@ class OptimizerLink:
 
     def defer(self) -> None:
         """Raise for non-finite gradients only in the optimizer's step, not if they are dropped."""
+        if self.defers:
+            return
         self.defers = True
         self._hooks.append(self._optimizer.register_step_pre_hook(self._refuse_spoiled))
-
-    def follow_additions(self) -> Additions:
-        """From now on, set aside updates to which a later pass adds gradients."""
-        self.tracker.additions.followed = self._computed
-        return self.tracker.additions
-
-    def adds(self) -> bool:
-        """Tell whether the pass that begins adds gradients to updates not yet applied.
-
-        If so, all updates are set aside on all ranks, and the pass that produced them can no longer
-        be undone. If it was undone in the meantime, they are discarded.
-        """
-        additions, last = self.tracker.additions, self.last
-        if not (additions.followed and additions.waiting):
-            return False
-        if not additions.begun and self.tracker.mixed() is None:
-            return False
-        additions.begun, additions.found, additions.updates = False, True, True
-        self.tracker.set_aside()
-        if last is None or not last.counted:
-            self.tracker.take_aside()
-        self.keep()
-        return True
 
     def refusal(self) -> UpdateError | None:
         """Return the error that forbids to exchange a pass now, if any."""
@@ -306,7 +280,7 @@ class OptimizerLink:
         error if this model's optimizer, which must be an attachable one, is to apply it.
         """
         last = self.last
-        if self.adds() or not self._computed or last is None or not last.applied:
+        if not self._computed or last is None or not last.applied:
             return False
         return self._adapter is not None and self.tracker.mixed() is not None
 
@@ -329,8 +303,6 @@ class OptimizerLink:
         """
         if self._adapter is not None:
             self._adapter.forget()
-        if self.tracker.additions.begun:
-            self.adds()
         last = self.last
         if last is None or last.applied or last.error is not None or not last.finished:
             return None
@@ -338,11 +310,12 @@ class OptimizerLink:
         cleared = [each for name, each in last.encoded.items() if name not in kept]
         return last, cleared, bool(last.asked) and not kept
 
-    def take_over(self) -> None:
+    def take_over(self, *, anew: bool = False) -> None:
         """Take over the moments that the optimizer kept while parameters were uncompressed.
 
-        Call it when no state is in use. Later, states have moments of their own. Second moments of
-        averages are divided by the ratio of squares that is known; new measurements correct that.
+        Call it when no state is in use. Later, states have moments of their own; with ``anew``,
+        after `give_back`, momentum replaces that of the states. Second moments of averages are
+        divided by the ratio of squares that is known; new measurements correct that.
         """
         if not self._computed:
             return
@@ -352,21 +325,29 @@ class OptimizerLink:
                 continue
             begins = parameter.state.step == 0
             # The momentum of weight decay stays with the optimizer.
-            if begins or parameter.codec.memory.updates:
+            if begins or anew or parameter.codec.memory.updates:
                 moments = kept.pop(parameter.tensor)
                 self._took_over = self._took_over or _is_dense(moments)
-                if begins or _is_ahead(moments, parameter):
+                if begins or parameter.codec.memory.corrects or _is_ahead(moments, parameter):
                     _start(parameter, moments)
 
     def give_back(self, parameters: Iterable[ParameterSlot], channel: Channel) -> None:
-        """Hand the second moments of parameters that become uncompressed to the optimizer.
+        """Hand the moments of parameters that become uncompressed to the optimizer.
 
         A collective, between steps: each rank has its own moments, so their mean is used, which
-        keeps replicas equal. First moments start at zero. With shards, the channel connects the
-        ranks that own the same shard.
+        keeps replicas equal. Adam's first moments start at zero; SGD's momentum is added to that of
+        the optimizer, which has that of weight decay. With shards, the channel connects the ranks
+        that own the same shard.
         """
-        given = {each.tensor: _moments(each, channel) for each in self._coded(parameters)}
-        self._optimizer.state.update(given)
+        for each in parameters:
+            memory, tensor = each.codec.memory, each.tensor
+            if memory.updates and each.state.step > 0:
+                self._optimizer.state[tensor] = _moments(each, channel)
+            elif memory.corrects and each.state.step > 0:
+                state = self._optimizer.state[tensor]
+                if state.get("momentum_buffer") is None:
+                    state["momentum_buffer"] = torch.zeros_like(tensor)
+                local(state["momentum_buffer"]).add_(_momentum(each, channel))
 
     def give_all_back(self) -> Callable[[Channel], None] | None:
         """Return a function that hands all missing moments to the optimizer; None if none are."""
@@ -445,6 +426,23 @@ def _moments(parameter: ParameterSlot, channel: Channel | None = None) -> dict[s
     }
 
 
+def _momentum(parameter: ParameterSlot, channel: Channel) -> torch.Tensor:
+    """Return the mean of all ranks' momentum, as torch keeps it: the inverse of `_start`."""
+    values = torch.from_numpy(parameter.state.state_dict()["momentum"].astype("float32"))
+    channel.all_reduce(values).wait()
+    values.div_(_factor(parameter) * channel.size)
+    return to_logical(values.numpy(), parameter).to(parameter.tensor.device)
+
+
+def _factor(parameter: ParameterSlot) -> float:
+    """Return what the codec's momentum is multiplied by beside torch's.
+
+    With Nesterov's momentum, the codec keeps what torch multiplies again in each step.
+    """
+    memory: Any = parameter.codec.memory
+    return float(memory.momentum) if memory.nesterov else 1.0
+
+
 def _start(parameter: ParameterSlot, moments: Mapping[str, Any]) -> None:
     if parameter.codec.memory.updates and moments.get("exp_avg_sq") is not None:
         parameter.ratio = (parameter.ratio or SquareRatio()).taken_over()
@@ -452,12 +450,9 @@ def _start(parameter: ParameterSlot, moments: Mapping[str, Any]) -> None:
         taken = with_second_moment(parameter.state, values, int(moments["step"]))
         parameter.state.load_state_dict(taken)
     elif parameter.codec.memory.corrects and moments.get("momentum_buffer") is not None:
-        # With Nesterov's momentum, the codec keeps what torch multiplies again in each step.
-        memory: Any = parameter.codec.memory
-        factor = memory.momentum if memory.nesterov else 1.0
-        own = parameter.own(moments["momentum_buffer"])
+        own = _factor(parameter) * parameter.own(moments["momentum_buffer"])
         held = parameter.state.state_dict()
-        parameter.state.load_state_dict(held | {"momentum": to_memory(factor * own, parameter)})
+        parameter.state.load_state_dict(held | {"momentum": to_memory(own, parameter)})
 
 
 def _mixed(name: str) -> UpdateError:

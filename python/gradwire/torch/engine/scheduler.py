@@ -1,7 +1,7 @@
-"""Sets every parameter's codec between steps, by a schedule or by the decisions of "auto"."""
+"""Sets every parameter's codec between steps, by a schedule."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,35 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire import _validate
-from gradwire._auto import ladder
 from gradwire._codec import Codec
-from gradwire.exchange import AllGather
-from gradwire.exchange.owners import Owners
 from gradwire.schedule import Accordion, BySteps, Constant, Schedule, recommended
-from gradwire.schedule.base import with_ratio
 from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.parameter import ParameterSlot, set_codec
 from gradwire.torch.errors import warn
 from gradwire.torch.transport import Channel
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterPlan:
-    """How each compressed parameter is sent.
-
-    The ratio is the share of entries that is sent, ignored by codecs without one; None if the
-    parameter is sent uncompressed. Parameters that are ``owned`` are exchanged by reduce-scatter,
-    where each rank owns the sums of one range, if all others in their bucket are.
-    """
-
-    ratios: Mapping[str, float | None]
-    owned: frozenset[str] = frozenset()
-
-    @property
-    def codes(self) -> bool:
-        """Whether anything is compressed."""
-        return any(each is not None for each in self.ratios.values())
-
 
 EPOCH = 100  # steps that count as one where a program tells of none
 
@@ -52,7 +29,7 @@ class Position:
     critical: Mapping[str, bool]  # with `Accordion`, whether each parameter is in such a regime
     norms: Mapping[str, float]  # with `Accordion`, the last one of each parameter
     told: bool = False  # `Handle.epoch` was called
-    chosen: ParameterPlan | None = None  # by `AutoScheduler`
+    mode: str = ""  # of a scheduler that has several
     codecs: Mapping[str, Codec | None] = field(default_factory=dict)  # None: dense at present
     measured: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)  # sums of gradients
 
@@ -74,7 +51,6 @@ class Scheduler:
         parameters: Mapping[str, ParameterSlot],
         *,
         measures: bool,
-        chosen: ParameterPlan | None = None,
     ) -> None:
         self._schedules = {
             name: recommended(parameter.codec) if schedule is None else schedule
@@ -89,7 +65,7 @@ class Scheduler:
         self._codecs = {name: parameter.codec for name, parameter in parameters.items()}
         self.measures = measures
         critical, norms = dict.fromkeys(parameters, True), dict.fromkeys(parameters, 0.0)
-        self._move(Position(0, None, critical, norms, chosen=chosen))
+        self._move(Position(0, None, critical, norms))
 
     @property
     def epoch(self) -> int:
@@ -269,7 +245,7 @@ class Scheduler:
         anything else, or for those of other parameters.
         """
         keys = {"config", "epoch", "lr", "critical", "norms"}
-        if saved.keys() - {"chosen", "owners", "told"} != keys:
+        if saved.keys() - {"setting", "told"} != keys:
             raise ValueError(f"the schedule must have the keys {sorted(keys)}, got {sorted(saved)}")
         epoch = _validate.integer("epoch", saved["epoch"], low=0, high=2**53)
         lr = None if saved["lr"] is None else _validate.positive("lr", saved["lr"])
@@ -288,7 +264,7 @@ class Scheduler:
         own = json.loads(json.dumps(self.schedule.get_config()))
         if _without_exchanges(config) != _without_exchanges(own):
             return self._computed(replace(self._at, epoch=epoch, lr=lr, told=told))
-        at = Position(epoch, lr, critical, norms, told, self._at.chosen, measured=measured)
+        at = Position(epoch, lr, critical, norms, told, self._at.mode, measured=measured)
         return self._computed(at)
 
 
@@ -297,127 +273,3 @@ def _without_exchanges(config: Any) -> Any:
     if not isinstance(config, Mapping):
         return config
     return {key: _without_exchanges(each) for key, each in config.items() if key != "exchange"}
-
-
-class AutoScheduler(Scheduler):
-    """A scheduler that receives its plans from `choose`, on all ranks at the same pass.
-
-    Its schedule is a warm-up of the codec, or none; the warm-up is over unless `choose` is given a
-    step. ``saved`` is the plan for a checkpoint: `chosen` without temporary changes. ``owners``, a
-    reduce-scatter, may replace the codecs' own exchange.
-    """
-
-    def __init__(
-        self,
-        schedule: Schedule | None,
-        parameters: Mapping[str, ParameterSlot],
-        *,
-        measures: bool,
-        owners: Owners | None = None,
-    ) -> None:
-        self._owners = owners
-        dense = ParameterPlan(dict.fromkeys(parameters))
-        super().__init__(schedule, parameters, measures=measures, chosen=dense)
-        self._at = replace(self._at, epoch=self.epoch_at(None))
-
-    @property
-    def chosen(self) -> ParameterPlan:
-        """The present way of sending each compressed parameter. Replaced by every change."""
-        assert self._at.chosen is not None  # ever since it was made
-        return self._at.chosen
-
-    def epoch_at(self, step: int | None) -> int:
-        """Return the epoch of the warm-up at a step with the codec; the last one for None."""
-        warm_up = self.schedule
-        if not isinstance(warm_up, BySteps):
-            return self.epoch
-        last = warm_up.last
-        assert last is not None  # of what is recommended
-        return last if step is None else warm_up.epoch_at(step)
-
-    @property
-    def warms_up(self) -> bool:
-        """Whether the warm-up still sends more than was chosen."""
-        return self.epoch != self.epoch_at(None)
-
-    def is_due(self, step: int) -> bool:
-        """Return False: the scheduler does not advance by itself."""
-        del step
-        return False
-
-    def choose(
-        self, chosen: ParameterPlan, *, saved: ParameterPlan | None = None, step: int | None = None
-    ) -> None:
-        """Change the plan. Call `BackwardPasses.forget` afterwards, to drop all layouts.
-
-        States stay as they are. Observed frame sizes are forgotten where a ratio or an exchange
-        changes. A run that resumes continues with ``saved``, by default the new plan; ``step`` is
-        the step of the warm-up, as in `epoch_at`.
-        """
-        self._move(replace(self._at, epoch=self.epoch_at(step), chosen=chosen))
-        if saved is not None:
-            self.saved = saved
-
-    def _codec(self, name: str, position: Position) -> Codec | None:
-        assert position.chosen is not None  # of all positions here
-        ratio, codec = position.chosen.ratios[name], self._codecs[name]
-        if ratio is None:
-            return None
-        owners = self._owners if name in position.chosen.owned else None
-        codec = replace(codec, exchange=owners or AllGather())
-        if hasattr(codec.sparsify, "ratio"):
-            codec = with_ratio(codec, ratio)
-        return self._schedules[name].codec_at(codec, position.epoch)
-
-    def take(self, position: Position) -> None:
-        """Continue from a position. This cannot fail."""
-        super().take(position)
-        self.saved = self.chosen
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position of the schedule and the saved plan."""
-        saved = {**super().state_dict(), "chosen": dict(self.saved.ratios)}
-        owned = self.saved.owned
-        return {**saved, "owners": sorted(owned)} if owned else saved
-
-    def prepare(self, saved: Mapping[str, Any], measured: Mapping[str, NDArray[Any]]) -> Position:
-        """Return a saved position. One without decisions of "auto" compresses everything.
-
-        A ratio that is not a candidate in this run is replaced by the next larger candidate, or the
-        largest; reduce-scatter by all-gather, if this run does not have it.
-        """
-        found = super().prepare(saved, measured)
-        given = saved.get("chosen")
-        chosen: dict[str, float | None]
-        if given is None:
-            every = self._codecs.items()
-            chosen = {name: float(getattr(each.sparsify, "ratio", 1.0)) for name, each in every}
-        elif not isinstance(given, Mapping) or given.keys() != self._codecs.keys():
-            raise ValueError("the schedule has ratios of other parameters than the model")
-        else:
-            chosen = {
-                name: None if each is None else _validate.unit_interval("chosen", each)
-                for name, each in given.items()
-            }
-        tried = {
-            name: None if each is None else self._tried(name, each) for name, each in chosen.items()
-        }
-        plan = ParameterPlan(tried, self._owned(saved.get("owners", ())))
-        epoch = self.epoch_at(None) if isinstance(self.schedule, BySteps) else found.epoch
-        return self._computed(replace(found, epoch=epoch, told=False, chosen=plan))
-
-    def _owned(self, given: object) -> frozenset[str]:
-        """Return which saved parameters are exchanged by reduce-scatter in this run."""
-        if isinstance(given, str) or not isinstance(given, Collection):
-            raise TypeError(f"the schedule's owners must be a list of names, got {given!r}")
-        if unknown := [each for each in given if each not in self._codecs]:
-            raise ValueError(f"the schedule lists unknown parameters as owned: {unknown}")
-        return frozenset() if self._owners is None else frozenset(given)
-
-    def _tried(self, name: str, ratio: float) -> float:
-        """Return the candidate ratio that replaces a saved one."""
-        least = getattr(self._codecs[name].sparsify, "ratio", None)
-        if least is None:
-            return 1.0
-        ratios = ladder(least)
-        return min((each for each in ratios if each >= ratio), default=ratios[0])

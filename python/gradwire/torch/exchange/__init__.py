@@ -9,10 +9,9 @@ count leaves no trace. `ValueSumExchange` is the base of the two exchanges that 
 
 from gradwire.torch.exchange.base import BucketExchange, ExchangeBase
 from gradwire.torch.exchange.hierarchical import Confirmation, HierarchicalExchange
-from gradwire.torch.exchange.router import AutoExchangeRouter, ExchangeRouter, build
+from gradwire.torch.exchange.router import ExchangeRouter, build
 
 __all__ = [
-    "AutoExchangeRouter",
     "BucketExchange",
     "Confirmation",
     "ExchangeBase",

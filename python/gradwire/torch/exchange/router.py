@@ -1,13 +1,12 @@
 """Creates the object that carries out an exchange, and routes each bucket by its codec."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from gradwire.exchange import AllGather, AllReduce, ByRanks
 from gradwire.exchange import Exchange as Part
 from gradwire.exchange.owners import Owners
 from gradwire.torch.engine.metrics import StepTimes
-from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange.all_gather import AllGatherExchange, DeferredAllGather
@@ -95,7 +94,7 @@ class ExchangeRouter:
 
     def _exchange_of(self, task: BucketTask) -> ExchangeBase:
         compressed = task.layout.compressed
-        part = self._part_of(compressed) if compressed else AllReduce()
+        part: Part = compressed[0].codec.exchange if compressed else AllReduce()
         undoable = not compressed or compressed[0].codec.memory.undoable
         exchange = self._exchanges.get((part, undoable))
         if exchange is None:
@@ -113,24 +112,3 @@ class ExchangeRouter:
             exchange.times = self.times
             self._exchanges[part, undoable] = exchange
         return exchange
-
-    def _part_of(self, compressed: Sequence[ParameterSlot]) -> Part:
-        """Return the exchange of a bucket with these compressed tensors."""
-        part: Part = compressed[0].codec.exchange
-        return part
-
-
-class AutoExchangeRouter(ExchangeRouter):
-    """A router for one model whose codecs change their exchange during training.
-
-    No bucket may be in progress at a change. Parameters of one bucket have the same exchange,
-    unless DDP has regrouped them since: those are gathered, whatever their codecs' exchanges. All
-    memories can be rolled back.
-    """
-
-    postpones: ClassVar[bool] = False
-
-    def _part_of(self, compressed: Sequence[ParameterSlot]) -> Part:
-        part = super()._part_of(compressed)
-        alike = all(each.codec.exchange == part for each in compressed)
-        return part if alike else AllGather()

@@ -1,6 +1,5 @@
 """Attaches a codec to a model of FSDP2: checks the arguments, and finds nodes and replicas."""
 
-import functools
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -10,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from gradwire.schedule import Schedule
-from gradwire.torch.auto import AutoController, check_measurable, choices_of
+from gradwire.torch.auto import choices_of
 from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import Codecs, GradScaler, Options
 from gradwire.torch.engine.handle import Handle
@@ -49,8 +48,6 @@ def attach(
         parameters.
     codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
         As in `gradwire.torch.ddp.attach`. It sees a rank's shard of each parameter as a tensor.
-        With ``"auto"``, the gradients that an FSDP module reduces are a bucket, and reduce-scatter
-        is not tried.
     optimizer : torch.optim.Optimizer, optional
         As in `gradwire.torch.ddp.attach`; made from the parameters after ``fully_shard``.
     mesh : DeviceMesh or torch.distributed.ProcessGroup
@@ -94,7 +91,7 @@ def attach(
     over Gloo. Memory: a copy of this rank's shards of the gradients, in addition to that of
     `gradwire.torch.ddp.attach`.
     """
-    given, choices = choices_of(codec, optimizer, min_ratio, schedule, low_memory=low_memory)
+    given, choices = choices_of(codec, optimizer, min_ratio, schedule)
     groups = groups_of(model)
     options = Options(
         codec=given,
@@ -104,13 +101,10 @@ def attach(
         min_numel=min_numel,
         min_ndim=min_ndim,
         low_memory=low_memory,
-        adaptive=choices is not None,
     )
     inside = _check_groups(groups)
     named = names_of(model, groups)
     _check_parameters(named)
-    if choices is not None:
-        check_measurable(named, scaled=options.scaled, whole=True)
     over = _replicas(mesh, inside)
     known = {id(each) for each in named.values()}
     entry = FSDPSource(model, groups, known, over)
@@ -130,7 +124,7 @@ def attach(
         entry,
         sparse=set(),
         share_of=lambda name, tensor: local_shard_of(name, tensor, own, shares),
-        decide=None if choices is None else functools.partial(AutoController, choices),
+        decides=choices,
     )
 
 

@@ -161,8 +161,6 @@ class FSDPHook:
         used = {id(each.sharded_param) for each in seen}
         fresh = {id(each) for each in members if each.grad is None or id(each) in self._held}
         self._held.difference_update(map(id, members))
-        if passes.auto is not None:  # which asks whether passes are added up
-            passes.arriving(each.sharded_param for each in seen)
         output.zero_()
         average = passes.average(members, buffer, last=False, placed=False)
         self._pending[id(group)] = _GroupAverage(members, fresh, used, average)
@@ -284,8 +282,6 @@ class FSDPSource:
         """Exchange gradients from now on."""
         assert self._switch is not None  # after register()
         passes.dense = functools.partial(dense_average, self._over, divide_sum=True)
-        if passes.auto is not None:
-            passes.defer()
         self._switch.on(self._over, self._known, passes, holder)
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:

@@ -1,10 +1,8 @@
 """Makes an optimizer distributed, after checking its arguments on all ranks."""
 
-import functools
 import os
 import warnings
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,14 +11,9 @@ from torch.optim import Optimizer
 
 from gradwire import _validate
 from gradwire.schedule import Schedule
-from gradwire.torch.auto import AutoController, check_measurable, choices_of
+from gradwire.torch.auto import choices_of
 from gradwire.torch.engine.attach import attach_engine
-from gradwire.torch.engine.config import (
-    Codecs,
-    GradScaler,
-    Options,
-    is_scaling,
-)
+from gradwire.torch.engine.config import Codecs, GradScaler, Options
 from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.horovod import arguments
 from gradwire.torch.horovod.buckets import BUCKET, form
@@ -115,10 +108,8 @@ def DistributedOptimizer(  # as Horovod's
     """
     check_initialized()
     optimizer = arguments.check_optimizer_kind(optimizer)
-    given, choices = choices_of(codec, optimizer, min_ratio, schedule, low_memory=low_memory)
-    if choices is not None:
-        # Horovod does not add up in bfloat16, and float16 would lose small gradients.
-        choices = replace(choices, halves=False, meets_late=True)
+    # Horovod does not add up in bfloat16, and float16 would lose small gradients.
+    given, choices = choices_of(codec, optimizer, min_ratio, schedule, halves=False)
     arguments.check_compression(compression)
     passes = _validate.integer("backward_passes_per_step", backward_passes_per_step, low=1)
     _validate.timeout(timeout)
@@ -130,8 +121,6 @@ def DistributedOptimizer(  # as Horovod's
     named = arguments.name_all(parameters, named_parameters)
     if os.environ.get("HOROVOD_ELASTIC") == "1" and members is not library.global_process_set:
         raise ValueError("process_set= does not work in an elastic run, whose sets change")
-    if choices is not None:
-        check_measurable(named, scaled=is_scaling(grad_scaler), whole=True)
     wrapped = wrap(optimizer)
     options = Options(
         codec=given,
@@ -141,7 +130,6 @@ def DistributedOptimizer(  # as Horovod's
         min_numel=min_numel,
         min_ndim=min_ndim,
         low_memory=low_memory,
-        adaptive=choices is not None,
     )
     updates = any(each.memory.updates for each in options.assignment.codecs)
     arguments.check_op(op, gradient_predivide_factor, updates=updates)
@@ -169,7 +157,6 @@ def attach(optimizer: Distributed, settings: Settings) -> None:
     """Attach the codec to a distributed optimizer. A collective."""
     transport = HorovodTransport(settings.process_set, settings.timeout)
     entry = HorovodSource(settings, transport)
-    choices = settings.choices
     places = {id(each): at for at, each in enumerate(settings.named.values())}
     optimizer.handle = attach_engine(
         settings.named,
@@ -178,7 +165,7 @@ def attach(optimizer: Distributed, settings: Settings) -> None:
         entry,
         sparse=set(),
         bucket_nbytes=BUCKET,
-        decide=None if choices is None else functools.partial(AutoController, choices),
+        decides=settings.choices,
         facts={
             "backward_passes_per_step": settings.passes_per_step,
             "op": int(settings.op),

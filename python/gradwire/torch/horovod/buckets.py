@@ -94,7 +94,6 @@ class BucketReadiness:
     ) -> None:
         active = [[each for each in bucket if each.requires_grad] for bucket in buckets]
         self.buckets = [bucket for bucket in active if bucket]
-        self.since: float | None = None  # when the first bucket was due, if it had to wait
         self._passes = passes
         self._name_of = name_of
         self._counts: dict[int, int] = {}

@@ -1,7 +1,6 @@
 """The source of an optimizer's gradients: hooks that exchange them, bucket by bucket."""
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,9 +15,8 @@ from gradwire.torch.engine.local_gradients import FlatGradients
 from gradwire.torch.engine.sharding import laid_out
 from gradwire.torch.errors import ExchangeError, UpdateError
 from gradwire.torch.horovod.buckets import BucketReadiness
-from gradwire.torch.horovod.dense_average import HorovodAverage, HorovodAverages
 from gradwire.torch.horovod.hooks import Hooks
-from gradwire.torch.transport import Transport
+from gradwire.torch.transport import Transport, Work
 from gradwire.torch.transport.horovod import HorovodChannel, HorovodTransport, library
 
 
@@ -36,6 +34,40 @@ class Settings:
     process_set: Any
     timeout: timedelta | None
     choices: Automatic | None
+
+
+class HorovodAverage:
+    """The average of a buffer, or its sum, in progress."""
+
+    def __init__(self, work: Work, buffer: torch.Tensor) -> None:
+        self._work = work
+        self._buffer = buffer
+
+    def wait(self) -> torch.Tensor:
+        """Wait for it, and return the buffer."""
+        self._work.wait()
+        return self._buffer
+
+
+class HorovodAverages:
+    """Implements `gradwire.torch.engine.backward.DenseAverage`.
+
+    The channel has no other user; ``predivide`` is Horovod's ``gradient_predivide_factor``.
+    """
+
+    def __init__(self, channel: HorovodChannel, *, sums: bool, predivide: float) -> None:
+        self._channel = channel
+        self._sums = sums
+        self._predivide = predivide
+
+    def __call__(self, buffer: torch.Tensor, *, half: bool = False) -> HorovodAverage:
+        """Start to average a buffer, sparse or not, in place."""
+        assert not half  # Horovod does not add up in bfloat16
+        if self._sums:
+            work = self._channel.all_reduce(buffer)
+        else:
+            work = self._channel.average(buffer, self._predivide)
+        return HorovodAverage(work, buffer)
 
 
 @dataclass(slots=True)
@@ -100,7 +132,6 @@ class HorovodSource:
     def close(self) -> None:
         """Average gradients uncompressed from now on."""
         self._passes = self._holder = None
-        self._dense.close()
         self._hooks.active = False
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
@@ -177,8 +208,6 @@ class HorovodSource:
                 raise
             try:
                 for bucket, last in self._turn.due():
-                    if self._waits(self._turn):
-                        break
                     self._submit(bucket, last=last)
             except RuntimeError:
                 if not self._flying:
@@ -193,23 +222,9 @@ class HorovodSource:
     def _name_of(self, parameter: torch.Tensor) -> str:
         return self._names[id(parameter)]
 
-    def _waits(self, turn: BucketReadiness) -> bool:
-        """Tell whether an exchange must not begin before `synchronize`, although a bucket is due.
-
-        If ranks must meet first, they wait for each other. In a hook that could be forever: a
-        parameter may be unused on another rank, which continues to the program's next collective.
-        ``synchronize()`` has the same position among the collectives of all ranks.
-        """
-        if self._passes is None or self._flying or not self._passes.meets:
-            return False
-        if turn.since is None:
-            turn.since = time.perf_counter()
-        return True
-
     def _submit(self, bucket: Sequence[torch.Tensor], *, last: bool) -> None:
         if not self._flying and self._passes is not None:
-            assert self._turn is not None  # of which this is the first bucket
-            self._passes.begin(since=self._turn.since)
+            self._passes.begin()
             if self._passes.refusal is not None:
                 raise self._passes.refusal
         sparse = [each for each in bucket if self._check_kind(each)]

@@ -39,7 +39,7 @@ class Compress(Callback):
         the Trainer clips exchanged gradients, the default is `gradwire.float8`. With ``"auto"``,
         `report` shows the fastest setting, and why.
     min_ratio : float, optional
-        With ``"auto"``, the smallest share of entries that may be sent, in (0, 1]; 0.01 by default.
+        The ratio of the codec that ``"auto"`` tries, in (0, 1]; 0.01 by default.
     schedule : gradwire.schedule.Schedule, optional
         Changes the compression from epoch to epoch, as in `gradwire.torch.ddp.attach`.
     optimizer : {"auto", None}
@@ -118,15 +118,10 @@ class Compress(Callback):
                 'the optimizer: leave optimizer="auto"'
             )
         if codec == AUTO:
-            if exchange_in_step:
-                raise ValueError(
-                    '"auto" measures backward passes that exchange gradients: leave '
-                    "exchange_in_step out, or give a codec"
-                )
-            check_alone(schedule, hierarchy, low_memory)
+            check_alone(schedule, hierarchy)
             least_ratio(min_ratio)
         elif min_ratio is not None:
-            raise ValueError('min_ratio= bounds what "auto" may choose: leave it out')
+            raise ValueError('min_ratio= is the ratio of the codec of "auto": leave it out')
         # Whichever is chosen for the optimizer.
         Options(codec=float8() if codec in (None, AUTO) else codec, **options)
         if optimizer not in ("auto", None):

@@ -10,10 +10,10 @@ from torch.optim import Optimizer
 
 from gradwire._codec import Codec
 from gradwire.presets import float8
-from gradwire.torch.auto import AUTO, codec_for, default_codec
+from gradwire.torch.auto import AUTO, codec_for
 from gradwire.torch.ddp import PairingWarning
 from gradwire.torch.engine.config import Assignment, Codecs
-from gradwire.torch.engine.pairing import name_of
+from gradwire.torch.engine.pairing import default_codec, name_of
 from gradwire.torch.optim import family_of
 
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
@@ -78,21 +78,19 @@ def find(
                 "one with several parameter groups, or give a codec"
             )
         (only,) = trainer.optimizers
+        problem = _why_not_in_step(pl_module, only, scaler)
         if codec is not None:
-            choices = codec_for(only, min_ratio, clips=clips)
-            return Pairing(choices, only, scaler, in_step=False)
-        codec = _suited(trainer, only, _why_not_in_step(pl_module, only, scaler), in_step=in_step)
+            _check_in_step(in_step, problem)
+            choices = codec_for(only, min_ratio, clips=clips and not in_step)
+            return Pairing(choices, only, scaler, in_step=bool(in_step))
+        codec = _suited(trainer, only, problem, in_step=in_step)
     codecs = Assignment(codec).codecs
     computes = any(each.memory.updates or each.memory.corrects for each in codecs)
     optimizer = _choose(trainer, codecs, bool(in_step)) if wanted == "auto" else None
     problem = _why_not_in_step(pl_module, optimizer, scaler)
     if in_step is None:
         in_step = clips and computes and problem is None
-    if in_step and problem is not None:
-        raise ValueError(
-            "exchange_in_step=True needs torch.optim.AdamW, Adam or SGD, automatic optimization "
-            f"and no loss scaler, but {problem}"
-        )
+    _check_in_step(in_step, problem)
     if clips and computes and not in_step:
         _warn(
             f"gradient_clip_val={trainer.gradient_clip_val} clips what the codec has sent, which "
@@ -152,6 +150,15 @@ def _why_not_in_step(
     if scaler is not None:
         return "the precision plugin has a loss scaler; bf16-mixed has none"
     return None
+
+
+def _check_in_step(in_step: bool | None, problem: str | None) -> None:
+    """Raise a ValueError if gradients are to be exchanged in the step, and cannot be."""
+    if in_step and problem is not None:
+        raise ValueError(
+            "exchange_in_step=True needs torch.optim.AdamW, Adam or SGD, automatic optimization "
+            f"and no loss scaler, but {problem}"
+        )
 
 
 def _warn(text: str) -> None:

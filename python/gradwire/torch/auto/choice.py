@@ -1,0 +1,91 @@
+"""What ``"auto"`` chooses from, and the options that go with it."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gradwire import _validate
+from gradwire._codec import Codec
+from gradwire.presets import float8
+from gradwire.schedule import Constant, Schedule
+from gradwire.torch.auto.controller import AutoController
+from gradwire.torch.auto.scheduler import AutoScheduler
+from gradwire.torch.engine.pairing import RATIO, default_codec
+
+AUTO: Literal["auto"] = "auto"
+
+
+@dataclass(frozen=True)
+class Automatic:
+    """The codec that ``"auto"`` chooses or not, and what an attachment needs to decide."""
+
+    codec: Codec
+    halves: bool = True  # ranks can add up in bfloat16
+    scheduler = AutoScheduler
+
+    def controller(self, *parts: Any) -> AutoController:
+        """Return the object that decides for an attachment with these parts."""
+        return AutoController(*parts, halves=self.halves)
+
+
+def choices_of(
+    codec: Any,
+    optimizer: object,
+    min_ratio: float | None,
+    schedule: Schedule | None,
+    hierarchy: object = None,
+    *,
+    halves: bool = True,
+) -> tuple[Any, Automatic | None]:
+    """Return the codec of an attachment, and for ``"auto"`` what decides whether it is used.
+
+    None selects the codec that suits the optimizer. Raises a TypeError or a ValueError if other
+    arguments are incompatible.
+    """
+    if isinstance(codec, str) and codec == AUTO:
+        codec = codec_for(optimizer, min_ratio)
+    elif min_ratio is not None:
+        raise ValueError('min_ratio= is the ratio of the codec of "auto"; a codec has its own')
+    if codec is None:
+        return default_codec(optimizer), None
+    if not isinstance(codec, Automatic):
+        return codec, None
+    check_alone(schedule, hierarchy)
+    return codec.codec, Automatic(codec.codec, halves)
+
+
+def codec_for(
+    optimizer: object, min_ratio: float | None = None, *, clips: bool = False
+) -> Automatic:
+    """Return what ``"auto"`` chooses from with an optimizer.
+
+    With ``clips``, the program clips exchanged values, which must therefore be gradients. Raises a
+    TypeError if the optimizer is missing or none of torch, and as `least_ratio` does.
+    """
+    codec = default_codec(optimizer, least_ratio(min_ratio))
+    sends_gradients = not (codec.memory.updates or codec.memory.corrects)
+    return Automatic(codec if sends_gradients or not clips else float8())
+
+
+def least_ratio(min_ratio: object) -> float:
+    """Return the ratio of the codec; raise a ValueError or TypeError if it is not in (0, 1]."""
+    if min_ratio is None:
+        return RATIO
+    if isinstance(min_ratio, int | float) and not isinstance(min_ratio, bool) and min_ratio > 1:
+        raise ValueError(
+            "min_ratio is the smallest fraction of entries that may be sent, in (0, 1], got "
+            f"{min_ratio}: for a compression of {min_ratio:g} times pass {1 / min_ratio:g}"
+        )
+    return _validate.unit_interval("min_ratio", min_ratio)
+
+
+def check_alone(schedule: Schedule | None, hierarchy: object = None) -> None:
+    """Raise a ValueError for options that ``"auto"`` does not work with."""
+    reasons = {
+        "schedule=": (schedule not in (None, Constant()), "a schedule also sets the ratio"),
+        "hierarchy=": (hierarchy is not None, "moments are divided among the ranks of a node"),
+    }
+    for name, (given, why) in reasons.items():
+        if given:
+            raise ValueError(
+                f'"auto" does not work with {name}, because {why}: leave it out, or attach a codec'
+            )
