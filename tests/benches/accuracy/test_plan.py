@@ -111,9 +111,9 @@ def test_a_quick_plan_has_two_rates_one_seed_and_two_ranks():
 
 
 def test_a_grid_of_one_rate_is_not_searched():
-    plan, code = Plan(("code",), seeds=2), SECTIONS["code"]
+    plan, code = Plan(("code",)), SECTIONS["code"]
     scores = finish(plan, lambda run: 0.1 * run.ranks)
-    assert len(scores) == 2 * len(code.methods)
+    assert len(scores) == len(code.methods)  # one seed: it is large
     assert {run.learning_rate for run in scores} == set(code.grid)
     assert plan.best(code, "adam(0.01)", 8, scores) == code.grid[0]
 
