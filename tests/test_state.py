@@ -299,7 +299,11 @@ BAD_DICTS = [
     ({"scalars": {"bound": -1.0}}, ValueError, "bound"),
     ({"scalars": {"unheard_of": 1.0}}, ValueError, "unheard_of"),
     ({"scalars": []}, TypeError, "scalars must be a dict"),
-    ({"config": gradwire.topk(0.1).get_config()}, ValueError, "only ratio, k or threshold may"),
+    (
+        {"config": gradwire.topk(0.1).get_config()},
+        ValueError,
+        "threshold and the quantizer may",
+    ),
     ({"config": {}}, ValueError, "exactly the keys"),
     ({"config": 3}, TypeError, "config must be a dict"),
     ({"extra": 3}, ValueError, "exactly the keys"),

@@ -11,7 +11,7 @@ from gradwire.cli.plan.quantities import format_rate, size
 
 NOTICEABLE = 1.05
 """On a shared machine a difference in time below this factor is noise, and counts as a draw."""
-NOTE = "docs/demo.md says what the columns mean, and how optimizers and learning rates were chosen."
+NOTE = "Judge by the seconds to a loss: docs/study.md says why."
 
 
 def format_times(factor: float | None) -> str:

@@ -98,23 +98,6 @@ def usual(document: Document) -> str:
     return "\n\n".join(parts)
 
 
-def every(document: Document) -> str:
-    """Return a table for each model: the loss at all bits, fits and blocks."""
-    parts = []
-    for found in by_model(document, Nearest).values():
-        rows = []
-        for bits in losses.BITS:
-            for fit in losses.FITS:
-                at = [found.get(Nearest(bits, fit, block)) for block in losses.BLOCKS]
-                if any(at):
-                    cells = [f"{row['loss']:.4f}" if row else "" for row in at]
-                    rows.append([bits, f'`"{fit}"`', *cells])
-        headings = ("bits", "fit", *(f"block {block}" for block in losses.BLOCKS))
-        parts += [f"**{found[FLOAT]['title']}**, float32 {found[FLOAT]['loss']:.4f}"]
-        parts += [pages.table(headings, rows, texts=2)]
-    return "\n\n".join(parts)
-
-
 def targets(document: Document) -> Iterator[str]:
     """Yield a line for each target of losses."""
     for place, (name, found) in enumerate(by_model(document, Nearest).items()):
@@ -247,7 +230,6 @@ def blocks(document: Document, part: str) -> dict[tuple[Path, str], str]:
         verdicts = "\n".join(f"* {each}" for each in targets(document))
         shown = {
             (MEASURED, "loss by bits"): [usual(document), verdicts, picture, source],
-            (MEASURED, "loss by fit and block"): [every(document)],
             (MEASURED, "speed"): [kernel.table(document["kernel"])],
         }
     return {place: "\n\n".join(filter(None, parts)) for place, parts in shown.items()}

@@ -177,13 +177,12 @@ class State(StateBase, _native.State):
         if config == own.get_config():
             return own
         codec = type(own).from_config(cast("dict[str, Any]", config))
-        memory = codec.memory.kept_as(own.memory)
-        if memory != codec.memory:
-            codec = codec.replace(memory=memory)
+        # What is kept does not depend on how values are sent.
+        codec = codec.replace(memory=codec.memory.kept_as(own.memory), quantize=own.quantize)
         if not own._codec.same_kind(codec._codec):
             raise ValueError(
-                f"state_dict is for {codec!r}, but this state is for {own!r}; only ratio, k or "
-                "threshold may differ"
+                f"state_dict is for {codec!r}, but this state is for {own!r}; only ratio, k, "
+                "threshold and the quantizer may differ"
             )
         return codec
 

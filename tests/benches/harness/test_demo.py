@@ -70,7 +70,7 @@ def test_over_a_shaped_link_it_trains_counts_bytes_and_prints_a_table(tmp_path):
     ]
     assert "digits: trained with" in done.stdout
     assert "AdamW(0.9, 0.999)" in done.stdout
-    assert "docs/demo.md says what the columns mean" in " ".join(done.stdout.split())
+    assert "docs/study.md says why" in " ".join(done.stdout.split())
     for run in figures["runs"]:
         # Payload, headers, and the barriers around evaluations; nothing else travels here.
         assert run["bytes_per_step"] <= run["wire_bytes_per_step"]

@@ -149,11 +149,8 @@ def test_a_loss_that_is_too_large_fails():
     assert f"{what} (target: at most 0.012, **missed**)." in said
 
 
-def test_the_tables_and_pictures_have_every_fit_block_and_method(tmp_path):
+def test_the_table_and_the_pictures_have_every_fit_and_method(tmp_path):
     found = document(losses.settings("weights", quick=False))
-    table = show.every(found)
-    assert table.count("\n| 2 ") == 4
-    assert all(f"block {block}" in table for block in (32, 64, 128))
     assert len(GRID) == 4 * 4 * 3
     show.draw(found, "weights", tmp_path / "picture.svg")
     drawn = (tmp_path / "picture.svg").read_text("utf-8")

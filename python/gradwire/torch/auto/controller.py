@@ -227,9 +227,9 @@ class AutoController:
         self._wait()
 
     def _refit(self) -> None:
-        """Replace states whose codec differs in more than the ratio: it masks momentum, or not."""
+        """Replace states whose codec differs in more than the ratio: it rounds or masks, or not."""
         for each in self._coded:
-            if each.codec.memory.corrects:
+            if not each.codec._codec.same_kind(each.state.codec._codec):
                 held = {**each.state.state_dict(), "config": each.codec.get_config()}
                 each.state = new_state(each, self._place.rank)
                 each.state.load_state_dict(held)

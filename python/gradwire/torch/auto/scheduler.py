@@ -2,12 +2,12 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from numpy.typing import NDArray
 
 from gradwire._auto import SETTINGS
-from gradwire._codec import Codec
+from gradwire._codec import EXACT, Codec
 from gradwire.schedule import BySteps
 from gradwire.schedule.base import with_ratio
 from gradwire.sparsify import All
@@ -101,11 +101,11 @@ class AutoScheduler(Scheduler):
 
 
 def _whole(codec: Codec) -> Codec:
-    """Return a codec that sends all entries, and with them what its memory has kept."""
+    """Return a codec that sends all entries as they are, and with them what its memory has kept."""
     if not (codec.memory.keeps and hasattr(codec.sparsify, "ratio")):
         return codec
     if not codec.memory.corrects:
-        return with_ratio(codec, 1.0)
+        return with_ratio(codec, 1.0).replace(quantize=EXACT)
     # Sampling could miss some. Without masking, momentum stays: the optimizer goes on with it.
-    memory: Any = codec.memory
-    return codec.replace(sparsify=All(), memory=dataclasses.replace(memory, masking=False))
+    memory = dataclasses.replace(cast("Any", codec.memory), masking=False)
+    return codec.replace(sparsify=All(), quantize=EXACT, memory=memory)
