@@ -291,8 +291,8 @@ def lost(rank: int, world_size: int) -> dict[str, Any]:
     with scripted(CODEC):
         run = Auto()
         run.train(rank, range(2))  # the next step ends with a look
-        if rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if rank == 1:  # it has averaged its gradients by then
+            run.pilot._look = lambda: os.kill(os.getpid(), signal.SIGKILL)
         for _ in range(2):
             try:
                 run.train(rank, range(1))
