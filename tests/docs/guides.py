@@ -8,10 +8,10 @@ to that of DDP, which then runs first. A page runs in a folder of its own, in on
 variables that torchrun sets.
 """
 
+import itertools
 import multiprocessing
 import os
 import re
-import socket
 import sys
 import tempfile
 import warnings
@@ -64,11 +64,13 @@ def start(page: str, folder: str, variables: dict[str, str]) -> None:
     execute(page)
 
 
+PORTS = itertools.count()
+
+
 def launched(ranks: int) -> list[dict[str, str]]:
     """Return the variables that torchrun sets for each rank."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    # Below 32768, so that the system gives it to no other program before the ranks listen there.
+    port = str(20_000 + (100 * os.getpid() + next(PORTS)) % 10_000)
     return [
         {
             "MASTER_ADDR": "127.0.0.1",
