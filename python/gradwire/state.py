@@ -140,8 +140,8 @@ class State(StateBase, _native.State):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a `state_dict`. All of it is checked before anything changes.
 
-        The storage of the residual may differ between the two states (``low_memory``, ``dtype`` and
-        ``seed``); this one keeps its own setting. A bfloat16 residual becomes float32 exactly; a
+        The quantizer and the storage of the residual may differ between the two states
+        (``low_memory``, ``dtype`` and ``seed``); this one keeps its own setting. A bfloat16 residual becomes float32 exactly; a
         float32 one is rounded to the nearest bfloat16, ties to even, at most the largest finite.
 
         Raises

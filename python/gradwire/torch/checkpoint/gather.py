@@ -107,9 +107,11 @@ def merge(
     ]
     about, *others = (json.loads(every[rank]["about"]) for rank in holder_of)
     for name, parameter in about["parameters"].items():
-        if "ratio" in parameter:
-            parts = [parameter, *(each["parameters"][name] for each in others)]
+        parts = [parameter, *(each["parameters"][name] for each in others)]
+        if all("ratio" in part for part in parts):
             parameter["ratio"] = _mean_ratio([part["ratio"] for part in parts])
+        else:
+            parameter.pop("ratio", None)  # one that is measured again
     merged: dict[str, Any] = {"about": json.dumps(about, sort_keys=True), "measured": {}}
     for kind, names in kinds.items():
         merged[kind] = {}
