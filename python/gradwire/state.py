@@ -141,8 +141,9 @@ class State(StateBase, _native.State):
         """Load a `state_dict`. All of it is checked before anything changes.
 
         The quantizer and the storage of the residual may differ between the two states
-        (``low_memory``, ``dtype`` and ``seed``); this one keeps its own setting. A bfloat16 residual becomes float32 exactly; a
-        float32 one is rounded to the nearest bfloat16, ties to even, at most the largest finite.
+        (``low_memory``, ``dtype`` and ``seed``); this one keeps its own setting. A bfloat16
+        residual becomes float32 exactly; a float32 one is rounded to the nearest bfloat16, ties to
+        even, at most the largest finite.
 
         Raises
         ------
