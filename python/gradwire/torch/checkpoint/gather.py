@@ -105,14 +105,12 @@ def merge(
     holder_of = [
         next(rank for rank in given if every[rank]["share"] == share) for share in range(shares)
     ]
-    about, *others = (json.loads(every[rank]["about"]) for rank in holder_of)
-    for name, parameter in about["parameters"].items():
-        parts = [parameter, *(each["parameters"][name] for each in others)]
-        if all("ratio" in part for part in parts):
-            parameter["ratio"] = _mean_ratio([part["ratio"] for part in parts])
-        else:
-            parameter.pop("ratio", None)  # one that is measured again
-    merged: dict[str, Any] = {"about": json.dumps(about, sort_keys=True), "measured": {}}
+    abouts = [json.loads(every[rank]["about"]) for rank in holder_of]
+    for name, parameter in abouts[0]["parameters"].items():
+        ratios = [each["parameters"][name].pop("ratio", None) for each in abouts]
+        if None not in ratios:
+            parameter["ratio"] = _mean_ratio(ratios)
+    merged: dict[str, Any] = {"about": json.dumps(abouts[0], sort_keys=True), "measured": {}}
     for kind, names in kinds.items():
         merged[kind] = {}
         for name in names:
