@@ -11,8 +11,8 @@ from benches.harness.processes import joined
 FAST = 100_000_000_000
 SLOW = 10_000_000
 LIMIT = 900.0
-"""Seconds in which a decision has to have come. It takes a few where steps become longer. On a faster
-link, those with the codec do not change: there it takes a hundred times as long as the probes, 4 s.
+"""Seconds in which a decision has to have come. It takes a few where steps become longer. On a
+faster link, those with the codec do not change: there it takes a hundred times as long as probes.
 """
 
 
