@@ -367,7 +367,7 @@ OURS = tuple(
          lambda r, _: gradwire.topk(ratio=r, memory=Residual(dtype="bfloat16"))),
         ("topk bf16", "bfloat16 values, the rounding kept in the residual",
          lambda r, _: gradwire.topk(ratio=r, quantize=BFloat16())),
-        ("adam", "steps of local Adam, exact top-k, bfloat16 values",
+        ("adam", "steps of local Adam, exact top-k, a sign and one of two magnitudes",
          lambda r, _: gradwire.adam(ratio=r)),
         ("sidco", "generalized Pareto, adaptive stages", lambda r, _: gradwire.sidco(ratio=r)),
         ("sidco tracking", "the tail above a tracked bound alone, in one read",
