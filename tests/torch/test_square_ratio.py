@@ -57,13 +57,23 @@ def test_measurements_are_of_every_step_and_then_of_every_sixteenth() -> None:
     assert ratio == SquareRatio(0.25, 16)
 
 
-def test_a_moment_that_was_taken_over_is_corrected_by_the_first_measurements() -> None:
-    ratio, corrects = SquareRatio(0.5, 16).taken_over(), []
+def test_a_moment_that_was_taken_over_counts_with_what_it_was_made_with_until_the_mean_is_known() -> None:
+    ratio, factors = SquareRatio(0.5, 16).taken_over(), []
     for _ in range(20):
-        corrects.append(ratio.corrects)
+        factors.append(ratio.factor)
         ratio = ratio.with_measurement(0.25, 4)
-    assert corrects == [True] * 16 + [False] * 4
+    assert factors == [0.5] * 16 + [0.25] * 4
     assert ratio == SquareRatio(0.25, 16)
+
+
+@pytest.mark.parametrize("steps", [15, 16, 20, 100, 10_000])
+def test_a_corrected_moment_is_as_large_as_one_of_the_own_squares_alone(steps: int) -> None:
+    beta2, mean, made_with, average = 0.999, 0.2, 0.5, 3.0
+    moment = average * (1 - beta2 ** (steps - 15)) / made_with
+    for _ in range(15):
+        moment = beta2 * moment + (1 - beta2) * average / mean
+    moment *= SquareRatio(mean, 16).correction(made_with, beta2, steps)
+    assert moment / (1 - beta2**steps) * mean == pytest.approx(average)
 
 
 def test_the_mean_forgets_and_stays_possible() -> None:
@@ -78,12 +88,12 @@ def test_the_mean_forgets_and_stays_possible() -> None:
 
 @pytest.mark.parametrize(
     "saved",
-    [None, 0.5, [0.5, 1], [0.0, 1, False], [1.5, 1, False], [0.5, 17, True], [0.5, 1, 2], {}],
+    [None, 0.5, [0.5, 1], [0.0, 1, None], [1.5, 1, None], [0.5, 17, None], [0.5, 1, 2], {}],
 )
 def test_a_damaged_ratio_is_refused(saved: object) -> None:
     with pytest.raises((ValueError, TypeError), match="ratio"):
         SquareRatio.read("the ratio", saved)
-    assert SquareRatio.read("the ratio", [0.5, 3, True]) == SquareRatio(0.5, 3, True)
+    assert SquareRatio.read("the ratio", [0.5, 3, 1.0]) == SquareRatio(0.5, 3, 1.0)
 
 
 def test_signs_are_the_same_everywhere() -> None:

@@ -45,10 +45,11 @@ def there_and_back(rank: int, world_size: int) -> dict[str, Any]:
     found: dict[str, Any] = {"dense": dense(optimizer.state)}
     codec = gradwire.adam(0.1, beta2=BETA2)
     handle = gradwire.torch.ddp.attach(model, codec, optimizer=optimizer, min_numel=1)
-    train(range(60, 61))
-    (saved,) = handle.state_dict().values()
-    found["taken"] = {name: float(each.mean()) for name, each in saved["second_moment"].items()}
-    train(range(61, 120))
+    for kind, steps in {"taken": range(60, 61), "corrected": range(61, 76)}.items():
+        train(steps)
+        (saved,) = handle.state_dict().values()
+        found[kind] = {name: float(each.mean()) for name, each in saved["second_moment"].items()}
+    train(range(76, 120))
     held = optimizer.state_dict()["state"]
     found["saved"] = {
         name: float(held[at]["exp_avg_sq"].mean()) for at, name in enumerate(parameters)

@@ -11,6 +11,7 @@ from gradwire.torch.checkpoint.format import ALWAYS, unpack
 from gradwire.torch.engine.consensus import run_on_all
 from gradwire.torch.engine.parameter import BUFFERS
 from gradwire.torch.engine.sharding import shard_of
+from gradwire.torch.engine.square_ratio import SquareRatio
 from gradwire.torch.transport import Channel
 
 _OF_A_SHARE = ("node", "share", "shares")  # what a checkpoint says of its place in a hierarchy
@@ -139,8 +140,13 @@ def _mean_ratio(ratios: Sequence[Sequence[Any]]) -> list[Any]:
 
     Shares with 0.5 after 16 measurements and 0.3 after 10 have 0.4 after 10.
     """
-    means, measurements, corrects = zip(*ratios, strict=True)
-    return [fmean(means), min(measurements), any(corrects)]
+    every = [SquareRatio.read("ratio", each) for each in ratios]
+    pending = any(each.made_with is not None for each in every)
+    return [
+        fmean(each.mean for each in every),
+        min(each.measurements for each in every),
+        fmean(each.factor for each in every) if pending else None,
+    ]
 
 
 class _RankCheckpoint:

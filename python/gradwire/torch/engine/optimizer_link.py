@@ -315,7 +315,7 @@ class OptimizerLink:
 
         Call it when no state is in use. Later, states have moments of their own; with ``anew``,
         after `give_back`, momentum replaces that of the states. Second moments of averages are
-        divided by the ratio of squares that is known; new measurements correct that.
+        divided by the ratio of squares that is known; the next 16 measurements correct that.
         """
         if not self._computed:
             return
@@ -414,7 +414,7 @@ def _moments(parameter: ParameterSlot, channel: Channel | None = None) -> dict[s
     if channel is not None:
         channel.all_reduce(squares).wait()
         squares.div_(channel.size)
-    squares.mul_(parameter.ratio.mean if parameter.ratio else 1.0)
+    squares.mul_(parameter.ratio.factor if parameter.ratio else 1.0)
     mean = to_logical(squares.numpy(), parameter)
     own = torch.zeros_like(parameter.tensor, memory_format=torch.preserve_format)
     second = torch.zeros_like(own)
@@ -446,7 +446,8 @@ def _factor(parameter: ParameterSlot) -> float:
 def _start(parameter: ParameterSlot, moments: Mapping[str, Any]) -> None:
     if parameter.codec.memory.updates and moments.get("exp_avg_sq") is not None:
         parameter.ratio = (parameter.ratio or SquareRatio()).taken_over()
-        values = to_memory(parameter.own(moments["exp_avg_sq"]) / parameter.ratio.mean, parameter)
+        squares = parameter.own(moments["exp_avg_sq"]) / parameter.ratio.factor
+        values = to_memory(squares, parameter)
         taken = with_second_moment(parameter.state, values, int(moments["step"]))
         parameter.state.load_state_dict(taken)
     elif parameter.codec.memory.corrects and moments.get("momentum_buffer") is not None:

@@ -148,20 +148,31 @@ class ParameterSlot:
         self.rate = rate
         self._write_rate()
 
-    def set_ratio(self, ratio: SquareRatio | None) -> None:
-        """Use another ratio in this step already, also for a moment that was taken over."""
-        before, self.ratio = self.ratio, ratio
-        self._write_rate()
-        # The other way round where a step is undone.
-        if before is not None and ratio is not None and (before.corrects or ratio.corrects):
+    def measure_ratio(self, found: float, ranks: int) -> "tuple[SquareRatio | None, Any]":
+        """Use a measurement in this step already; return what `restore_ratio` takes to undo it."""
+        before = self.ratio
+        self.ratio = (before or SquareRatio()).with_measurement(found, ranks)
+        moment = None
+        if before is not None and before.made_with is not None and self.ratio.made_with is None:
             held = self.state.state_dict()
-            factor = np.float32(before.mean / ratio.mean)
-            self.state.load_state_dict({**held, "second_moment": held["second_moment"] * factor})
+            moment, memory = held["second_moment"], cast("Any", self.codec.memory)
+            steps = held["scalars"]["second_moment_steps"]
+            factor = np.float32(self.ratio.correction(before.made_with, memory.beta2, steps))
+            self.state.load_state_dict({**held, "second_moment": moment * factor})
+        self._write_rate()
+        return before, moment
+
+    def restore_ratio(self, before: "tuple[SquareRatio | None, Any]") -> None:
+        """Undo a measurement, once the state is as it was before this step."""
+        self.ratio, moment = before
+        if moment is not None:
+            self.state.load_state_dict({**self.state.state_dict(), "second_moment": moment})
+        self._write_rate()
 
     def _write_rate(self) -> None:
         # Steps are as long as if the second moment had been multiplied by the ratio.
         if self.rate is not None:
-            root = 1.0 if self.ratio is None else math.sqrt(self.ratio.mean)
+            root = 1.0 if self.ratio is None else math.sqrt(self.ratio.factor)
             self.state.learning_rate = self.rate / root
 
     def measure(self, gradient: NDArray[Any]) -> None:

@@ -14,7 +14,6 @@ from gradwire.torch.backends import Backend, Bucket
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.metrics import BucketTimestamps
 from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.square_ratio import SquareRatio
 from gradwire.torch.transport import Work
 
 
@@ -37,8 +36,8 @@ class Step:
     applied: bool = False  # by the optimizer's step; without attach(optimizer=), nobody looks
     prepare: Callable[[], None] | None = None  # called by the sending thread before it encodes
     refused: BaseException | None = None  # raised by that: no rank exchanges its buckets
-    # Ratios that were measured in it, as they were before.
-    ratios: list[tuple[ParameterSlot, SquareRatio | None]] = field(default_factory=list)
+    # Parameters whose ratios were measured in it, and what undoes that.
+    ratios: list[tuple[ParameterSlot, Any]] = field(default_factory=list)
 
     def encode(self, parameter: ParameterSlot, gradient: NDArray[Any] | None = None) -> None:
         """Record that a gradient was encoded into the parameter's state; measure it if given."""
@@ -51,11 +50,9 @@ class Step:
         self.limits.append((parameter, parameter.limit.state()))
         parameter.limit.observe(wanted)
 
-    def set_ratio(self, parameter: ParameterSlot, found: float, ranks: int) -> None:
+    def measure_ratio(self, parameter: ParameterSlot, found: float, ranks: int) -> None:
         """Record a measurement, and use it: for the rate of this step, and for moments."""
-        before = parameter.ratio
-        self.ratios.append((parameter, before))
-        parameter.set_ratio((before or SquareRatio()).with_measurement(found, ranks))
+        self.ratios.append((parameter, parameter.measure_ratio(found, ranks)))
 
     def undo(self, parameters: Iterable[ParameterSlot]) -> None:
         """Roll back the states of these parameters to what they were before this step."""
@@ -74,8 +71,8 @@ class Step:
             self.awaited.popitem()[1]()
         self.undo(list(self.encoded.values()))
         while self.ratios:
-            parameter, ratio = self.ratios.pop()
-            parameter.set_ratio(ratio)
+            parameter, before = self.ratios.pop()
+            parameter.restore_ratio(before)
         while self.limits:
             parameter, limit = self.limits.pop()
             parameter.limit.load(limit)

@@ -41,7 +41,7 @@ def measure(task: BucketTask, channel: Channel) -> int:
     for piece, (*common, own) in zip(due, sums.cpu().double().numpy(), strict=True):
         found = float(np.square(common).sum() / (channel.size * own)) if own else math.nan
         if math.isfinite(found):
-            task.step.set_ratio(piece.parameter, found, channel.size)
+            task.step.measure_ratio(piece.parameter, found, channel.size)
     return 4 * sums.numel()
 
 
