@@ -41,12 +41,13 @@ TORCH = [
 """Names below ``gradwire.torch``, in the same way."""
 
 LAZY = {
-    "gradwire": {"gradwire.torch", "gradwire.weights"},
+    "gradwire": {f"gradwire.{each}" for each in ("cost", "numerics", "torch", "weights")},
     "gradwire.torch": {
         "gradwire.torch.accelerate",
         "gradwire.torch.activations",
         "gradwire.torch.collective",
         "gradwire.torch.cost",
+        "gradwire.torch.cuda",
         "gradwire.torch.ddp",
         "gradwire.torch.diloco",
         "gradwire.torch.fsdp",
@@ -64,6 +65,23 @@ TYPES_ONLY = {("gradwire.state", "gradwire._codec")}
 
 OPTIONAL = {"importlib", "importlib.metadata", "matplotlib", "ml_dtypes", "torch"}
 """What else functions may import: slow to import or not installed, and not always needed."""
+
+SELDOM = {
+    "gradwire.report": {"gradwire.report.webpage"},
+    "gradwire.report.report": {"gradwire.report.webpage"},
+    "gradwire.torch.backends.dispatch": {
+        "gradwire.torch.backends.cuda",
+        "gradwire.torch.backends.cuda.operators",
+        "gradwire.torch.backends.cuda.preload",
+        "gradwire.torch.backends.cuda.trial",
+        "gradwire.torch.cuda.library",
+    },
+    "gradwire.torch.auto.choice": {
+        "gradwire.torch.auto.controller",
+        "gradwire.torch.auto.scheduler",
+    },
+}
+"""What functions import of the package itself: most programs train without it."""
 
 
 class Import(NamedTuple):
@@ -216,6 +234,7 @@ def test_functions_import_only_what_is_optional():
         for target, where in targets:
             if where == "function":
                 optional = target in OPTIONAL or target.partition(".")[0] in OPTIONAL
+                optional |= target in SELDOM.get(name, ())
                 assert optional, f"{name} imports {target}"
 
 

@@ -28,7 +28,10 @@ INTERNAL = {
 """Modules without an underscore that have no public name. What is inside a public package counts
 only where its ``__init__`` lists it."""
 
-LAZY = {"gradwire": {"torch"}, "gradwire.torch": {"Reducer", "all_reduce"}}
+LAZY = {
+    "gradwire": {"cost", "numerics", "torch"},
+    "gradwire.torch": {"Reducer", "all_reduce", "build_cuda"},
+}
 """Names that a package imports when they are used, and that ``__all__`` leaves out for that."""
 
 

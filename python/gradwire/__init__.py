@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 from gradwire import (
     _lazy,
     _native,
-    cost,
     errors,
     exchange,
     extension,
     memory,
-    numerics,
     presets,
     quantize,
     schedule,
@@ -38,6 +36,8 @@ from gradwire.presets.sparse import *  # noqa: F403
 from gradwire.state import State
 
 if TYPE_CHECKING:
+    from gradwire import cost as cost
+    from gradwire import numerics as numerics
     from gradwire import torch as torch
     from gradwire import weights as weights
 
@@ -47,7 +47,6 @@ __all__ = [
     "State",
     "__version__",
     "codec",
-    "cost",
     "decode",
     "decode_add",
     "errors",
@@ -55,7 +54,6 @@ __all__ = [
     "extension",
     "get_num_threads",
     "memory",
-    "numerics",
     "presets",
     "quantize",
     "schedule",
@@ -66,13 +64,15 @@ __all__ = [
     *(each.name for each in presets.OWN),
 ]
 
+_MODULES = ("cost", "numerics", "torch", "weights")
+
 for _complaint in _native.environment_complaints():  # variables whose values are ignored
     warnings.warn(_complaint, RuntimeWarning, stacklevel=2)
 
 
 def __getattr__(name: str) -> Any:
     # PEP 562: `gradwire.torch` without `import gradwire.torch`, and without torch until it is used.
-    if name in ("torch", "weights") and not _lazy.tab_asks():
+    if name in _MODULES and not _lazy.tab_asks():
         import importlib
 
         return importlib.import_module(f"gradwire.{name}")
@@ -80,4 +80,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "torch", "weights"]
+    return [*__all__, *_MODULES]

@@ -73,7 +73,7 @@ def test_shared_positions(ranks):
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_a_sparse_reduce_scatter(ranks):
-    """Selections with as many entries in every range, and a quarter more sums."""
+    """Selections with as many entries in every range, and a fifth more sums."""
     draw, width, each = random.Random(ranks), NUMEL // ranks, 840 // ranks
     selections = [
         {owner * width + at for owner in range(ranks) for at in draw.sample(range(width), each)}
@@ -84,7 +84,7 @@ def test_a_sparse_reduce_scatter(ranks):
     plain.personalized([[FRONT + 1] * ranks] * ranks, ahead)
     plain.personalized([[16 + 5 * len(piece) for piece in row] for row in cut], scattered)
     plain.ring_all_gather([RESULT] * ranks, after)
-    plain.personalized([[16 + 5 * 1.25 * each] * ranks] * ranks, gathered)
+    plain.personalized([[16 + 5 * 1.2 * each] * ranks] * ranks, gathered)
 
     payload = Payload(NUMEL, each * ranks, value_bits=32, position_bits=8, header=16)
     phases = SparseReduceScatter().phases(payload, ranks)

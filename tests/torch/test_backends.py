@@ -12,8 +12,9 @@ import gradwire
 import gradwire.torch
 from gradwire.memory import NoMemory, Residual
 from gradwire.torch.backends import Bucket, cpu, cuda, dispatch, host
+from gradwire.torch.backends.cuda import operators, trial
 from gradwire.torch.backends.cuda.trial import Trial, TrialRow
-from gradwire.torch.cuda import Status
+from gradwire.torch.cuda import Status, library
 from tests.presets.examples import made, names, presets
 from tests.support import same_state
 
@@ -75,7 +76,7 @@ class TestChoice:
     def test_kernels_encode_once_the_extension_is_there(self, monkeypatch):
         assert gradwire.torch.backend("cuda").name == "host"
         found = Status(Path("library.so"), "built from source")
-        monkeypatch.setattr(dispatch, "load", lambda: found)
+        monkeypatch.setattr(library, "load", lambda: found)
         chosen = gradwire.torch.backend("cuda:1")
         assert (chosen.name, chosen.reason) == (
             "cuda",
@@ -90,10 +91,9 @@ class TestChoice:
             tried.append(device.index)
             return "gradwire: CUDA says: no kernel image" if device.index == 1 else None
 
-        monkeypatch.setattr(
-            dispatch, "load", lambda: Status(Path("library.so"), "built from source")
-        )
-        monkeypatch.setattr(dispatch, "hindrance", hindrance)
+        found = Status(Path("library.so"), "built from source")
+        monkeypatch.setattr(library, "load", lambda: found)
+        monkeypatch.setattr(operators, "hindrance", hindrance)
         monkeypatch.setenv("GRADWIRE_CUDA_TRIAL", "0")
         assert gradwire.torch.backend("cuda:1").name == "cuda"
         assert tried == []  # a process that does not use CUDA is not made to
@@ -115,9 +115,9 @@ class TestChoice:
             rows = (TrialRow("topk(ratio=0.01)", 2, "float32", "another frame"),)
             return Trial(str(device), rows if device.index == 1 else ())
 
-        monkeypatch.setattr(dispatch, "load", lambda: Status(Path("library.so"), "built"))
-        monkeypatch.setattr(dispatch, "hindrance", lambda device: None)
-        monkeypatch.setattr(dispatch.trial, "run", run)
+        monkeypatch.setattr(library, "load", lambda: Status(Path("library.so"), "built"))
+        monkeypatch.setattr(operators, "hindrance", lambda device: None)
+        monkeypatch.setattr(trial, "run", run)
         assert gradwire.torch.backend("cuda:1").name == "cuda"
         assert tried == []  # a process that does not use CUDA is not made to
         _use_cuda(monkeypatch, lambda: capturing[0])
@@ -145,9 +145,9 @@ class TestChoice:
             tried.append(device)
             raise gradwire.errors.ExtensionError(f"{device} hangs")
 
-        monkeypatch.setattr(dispatch, "load", lambda: Status(Path("library.so"), "built"))
-        monkeypatch.setattr(dispatch, "hindrance", lambda device: None)
-        monkeypatch.setattr(dispatch.trial, "run", run)
+        monkeypatch.setattr(library, "load", lambda: Status(Path("library.so"), "built"))
+        monkeypatch.setattr(operators, "hindrance", lambda device: None)
+        monkeypatch.setattr(trial, "run", run)
         _use_cuda(monkeypatch)
         for _ in range(2):
             with pytest.raises(gradwire.errors.ExtensionError, match="cuda:3 hangs"):

@@ -57,7 +57,7 @@ def test_measurements_are_of_every_step_and_then_of_every_sixteenth() -> None:
     assert ratio == SquareRatio(0.25, 16)
 
 
-def test_a_moment_that_was_taken_over_counts_with_what_it_was_made_with_until_the_mean_is_known() -> None:
+def test_a_moment_taken_over_counts_with_what_it_was_made_with_at_first() -> None:
     ratio, factors = SquareRatio(0.5, 16).taken_over(), []
     for _ in range(20):
         factors.append(ratio.factor)

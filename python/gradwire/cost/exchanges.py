@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from gradwire.cost.payload import Payload
 
-_SUMS = 1.25  # sums that an owner sends, for an entry that one rank has sent there
+_SUMS = 1.2  # sums that an owner sends, for an entry that one rank has sent there
 
 FRONT, RESULT = 56, 56
 """Bytes of a reduce-scatter's headers: of pieces, which also have a bit per tensor, and of sums."""
@@ -159,8 +159,9 @@ class SparseReduceScatter(ExchangeModel):
     """Frames are cut by range, each rank sums one range, and the sums are gathered.
 
     Each frame is cut into N pieces without being decoded. The owner of a range adds up the pieces
-    of all ranks, selects five entries of the sum for four that one rank has sent there, keeps the
-    rest in its residual, and all ranks gather the frames of all owners: about 2.25 k entries a rank.
+    of all ranks, selects six entries of the sum for five that one rank has sent there, and keeps
+    the rest in its residual. All ranks gather the frames of all owners: about 2.2 k entries a
+    rank.
 
     References
     ----------

@@ -50,7 +50,7 @@ class ReduceScatter(Owners):
     owner's residual: as with `AllGather`, N times the applied values plus the residuals of all
     ranks equal the input, exactly for float32 values except for the rounding of sums.
 
-    With k entries a rank, k go out and 1.5 k come in, whatever the number of ranks; with
+    With k entries a rank, k go out and 1.2 k come in, whatever the number of ranks; with
     `AllGather`, (N - 1) k come in. In return, a bucket takes four successive messages instead of
     one, and small sums are sent later. So this is for many ranks: see docs/exchanges-inside.md.
 

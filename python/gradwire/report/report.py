@@ -10,7 +10,6 @@ from typing import Protocol, SupportsFloat
 from gradwire import _files
 from gradwire.report import reading
 from gradwire.report.figures import ReportFields
-from gradwire.report.page import notebook_cell, page
 from gradwire.report.text import as_text
 
 _OF_A_PARAMETER = ("bytes_per_step", "compression", "achieved", "trimmed", "residual_norm")
@@ -180,6 +179,8 @@ class Report(ReportFields):
 
     def to_html(self) -> str:
         """Return the report as a page that needs no script, font or network; see `page`."""
+        from gradwire.report.webpage import page
+
         return page([self])
 
     def write_html(self, path: str | os.PathLike[str]) -> None:
@@ -223,7 +224,9 @@ class Report(ReportFields):
         return str(self)
 
     def _repr_html_(self) -> str:
-        return notebook_cell(self)  # what a notebook shows
+        from gradwire.report.webpage import notebook_cell
+
+        return notebook_cell(self)
 
     def __str__(self) -> str:
         return as_text(self)

@@ -30,7 +30,6 @@ except ImportError as error:
 from gradwire import _lazy
 from gradwire.torch import ops as ops  # registers the operators
 from gradwire.torch.backends import BackendInUse, backend
-from gradwire.torch.cuda import build_cuda
 from gradwire.torch.tensors import decode, decode_add, encode, encode_into, init_state
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from gradwire.torch import activations as activations
     from gradwire.torch import collective as collective
     from gradwire.torch import cost as cost
+    from gradwire.torch import cuda as cuda
     from gradwire.torch import ddp as ddp
     from gradwire.torch import diloco as diloco
     from gradwire.torch import fsdp as fsdp
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from gradwire.torch import weights as weights
     from gradwire.torch.collective import Reducer as Reducer
     from gradwire.torch.collective import all_reduce as all_reduce
+    from gradwire.torch.cuda import build_cuda as build_cuda
 
 __all__ = [
     "BackendInUse",
     "backend",
-    "build_cuda",
     "decode",
     "decode_add",
     "encode",
@@ -66,6 +66,7 @@ _MODULES = (
     "activations",
     "collective",
     "cost",
+    "cuda",
     "ddp",
     "diloco",
     "fsdp",
@@ -75,15 +76,15 @@ _MODULES = (
     "transformers",
     "weights",
 )
-_FUNCTIONS = ("Reducer", "all_reduce")  # of `collective`
+_FUNCTIONS = {"Reducer": "collective", "all_reduce": "collective", "build_cuda": "cuda"}
+"""Public functions and classes, by their modules."""
 
 
 def __getattr__(name: str) -> Any:
     # PEP 562: torch.distributed is large, and absent from some builds of torch; Horovod is rare.
     if name in (*_MODULES, *_FUNCTIONS) and not _lazy.tab_asks():
-        if name in _MODULES:
-            return importlib.import_module(f"gradwire.torch.{name}")
-        return getattr(importlib.import_module("gradwire.torch.collective"), name)
+        module = importlib.import_module(f"gradwire.torch.{_FUNCTIONS.get(name, name)}")
+        return getattr(module, name) if name in _FUNCTIONS else module
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

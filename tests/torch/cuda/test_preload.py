@@ -7,8 +7,9 @@ import subprocess
 import pytest
 import torch
 
-from gradwire.torch.backends import dispatch
+from gradwire.torch.backends import cuda, dispatch
 from gradwire.torch.backends.cuda import operators
+from gradwire.torch.backends.cuda import preload as preloading
 from tests.csrc.emulated.build import CSRC, build
 from tests.csrc.emulated.operators import emulate
 
@@ -57,9 +58,9 @@ def test_a_device_is_asked_to_load_each_before_it_is_used(loaded):
 
 def test_kernels_of_torch_are_loaded_where_kernels_encode(monkeypatch):
     asked = []
-    monkeypatch.setattr(dispatch, "_preload", asked.append)
+    monkeypatch.setattr(preloading, "preload", asked.append)
     dispatch.preload([torch.zeros(1)])
     assert asked == []
-    monkeypatch.setattr(dispatch, "_IN_PLACE", dispatch._KERNELS)
+    monkeypatch.setattr(dispatch, "_IN_PLACE", cuda)
     dispatch.preload([torch.zeros(1), torch.zeros(2)])
     assert asked == [CPU]

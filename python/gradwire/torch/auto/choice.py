@@ -1,15 +1,17 @@
 """What ``"auto"`` chooses from, and the options that go with it."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire import _validate
 from gradwire._codec import Codec
 from gradwire.presets import float8
 from gradwire.schedule import Constant, Schedule
-from gradwire.torch.auto.controller import AutoController
-from gradwire.torch.auto.scheduler import AutoScheduler
 from gradwire.torch.engine.pairing import RATIO, default_codec
+
+if TYPE_CHECKING:
+    from gradwire.torch.auto.controller import AutoController
+    from gradwire.torch.auto.scheduler import AutoScheduler
 
 AUTO: Literal["auto"] = "auto"
 
@@ -20,10 +22,18 @@ class Automatic:
 
     codec: Codec
     halves: bool = True  # ranks can add up in bfloat16
-    scheduler = AutoScheduler
 
-    def controller(self, *parts: Any) -> AutoController:
+    @property
+    def scheduler(self) -> "type[AutoScheduler]":
+        """The class of the scheduler, which only attachments that decide import."""
+        from gradwire.torch.auto.scheduler import AutoScheduler
+
+        return AutoScheduler
+
+    def controller(self, *parts: Any) -> "AutoController":
         """Return the object that decides for an attachment with these parts."""
+        from gradwire.torch.auto.controller import AutoController
+
         return AutoController(*parts, halves=self.halves)
 
 

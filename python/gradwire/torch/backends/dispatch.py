@@ -13,12 +13,8 @@ from gradwire._codec import Codec
 from gradwire.errors import DeviceError, ExtensionError
 from gradwire.frame import Frame
 from gradwire.state import State
-from gradwire.torch.backends import cpu, cuda, host
+from gradwire.torch.backends import cpu, host
 from gradwire.torch.backends.cpu import Bucket, FrameBytes
-from gradwire.torch.backends.cuda import trial
-from gradwire.torch.backends.cuda.operators import hindrance
-from gradwire.torch.backends.cuda.preload import preload as _preload
-from gradwire.torch.cuda.library import load
 from gradwire.torch.errors import warn
 
 
@@ -77,7 +73,14 @@ class Backend(Protocol):
 
 _IN_PLACE: Backend = cpu
 _STAGED: Backend = host
-_KERNELS: Backend = cuda
+
+
+@functools.cache
+def _cuda() -> Backend:
+    """Return the backend of the kernels, which is imported for the first tensor on a GPU."""
+    from gradwire.torch.backends import cuda
+
+    return cuda
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,7 @@ def _in_use(
     elif kind == "cuda":
         taken, why = kernels(device)
         if taken:
-            return BackendInUse(_KERNELS.name, f"CUDA kernels encode in place: {why}")
+            return BackendInUse("cuda", f"CUDA kernels encode in place: {why}")
     return BackendInUse(_STAGED.name, f"{why}: tensors are copied to the host, which encodes them")
 
 
@@ -146,7 +149,7 @@ def backend_for(*tensors: object) -> Backend:
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
             if tensor.is_cuda and torch.version.hip is None and _kernels(tensor.device)[0]:
-                return _KERNELS
+                return _cuda()
             return _STAGED
     return _IN_PLACE
 
@@ -157,8 +160,10 @@ def preload(tensors: Iterable[torch.Tensor]) -> None:
     Call it before any operation that waits for other ranks.
     """
     for device, each in {each.device: each for each in tensors}.items():
-        if each.is_cuda or backend_for(each).name == _KERNELS.name:
-            _preload(device)
+        if each.is_cuda or backend_for(each).name == "cuda":
+            from gradwire.torch.backends.cuda.preload import preload
+
+            preload(device)
 
 
 def use_host(device: torch.device, reason: str) -> None:
@@ -222,6 +227,9 @@ def _try_kernels(device: torch.device) -> tuple[bool, str]:
     """Test a device, but not while a stream is captured, when the tests could not run."""
     if device in _hangs:
         raise ExtensionError(_hangs[device])
+    from gradwire.torch.backends.cuda import trial
+    from gradwire.torch.backends.cuda.operators import hindrance
+
     taken, why = _extension()
     if taken and device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return taken, why
@@ -249,6 +257,8 @@ def _try_kernels(device: torch.device) -> tuple[bool, str]:
 @functools.cache
 def _extension() -> tuple[bool, str]:
     """Load the extension at first use; tell whether it is available, and why or why not."""
+    from gradwire.torch.cuda.library import load
+
     try:
         return True, load().reason
     except ExtensionError as error:

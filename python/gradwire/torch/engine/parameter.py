@@ -116,7 +116,7 @@ class ParameterSlot:
     limit: SizeLimit = field(default=cast(SizeLimit, None))
     turn: int = 0  # determines the leader: in step s, rank s + turn modulo the world size
     # Determines the owners of its entries: how many entries of compressed parameters come after it
-    # in the model, and how many of them a bucket has.
+    # in the model, and how many of them a bucket has. Headers of frames count as entries.
     run: tuple[int, int] = (0, 1)
     paused: bool = False  # it is sent dense at present, and keeps its state
     # float32, shape (numel,): the sum of this rank's gradients, if a schedule needs it, and the
@@ -324,18 +324,25 @@ def set_codec(parameter: ParameterSlot, codec: Codec) -> None:
     parameter.limit = SizeLimit(codec.max_encoded_len(parameter.numel), fixed=fixed)
 
 
+# A frame costs 48 bytes besides its entries, and 8 for magnitudes: as much as 4,096 entries of
+# which one in a hundred is sent. Else the owner of three small biases would send a sixth more.
+_HEADER = 4096
+
+
 def _set_positions(slots: Sequence[ParameterSlot], bucket_nbytes: int) -> None:
     """Set `turn` and `run` of all slots, counted in bucket sizes from the end of the model.
 
     From the end, because the last parameter's gradient is ready first.
     """
-    total = sum(slot.numel for slot in slots if slot.has_state)
+    headers = [_HEADER if slot.codec.sparsify.selects else 0 for slot in slots if slot.has_state]
+    total = sum(slot.numel for slot in slots if slot.has_state) + sum(headers)
     nbytes = before = 0
     for slot in reversed(slots):
         itemsize = slot.tensor.element_size()
         slot.turn = nbytes // bucket_nbytes
         nbytes += slot.tensor.numel() * itemsize
         if slot.has_state:
+            before += headers.pop()
             slot.run = before, min(total, bucket_nbytes // itemsize)
             before += slot.numel
 

@@ -54,7 +54,8 @@ class SquareRatio(NamedTuple):
 
         It consists of squares of averages, divided by ``made_with``, and of this rank's own from
         the last 15 steps. After 100 steps with a ``beta2`` of 0.999, 16 per cent are its own: with
-        a mean of 0.2, and 1 before, 1 / (0.84 * 0.2 + 0.16) makes the whole as large as if all were.
+        a mean of 0.2, and 1 before, 1 / (0.84 * 0.2 + 0.16) makes the whole as large as if all
+        were.
         """
         own = INTERVAL - 1
         taken_over = beta2**own * (1 - beta2 ** (steps - own)) / (1 - beta2**steps)

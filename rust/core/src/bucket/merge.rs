@@ -21,8 +21,8 @@ use crate::{Dtype, Error, Result, allocate};
 /// How many sums an owner sends, for so many entries that one rank has sent on average.
 ///
 /// What all ranks have sent lies in more places than one rank has sent, and sums that wait are sent
-/// late: with 8 ranks that send 100 entries each, 125 of up to 800 sums go at once.
-const SUMS: (u64, u64) = (5, 4);
+/// late: with 8 ranks that send 100 entries each, 120 of up to 800 sums go at once.
+const SUMS: (u64, u64) = (6, 5);
 
 /// What this rank owns of one tensor.
 pub struct Owned<'a> {

@@ -258,7 +258,7 @@ fn merged(amount: Sparsifier) -> (Vec<f32>, u64, Vec<f32>) {
 }
 
 #[test]
-fn an_owner_sends_all_sums_where_all_entries_are_asked_for_and_else_five_for_four_of_a_rank() {
+fn an_owner_sends_all_sums_where_all_entries_are_asked_for_and_else_six_for_five_of_a_rank() {
     let all = vec![5.0, 4.0, 3.0, -2.0];
     for amount in [Amount::Ratio(1.0), Amount::Count(6), Amount::Count(7)] {
         let top = Sparsifier::TopK(TopK { amount });
