@@ -44,8 +44,7 @@ def best(summaries: Sequence[Summary]) -> str:
         seeds = f"mean of {each.seeds} seeds ± standard error" if each.seeds > 1 else "one seed"
         caption = f"**{each.section.title}**, {each.section.size} parameters, {each.steps:,} steps"
         caption += f", {seeds}"
-        named = ", ".join(f"`{label(name)}` ({ranks} ranks)" for name, ranks in each.missing)
-        caption += f"; unfinished: {named}" * bool(named)
+        caption += f"; {len(each.missing)} rows unfinished" * bool(each.missing)
         lines = [f"* {line}" for _, row in each.best.iterrows() if (line := verdict(each, row))]
         parts += [caption, _best(each), *(["\n".join(lines)] if lines else [])]
     return "\n\n".join(parts)

@@ -117,4 +117,4 @@ def test_a_finished_plan_gives_tables_and_a_figure_and_missing_rows_stay_out(tmp
     (less,) = summarize(work.plan, records)
     assert less.missing == [("adam_onebit()", 2), ("adam_onebit()", 8)]
     assert "| adam_onebit()" not in show.best([less]) + show.rates([less])
-    assert "; unfinished: `adam_onebit()` (2 ranks), `adam_onebit()` (8 ranks)" in show.best([less])
+    assert "; 2 rows unfinished" in show.best([less])
