@@ -1,7 +1,8 @@
 """The examples of the parts that have kernels; codecs with any other are encoded on the host."""
 
-from gradwire import memory, quantize, sparsify
+from gradwire import memory, presets, quantize, sparsify
 from gradwire.torch.backends.cuda import structs
+from tests.presets.examples import made_for_kernels
 from tests.support import examples
 
 SPARSIFIERS = [part for part in examples(sparsify.SPARSIFIERS) if part.kind in structs.SPARSIFIERS]
@@ -12,3 +13,8 @@ QUANTIZERS = [
     if structs.coding_of(part) in structs.QUANTIZERS
     and not isinstance(part, quantize.Lossless)  # of that one, kernels send the floats
 ]
+PRESETS = {
+    name: preset
+    for name, preset in presets.PRESETS.items()
+    if structs.has_kernels(made_for_kernels(preset))
+}

@@ -29,7 +29,6 @@ from benches.gpu.measure import facts
 from gradwire.torch.backends import cuda
 
 CODECS = {
-    "gaussian": lambda: gradwire.gaussiank(ratio=0.01),
     "sidco": lambda: gradwire.sidco(ratio=0.01),
     "topk": lambda: gradwire.topk(ratio=0.001),
 }
@@ -105,7 +104,7 @@ def large(setup: Setup) -> dict[str, int]:
 
 def two_streams(setup: Setup) -> dict[str, int]:
     """Two threads encode on streams of their own at once."""
-    names = ("gaussian", "sidco")
+    names = ("topk", "sidco")
     until = time.monotonic() + setup.seconds
     done: dict[str, int] = {}
     failed: list[BaseException] = []

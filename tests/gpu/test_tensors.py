@@ -12,6 +12,7 @@ from gradwire.torch import backends
 from gradwire.torch.backends import cpu, cuda
 from gradwire.torch.backends.cuda import encoding, trial
 from gradwire.torch.cuda import status
+from tests.csrc.parts import PRESETS
 from tests.gpu.place import DEVICE, EMULATED, GPU, kernels
 from tests.presets.examples import made_for_kernels, names, presets
 from tests.support import same_state
@@ -77,8 +78,9 @@ def test_kernels_write_the_frames_and_states_of_the_cpu(preset, dtype, tensor):
 
 @needs_kernels
 def test_kernels_write_a_bucket_of_all_presets_as_the_cpu_does():
-    numels = [1 + 601 * i % 5000 for i in range(len(presets))]
-    codecs = [made_for_kernels(preset, (n,)) for preset, n in zip(presets, numels, strict=True)]
+    numels = [1 + 601 * i % 5000 for i in range(len(PRESETS))]
+    pairs = zip(PRESETS.values(), numels, strict=True)
+    codecs = [made_for_kernels(preset, (n,)) for preset, n in pairs]
     between = list(itertools.accumulate(numels, initial=0))
     ends = [end for pair in itertools.pairwise(between) for end in pair]
     flat = torch.randn(between[-1], generator=torch.Generator().manual_seed(5))

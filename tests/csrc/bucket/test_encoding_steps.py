@@ -9,10 +9,10 @@ import pytest
 
 import gradwire
 from gradwire import memory, quantize, sparsify
-from gradwire.presets import PRESETS
 from tests.csrc.bucket.pair import Pair, heavy
 from tests.csrc.bucket.test_encoding import CHUNK, SELECTING, compose, keeping, preset, some
 from tests.csrc.emulated.kernels import Kernels
+from tests.csrc.parts import PRESETS
 from tests.support import CODINGS
 
 HEADER = 48
@@ -57,9 +57,8 @@ def test_a_step_that_is_undone_leaves_no_trace(
         lambda ratio: sparsify.TopK(ratio=ratio),
         lambda ratio: sparsify.SID(ratio),
         lambda ratio: sparsify.SampledTopK(ratio),
-        lambda ratio: sparsify.Gaussian(ratio),
     ],
-    ids=["topk", "sid", "sampled_topk", "gaussian"],
+    ids=["topk", "sid", "sampled_topk"],
 )
 def test_a_schedule_changes_the_amount_between_steps(
     kernels: Kernels, rng: np.random.Generator, make: Callable[[float], sparsify.Sparsifier]

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 import gradwire
 from gradwire import memory, quantize, sparsify
-from gradwire.presets import PRESETS
 from tests.csrc.bucket.pair import Pair, heavy
 from tests.csrc.emulated.kernels import Kernels
-from tests.csrc.parts import MEMORIES
+from tests.csrc.parts import MEMORIES, PRESETS
 from tests.presets.examples import made_for_kernels
 
 ROW, TILE = 1024, 2048
@@ -79,7 +78,7 @@ def test_a_bucket_takes_as_many_launches_whatever_is_in_it(
     in_place = codec(sparsify.TopK(ratio=0.05), memory.Residual(low_memory=True))
     fitted = gradwire.Codec(
         sparsify=sparsify.TopK(ratio=0.5),
-        quantize=quantize.Affine(4, 4096),
+        quantize=quantize.Float16(scaled=True),
         memory=memory.NoMemory(),
     )
     pair = Pair(kernels, [*codecs, in_place, fitted], [*numels, 3000, 9000])

@@ -24,10 +24,6 @@ EXTRA = [
     quantize.Codebook(bits=3),
     quantize.TwoMeans(column=1500),
     quantize.Float8(format="e5m2", rounding="stochastic", block=None),
-    quantize.Affine(2, 7, fit="range", rounding="stochastic"),
-    quantize.Affine(6, 64, fit="sawb"),
-    quantize.Affine(4, 129),
-    quantize.Affine(3, 4096, fit="squares"),
 ]
 QUANTIZERS: list[Quantizer] = [
     each
@@ -171,9 +167,6 @@ LONG = [
     quantize.TwoMeans(),
     quantize.TwoMeans(column=66_000),
     quantize.Ternary(clip=1.5),
-    quantize.Affine(2, None, fit="range", rounding="stochastic"),
-    quantize.Affine(3, None),
-    quantize.Affine(5, 66_000, fit="sawb"),
 ]
 
 
@@ -294,11 +287,11 @@ def test_signs_have_the_magnitude_that_the_sparsifier_tells(
     kernels: Kernels, rng: np.random.Generator
 ) -> None:
     x = made_values("normal", 4000, rng)
-    quantizer = quantize.SignScale(scale="bin-max")
-    each = codec(quantizer, sparsify.BinMax(bin=50))
+    quantizer = quantize.SignScale(scale="threshold")
+    each = codec(quantizer, sparsify.Threshold(1.5))
     frame = each.encode(x, each.init_state(x.size))
     at, told = frame.indices(), float(abs(frame.values()[0]))
-    tensor = Entries(x.size, x[at], quantizer, at, "auto", "bin_max", told=told)
+    tensor = Entries(x.size, x[at], quantizer, at, "auto", "threshold", told=told)
     check(write(kernels, [tensor])[0], tensor, bytes(frame))
 
 

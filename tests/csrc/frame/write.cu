@@ -8,7 +8,7 @@ namespace {
 // What there is to write of a piece, as test_write.py lays it out.
 struct Given {
     std::uint64_t numel, count, most, dtype, sparsifier, indices, pattern, size, k;
-    std::uint64_t quantizer, bits, magnitude, norm, stochastic, fit, block;
+    std::uint64_t quantizer, bits, magnitude, norm, stochastic, block;
     std::uint64_t rounding_key, selection_key, limit, entries, frame;
     float clip, told, divisor;
 };
@@ -58,7 +58,6 @@ extern "C" int gradwire_test_write_frames(const Given* given, std::uint64_t coun
         piece.quantize.magnitude = static_cast<Magnitude>(from.magnitude);
         piece.quantize.norm = static_cast<Norm>(from.norm);
         piece.quantize.stochastic = from.stochastic != 0;
-        piece.quantize.fit = static_cast<AffineFit>(from.fit);
         piece.quantize.block = static_cast<std::uint32_t>(from.block);
         piece.quantize.clip = from.clip;
         Selection& selection = selections[i];

@@ -17,7 +17,7 @@ from tests.csrc.emulated.kernels import Kernels
 
 CODINGS: tuple[IndexCoding, ...] = get_args(IndexCoding)
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-SPARSIFIERS = {"all": 0, "topk": 2, "chunk_topk": 5, "bin_max": 6, "random_k": 8}
+SPARSIFIERS = {"all": 0, "threshold": 1, "topk": 2, "chunk_topk": 5, "random_k": 8}
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 
@@ -56,7 +56,7 @@ class Given(ctypes.Structure):
         *((name, ctypes.c_uint64) for name in ("numel", "count", "most", "dtype", "sparsifier")),
         *((name, ctypes.c_uint64) for name in ("indices", "pattern", "size", "k")),
         *((name, ctypes.c_uint64) for name in ("quantizer", "bits", "magnitude", "norm")),
-        *((name, ctypes.c_uint64) for name in ("stochastic", "fit", "block")),
+        *((name, ctypes.c_uint64) for name in ("stochastic", "block")),
         *((name, ctypes.c_uint64) for name in ("rounding_key", "selection_key", "limit")),
         *((name, ctypes.c_uint64) for name in ("entries", "frame")),
         ("clip", ctypes.c_float),
@@ -122,10 +122,6 @@ class Entries:
                 out.quantizer, out.bits = 10, quantizer.bits
             case quantize.Exponent():
                 out.quantizer = 11
-            case quantize.Affine():
-                out.quantizer, out.bits, out.block = 12, quantizer.bits, quantizer.block or 0
-                out.fit = ("range", "zero", "sawb", "squares").index(quantizer.fit)
-                out.stochastic = quantizer.rounding == "stochastic"
         return out
 
 

@@ -20,11 +20,13 @@ from gradwire.torch.backends import cpu, cuda
 from gradwire.torch.backends.cuda import operators, structs
 from gradwire.torch.backends.host import Staging
 from tests.csrc.emulated.operators import emulate
-from tests.presets.examples import DEGENERATE, gradient, made_for_kernels, names, presets
+from tests.csrc.parts import PRESETS
+from tests.presets.examples import DEGENERATE, gradient, made_for_kernels
 from tests.support import same_state
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 N = 2500
+presets, names = list(PRESETS.values()), list(PRESETS)
 
 
 class First(Sparsifier):
@@ -435,12 +437,24 @@ class TestPlans:
 
 
 class TestWhatKernelsDoNotTake:
-    def test_goes_by_the_host(self, kernels):
-        codec = gradwire.Codec(sparsify=First())
+    @pytest.mark.parametrize(
+        "codec",
+        [
+            gradwire.Codec(sparsify=First()),
+            gradwire.Codec(sparsify=sparsify.TopK(ratio=0.1), quantize=quantize.Affine(4)),
+            *(gradwire.gaussiank(0.05), gradwire.redsync(0.05), gradwire.adaptive()),
+            gradwire.adacomp().for_shape((N,)),
+        ],
+        ids=repr,
+    )
+    def test_goes_by_the_host(self, codec, kernels):
+        assert not operators.takes(codec)
         states = pair(codec)
         for step in range(3):
-            both(codec, states, tensor(step))
+            frame = both(codec, states, tensor(step))
         assert kernels == []
+        decoded = cuda.decode(frame, torch.zeros(N), None)
+        assert torch.equal(decoded, cpu.decode(frame, None, None))
 
     def test_moves_a_state_to_the_host_and_back(self, kernels):
         codec = gradwire.sidco(ratio=0.05)

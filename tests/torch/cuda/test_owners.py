@@ -131,7 +131,6 @@ def test_frames_of_any_length_are_cut_anywhere(numel):
         gradwire.topk(1.0),
         gradwire.onebit(column=64),
         gradwire.qsgd(bits=3),
-        gradwire.adaptive(),
         gradwire.topk(0.3, quantize=quantize.Uniform(3, block=8, norm="max")),
     ):
         rank = Rank([codec], [numel], 0)

@@ -25,7 +25,7 @@ def test_every_scenario_takes_its_steps(tmp_path):
     steps = {name: found["steps"] for name, found in record["scenarios"].items()}
     assert steps == {
         "alone": dict.fromkeys(soak.CODECS, 4),
-        "two streams": {"gaussian": 2, "sidco": 2},
+        "two streams": {"topk": 2, "sidco": 2},
         "beside collectives": {"sidco": 2, "reduced": 8},
         "large": dict.fromkeys(soak.CODECS, 2),
     }

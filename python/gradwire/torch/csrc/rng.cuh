@@ -33,32 +33,19 @@ __host__ __device__ inline std::uint32_t key_bits(std::uint64_t key, std::uint32
     return finalize(finalize(position + low) + high);
 }
 
-// The distance of neighbouring numbers of `key_unit`.
-constexpr float key_cell = 1.0f / 16777216.0f;
-
-// The same as a multiple of 2^-24 in [0, 1).
-__host__ __device__ inline float key_unit(std::uint64_t key, std::uint32_t position) {
-    return static_cast<float>(key_bits(key, position) >> 8) * key_cell;
-}
-
-// Whether a number leaves open what it is compared with: one of its cell, which begins at `unit`.
-__host__ __device__ inline bool key_is_open(float unit, float probability) {
-    return unit < probability && probability < unit + key_cell;
-}
-
 // The key of the numbers that decide what those of this one leave open.
 __host__ __device__ inline std::uint64_t key_further(std::uint64_t key) {
     return scramble(key + golden);
 }
 
-// True with this probability, in [0, 1], to its last bit: what a draw leaves open, those of further
-// keys at the same position decide.
-__host__ __device__ inline bool key_chance(std::uint64_t key, std::uint32_t position,
-                                           float probability) {
+// True with this probability, in [0, 1], to its last bit. A number is a multiple of 2^-24: what is within its
+// cell it leaves open, and numbers of further keys at the same position decide.
+__host__ __device__ inline bool key_chance(std::uint64_t key, std::uint32_t position, float probability) {
+    constexpr float cell = 1.0f / 16777216.0f;
     for (;;) {
-        const float unit = key_unit(key, position);
-        if (!key_is_open(unit, probability)) return unit < probability;
-        probability = (probability - unit) / key_cell;
+        const float unit = static_cast<float>(key_bits(key, position) >> 8) * cell;
+        if (!(unit < probability && probability < unit + cell)) return unit < probability;
+        probability = (probability - unit) / cell;
         key = key_further(key);
     }
 }

@@ -14,9 +14,6 @@ from gradwire.torch.backends.cuda.operators import takes
 
 LARGE, SMALL = 2 * 65536 + 37, 4099
 """More than two chunks of the kernels, so that blocks hand on to each other; and less than one."""
-_MANY = 8  # of the sparsifiers have a large tensor
-
-
 _KINDS = {"sparsify": Sparsifier, "quantize": Quantizer, "memory": Memory}
 
 
@@ -53,7 +50,7 @@ def cases() -> list[Case]:
         if isinstance(codec.quantize, Lossless):  # kernels write the floats themselves
             codec = codec.replace(quantize=codec.quantize.plain)
         if takes(codec):
-            first = type(codec.sparsify) not in large and len(large) < _MANY
+            first = type(codec.sparsify) not in large  # every sparsifier has a large tensor
             large.add(type(codec.sparsify))
             title = title.replace("gradwire.", "")
             made.append(Case(title, codec, LARGE if first else SMALL))

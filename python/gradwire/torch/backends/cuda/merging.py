@@ -31,7 +31,7 @@ from gradwire.torch.backends.host import staging
 
 _START, _NBYTES, _NUMEL, _COUNT = range(4)  # columns of csrc/bucket/heads.h
 _PARTS = 2  # of a range, at most: see rust/core/src/frame/split.rs
-_TARGETED = ("topk", "gaussian", "sid", "chunk_topk")  # what may ask for all entries
+_TARGETED = ("topk", "sid", "chunk_topk")  # what may ask for all entries
 _SUMS = (6, 5)  # sums that an owner sends, for so many entries of a rank
 _MERGING = 1 << 62  # in the stream of the random numbers of a merge: no rank has one so high
 

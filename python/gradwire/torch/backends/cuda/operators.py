@@ -89,7 +89,7 @@ def completed(
         if is_given and piece.pattern.kind != structs.CHUNKS:
             piece.pattern = structs.Pattern()
     for piece, kind in zip(pieces, named, strict=False):
-        piece.named = 0 if kind is None else 1 + structs.SPARSIFIERS.index(kind)
+        piece.named = 0 if kind is None else 1 + structs.SPARSIFIERS[kind]
     data = torch.empty(ctypes.sizeof(pieces), dtype=torch.uint8, device="cpu")
     ctypes.memmove(data.data_ptr(), pieces, ctypes.sizeof(pieces))
     done: torch.Tensor = operators().complete_pieces(data)

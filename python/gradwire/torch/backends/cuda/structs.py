@@ -6,19 +6,17 @@ from typing import Any
 from gradwire import memory, quantize, sparsify
 from gradwire._codec import Codec
 
-SPARSIFIERS = (
-    *("all", "threshold", "topk", "sid", "sampled_topk", "chunk_topk", "bin_max", "two_sided"),
-    *("random_k", "gaussian", "trimmed", "custom"),
-)
+# Those with kernels, and their ids in frames.
+_FIRST = ("all", "threshold", "topk", "sid", "sampled_topk", "chunk_topk")
+SPARSIFIERS = {name: number for number, name in enumerate(_FIRST)} | {"random_k": 8, "custom": 11}
 DISTRIBUTIONS = ("exponential", "gamma", "pareto")
 MODES = ("fixed", "paper", "adaptive", "tracking")
 MEMORIES = ("none", "residual", "low_pass", "momentum_correction", "adam_correction")
 INDICES = ("auto", "elias-fano", "rice", "bitmap")
 QUANTIZERS = (
     *("float32", "bfloat16", "float16", "float16_scaled", "float8_e5m2", "float8_e4m3", "uniform"),
-    *("sign_scale", "two_means", "ternary", "codebook", "exponent", "affine"),
+    *("sign_scale", "two_means", "ternary", "codebook", "exponent"),
 )
-FITS = ("range", "zero", "sawb", "squares")
 CHUNKS = 1  # a pattern of positions: so many of each chunk, whoever selects them
 STATUS = ("ok", "non_finite", "limit", "unsupported", "skipped", "positions")
 
@@ -36,12 +34,10 @@ class Sparsify(c.Structure):
         ratio=c.c_double,
         k=c.c_uint64,
         threshold=c.c_float,
-        soft=c.c_float,
+        banded=c.c_uint32,
         band_low=c.c_double,
         band_high=c.c_double,
-        banded=c.c_uint32,
         chunk=c.c_uint32,
-        tiled=c.c_uint32,
         tile_rows=c.c_uint32,
         tile_columns=c.c_uint32,
         width=c.c_uint32,
@@ -56,14 +52,8 @@ class Sparsify(c.Structure):
         strided=c.c_uint32,
         resample=c.c_uint32,
         seed=c.c_uint64,
-        proportion=c.c_double,
-        sampled=c.c_uint32,
-        sample=c.c_uint32,
         run=c.c_uint32,
         scaled=c.c_uint32,
-        step=c.c_double,
-        searched=c.c_uint32,
-        rounds=c.c_uint32,
     )
 
 
@@ -96,7 +86,6 @@ class Quantize(c.Structure):
         magnitude=c.c_uint8,
         norm=c.c_uint8,
         stochastic=c.c_bool,
-        fit=c.c_uint8,
         block=c.c_uint32,
         clip=c.c_float,
         seed=c.c_uint64,
@@ -223,11 +212,11 @@ def has_kernels(codec: Codec) -> bool:
 
 def sparsify_of(part: sparsify.Sparsifier) -> Sparsify:
     """Return the options of a sparsifier; the caller fills in the stages of a controller."""
-    out = Sparsify(kind=SPARSIFIERS.index(part.kind))
+    out = Sparsify(kind=SPARSIFIERS[part.kind])
     options = part.get_config()
     for name in (
-        *("ratio", "threshold", "soft", "first_ratio", "sample_ratio", "upper", "lower"),
-        *("strided", "resample", "seed", "scaled", "rounds", "proportion"),
+        *("ratio", "threshold", "first_ratio", "sample_ratio", "upper", "lower"),
+        *("strided", "resample", "seed", "scaled"),
     ):
         if options.get(name) is not None:
             setattr(out, name, options[name])
@@ -239,21 +228,14 @@ def sparsify_of(part: sparsify.Sparsifier) -> Sparsify:
     if part.kind == "chunk_topk":
         out.chunk = options["chunk"]
         if options["tile"] is not None and options["columns"] is not None:
-            out.tiled = 1
             out.tile_rows, out.tile_columns = options["tile"]
             out.width = options["columns"]
-    if part.kind == "bin_max":
-        out.chunk = options["bin"] or 500
     if part.kind == "sid":
         out.distribution = DISTRIBUTIONS.index(options["distribution"])
         fixed = isinstance(options["stages"], int)
         out.mode = 0 if fixed else MODES.index(options["stages"])
-    if part.kind == "two_sided" and options["sample"] is not None:
-        out.sampled, out.sample = 1, options["sample"]
     if part.kind == "random_k":
         out.run = options["block"]
-    if part.kind == "trimmed":
-        out.step, out.searched = options["step"], options["method"] == "search"
     return out
 
 
@@ -278,8 +260,6 @@ def quantize_of(part: quantize.Quantizer) -> Quantize:
     out.stochastic = options.get("rounding") == "stochastic"
     out.block = options.get("block") or options.get("column") or 0
     out.clip = options.get("clip") or 0.0
-    if isinstance(part, quantize.Affine):
-        out.fit = FITS.index(part.fit)
     out.norm = options.get("norm") == "max"
     out.magnitude = {"mean": 0, "rms": 1}.get(options.get("scale", "mean"), 2)
     return out

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "bucket/examine.cuh"
-#include "device/dtype.cuh"
 
 namespace gradwire {
 
@@ -21,6 +20,21 @@ struct Sums {
     float total[tile_elements];
     std::uint16_t senders[tile_elements];
 };
+
+// The nearest binary16, ties to even; infinite above the largest, and a NaN stays one.
+__device__ inline std::uint16_t to_half(float x) {
+    const std::uint32_t bits = __float_as_uint(x), magnitude = bits & magnitude_bits, sign = bits >> 16 & 0x8000;
+    if (magnitude > 0x7f800000) return static_cast<std::uint16_t>(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
+    if (magnitude >= 0x477ff000) return static_cast<std::uint16_t>(sign | 0x7c00);  // 65520 rounds up
+    return static_cast<std::uint16_t>(half::narrow(x));
+}
+
+// The nearest bfloat16, ties to even; a NaN stays one.
+__device__ inline std::uint16_t to_bfloat16(float x) {
+    const std::uint32_t bits = __float_as_uint(x);
+    if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<std::uint16_t>(bits >> 16 | 0x40);
+    return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
 
 __device__ inline void store(const Target& target, std::uint64_t at, float value) {
     switch (target.dtype) {

@@ -59,8 +59,9 @@ struct BucketEntries {
     __device__ void settle(std::uint32_t position, float value, float decoded) const {
         if (later) return;
         // Written over only now: the entry may have been loaded more than once.
+        bool unused = false;
         if (values == nullptr && tensor.in_place && tensor.next_moment != nullptr)
-            tensor.next_moment[position] = tensor.terms(tensor.entry(position), position).moment;
+            tensor.next_moment[position] = Added(tensor, One{position, position + 1ull}, unused).moments[0];
         tensor.settle(position, value, decoded);
     }
 

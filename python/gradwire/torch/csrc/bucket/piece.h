@@ -13,7 +13,7 @@ namespace gradwire {
 
 enum class Dtype : std::uint32_t { f32 = 0, f64 = 1, f16 = 2, bf16 = 3 };
 
-// The ids of frames.
+// The ids of frames; those that are missing here have no kernels.
 enum class Sparsifier : std::uint32_t {
     all = 0,
     threshold = 1,
@@ -21,11 +21,7 @@ enum class Sparsifier : std::uint32_t {
     sid = 3,
     sampled_topk = 4,
     chunk_topk = 5,
-    bin_max = 6,
-    two_sided = 7,
     random_k = 8,
-    gaussian = 9,
-    trimmed = 10,
     custom = 11,
 };
 
@@ -40,11 +36,10 @@ struct Sparsify {
     double ratio;
     std::uint64_t k;            // entries; of each chunk for chunk_topk
     float threshold;            // threshold
-    float soft;                 // bin_max
-    double band_low, band_high; // sid, gaussian
-    std::uint32_t banded;
-    std::uint32_t chunk;        // chunk_topk, bin_max: elements of a chunk or bin
-    std::uint32_t tiled, tile_rows, tile_columns, width;
+    std::uint32_t banded;       // sid
+    double band_low, band_high;
+    std::uint32_t chunk;        // chunk_topk: elements of a chunk
+    std::uint32_t tile_rows, tile_columns, width;  // of a matrix; 0 where chunks are runs
     double first_ratio;         // sid
     Distribution distribution;
     StageMode mode;
@@ -52,12 +47,7 @@ struct Sparsify {
     double sample_ratio, upper, lower;        // sampled_topk
     std::uint32_t strided, resample;
     std::uint64_t seed;
-    double proportion;          // two_sided
-    std::uint32_t sampled, sample;
     std::uint32_t run, scaled;  // random_k
-    double step;                // trimmed
-    std::uint32_t searched;     // trimmed: by bisection
-    std::uint32_t rounds;       // gaussian
 };
 
 enum class MemoryKind : std::uint32_t { none = 0, residual = 1, low_pass = 2, momentum = 3, adam = 4 };

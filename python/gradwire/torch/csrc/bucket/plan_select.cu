@@ -34,9 +34,6 @@ std::uint64_t room_of(const Sparsify& options, std::uint64_t numel) {
         case Sparsifier::chunk_topk:
         case Sparsifier::random_k:
             return max_count(options, numel);
-        case Sparsifier::trimmed:
-            room = survivors_cap(max_count(options, numel), numel);
-            break;
         default:
             break;
     }
@@ -47,8 +44,6 @@ std::uint64_t room_of(const Sparsify& options, std::uint64_t numel) {
 // The same of the second list, which a team narrows the first down into.
 std::uint64_t other_room_of(const Piece& piece, std::uint64_t room) {
     switch (piece.sparsify.kind) {
-        case Sparsifier::bin_max:  // has the largest magnitudes of its bins there
-            return pieces(piece.numel, piece.sparsify.chunk);
         case Sparsifier::threshold:
         case Sparsifier::chunk_topk:
         case Sparsifier::random_k:
@@ -65,7 +60,6 @@ std::uint32_t row_room_of(const Piece& piece, std::uint64_t room) {
     switch (piece.sparsify.kind) {
         case Sparsifier::all:
         case Sparsifier::chunk_topk:
-        case Sparsifier::bin_max:
         case Sparsifier::random_k:
         case Sparsifier::custom:
             return 0;
@@ -139,11 +133,10 @@ SelectPlan plan_select(const Piece* all, unsigned count, unsigned blocks) {
         const std::uint64_t rows = desk.row_room > 0 ? pieces(numel, row_entries) : 0;
         desk.found = purse.take<std::uint32_t>(rows);
         desk.candidates = purse.take<Candidate>(rows * desk.row_room);
-        desk.parts = purse.take<Moments>(2 * chunks + 2);
+        desk.parts = purse.take<Moments>(chunks);
         desk.lists[0] = {purse.take<std::uint32_t>(room), purse.take<float>(room)};
         const std::uint64_t other = other_room_of(all[i], room);
-        desk.lists[1].positions = purse.take<std::uint32_t>(other);
-        desk.lists[1].values = purse.take<float>(all[i].sparsify.kind == Sparsifier::bin_max ? 0 : other);
+        desk.lists[1] = {purse.take<std::uint32_t>(other), purse.take<float>(other)};
         desk.arrivals = kept.take<unsigned>(1);
         desk.slots = purse.take<std::uint64_t>(2 * size);
         desk.bins = kept.take<std::uint32_t>(size > 1 ? team_histograms * widest_digit : 0);

@@ -13,7 +13,7 @@ struct KeptEntry {
     const Tensor& tensor;
     bool& nonzero;
 
-    __device__ float operator()(std::uint64_t i) const { return tensor.written(i); }
+    __device__ float operator()(std::uint64_t i) const { return written_at(tensor, i); }
 
     template <class Batch>
     __device__ void read(Batch batch, float (&values)[Batch::count]) const {

@@ -14,7 +14,11 @@ __device__ std::uint64_t least_frame(const Piece& piece) {
 // The entries of a gradient as they are.
 struct GradientEntry {
     Tensor tensor;
-    __device__ float operator()(std::uint64_t i) const { return tensor.entry(i); }
+    __device__ float operator()(std::uint64_t i) const {
+        float value[1];
+        read(One{i, i + 1}, value);
+        return value[0];
+    }
 
     template <class Batch>
     __device__ void read(Batch batch, float (&values)[Batch::count]) const {
@@ -28,7 +32,7 @@ __device__ float clip_scale(Team& team, Desk& desk, const Piece& piece, const Te
     const GradientEntry entry{tensor};
     const std::uint64_t chunks = pieces(tensor.numel, chunk_entries);
     for (std::uint64_t chunk = team.first(chunks); chunk < team.last(chunks); ++chunk) {
-        const ChunkFound found = read_chunk(desk, Chunk(tensor.numel, chunk, {0, 0.0f, 0, 1, 0.0f, 0, 0}), entry);
+        const ChunkFound found = read_chunk(desk, Chunk(tensor.numel, chunk, {0, 0.0f, 0, 1, 0.0f, 0}), entry);
         const std::uint64_t begin = chunk * chunk_entries, end = begin + chunk_entries;
         if (found.peak >= not_finite) count_bad(desk, begin, end < tensor.numel ? end : tensor.numel, entry);
     }
@@ -114,8 +118,7 @@ __global__ void __launch_bounds__(team_threads, 2) select(Selecting bucket) {
                 selection.target = selected.target;
                 selection.has_target = selected.has_target;
                 selection.threshold = selected.threshold;
-                const bool tells = piece.sparsify.kind == Sparsifier::threshold || piece.sparsify.kind == Sparsifier::bin_max;
-                if (tells && !piece.given) selection.magnitude = selected.magnitude;
+                if (piece.sparsify.kind == Sparsifier::threshold && !piece.given) selection.magnitude = selected.magnitude;
                 selection.positions = list.positions;
                 selection.values = list.values;
             }

@@ -4,7 +4,7 @@
 #include "bucket/commit.cuh"
 #include "bucket/work.cuh"
 #include "device/probe.h"
-#include "device/search.cuh"
+#include "device/segments.cuh"
 #include "frame/prepare.cuh"
 #include "frame/seal.cuh"
 

@@ -10,12 +10,6 @@
 
 namespace gradwire {
 
-// Device memory of a launch that looks back; all zero before it.
-struct LookBack {
-    unsigned* ticket;          // one
-    unsigned long long* tiles; // one per tile
-};
-
 // The tile that this block works on: the next one that no block has taken, in every thread.
 __device__ inline unsigned take_ticket(unsigned* counter) {
     struct Shared {

@@ -1,4 +1,4 @@
-// Which tensor of a bucket, or frame of an exchange, a block works on.
+// Looking up in lists in order: which tensor of a bucket, or frame of an exchange, a block works on.
 #pragma once
 
 #include "launch.cuh"
@@ -14,6 +14,20 @@ __device__ inline unsigned segment_of(const T* starts, unsigned count, T index) 
         const unsigned middle = low + (high - low) / 2;
         if (starts[middle] <= index)
             low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// The first place of an ascending list whose position is not below one: how many are below it.
+__device__ inline std::uint64_t first_from(const std::uint32_t* positions, std::uint64_t count,
+                                           std::uint64_t position) {
+    std::uint64_t low = 0, high = count;
+    while (low < high) {
+        const std::uint64_t middle = low + (high - low) / 2;
+        if (positions[middle] < position)
+            low = middle + 1;
         else
             high = middle;
     }

@@ -9,7 +9,6 @@ struct Moments {
     std::uint64_t count;  // magnitudes that were summed; zeros are not among them
     std::uint64_t zeros;
     double sum, sum_sq, sum_ln;
-    double total;  // of the values with their signs
 };
 
 }  // namespace gradwire

@@ -1,4 +1,4 @@
-// From moments of magnitudes to a threshold: the distributions of SIDCo, and the normal one.
+// From moments of magnitudes to a threshold: the distributions of SIDCo.
 //
 // Abdelmoniem, Elzanaty, Alouini and Canini, "An Efficient Statistical-based Gradient Compression
 // Technique for Distributed Training Systems", MLSys 2021. Scalar work on a few numbers, the same in
@@ -133,22 +133,6 @@ __host__ __device__ GRADWIRE_APART inline double tail_threshold(Distribution dis
                                                                     : pareto_quantile(moments, rho);
     const double eta = location + excess;
     return eta > location && is_finite(eta) ? eta : libm::not_a_number();
-}
-
-// The z with P(|X| > z) = share for a standard normal X.
-__host__ __device__ GRADWIRE_APART inline double normal_two_sided(double share) {
-    if (share >= 1.0) return 0.0;
-    const double t = sqrt(-2.0 * libm::log(0.5 * share));
-    const double above = 2.515517 + t * (0.802853 + t * 0.010328);
-    const double below = 1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308));
-    double z = greater(t - above / below, 0.0);
-    for (int i = 0; i < 3; ++i) {
-        const double density = 2.0 * libm::exp(-0.5 * z * z) / sqrt(2.0 * 3.14159265358979323846264338327950288);
-        const double step = (libm::erfc(z / 1.41421356237309504880168872420969808) - share) / density;
-        if (!is_finite(step)) break;
-        z = greater(z + step, 0.0);
-    }
-    return z;
 }
 
 }  // namespace gradwire

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "frame/writing.cuh"
-#include "quantize/affine_fit.cuh"
 #include "quantize/codebook_fit.cuh"
 #include "quantize/fit.cuh"
 
@@ -11,16 +10,14 @@ namespace gradwire {
 constexpr unsigned code_blocks = 4;  // of a multiprocessor, so that memory has enough to do
 constexpr std::uint64_t most_far_scales = 1 << 20;  // at once, so that their bits can be counted
 
-constexpr std::uint32_t not_finite_bits = 0x7f800000;  // the least magnitude that is not
-
 struct CodeShared {
     Fields<most_tile> fields;
     float scales[most_tile_scales];
     codebook::Room codebook;
 };
 
-// Fits the scales of the groups of a tile, whose values are in `fields`. `exponent` is that of the frame.
-__device__ inline void fit_tile(const Piece& piece, const Selection& selection, Groups groups, unsigned n, int exponent,
+// Fits the scales of the groups of a tile, whose values are in `fields`.
+__device__ inline void fit_tile(const Piece& piece, const Selection& selection, Groups groups, unsigned n,
                                 CodeShared& shared) {
     const unsigned number = static_cast<unsigned>(pieces(n, groups.size));
     const auto value = [&](unsigned i) { return __uint_as_float(shared.fields[i]); };
@@ -32,17 +29,6 @@ __device__ inline void fit_tile(const Piece& piece, const Selection& selection, 
                 shared.codebook, len, groups.each, [&](unsigned i) { return value(begin + i); },
                 shared.scales + group * groups.each);
         }
-        return;
-    }
-    if (piece.quantize.kind == Quantizer::affine) {
-        // A warp for each group.
-        const float power = power::of(exponent, 127);
-        for (unsigned group = warp(); group < number; group += write_threads / warp_threads) {
-            const unsigned begin = group * groups.size, len = min(n - begin, groups.size);
-            const float scale = affine::fit(piece.quantize, power, len, [&](unsigned i) { return value(begin + i); });
-            if (lane() == 0) shared.scales[group] = scale;
-        }
-        __syncthreads();
         return;
     }
     // A half of a warp for each group.
@@ -84,7 +70,7 @@ __device__ std::uint32_t load_tile(Entries& entries, const Tile& tile, CodeShare
 __device__ inline void count_not_finite(const Tile& tile, const CodeShared& shared, Selection& selection) {
     unsigned long long count = 0, first = ~0ull;
     for (unsigned i = threadIdx.x; i < tile.n; i += write_threads)
-        if ((shared.fields[i] & magnitude_bits) >= not_finite_bits) {
+        if ((shared.fields[i] & magnitude_bits) >= not_finite) {
             ++count;
             first = min(first, static_cast<unsigned long long>(tile.begin + i));
         }
@@ -156,11 +142,11 @@ __global__ void __launch_bounds__(write_threads, code_blocks)
     Entries entries(bucket, tile.frame, piece, selection);
     const std::uint32_t peak = load_tile(entries, tile, shared);
     if (dense && lane() == 0) atomicMax(&selection.peak, peak);
-    if (dense && peak >= not_finite_bits) count_not_finite(tile, shared, selection);
+    if (dense && peak >= not_finite) count_not_finite(tile, shared, selection);
     __syncthreads();
     const bool near = shape.held;
     if (near) {
-        fit_tile(piece, selection, groups, tile.n, state.exponent, shared);
+        fit_tile(piece, selection, groups, tile.n, shared);
         const std::uint64_t first = tile.begin / groups.size * groups.each;
         const auto fitted = static_cast<unsigned>(pieces(tile.n, groups.size) * groups.each);
         write_fields<write_threads, 32>(piece.frame, (scales_at + 4 * first) * 8, fitted, 32, edges,

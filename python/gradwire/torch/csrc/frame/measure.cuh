@@ -39,7 +39,7 @@ __device__ void plan_frame(const Writing& writing, unsigned frame, bool left_out
     if (threadIdx.x != 0) return;
     const std::uint64_t nbytes = frame_len(piece, count, positions);
     selection.nbytes = nbytes;
-    state = {positions, nbytes > piece.limit ? 0 : nbytes, 0, 0, 0, 0, 0, 0};
+    state = {positions, nbytes > piece.limit ? 0 : nbytes, 0, 0, 0, 0, 0};
 }
 
 // Measures a tile; whoever comes last in its frame plans that. `apart`: each frame is written, whatever became
@@ -69,7 +69,7 @@ __device__ void measure_tile(const Writing& writing, std::uint64_t number, bool 
     const bool left_out = apart ? selection.status != Status::ok : is_left_out(writing.selections, tile.frame);
     plan_frame<Threads>(writing, tile.frame, left_out);
     __syncthreads();
-    if (threadIdx.x == 0) turns.reach(FrameTurns::planned);
+    if (threadIdx.x == 0) turns.reach();
 }
 
 }  // namespace gradwire

@@ -3,7 +3,6 @@
 
 #include "frame/checksum.cuh"
 #include "frame/writing.cuh"
-#include "quantize/affine_fit.cuh"
 #include "quantize/fit.cuh"
 
 namespace gradwire {
@@ -54,7 +53,6 @@ char* divide_scratch(const WritePlan& plan, char* at, Writing& writing) {
     writing.tile_states = take<TileState>(at, plan.tiles.back());
     writing.summaries = take<Summary>(at, plan.fits.back());
     writing.scales = take<float>(at, plan.scales);
-    writing.errors = take<float>(at, plan.errors);
     return at;
 }
 
@@ -68,7 +66,6 @@ WritePlan plan_write(const Piece* all, const std::uint64_t* most_entries, unsign
         const bool dense = is_dense(piece);
         const std::uint64_t most = dense ? piece.numel : most_entries[i];
         const Groups groups = groups_of(piece.quantize, static_cast<std::uint32_t>(piece.numel));
-        const Basis basis = basis_of(piece.quantize);
         const std::uint64_t held = groups.by == Grouping::none ? 0 : tile_of_groups(piece, groups);
         FrameShape shape{};
         shape.tile = static_cast<std::uint32_t>(held > 0 ? held : most_tile);
@@ -76,19 +73,13 @@ WritePlan plan_write(const Piece* all, const std::uint64_t* most_entries, unsign
         shape.scales = plan.scales;
         shape.held = held > 0;
         std::uint64_t fits = 0;
-        const Groups summed = summed_by(piece.quantize, groups, shape.held);
-        if (basis != Basis::none && (held == 0 || summed.by == Grouping::none)) {
-            const bool parts = summed.by == Grouping::ranks || summed.by == Grouping::positions;
-            const std::uint64_t size = parts && summed.size < most ? summed.size : most;
-            const std::uint64_t number = summed.by == Grouping::none ? 1 : number_of(summed, piece.numel, most);
+        if (basis_of(piece.quantize) != Basis::none && held == 0) {
+            const bool parts = groups.by == Grouping::ranks || groups.by == Grouping::positions;
+            const std::uint64_t size = parts && groups.size < most ? groups.size : most;
+            const std::uint64_t number = summed_groups(groups, piece.numel, most);
             shape.chunks = static_cast<std::uint32_t>(size > 0 ? pieces(size, chunk_values) : 1);
             fits = number * shape.chunks;
-            plan.scales += number * summed.each;
-            if (is_placed(piece.quantize, shape.held)) {
-                plan.places = true;
-                shape.errors = plan.errors;
-                plan.errors += fits * affine::error_parts(summed.size) * affine::grids;
-            }
+            plan.scales += number * groups.each;
         }
         std::uint64_t longest = longest_frame(piece, most);
         plan.longest.push_back(longest);

@@ -19,7 +19,6 @@ struct FrameShape {
     std::uint32_t chunks;  // of what is summed up before tiles, at most; 0 where nothing is
     bool held;             // whether tiles hold all groups
     std::uint64_t scales;  // where its scales begin, of groups that no tile holds
-    std::uint64_t errors;  // where its errors begin, of grids that are compared for such groups
 };
 
 // How many blocks each launch has, and the memory that they work in.
@@ -28,8 +27,8 @@ struct WritePlan {
     // Where the blocks of each frame begin: of tiles, of fits and of checksums; one number more than frames.
     std::vector<std::uint64_t> tiles, fits, parts;
     std::vector<std::uint64_t> longest;  // bytes that each frame can have at most, without its limit
-    std::uint64_t scales = 0, errors = 0;
-    bool measures = false, sparse = false, places = false;
+    std::uint64_t scales = 0;
+    bool measures = false, sparse = false;
 
     unsigned frames() const { return static_cast<unsigned>(shapes.size()); }
     // Bytes of the table that lies on the device as long as the plan is used, and what it holds before the

@@ -1,8 +1,7 @@
-// The scales of groups that no tile holds, from sums over them: a block for each chunk of a group. The
-// last block of a frame adds up chunks.
+// What is there before the first code is written: the coding of positions, and the scales of groups that no
+// tile holds, from sums over them, a block for each chunk of a group. The last block of a frame adds up chunks.
 #pragma once
 
-#include "device/search.cuh"
 #include "device/look_back.cuh"
 #include "frame/measure.cuh"
 #include "quantize/fit.cuh"
@@ -24,11 +23,6 @@ __device__ inline Range entries_of(const Piece& piece, const Selection& selectio
     return {from < count ? from : count, to < count ? to : count};
 }
 
-// Where summaries of a frame are kept by groups: one of all its values where the exponent follows from that.
-__device__ inline std::uint64_t summed_groups(const Piece& piece, Groups groups, std::uint64_t count) {
-    return groups.by == Grouping::none ? 1 : number_of(groups, piece.numel, count);
-}
-
 struct FitShared {
     float values[fit_values];
     double lanes[3][sum_lanes];
@@ -44,7 +38,6 @@ __device__ Summary sum_entries(Entries& entries, Basis basis, Range range, FitSh
     constexpr unsigned at_once = 8;
     double sum = 0.0;
     std::uint32_t negatives = 0, peak = 0;
-    Ends ends{__uint_as_float(0x7f800000), __uint_as_float(0xff800000)};
     for (std::uint64_t base = range.begin; base < range.end; base += fit_values) {
         const auto here = static_cast<unsigned>(min(range.end - base, static_cast<std::uint64_t>(fit_values)));
         for (unsigned first = threadIdx.x; first < here; first += at_once * fit_threads) {
@@ -53,10 +46,7 @@ __device__ Summary sum_entries(Entries& entries, Basis basis, Range range, FitSh
 #pragma unroll
             for (unsigned j = 0; j < at_once; ++j) {
                 // What is not there is zero, which counts for nothing.
-                if (first + j * fit_threads < here) {
-                    shared.values[first + j * fit_threads] = values[j];
-                    ends.add({values[j], values[j]});
-                }
+                if (first + j * fit_threads < here) shared.values[first + j * fit_threads] = values[j];
                 negatives += values[j] < 0.0f;
                 peak = max(peak, __float_as_uint(values[j]) & magnitude_bits);
             }
@@ -74,22 +64,18 @@ __device__ Summary sum_entries(Entries& entries, Basis basis, Range range, FitSh
     if (role < 3) shared.lanes[role][threadIdx.x % sum_lanes] = sum;
     negatives = block_reduce<fit_threads>(negatives, Sum{});
     peak = block_reduce<fit_threads>(peak, Greatest{});
-    if (has_ends(basis))
-        ends = {block_reduce<fit_threads>(ends.least, Least{}), block_reduce<fit_threads>(ends.largest, Greatest{})};
     if (threadIdx.x != 0) return {};
     for (auto& lanes : shared.lanes)
         for (unsigned width = sum_lanes / 2; width > 0; width /= 2)
             for (unsigned i = 0; i < width; ++i) lanes[i] = __dadd_rn(lanes[i], lanes[i + width]);
-    return {shared.lanes[0][0], shared.lanes[1][0], shared.lanes[2][0], range.end - range.begin, negatives, peak, ends};
+    return {shared.lanes[0][0], shared.lanes[1][0], shared.lanes[2][0], range.end - range.begin, negatives, peak};
 }
 
 // Puts down the scales of a group of which this is known.
 __device__ inline void keep_scales(const Writing& writing, unsigned frame, Groups groups, std::uint64_t group,
                                    const Summary& sums) {
     if (groups.each == 0) {
-        const bool cells = writing.pieces[frame].quantize.kind == Quantizer::affine;
-        const float peak = __uint_as_float(sums.peak);
-        writing.states[frame].exponent = cells ? affine::exponent_for(peak) : half::exponent_for(peak);
+        writing.states[frame].exponent = half::exponent_for(__uint_as_float(sums.peak));
         return;
     }
     float* const scales = writing.scales + writing.shapes[frame].scales + group * groups.each;
@@ -99,7 +85,6 @@ __device__ inline void keep_scales(const Writing& writing, unsigned frame, Group
 // The sums of chunks in order, in thread 0. All threads of a block call; `shared` has room for a chunk each.
 __device__ inline Summary sum_chunks(const Summary* chunks, std::uint32_t count, Summary* shared) {
     Summary sums{};
-    sums.ends = chunks[0].ends;
     for (std::uint32_t base = 0; base < count; base += fit_threads) {
         const unsigned here = min(count - base, fit_threads);
         if (threadIdx.x < here) shared[threadIdx.x] = chunks[base + threadIdx.x];
@@ -120,19 +105,16 @@ __device__ void fit_chunk(const Writing& writing, const typename Entries::Bucket
     Selection& selection = writing.selections[frame];
     const std::uint32_t chunks = writing.shapes[frame].chunks;
     const std::uint64_t number = block - writing.fits[frame], group = number / chunks;
-    const Groups groups = summed_by(
-        piece.quantize, groups_of(piece.quantize, static_cast<std::uint32_t>(piece.numel)), writing.shapes[frame].held);
-    const std::uint64_t all_groups = summed_groups(piece, groups, selection.count);
-    writing.frame_turns[frame].await(FrameTurns::planned);
+    const Groups groups = groups_of(piece.quantize, static_cast<std::uint32_t>(piece.numel));
+    const std::uint64_t all_groups = summed_groups(groups, piece.numel, selection.count);
+    writing.frame_turns[frame].await();
     if (writing.states[frame].nbytes == 0 || group >= all_groups) return;
     const Range all = entries_of(piece, selection, groups, group);
     const std::uint64_t begin = min(all.begin + number % chunks * chunk_values, all.end);
     Entries entries(bucket, frame, piece, selection);
     const Range range{begin, min(begin + chunk_values, all.end)};
-    const bool placed = is_placed(piece.quantize, writing.shapes[frame].held);
-    const Basis basis = groups.by == Grouping::none ? Basis::peak : basis_of(piece.quantize);
-    const Summary chunk = sum_entries(entries, basis, range, shared);
-    if (chunks == 1 && !placed) {
+    const Summary chunk = sum_entries(entries, basis_of(piece.quantize), range, shared);
+    if (chunks == 1) {
         if (threadIdx.x == 0) keep_scales(writing, frame, groups, group, chunk);
         return;
     }
@@ -146,17 +128,6 @@ __device__ void fit_chunk(const Writing& writing, const typename Entries::Bucket
     }
     __syncthreads();
     if (!shared.last) return;
-    if (placed) {
-        // Grids follow from the exponent of all groups: see place.cuh.
-        std::uint32_t peak = 0;
-        for (std::uint64_t i = threadIdx.x; i < all_groups * chunks; i += fit_threads) peak = max(peak, summaries[i].peak);
-        peak = block_reduce<fit_threads>(peak, Greatest{});
-        if (threadIdx.x == 0) {
-            writing.states[frame].exponent = affine::exponent_for(__uint_as_float(peak));
-            writing.frame_turns[frame].reach(FrameTurns::fitted);
-        }
-        return;
-    }
     for (std::uint64_t each = 0; each < all_groups; ++each) {
         const Summary sums = sum_chunks(summaries + each * chunks, chunks, shared.chunks);
         if (threadIdx.x == 0) keep_scales(writing, frame, groups, each, sums);
@@ -168,12 +139,36 @@ __device__ inline void clear_share(const Writing& writing, std::uint64_t number)
     const unsigned frame = segment_of(writing.tiles, writing.frames, number);
     const Piece& piece = writing.pieces[frame];
     if (is_dense(piece)) return;
-    writing.frame_turns[frame].await(FrameTurns::planned);
+    writing.frame_turns[frame].await();
     const std::uint64_t words = writing.states[frame].nbytes / 4, tile = number - writing.tiles[frame];
     const std::uint32_t tiles = writing.shapes[frame].tiles;
     const std::uint64_t begin = words * tile / tiles, end = words * (tile + 1) / tiles;
     auto* const out = reinterpret_cast<std::uint32_t*>(piece.frame);
     for (std::uint64_t i = begin + threadIdx.x; i < end; i += fit_threads) out[i] = 0;
+}
+
+// First blocks measure, the next ones sum up, and clear, as soon as what they wait for is there; the others do
+// what else the bucket wants.
+struct Shares {
+    std::uint64_t measures, fits, clears, others;
+    __host__ __device__ std::uint64_t all() const { return measures + fits + clears + others; }
+};
+
+// `Entries::prepare(bucket, number)` does a share of what else there is, which waits for nothing.
+template <class Entries>
+__global__ void prepare_frames(Writing writing, typename Entries::Bucket bucket, Shares shares) {
+    GRADWIRE_SHARED(FitShared, shared);
+    std::uint64_t share = take_ticket(&writing.turns->ticket);
+    if (share < shares.measures) {
+        // Where nothing is measured, a block for each frame.
+        measure_tile<fit_threads>(writing, shares.measures == writing.frames ? writing.tiles[share] : share);
+    } else if ((share -= shares.measures) < shares.fits) {
+        fit_chunk<Entries>(writing, bucket, share, shared);
+    } else if ((share -= shares.fits) < shares.clears) {
+        clear_share(writing, share);
+    } else {
+        Entries::prepare(bucket, share - shares.clears);
+    }
 }
 
 }  // namespace gradwire

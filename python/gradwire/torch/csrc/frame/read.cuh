@@ -34,7 +34,7 @@ struct Frame {
 
 namespace reading {
 
-constexpr std::uint8_t outside_id = 255;
+constexpr std::uint8_t outside_id = 255, affine_id = 12;  // of which the host reads the values
 
 __device__ inline std::uint64_t number(const Bytes& bytes, std::uint64_t at) {
     return bytes.word(at) | static_cast<std::uint64_t>(bytes.word(at + 4)) << 32;
@@ -122,8 +122,9 @@ __device__ inline Verdict read_rest(Frame& frame, std::uint64_t room) {
     constexpr std::uint32_t dtypes = 4;
     const std::uint32_t quantizer = bytes.byte(7);
     const bool outside = quantizer == outside_id;
-    if (bytes.byte(5) >= dtypes || (quantizer > static_cast<std::uint32_t>(Quantizer::affine) && !outside))
+    if (bytes.byte(5) >= dtypes || (quantizer > affine_id && !outside))
         return Verdict::unsupported;
+    if (quantizer == affine_id) return Verdict::outside;
     const Verdict coding = read_coding(frame, bytes.byte(8), bytes.byte(9));
     if (coding != Verdict::good && coding != Verdict::outside) return coding;
     const std::uint64_t numel = number(bytes, 16), count = number(bytes, 24);

@@ -3,13 +3,13 @@
 // | launch | a block | what it does |
 // |---|---|---|
 // | prepare | a tile of entries | what the choice of a coding depends on; the last of a frame plans it |
-// | | a chunk of a group, a tile | scales of groups that no tile holds; grids of affine; zeros |
+// | | a chunk of a group, a tile | scales of groups that no tile holds; zeros |
 // | code | a tile | positions, scales of the groups that it holds, codes, header |
 // | seal | a part of the bytes | the checksum; the last block of all ends the bucket |
 #pragma once
 
 #include "frame/code.cuh"
-#include "frame/place.cuh"
+#include "frame/prepare.cuh"
 #include "frame/seal.cuh"
 
 namespace gradwire {
@@ -24,7 +24,7 @@ cudaError_t launch_write(const WritePlan& plan, const Piece* pieces, Selection* 
                          const typename Entries::Bucket& bucket, std::uint64_t others, cudaStream_t stream) {
     const Writing writing = writing_in(plan, pieces, selections, table, scratch);
     const std::uint64_t tiles = plan.tiles.back(), fits = plan.fits.back(), parts = plan.parts.back();
-    const Shares shares{plan.measures ? tiles : plan.frames(), fits, plan.places ? fits : 0, plan.sparse ? tiles : 0, others};
+    const Shares shares{plan.measures ? tiles : plan.frames(), fits, plan.sparse ? tiles : 0, others};
     GRADWIRE_TRY(launch(prepare_frames<Entries>, {shares.all()}, fit_threads, stream, writing, bucket, shares));
     GRADWIRE_TRY(launch(code_tiles<Entries>, {tiles}, write_threads, stream, writing, bucket));
     return launch(seal_parts<Entries>, {parts > 0 ? parts : 1}, checksum::threads, stream, writing, bucket);

@@ -16,7 +16,6 @@ struct FrameState {
     std::uint64_t nbytes;  // 0: it is not written
     int exponent;
     std::uint32_t fitted;  // chunks that are summed up
-    std::uint32_t placed;  // chunks whose errors are
     std::uint32_t checksum, sealed;
     std::uint32_t tail;  // of a sparse frame, the bytes after the last whole word
 };
@@ -33,21 +32,19 @@ struct Turns {
 };
 
 struct FrameTurns {
-    // What is reached, one after the other: the state of the frame is known; so is the exponent of its groups.
-    static constexpr unsigned planned = 1, fitted = 2;
     unsigned measured;  // tiles
-    unsigned reached;
+    unsigned planned;   // whether the state of the frame is known
 
     // By one thread, which knows of all that was written before.
-    __device__ void reach(unsigned what) {
+    __device__ void reach() {
         __threadfence();
-        *static_cast<volatile unsigned*>(&reached) = what;
+        *static_cast<volatile unsigned*>(&planned) = 1;
     }
 
-    // Waits until it is reached by blocks whose tickets are lower. All threads of a block call.
-    __device__ void await(unsigned what) const {
+    // Waits until it is known, from blocks whose tickets are lower. All threads of a block call.
+    __device__ void await() const {
         if (threadIdx.x == 0) {
-            while (*static_cast<const volatile unsigned*>(&reached) < what) __nanosleep(40);
+            while (*static_cast<const volatile unsigned*>(&planned) == 0) __nanosleep(40);
             __threadfence();
         }
         __syncthreads();
@@ -66,7 +63,7 @@ struct Writing {
     FrameState* states;
     TileState* tile_states;
     Summary* summaries;
-    float *scales, *errors;
+    float* scales;
 };
 
 // Whether this piece or one before it cannot be encoded: then nothing of it is written. All threads of a

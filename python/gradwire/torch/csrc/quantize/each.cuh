@@ -1,7 +1,6 @@
 // The registry of quantizers: calls a function object with the one of an id.
 #pragma once
 
-#include "quantize/affine.cuh"
 #include "quantize/bfloat16.cuh"
 #include "quantize/codebook.cuh"
 #include "quantize/exponent.cuh"
@@ -31,7 +30,6 @@ __device__ void with_quantizer(Quantizer kind, Visit&& visit) {
         case Quantizer::ternary: return visit(Ternary{});
         case Quantizer::codebook: return visit(Codebook{});
         case Quantizer::exponent: return visit(Exponent{});
-        case Quantizer::affine: return visit(Affine{});
     }
 }
 

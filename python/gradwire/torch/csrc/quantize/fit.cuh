@@ -19,20 +19,8 @@ __host__ __device__ inline Basis basis_of(const Quantize& quantize) {
         case Quantizer::ternary: return quantize.clip > 0 ? Basis::sums : Basis::peak;
         case Quantizer::codebook: return Basis::values;
         case Quantizer::exponent: return Basis::peak;
-        case Quantizer::affine: return quantize.fit == AffineFit::sawb ? Basis::all : Basis::ends;
         default: return Basis::none;
     }
-}
-
-// How sums are gathered before there are tiles. Where these hold the groups of affine, one over all entries
-// is left, which the exponent follows from.
-__host__ __device__ inline Groups summed_by(const Quantize& quantize, Groups groups, bool held) {
-    return quantize.kind == Quantizer::affine && held ? Groups{Grouping::none, 0, 0} : groups;
-}
-
-// Whether grids are placed between sums and tiles: those of groups of affine that no tile holds.
-__host__ __device__ inline bool is_placed(const Quantize& quantize, bool held) {
-    return quantize.kind == Quantizer::affine && !held;
 }
 
 namespace fit {

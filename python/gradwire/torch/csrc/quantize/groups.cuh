@@ -37,7 +37,6 @@ __host__ __device__ inline Groups groups_of(const Quantize& quantize, std::uint3
         }
         case Quantizer::codebook: return {Grouping::ranks, codebook_block, 1u << (quantize.bits - 1)};
         case Quantizer::exponent: return {Grouping::ranks, exponent_block, 1};
-        case Quantizer::affine: return {Grouping::ranks, quantize.block > 0 ? quantize.block : 0xffffffff, 1};
         default: return {Grouping::none, 0, 0};
     }
 }
@@ -52,6 +51,11 @@ __host__ __device__ inline std::uint64_t number_of(Groups groups, std::uint64_t 
     }
 }
 
+// How many are summed up before there are tiles: one of all entries where there are no scales, for an exponent.
+__host__ __device__ inline std::uint64_t summed_groups(Groups groups, std::uint64_t numel, std::uint64_t count) {
+    return groups.by == Grouping::none ? 1 : number_of(groups, numel, count);
+}
+
 // Bits of a code.
 __host__ __device__ inline unsigned code_bits(const Quantize& quantize) {
     switch (quantize.kind) {
@@ -60,8 +64,7 @@ __host__ __device__ inline unsigned code_bits(const Quantize& quantize) {
         case Quantizer::float16:
         case Quantizer::float16_scaled: return 16;
         case Quantizer::uniform:
-        case Quantizer::codebook:
-        case Quantizer::affine: return quantize.bits;
+        case Quantizer::codebook: return quantize.bits;
         case Quantizer::sign_scale:
         case Quantizer::two_means: return 1;
         case Quantizer::ternary: return 2;
@@ -83,8 +86,7 @@ __host__ __device__ inline Prologue prologue_of(const Quantize& quantize, std::u
         case Quantizer::two_means:
         case Quantizer::exponent: return {{groups.size, 0}, 4};
         case Quantizer::uniform:
-        case Quantizer::codebook:
-        case Quantizer::affine: return {{quantize.bits, groups.size}, 8};
+        case Quantizer::codebook: return {{quantize.bits, groups.size}, 8};
         default: return {{0, 0}, 0};
     }
 }

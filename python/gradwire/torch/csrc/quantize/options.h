@@ -5,7 +5,7 @@
 
 namespace gradwire {
 
-// The ids that the header of a frame has.
+// The ids that the header of a frame has. The next one is that of affine, which has no kernels.
 enum class Quantizer : std::uint8_t {
     float32,
     bfloat16,
@@ -19,7 +19,6 @@ enum class Quantizer : std::uint8_t {
     ternary,
     codebook,
     exponent,
-    affine,
 };
 
 // Which magnitude goes with the signs of `sign_scale`: the mean, the root of the mean square, or what
@@ -29,18 +28,13 @@ enum class Magnitude : std::uint8_t { mean, root_mean_square, told };
 // What a block of `uniform` reaches up to.
 enum class Norm : std::uint8_t { l2, largest };
 
-// Where the grid of a block of `affine` lies.
-enum class AffineFit : std::uint8_t { range, zero, sawb, squares };
-
 struct Quantize {
     Quantizer kind = Quantizer::float32;
-    std::uint8_t bits = 0;  // of a code: uniform 2 to 8, codebook 1 to 4, affine 1 to 8
+    std::uint8_t bits = 0;  // of a code: uniform 2 to 8, codebook 1 to 4
     Magnitude magnitude = Magnitude::mean;
     Norm norm = Norm::l2;
-    bool stochastic = false;  // float8, affine
-    AffineFit fit = AffineFit::range;
-    // Entries that share a scale: of uniform; of affine, where 0 says all; and of float8, where 0 says that
-    // there are no scales.
+    bool stochastic = false;  // float8
+    // Entries that share a scale: of uniform; and of float8, where 0 says that there are no scales.
     // Positions in a column of two_means, where 0 says that all are in one.
     std::uint32_t block = 0;
     float clip = 0;  // of ternary, in standard deviations; 0 is none

@@ -16,7 +16,6 @@ struct Section {
 
 // Whether the header may have this exponent.
 __device__ inline bool is_exponent(Quantizer kind, int exponent) {
-    if (kind == Quantizer::affine) return exponent >= affine::least_exponent && exponent <= affine::most_exponent;
     return kind == Quantizer::float16_scaled ? exponent >= -112 && exponent <= 164 : exponent == 0;
 }
 
@@ -38,8 +37,7 @@ __device__ inline int read_prologue(Section& out, const Bytes& section, std::uin
             return section.len >= 4 ? 4 : -1;
         }
         case Quantizer::uniform:
-        case Quantizer::codebook:
-        case Quantizer::affine: {
+        case Quantizer::codebook: {
             const std::uint32_t least = quantize.kind == Quantizer::uniform ? 2 : 1;
             const std::uint32_t most = quantize.kind == Quantizer::codebook ? 4 : 8;
             const std::uint32_t bits = section.byte(0), size = section.word(4);
@@ -89,8 +87,6 @@ __device__ inline bool takes_scale(Quantizer kind, std::uint32_t bits) {
         case Quantizer::float8_e4m3: return power && bits <= (127u + 119) << 23;
         case Quantizer::exponent: return bits == 0 || normal;
         case Quantizer::two_means: return finite;
-        // A step, finite and not below zero, and a finite base.
-        case Quantizer::affine: return (bits & 0xffff) < 0x7c00 && (bits >> 16 & 0x7c00) != 0x7c00;
         default: return magnitude;
     }
 }

@@ -12,21 +12,10 @@ namespace gradwire {
 constexpr unsigned sum_lanes = 16;
 constexpr std::uint32_t chunk_values = 65536;
 
-// The least and the largest value.
-struct Ends {
-    float least, largest;
-
-    __device__ void add(const Ends& next) {
-        if (next.least < least) least = next.least;
-        if (next.largest > largest) largest = next.largest;
-    }
-};
-
 struct Summary {
     double above, below, squares;  // of what is not below zero, of what is, of all squares
     std::uint64_t count, negatives;
     std::uint32_t peak;  // bits of the largest magnitude
-    Ends ends;           // of affine only
 
     __device__ void add(const Summary& next) {
         above = __dadd_rn(above, next.above);
@@ -35,20 +24,14 @@ struct Summary {
         count += next.count;
         negatives += next.negatives;
         peak = max(peak, next.peak);
-        ends.add(next.ends);
     }
 };
 
 // What has to be gathered for the scales of a group.
-enum class Basis : std::uint8_t { none, peak, sides, squares, sums, values, ends, all };
+enum class Basis : std::uint8_t { none, peak, sides, squares, sums, values };
 
-__host__ __device__ inline bool has_sides(Basis basis) {
-    return basis == Basis::sides || basis == Basis::sums || basis == Basis::all;
-}
-__host__ __device__ inline bool has_squares(Basis basis) {
-    return basis == Basis::squares || basis == Basis::sums || basis == Basis::all;
-}
-__host__ __device__ inline bool has_ends(Basis basis) { return basis == Basis::ends || basis == Basis::all; }
+__host__ __device__ inline bool has_sides(Basis basis) { return basis == Basis::sides || basis == Basis::sums; }
+__host__ __device__ inline bool has_squares(Basis basis) { return basis == Basis::squares || basis == Basis::sums; }
 
 // The running sums of one lane.
 struct Lane {
@@ -78,7 +61,7 @@ __device__ inline Summary reduce_lanes(Lane lane, std::uint64_t count) {
         lane.negatives += __shfl_down_sync(all_lanes, lane.negatives, width, sum_lanes);
         lane.peak = max(lane.peak, __shfl_down_sync(all_lanes, lane.peak, width, sum_lanes));
     }
-    return {lane.above, lane.below, lane.squares, count, lane.negatives, lane.peak, {}};
+    return {lane.above, lane.below, lane.squares, count, lane.negatives, lane.peak};
 }
 
 }  // namespace gradwire

@@ -99,7 +99,8 @@ __device__ void read_wide(Batch batch, const void* from, float (&into)[Batch::co
     for (unsigned i = 0; i < Batch::count; ++i) into[i] = widen(raw[i]);
 }
 
-// Entries of a gradient, as `Tensor::entry` gives each.
+// Entries of a gradient as float32, divided by a number first if that is not 1. `nonzero` becomes true if one was
+// not zero before.
 template <class Batch>
 __device__ void read_entries(const Tensor& tensor, Batch batch, float (&entries)[Batch::count], bool& nonzero) {
     switch (tensor.dtype) {
@@ -128,8 +129,7 @@ __device__ void read_entries(const Tensor& tensor, Batch batch, float (&entries)
     for (unsigned i = 0; i < Batch::count; ++i) entries[i] /= tensor.divisor;
 }
 
-// Sums of a gradient and what is kept, as `Tensor::at` gives each, and what becomes of the memory where
-// nothing is sent.
+// Sums of a gradient and what is kept, and what becomes of the memory where nothing is sent.
 template <class Batch>
 struct Added {
     static constexpr unsigned count = Batch::count;
@@ -178,5 +178,18 @@ struct Added {
         }
     }
 };
+
+using One = Batch<1, 1>;
+
+// The sum at a position, before anything is written.
+__device__ inline float sum_at(const Tensor& tensor, std::uint64_t i) {
+    bool nonzero = false;
+    return Added(tensor, One{i, i + 1}, nonzero).sums[0];
+}
+
+// The same once the memory is written, from where it takes the fewest reads.
+__device__ inline float written_at(const Tensor& tensor, std::uint64_t i) {
+    return tensor.are_written() ? static_cast<const float*>(tensor.next)[i] : sum_at(tensor, i);
+}
 
 }  // namespace gradwire

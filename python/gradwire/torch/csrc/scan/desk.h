@@ -15,7 +15,6 @@ struct Request {
     std::uint32_t located;  // sums of the exceedances over `location`
     float location;
     std::uint32_t logs;     // of logarithms too
-    std::uint32_t totals;   // of values with their signs too
 };
 
 // Entries in the order of their positions.
@@ -50,8 +49,7 @@ struct Desk {
     Request request;
     std::uint32_t reads;  // whether the first read gathers anything: 0 where positions are drawn unseen
     float scale;
-    float positive, negative;  // thresholds of either sign, decided before the first read
-    std::uint32_t extremes[3];
+    float sampled;        // a threshold, decided before the first read
     std::uint32_t peak;
     std::uint32_t any;  // whether an element of the input is not zero
     std::uint32_t bad;  // whether something is not finite: then

@@ -14,7 +14,7 @@ constexpr std::uint64_t words_of_chunk = chunk_entries / 32;
 // Where a block puts what is added up one after the other: the entries of a tile, or parts.
 union TileShared {
     float entries[tile_entries];
-    double parts[4][team_threads];
+    double parts[3][team_threads];
 };
 
 __device__ inline TileShared& tile_room() {
@@ -26,7 +26,6 @@ __device__ inline TileShared& tile_room() {
 struct ChunkSums {
     ExceedanceLane exceedance;
     LogLane log;
-    double total = 0.0;
 
     // What a tile has beyond the end is zero, and changes no sum.
     __device__ void add(const TileShared& tile, const Request& request) {
@@ -38,13 +37,9 @@ struct ChunkSums {
         };
         if (warp() == 0) {
             each([&](float value) { exceedance.add(value, request.location); });
-        } else if (warp() == 1 && (request.logs || request.totals)) {
-            if (lane() < lanes_of_sums) {
-                each([&](float value) { log.add(value); });
-                log.normalize();
-            } else {
-                each([&](float value) { total += static_cast<double>(value); });
-            }
+        } else if (warp() == 1 && request.logs) {
+            each([&](float value) { log.add(value); });
+            log.normalize();
         }
     }
 
@@ -61,12 +56,8 @@ struct ChunkSums {
             }
             if (lane() == lanes_of_sums) part->sum_sq = reduced;
         } else if (warp() == 1) {
-            const bool asked = lane() < lanes_of_sums ? request.logs : request.totals;
-            double value = 0.0;
-            if (asked) value = lane() < lanes_of_sums ? log.sum() : total;
-            value = reduce_lanes(value);
+            const double value = reduce_lanes(request.logs ? log.sum() : 0.0);
             if (lane() == 0) part->sum_ln = value;
-            if (lane() == lanes_of_sums) part->total = value;
         }
     }
 };
@@ -165,7 +156,7 @@ __device__ ChunkFound read_whole_tiles(const Desk& desk, const Chunk& chunk, Ent
 
 // Adds up what so many parts came to, in their order. All threads of one block call, for everyone.
 __device__ GRADWIRE_APART inline void add_parts(Desk& desk, std::uint64_t parts) {
-    constexpr unsigned fields = 4;
+    constexpr unsigned fields = 3;
     double(&staged)[fields][team_threads] = tile_room().parts;
     std::uint64_t count = 0, zeros = 0;
     double sum = 0.0;
@@ -179,7 +170,6 @@ __device__ GRADWIRE_APART inline void add_parts(Desk& desk, std::uint64_t parts)
             staged[0][threadIdx.x] = part.sum;
             staged[1][threadIdx.x] = part.sum_sq;
             staged[2][threadIdx.x] = part.sum_ln;
-            staged[3][threadIdx.x] = part.total;
         }
         __syncthreads();
         // A thread for each field; loaded ahead of the additions, which wait for each other.
@@ -192,7 +182,7 @@ __device__ GRADWIRE_APART inline void add_parts(Desk& desk, std::uint64_t parts)
     if (threadIdx.x < fields) staged[threadIdx.x][0] = sum;
     count = block_reduce<team_threads>(count, Sum{});
     zeros = block_reduce<team_threads>(zeros, Sum{});
-    if (threadIdx.x == 0) desk.total = {count, zeros, staged[0][0], staged[1][0], staged[2][0], staged[3][0]};
+    if (threadIdx.x == 0) desk.total = {count, zeros, staged[0][0], staged[1][0], staged[2][0]};
 }
 
 // The same of what a team has written before it met: one block adds up, and hands it on.

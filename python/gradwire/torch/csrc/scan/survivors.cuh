@@ -1,7 +1,7 @@
 // The entries that are still in the running, in the order of their positions.
 #pragma once
 
-#include "device/search.cuh"
+#include "device/segments.cuh"
 #include "scan/scan.cuh"
 
 namespace gradwire {
@@ -76,11 +76,6 @@ struct Survivors {
         keep(team, 0, [bound](float value) { return Standing{fabsf(value) > bound, false}; });
     }
 
-    // Keeps those that are not between two bounds.
-    __device__ GRADWIRE_APART void keep_outside(Team& team, float low, float high) {
-        keep(team, 0, [low, high](float value) { return Standing{value >= high || value <= low, false}; });
-    }
-
     // Keeps those whose magnitude has more than these bits, and the first `ties` that have them.
     __device__ GRADWIRE_APART void keep_from(Team& team, std::uint32_t bits, std::uint64_t ties) {
         keep(team, ties, [bits](float value) {
@@ -125,7 +120,7 @@ __device__ GRADWIRE_APART inline Moments Survivors::tail_of(Team& team, float lo
         const double reduced = reduce_lanes(sums.sum);
         const std::uint32_t found = warp_reduce(lane() < lanes_of_sums ? sums.count : 0u, Sum{});
         const double squares = __shfl_sync(all_lanes, reduced, static_cast<int>(lanes_of_sums));
-        if (lane() == 0) desk->parts[chunk] = {found, 0, reduced, squares, 0.0, 0.0};
+        if (lane() == 0) desk->parts[chunk] = {found, 0, reduced, squares, 0.0};
     }
     team.sync();
     return total_of_parts(team, *desk, chunks);

@@ -37,31 +37,6 @@ __device__ inline float widen_f16(std::uint16_t half) {
 // bfloat16 to float32, exact.
 __device__ inline float widen_bf16(std::uint16_t upper) { return float_of(static_cast<std::uint32_t>(upper) << 16); }
 
-// The entry of a gradient as float32, divided by a number first if that is not 1. `nonzero` becomes
-// true if it was not zero before.
-__device__ inline float gradient_entry(const void* gradient, Dtype dtype, float divisor, std::uint64_t i, bool& nonzero) {
-    float value = 0.0f;
-    switch (dtype) {
-        case Dtype::f32:
-            value = static_cast<const float*>(gradient)[i];
-            break;
-        case Dtype::f64: {
-            const double wide = static_cast<const double*>(gradient)[i];
-            nonzero |= wide != 0.0;
-            value = static_cast<float>(wide);
-            break;
-        }
-        case Dtype::f16:
-            value = widen_f16(static_cast<const std::uint16_t*>(gradient)[i]);
-            break;
-        case Dtype::bf16:
-            value = widen_bf16(static_cast<const std::uint16_t*>(gradient)[i]);
-            break;
-    }
-    nonzero |= value != 0.0f;
-    return divisor == 1.0f ? value : value / divisor;
-}
-
 // The sums of a gradient and what is kept of those before, and where they are written.
 struct Tensor {
     const void* gradient;
@@ -78,22 +53,6 @@ struct Tensor {
     std::uint64_t key;  // of what rounds to bfloat16
     MomentumRule momentum;
     AdamRule adam;
-
-    __device__ float entry(std::uint64_t i, bool& nonzero) const {
-        return gradient_entry(gradient, dtype, divisor, i, nonzero);
-    }
-
-    __device__ float entry(std::uint64_t i) const {
-        bool nonzero = false;
-        return entry(i, nonzero);
-    }
-
-    // What is new in a sum: the entry of the gradient, or the step that a memory makes of it.
-    __device__ Terms terms(float entry, std::uint64_t i) const {
-        if (kind == MemoryKind::momentum) return momentum_terms(momentum, entry, moment[i]);
-        if (kind == MemoryKind::adam) return adam_terms(adam, entry, moment[i]);
-        return {entry, 0.0f};
-    }
 
     // What was kept.
     __device__ float kept(std::uint64_t i) const {
@@ -112,23 +71,8 @@ struct Tensor {
         static_cast<std::uint16_t*>(next)[i] = dithered(value, key, static_cast<std::uint32_t>(i));
     }
 
-    __device__ float sum(float fresh, std::uint64_t i) const {
-        return kind == MemoryKind::none ? fresh : normal_or_zero(fresh + decay * kept(i));
-    }
-
-    // The sum at a position, before anything is written.
-    __device__ float at(std::uint64_t i) const { return sum(terms(entry(i), i).fresh, i); }
-
-    // The same once the memory is written, from where it takes the fewest reads.
-    __device__ float written(std::uint64_t i) const {
-        return are_written() ? static_cast<const float*>(next)[i] : at(i);
-    }
-
-    // Whether the sums themselves are then in the memory.
+    // Whether the sums themselves are in the memory once it is written.
     __device__ bool are_written() const { return becomes_sums(kind) && !in_place && !narrow; }
-
-    // What is new in the sum at a position, whatever was written.
-    __device__ float fresh(std::uint64_t i) const { return terms(entry(i), i).fresh; }
 
     // Writes what the memory becomes of an entry that is sent, and that its receiver decodes as `decoded`.
     // Once for each, after what it becomes of those that are not.

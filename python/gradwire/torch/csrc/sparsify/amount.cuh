@@ -59,22 +59,12 @@ __host__ __device__ inline std::uint64_t max_count(const Sparsify& options, std:
         case Sparsifier::random_k:
             return target_of(options, numel);
         case Sparsifier::sid:
-        case Sparsifier::gaussian:
             return options.banded ? band_count(target_of(options, numel), options.band_high, numel) : numel;
         case Sparsifier::sampled_topk:
             return share_of(options.ratio, numel);
-        case Sparsifier::two_sided: {
-            const double most = 4.0 * static_cast<double>(numel) / options.proportion;
-            if (!(most < static_cast<double>(numel))) return numel;
-            return most >= 1.0 ? static_cast<std::uint64_t>(most) : numel < 1 ? numel : 1;
-        }
-        case Sparsifier::trimmed: {
-            const std::uint64_t most = (options.searched ? 2 : 1) * target_of(options, numel);
-            return most < numel ? most : numel;
-        }
         case Sparsifier::chunk_topk: {
             const std::uint64_t k = options.k, chunk = options.chunk;
-            if (!options.tiled)
+            if (options.tile_rows == 0)
                 return numel / chunk * (k < chunk ? k : chunk) + (numel % chunk < k ? numel % chunk : k);
             const TileGrid grid = tile_grid(options, numel);
             std::uint64_t total = 0;

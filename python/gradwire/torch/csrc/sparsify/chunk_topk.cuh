@@ -17,13 +17,13 @@ struct Group {
 };
 
 __device__ inline std::uint64_t count_groups(const Sparsify& options, std::uint64_t numel) {
-    if (!options.tiled) return pieces(numel, options.chunk);
+    if (options.tile_rows == 0) return pieces(numel, options.chunk);
     const TileGrid grid = tile_grid(options, numel);
     return grid.bands() * grid.stacks();
 }
 
 __device__ inline Group group_of(const Sparsify& options, std::uint64_t numel, std::uint64_t group) {
-    if (!options.tiled) {
+    if (options.tile_rows == 0) {
         const std::uint64_t first = group * options.chunk;
         const std::uint64_t size = numel - first < options.chunk ? numel - first : options.chunk;
         return {first, size, size, 0};

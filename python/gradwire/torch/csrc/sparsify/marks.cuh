@@ -12,9 +12,8 @@ __device__ inline void clear_marks(Team& team, Desk& desk, std::uint64_t numel) 
     team.sync();
 }
 
-__device__ inline bool mark(Desk& desk, std::uint64_t position) {
-    const std::uint32_t bit = 1u << (position % 32);
-    return (atomicOr(desk.mask + position / 32, bit) & bit) == 0;
+__device__ inline void mark(Desk& desk, std::uint64_t position) {
+    atomicOr(desk.mask + position / 32, 1u << (position % 32));
 }
 
 // Lists what is marked; every entry, whatever it is, with its value.

@@ -19,7 +19,7 @@ struct WrittenSums {
 // The entries as the selection reads them: once written, from where it takes the fewest reads.
 struct WrittenEntry {
     const Tensor& tensor;
-    __device__ float operator()(std::uint64_t i) const { return tensor.written(i); }
+    __device__ float operator()(std::uint64_t i) const { return written_at(tensor, i); }
 
     template <class Batch>
     __device__ void read(Batch batch, float (&values)[Batch::count]) const {
@@ -44,7 +44,7 @@ struct WrittenEntry {
 // Where the state is before the sums are written.
 struct UnwrittenEntry {
     Tensor tensor;
-    __device__ float operator()(std::uint64_t i) const { return tensor.at(i); }
+    __device__ float operator()(std::uint64_t i) const { return sum_at(tensor, i); }
 };
 
 // What a sparsifier has come to.
@@ -87,7 +87,7 @@ struct ScannedTensor {
 
     // Reads the tensor once more for the entries above `bound`; whether all could be kept.
     __device__ GRADWIRE_APART bool compact(float bound, std::uint64_t cap) {
-        request = {1, bound, cap, 0, 0.0f, 0, 0};
+        request = {1, bound, cap, 0, 0.0f, 0};
         read_again(team, desk, numel, request, entry);
         take_candidates();
         return complete;
@@ -95,7 +95,7 @@ struct ScannedTensor {
 
     // The sums of the exceedances over a location, in a read of their own.
     __device__ Moments read_moments(float location, bool logs) {
-        const Request asked{0, 0.0f, 0, 1, location, logs, 0};
+        const Request asked{0, 0.0f, 0, 1, location, logs};
         team.sync();
         read_moments_of(asked);
         return total_of_parts(team, desk, pieces(numel, chunk_entries));

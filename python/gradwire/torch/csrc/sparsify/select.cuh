@@ -1,21 +1,12 @@
 // The registry of sparsifiers: what each wants of the first read, and how it selects after it.
 #pragma once
 
-#include "sparsify/bin_max.cuh"
 #include "sparsify/chunk_topk.cuh"
-#include "sparsify/gaussian.cuh"
 #include "sparsify/random_k.cuh"
 #include "sparsify/sampled_topk.cuh"
 #include "sparsify/sid.cuh"
-#include "sparsify/trimmed.cuh"
-#include "sparsify/two_sided.cuh"
 
 namespace gradwire {
-
-// Whether kernels select so.
-__host__ __device__ inline bool is_selected(Sparsifier kind) {
-    return kind != Sparsifier::all && kind != Sparsifier::custom;
-}
 
 // What the first read gathers; thresholds that are decided on before are left on the desk.
 template <class Entry>
@@ -23,19 +14,13 @@ __device__ Request wanted(Team& team, Desk& desk, const Sparsify& options, std::
                           const Tracker& tracker, Entry entry) {
     switch (options.kind) {
         case Sparsifier::threshold:
-            return {1, options.threshold, ~std::uint64_t(0), 0, 0.0f, 0, 0};
+            return {1, options.threshold, ~std::uint64_t(0), 0, 0.0f, 0};
         case Sparsifier::topk:
             return largest_request(team, desk, numel, target_of(options, numel), tracker.bound, entry);
         case Sparsifier::sid:
             return sid_request(team, desk, options, numel, tracker, entry);
         case Sparsifier::sampled_topk:
             return sampled_request(team, desk, options, numel, key, tracker.bound, entry);
-        case Sparsifier::two_sided:
-            return two_sided_request(team, desk, options, numel, key, tracker.bound, entry);
-        case Sparsifier::gaussian:
-            return gaussian_request(team, desk, options, numel, tracker.bound, entry);
-        case Sparsifier::trimmed:
-            return trimmed_request(team, desk, options, numel, tracker.bound, entry);
         default:
             return {};
     }
@@ -52,17 +37,9 @@ __device__ inline Selected select_entries(ScannedTensor& scanned, Tracker& track
         case Sparsifier::sid:
             return select_sid(scanned, tracker);
         case Sparsifier::sampled_topk:
-            return select_sampled(scanned, scanned.desk.positive, tracker);
-        case Sparsifier::two_sided:
-            return select_two_sided(scanned, {scanned.desk.positive, scanned.desk.negative}, tracker);
-        case Sparsifier::gaussian:
-            return select_gaussian(scanned, tracker);
-        case Sparsifier::trimmed:
-            return select_trimmed(scanned, tracker);
+            return select_sampled(scanned, scanned.desk.sampled, tracker);
         case Sparsifier::chunk_topk:
             return select_chunks(scanned);
-        case Sparsifier::bin_max:
-            return select_bins(scanned);
         case Sparsifier::random_k:
             return select_drawn(scanned);
         default:

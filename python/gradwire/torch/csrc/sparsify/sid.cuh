@@ -28,7 +28,7 @@ __device__ Request sid_request(Team& team, Desk& desk, const Sparsify& options, 
     const float bound = wanted >= static_cast<double>(numel) ? 0.0f
                         : tracker.bound.there                ? tracker.bound.value
                                               : magnitude_above(team, desk, numel, wanted, entry);
-    Request request{1, bound, survivors_cap(static_cast<std::uint64_t>(wanted), numel), 0, 0.0f, 0, 0};
+    Request request{1, bound, survivors_cap(static_cast<std::uint64_t>(wanted), numel), 0, 0.0f, 0};
     if (options.mode != StageMode::tracking) {
         request.located = 1;
         const bool expected = options.mode == StageMode::adaptive && tracker.location.there;

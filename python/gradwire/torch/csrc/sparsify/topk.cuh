@@ -1,6 +1,7 @@
 // Exact top-k in one read of the tensor, above a bound tracked from the last step.
 #pragma once
 
+#include "fit/thresholds.cuh"
 #include "sparsify/largest.cuh"
 
 namespace gradwire {
@@ -13,7 +14,7 @@ __device__ Request largest_request(Team& team, Desk& desk, std::uint64_t numel, 
     const float bound = everything ? 0.0f
                         : tracked.there ? tracked.value
                                         : first_bound(team, desk, numel, k, entry);
-    return {1, bound, survivors_cap(k, numel), 0, 0.0f, 0, 0};
+    return {1, bound, survivors_cap(k, numel), 0, 0.0f, 0};
 }
 
 // Sets the bound for the next step; the factor by which magnitudes are expected to grow.
