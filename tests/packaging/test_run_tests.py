@@ -9,6 +9,8 @@ from collections import Counter
 from fnmatch import fnmatch
 from pathlib import Path
 
+import pytest
+
 from scripts import run_tests
 from scripts.run_tests import ROOT, Suite
 
@@ -42,6 +44,7 @@ def test_arguments_are_for_one_run_of_all_tests(monkeypatch):
     assert suite.command[-2:] == ["-k", "a or b"]
 
 
+@pytest.mark.full
 def test_the_tiers_share_out_all_tests(tmp_path: Path) -> None:
     (tmp_path / "test_many.py").write_text(
         "import pytest\n"
