@@ -49,6 +49,7 @@ if flushes:
 """
 
 
+@pytest.mark.full
 def test_flushing_subnormal_numbers_changes_nothing_on_any_number_of_threads():
     expected = run_python(SCRIPT, "keep").splitlines()
     assert len(expected) == 14

@@ -13,7 +13,7 @@ import pytest
 
 import gradwire
 from gradwire.memory import NoMemory
-from tests.support import CODECS, memory_for, name_of
+from tests.support import memory_for
 
 CODEC = gradwire.topk(0.01, memory=NoMemory())
 
@@ -98,14 +98,6 @@ class TestObject:
     def test_a_frame_cannot_be_changed(self, frame):
         with pytest.raises(AttributeError):
             frame.count = 3
-
-
-@pytest.mark.parametrize("codec", CODECS, ids=name_of)
-def test_dense_and_sparse_views_agree(codec, gradient):
-    frame = codec.encode(gradient, codec.init_state(gradient.size))
-    dense = np.zeros(gradient.size, np.float32)
-    dense[frame.indices()] = frame.values()
-    assert gradwire.decode(frame).tobytes() == dense.tobytes()
 
 
 class TestDecode:

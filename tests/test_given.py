@@ -6,39 +6,7 @@ import pytest
 
 import gradwire
 from gradwire.memory import NoMemory
-from gradwire.sparsify import All, RandomK
-from tests.support import CODECS, name_of, same_state
-
-SELECTING = [codec for codec in CODECS if codec.sparsify != All()]
-
-
-@pytest.mark.parametrize("codec", SELECTING, ids=name_of)
-class TestEveryCodec:
-    def test_the_positions_it_selects_give_the_frame_it_makes(self, codec, gradient):
-        own, given = codec.init_state(gradient.size), codec.init_state(gradient.size)
-        for step in range(3):
-            frame = codec.encode(gradient * np.float32(1 + step), own)
-            again = codec.encode_at(gradient * np.float32(1 + step), given, frame.indices())
-            if isinstance(codec.sparsify, RandomK):
-                # Positions that were given have no key to stand for them.
-                assert np.array_equal(gradwire.decode(again), gradwire.decode(frame))
-            else:
-                assert bytes(again) == bytes(frame)
-            assert given.step == own.step == step + 1
-            assert (given.residual is None) or np.array_equal(given.residual, own.residual)
-
-    def test_a_preview_is_what_is_left_and_sent_together(self, codec, gradient):
-        state = codec.init_state(gradient.size)
-        codec.encode(gradient, state)
-        before = state.state_dict()
-        seen = codec.preview(gradient, state)
-        assert seen.dtype == np.float32
-        assert same_state(state.state_dict(), before)
-        frame = codec.encode(gradient, state)
-        left = 0 if state.residual is None else state.residual
-        inside = slice(None) if state.residual is not None else frame.indices()
-        sent = gradwire.decode(frame)
-        assert np.allclose((sent + left)[inside], seen[inside], rtol=2**-8, atol=2**-24)
+from tests.support import same_state
 
 
 class TestPositions:

@@ -59,21 +59,3 @@ def test_the_volume_is_constant_where_the_union_of_plain_top_k_grows():
     assert union[64] > 12 * union[1]
     assert gathered[64] == pytest.approx(63 * gathered[2], rel=0.05)
     assert gathered[64] > 30 * ours[64]
-
-
-@pytest.mark.parametrize("ranks", [2, 64])
-def test_what_is_decoded_of_the_mean_is_the_mean_of_what_is_decoded(ranks):
-    codec = gradwire.Codec(sparsify=TopK(ratio=RATIO), exchange=LeaderIndices())
-    states = [codec.init_state(NUMEL) for _ in range(ranks)]
-    for step in range(2):
-        mean = np.mean(
-            [
-                codec.preview(x, state).astype(np.float64)
-                for x, state in zip(gradients(ranks, step), states, strict=True)
-            ],
-            axis=0,
-        )
-        frames, positions, _ = step_of_leaders(codec, states, step)
-        decoded = np.mean([gradwire.decode(each).astype(np.float64) for each in frames], axis=0)
-        np.testing.assert_allclose(decoded[positions], mean[positions], rtol=1e-12)
-        assert np.count_nonzero(decoded) == positions.size

@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 import gradwire
@@ -23,13 +22,3 @@ def test_a_level_is_in_use_in_one_thread_until_the_call_ends():
     assert gradwire.simd_level() == usual
     with pytest.raises(ValueError, match='this CPU has no SIMD level "sse"'):
         _native.at_level("sse", gradwire.simd_level)
-
-
-def test_frames_and_states_do_not_depend_on_the_level_in_use():
-    codec, x = gradwire.qsgd(), np.random.default_rng(3).standard_normal(70_001, np.float32)
-    states = [codec.init_state(x.size) for _ in range(2)]
-    for _ in range(2):
-        frame = codec.encode(x, states[0])
-        assert _native.at_level("scalar", codec.encode, x, states[1]) == frame
-        decoded = _native.at_level("scalar", gradwire.decode, frame)
-        assert decoded.tobytes() == gradwire.decode(frame).tobytes()

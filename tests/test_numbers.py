@@ -70,47 +70,6 @@ def test_of_presets(preset):
         taken(preset, **{name: number})
 
 
-@huge
-def test_of_states(number):
-    codec = gradwire.sidco(0.1)
-    state = codec.init_state(100)
-    codec.encode(np.ones(100, np.float32), state)
-    saved = state.state_dict()
-    for name in saved:
-        taken(state.load_state_dict, saved | {name: number})
-    for name in saved["scalars"]:
-        taken(state.load_state_dict, saved | {"scalars": saved["scalars"] | {name: number}})
-    taken(codec.init_state, number)
-    taken(codec.init_state, 3, stream=number)
-    taken(gradwire.State, codec, number)
-    taken(gradwire.State, codec, 3, stream=number)
-    taken(codec.max_encoded_len, number)
-    taken(codec.encode, np.ones(100, np.float32), state, max_nbytes=number)
-    taken(codec.encode_into, np.ones(100, "f4"), state, np.zeros(900, "u1"), max_nbytes=number)
-
-
-@huge
-def test_of_frames(number):
-    frame = gradwire.dense().encode(np.ones(3, np.float32))
-    taken(gradwire.Frame, bytes(frame), number)
-    taken(gradwire.Frame, bytes(frame), max_numel=number)
-    taken(gradwire.decode, frame, max_numel=number)
-    out = np.zeros(3, np.float32)
-    taken(gradwire.decode_add, frame, out, number)
-    taken(gradwire.set_num_threads, number if not 0 < number < 2**63 else 0)
-
-
-@huge
-def test_of_tensors(number):
-    torch = pytest.importorskip("torch")
-    import gradwire.torch
-
-    frame = gradwire.dense().encode(np.ones(3, np.float32))
-    taken(gradwire.torch.decode, frame, max_numel=number)
-    taken(gradwire.torch.decode_add, frame, torch.zeros(3), number)
-    taken(gradwire.torch.encode, gradwire.dense(), torch.zeros(3), max_nbytes=number)
-
-
 def test_the_errors_name_the_argument():
     frame = gradwire.dense().encode(np.ones(3, np.float32))
     with pytest.raises(ValueError, match="max_numel is out of range, got 9223372036854775808"):

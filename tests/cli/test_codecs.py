@@ -57,11 +57,3 @@ def test_json(capsys):
     assert calls["topk"] == "gradwire.topk(ratio=0.01)"
     signatures = {entry["name"]: entry["signature"] for entry in listed}
     assert signatures["topk"] == "topk(ratio=None, *, k=None)"
-
-
-def test_every_call_that_is_printed_makes_a_codec(capsys):
-    assert main(["codecs", "--papers"]) == 0
-    calls = [line for line in capsys.readouterr().out.splitlines() if line.startswith("gradwire.")]
-    assert len(calls) == len(PRESETS)
-    for call in calls:
-        assert isinstance(eval(call, {"gradwire": gradwire}), gradwire.Codec)

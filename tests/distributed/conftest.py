@@ -29,6 +29,7 @@ CARRIED = (
     "test_models",
     "test_modes",
     "test_one_buffer",
+    "test_owners",
     "test_quantized_all_reduce",
     "test_reduce_scatter",
     "test_saving",
@@ -39,7 +40,6 @@ CARRIED = (
 VALUES = ("test_hierarchy",)
 """Files whose tests also run without kernels, with values that stay where tensors are."""
 LONG = (
-    "test_a_gan_trains_as_with_dense_gradients",
     "test_codecs_that_send_steps_begin_with_a_warm_up",
     "test_a_loop_that_skips_large_norms_skips_one_step_as_dense_training_does",
     "test_epochs_that_nobody_tells_of_are_counted_by_steps",

@@ -188,6 +188,7 @@ def test_a_run_resumes_with_what_was_decided_also_from_and_into_a_codec(
     assert alone["decision"] == "There is only one rank, so there is nothing to exchange."
 
 
+@pytest.mark.full
 def test_the_codec_in_use_begins_with_a_warm_up_and_one_that_is_probed_does_not(
     two: Ranks, tmp_path
 ):
@@ -212,12 +213,14 @@ def test_the_codec_in_use_begins_with_a_warm_up_and_one_that_is_probed_does_not(
         assert found["constant"]["shown"][STEPS] == ""
 
 
+@pytest.mark.full
 def test_replicas_stay_equal_in_all_modes_of_ddp(two: Ranks):
     for each in alike(two.run("auto.in_other_ways")).values():
         assert {UNCOMPRESSED, BFLOAT16, CODEC} <= set(each["modes"])
         assert len(set(each["prints"])) == len(each["prints"])
 
 
+@pytest.mark.full
 def test_programs_that_ddp_runs_go_on(two: Ranks):
     found = alike(two.run("auto.programs"))
     twice = found.pop("twice")

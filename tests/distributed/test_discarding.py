@@ -33,19 +33,6 @@ def test_passes_that_are_discarded_or_paused_change_no_bit(
         assert result["states_equal"]
 
 
-@pytest.mark.full
-def test_a_gan_trains_as_with_dense_gradients(two: Ranks) -> None:
-    ways = ("dense", "", "discard", "paused", "optimizer")
-    found = {how: two.run("discarding.gan", how=how) for how in ways}
-    for first, second in found.values():
-        assert first["prints"] == second["prints"]
-    dense, neither, discard, paused, seen = (results[0] for results in found.values())
-    assert discard["prints"] == paused["prints"] == seen["prints"]
-    assert discard["distance"] < dense["distance"] + 0.15
-    assert discard["distance"] < neither["distance"]
-    assert neither["residual"] > 5.0 * discard["residual"], "the generator's gradients pile up"
-
-
 def test_a_loop_that_skips_large_norms_skips_one_step_as_dense_training_does(two: Ranks) -> None:
     ways = ("dense", "", "discard", "optimizer")
     found = {how: two.run("discarding.skipping", how=how) for how in ways}

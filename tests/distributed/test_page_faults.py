@@ -19,7 +19,11 @@ on a quiet one, a step takes 2 to 5, with compression and without.
 
 @pytest.mark.parametrize(
     ("preset", "options"),
-    [("adam", {}), ("topk", {"ratio": 0.01}), ("sidco", {"ratio": 0.01})],
+    [
+        ("adam", {}),
+        pytest.param("topk", {"ratio": 0.01}, marks=pytest.mark.full),
+        pytest.param("sidco", {"ratio": 0.01}, marks=pytest.mark.full),
+    ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_compressed_step_takes_no_page_fault_beyond_those_of_ddp(

@@ -52,8 +52,11 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"min_ndim": 2}], ids=["by-size", "by-dimensions"])
-@pytest.mark.parametrize("ddp", MODES.values(), ids=MODES)
+@pytest.mark.parametrize(
+    ("ddp", "options"),
+    [*((each, {}) for each in MODES.values()), (SMALL_BUCKETS, {"min_ndim": 2})],
+    ids=[*MODES, "by-dimensions"],
+)
 def test_nothing_is_lost_over_steps(
     two: Ranks, ddp: dict[str, Any], options: dict[str, Any]
 ) -> None:

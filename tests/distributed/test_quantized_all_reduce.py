@@ -1,7 +1,6 @@
 """The quantized all-reduce over real processes, beside a plain model of it."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -116,7 +115,7 @@ def check_step(found: list[dict[str, Any]], kind: str) -> None:
         check_bytes(rank, found[rank], parts, made)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 8])
+@pytest.mark.parametrize("size", [2, 3, *(pytest.param(n, marks=pytest.mark.full) for n in (4, 8))])
 def test_every_bit_and_every_byte_is_that_of_a_plain_model(
     size: int, kept: Callable[[int, str], Ranks], nursery: Nursery
 ) -> None:
@@ -155,6 +154,7 @@ def test_nothing_is_lost(two: Ranks, three: Ranks, kind: str) -> None:
         check_conservation(results, tolerance=2e-3)
 
 
+@pytest.mark.full
 def test_without_a_memory_sums_are_right_on_average(three: Ranks) -> None:
     for kind in ("qsgd", "natural"):
         name, options = EVERY[kind]
@@ -172,82 +172,8 @@ def test_without_a_memory_sums_are_right_on_average(three: Ranks) -> None:
         assert abs(off @ expected) < 5 * np.sqrt(deviation**2 @ expected**2)
 
 
-def test_float32_of_two_ranks_trains_as_plain_ddp_bit_for_bit(two: Ranks) -> None:
-    codec = ("dense", OWNERS)
-    assert two.run("parity.against_plain", codec=codec) == [0.0, 0.0]
-
-
-def test_an_unused_parameter_keeps_its_residual(two: Ranks) -> None:
-    for found in two.run("exchanges.zero_everywhere", exchange="quantized"):
-        assert found == {"kept": True, "flowed": True}
-
-
-def test_a_step_that_does_not_count_leaves_no_trace(ranks: Ranks) -> None:
-    results = ranks.run("scattered.undone", codec=EVERY["qsgd-kept"])
-    for found in results:
-        assert found["same"] == [False, True, True, True, False]
-        assert found["error"] == ("b", 1, 3 * 30 + 2)
-        assert found["sum"] == results[0]["sum"]
-        assert (found["sum"][0], found["sum"][2]) == ("a", 5 * 40 + 7)
-        assert found["step"] == 4
-
-
-@pytest.mark.parametrize("where", ["encode", "cut", "undo", "merge", "copy"])
-def test_a_rank_that_fails_in_any_phase_is_an_error_of_all(two: Ranks, where: str) -> None:
-    for found in two.run("scattered.fails", where=where, how="raises", codec=EVERY["onebit"]):
-        did = "encode" if where in ("encode", "cut") else "merge what it owns"
-        assert f"rank 1 could not {did}: MemoryError: no memory to {where}" in found["error"]
-        assert "stopped after an earlier error" in found["later"]
-        assert found["kept"]
-
-
-@pytest.mark.parametrize("where", ["cut", "merge"])
-def test_a_rank_that_dies_in_any_phase_is_an_error_of_the_others(
-    expendable: Ranks, where: str
-) -> None:
-    (kind, found), other = expendable.try_run(
-        "scattered.fails", where=where, how="dies", codec=EVERY["onebit"]
-    )
-    assert other[0] == "died"
-    assert kind == "returned", found
-    assert "another rank has stopped" in found["error"]
-    assert found["kept"]
-
-
 def test_modes_of_training_work_with_a_codec_by_name(two: Ranks) -> None:
     results = two.run("scattered.in_modes", codecs=[EVERY["onebit"], EVERY["qsgd"]])
     for found in results:
         assert found == results[0]
         assert found["several"] != found["accumulated"]
-
-
-def test_resume_is_bit_for_bit_whatever_buckets_it_begins_with(two: Ranks, tmp_path: Path) -> None:
-    for kind in ("onebit", "qsgd", "qsgd-kept"):
-        for result in two.run("saving.resume", codec=EVERY[kind], folder=str(tmp_path)):
-            assert result["parameters"]
-            assert result["residuals"]
-            assert result["steps"] == (9, 9)
-            assert (result["left"] > 0) == (kind != "qsgd")
-
-
-def test_nothing_is_lost_when_other_ranks_own_the_entries(
-    two: Ranks, three: Ranks, tmp_path: Path
-) -> None:
-    folder, codec = str(tmp_path), EVERY["onebit"]
-    old = two.run("scattered.save", folder=folder, codec=codec)
-    new = three.run("scattered.load", folder=folder, old_size=2, codec=codec)
-    for name in old[0]:
-        before = sum(each[name].astype(np.float64) for each in old)
-        assert before.any()
-        given = sum(each["given"][name] for each in new)
-        after = sum(each["after"][name].astype(np.float64) for each in new)
-        for each in new:
-            np.testing.assert_allclose(each["applied"][name] + after, before + given, atol=5e-3)
-
-
-def test_what_cannot_work_is_refused_by_name(four: Ranks) -> None:
-    for found in four.run("scattered.refusals", codec=EVERY["onebit"]):
-        for text in found.values():
-            assert "gradwire.exchange.QuantizedAllReduce()" in text
-        assert "all_reduce() gathers frames or sums values" in found["all_reduce"]
-        assert "the ranks of a node divide it already" in found["hierarchy"]

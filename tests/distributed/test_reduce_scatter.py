@@ -1,7 +1,6 @@
 """The sparse reduce-scatter over real processes, beside a plain model of it."""
 
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -77,7 +76,7 @@ def check_step(found: list[dict[str, Any]]) -> None:
         check_bytes(rank, found[rank], parts, made)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 8])
+@pytest.mark.parametrize("size", [2, 3, *(pytest.param(n, marks=pytest.mark.full) for n in (4, 8))])
 def test_every_entry_and_every_byte_is_that_of_a_plain_model(
     size: int, kept: Callable[[int, str], Ranks], nursery: Nursery
 ) -> None:
@@ -118,49 +117,6 @@ def test_nothing_is_lost(two: Ranks, quantize: Any) -> None:
     check_conservation(results, tolerance=0.0 if exact else 1e-3)
 
 
-def test_all_entries_of_two_ranks_train_as_plain_ddp_bit_for_bit(two: Ranks) -> None:
-    codec = ("topk", {"ratio": 1.0} | SCATTER)
-    assert two.run("parity.against_plain", codec=codec) == [0.0, 0.0]
-
-
-def test_an_unused_parameter_keeps_its_residual(two: Ranks) -> None:
-    for found in two.run("exchanges.zero_everywhere", exchange="scattered"):
-        assert found["kept"]
-
-
-def test_a_step_that_does_not_count_leaves_no_trace_in_the_residuals_of_owners(
-    ranks: Ranks,
-) -> None:
-    results = ranks.run("scattered.undone")
-    for found in results:
-        assert found["same"] == [False, True, True, True, False]
-        assert found["error"] == ("b", 1, 3 * 30 + 2)
-        assert found["sum"] == results[0]["sum"]
-        assert found["sum"][0] == "a"
-        assert found["sum"][2] == 5 * 40 + 7
-        assert found["step"] == 4
-
-
-@pytest.mark.parametrize("where", ["encode", "cut", "undo", "merge", "copy"])
-def test_a_rank_that_fails_in_any_phase_is_an_error_of_all(two: Ranks, where: str) -> None:
-    for found in two.run("scattered.fails", where=where, how="raises"):
-        did = "encode" if where in ("encode", "cut") else "merge what it owns"
-        assert f"rank 1 could not {did}: MemoryError: no memory to {where}" in found["error"]
-        assert "stopped after an earlier error" in found["later"]
-        assert found["kept"]
-
-
-@pytest.mark.parametrize("where", ["cut", "merge"])
-def test_a_rank_that_dies_in_any_phase_is_an_error_of_the_others(
-    expendable: Ranks, where: str
-) -> None:
-    (kind, found), other = expendable.try_run("scattered.fails", where=where, how="dies")
-    assert other[0] == "died"
-    assert kind == "returned", found
-    assert "another rank has stopped" in found["error"]
-    assert found["kept"]
-
-
 def test_sizes_that_another_exchange_has_observed_trim_nothing(two: Ranks) -> None:
     assert two.run("scattered.after_a_gather") == [0, 0]
 
@@ -169,37 +125,6 @@ def test_a_length_that_cannot_be_is_an_error_before_memory_is_taken_for_it() -> 
     assert check_lengths([Verdict(0), Verdict(4096)], [4096, 4096]) == [0, 4096]
     with pytest.raises(ExchangeError, match="rank 1 announces 9223372036854775808 bytes"):
         check_lengths([Verdict(17), Verdict(1 << 63)], [4096, 4096])
-
-
-def test_resume_is_bit_for_bit_whatever_buckets_it_begins_with(two: Ranks, tmp_path: Path) -> None:
-    for options in ({"ratio": 0.02}, {"ratio": 0.02, "quantize": UNIFORM}):
-        codec = ("topk", options | SCATTER)
-        for result in two.run("saving.resume", codec=codec, folder=str(tmp_path)):
-            assert result["parameters"]
-            assert result["residuals"]
-            assert result["steps"] == (9, 9)
-            assert result["left"] > 0
-
-
-def test_nothing_is_lost_when_other_ranks_own_the_entries(
-    two: Ranks, three: Ranks, tmp_path: Path
-) -> None:
-    folder = str(tmp_path)
-    old = two.run("scattered.save", folder=folder)
-    new = three.run("scattered.load", folder=folder, old_size=2)
-    for name in old[0]:
-        before = sum(each[name].astype(np.float64) for each in old)
-        assert before.any()
-        given = sum(each["given"][name] for each in new)
-        after = sum(each["after"][name].astype(np.float64) for each in new)
-        for each in new:
-            np.testing.assert_allclose(each["applied"][name] + after, before + given, atol=1e-3)
-
-
-def test_what_cannot_work_is_refused_by_name(four: Ranks) -> None:
-    for found in four.run("scattered.refusals"):
-        assert "all_reduce() gathers frames or sums values" in found["all_reduce"]
-        assert "the ranks of a node divide it already" in found["hierarchy"]
 
 
 def test_residuals_set_aside_come_back_whatever_fails() -> None:

@@ -53,18 +53,16 @@ def test_the_gpt_decides_by_itself(tmp_path):
     assert "ms per step" in run.stdout
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adamw", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_the_resnet_learns(start, optimizer):
     said = start("resnet.py", "--optimizer", optimizer, "--epochs", "3")
     right = [float(each) for each in re.findall(r"([\d.]+) % right", said)]
     assert right[-1] > 90.0
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [[], pytest.param(["--float16"], marks=pytest.mark.full)],
-    ids=["bfloat16", "float16"],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("arguments", [[], ["--float16"]], ids=["bfloat16", "float16"])
 def test_mixed_precision_learns(start, arguments):
     first, *_, last = losses(start("mixed_precision.py", *arguments))
     assert last < first

@@ -46,6 +46,7 @@ def residuals(*states: gradwire.State) -> list[bytes]:
     return [np.asarray(state.residual).tobytes() for state in states]
 
 
+@pytest.mark.full
 def test_federated_averaging_learns_without_torch_and_goes_on_where_it_was(tmp_path):
     script = EXAMPLES / "federated_averaging.py"
     assert "round 40: " in run(script, tmp_path / "halves")

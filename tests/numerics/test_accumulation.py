@@ -1,7 +1,6 @@
 """Bits that sums need: the published formula term by term, and sums that are simulated."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -87,18 +86,8 @@ def test_any_number_of_terms_is_answered():
     assert kept[-1] == 1.0
 
 
-@pytest.mark.parametrize("chunk", [None, 64])
-def test_a_million_terms_take_less_than_ten_milliseconds(chunk):
-    def seconds():
-        start = time.perf_counter()
-        mantissa_bits(2**20, 5, chunk)
-        return time.perf_counter() - start
-
-    assert min(seconds() for _ in range(20)) < 0.01
-
-
 @pytest.mark.parametrize("format", [Float(8, 7), Float(5, 10)], ids=["bfloat16", "float16"])
-@pytest.mark.parametrize("n", [8, 64, 512, 4096])
+@pytest.mark.parametrize("n", [8, 512, pytest.param(4096, marks=pytest.mark.full)])
 def test_the_error_of_a_sum_is_the_formula_within_40_percent(format, n):
     terms = format.round(np.random.default_rng(n).standard_normal((n, 4000)))
     found = chunked_sum(terms, n, format, axis=0)
@@ -125,7 +114,9 @@ SIMULATED = {  # bits: variance kept by the formula, rounded to nearest, and tru
 """Of 4 096 terms of 5 bits: docs/numerics.md has what follows."""
 
 
-@pytest.mark.parametrize("bits", SIMULATED)
+@pytest.mark.parametrize(
+    "bits", [7, *(pytest.param(bits, marks=pytest.mark.full) for bits in (5, 6, 8, 9))]
+)
 def test_the_formula_is_pessimistic_for_nearest_and_wrong_for_truncation(bits):
     terms = Float(8, 5).round(np.random.default_rng(0).standard_normal((4096, 4000)))
     exact = terms.sum(axis=0, dtype=np.float64)

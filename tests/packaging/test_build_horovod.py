@@ -46,6 +46,7 @@ def test_a_machine_without_a_compiler_goes_on_and_says_so(record, monkeypatch, c
     assert json.loads(record.read_text())["missing"] == "there is no C++ compiler"
 
 
+@pytest.mark.full
 def test_a_failure_is_no_excuse_on_a_machine_that_can_build_it(record, monkeypatch, capsys):
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9")  # where nothing listens
     monkeypatch.setenv("PIP_RETRIES", "0")

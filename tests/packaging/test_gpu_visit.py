@@ -171,6 +171,7 @@ def test_a_sanitizer_that_is_missing_or_does_not_run_is_said_and_the_visit_goes_
     assert (record["outcome"], record["machine"]) == (gpu_visit.UNAVAILABLE, HERE)
 
 
+@pytest.mark.full
 def test_without_a_gpu_no_step_runs_and_the_record_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,8 @@ from collections import Counter
 from fnmatch import fnmatch
 from pathlib import Path
 
+import pytest
+
 from scripts import run_tests
 from scripts.run_tests import ROOT, Suite
 
@@ -42,12 +44,13 @@ def test_arguments_are_for_one_run_of_all_tests(monkeypatch):
     assert suite.command[-2:] == ["-k", "a or b"]
 
 
+@pytest.mark.full
 def test_the_tiers_share_out_all_tests(tmp_path: Path) -> None:
     (tmp_path / "test_many.py").write_text(
         "import pytest\n"
         "@pytest.mark.parametrize('case', range(500))\n"
         "def test_sampled(case): ...\n"
-        "@pytest.mark.parametrize('case', range(12))\n"
+        "@pytest.mark.parametrize('case', range(8))\n"
         "def test_few(case): ...\n"
         "@pytest.mark.full\n"
         "def test_long(): ...\n"
@@ -65,7 +68,7 @@ def test_the_tiers_share_out_all_tests(tmp_path: Path) -> None:
     assert sorted(quick + rest + night) == sorted(collected())
     assert [name.rpartition("::")[2] for name in night] == ["test_longer"]
     assert 4 < sum("test_sampled" in name for name in quick) < 25
-    assert sum("test_few" in name for name in quick) == 12
+    assert sum("test_few" in name for name in quick) == 8
     assert sum("test_long" in name for name in rest) == 1
 
 

@@ -50,7 +50,7 @@ def defaults(delay: int, mixing: float | None = None) -> OuterOptimizer:
     return OuterOptimizer.given(0.7, 0.9, True, mixing, delay)
 
 
-@pytest.mark.parametrize("delay", [1, 6, 29])
+@pytest.mark.parametrize("delay", [6, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 29))])
 def test_a_delay_is_as_stable_as_none_over_20_000_steps(delay):
     assert worst(gradwire.dense(), defaults(0), 0) < 1e-4
     assert worst(gradwire.dense(), defaults(delay), delay) < 1e-4

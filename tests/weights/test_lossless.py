@@ -134,17 +134,6 @@ def test_a_tensor_of_many_pieces_comes_back_with_any_number_of_threads(path):
     assert len(files) == 1
 
 
-def test_differences_come_back_through_all_their_bases(tensors, tmp_path):
-    values, paths = chain(tensors, tmp_path, 4)
-    for expected, path in zip(values, paths, strict=True):
-        with weights.open(path) as file:
-            assert len([*file.bases()]) == int(path.stem[-1])
-            for name, array in expected.items():
-                assert_same(file[name], array)
-    sizes = [path.stat().st_size for path in paths]
-    assert max(sizes[1:]) < 0.2 * sizes[0]
-
-
 def test_a_base_may_be_lossless_itself_and_a_tensor_new_or_of_another_shape(tensors, tmp_path):
     base, new = tmp_path / "base", tmp_path / "new"
     weights.save(base, tensors, lossless=True)

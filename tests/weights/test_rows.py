@@ -84,23 +84,3 @@ def test_an_output_must_not_share_memory_with_what_is_read() -> None:
     frame[:] = np.frombuffer(FRAME, np.uint8)
     with pytest.raises(ValueError, match="out shares memory with frame"):
         _native.packed_rows(frame, COLS, 0, 1, space[: 4 * COLS].view(np.float32))
-
-
-def test_the_same_bytes_come_with_any_number_of_threads() -> None:
-    rows, cols, threads = 700, 1024, _native.get_num_threads()
-    matrix = np.random.default_rng(2).standard_normal(rows * cols, np.float32)
-    codec = Codec(sparsify=All(), quantize=Affine(4, 64), memory=NoMemory())
-    frame, x = codec.encode(matrix), matrix[: 3 * cols].reshape(3, cols)
-    found = []
-    try:
-        for count in (1, 2, 3):
-            _native.set_num_threads(count)
-            products = [untouched(3, rows) for _ in range(2)]
-            for out, activations in zip(products, ("float32", "int8"), strict=True):
-                _native.packed_linear(frame, rows, cols, x, out, activations)
-            values = untouched(rows, cols)
-            _native.packed_rows(frame, cols, 0, rows, values)
-            found.append(b"".join(out.tobytes() for out in (*products, values)))
-    finally:
-        _native.set_num_threads(threads)
-    assert found[0] == found[1] == found[2]

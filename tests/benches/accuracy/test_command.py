@@ -52,16 +52,3 @@ def test_missing_data_is_told_before_anything_runs(call, tmp_path, capsys):
     captured = capsys.readouterr()
     assert "has no train-images-idx3-ubyte" in captured.err
     assert "already" not in captured.out
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (("--only", "texts"), "unknown section texts; choose from text, fashion"),
-        (("--jobs", "0"), "--jobs must be at least 1"),
-    ],
-)
-def test_wrong_arguments_are_named(call, capsys, given, said):
-    with pytest.raises(SystemExit):
-        call(*given)
-    assert said in capsys.readouterr().err

@@ -35,16 +35,6 @@ def test_a_search_ends_with_both_rates_beside_the_best_one_tried(place):
                 assert Run("text", method, ranks, TEXT.grid[beside], 0) in scores
 
 
-def test_the_best_rate_and_the_better_of_its_neighbours_get_all_seeds():
-    scores = finish(Plan(("text",)), peak(3.2))
-    of_one = [run for run in scores if (run.method, run.ranks) == ("dense AdamW", 2)]
-    seeds = {
-        place: sorted(run.seed for run in of_one if run.learning_rate == TEXT.grid[place])
-        for place in (2, 3, 4)
-    }
-    assert seeds == {2: [0], 3: [0, 1, 2], 4: [0, 1, 2]}
-
-
 def test_other_seeds_may_overturn_the_first_choice_of_a_rate_and_the_search_goes_on():
     plan = Plan(("text",))
 
@@ -108,26 +98,3 @@ def test_a_quick_plan_has_two_rates_one_seed_and_two_ranks():
     assert len(scores) == 2 * len(few) - len(given)
     assert plan.steps("text") == TEXT.steps // 4
     assert plan.best(TEXT, "adam(0.01)", 2, scores) is not None
-
-
-def test_a_grid_of_one_rate_is_not_searched():
-    plan, code = Plan(("code",)), SECTIONS["code"]
-    scores = finish(plan, lambda run: 0.1 * run.ranks)
-    assert len(scores) == len(code.methods)  # one seed: it is large
-    assert {run.learning_rate for run in scores} == set(code.grid)
-    assert plan.best(code, "adam(0.01)", 8, scores) == code.grid[0]
-
-
-def test_a_large_section_is_made_only_where_it_is_named():
-    assert "code" in SECTIONS
-    assert "code" not in Plan().sections
-
-
-def test_the_first_rates_are_neighbours_inside_the_grid_of_their_section():
-    for section in SECTIONS.values():
-        searched = len(section.grid) > 1
-        for first in filter(None, section.methods.values() if searched else ()):
-            low, high = (nearest(section.grid, rate) for rate in first)
-            assert high == low + 1
-            assert low > 0
-            assert high < len(section.grid) - 1

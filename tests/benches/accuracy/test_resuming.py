@@ -104,10 +104,6 @@ def test_runs_with_other_settings_or_versions_are_made_again(whole, tmp_path, ch
     assert len(kept(tmp_path).missing()) == len(searched)
 
 
-def test_the_runs_of_a_quick_plan_are_not_taken_for_whole_ones(whole):
-    assert kept(whole, Plan(("clicks",))).records() == {}
-
-
 def test_a_failure_in_a_process_is_told(tmp_path):
     with (
         pytest.raises(WorkerError, match="no luck"),

@@ -41,17 +41,6 @@ def test_a_run_is_made_once_and_the_plan_finds_it(made, tmp_path, capsys):
     assert "| adam(0.01) | 8 | 0.001 | 1 | 2000.0 | 1 | 2.000 | 1.000 |" in table
 
 
-def test_a_table_has_the_runs_of_one_length(made, tmp_path, capsys):
-    single.main([*CALL, "--out", str(tmp_path)])
-    capsys.readouterr()
-    short = ["code", "dense AdamW", "--rate", "0.001", "--steps", "20", "--out", str(tmp_path)]
-    single.main(short)
-    out = capsys.readouterr().out
-    assert "uncompressed AdamW" in out
-    assert "adam(0.01)" not in out
-    assert len(Planned(Plan(("code",)), Store(tmp_path / "runs.jsonl")).records()) == 1
-
-
 def test_a_method_that_the_section_lacks_is_named(made, capsys):
     with pytest.raises(SystemExit):
         single.main(["code", "dense SGD", "--ranks", "4", "--rate", "1"])

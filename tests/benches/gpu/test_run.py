@@ -65,17 +65,6 @@ def test_everyone_sends_about_what_was_asked_or_everything(written):
         assert row["count"] == NUMEL or 0.5 < asked < 2, row["name"]
 
 
-def test_all_tables_are_shown(written):
-    shown = command.text(written[1])
-    for title in command.TITLES.values():
-        assert title in shown
-
-
-def test_aims_and_what_bounds_them_are_shown(written):
-    shown = command.text(written[1])
-    assert "aim 1.8 copies; the read has at least, an entry, 12 bytes (1.50 copies)" in shown
-
-
 def test_other_bytes_than_the_cores_are_noticed(setup, monkeypatch):
     monkeypatch.setattr(measure.OURS[0], "frames", lambda self, wire: [b"another frame"])
     failed = {}

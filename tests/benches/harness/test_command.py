@@ -1,5 +1,7 @@
-"""How the commands that train end when the world around them fails."""
+"""The command line of ``make demo``, and how commands that train end when something fails."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,43 @@ import pytest
 from benches.demo import __main__ as demo
 from benches.harness import command
 from benches.harness.link import LinkUnavailableError
+from benches.harness.processes import ROOT
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("--ratio 1.5", "'1.5' is not a ratio"),
+        ("--ratio nan", "'nan' is not a ratio"),
+        ("--bandwidth 0mbit", "'0mbit' is not a bandwidth"),
+        ("--ranks 1", "'1' is not an integer from 2"),
+        ("--steps many", "'many' is not an integer"),
+        ("--learning-rate inf", "'inf' is not a learning rate: give a number above 0"),
+        ("--task digits,cats", "'digits,cats' is not a list of tasks"),
+        ("--codec zip", "unknown codec 'zip'; choose from adam"),
+        ("--codec threshold", "threshold needs threshold, which has no option here"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_what_would_be_right(given, complaint, capsys):
+    with pytest.raises(SystemExit) as stop:
+        demo.main(given.split())
+    assert stop.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_what_is_not_installed_is_named_and_help_needs_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(command, "_missing", lambda: ["torch", "rich"])
+    assert demo.main([]) == 2
+    assert capsys.readouterr().err == "make demo needs torch, rich: pip install torch rich\n"
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('torch', 'rich', 'matplotlib', 'sklearn')))"
+        "\nfrom benches.demo.__main__ import main; main(['--help'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(option in done.stdout for option in ("--codec", "--bandwidth", "--out", "--json"))
 
 
 def test_results_need_a_folder(tmp_path, capsys):
@@ -20,20 +59,14 @@ def test_results_need_a_folder(tmp_path, capsys):
     assert file.read_text() == "kept"
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (
-            LinkUnavailableError("tc qdisc replace: no such process"),
-            "the link between the ranks failed: tc qdisc replace",
-        ),
-        (OSError(28, "No space left on device", "demo.png"), "demo.png: No space left on device"),
-    ],
-    ids=["link", "disk"],
-)
-def test_what_goes_wrong_midway_is_a_line_on_stderr(error, said, capsys):
-    def fail() -> int:
-        raise error
+def test_what_goes_wrong_midway_is_a_line_on_stderr(capsys):
+    for error, said in (
+        (LinkUnavailableError("tc qdisc"), "the link between the ranks failed: tc qdisc"),
+        (OSError(28, "No space left on device", "a.png"), "a.png: No space left on device"),
+    ):
 
-    assert command.conduct("make demo", fail) == 1
-    assert said in capsys.readouterr().err
+        def fail(error: Exception = error) -> int:
+            raise error
+
+        assert command.conduct("make demo", fail) == 1
+        assert said in capsys.readouterr().err

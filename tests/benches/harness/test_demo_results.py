@@ -1,6 +1,5 @@
 """What the demo makes of its measurements: figures, tables, words, a picture."""
 
-import json
 from argparse import Namespace
 from typing import Any
 
@@ -9,11 +8,10 @@ import pytest
 pytest.importorskip("rich", reason="the demo's tables need the layer demo")
 pytest.importorskip("matplotlib", reason="the demo's picture needs the layer demo")
 
-from rich.console import Console
 
 from benches.demo import picture, runner
 from benches.demo.results import Results, Run
-from benches.demo.table import print_results, reading
+from benches.demo.table import reading
 
 STEPS = 100
 
@@ -95,12 +93,6 @@ def test_equal_time_is_the_fastest_run_and_equal_loss_what_all_reached():
     assert SLOW_LINK[0].at_time(comparison.equal_time, "accuracy") == pytest.approx(0.1)
 
 
-def test_results_are_saved_with_derived_figures():
-    plain = json.loads(json.dumps(some_results(*SLOW_LINK, *FAST_LINK).to_json()))
-    assert plain["runs"][3]["median_step_seconds"] == 0.02
-    assert plain["runs"][3]["compression"] == 40
-
-
 def test_the_reading_says_when_compression_pays_and_by_how_much():
     lines = reading(some_results(*SLOW_LINK))
     assert lines[0] == (
@@ -131,15 +123,6 @@ def test_the_reading_compares_methods_with_optimizers_of_one_family():
     assert "part of the difference is due to AdamW(0.9, 0.999) instead of SGD(0.9)." in line
 
 
-def test_the_tables_have_a_row_for_every_method():
-    console = Console(width=120, color_system=None)
-    with console.capture() as capture:
-        print_results(some_results(*SLOW_LINK), console)
-    text = capture.get()
-    assert "convolutional network, handwritten digits, 100 Mbit/s" in text
-    assert all(text.count(name) >= 2 for name in ("no compression", "bf16 hook", "topk", "sidco"))
-
-
 def test_a_slow_machine_gets_fewer_steps():
     plan = Namespace(methods=["none", "bf16", "sidco"], ratio=0.01)
     usual = runner.KINDS["digits"].steps
@@ -148,14 +131,14 @@ def test_a_slow_machine_gets_fewer_steps():
     assert runner.fitting(usual, 2, 60.0, 2e6, plan, [1_000_000_000]) == runner.MIN_STEPS
 
 
-@pytest.mark.parametrize("links", [[100_000_000], [100_000_000, 1_000_000_000]])
 @pytest.mark.parametrize(
-    "methods",
+    ("methods", "links"),
     [
-        ["none"],
-        ["none", "bf16", "adam"],
-        ["none", "bf16", "topk", "sidco", "adam"],
-        ["none", "bf16", "sampled_topk", "adam_onebit", "sparseloco", "momentum_topk", "dgc"],
+        (["none"], [100_000_000]),
+        (
+            ["none", "bf16", "sampled_topk", "adam_onebit", "sparseloco", "momentum_topk", "dgc"],
+            [100_000_000, 1_000_000_000],
+        ),
     ],
 )
 def test_the_picture_has_its_whole_legend_and_a_time_axis_for_each_link(

@@ -10,7 +10,6 @@ pytest.importorskip("pandas", reason="the layer demo has pandas")
 from benches.accuracy.plan import SECTIONS as TASKS
 from benches.harness.results import Store, circumstances
 from benches.study import curves, reading, show
-from benches.study.__main__ import done
 from benches.study.curves import Run
 from benches.study.plan import (
     BF16,
@@ -98,12 +97,6 @@ def test_dense_methods_take_their_best_buckets_but_none_that_was_given_up(findin
     assert (found.low, found.seconds, found.high) == (2.0, 3.0, 4.0)  # quartiles
 
 
-def test_a_method_with_phases_takes_the_mean_of_their_steps(findings):
-    both = [findings.found[Cell(name, 2, SLOW)] for name in ("clicks", LARGE)]
-    timed = [each.results["adam(0.002), warm-up"].step.seconds for each in both]
-    assert timed == pytest.approx([0.1 * 2.0 + 0.9 * 1.15, 1.15])  # the large model has no phases
-
-
 def test_the_winner_is_the_fastest_to_the_mark(findings):
     found = findings.found[Cell("clicks", 2, SLOW)]
     assert found.winner.method == "adam(0.01)"
@@ -148,12 +141,3 @@ def test_everything_is_shown_and_drawn(findings, tmp_path):
     assert "(0.01)" in (tmp_path / show.FIGURE).read_text()
     assert findings.note == ""
     assert "missing" in replace(findings, cells={}).note
-
-
-def test_a_contestant_stops_when_it_was_timed_for_long_or_is_not_the_best_of_its_buckets():
-    listed = [("a", "fp32", 1.0), ("b", "fp32", 2.0), ("c", "adam(0.01)", None)]
-    seconds = {"a": [5.0], "b": [4.0], "c": [1.0, 1.0]}
-    assert done("a", "fp32", listed, seconds, 1)
-    assert not done("b", "fp32", listed, seconds, 1)
-    assert not done("c", "adam(0.01)", listed, seconds, 1)
-    assert done("c", "adam(0.01)", listed, seconds, 2)

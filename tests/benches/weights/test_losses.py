@@ -18,7 +18,6 @@ from benches.weights import losses, models, show
 from benches.weights.losses import (
     BUDGET,
     FLOAT,
-    GRID,
     METHODS,
     PLAIN,
     RANGE,
@@ -88,12 +87,6 @@ def test_fewer_bits_are_fewer_bytes_and_the_model_stays(bench):
     assert all(torch.equal(before[name], each) for name, each in bench._net.state_dict().items())
 
 
-def test_the_first_bits_of_nested_ones_take_the_bytes_of_their_own(bench):
-    first, alone = bench(Nearest(4, "range", nested=True)), bench(Nearest(4, "range"))
-    assert first == alone
-    assert bench(Nearest(8, "range", nested=True))["packed_bytes"] > 1.8 * first["packed_bytes"]
-
-
 def test_linear_layers_multiply_few_rows_of_packed_bytes(bench):
     decoded = bench(Nearest(4))
     for activations, allowed in (("float32", 1e-5), ("int8", 1e-2)):
@@ -149,19 +142,6 @@ def test_a_loss_that_is_too_large_fails():
     assert f"{what} (target: at most 0.012, **missed**)." in said
 
 
-def test_the_table_and_the_pictures_have_every_fit_and_method(tmp_path):
-    found = document(losses.settings("weights", quick=False))
-    assert len(GRID) == 4 * 4 * 3
-    show.draw(found, "weights", tmp_path / "picture.svg")
-    drawn = (tmp_path / "picture.svg").read_text("utf-8")
-    assert all(f'"{fit}"' in drawn for fit in show.FIT_LOOKS)
-    found = document(losses.settings("quantize", quick=False))
-    assert "| 2.5 bits, Loss-based budget, COMQ, sequential " in show.choice(found)
-    show.draw(found, "quantize", tmp_path / "picture.svg")
-    drawn = (tmp_path / "picture.svg").read_text("utf-8")
-    assert all(f">{method}<" in drawn for method in METHODS)
-
-
 def test_a_quick_run_writes_data_tables_and_a_picture(monkeypatch, tmp_path, capsys):
     found = document(losses.settings("weights", quick=True))
     monkeypatch.setattr(command, "packed", lambda part, chosen: found["rows"])
@@ -170,16 +150,3 @@ def test_a_quick_run_writes_data_tables_and_a_picture(monkeypatch, tmp_path, cap
     assert "| 4 bits" in capsys.readouterr().out
     names = {file.name for file in (tmp_path / "out").iterdir()}
     assert names == {"weights.json", "weights.md", "weights.svg"}
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (("--jobs", "0"), "--jobs must be at least 1"),
-        (("--quick", "--publish"), "--publish writes a whole run: leave out --quick"),
-    ],
-)
-def test_wrong_arguments_are_named(capsys, given, said):
-    with pytest.raises(SystemExit):
-        command.main(list(given))
-    assert said in capsys.readouterr().err

@@ -21,14 +21,6 @@ def test_what_is_timed_gives_the_data_back(dtype):
     np.testing.assert_array_equal(out, data)
 
 
-def test_bfloat16_is_rounded_to_nearest_even():
-    import ml_dtypes
-
-    values = files.layers(1 << 20)
-    expected = values.astype(ml_dtypes.bfloat16).view(np.uint16)
-    np.testing.assert_array_equal(files.narrowed(values), expected)
-
-
 @pytest.mark.full
 def test_sizes_and_speeds_are_measured_and_shown(monkeypatch):
     monkeypatch.setattr(files, "EVERY", (1, 2))

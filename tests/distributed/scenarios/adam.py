@@ -521,44 +521,6 @@ def detached(rank: int, world_size: int) -> dict[str, Any]:
     }
 
 
-def gan(rank: int, world_size: int, how: str) -> dict[str, Any]:
-    """A small GAN whose generator's passes run through the discriminator, as in `discarding`."""
-    torch.manual_seed(0)
-    generator = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 2))
-    judge = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
-    judge.append(nn.Linear(64, 1))
-    players: list[Any] = [DistributedDataParallel(each) for each in (generator, judge)]
-    one, two = players
-    optimizers = [AdamW(each.parameters(), lr=0.005) for each in players]
-    handles: list[Any] = []
-    if how != "dense":
-        handles = [
-            gradwire.torch.ddp.attach(each, gradwire.adam(0.1), optimizer=by, min_numel=64)
-            for each, by in zip(players, optimizers, strict=True)
-        ]
-    random = torch.Generator().manual_seed(rank)
-    ones, zeros = torch.ones(64, 1), torch.zeros(64, 1)
-    for _ in range(150):
-        real = torch.randn(64, 2, generator=random) * 0.1 + 1.0
-        fake = one(torch.randn(64, 4, generator=random))
-        optimizers[1].zero_grad()
-        pair = two(torch.cat([real, fake.detach()]))
-        nn.functional.mse_loss(pair, torch.cat([ones, zeros])).backward()
-        optimizers[1].step()
-        optimizers[0].zero_grad()
-        optimizers[1].zero_grad()
-        nn.functional.mse_loss(two(fake), ones).backward()
-        if how == "discard":
-            handles[1].discard()
-        optimizers[0].step()
-    with torch.no_grad():
-        made = generator(torch.randn(512, 4, generator=torch.Generator().manual_seed(9)))
-        distance = float((made.mean(0) - 1.0).norm())
-    for handle in handles:
-        handle.detach()
-    return {"distance": distance, "prints": [fingerprint(each) for each in players]}
-
-
 def compiled(rank: int, world_size: int) -> list[str]:
     """A compiled model trains like the eager one."""
     prints = []

@@ -72,53 +72,6 @@ def _waste(model: Any, handle: Handle, rank: int, step: int, *, paused: bool) ->
                 handle.discard()
 
 
-def gan(rank: int, world_size: int, how: str) -> dict[str, Any]:
-    """A small GAN: the generator's passes go through the discriminator, which is not to learn."""
-    torch.manual_seed(0)
-    generator = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 2))
-    discriminator = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
-    discriminator.append(nn.Linear(64, 1))
-    players: list[Any] = [DistributedDataParallel(each) for each in (generator, discriminator)]
-    one, two = players
-    codec = gradwire.topk(ratio=0.05)
-    attach = gradwire.torch.ddp.attach
-    optimizers = [torch.optim.SGD(each.parameters(), lr=0.05) for each in players]
-    seen: list[Any] = optimizers if how == "optimizer" else [None, None]
-    handles = []
-    if how != "dense":
-        handles = [
-            attach(one, codec, optimizer=seen[0]),
-            attach(two, codec, min_numel=64, optimizer=seen[1]),
-        ]
-    random = torch.Generator().manual_seed(rank)
-    error = nn.functional.mse_loss
-    ones, zeros = torch.ones(64, 1), torch.zeros(64, 1)
-    for _ in range(300):
-        real = torch.randn(64, 2, generator=random) * 0.1 + 1.0
-        fake = one(torch.randn(64, 4, generator=random))
-        optimizers[1].zero_grad()
-        pair = two(torch.cat([real, fake.detach()]))
-        error(pair, torch.cat([ones, zeros])).backward()
-        optimizers[1].step()
-        optimizers[0].zero_grad()
-        with handles[1].paused() if how == "paused" else contextlib.nullcontext():
-            error(two(fake), ones).backward()
-        if how == "discard":
-            handles[1].discard()
-        optimizers[0].step()
-    with torch.no_grad():
-        made = generator(torch.randn(512, 4, generator=torch.Generator().manual_seed(9)))
-        distance = float((made.mean(0) - 1.0).norm())
-    residual = handles[1].report().residual_norm if handles else 0.0
-    for handle in handles:
-        handle.detach()
-    return {
-        "distance": distance,
-        "residual": residual,
-        "prints": [fingerprint(each) for each in players],
-    }
-
-
 def skipping(rank: int, world_size: int, how: str) -> dict[str, Any]:
     """Skip a step if the norm exceeds 10; one batch in the middle is bad."""
     torch.manual_seed(0)

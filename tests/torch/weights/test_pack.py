@@ -199,24 +199,6 @@ def test_float64_is_rounded_and_that_is_said():
     assert np.array_equal(layer.weight.float().numpy(), gradwire.weights.pack(wide, FOUR).unpack())
 
 
-def test_a_weight_may_lie_in_memory_in_any_way():
-    layer = nn.Linear(32, 48)
-    plain = copy.deepcopy(layer)
-    layer.weight = nn.Parameter(layer.weight.detach().T.contiguous().T)
-    assert not layer.weight.is_contiguous()
-    weights.pack(layer, ALL)
-    weights.pack(plain, ALL)
-    assert torch.equal(layer.weight, plain.weight)
-
-
-@pytest.mark.parametrize("value", [0.0, 1.5, 1e-40, -3e35])
-def test_weights_of_one_value_decode_to_it(value):
-    layer = nn.Linear(32, 8)
-    nn.init.constant_(layer.weight, value)
-    weights.pack(layer, ALL)
-    torch.testing.assert_close(layer.weight, torch.full((8, 32), value), rtol=1e-3, atol=1e-38)
-
-
 def test_a_compiled_model_is_packed_by_the_names_of_the_one_within():
     model = make()
     report = weights.pack(torch.compile(model), {"1.weight": FOUR})
@@ -278,63 +260,72 @@ def test_the_report_prints_as_a_table():
 # What is refused, and leaves the model as it is.
 
 
-def test_a_rule_that_names_nothing_is_an_error():
+class Own(torch.Tensor):
+    pass
+
+
+def with_last(weight: torch.Tensor) -> nn.Sequential:
     model = make()
-    before = bytes_of(model)
-    with pytest.raises(ValueError, match=r"'haed\*'; there are '0.weight'"):
-        weights.pack(model, {"*": FOUR, "haed*": EIGHT})
-    assert unchanged(model, before)
+    model[3].weight = nn.Parameter(weight)
+    return model
 
 
-@pytest.mark.parametrize(
-    "rules", [FOUR, None, [("*", FOUR)], {"*": 4}, {"*": quantize.Float16()}, {1: FOUR}],
-    ids=["quantizer", "none", "list", "bits", "other", "key"],
-)  # fmt: skip
-def test_rules_of_other_types_are_a_type_error(rules):
-    model = make()
-    before = bytes_of(model)
-    with pytest.raises(TypeError, match=r"rules|names"):
-        weights.pack(model, rules)
-    assert unchanged(model, before)
+def with_value(value: float) -> nn.Sequential:
+    return with_last(torch.full((10, 64), 0.5).index_fill_(1, torch.tensor([7]), value))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("name", ["0.weight", "3.weight"])
-def test_a_weight_that_is_not_finite_is_named_and_changes_nothing(name, value):
-    model = make()
-    with torch.no_grad():
-        model.get_parameter(name)[1, 2] = value
-    before = bytes_of(model)
-    with pytest.raises(NonFiniteError, match=name):
-        weights.pack(model, ALL)
-    assert unchanged(model, before)
+RANGE, ZERO = ({"*": quantize.Affine(4, 32, fit)} for fit in ("range", "zero"))
+REFUSED = {
+    "no name": (
+        make,
+        {"*": FOUR, "haed*": EIGHT},
+        {},
+        ValueError,
+        r"'haed\*'; there are '0.weight'",
+    ),
+    "quantizer": (make, FOUR, {}, TypeError, "rules|names"),
+    "none": (make, None, {}, TypeError, "rules|names"),
+    "list": (make, [("*", FOUR)], {}, TypeError, "rules|names"),
+    "bits": (make, {"*": 4}, {}, TypeError, "rules|names"),
+    "other": (make, {"*": quantize.Float16()}, {}, TypeError, "rules|names"),
+    "key": (make, {1: FOUR}, {}, TypeError, "rules|names"),
+    "nan": (lambda: with_value(float("nan")), ALL, {}, NonFiniteError, "3.weight"),
+    "infinity": (lambda: with_value(-float("inf")), ALL, {}, NonFiniteError, "3.weight"),
+    "meta": (
+        lambda: with_last(torch.empty(10, 64, device="meta")),
+        *(ALL, {}, ValueError, r"'3\.weight' is on meta"),
+    ),
+    "sparse": (
+        lambda: with_last(torch.eye(10, 64).to_sparse()),
+        *(ALL, {}, TypeError, r"'3\.weight' must be dense, got layout torch.sparse_coo"),
+    ),
+    "own class": (
+        lambda: with_last(torch.randn(10, 64).as_subclass(Own)),
+        *(ALL, {}, TypeError, r"'3\.weight' is a Own"),
+    ),
+    "rows": (
+        lambda: with_last(torch.randn(10, 67)),
+        *(ALL, {}, ValueError, r"'3\.weight' has rows of 67, which no block"),
+    ),
+    "no entries": (
+        lambda: with_last(torch.empty(0, 64)),
+        *(ALL, {}, ValueError, r"'3\.weight' must have 1 to"),
+    ),
+    "more": (make, RANGE, {"more": (5,)}, ValueError, "bits|more"),
+    "fit": (make, ZERO, {"more": (4,)}, ValueError, 'fit="range"'),
+    "min_ndim": (make, ALL, {"min_ndim": -1}, ValueError, "min_ndim"),
+}
 
 
-def test_a_weight_on_meta_has_no_values_to_pack():
-    model = make()
-    model[3] = nn.Linear(64, 10, device="meta")
-    with pytest.raises(ValueError, match=r"'3\.weight' is on meta"):
-        weights.pack(model, ALL)
-    assert type(model[1]) is nn.Linear
-
-
-def test_a_sparse_weight_is_a_type_error():
-    model = make()
-    model[3].weight = nn.Parameter(torch.eye(10, 64).to_sparse())
-    with pytest.raises(TypeError, match=r"'3\.weight' must be dense, got layout torch.sparse_coo"):
-        weights.pack(model, ALL)
-    assert type(model[1]) is nn.Linear
-
-
-def test_a_weight_of_a_class_of_its_own_is_a_type_error():
-    class Own(torch.Tensor):
-        pass
-
-    model = make()
-    model[3].weight = nn.Parameter(torch.randn(10, 64).as_subclass(Own))
-    with pytest.raises(TypeError, match=r"'3\.weight' is a Own"):
-        weights.pack(model, ALL)
-    assert type(model[1]) is nn.Linear
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_is_named_and_leaves_the_model_as_it_is(case):
+    made, rules, options, error, message = REFUSED[case]
+    model = made()
+    kinds, values = [type(each) for each in model.modules()], bytes_of(model[:3])
+    with pytest.raises(error, match=message):
+        weights.pack(model, rules, **options)
+    assert bytes_of(model[:3]) == values
+    assert [type(each) for each in model.modules()] == kinds
 
 
 @pytest.mark.parametrize("make", [make, make_convolution])
@@ -353,47 +344,6 @@ def test_a_decoded_weight_that_was_changed_can_be_packed_again():
     with torch.no_grad():
         model[0].weight.mul_(3)
     assert len(weights.pack(model, {"0.weight": EIGHT}).tensors) == 1
-
-
-def test_rows_that_no_block_divides_are_named():
-    model = make()
-    model[3] = nn.Linear(67, 10)
-    before = bytes_of(model)
-    with pytest.raises(ValueError, match=r"'3\.weight' has rows of 67, which no block"):
-        weights.pack(model, ALL)
-    assert unchanged(model, before)
-
-
-def test_a_weight_of_no_entries_is_named():
-    model = nn.Sequential(nn.Linear(32, 4), nn.Linear(4, 4))
-    model[1].weight = nn.Parameter(torch.empty(0, 4))
-    before = bytes_of(model)
-    with pytest.raises(ValueError, match=r"'1\.weight' must have 1 to"):
-        weights.pack(model, ALL)
-    assert unchanged(model, before)
-
-
-@pytest.mark.parametrize("more", [(5,), (0,), (True,), (1, 1), 4])
-def test_further_bits_that_do_not_fit_change_nothing(more):
-    model = make()
-    before = bytes_of(model)
-    with pytest.raises(ValueError, match=r"bits|more"):
-        weights.pack(model, {"*": quantize.Affine(4, 32, "range")}, more=more)
-    assert unchanged(model, before)
-
-
-def test_further_bits_of_another_fit_change_nothing():
-    model = make()
-    before = bytes_of(model)
-    with pytest.raises(ValueError, match='fit="range"'):
-        weights.pack(model, {"*": quantize.Affine(4, 32, "zero")}, more=(4,))
-    assert unchanged(model, before)
-
-
-@pytest.mark.parametrize("min_ndim", [-1, 1.5, True])
-def test_min_ndim_is_a_number(min_ndim):
-    with pytest.raises((TypeError, ValueError), match="min_ndim"):
-        weights.pack(make(), ALL, min_ndim=min_ndim)
 
 
 # Training.
