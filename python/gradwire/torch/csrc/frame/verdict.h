@@ -14,7 +14,7 @@ enum class Verdict : std::uint32_t {
     unsupported,
     too_large,  // more elements than there is room for
     numel,      // fewer
-    outside,    // a section of another package, which only the host can read
+    outside,    // values of another package, which only the host can read
     seeded,     // drawn positions, and the caller has given no room for them
     absent,     // not one of a caller's: there is no frame, which is good
 };
