@@ -1,4 +1,4 @@
-"""Parts of another package, for tests: right ones, and ones that go wrong as they are told."""
+"""Quantizers of another package, for tests."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ class Halves(extension.Quantizer):
     """The codes of bfloat16, rounded towards zero."""
 
     kind: ClassVar[str] = "test_halves"
+    bits: ClassVar[int] = 16
 
     def encode(self, values: NDArray[np.float32], *, step: int, key: int) -> Any:
         assert not values.flags.writeable
@@ -24,9 +25,6 @@ class Halves(extension.Quantizer):
     def decode(cls, data: bytes, count: int) -> NDArray[np.float32]:
         return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
 
-    def max_len(self, count: int) -> int:
-        return 2 * count
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Dithered(extension.Quantizer):
@@ -34,6 +32,7 @@ class Dithered(extension.Quantizer):
 
     seed: int = 0
     kind: ClassVar[str] = "test_dithered"
+    bits: ClassVar[int] = 1
 
     def encode(self, values: NDArray[np.float32], *, step: int, key: int) -> bytes:
         random = np.random.Generator(np.random.Philox(key + self.seed))
@@ -47,15 +46,13 @@ class Dithered(extension.Quantizer):
         up = np.unpackbits(np.frombuffer(data, np.uint8, offset=4), count=count)
         return np.where(up == 1, scale, -scale)
 
-    def max_len(self, count: int) -> int:
-        return 4 + -(-count // 8)
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Nested(extension.Quantizer):
     """Values in a frame of this package."""
 
     kind: ClassVar[str] = "test_nested"
+    bits: ClassVar[int] = 9
 
     def encode(self, values: NDArray[np.float32], *, step: int, key: int) -> bytes:
         return bytes(gradwire.float8().encode(values))
@@ -63,25 +60,3 @@ class Nested(extension.Quantizer):
     @classmethod
     def decode(cls, data: bytes, count: int) -> NDArray[np.float32]:
         return gradwire.decode(data, max_numel=count)
-
-    def max_len(self, count: int) -> int:
-        return gradwire.float8().max_encoded_len(count)
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Plain(extension.IndexCoding):
-    """Positions as they are."""
-
-    kind: ClassVar[str] = "test_plain"
-
-    def encode(self, positions: NDArray[np.uint32], *, numel: int) -> bytes:
-        assert not positions.flags.writeable
-        assert 0 < positions.size < numel
-        return positions.astype("<u4").tobytes()
-
-    @classmethod
-    def decode(cls, data: bytes, numel: int, count: int) -> NDArray[Any]:
-        return np.frombuffer(data, "<u4")
-
-    def max_len(self, numel: int, count: int) -> int:
-        return 4 * count

@@ -128,7 +128,6 @@ def test_a_reader_finds_who_has_coded_a_frame(guide, tmp_path):
         PYTHONPATH=guide,
     )
     assert "custom:int8" in printed
-    assert "custom:gaps" in printed
 
 
 def test_a_configuration_finds_its_class_in_a_new_process(guide):

@@ -1,4 +1,4 @@
-"""Quantizers and index codings of other packages: in every composition, and when they go wrong."""
+"""Quantizers of other packages: in every composition, and when they go wrong."""
 
 import copy
 import dataclasses
@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,21 +19,17 @@ from gradwire.cli import main
 from gradwire.memory import NoMemory, Residual
 from gradwire.sparsify import All, TopK
 from tests.deadlines import stretched
-from tests.outside_parts import Dithered, Halves, Nested, Plain
+from tests.outside_parts import Dithered, Halves, Nested
 from tests.support import FILTERS, MEMORIES, SPARSIFIERS, forge, name_of, run_python, same_state
 
 N = 5000
 
 
 def compositions() -> list[gradwire.Codec]:
-    """Every sparsifier with every memory; values, positions or both are coded outside, in turn."""
-    parts: list[dict[str, Any]] = [
-        {"quantize": Halves()},
-        {"indices": Plain()},
-        {"quantize": Dithered(3), "indices": Plain()},
-    ]
+    """Every sparsifier with every memory, and each quantizer in turn."""
+    quantizers = Halves(), Dithered(3)
     return [
-        gradwire.Codec(sparsify=sparsify, memory=memory, **parts[(i + j) % len(parts)])
+        gradwire.Codec(sparsify=sparsify, memory=memory, quantize=quantizers[(i + j) % 2])
         for i, sparsify in enumerate(SPARSIFIERS)
         for j, memory in enumerate((*MEMORIES, *FILTERS))
         if sparsify.selects or not getattr(memory, "masking", False)
@@ -107,27 +103,12 @@ class TestEveryComposition:
             assert np.array_equal(state.residual, seen - sent)
 
 
-@pytest.mark.parametrize("memory", [*MEMORIES, *FILTERS], ids=name_of)
-def test_a_coding_of_ones_own_changes_no_value(memory, tensors):
-    inside = gradwire.Codec(sparsify=TopK(ratio=0.05), memory=memory)
-    outside = dataclasses.replace(inside, indices=Plain())
-    states = inside.init_state(N), outside.init_state(N)
-    for x in tensors:
-        ours, theirs = inside.encode(x, states[0]), outside.encode(x, states[1])
-        assert np.array_equal(ours.indices(), theirs.indices())
-        assert np.array_equal(ours.values(), theirs.values())
-        assert theirs.nbytes == 48 + 1 + len("test_plain") + 8 * theirs.count
-        assert same_state(
-            states[0].state_dict() | {"config": {}}, states[1].state_dict() | {"config": {}}
-        )
-
-
 @pytest.mark.parametrize("numel", [0, 1, 2, 9])
 def test_degenerate_tensors(numel):
     for value in (0.0, 1.0):
         x = np.full(numel, value, np.float32)
         for sparsify in (All(), TopK(k=1), TopK(ratio=1.0)):
-            codec = gradwire.Codec(sparsify=sparsify, quantize=Halves(), indices=Plain())
+            codec = gradwire.Codec(sparsify=sparsify, quantize=Halves())
             frame = codec.encode(x, codec.init_state(numel))
             assert np.array_equal(gradwire.decode(frame)[frame.indices()], x[frame.indices()])
 
@@ -179,30 +160,22 @@ def test_values_are_not_summed_on_the_wire():
         gradwire.dense(quantize=Halves(), exchange=gradwire.exchange.AllReduce())
 
 
-def test_the_header_names_the_kinds(tensors):
-    codec = gradwire.Codec(sparsify=TopK(k=9), quantize=Halves(), indices=Plain())
+def test_the_header_names_the_kind(tensors):
+    codec = gradwire.Codec(sparsify=TopK(k=9), quantize=Halves())
     header = codec.encode(tensors[0], codec.init_state(N)).header()
     assert header["quantizer"] == "custom:test_halves"
-    assert header["coding"] == "custom:test_plain"
 
 
 class TestWithoutThePackage:
     """In a process that does not know the parts."""
 
-    def frame(self, **options: Any) -> bytes:
-        codec = gradwire.Codec(sparsify=TopK(k=30), memory=NoMemory(), **options)
+    def frame(self, quantize: extension.Quantizer) -> bytes:
+        codec = gradwire.Codec(sparsify=TopK(k=30), memory=NoMemory(), quantize=quantize)
         return bytes(codec.encode(np.arange(N, dtype=np.float32)))
 
-    @pytest.mark.parametrize(
-        ("options", "what", "kind"),
-        [
-            ({"quantize": Halves()}, "quantizer", "test_halves"),
-            ({"indices": Plain()}, "index coding", "test_plain"),
-        ],
-    )
-    def test_a_frame_names_what_is_missing(self, options, what, kind, tmp_path):
+    def test_a_frame_names_what_is_missing(self, tmp_path):
         path = tmp_path / "frame.gwf"
-        path.write_bytes(self.frame(**options))
+        path.write_bytes(self.frame(Halves()))
         printed = run_python(
             """
             import sys
@@ -231,14 +204,14 @@ class TestWithoutThePackage:
         *told, code = printed.splitlines()
         assert len(told) == 4
         message = (
-            f"{what}; {kind}; unsupported frame: its {what} '{kind}' is from another package; "
-            "install or import the one that the sender uses"
+            "quantizer; test_halves; unsupported frame: its quantizer 'test_halves' is from "
+            "another package; install or import the one that the sender uses"
         )
         assert set(told) == {message}
         assert code == "1"
 
     def test_inspect_shows_a_section_of_any_length(self, tmp_path, capsys):
-        frame = self.frame(quantize=Repeated(1000))
+        frame = self.frame(Repeated(1000))
         path = tmp_path / "frame.gwf"
         path.write_bytes(frame)
         assert main(["inspect", str(path)]) == 0
@@ -246,7 +219,7 @@ class TestWithoutThePackage:
 
     def test_inspect_says_who_cannot_read_a_frame(self, tmp_path, capsys, monkeypatch):
         path = tmp_path / "frame.gwf"
-        path.write_bytes(self.frame(quantize=Repeated(2)))
+        path.write_bytes(self.frame(Repeated(2)))
         monkeypatch.setattr(Repeated, "decode", lambda data, count: [])
         assert main(["inspect", str(path)]) == 1
         (line,) = capsys.readouterr().err.splitlines()
@@ -254,7 +227,7 @@ class TestWithoutThePackage:
 
     @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no /dev/zero")
     def test_inspect_leaves_an_endless_frame_after_its_header(self, tmp_path):
-        head = bytearray(bytes(self.frame(quantize=Halves()))[:48])
+        head = bytearray(bytes(self.frame(Halves()))[:48])
         head[40:48] = (1 << 40).to_bytes(8, "little")
         (tmp_path / "head").write_bytes(head)
         script = f"cat {tmp_path / 'head'} /dev/zero | {sys.executable} -m gradwire inspect -"
@@ -270,6 +243,7 @@ class Repeated(extension.Quantizer):
 
     times: int = 1
     kind: ClassVar[str] = "test_repeated"
+    bits: ClassVar[int] = 32000
 
     def encode(self, values, *, step, key):
         return np.repeat(values, self.times)
@@ -278,9 +252,6 @@ class Repeated(extension.Quantizer):
     def decode(cls, data, count):
         return np.frombuffer(data, "<f4").reshape(count, -1)[:, 0].astype(np.float32)
 
-    def max_len(self, count):
-        return 4 * self.times * count
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Wrong(extension.Quantizer):
@@ -288,6 +259,7 @@ class Wrong(extension.Quantizer):
 
     how: str = ""
     kind: ClassVar[str] = "test_wrong"
+    bits: ClassVar[int] = 32
 
     def encode(self, values, *, step, key):
         if self.how == "interrupted":
@@ -297,7 +269,7 @@ class Wrong(extension.Quantizer):
         if self.how == "no bytes":
             return 3
         if self.how == "too long":
-            return bytes(4 * values.size + 1)
+            return bytes(4 * values.size + 65)
         if self.how == "too short":
             return b""
         return self.how.encode().ljust(4 * values.size, b"\0")
@@ -317,16 +289,12 @@ class Wrong(extension.Quantizer):
             return np.full(count, np.inf, np.float32)
         return np.zeros(count, np.float32)
 
-    def max_len(self, count):
-        return -1 if self.how == "no bound" else 4 * count
-
 
 ENCODING = [
     ("raises", "encode raised KeyError: 'encode'"),
     ("no bytes", "encode must return bytes, got int"),
-    ("too long", "encode must return at most max_len = 400 bytes, got 401"),
-    ("too short", "encode must return at least one bit per value, got 0 bytes for 100 values"),
-    ("no bound", "max_len must return a number of bytes, got -1"),
+    ("too long", "at most 464 bytes for 100 values, got 465"),
+    ("too short", "encode must return 1 to 32 bits per value, and 64 bytes"),
 ]
 DECODING = [
     ("decode raises", "IndexError: decode", gradwire.CorruptFrameError),
@@ -388,72 +356,9 @@ class TestAFaultyQuantizer:
         assert gradwire.Frame(data).indices().size == 100
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Shifted(extension.IndexCoding):
-    """Reads other positions than it wrote."""
-
-    by: int = 1
-    kind: ClassVar[str] = "test_shifted"
-
-    def encode(self, positions, *, numel):
-        return positions.astype("<i8").tobytes() + bytes([self.by])
-
-    @classmethod
-    def decode(cls, data, numel, count):
-        positions = np.frombuffer(data[:-1], "<i8")
-        return {0: positions, 1: positions + 1, 2: positions[::-1], 3: positions * 1.0}[data[-1]]
-
-    def max_len(self, numel, count):
-        return 8 * count + 1
-
-
-class TestAFaultyIndexCoding:
-    x: ClassVar = np.arange(50, dtype=np.float32)
-
-    @pytest.mark.parametrize(
-        ("by", "message"),
-        [
-            (1, "must return positions in 0..49, got 41..50"),
-            (2, "must return strictly ascending positions"),
-            (3, "must return an array of integers, got ndarray of float64"),
-            (4, "decode raised KeyError: 4"),
-        ],
-    )
-    def test_is_named_and_leaves_no_trace(self, by, message):
-        codec = gradwire.Codec(sparsify=TopK(k=10), indices=Shifted(by))
-        state = codec.init_state(50)
-        before = state.state_dict()
-        with pytest.raises(gradwire.PluginError, match=re.escape(message)) as caught:
-            codec.encode(self.x, state)
-        assert caught.value.what == "index coding"
-        assert same_state(state.state_dict(), before)
-
-    def test_that_reads_other_positions_is_found_by_the_writer(self):
-        codec = gradwire.Codec(sparsify=TopK(k=10), indices=Shifted(1))
-        with pytest.raises(gradwire.PluginError, match="decode returned different positions"):
-            codec.encode(self.x[::-1].copy(), codec.init_state(50))
-
-    @pytest.mark.parametrize("by", [1, 2, 4])
-    def test_is_caught_by_a_reader(self, by):
-        codec = gradwire.Codec(sparsify=TopK(k=10), indices=Shifted(0), memory=NoMemory())
-        data = bytes(codec.encode(self.x))
-        data = forge(data, len(data) - 41, bytes([by]))
-        out = np.full(50, 7, np.float32)
-        for call in (
-            lambda: gradwire.decode(data, out),
-            lambda: gradwire.decode_add(data, out),
-            lambda: gradwire.Frame(data).indices(),
-        ):
-            with pytest.raises(gradwire.CorruptFrameError):
-                call()
-        assert (out == 7).all()
-
-
 class TestHostileBytes:
     def frame(self) -> bytes:
-        codec = gradwire.Codec(
-            sparsify=TopK(k=11), quantize=Halves(), indices=Plain(), memory=NoMemory()
-        )
+        codec = gradwire.Codec(sparsify=TopK(k=11), quantize=Halves(), memory=NoMemory())
         return bytes(codec.encode(np.random.default_rng(3).standard_normal(90).astype(np.float32)))
 
     def test_every_prefix_and_flipped_bit_is_found(self):
@@ -493,12 +398,20 @@ class TestHostileBytes:
             gradwire.decode(forge(data, 16, (2**27).to_bytes(8, "little") * 2))
 
 
-@pytest.mark.parametrize("base", [extension.Quantizer, extension.IndexCoding])
-def test_a_kind_has_one_class(base):
+def test_a_kind_has_one_class():
     for kind, message in [
-        ("float32" if base is extension.Quantizer else "test_plain", "already uses"),
+        ("float32", "already uses"),
         ("Two Words", "must be a lower-case identifier"),
         ("a" * 64, "must be a lower-case identifier of at most 63 characters"),
     ]:
         with pytest.raises(TypeError, match=message):
-            type("Another", (base,), {"kind": kind})
+            type("Another", (extension.Quantizer,), {"kind": kind, "bits": 8})
+
+
+@pytest.mark.parametrize("bits", [0, 65537])
+def test_bits_are_stated_and_in_range(bits):
+    with pytest.raises(TypeError, match="Silent must set bits"):
+        type("Silent", (extension.Quantizer,), {"kind": "test_silent"})
+    odd = type("Odd", (extension.Quantizer,), {"kind": "test_odd", "bits": bits})
+    with pytest.raises(ValueError, match=r"Odd\.bits must be at"):
+        gradwire.dense(quantize=odd())

@@ -5,7 +5,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, get_args
 
 from numpy import ndarray
 
@@ -26,8 +26,6 @@ __all__ = ["Codec"]
 
 IndexCoding = Literal["auto", "elias-fano", "rice", "bitmap"]  # "auto": the smallest of each frame
 
-Indices: TypeAlias = IndexCoding | extension.IndexCoding
-
 # Parts are immutable, so one instance of each can be the default of all codecs and presets.
 EXACT = Float32()
 KEEP = Residual()
@@ -39,14 +37,14 @@ _PARTS: dict[str, type[Part]] = {
     "memory": Memory,
     "exchange": Exchange,
 }
-_FROM_OUTSIDE = ("sparsify", "quantize", "indices")  # parts that other packages may define
+_FROM_OUTSIDE = ("sparsify", "quantize")  # parts that other packages may define
 
 
 class _Parts(TypedDict, total=False):
     sparsify: Sparsifier
     quantize: Quantizer
     memory: Memory
-    indices: Indices
+    indices: IndexCoding
     exchange: Exchange
 
 
@@ -62,7 +60,7 @@ class Codec(Part):
         Codes the values that are sent. Exact float32 by default.
     memory : gradwire.memory.Memory
         Keeps the entries that are not sent. A residual by default.
-    indices : {"auto", "elias-fano", "rice", "bitmap"} or gradwire.extension.IndexCoding
+    indices : {"auto", "elias-fano", "rice", "bitmap"}
         Coding of the positions: the smallest for each frame ("auto"), or always the same.
     exchange : gradwire.exchange.Exchange
         How ranks combine their frames. By default, an all-gather among few ranks, and a
@@ -84,7 +82,7 @@ class Codec(Part):
     sparsify: Sparsifier
     quantize: Quantizer = EXACT
     memory: Memory = KEEP
-    indices: Indices = "auto"
+    indices: IndexCoding = "auto"
     exchange: Exchange = BY_RANKS
     _codec: _native.Codec = dataclasses.field(init=False, compare=False)
     _encoder: "_native.Codec | _outside.SelectingCodec" = dataclasses.field(
@@ -95,8 +93,7 @@ class Codec(Part):
     def __post_init__(self) -> None:
         for name, base in _PARTS.items():
             check_part(name, getattr(self, name), base)
-        if not isinstance(self.indices, extension.IndexCoding):
-            _validate.choice("indices", self.indices, get_args(IndexCoding))
+        _validate.choice("indices", self.indices, get_args(IndexCoding))
         self.exchange.check(self.sparsify, self.quantize)
         self.exchange.check_memory(self.memory)
         self.exchange.check_range(self.quantize, self.memory)
@@ -124,15 +121,13 @@ class Codec(Part):
         """Return the compiled codec, which calls the parts that are written in Python."""
         config = self.get_config()
         config["memory"] = self.memory.for_optimizer({}).get_config()
-        values, indices = None, None
+        values = None
         if isinstance(self.sparsify, extension.Sparsifier):
             config["sparsify"] = {"kind": "custom", "name": self.sparsify.kind}
         if isinstance(self.quantize, extension.Quantizer):
             # Values are carried exactly to those that code them.
             config["quantize"], values = EXACT.get_config(), _outside.Values(self.quantize)
-        if isinstance(self.indices, extension.IndexCoding):
-            config["indices"], indices = "auto", _outside.Positions(self.indices)
-        return _native.Codec(config, self, values, indices)
+        return _native.Codec(config, self, values)
 
     def for_shape(self, shape: Sequence[int]) -> Self:
         """Return the codec for tensors of this shape.
@@ -525,10 +520,10 @@ def _caller() -> int:
 
 
 def _part(name: str, config: Any) -> Any:
-    """Build a part from its configuration, which for a coding of positions may be its name."""
-    if name == "indices" and not isinstance(config, dict):
+    """Build a part from its configuration; a coding of positions has only a name."""
+    if name == "indices":
         return config
-    kinds = _PARTS.get(name, extension.IndexCoding).KINDS
+    kinds = _PARTS[name].KINDS
     if name in _FROM_OUTSIDE and isinstance(config, dict) and config.get("kind") not in kinds:
         _plugins.search(config.get("kind"), kinds)
     return part_from_config(name, config, kinds)

@@ -133,7 +133,6 @@ class Codec:
         config: dict[str, Any],
         owner: object,
         values: object | None = None,
-        indices: object | None = None,
     ) -> Self: ...
     def encode(
         self,

@@ -212,7 +212,7 @@ class PluginError(GradwireError):
     reason : str
         What is wrong with it.
     what : str
-        "preset", or the sort of part: "quantizer" or "index coding".
+        "preset", or "quantizer".
     """
 
     def __init__(self, preset: str, distribution: str, reason: str, what: str = "preset") -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-__all__ = ["IndexCoding", "Quantizer", "Sparsifier"]
+__all__ = ["Quantizer", "Sparsifier"]
 
 
 class ExternalPart(Part):
@@ -90,10 +90,12 @@ class Sparsifier(ExternalPart, sparsify.Sparsifier):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Quantizer(ExternalPart, quantize.Quantizer):
-    """Base class for quantizers written in Python; they implement `encode`, `decode`, `max_len`.
+    """Base class for quantizers written in Python, which implement `encode` and `decode`.
 
     A frame holds the kind and the bytes of `encode`, but no options: readers have only the class.
-    Anything else that they need must be in the bytes.
+    Anything else that they need must be in the bytes. A subclass sets ``bits``, the most bits that
+    a value takes, 1 to 65536. Buffers are reserved by it: ``count * bits / 8`` bytes for ``count``
+    values, and 64 bytes besides, for scales.
 
     An encode first makes an exact frame, codes its values and decodes them again, so that the
     residual keeps the error. With ``Residual(low_memory=True)`` this uses a copy of the residual. A
@@ -102,9 +104,12 @@ class Quantizer(ExternalPart, quantize.Quantizer):
     to encode.
     """
 
+    _STATED: ClassVar[tuple[str, ...]] = ("bits",)
+
     summed_as: ClassVar[str | None] = None
     contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = False
+    bits: ClassVar[int]
 
     def encode(self, values: "NDArray[np.float32]", *, step: int, key: int) -> "Buffer":
         """Return a code of the values.
@@ -122,8 +127,8 @@ class Quantizer(ExternalPart, quantize.Quantizer):
         Returns
         -------
         bytes-like
-            At most ``max_len(count)`` bytes, and at least one bit per value, so that a reader's
-            memory is proportional to the bytes that it receives.
+            At most ``bits`` per value and 64 bytes, and at least one bit per value, so that a
+            reader's memory is proportional to the bytes that it receives.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method encode")
 
@@ -141,60 +146,3 @@ class Quantizer(ExternalPart, quantize.Quantizer):
             float32, shape (count,), finite.
         """
         raise NotImplementedError(f"{cls.__name__} has no method decode")
-
-    def max_len(self, count: int) -> int:
-        """Return the largest number of bytes of a code of ``count`` values or fewer.
-
-        It must not decrease with the count. Buffers are reserved by it.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no method max_len")
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class IndexCoding(ExternalPart):
-    """Base class for codings of positions written in Python; the ``indices`` of a codec.
-
-    They implement `encode`, `decode` and `max_len`, and frames hold their kind. Frames without
-    entries, or with an entry at every position, have no positions to code and do without it. Every
-    encode decodes its positions again, to be sure that a receiver gets the same.
-    """
-
-    KINDS: ClassVar[dict[str, type[Part]]] = {}
-
-    def encode(self, positions: "NDArray[np.uint32]", *, numel: int) -> "Buffer":
-        """Return a code of the positions.
-
-        Parameters
-        ----------
-        positions : numpy.ndarray
-            uint32, shape (count,), strictly ascending, each below ``numel``, read-only;
-            0 < count < numel.
-        numel : int
-            Number of entries of the tensor.
-
-        Returns
-        -------
-        bytes-like
-            At most ``max_len(numel, count)`` bytes.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no method encode")
-
-    @classmethod
-    def decode(cls, data: bytes, numel: int, count: int) -> "NDArray[Any]":
-        """Return the positions of a code: ``count`` of them, 0 < count <= numel.
-
-        The data may come from anywhere: raise an exception if they are not what `encode` returns.
-
-        Returns
-        -------
-        numpy.ndarray
-            Integers, shape (count,), strictly ascending, each below ``numel``.
-        """
-        raise NotImplementedError(f"{cls.__name__} has no method decode")
-
-    def max_len(self, numel: int, count: int) -> int:
-        """Return the largest number of bytes of a code of ``count`` positions or fewer.
-
-        It must not decrease with the count. Buffers are reserved by it.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no method max_len")

@@ -1,6 +1,6 @@
 """Presets that send a few entries in one or two bits each."""
 
-from gradwire._codec import BY_RANKS, KEEP, Codec, Indices
+from gradwire._codec import BY_RANKS, KEEP, Codec, IndexCoding
 from gradwire.exchange import Exchange
 from gradwire.memory import Memory, Residual
 from gradwire.presets._registry import preset
@@ -23,7 +23,7 @@ def adacomp(
     *,
     soft: float = 2.0,
     memory: Memory = KEEP,
-    indices: Indices = "auto",
+    indices: IndexCoding = "auto",
     exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send the entries of each bin that pass AdaComp's soft threshold, as signs and one magnitude.
@@ -55,7 +55,7 @@ def adaptive(
     seed: int = 0,
     column: int | None = None,
     memory: Memory = KEEP,
-    indices: Indices = "auto",
+    indices: IndexCoding = "auto",
     exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send about one entry in ``proportion``, with one bit per entry and two means per column.
@@ -83,7 +83,7 @@ def strom(
     threshold: float,
     *,
     memory: Memory = KEEP,
-    indices: Indices = "auto",
+    indices: IndexCoding = "auto",
     exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send plus or minus the threshold for every entry beyond it, and keep the difference.
@@ -119,7 +119,7 @@ def sparseloco(
     tile: tuple[int, int] | None = (64, 64),
     quantize: Quantizer = _TWO_BITS,
     memory: Memory = _FADING,
-    indices: Indices = "auto",
+    indices: IndexCoding = "auto",
     exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send the largest entries of each tile with 2-bit values and a decaying residual.

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from gradwire import _validate
-from gradwire._codec import BY_RANKS, EXACT, KEEP, Codec, Indices
+from gradwire._codec import BY_RANKS, EXACT, KEEP, Codec, IndexCoding
 from gradwire.exchange import AllReduce, Exchange, LeaderIndices
 from gradwire.memory import AdamCorrection, LowPass, Memory, MomentumCorrection, Residual
 from gradwire.presets._registry import preset
@@ -52,7 +52,7 @@ def adam(
     beta2: float | None = None,
     eps: float | None = None,
     quantize: Quantizer = _FITTED,
-    indices: Indices = "auto",
+    indices: IndexCoding = "auto",
     exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send the largest entries of each rank's own Adam steps; keep the rest for later.
@@ -86,7 +86,7 @@ def topk(
     k: int | None = None,
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
-    indices: Indices = "auto",
+    indices: IndexCoding = "auto",
     exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send exactly the k largest entries; keep the rest for later.
@@ -116,7 +116,7 @@ def sidco(
     band: tuple[float, float] | None = (0.8, 1.25),
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
-    indices: Indices = "auto",
+    indices: IndexCoding = "auto",
     exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send about ``ratio`` of the entries, above a threshold from a fitted distribution.
@@ -148,7 +148,7 @@ def dgc(
     clip: float | None = None,
     sample_ratio: float = 0.01,
     quantize: Quantizer = EXACT,
-    indices: Indices = "auto",
+    indices: IndexCoding = "auto",
     exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send the largest entries of the momentum-corrected gradient, found by sampling.
@@ -181,7 +181,7 @@ def scalecom(
     chunk: int | None = None,
     beta: float = 1.0,
     quantize: Quantizer = EXACT,
-    indices: Indices = "auto",
+    indices: IndexCoding = "auto",
 ) -> Codec:
     """Send the largest entry of each chunk, selected by one rank in turn for all ranks.
 
@@ -227,7 +227,7 @@ def threshold(
     *,
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
-    indices: Indices = "auto",
+    indices: IndexCoding = "auto",
     exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send every entry whose magnitude, residual included, is above a fixed threshold.
@@ -258,7 +258,7 @@ def randomk(
     seed: int = 0,
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
-    indices: Indices = "auto",
+    indices: IndexCoding = "auto",
     exchange: Exchange = _REDUCE,
 ) -> Codec:
     """Send randomly drawn entries, at the same positions on all ranks; keep the rest for later.
@@ -292,7 +292,7 @@ def gaussiank(
     band: tuple[float, float] | None = None,
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
-    indices: Indices = "auto",
+    indices: IndexCoding = "auto",
     exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send about ``ratio`` of the entries, above a threshold from a normal distribution.
@@ -321,7 +321,7 @@ def redsync(
     method: Literal["trim", "search"] = "search",
     quantize: Quantizer = EXACT,
     memory: Memory = KEEP,
-    indices: Indices = "auto",
+    indices: IndexCoding = "auto",
     exchange: Exchange = BY_RANKS,
 ) -> Codec:
     """Send k to 2 k entries above a searched threshold, or exactly the k largest.

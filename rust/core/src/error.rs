@@ -36,15 +36,13 @@ pub enum Error {
         /// Its value.
         found: u32,
     },
-    /// The frame has a section that is coded outside of this crate.
-    #[error("unsupported frame: the {what} '{name}' is not known here")]
+    /// The values of the frame are coded outside of this crate.
+    #[error("unsupported frame: the quantizer '{name}' is not known here")]
     Outside {
-        /// The part that coded the section.
-        what: &'static str,
-        /// Its name.
+        /// Who coded them.
         name: String,
     },
-    /// What codes a section outside of this crate has failed. The state does not change.
+    /// What codes values outside of this crate has failed. The state does not change.
     #[error("{reason}")]
     Coder {
         /// What went wrong.

@@ -32,7 +32,6 @@ pub mod error;
 pub mod fit;
 pub mod frame;
 pub mod memory;
-mod outside;
 pub mod pack;
 pub mod packed;
 #[cfg(all(target_os = "linux", not(miri)))]

@@ -8,6 +8,7 @@ use gradwire_core::bucket::{
     self, Average, AverageScratch, EncodeScratch, Mean, Outcome, Piece, Rest,
 };
 use gradwire_core::codec::Support;
+use gradwire_core::codec::outside::CodeValues;
 use gradwire_core::frame::Frame;
 use gradwire_core::simd::in_standard_mode;
 use gradwire_core::{Error, Result};
@@ -18,7 +19,7 @@ use crate::buffer::{Bytes, Positions, Tensor, Writable, WritableTensor, disjoint
 use crate::codec::Codec;
 use crate::errors::to_py;
 use crate::number::{number, optional};
-use crate::outside::{Calls, plain, reading};
+use crate::outside::{plain, reading};
 use crate::state::{Inner, State};
 
 thread_local! {
@@ -104,7 +105,8 @@ pub(crate) fn encode_bucket<'py>(
         .zip(codecs.iter().zip(&states))
         .map(|(guard, (codec, state))| {
             let state = state.get();
-            codec.get().outside().calls(guard.state.step(), state.name(), state.stream())
+            let coder = codec.get().coder()?;
+            Some(coder.calls(guard.state.step(), state.name(), state.stream()))
         })
         .collect();
     let mut pieces: Vec<Piece<'_>> = guards
@@ -120,7 +122,7 @@ pub(crate) fn encode_bucket<'py>(
                 range: ranges[i].clone(),
                 support: support.map(|each| Support { positions: each.as_slice(), may_trim: true }),
                 limit: limits[i],
-                coders: calls.as_mut().map(Calls::coders).unwrap_or_default(),
+                coder: calls.as_mut().map(|calls| calls as &mut dyn CodeValues),
                 later,
             }
         })
@@ -355,11 +357,11 @@ pub(crate) fn read_bucket<'py>(
         let (mut some_values, mut some_places) = (Vec::new(), Vec::new());
         for size in sizes {
             let (bytes, after) = rest.split_at_checked(size).unwrap_or((rest, &[]));
-            Frame::parse(bytes, None)?;
-            reading(bytes, |frame| frame.values_into(&mut some_values))?;
+            let frame = Frame::parse(bytes, None)?;
+            reading(&frame, |frame| frame.values_into(&mut some_values))?;
             values.extend_from_slice(&some_values);
             if positions {
-                reading(bytes, |frame| frame.indices_into(&mut some_places))?;
+                frame.indices_into(&mut some_places)?;
                 places.extend_from_slice(&some_places);
             }
             rest = after;

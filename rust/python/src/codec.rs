@@ -17,7 +17,7 @@ use crate::errors::to_py;
 use crate::frame::Frame;
 use crate::interrupt::{self, Keeper};
 use crate::number::{number, optional};
-use crate::outside::{Calls, Coder, Parts};
+use crate::outside::{Calls, Coder};
 use crate::scratch::{self, KEPT, with_staged, with_workspace};
 use crate::state::{Inner, State};
 
@@ -25,8 +25,8 @@ use crate::state::{Inner, State};
 #[pyclass(frozen, module = "gradwire._native")]
 pub(crate) struct Codec {
     inner: Arc<codec::Codec>,
-    /// What is coded in Python.
-    outside: Parts,
+    /// What codes values in Python.
+    coder: Option<Coder>,
     /// The `gradwire.Codec` that this is a part of, which holds it.
     owner: Py<PyWeakrefReference>,
 }
@@ -36,9 +36,14 @@ impl Codec {
         &self.inner
     }
 
-    /// What is coded in Python.
-    pub(crate) fn outside(&self) -> &Parts {
-        &self.outside
+    /// What codes values in Python.
+    pub(crate) fn coder(&self) -> Option<&Coder> {
+        self.coder.as_ref()
+    }
+
+    /// Name and options of what does.
+    pub(crate) fn identity(&self) -> Option<&str> {
+        self.coder.as_ref().map(|coder| coder.identity.as_str())
     }
 
     /// The `gradwire.Codec` that this is a part of.
@@ -64,7 +69,7 @@ impl Codec {
     {
         let Some(state) = state else {
             let mut fresh = self.fresh(py, job.tensor.numel())?;
-            let mut calls = self.outside.calls(0, None, 0);
+            let mut calls = self.coder().map(|coder| coder.calls(0, None, 0));
             let encoded = py
                 .detach(|| job.encode(&self.inner, &mut fresh, calls.as_mut(), &mut *out))
                 .map_err(|error| job.exception(py, error, None))?;
@@ -76,7 +81,8 @@ impl Codec {
         scratch::keep_all();
         let mut inner = state.lock(py)?;
         let core = &mut inner.state;
-        let mut calls = self.outside.calls(core.step(), state.name(), state.stream());
+        let (step, name, stream) = (core.step(), state.name(), state.stream());
+        let mut calls = self.coder().map(|coder| coder.calls(step, name, stream));
         let encoded = py
             .detach(|| job.encode(&self.inner, core, calls.as_mut(), &mut *out))
             .map_err(|error| job.exception(py, error, state.name()))?;
@@ -215,7 +221,7 @@ impl Codec {
         };
         let state = state.get();
         let same = Arc::ptr_eq(&self.inner, state.kind()) || self.inner.same_kind(state.kind());
-        if !same || self.outside.identity() != state.outside() {
+        if !same || self.identity() != state.outside() {
             let made_by = object.getattr("codec")?.repr()?;
             return Err(PyValueError::new_err(format!(
                 "the state belongs to another codec, {made_by}; only ratio, k or threshold may \
@@ -228,19 +234,17 @@ impl Codec {
 
 #[pymethods]
 impl Codec {
-    /// `values` and `indices` are adapters of `gradwire._outside`, if those are coded in Python.
+    /// `values` is an adapter of `gradwire._outside`, if those are coded in Python.
     #[new]
-    #[pyo3(signature = (config, owner, values=None, indices=None))]
+    #[pyo3(signature = (config, owner, values=None))]
     fn new(
         config: &Bound<'_, PyDict>,
         owner: &Bound<'_, PyAny>,
         values: Option<&Bound<'_, PyAny>>,
-        indices: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let inner = Arc::new(in_standard_mode(|| config::codec(config))?);
-        let coder = |adapter: Option<&Bound<'_, PyAny>>| adapter.map(Coder::new).transpose();
-        let outside = Parts { values: coder(values)?, indices: coder(indices)? };
-        Ok(Self { inner, outside, owner: PyWeakrefReference::new(owner)?.unbind() })
+        let coder = values.map(Coder::new).transpose()?;
+        Ok(Self { inner, coder, owner: PyWeakrefReference::new(owner)?.unbind() })
     }
 
     #[pyo3(signature = (x, state=None, max_nbytes=None, bfloat16=false, kept=None))]
@@ -399,26 +403,22 @@ impl Codec {
     #[pyo3(signature = (numel, count=None))]
     fn max_encoded_len(
         &self,
-        py: Python<'_>,
         numel: &Bound<'_, PyAny>,
         count: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
         let numel = number("numel", numel)?;
         let count = optional("count", count)?;
-        if let Some(mut calls) = self.outside.calls(0, None, 0) {
-            let most = self.inner.max_len_outside(numel, count, &mut calls.coders());
-            return most.map_err(|error| to_py(py, error, None));
-        }
-        Ok(match count {
-            Some(count) => self.inner.max_len_of(numel, count),
-            None => self.inner.max_encoded_len(numel),
+        Ok(match (&self.coder, count) {
+            (Some(coder), _) => self.inner.max_len_outside(numel, count, &coder.name, coder.bits),
+            (None, Some(count)) => self.inner.max_len_of(numel, count),
+            (None, None) => self.inner.max_encoded_len(numel),
         })
     }
 
     /// Whether a state of one codec may be used with the other.
     fn same_kind(&self, other: &Bound<'_, Self>) -> bool {
         let other = other.get();
-        self.inner.same_kind(&other.inner) && self.outside.identity() == other.outside.identity()
+        self.inner.same_kind(&other.inner) && self.identity() == other.identity()
     }
 }
 
@@ -496,8 +496,8 @@ impl<'a> Job<'a> {
         with_workspace(|workspace| {
             workspace.ask_before_overwriting(self.asks.then_some(interrupt::may_overwrite));
             if let Some(calls) = calls {
-                let (at, coders) = (self.support, &mut calls.coders());
-                return codec.encode_outside(input, state, at, limit, coders, workspace, out);
+                let at = self.support;
+                return codec.encode_outside(input, state, at, limit, calls, workspace, out);
             }
             match self.support {
                 None => codec.encode_into(input, state, limit, workspace, out),

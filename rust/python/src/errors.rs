@@ -16,7 +16,7 @@ pub(crate) fn to_py(py: Python<'_>, error: Error, name: Option<&str>) -> PyErr {
         Error::Corrupt { reason } => raise(py, "CorruptFrameError", (reason,)),
         Error::TooLarge { numel, limit } => raise(py, "FrameTooLargeError", (numel, limit)),
         Error::Unsupported { what, found } => raise(py, "UnsupportedFrameError", (what, found)),
-        Error::Outside { what, name } => raise(py, "UnsupportedFrameError", (what, name)),
+        Error::Outside { name } => raise(py, "UnsupportedFrameError", ("quantizer", name)),
         Error::CalledOff => interrupt::raised(),
         Error::NonFinite { count, first } => raise(py, "NonFiniteError", (count, first, name)),
         Error::Changed => raise(py, "InputChangedError", (name,)),

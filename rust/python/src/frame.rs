@@ -2,7 +2,6 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use gradwire_core::frame::outside::Coded;
 use gradwire_core::frame::{self, HEADER_LEN};
 use gradwire_core::simd::in_standard_mode;
 use gradwire_core::{Dtype, Error, Result};
@@ -14,7 +13,7 @@ use crate::buffer::{Bytes, ReadOnlyBuffer, Writable, disjoint, empty, to_numpy};
 use crate::codec::dtype_name;
 use crate::errors::to_py;
 use crate::number::{number, optional};
-use crate::outside::{plain, read_positions, reading};
+use crate::outside::reading;
 use crate::scratch::with_scratch;
 
 /// Entries that bytes from outside may claim unless the caller says otherwise: 1 GiB of float32.
@@ -187,14 +186,14 @@ impl Frame {
     /// Return the contents of the header as a dict of str and int.
     ///
     /// ``version``, ``dtype``, ``sparsifier``, ``quantizer``, ``exponent`` (values were multiplied
-    /// by two to this power), ``coding`` and ``parameter`` (of the positions; quantizers and codings
-    /// of other packages are called ``custom:`` and their kind), ``numel``,
+    /// by two to this power), ``coding`` and ``parameter`` (of the positions), ``numel``,
     /// ``count``, ``checksum``, and the sections' lengths in bytes: ``header_nbytes``,
-    /// ``index_nbytes`` and ``value_nbytes``.
+    /// ``index_nbytes`` and ``value_nbytes``. Quantizers of other packages are called ``custom:``
+    /// and their kind.
     fn header<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         let frame = frame::Frame::parse_again(bytes(slf), None)
             .map_err(|error| to_py(slf.py(), error, None))?;
-        let (header, outside) = (*frame.header(), frame.outside());
+        let header = *frame.header();
         let fields = PyDict::new(slf.py());
         let sparsifier = header.sparsifier;
         fields.set_item("version", header.version)?;
@@ -203,9 +202,12 @@ impl Frame {
             Some(name) => fields.set_item("sparsifier", name)?,
             None => fields.set_item("sparsifier", format!("unknown ({})", sparsifier.0))?,
         }
-        fields.set_item("quantizer", named(header.quantizer.name(), outside.values))?;
+        match frame.outside() {
+            Some(coded) => fields.set_item("quantizer", format!("custom:{}", coded.name))?,
+            None => fields.set_item("quantizer", header.quantizer.name().unwrap_or("custom"))?,
+        }
         fields.set_item("exponent", header.exponent)?;
-        fields.set_item("coding", named(Some(header.coding.name()), outside.indices))?;
+        fields.set_item("coding", header.coding.name())?;
         fields.set_item("parameter", header.coding.parameter())?;
         fields.set_item("numel", header.numel)?;
         fields.set_item("count", header.count)?;
@@ -281,12 +283,7 @@ pub(crate) fn decode<'py>(
     };
     let target = target.as_mut_slice();
     py.detach(|| {
-        with_scratch(|scratch| match parsed.decode_into(target, scratch) {
-            Err(Error::Outside { .. }) => {
-                frame::Frame::parse_again(&plain(&parsed)?, None)?.decode_into(target, scratch)
-            }
-            decoded => decoded,
-        })
+        with_scratch(|scratch| reading(&parsed, |frame| frame.decode_into(target, scratch)))
     })
     .map_err(|error| to_py(py, error, None))?;
     Ok(array)
@@ -313,13 +310,7 @@ pub(crate) fn decode_add(
     let out = out.as_mut_slice();
     py.detach(|| {
         let parsed = parse(known, data.as_slice(), Some(out.len() as u64))?;
-        with_scratch(|scratch| match parsed.decode_add(out, factor, scratch) {
-            Err(Error::Outside { .. }) => {
-                let plain = plain(&parsed)?;
-                frame::Frame::parse_again(&plain, None)?.decode_add(out, factor, scratch)
-            }
-            added => added,
-        })
+        with_scratch(|scratch| reading(&parsed, |frame| frame.decode_add(out, factor, scratch)))
     })
     .map_err(|error| to_py(py, error, None))
 }
@@ -341,16 +332,8 @@ pub(crate) fn unpack_positions<'py>(
     let (py, data) = (data.py(), Bytes::get("data", data)?);
     let numel: u64 = number("numel", numel)?;
     let mut indices = Vec::new();
-    py.detach(|| match frame::read_positions(data.as_slice(), numel, &mut indices) {
-        Err(Error::Outside { .. }) => {
-            if let Some((coded, count)) = frame::outside_positions(data.as_slice(), numel)? {
-                indices = read_positions(coded, numel, count)?;
-            }
-            Ok(())
-        }
-        read => read,
-    })
-    .map_err(|error| to_py(py, error, None))?;
+    py.detach(|| frame::read_positions(data.as_slice(), numel, &mut indices))
+        .map_err(|error| to_py(py, error, None))?;
     to_numpy(py, "uint32", &indices)
 }
 
@@ -380,7 +363,8 @@ fn read(
 ) -> PyResult<()> {
     let (py, data) = (frame.py(), bytes(frame));
     // Its bytes were written or checked here, and never change.
-    py.detach(|| reading(data, with)).map_err(|error| to_py(py, error, None))
+    py.detach(|| reading(&frame::Frame::parse_again(data, None)?, with))
+        .map_err(|error| to_py(py, error, None))
 }
 
 /// A frame of bytes, whose checksum holds already if they are known as those of a [`Frame`].
@@ -389,16 +373,5 @@ fn parse(known: bool, bytes: &[u8], max_numel: Option<u64>) -> Result<frame::Fra
         frame::Frame::parse_again(bytes, max_numel)
     } else {
         frame::Frame::parse(bytes, max_numel)
-    }
-}
-
-/// What frames call that which is defined in other packages.
-const CUSTOM: &str = "custom";
-
-/// The name of a part, or who has coded its section.
-fn named(name: Option<&'static str>, coded: Option<Coded<'_>>) -> String {
-    match coded {
-        Some(Coded { name, .. }) => format!("{CUSTOM}:{name}"),
-        None => name.unwrap_or(CUSTOM).to_owned(),
     }
 }

@@ -11,7 +11,7 @@
 //! | `errors` | the core's errors as the exceptions of `gradwire.errors` |
 //! | `scratch` | scratch memory that each thread keeps |
 //! | `interrupt` | signals that come during an encode |
-//! | `outside` | sections coded by parts of other packages |
+//! | `outside` | values coded by quantizers of other packages |
 //! | `packed` | packed weights, decoded or multiplied |
 //! | `solve` | codes of packed weights by what a layer's inputs say, and what they lose |
 //! | `lossless` | floats as codes, and back bit for bit |

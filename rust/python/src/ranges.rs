@@ -124,7 +124,7 @@ pub(crate) fn split_bucket<'py>(
     Ok(messages)
 }
 
-/// Frames of these sizes, checked; where sections are coded outside, others with the same entries.
+/// Frames of these sizes, checked; where values are coded outside, others with the same entries.
 fn readable<'a>(mut data: &'a [u8], sizes: &[usize]) -> Result<Vec<Cow<'a, [u8]>>> {
     let next = |&size: &usize| {
         let (bytes, after) = data.split_at_checked(size).unwrap_or((data, &[]));

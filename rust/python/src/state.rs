@@ -25,8 +25,8 @@ pub(crate) struct State {
     kind: Arc<codec::Codec>,
     /// Held for no longer than it takes to look, so that nobody waits for an encode.
     used: Mutex<Used>,
-    /// The parts of that kind that are written in Python: name and options.
-    outside: [Option<String>; 2],
+    /// The quantizer, if it is written in Python: name and options.
+    outside: Option<String>,
     numel: usize,
     name: Option<String>,
     stream: u64,
@@ -122,8 +122,8 @@ impl State {
         &self.kind
     }
 
-    pub(crate) fn outside(&self) -> [Option<&str>; 2] {
-        self.outside.each_ref().map(Option::as_deref)
+    pub(crate) fn outside(&self) -> Option<&str> {
+        self.outside.as_deref()
     }
 
     pub(crate) fn stream(&self) -> u64 {
@@ -157,7 +157,7 @@ impl State {
         let state = kind.init_state(numel).map_err(|error| to_py(py, error, name.as_deref()))?;
         let state = state.identified(tensor_id(name.as_deref().unwrap_or_default()), stream);
         let inner = Mutex::new(Inner { state, last: None, keeper: None });
-        let outside = codec.get().outside().identity().map(|part| part.map(str::to_owned));
+        let outside = codec.get().identity().map(str::to_owned);
         Ok(Self { kind, used, outside, numel, name, stream, inner })
     }
 

@@ -27,7 +27,7 @@ from tests.distributed.scenarios.common import (
 )
 from tests.distributed.scenarios.errors import Branched
 from tests.distributed.scenarios.parity import preset
-from tests.outside_parts import Halves, Plain
+from tests.outside_parts import Halves
 
 Codec = tuple[str, dict[str, Any]]
 
@@ -254,7 +254,6 @@ def refused(rank: int, world_size: int) -> dict[str, str]:
         ("sum", gradwire.randomk(ratio=0.1, memory=memory), {}),
         ("leader", dataclasses.replace(TOPK, exchange=gradwire.exchange.LeaderIndices()), {}),
         ("quantizer", dataclasses.replace(TOPK, quantize=Halves()), {}),
-        ("indices", dataclasses.replace(TOPK, indices=Plain()), {}),
         ("skipping", TOPK, {**unused, "skip_all_reduce_unused_params": True}),
     ):
         try:

@@ -8,10 +8,10 @@ import torch
 from torch.optim import SGD, AdamW
 
 import gradwire
-from gradwire.exchange import AllGather, AllReduce, LeaderIndices
+from gradwire.exchange import AllGather
 from gradwire.memory import LowPass
 from gradwire.presets import PRESETS
-from gradwire.sparsify import RandomK, TopK
+from gradwire.sparsify import TopK
 from gradwire.torch.ddp import GradientError
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
@@ -21,7 +21,7 @@ from tests.distributed.scenarios.common import (
     plain,
     train,
 )
-from tests.outside_parts import Dithered, Halves, Nested, Plain
+from tests.outside_parts import Dithered, Halves, Nested
 
 
 def every_promise(rank: int, world_size: int, name: str) -> dict[str, Any]:
@@ -31,21 +31,13 @@ def every_promise(rank: int, world_size: int, name: str) -> dict[str, Any]:
 
 
 def outside_parts(rank: int, world_size: int, name: str) -> dict[str, Any]:
-    """What a codec with sections that are coded in Python does."""
+    """What a codec with values that are coded in Python does."""
     codecs = {
         "values": gradwire.Codec(sparsify=TopK(ratio=0.05), quantize=Halves()),
-        "positions": gradwire.Codec(sparsify=TopK(ratio=0.05), indices=Plain()),
-        "both": gradwire.Codec(sparsify=TopK(ratio=0.05), quantize=Dithered(), indices=Plain()),
         "dense": gradwire.dense(quantize=Dithered(), memory=LowPass(0.5)),
         "nested": gradwire.dense(quantize=Nested()),
         "senders": gradwire.Codec(
             sparsify=TopK(ratio=0.05), quantize=Halves(), exchange=AllGather(mean="senders")
-        ),
-        "leader": gradwire.Codec(
-            sparsify=TopK(ratio=0.05), indices=Plain(), exchange=LeaderIndices()
-        ),
-        "drawn": gradwire.Codec(
-            sparsify=RandomK(ratio=0.05), indices=Plain(), exchange=AllReduce()
         ),
     }
     return _promises(rank, world_size, codecs[name])

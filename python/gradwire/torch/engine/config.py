@@ -12,7 +12,7 @@ from gradwire import _rules, _validate
 from gradwire._codec import Codec
 from gradwire._part import check_part
 from gradwire.exchange import Exchange
-from gradwire.extension import IndexCoding, Quantizer
+from gradwire.extension import Quantizer
 from gradwire.memory import Memory
 from gradwire.presets import advice
 from gradwire.presets import codec as build_codec
@@ -65,8 +65,8 @@ def check_memory(codec: Codec, *, whole: bool = True) -> None:
     problem = None
     if not codec.exchange.gathers_frames:
         problem = f"{codec.exchange!r} adds up values before it is known whether the step counts"
-    elif isinstance(codec.quantize, Quantizer) or isinstance(codec.indices, IndexCoding):
-        problem = "a quantizer or index coding in Python encodes in a single call"
+    elif isinstance(codec.quantize, Quantizer):
+        problem = "a quantizer in Python encodes in a single call"
     elif not whole:
         problem = "skip_all_reduce_unused_params hides where a step ends"
     if problem is not None:

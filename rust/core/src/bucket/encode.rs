@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
 
-use crate::codec::outside::Coders;
+use crate::codec::outside::CodeValues;
 use crate::codec::{Codec, Encoded, State, Support, Workspace};
 use crate::frame::Destination;
 use crate::scan::Field;
@@ -24,8 +24,8 @@ pub struct Piece<'a> {
     pub support: Option<Support<'a>>,
     /// Maximum size of its frame in bytes.
     pub limit: usize,
-    /// What is coded outside of this crate.
-    pub coders: Coders<'a>,
+    /// What codes its values outside of this crate.
+    pub coder: Option<&'a mut dyn CodeValues>,
     /// Whether this is the first half of an encode, as of [`Codec::encode_later`].
     pub later: bool,
 }
@@ -126,18 +126,20 @@ impl Scratch {
     ) -> Result<Encoded> {
         let Self { workspace, unscaled } = self;
         let input = divide(input, scale, workspace.kernels(), unscaled)?;
-        let Piece { codec, state, support, limit, coders, later, .. } = piece;
+        let Piece { codec, state, support, limit, coder, later, .. } = piece;
         let (limit, out) = (Some(*limit), Destination::unspared(out));
-        match *support {
-            _ if *later && !coders.is_none() => Err(Error::argument(
-                "a frame with sections that are coded outside is encoded in one go",
+        match (*support, coder) {
+            (_, Some(_)) if *later => Err(Error::argument(
+                "a frame with values that are coded outside is encoded in one go",
             )),
-            support if *later => codec.encode_later(input, state, support, limit, workspace, out),
-            support if !coders.is_none() => {
-                codec.encode_outside(input, state, support, limit, coders, workspace, out)
+            (support, Some(coder)) => {
+                codec.encode_outside(input, state, support, limit, *coder, workspace, out)
             }
-            None => codec.encode_into(input, state, limit, workspace, out),
-            Some(support) => codec.encode_at(input, state, support, limit, workspace, out),
+            (support, None) if *later => {
+                codec.encode_later(input, state, support, limit, workspace, out)
+            }
+            (None, None) => codec.encode_into(input, state, limit, workspace, out),
+            (Some(support), None) => codec.encode_at(input, state, support, limit, workspace, out),
         }
     }
 }

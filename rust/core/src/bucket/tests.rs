@@ -1,7 +1,6 @@
 use half::{bf16, f16};
 
 use super::*;
-use crate::codec::outside::Coders;
 use crate::codec::{Codec, State, Workspace};
 use crate::frame::{Frame, Scratch as Decoding, Split};
 use crate::memory::{Memory, Residual};
@@ -48,7 +47,7 @@ fn pieces<'a>(codecs: &'a [Codec], states: &'a mut [State]) -> Vec<Piece<'a>> {
                 range: at - len..at,
                 support: None,
                 limit,
-                coders: Coders::default(),
+                coder: None,
                 later: false,
             }
         })

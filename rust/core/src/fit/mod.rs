@@ -96,12 +96,6 @@ impl Distribution {
     pub fn needs_log(self) -> bool {
         self == Self::Gamma
     }
-
-    /// Whether any stage reads [`Moments::sum_sq`]; the exponential
-    /// distribution may leave it 0.
-    pub fn needs_squares(self) -> bool {
-        self != Self::Exponential
-    }
 }
 
 /// The threshold above which a fraction `delta` of all `n` magnitudes is expected.

@@ -20,7 +20,7 @@ mod write;
 pub(crate) use blocks::{Codes, compress};
 pub use destination::Destination;
 pub use header::{HEADER_LEN, Header, MAGIC, VERSION};
-pub use positions::{POSITIONS_HEAD, outside_positions, read_positions, write_positions};
+pub use positions::{POSITIONS_HEAD, read_positions, write_positions};
 pub use read::{Frame, Scratch};
 pub use split::{Part, Split};
 pub(crate) use write::{Entries, write_dense};

@@ -11,7 +11,6 @@
 //! | 12 | | the index section of the frame |
 
 use super::read::Frame;
-use crate::outside::{self, Coded};
 use crate::pack::{self, Coding, MAX_NUMEL};
 use crate::simd::Kernels;
 use crate::{Error, Result, allocate};
@@ -36,26 +35,8 @@ pub fn write_positions(frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<()> {
 /// Reads what [`write_positions`] wrote for a tensor of `numel` elements: strictly ascending
 /// positions below it, in place of what `out` held.
 ///
-/// Any other bytes are an error, found before anything is allocated in the size they claim; positions
-/// that are coded outside of this crate are [`Error::Outside`].
+/// Any other bytes are an error, found before anything is allocated in the size they claim.
 pub fn read_positions(bytes: &[u8], numel: u64, out: &mut Vec<u32>) -> Result<()> {
-    let (coding, count, section) = parse(bytes, numel)?;
-    if coding == Coding::Outside {
-        let name = outside::split(section)?.name.to_owned();
-        return Err(Error::Outside { what: "index coding", name });
-    }
-    pack::decode_into(Kernels::current(), coding, section, numel, count, out)
-}
-
-/// How many positions there are, and their code, if that is not of this crate.
-pub fn outside_positions(bytes: &[u8], numel: u64) -> Result<Option<(Coded<'_>, u64)>> {
-    let (coding, count, section) = parse(bytes, numel)?;
-    let coded = (coding == Coding::Outside).then(|| outside::split(section)).transpose()?;
-    Ok(coded.map(|coded| (coded, count)))
-}
-
-/// Coding, count and index section, once checksum and lengths hold.
-fn parse(bytes: &[u8], numel: u64) -> Result<(Coding, u64, &[u8])> {
     let Some((head, section)) = bytes.split_first_chunk::<POSITIONS_HEAD>() else {
         let (need, have) = (POSITIONS_HEAD as u64, bytes.len() as u64);
         return Err(Error::Truncated { what: "positions", need, have });
@@ -70,8 +51,7 @@ fn parse(bytes: &[u8], numel: u64) -> Result<(Coding, u64, &[u8])> {
     let unknown = Error::Unsupported { what: "index coding", found: u32::from(id) };
     let coding = Coding::read(id, parameter, section)?.ok_or(unknown)?;
     let count = u64::from(u32::from_le_bytes([a, b, c, d]));
-    pack::check_len(coding, numel, count, section.len() as u64)?;
-    Ok((coding, count, section))
+    pack::decode_into(Kernels::current(), coding, section, numel, count, out)
 }
 
 fn checksum(bytes: &[u8]) -> u32 {

@@ -81,7 +81,7 @@ impl<'a> Frame<'a> {
         header.check()?;
         let Header { quantizer, exponent, numel, count, .. } = header;
         let coding = if quantizer == outside::QUANTIZER {
-            outside::check_values(values, count)?;
+            outside::check_section(values, count)?;
             ValueCoding::Empty(quantizer)
         } else {
             ValueCoding::parse(quantizer, exponent, values, numel, count)?
@@ -122,7 +122,6 @@ impl<'a> Frame<'a> {
 
     /// The positions, strictly ascending and below `numel`, in place of what `out` held.
     pub fn indices_into(&self, out: &mut Vec<u32>) -> Result<()> {
-        self.check_indices()?;
         let Header { coding, numel, count, .. } = self.header;
         // Of a dense frame, too, `count` is bounded by the bytes of the values.
         pack::decode_into(self.kernels, coding, self.indices, numel, count, out)

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Coding, bitmap, check_len, chunk_local, draw, elias_fano, rice};
 use crate::simd::Kernels;
-use crate::{Error, Result, allocate};
+use crate::{Result, allocate};
 
 /// Positions in a block: a mebibyte of them.
 pub(crate) const LONGEST_BLOCK: usize = 1 << 18;
@@ -59,9 +59,6 @@ impl<'a> Blocks<'a> {
                     Reader::Bitmap(bitmap::Reader::new(bits, numel, count)?)
                 }
             },
-            Coding::Outside => {
-                return Err(Error::corrupt("the positions are coded outside of this crate"));
-            }
         };
         Ok(Self { reader, left: count })
     }

@@ -1,7 +1,7 @@
 //! The ids and names of codings: in frames, and in configurations.
 
 use super::{Coding, IndexCoding};
-use crate::{Error, Result, outside};
+use crate::{Error, Result};
 
 /// The ids in frames.
 mod id {
@@ -23,7 +23,6 @@ impl Coding {
             Self::Bitmap => (id::BITMAP, "bitmap", 0),
             Self::ChunkLocal(_) => (id::CHUNK_LOCAL, "chunk-local", 0),
             Self::Seeded(_) => (id::SEEDED, "seeded", 0),
-            Self::Outside => (outside::ID, "custom", 0),
         }
     }
 
@@ -52,7 +51,6 @@ impl Coding {
             id::BITMAP => Self::Bitmap,
             id::CHUNK_LOCAL => Self::read_chunks(section)?,
             id::SEEDED => Self::read_draw(section)?,
-            outside::ID => outside::split(section).map(|_| Self::Outside)?,
             _ => return Ok(None),
         };
         if coding.parameter() != parameter {

@@ -12,7 +12,6 @@
 //! | [`Coding::None`] | nothing: every position is present, or none is |
 //! | [`Coding::ChunkLocal`] | positions within their chunk, in fields of one width |
 //! | [`Coding::Seeded`] | only a key, with which readers draw the positions again |
-//! | [`Coding::Outside`] | a name, and bytes that this crate cannot read |
 //!
 //! Rice stores its low bits and its unary codes separately, unlike the interleaved textbook form. The
 //! length is the same to the bit, but a code can be read before the end of the previous one is known,
@@ -86,8 +85,6 @@ pub enum Coding {
     ChunkLocal(Chunks),
     /// No bits but a key: the positions are drawn again.
     Seeded(Draw),
-    /// Read and written outside of this crate: see [`frame::outside`](crate::frame::outside).
-    Outside,
 }
 
 impl Coding {
@@ -203,8 +200,7 @@ pub fn encode_into(coding: Coding, indices: &[u32], numel: u64, out: &mut [u8]) 
         Coding::EliasFano { low_bits } => elias_fano::encode(low_bits, indices, out),
         Coding::Rice { bits } => rice::encode(bits, indices, out),
         Coding::Bitmap => bitmap::encode(indices, out),
-        // The last is nothing that this crate chooses.
-        Coding::None | Coding::Outside => {}
+        Coding::None => {}
         Coding::ChunkLocal(chunks) => chunk_local::encode(chunks, indices, out),
         Coding::Seeded(draw) => out.copy_from_slice(&draw.to_bytes()),
     }
@@ -293,8 +289,6 @@ fn lengths(coding: Coding, numel: u64, count: u64) -> std::ops::RangeInclusive<u
             len..=len
         }
         Coding::Seeded(_) => draw::LEN as u64..=draw::LEN as u64,
-        // The name was read already.
-        Coding::Outside => 0..=u64::MAX,
     }
 }
 

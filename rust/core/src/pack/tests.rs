@@ -18,7 +18,7 @@ mod naive {
         match coding {
             _ if indices.is_empty() => {}
             // These have tests of their own.
-            Coding::None | Coding::ChunkLocal(_) | Coding::Seeded(_) | Coding::Outside => {}
+            Coding::None | Coding::ChunkLocal(_) | Coding::Seeded(_) => {}
             Coding::Bitmap => bits.extend((0..numel as u32).map(|i| indices.contains(&i))),
             Coding::EliasFano { low_bits } => {
                 upper = vec![false; indices.len() + ((numel - 1) >> low_bits) as usize];

@@ -5,8 +5,9 @@
 //! [`Memory`](crate::memory::Memory)). The row makes a variant of the enum, and names its ids in
 //! frames. Nothing else knows the part by its name.
 //!
-//! The traits of parts have no default methods, and what is done for all parts has no default arm:
-//! what a new part does not say does not compile.
+//! A trait of parts has a default where a part may have nothing to say: no range to check, no scale, no
+//! memory of its own. What a part must say has none, and what is done for all parts has no default arm:
+//! a new part that leaves it out does not compile.
 
 mod options;
 mod registry;
@@ -26,11 +27,15 @@ pub(crate) trait Part: Copy + PartialEq + Debug {
     fn read(options: &Options) -> Result<Self>;
 
     /// An error if an option is out of its range.
-    fn check(self) -> Result<()>;
+    fn check(self) -> Result<()> {
+        Ok(())
+    }
 
     /// The same part, but for options that only say how much is sent: those of `other`. States may
     /// be used with all parts that are equal then.
-    fn sized_as(self, other: Self) -> Self;
+    fn sized_as(self, _other: Self) -> Self {
+        self
+    }
 
     /// Some of it, with every option at two values or more, for tests, fuzzers and benches: they use
     /// all there are.
@@ -45,14 +50,6 @@ macro_rules! without_options {
 
             fn read(_: &$crate::part::Options) -> $crate::Result<Self> {
                 Ok(Self)
-            }
-
-            fn check(self) -> $crate::Result<()> {
-                Ok(())
-            }
-
-            fn sized_as(self, _: Self) -> Self {
-                self
             }
 
             fn examples() -> Vec<Self> {

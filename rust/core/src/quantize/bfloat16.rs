@@ -1,11 +1,8 @@
 //! bfloat16: the upper half of a float32.
 
-use std::ops::RangeInclusive;
-
 use super::code::Work;
 use super::coding::Head;
-use super::prologue::Prologue;
-use super::{Code, Facts, Fit, Grouping, Quantize, finite_halves};
+use super::{Code, Facts, Fit, Quantize, finite_halves};
 use crate::Result;
 use crate::part::without_options;
 
@@ -36,36 +33,12 @@ impl Quantize for BFloat16 {
 pub struct Coding;
 
 impl Code for Coding {
-    fn exponents(_: usize) -> RangeInclusive<i16> {
-        0..=0
-    }
-
-    fn head(self) -> Head {
-        Head::PLAIN
-    }
-
-    fn prologue(self) -> Prologue {
-        Prologue::NONE
-    }
-
     fn parse(_: Head, _: &[u8]) -> Result<Self> {
         Ok(Self)
     }
 
     fn bits(self) -> u32 {
         16
-    }
-
-    fn grouping(self) -> Grouping {
-        Grouping::None
-    }
-
-    fn scales(self) -> usize {
-        0
-    }
-
-    fn takes_scale(self, _: f32) -> bool {
-        false
     }
 
     fn are_valid(self, codes: &[u8]) -> bool {

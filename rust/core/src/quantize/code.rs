@@ -1,6 +1,7 @@
 //! Codes values into value sections.
 
 use super::coding::SectionMut;
+use super::groups::Place;
 use super::spread::{LONGEST, Spread};
 use super::{Code, Hints, Quantizer, ValueCoding, each_coding};
 use crate::rng::Key;
@@ -89,26 +90,6 @@ impl Coder {
     }
 }
 
-/// Which entries of a frame some values are.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
-    /// The rank of the first of them, counted from where the scales begin.
-    pub first: usize,
-    /// The same counted from the beginning of the frame.
-    pub drawn: usize,
-    /// Their positions; none if those are the ranks.
-    pub positions: Option<&'a [u32]>,
-    pub scales: &'a [[u8; 4]],
-}
-
-impl Place<'_> {
-    /// That of `len` values from the one at `at` on.
-    pub(super) fn part(self, at: usize, len: usize) -> Self {
-        let positions = self.positions.map(|positions| &positions[at..at + len]);
-        Self { first: self.first + at, drawn: self.drawn + at, positions, ..self }
-    }
-}
-
 /// What a coding works with.
 pub(crate) struct Work<'a> {
     pub kernels: &'static Kernels,
@@ -158,21 +139,4 @@ pub(super) fn pack(
     let codes = &mut scratch.get_or_insert([0; LONGEST])[..len];
     make(codes);
     kernels.pack(codes, bits, out);
-}
-
-/// Leaves of values what their codes do not say, by decoding those.
-pub(super) fn left_by_decoding(
-    coding: impl Code,
-    values: &mut [f32],
-    codes: &[u8],
-    work: Work<'_>,
-) {
-    let Work { kernels, place, scratch, .. } = work;
-    let sent = &mut scratch.sent.get_or_insert([0.0; LONGEST])[..values.len()];
-    coding.decode(
-        codes,
-        sent,
-        Work { kernels, key: None, place, scratch: &mut Scratch::default(), streams: None },
-    );
-    kernels.subtract(values, sent);
 }

@@ -1,8 +1,8 @@
 //! How the values of a frame are coded: everything that a reader needs to decode them.
 
-use super::code::Work;
+use super::code::{Scratch, Work};
 use super::prologue::Prologue;
-use super::{Grouping, QuantizerId, ValueCoding, each_coding};
+use super::{Grouping, LONGEST, QuantizerId, ValueCoding, each_coding};
 use crate::simd::fields;
 use crate::{Error, Result};
 use std::ops::RangeInclusive;
@@ -24,13 +24,19 @@ impl Head {
 /// How the values of a frame are coded.
 pub(crate) trait Code: Copy {
     /// The exponents that a header may have with this variety: 0 where it means nothing.
-    fn exponents(variety: usize) -> RangeInclusive<i16>;
+    fn exponents(_variety: usize) -> RangeInclusive<i16> {
+        0..=0
+    }
 
     /// What the header says.
-    fn head(self) -> Head;
+    fn head(self) -> Head {
+        Head::PLAIN
+    }
 
     /// What the section begins with.
-    fn prologue(self) -> Prologue;
+    fn prologue(self) -> Prologue {
+        Prologue::NONE
+    }
 
     /// The coding of a header, whose exponent is allowed, and of a section that begins with its
     /// prologue. An error if that is not one; looks at nothing else.
@@ -40,13 +46,19 @@ pub(crate) trait Code: Copy {
     fn bits(self) -> u32;
 
     /// Which entries share scales.
-    fn grouping(self) -> Grouping;
+    fn grouping(self) -> Grouping {
+        Grouping::None
+    }
 
     /// How many scales a group has.
-    fn scales(self) -> usize;
+    fn scales(self) -> usize {
+        usize::from(self.grouping() != Grouping::None)
+    }
 
-    /// Whether a scale may be in a frame.
-    fn takes_scale(self, scale: f32) -> bool;
+    /// Whether a scale may be in a frame: a magnitude, finite and without a sign.
+    fn takes_scale(self, scale: f32) -> bool {
+        scale.is_finite() && scale.is_sign_positive()
+    }
 
     /// Whether all codes may be in a frame.
     fn are_valid(self, codes: &[u8]) -> bool;
@@ -54,17 +66,19 @@ pub(crate) trait Code: Copy {
     /// Codes any number of finite values, a multiple of eight but for the last of a frame.
     fn encode(self, values: &[f32], codes: &mut [u8], work: Work<'_>);
 
-    /// Codes up to [`LONGEST`](super::LONGEST) values as [`Code::encode`] does, and leaves of each
+    /// Codes up to [`LONGEST`] values as [`Code::encode`] does, and leaves of each
     /// what its code does not say.
-    fn encode_left(self, values: &mut [f32], codes: &mut [u8], work: Work<'_>);
+    fn encode_left(self, values: &mut [f32], codes: &mut [u8], work: Work<'_>) {
+        self.encode(values, codes, Work { scratch: &mut *work.scratch, ..work });
+        let Work { kernels, place, scratch, .. } = work;
+        let sent = &mut scratch.sent.get_or_insert([0.0; LONGEST])[..values.len()];
+        let scratch = &mut Scratch::default();
+        self.decode(codes, sent, Work { kernels, key: None, place, scratch, streams: None });
+        kernels.subtract(values, sent);
+    }
 
     /// The values of any number of codes.
     fn decode(self, codes: &[u8], values: &mut [f32], work: Work<'_>);
-}
-
-/// Whether a scale is a magnitude: finite, and without a sign.
-pub(super) fn is_magnitude(scale: f32) -> bool {
-    scale.is_finite() && scale.is_sign_positive()
 }
 
 /// The parts of a value section that is being written.

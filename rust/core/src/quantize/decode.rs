@@ -1,7 +1,8 @@
 //! Decodes value sections to values.
 
-use super::code::{Place, Scratch, Work};
+use super::code::{Scratch, Work};
 use super::coding::Section;
+use super::groups::Place;
 use super::spread::LONGEST;
 use super::{Code, ValueCoding, each_coding};
 use crate::simd::Kernels;

@@ -31,21 +31,13 @@ pub struct Exponent {
 const BLOCK: u32 = 2048;
 
 /// The exponents that the largest power of a block may have.
-const TOP: std::ops::RangeInclusive<i32> = -126..=127;
+const TOP: RangeInclusive<i32> = -126..=127;
 
 impl Part for Exponent {
     const KIND: &'static str = "exponent";
 
     fn read(options: &Options) -> Result<Self> {
         Ok(Self { seed: options.get("seed")? })
-    }
-
-    fn check(self) -> Result<()> {
-        Ok(())
-    }
-
-    fn sized_as(self, _: Self) -> Self {
-        self
     }
 
     fn examples() -> Vec<Self> {
@@ -77,14 +69,6 @@ pub struct Coding {
 }
 
 impl Code for Coding {
-    fn exponents(_: usize) -> RangeInclusive<i16> {
-        0..=0
-    }
-
-    fn head(self) -> Head {
-        Head::PLAIN
-    }
-
     fn prologue(self) -> Prologue {
         Prologue::of_len(self.block)
     }
@@ -102,10 +86,6 @@ impl Code for Coding {
 
     fn grouping(self) -> Grouping {
         Grouping::Ranks(self.block)
-    }
-
-    fn scales(self) -> usize {
-        1
     }
 
     fn takes_scale(self, scale: f32) -> bool {

@@ -2,10 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use super::code::{Work, left_by_decoding};
+use super::code::Work;
 use super::coding::Head;
-use super::prologue::Prologue;
-use super::{BLOCK, Code, Facts, Fit, Grouping, Quantize, finite_halves};
+use super::{BLOCK, Code, Facts, Fit, Quantize, finite_halves};
 use crate::Result;
 use crate::part::{Options, Part};
 use crate::simd::Kernels;
@@ -25,14 +24,6 @@ impl Part for Float16 {
 
     fn read(options: &Options) -> Result<Self> {
         Ok(Self { scaled: options.get("scaled")? })
-    }
-
-    fn check(self) -> Result<()> {
-        Ok(())
-    }
-
-    fn sized_as(self, _: Self) -> Self {
-        self
     }
 
     fn examples() -> Vec<Self> {
@@ -76,10 +67,6 @@ impl Code for Coding {
         Head { variety, exponent: self.exponent.unwrap_or(0) }
     }
 
-    fn prologue(self) -> Prologue {
-        Prologue::NONE
-    }
-
     fn parse(head: Head, _: &[u8]) -> Result<Self> {
         Ok(Self { exponent: (head.variety == SCALED).then_some(head.exponent) })
     }
@@ -88,29 +75,12 @@ impl Code for Coding {
         16
     }
 
-    fn grouping(self) -> Grouping {
-        Grouping::None
-    }
-
-    fn scales(self) -> usize {
-        0
-    }
-
-    fn takes_scale(self, _: f32) -> bool {
-        false
-    }
-
     fn are_valid(self, codes: &[u8]) -> bool {
         finite_halves(codes, 0x7C00)
     }
 
     fn encode(self, values: &[f32], codes: &mut [u8], work: Work<'_>) {
         encode(work.kernels, self.exponent.unwrap_or(0), values, codes);
-    }
-
-    fn encode_left(self, values: &mut [f32], codes: &mut [u8], work: Work<'_>) {
-        self.encode(values, codes, Work { scratch: &mut *work.scratch, ..work });
-        left_by_decoding(self, values, codes, work);
     }
 
     fn decode(self, codes: &[u8], values: &mut [f32], work: Work<'_>) {

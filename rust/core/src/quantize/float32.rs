@@ -1,11 +1,8 @@
 //! 32 bits, exact.
 
-use std::ops::RangeInclusive;
-
-use super::code::{Work, left_by_decoding};
+use super::code::Work;
 use super::coding::Head;
-use super::prologue::Prologue;
-use super::{BLOCK, Code, Facts, Fit, Grouping, Quantize};
+use super::{BLOCK, Code, Facts, Fit, Quantize};
 use crate::Result;
 use crate::part::without_options;
 
@@ -36,36 +33,12 @@ impl Quantize for Float32 {
 pub struct Coding;
 
 impl Code for Coding {
-    fn exponents(_: usize) -> RangeInclusive<i16> {
-        0..=0
-    }
-
-    fn head(self) -> Head {
-        Head::PLAIN
-    }
-
-    fn prologue(self) -> Prologue {
-        Prologue::NONE
-    }
-
     fn parse(_: Head, _: &[u8]) -> Result<Self> {
         Ok(Self)
     }
 
     fn bits(self) -> u32 {
         32
-    }
-
-    fn grouping(self) -> Grouping {
-        Grouping::None
-    }
-
-    fn scales(self) -> usize {
-        0
-    }
-
-    fn takes_scale(self, _: f32) -> bool {
-        false
     }
 
     fn are_valid(self, codes: &[u8]) -> bool {
@@ -87,11 +60,6 @@ impl Code for Coding {
         for (code, value) in codes.iter_mut().zip(values) {
             *code = value.to_le_bytes();
         }
-    }
-
-    fn encode_left(self, values: &mut [f32], codes: &mut [u8], work: Work<'_>) {
-        self.encode(values, codes, Work { scratch: &mut *work.scratch, ..work });
-        left_by_decoding(self, values, codes, work);
     }
 
     fn decode(self, codes: &[u8], values: &mut [f32], _work: Work<'_>) {

@@ -9,8 +9,6 @@
 //!
 //! Codes are used only on the wire: readers add float32 values to float32 sums and never add codes.
 
-use std::ops::RangeInclusive;
-
 use super::chance::Draw;
 use super::code::Work;
 use super::coding::Head;
@@ -69,10 +67,6 @@ impl Part for Float8 {
         Ok(())
     }
 
-    fn sized_as(self, _: Self) -> Self {
-        self
-    }
-
     fn examples() -> Vec<Self> {
         [
             (Format::E4M3, Rounding::Nearest, Some(256)),
@@ -116,10 +110,6 @@ pub struct Coding {
 }
 
 impl Code for Coding {
-    fn exponents(_: usize) -> RangeInclusive<i16> {
-        0..=0
-    }
-
     fn head(self) -> Head {
         let variety = match self.format {
             Format::E5M2 => 0,
@@ -144,10 +134,6 @@ impl Code for Coding {
 
     fn grouping(self) -> Grouping {
         self.block.map_or(Grouping::None, Grouping::Ranks)
-    }
-
-    fn scales(self) -> usize {
-        usize::from(self.block.is_some())
     }
 
     fn takes_scale(self, scale: f32) -> bool {

@@ -71,6 +71,26 @@ impl Grouping {
     }
 }
 
+/// Which entries of a frame some values are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    /// The rank of the first of them, counted from where the scales begin.
+    pub first: usize,
+    /// The same counted from the beginning of the frame.
+    pub drawn: usize,
+    /// Their positions; none if those are the ranks.
+    pub positions: Option<&'a [u32]>,
+    pub scales: &'a [[u8; 4]],
+}
+
+impl Place<'_> {
+    /// That of `len` values from the one at `at` on.
+    pub(super) fn part(self, at: usize, len: usize) -> Self {
+        let positions = self.positions.map(|positions| &positions[at..at + len]);
+        Self { first: self.first + at, drawn: self.drawn + at, positions, ..self }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,14 +4,11 @@
 //! and two zeros. An encode writes them one by one, and `frame::compress` makes blocks of them where that
 //! is shorter: readers and what is left for the memory know nothing but codes of a fixed length.
 
-use std::ops::RangeInclusive;
-
 use super::code::Work;
 use super::coding::Head;
 use super::prologue::Prologue;
 use super::{
-    Code, Facts, Fit, Float16, Grouping, Quantize, Quantizer, ValueCoding, bfloat16, float16,
-    float32,
+    Code, Facts, Fit, Float16, Quantize, Quantizer, ValueCoding, bfloat16, float16, float32,
 };
 use crate::pack::floats::{self, Format};
 use crate::part::{Options, Part};
@@ -66,14 +63,6 @@ impl Part for Lossless {
         let given: Option<String> = options.get("format")?;
         let format = given.map(|_| options.choose("format", &Float::WORDS)).transpose()?;
         Ok(Self { format })
-    }
-
-    fn check(self) -> Result<()> {
-        Ok(())
-    }
-
-    fn sized_as(self, _: Self) -> Self {
-        self
     }
 
     fn examples() -> Vec<Self> {
@@ -190,14 +179,6 @@ macro_rules! delegate {
 }
 
 impl Code for Coding {
-    fn exponents(_: usize) -> RangeInclusive<i16> {
-        0..=0
-    }
-
-    fn head(self) -> Head {
-        Head::PLAIN
-    }
-
     fn prologue(self) -> Prologue {
         Prologue::of([self.float as u8, u8::from(self.in_blocks), 0, 0])
     }
@@ -214,18 +195,6 @@ impl Code for Coding {
 
     fn bits(self) -> u32 {
         delegate!(self, plain => plain.bits())
-    }
-
-    fn grouping(self) -> Grouping {
-        Grouping::None
-    }
-
-    fn scales(self) -> usize {
-        0
-    }
-
-    fn takes_scale(self, _: f32) -> bool {
-        false
     }
 
     fn are_valid(self, codes: &[u8]) -> bool {

@@ -35,13 +35,13 @@ mod two_means;
 mod uniform;
 
 pub use affine::AffineFit;
-pub(crate) use code::{Coder, Place, Scratch, encode, store};
+pub(crate) use code::{Coder, Scratch, encode, store};
 pub(crate) use coding::{Code, Section, SectionMut};
 pub(crate) use decode::Decoder;
 pub(crate) use fit::{Basis, Fit, LONGEST_FIT, Scales};
 pub use float8::{Format, Rounding};
 pub use float16::SCALE_EXPONENTS;
-pub(crate) use groups::Grouping;
+pub(crate) use groups::{Grouping, Place};
 pub use ids::QuantizerId;
 pub use lossless::Float;
 pub use sign_scale::Magnitude;

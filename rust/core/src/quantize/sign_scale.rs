@@ -5,12 +5,9 @@
 //! of the mean square. One bit cannot represent zero: zeros count as positive, and the memory
 //! corrects the error.
 
-use std::ops::RangeInclusive;
-
 use super::code::Work;
-use super::coding::{Head, is_magnitude};
+use super::coding::Head;
 use super::fit::one;
-use super::prologue::Prologue;
 use super::signs::{self, Signs};
 use super::{Code, Facts, Fit, Grouping, Quantize};
 use crate::part::{Options, Part};
@@ -57,14 +54,6 @@ impl Part for SignScale {
         Ok(Self { magnitude })
     }
 
-    fn check(self) -> Result<()> {
-        Ok(())
-    }
-
-    fn sized_as(self, _: Self) -> Self {
-        self
-    }
-
     fn examples() -> Vec<Self> {
         [Magnitude::Mean, Magnitude::RootMeanSquare, Magnitude::Selector]
             .map(|magnitude| Self { magnitude })
@@ -106,18 +95,6 @@ impl Quantize for SignScale {
 pub struct Coding;
 
 impl Code for Coding {
-    fn exponents(_: usize) -> RangeInclusive<i16> {
-        0..=0
-    }
-
-    fn head(self) -> Head {
-        Head::PLAIN
-    }
-
-    fn prologue(self) -> Prologue {
-        Prologue::NONE
-    }
-
     fn parse(_: Head, _: &[u8]) -> Result<Self> {
         Ok(Self)
     }
@@ -128,14 +105,6 @@ impl Code for Coding {
 
     fn grouping(self) -> Grouping {
         Grouping::Whole
-    }
-
-    fn scales(self) -> usize {
-        1
-    }
-
-    fn takes_scale(self, scale: f32) -> bool {
-        is_magnitude(scale)
     }
 
     fn are_valid(self, _: &[u8]) -> bool {

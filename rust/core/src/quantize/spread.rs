@@ -4,8 +4,7 @@
 //! calls, and one with an inner loop on entering that loop. So the factor of a group is first written
 //! once for each of its entries; the kernels then run over a block of many groups in one loop.
 
-use super::Grouping;
-use super::code::Place;
+use super::groups::{Grouping, Place};
 use crate::simd::{Kernels, LANES, Pair};
 
 /// Entries of a block at most.

@@ -4,14 +4,11 @@
 //! Distributed Deep Learning", NeurIPS 2017, algorithm 1 and section 3.3 (clipping). Values are
 //! rounded like those of [`super::uniform`] with two bits: a sign and a grid of one level.
 
-use std::ops::RangeInclusive;
-
 use super::chance::Draw;
 use super::code::{Scratch, Work};
-use super::coding::{Head, is_magnitude};
+use super::coding::Head;
 use super::decode;
 use super::fit::one;
-use super::prologue::Prologue;
 use super::scaled::{self, Scaled, each_scale};
 use super::spread::LONGEST;
 use super::{Code, Facts, Fit, Grouping, Quantize, Summary};
@@ -54,10 +51,6 @@ impl Part for Ternary {
         }
     }
 
-    fn sized_as(self, _: Self) -> Self {
-        self
-    }
-
     fn examples() -> Vec<Self> {
         [None, Some(2.5)].map(|clip| Self { clip, seed: 3 }).to_vec()
     }
@@ -87,18 +80,6 @@ impl Quantize for Ternary {
 pub struct Coding;
 
 impl Code for Coding {
-    fn exponents(_: usize) -> RangeInclusive<i16> {
-        0..=0
-    }
-
-    fn head(self) -> Head {
-        Head::PLAIN
-    }
-
-    fn prologue(self) -> Prologue {
-        Prologue::NONE
-    }
-
     fn parse(_: Head, _: &[u8]) -> Result<Self> {
         Ok(Self)
     }
@@ -109,14 +90,6 @@ impl Code for Coding {
 
     fn grouping(self) -> Grouping {
         Grouping::Whole
-    }
-
-    fn scales(self) -> usize {
-        1
-    }
-
-    fn takes_scale(self, scale: f32) -> bool {
-        is_magnitude(scale)
     }
 
     fn are_valid(self, codes: &[u8]) -> bool {

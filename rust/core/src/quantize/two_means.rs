@@ -4,8 +4,6 @@
 //! Data-Parallel Distributed Training of Speech DNNs", Interspeech 2014. Means are taken over all
 //! entries of a column: given the partition by sign, no other two values have a smaller error.
 
-use std::ops::RangeInclusive;
-
 use super::code::Work;
 use super::coding::Head;
 use super::prologue::Prologue;
@@ -38,10 +36,6 @@ impl Part for TwoMeans {
         Ok(())
     }
 
-    fn sized_as(self, _: Self) -> Self {
-        self
-    }
-
     fn examples() -> Vec<Self> {
         [None, Some(77), Some(1)].map(|column| Self { column }).to_vec()
     }
@@ -72,14 +66,6 @@ pub struct Coding {
 }
 
 impl Code for Coding {
-    fn exponents(_: usize) -> RangeInclusive<i16> {
-        0..=0
-    }
-
-    fn head(self) -> Head {
-        Head::PLAIN
-    }
-
     fn prologue(self) -> Prologue {
         Prologue::of_len(self.column)
     }

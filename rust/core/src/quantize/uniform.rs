@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use super::chance::Draw;
 use super::code::Work;
-use super::coding::{Head, is_magnitude};
+use super::coding::Head;
 use super::fit::one;
 use super::prologue::Prologue;
 use super::scaled::{self, Scaled};
@@ -45,7 +45,7 @@ pub enum Norm {
 }
 
 /// How many bits a code may have: a sign and at least one for the level.
-const BITS: std::ops::RangeInclusive<u8> = 2..=8;
+const BITS: RangeInclusive<u8> = 2..=8;
 
 impl Part for Uniform {
     const KIND: &'static str = "uniform";
@@ -109,14 +109,6 @@ pub struct Coding {
 }
 
 impl Code for Coding {
-    fn exponents(_: usize) -> RangeInclusive<i16> {
-        0..=0
-    }
-
-    fn head(self) -> Head {
-        Head::PLAIN
-    }
-
     fn prologue(self) -> Prologue {
         Prologue::of_bits(self.bits, self.block)
     }
@@ -132,14 +124,6 @@ impl Code for Coding {
 
     fn grouping(self) -> Grouping {
         Grouping::Ranks(self.block)
-    }
-
-    fn scales(self) -> usize {
-        1
-    }
-
-    fn takes_scale(self, scale: f32) -> bool {
-        is_magnitude(scale)
     }
 
     fn are_valid(self, _: &[u8]) -> bool {

@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
-use super::tensor::STEP;
 use crate::Input;
-use crate::simd::Kernels;
+use crate::simd::{BLOCK, Kernels};
+
+/// Elements that are asked for ahead at once: no more lines than a processor waits for at a time.
+pub(crate) const STEP: usize = BLOCK / 4;
 
 /// A tensor to read as it is.
 #[derive(Debug, Clone, Copy)]

@@ -38,14 +38,14 @@ pub(crate) use bins::Bins;
 pub(crate) use block::{Block, Scratch, steps};
 pub(crate) use candidates::Candidates;
 pub(crate) use chunks::{Chunks, LONGEST_CHUNK};
-pub(crate) use field::Field;
+pub(crate) use field::{Field, STEP};
 pub(crate) use next::{Filter, Next, is_streamed};
 pub(crate) use parallel::{Share, Split};
 pub(crate) use request::{Entries, Request};
 pub(crate) use sample::{MOST_LOOKED_AT, jitter, magnitude_above};
 pub(crate) use scanner::{Local, Scanner, Totals, Worker};
 pub(crate) use sums::tail_of;
-pub(crate) use tensor::{Past, STEP, Tensor};
+pub(crate) use tensor::{Past, Tensor};
 pub(crate) use update::Update;
 
 use crate::simd::{self, BLOCK};

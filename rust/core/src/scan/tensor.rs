@@ -5,12 +5,9 @@ use std::ops::Range;
 use half::bf16;
 
 use super::block::{Block, Places, Scratch, steps};
-use super::field::{Field, fetch};
+use super::field::{Field, STEP, fetch};
 use crate::simd::{BLOCK, Kernels, adam, momentum, normal_or_zero};
 use crate::{Input, Result, allocate};
-
-/// Elements that are asked for ahead at once: no more lines than a processor waits for at a time.
-pub(crate) const STEP: usize = BLOCK / 4;
 
 /// The tensor that entries are selected of: the sums of a gradient and what is kept of those before.
 ///

@@ -1,7 +1,6 @@
 //! Every entry.
 
-use super::{Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
-use crate::Result;
+use super::{Facts, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
 use crate::part::without_options;
 use crate::scan::Request;
 
@@ -13,27 +12,11 @@ without_options!(All, "all");
 
 impl Sparsify for All {
     fn facts(self) -> Facts {
-        Facts { route: Route::Every, positions: Positions::Any, seed: None, tells_magnitude: false }
-    }
-
-    fn check_numel(self, _: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn max_count(self, numel: usize) -> u64 {
-        numel as u64
+        Facts { route: Route::Every, ..Facts::SELECTED }
     }
 
     fn asks_for_all(self, _: usize) -> bool {
         true
-    }
-
-    fn tracker(self, _: usize) -> Tracker {
-        Tracker::default()
-    }
-
-    fn scratch(self, _: usize) -> usize {
-        0
     }
 
     fn wanted(self, _: &mut Unread<'_>) -> Wanted {

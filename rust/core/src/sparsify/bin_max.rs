@@ -9,7 +9,7 @@
 //! A bin of zeros sends nothing, although all of its entries pass the test. All entries are sent as
 //! one magnitude with the sign of `G`: the mean, over all bins, of the largest magnitude.
 
-use super::{Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
+use super::{Facts, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
 use crate::part::{Options, Part};
 use crate::scan::{Bins, Entries, Request};
 use crate::{Error, Result};
@@ -45,10 +45,6 @@ impl Part for BinMax {
         Ok(())
     }
 
-    fn sized_as(self, _: Self) -> Self {
-        self
-    }
-
     fn examples() -> Vec<Self> {
         [(1, 2.0), (50, 2.0), (500, 2.0), (5000, 2.0), (64, 1.0)]
             .map(|(bin, soft)| Self { bin, soft })
@@ -58,28 +54,7 @@ impl Part for BinMax {
 
 impl Sparsify for BinMax {
     fn facts(self) -> Facts {
-        Facts {
-            route: Route::Selected,
-            positions: Positions::Any,
-            seed: None,
-            tells_magnitude: true,
-        }
-    }
-
-    fn check_numel(self, _: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn max_count(self, numel: usize) -> u64 {
-        numel as u64
-    }
-
-    fn tracker(self, _: usize) -> Tracker {
-        Tracker::default()
-    }
-
-    fn scratch(self, _: usize) -> usize {
-        0
+        Facts { tells_magnitude: true, ..Facts::SELECTED }
     }
 
     fn wanted(self, _: &mut Unread<'_>) -> Wanted {

@@ -1,6 +1,6 @@
 //! A selection from outside of this crate.
 
-use super::{Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
+use super::{Facts, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
 use crate::Result;
 use crate::part::{Options, Part};
 use crate::rng::tensor_id;
@@ -22,14 +22,6 @@ impl Part for Custom {
         Ok(Self { id: tensor_id(&options.get::<String>("name")?) })
     }
 
-    fn check(self) -> Result<()> {
-        Ok(())
-    }
-
-    fn sized_as(self, _: Self) -> Self {
-        self
-    }
-
     fn examples() -> Vec<Self> {
         [1, 2].map(|id| Self { id }).to_vec()
     }
@@ -37,23 +29,7 @@ impl Part for Custom {
 
 impl Sparsify for Custom {
     fn facts(self) -> Facts {
-        Facts { route: Route::Given, positions: Positions::Any, seed: None, tells_magnitude: false }
-    }
-
-    fn check_numel(self, _: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn max_count(self, numel: usize) -> u64 {
-        numel as u64
-    }
-
-    fn tracker(self, _: usize) -> Tracker {
-        Tracker::default()
-    }
-
-    fn scratch(self, _: usize) -> usize {
-        0
+        Facts { route: Route::Given, ..Facts::SELECTED }
     }
 
     fn wanted(self, _: &mut Unread<'_>) -> Wanted {

@@ -13,10 +13,7 @@
 //! selected: a tensor whose entries are all equal would otherwise never be sent.
 
 use super::largest::{self, Kept};
-use super::{
-    Amount, Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, amount,
-    topk,
-};
+use super::{Amount, Facts, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, amount, topk};
 use crate::Result;
 use crate::fit::{Moments, normal};
 use crate::part::{Options, Part};
@@ -89,16 +86,7 @@ impl Part for Gaussian {
 
 impl Sparsify for Gaussian {
     fn facts(self) -> Facts {
-        Facts {
-            route: Route::Selected,
-            positions: Positions::Any,
-            seed: None,
-            tells_magnitude: false,
-        }
-    }
-
-    fn check_numel(self, _: usize) -> Result<()> {
-        Ok(())
+        Facts::SELECTED
     }
 
     fn max_count(self, numel: usize) -> u64 {
@@ -108,14 +96,6 @@ impl Sparsify for Gaussian {
 
     fn asks_for_all(self, numel: usize) -> bool {
         self.target(numel) == numel as u64
-    }
-
-    fn tracker(self, _: usize) -> Tracker {
-        Tracker::default()
-    }
-
-    fn scratch(self, _: usize) -> usize {
-        0
     }
 
     fn wanted(self, unread: &mut Unread<'_>) -> Wanted {

@@ -61,10 +61,14 @@ pub(crate) trait Sparsify: Part {
     fn facts(self) -> Facts;
 
     /// An error if a tensor of this size is none that this can be used on.
-    fn check_numel(self, numel: usize) -> Result<()>;
+    fn check_numel(self, _numel: usize) -> Result<()> {
+        Ok(())
+    }
 
     /// The maximum number of entries that can be selected from a tensor.
-    fn max_count(self, numel: usize) -> u64;
+    fn max_count(self, numel: usize) -> u64 {
+        numel as u64
+    }
 
     /// Whether all entries of a tensor are asked for, as by a ratio of 1: then only zeros are left out.
     fn asks_for_all(self, _numel: usize) -> bool {
@@ -72,11 +76,15 @@ pub(crate) trait Sparsify: Part {
     }
 
     /// The tracker of a new tensor.
-    fn tracker(self, numel: usize) -> Tracker;
+    fn tracker(self, _numel: usize) -> Tracker {
+        Tracker::default()
+    }
 
     /// How many numbers [`Sparsify::wanted`] puts into its scratch memory at most, besides what it
     /// takes to find a first bound.
-    fn scratch(self, numel: usize) -> usize;
+    fn scratch(self, _numel: usize) -> usize {
+        0
+    }
 
     /// What to gather in the first read. Asked on [`Route::Selected`] alone, as is what follows.
     fn wanted(self, unread: &mut Unread<'_>) -> Wanted;
@@ -94,6 +102,16 @@ pub(crate) struct Facts {
     pub seed: Option<u64>,
     /// Whether [`Selected::magnitude`] says something.
     pub tells_magnitude: bool,
+}
+
+impl Facts {
+    /// Of a sparsifier that selects at any positions, and draws nothing.
+    const SELECTED: Self = Self {
+        route: Route::Selected,
+        positions: Positions::Any,
+        seed: None,
+        tells_magnitude: false,
+    };
 }
 
 /// How entries come to be sent.

@@ -4,7 +4,7 @@
 //! ranks with the same positions can add up their values without exchanging positions.
 
 use super::{
-    Amount, Drawn, Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted,
+    Amount, Drawn, Facts, Positions, Scanned, Selected, Sparsify, Tracker, Unread, Wanted,
 };
 use crate::Result;
 use crate::pack::{DrawKind, Pattern};
@@ -68,15 +68,10 @@ impl Part for RandomK {
 impl Sparsify for RandomK {
     fn facts(self) -> Facts {
         Facts {
-            route: Route::Selected,
             positions: Positions::Drawn(self.drawn()),
             seed: Some(self.seed),
-            tells_magnitude: false,
+            ..Facts::SELECTED
         }
-    }
-
-    fn check_numel(self, _: usize) -> Result<()> {
-        Ok(())
     }
 
     fn max_count(self, numel: usize) -> u64 {
@@ -85,14 +80,6 @@ impl Sparsify for RandomK {
 
     fn asks_for_all(self, numel: usize) -> bool {
         self.amount.of(numel) == numel as u64
-    }
-
-    fn tracker(self, _: usize) -> Tracker {
-        Tracker::default()
-    }
-
-    fn scratch(self, _: usize) -> usize {
-        0
     }
 
     fn wanted(self, _: &mut Unread<'_>) -> Wanted {

@@ -16,10 +16,7 @@ mod plan;
 
 pub use plan::Plan;
 
-use super::{
-    Amount, Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, largest,
-    topk,
-};
+use super::{Amount, Facts, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, largest, topk};
 use crate::part::{Options, Part};
 use crate::scan::Request;
 use crate::simd::peak::NON_FINITE;
@@ -163,16 +160,7 @@ impl Part for SampledTopK {
 
 impl Sparsify for SampledTopK {
     fn facts(self) -> Facts {
-        Facts {
-            route: Route::Selected,
-            positions: Positions::Any,
-            seed: Some(self.seed),
-            tells_magnitude: false,
-        }
-    }
-
-    fn check_numel(self, _: usize) -> Result<()> {
-        Ok(())
+        Facts { seed: Some(self.seed), ..Facts::SELECTED }
     }
 
     fn max_count(self, numel: usize) -> u64 {
@@ -181,10 +169,6 @@ impl Sparsify for SampledTopK {
 
     fn asks_for_all(self, numel: usize) -> bool {
         self.target(numel) == numel as u64
-    }
-
-    fn tracker(self, _: usize) -> Tracker {
-        Tracker::default()
     }
 
     fn scratch(self, numel: usize) -> usize {

@@ -1,6 +1,6 @@
 //! A fixed threshold, in one read of the tensor.
 
-use super::{Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
+use super::{Facts, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
 use crate::part::{Options, Part};
 use crate::scan::Request;
 use crate::{Error, Result};
@@ -40,28 +40,7 @@ impl Part for Threshold {
 
 impl Sparsify for Threshold {
     fn facts(self) -> Facts {
-        Facts {
-            route: Route::Selected,
-            positions: Positions::Any,
-            seed: None,
-            tells_magnitude: true,
-        }
-    }
-
-    fn check_numel(self, _: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn max_count(self, numel: usize) -> u64 {
-        numel as u64
-    }
-
-    fn tracker(self, _: usize) -> Tracker {
-        Tracker::default()
-    }
-
-    fn scratch(self, _: usize) -> usize {
-        0
+        Facts { tells_magnitude: true, ..Facts::SELECTED }
     }
 
     fn wanted(self, _: &mut Unread<'_>) -> Wanted {

@@ -6,9 +6,7 @@
 //! changes the result.
 
 use super::largest::{self, Kept};
-use super::{
-    Amount, Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted,
-};
+use super::{Amount, Facts, Scanned, Selected, Sparsify, Tracker, Unread, Wanted};
 use crate::Result;
 use crate::part::{Options, Part};
 use crate::scan::Request;
@@ -46,16 +44,7 @@ impl Part for TopK {
 
 impl Sparsify for TopK {
     fn facts(self) -> Facts {
-        Facts {
-            route: Route::Selected,
-            positions: Positions::Any,
-            seed: None,
-            tells_magnitude: false,
-        }
-    }
-
-    fn check_numel(self, _: usize) -> Result<()> {
-        Ok(())
+        Facts::SELECTED
     }
 
     fn max_count(self, numel: usize) -> u64 {
@@ -64,14 +53,6 @@ impl Sparsify for TopK {
 
     fn asks_for_all(self, numel: usize) -> bool {
         self.amount.of(numel) == numel as u64
-    }
-
-    fn tracker(self, _: usize) -> Tracker {
-        Tracker::default()
-    }
-
-    fn scratch(self, _: usize) -> usize {
-        0
     }
 
     fn wanted(self, unread: &mut Unread<'_>) -> Wanted {

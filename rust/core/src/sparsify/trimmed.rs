@@ -12,9 +12,7 @@
 //! one read. The bound never changes what is selected.
 
 use super::largest::{self, Kept};
-use super::{
-    Amount, Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, topk,
-};
+use super::{Amount, Facts, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, topk};
 use crate::part::{Options, Part};
 use crate::scan::Request;
 use crate::{Error, Result};
@@ -130,16 +128,7 @@ impl Part for Trimmed {
 
 impl Sparsify for Trimmed {
     fn facts(self) -> Facts {
-        Facts {
-            route: Route::Selected,
-            positions: Positions::Any,
-            seed: None,
-            tells_magnitude: false,
-        }
-    }
-
-    fn check_numel(self, _: usize) -> Result<()> {
-        Ok(())
+        Facts::SELECTED
     }
 
     fn max_count(self, numel: usize) -> u64 {
@@ -152,14 +141,6 @@ impl Sparsify for Trimmed {
 
     fn asks_for_all(self, numel: usize) -> bool {
         self.target(numel) == numel as u64
-    }
-
-    fn tracker(self, _: usize) -> Tracker {
-        Tracker::default()
-    }
-
-    fn scratch(self, _: usize) -> usize {
-        0
     }
 
     fn wanted(self, unread: &mut Unread<'_>) -> Wanted {

@@ -11,9 +11,7 @@
 //! sends nothing; here the largest non-zeros are sent, because a sparse tensor would otherwise never
 //! be sent.
 
-use super::{
-    Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, largest, topk,
-};
+use super::{Facts, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, largest, topk};
 use crate::part::{Options, Part};
 use crate::scan::Request;
 use crate::simd::peak::NON_FINITE;
@@ -87,25 +85,12 @@ impl Part for TwoSided {
 
 impl Sparsify for TwoSided {
     fn facts(self) -> Facts {
-        Facts {
-            route: Route::Selected,
-            positions: Positions::Any,
-            seed: self.sample.map(|_| self.seed),
-            tells_magnitude: false,
-        }
-    }
-
-    fn check_numel(self, _: usize) -> Result<()> {
-        Ok(())
+        Facts { seed: self.sample.map(|_| self.seed), ..Facts::SELECTED }
     }
 
     fn max_count(self, numel: usize) -> u64 {
         let most = MOST * numel as f64 / self.proportion;
         (most as u64).max(1).min(numel as u64)
-    }
-
-    fn tracker(self, _: usize) -> Tracker {
-        Tracker::default()
     }
 
     fn scratch(self, numel: usize) -> usize {

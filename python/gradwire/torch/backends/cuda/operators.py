@@ -59,7 +59,7 @@ def hindrance(device: torch.device) -> str | None:
 def takes(codec: Codec) -> bool:
     """Tell whether kernels support this codec; none of its parts may be written in Python."""
     outside = isinstance(codec.sparsify, Sparsifier) or isinstance(codec.quantize, Quantizer)
-    return not outside and isinstance(codec.indices, str) and structs.has_kernels(codec)
+    return not outside and structs.has_kernels(codec)
 
 
 def completed(

@@ -40,7 +40,7 @@ __device__ inline std::uint64_t number(const Bytes& bytes, std::uint64_t at) {
     return bytes.word(at) | static_cast<std::uint64_t>(bytes.word(at + 4)) << 32;
 }
 
-// Whether a section of another package begins with a name.
+// Whether values of another package begin with a name.
 __device__ inline bool has_name(const Bytes& section) {
     constexpr unsigned longest = 63;
     const std::uint32_t len = section.byte(0);
@@ -72,12 +72,8 @@ __device__ inline Verdict read_coding(Frame& frame, std::uint32_t id, std::uint3
     const Bytes& section = frame.indices;
     const bool has_parameter = id == static_cast<std::uint32_t>(Coding::elias_fano) ||
                                id == static_cast<std::uint32_t>(Coding::rice);
-    Verdict verdict = Verdict::good;
-    if (id == outside_id) {
-        verdict = has_name(section) ? Verdict::outside : Verdict::corrupt;
-    } else if (id > static_cast<std::uint32_t>(Coding::seeded)) {
-        return Verdict::unsupported;
-    } else if (id == static_cast<std::uint32_t>(Coding::chunk_local)) {
+    if (id > static_cast<std::uint32_t>(Coding::seeded)) return Verdict::unsupported;
+    if (id == static_cast<std::uint32_t>(Coding::chunk_local)) {
         frame.size = section.word(0);
         frame.k = section.word(4);
         const bool possible = section.len >= chunk_prologue && frame.size <= 1u << 31 && frame.k >= 1 && frame.k < frame.size;
@@ -91,7 +87,7 @@ __device__ inline Verdict read_coding(Frame& frame, std::uint32_t id, std::uint3
     if (!has_parameter && parameter != 0) return Verdict::corrupt;
     if (has_parameter) frame.width = static_cast<std::uint8_t>(parameter);
     frame.coding = static_cast<Coding>(id);
-    return verdict;
+    return Verdict::good;
 }
 
 // Whether the index section can be `count` positions out of `numel`.
@@ -126,15 +122,13 @@ __device__ inline Verdict read_rest(Frame& frame, std::uint64_t room) {
         return Verdict::unsupported;
     if (quantizer == affine_id) return Verdict::outside;
     const Verdict coding = read_coding(frame, bytes.byte(8), bytes.byte(9));
-    if (coding != Verdict::good && coding != Verdict::outside) return coding;
+    if (coding != Verdict::good) return coding;
     const std::uint64_t numel = number(bytes, 16), count = number(bytes, 24);
     constexpr std::uint64_t most = 0xffffffff;
     if (numel > (room < most ? room : most)) return Verdict::too_large;
     const int exponent = static_cast<std::int16_t>(bytes.word(10) & 0xffff);
     if (!is_exponent(outside ? Quantizer::float32 : static_cast<Quantizer>(quantizer), exponent)) return Verdict::corrupt;
-    if (coding == Verdict::outside ? count > numel : !has_index_len(frame, numel, count)) return Verdict::corrupt;
-    // A coding of another package without entries has a section of no bytes, and so no name.
-    if (coding == Verdict::outside && count == 0) return Verdict::corrupt;
+    if (!has_index_len(frame, numel, count)) return Verdict::corrupt;
     frame.numel = static_cast<std::uint32_t>(numel);
     frame.count = static_cast<std::uint32_t>(count);
     const Bytes section = bytes.from(header_len + frame.indices.len);
@@ -145,7 +139,7 @@ __device__ inline Verdict read_rest(Frame& frame, std::uint64_t room) {
         return Verdict::corrupt;
     }
     if (numel != room) return Verdict::numel;
-    return coding == Verdict::outside || (outside && count > 0) ? Verdict::outside : Verdict::good;
+    return outside && count > 0 ? Verdict::outside : Verdict::good;
 }
 
 }  // namespace reading

@@ -1,8 +1,9 @@
-//! Sections coded outside of this crate: what a built-in codec does of the same codes, and errors that
+//! Values coded outside of this crate: what a built-in codec does of the same codes, and errors that
 //! leave no trace.
 
 use super::*;
-use crate::frame::outside::{self, Coded, Indices, Values, reframe};
+use crate::codec::outside::{CodeValues, EXTRA_BYTES};
+use crate::frame::outside::{Coded, Values, head_len, reframe};
 use crate::memory::MomentumCorrection;
 use crate::memory::Storage;
 use half::bf16;
@@ -36,13 +37,13 @@ enum Fault {
     LessThanABit,
 }
 
-impl outside_codec::CodeValues for Halves {
+impl CodeValues for Halves {
     fn name(&self) -> &'static str {
         "halves"
     }
 
-    fn max_len(&mut self, count: u64) -> Result<usize> {
-        Ok(2 * count as usize)
+    fn bits(&self) -> u32 {
+        16
     }
 
     fn encode(&mut self, values: &[f32], data: &mut Vec<u8>, decoded: &mut Vec<f32>) -> Result<()> {
@@ -67,30 +68,9 @@ impl outside_codec::CodeValues for Halves {
             }
             Some(Fault::TooFewValues) => drop(decoded.pop()),
             Some(Fault::NotFinite) => decoded[0] = f32::NAN,
-            Some(Fault::TooLong) => data.push(0),
+            Some(Fault::TooLong) => data.resize(data.len() + EXTRA_BYTES + 1, 0),
             Some(Fault::LessThanABit) => data.clear(),
         }
-        Ok(())
-    }
-}
-
-use super::super::outside as outside_codec;
-
-/// Positions as they are, in four bytes each.
-struct Plain;
-
-impl outside_codec::CodeIndices for Plain {
-    fn name(&self) -> &'static str {
-        "plain"
-    }
-
-    fn max_len(&mut self, _: u64, count: u64) -> Result<usize> {
-        Ok(4 * count as usize)
-    }
-
-    fn encode(&mut self, positions: &[u32], _: u64, data: &mut Vec<u8>) -> Result<()> {
-        data.clear();
-        data.extend(positions.iter().flat_map(|position| position.to_le_bytes()));
         Ok(())
     }
 }
@@ -99,23 +79,19 @@ fn halves(sparsifier: Sparsifier, memory: Memory) -> Codec {
     Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap()
 }
 
-/// The frame as this crate reads it, once somebody has read what is coded outside.
+fn exact(sparsifier: Sparsifier, memory: Memory) -> Codec {
+    Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).unwrap()
+}
+
+/// The frame as this crate reads it, once somebody has read the values.
 fn read(bytes: &[u8]) -> Vec<u8> {
     let frame = Frame::parse(bytes, None).unwrap();
-    let coded = frame.outside();
-    let positions: Option<Vec<u32>> = coded.indices.map(|Coded { name, data }| {
-        assert_eq!(name, "plain");
-        data.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()
-    });
-    let values: Option<Vec<f32>> = coded.values.map(|Coded { name, data }| {
-        assert_eq!(name, "halves");
-        let halves = data.as_chunks().0.iter();
-        halves.map(|bytes| bf16::from_le_bytes(*bytes).to_f32()).collect()
-    });
+    let Some(Coded { name, data }) = frame.outside() else { return bytes.to_vec() };
+    assert_eq!(name, "halves");
+    let halves = data.as_chunks().0.iter();
+    let values: Vec<f32> = halves.map(|bytes| bf16::from_le_bytes(*bytes).to_f32()).collect();
     let mut out = Vec::new();
-    let indices = positions.as_deref().map_or(Indices::Same, Indices::Plain);
-    let values = values.as_deref().map_or(Values::Same, Values::Plain);
-    reframe(&frame, indices, values, None, &mut (&mut out).into()).unwrap();
+    reframe(&frame, Values::Plain(&values), None, &mut (&mut out).into()).unwrap();
     assert!(Frame::parse(&out, None).unwrap().outside().is_none());
     out
 }
@@ -125,12 +101,12 @@ fn encode_outside(
     x: &[f32],
     state: &mut State,
     max_len: Option<usize>,
-    coders: &mut outside_codec::Coders<'_>,
+    coder: &mut Halves,
 ) -> (Result<Encoded>, Vec<u8>) {
     let (mut out, mut workspace) = (vec![7], Workspace::default());
     let input = Input::F32(x);
     let encoded =
-        codec.encode_outside(input, state, None, max_len, coders, &mut workspace, &mut out);
+        codec.encode_outside(input, state, None, max_len, coder, &mut workspace, &mut out);
     (encoded, out)
 }
 
@@ -155,35 +131,24 @@ fn the_same_codes_from_outside_leave_the_same_memory() {
             if Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).is_err() {
                 continue;
             }
-            for (inside_indices, outside_values) in [(true, true), (false, true), (false, false)] {
-                let own = halves(sparsifier, memory);
-                let quantizer =
-                    if outside_values { Quantizer::Float32 } else { Quantizer::BFloat16 };
-                let codec = Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap();
-                let mut expected = own.init_state(len).unwrap();
-                let mut state = codec.init_state(len).unwrap();
-                let (mut values, mut indices) = (Halves::default(), Plain);
-                for step in 0..3 {
-                    let x = gradient(len, step);
-                    let (frame, encoded) = encode(&own, &x, &mut expected);
-                    let mut coders = outside_codec::Coders::default();
-                    if outside_values {
-                        coders.values = Some(&mut values);
-                    }
-                    if !inside_indices {
-                        coders.indices = Some(&mut indices);
-                    }
-                    let (found, out) = encode_outside(&codec, &x, &mut state, None, &mut coders);
-                    assert_eq!(found.unwrap(), Encoded { nbytes: out.len(), ..encoded });
-                    assert!(out.len() <= codec.max_len_outside(len, None, &mut coders).unwrap());
-                    let (ours, theirs) = (decode(&read(&out), len), decode(&frame, len));
-                    assert_eq!(bits(Some(&ours)), bits(Some(&theirs)));
-                    assert_eq!(stored(&state), stored(&expected));
-                    assert_eq!(bits(state.momentum()), bits(expected.momentum()));
-                    assert_eq!(state.scalars(), expected.scalars());
-                }
-                assert_eq!(state.can_roll_back(), memory != LOW_MEMORY);
+            let own = halves(sparsifier, memory);
+            let codec = exact(sparsifier, memory);
+            let mut expected = own.init_state(len).unwrap();
+            let mut state = codec.init_state(len).unwrap();
+            let mut values = Halves::default();
+            for step in 0..3 {
+                let x = gradient(len, step);
+                let (frame, encoded) = encode(&own, &x, &mut expected);
+                let (found, out) = encode_outside(&codec, &x, &mut state, None, &mut values);
+                assert_eq!(found.unwrap(), Encoded { nbytes: out.len(), ..encoded });
+                assert!(out.len() <= codec.max_len_outside(len, None, "halves", 16));
+                let (ours, theirs) = (decode(&read(&out), len), decode(&frame, len));
+                assert_eq!(bits(Some(&ours)), bits(Some(&theirs)));
+                assert_eq!(stored(&state), stored(&expected));
+                assert_eq!(bits(state.momentum()), bits(expected.momentum()));
+                assert_eq!(state.scalars(), expected.scalars());
             }
+            assert_eq!(state.can_roll_back(), memory != LOW_MEMORY);
         }
     }
 }
@@ -191,31 +156,17 @@ fn the_same_codes_from_outside_leave_the_same_memory() {
 #[test]
 fn without_its_reader_a_frame_names_who_can_read_it() {
     let x = gradient(500, 3);
-    let codec = Codec::new(
-        Sparsifier::TopK(TopK { amount: Amount::Count(40) }),
-        Quantizer::Float32,
-        FEEDBACK,
-        IndexCoding::Auto,
-    );
-    let codec = codec.unwrap();
+    let codec = exact(Sparsifier::TopK(TopK { amount: Amount::Count(40) }), FEEDBACK);
     let mut state = codec.init_state(500).unwrap();
-    let (mut values, mut indices) = (Halves::default(), Plain);
-    let mut out = vec![7.0; 500];
-    for (both, what, name) in [(false, "quantizer", "halves"), (true, "index coding", "plain")] {
-        let mut coders = outside_codec::Coders { values: Some(&mut values), indices: None };
-        if both {
-            coders.indices = Some(&mut indices);
-        }
-        let (_, bytes) = encode_outside(&codec, &x, &mut state, None, &mut coders);
-        let frame = Frame::parse(&bytes, None).unwrap();
-        let error = Error::Outside { what, name: name.to_owned() };
-        assert_eq!(frame.decode_into(&mut out, &mut Scratch::default()), Err(error.clone()));
-        assert_eq!(frame.decode_add(&mut out, 1.0, &mut Scratch::default()), Err(error.clone()));
-        assert_eq!(frame.values_into(&mut Vec::new()), Err(error));
-        assert!(out.iter().all(|&v| v == 7.0));
-        let mut positions = Vec::new();
-        assert_eq!(frame.indices_into(&mut positions).is_ok(), !both);
-    }
+    let (_, bytes) = encode_outside(&codec, &x, &mut state, None, &mut Halves::default());
+    let frame = Frame::parse(&bytes, None).unwrap();
+    let (mut out, mut scratch) = (vec![7.0; 500], Scratch::default());
+    let error = Error::Outside { name: "halves".to_owned() };
+    assert_eq!(frame.decode_into(&mut out, &mut scratch), Err(error.clone()));
+    assert_eq!(frame.decode_add(&mut out, 1.0, &mut scratch), Err(error.clone()));
+    assert_eq!(frame.values_into(&mut Vec::new()), Err(error));
+    assert!(out.iter().all(|&v| v == 7.0));
+    assert!(frame.indices_into(&mut Vec::new()).is_ok());
 }
 
 #[test]
@@ -223,11 +174,9 @@ fn what_goes_wrong_outside_leaves_no_trace() {
     let x = gradient(1000, 9);
     for memory in [Memory::None, FEEDBACK, LOW_MEMORY, LOW_PASS, MOMENTUM, ROUNDED, FILTERED] {
         let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.1) });
-        let codec = Codec::new(top, Quantizer::Float32, memory, IndexCoding::Auto).unwrap();
+        let codec = exact(top, memory);
         let mut state = codec.init_state(1000).unwrap();
-        let mut values = Halves::default();
-        let mut coders = outside_codec::Coders { values: Some(&mut values), indices: None };
-        encode_outside(&codec, &x, &mut state, None, &mut coders).0.unwrap();
+        encode_outside(&codec, &x, &mut state, None, &mut Halves::default()).0.unwrap();
         let (residual, scalars) = (bits(state.residual()), state.scalars());
         for fault in [
             Fault::Error,
@@ -237,8 +186,7 @@ fn what_goes_wrong_outside_leaves_no_trace() {
             Fault::LessThanABit,
         ] {
             let mut values = Halves { fault: Some(fault), calls: 0 };
-            let mut coders = outside_codec::Coders { values: Some(&mut values), indices: None };
-            let (found, out) = encode_outside(&codec, &x, &mut state, None, &mut coders);
+            let (found, out) = encode_outside(&codec, &x, &mut state, None, &mut values);
             assert!(matches!(found, Err(Error::Coder { .. })), "{found:?}");
             assert!(out.is_empty());
             assert_eq!(bits(state.residual()), residual);
@@ -252,15 +200,11 @@ fn a_frame_is_made_to_fit_and_keeps_the_largest() {
     let x = gradient(4000, 5);
     for memory in [FEEDBACK, LOW_MEMORY] {
         let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.2) });
-        let codec = Codec::new(top, Quantizer::Float32, memory, IndexCoding::Auto).unwrap();
+        let codec = exact(top, memory);
         for limit in [48, 60, 100, 333, 1000, 1999] {
             let mut state = codec.init_state(4000).unwrap();
-            let (mut values, mut indices) = (Halves::default(), Plain);
-            let mut coders = outside_codec::Coders {
-                values: Some(&mut values),
-                indices: if limit % 2 == 0 { None } else { Some(&mut indices) },
-            };
-            let (found, out) = encode_outside(&codec, &x, &mut state, Some(limit), &mut coders);
+            let mut values = Halves::default();
+            let (found, out) = encode_outside(&codec, &x, &mut state, Some(limit), &mut values);
             let encoded = found.unwrap();
             assert!(out.len() <= limit);
             assert_eq!(encoded.count + encoded.trimmed, 800);
@@ -273,12 +217,10 @@ fn a_frame_is_made_to_fit_and_keeps_the_largest() {
             assert!(limit < 100 || out.len() * 10 > limit * 7, "{} of {limit}", out.len());
             assert!(values.calls <= 10);
         }
-        let all = Codec::new(Sparsifier::All, Quantizer::Float32, memory, IndexCoding::Auto);
-        let (all, mut values) = (all.unwrap(), Halves::default());
+        let (all, mut values) = (exact(Sparsifier::All, memory), Halves::default());
         let mut state = all.init_state(4000).unwrap();
-        let mut coders = outside_codec::Coders { values: Some(&mut values), indices: None };
-        let (found, _) = encode_outside(&all, &x, &mut state, Some(8000), &mut coders);
-        let need = 48 + outside::head_len("halves") as u64 + 8000;
+        let (found, _) = encode_outside(&all, &x, &mut state, Some(8000), &mut values);
+        let need = 48 + head_len("halves") as u64 + 8000;
         assert_eq!(found, Err(Error::LimitTooSmall { limit: 8000, need }));
         assert!(state.residual().unwrap().iter().all(|&v| v == 0.0));
     }
@@ -288,7 +230,6 @@ fn a_frame_is_made_to_fit_and_keeps_the_largest() {
 fn values_from_outside_are_carried_exactly_or_not_at_all() {
     let codec = halves(Sparsifier::All, Memory::None);
     let (mut state, mut values) = (codec.init_state(3).unwrap(), Halves::default());
-    let mut coders = outside_codec::Coders { values: Some(&mut values), indices: None };
-    let (found, _) = encode_outside(&codec, &[1.0; 3], &mut state, None, &mut coders);
+    let (found, _) = encode_outside(&codec, &[1.0; 3], &mut state, None, &mut values);
     assert!(matches!(found, Err(Error::Argument { .. })));
 }

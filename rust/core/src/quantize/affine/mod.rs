@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use half::f16;
 
 use super::chance::Draw;
-use super::code::{self, Scratch, Work, left_by_decoding};
+use super::code::{self, Scratch, Work};
 use super::coding::Head;
 use super::decode::{self, unpack};
 use super::float16::scale_exponent;
@@ -225,11 +225,6 @@ impl Code for Coding {
         Grouping::Ranks(self.block)
     }
 
-    /// One word of both.
-    fn scales(self) -> usize {
-        1
-    }
-
     fn takes_scale(self, scale: f32) -> bool {
         let [a, b, c, d] = scale.to_le_bytes();
         let [step, base] = [[a, b], [c, d]].map(f16::from_le_bytes);
@@ -262,11 +257,6 @@ impl Code for Coding {
                 }
             });
         });
-    }
-
-    fn encode_left(self, values: &mut [f32], codes: &mut [u8], work: Work<'_>) {
-        self.encode(values, codes, Work { scratch: &mut *work.scratch, ..work });
-        left_by_decoding(self, values, codes, work);
     }
 
     fn decode(self, codes: &[u8], values: &mut [f32], work: Work<'_>) {

@@ -10,8 +10,8 @@ mod fit;
 
 use std::ops::RangeInclusive;
 
-use super::code::{self, Work, left_by_decoding, load};
-use super::coding::{Head, is_magnitude};
+use super::code::{self, Work, load};
+use super::coding::Head;
 use super::decode::{self, unpack};
 use super::prologue::Prologue;
 use super::spread::LONGEST;
@@ -29,7 +29,7 @@ pub struct Codebook {
 }
 
 /// How many bits a code may have: a sign alone up to eight magnitudes.
-const BITS: std::ops::RangeInclusive<u8> = 1..=4;
+const BITS: RangeInclusive<u8> = 1..=4;
 
 /// Entries of a block that a writer makes: their magnitudes cost 0.016 bits per entry at two bits.
 pub(super) const BLOCK: u32 = 4096;
@@ -47,10 +47,6 @@ impl Part for Codebook {
             return Err(Error::argument(format!("bits must be 1 to 4, got {bits}")));
         }
         Ok(())
-    }
-
-    fn sized_as(self, _: Self) -> Self {
-        self
     }
 
     fn examples() -> Vec<Self> {
@@ -89,14 +85,6 @@ pub struct Coding {
 }
 
 impl Code for Coding {
-    fn exponents(_: usize) -> RangeInclusive<i16> {
-        0..=0
-    }
-
-    fn head(self) -> Head {
-        Head::PLAIN
-    }
-
     fn prologue(self) -> Prologue {
         Prologue::of_bits(self.bits, self.block)
     }
@@ -118,10 +106,6 @@ impl Code for Coding {
         magnitudes(self.bits)
     }
 
-    fn takes_scale(self, scale: f32) -> bool {
-        is_magnitude(scale)
-    }
-
     fn are_valid(self, _: &[u8]) -> bool {
         true
     }
@@ -139,11 +123,6 @@ impl Code for Coding {
                 });
             });
         });
-    }
-
-    fn encode_left(self, values: &mut [f32], codes: &mut [u8], work: Work<'_>) {
-        self.encode(values, codes, Work { scratch: &mut *work.scratch, ..work });
-        left_by_decoding(self, values, codes, work);
     }
 
     fn decode(self, codes: &[u8], values: &mut [f32], work: Work<'_>) {

@@ -10,9 +10,7 @@
 
 mod tiles;
 
-use super::{
-    Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, largest,
-};
+use super::{Facts, Positions, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, largest};
 use crate::pack;
 use crate::part::{Options, Part};
 use crate::scan::{self, Entries, LONGEST_CHUNK, Request, Totals};
@@ -124,7 +122,7 @@ impl Sparsify for ChunkTopK {
             Some(chunks) if self.tile.is_none() => Positions::Chunks(chunks),
             _ => Positions::Any,
         };
-        Facts { route: Route::Selected, positions, seed: None, tells_magnitude: false }
+        Facts { positions, ..Facts::SELECTED }
     }
 
     fn check_numel(self, numel: usize) -> Result<()> {
@@ -150,14 +148,6 @@ impl Sparsify for ChunkTopK {
 
     fn asks_for_all(self, numel: usize) -> bool {
         self.max_count(numel) == numel as u64
-    }
-
-    fn tracker(self, _: usize) -> Tracker {
-        Tracker::default()
-    }
-
-    fn scratch(self, _: usize) -> usize {
-        0
     }
 
     fn wanted(self, _: &mut Unread<'_>) -> Wanted {

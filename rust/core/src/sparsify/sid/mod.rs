@@ -27,10 +27,7 @@ mod stages;
 
 use super::largest::{self, Kept};
 use super::tracker;
-use super::{
-    Amount, Facts, Positions, Route, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, amount,
-    topk,
-};
+use super::{Amount, Facts, Scanned, Selected, Sparsify, Tracker, Unread, Wanted, amount, topk};
 use crate::fit::{Controller, Distribution, Mode};
 use crate::part::{Options, Part};
 use crate::scan::{Request, magnitude_above};
@@ -210,16 +207,7 @@ impl Part for Sid {
 
 impl Sparsify for Sid {
     fn facts(self) -> Facts {
-        Facts {
-            route: Route::Selected,
-            positions: Positions::Any,
-            seed: None,
-            tells_magnitude: false,
-        }
-    }
-
-    fn check_numel(self, _: usize) -> Result<()> {
-        Ok(())
+        Facts::SELECTED
     }
 
     fn max_count(self, numel: usize) -> u64 {
@@ -233,10 +221,6 @@ impl Sparsify for Sid {
 
     fn tracker(self, numel: usize) -> Tracker {
         Tracker { stages: Some(self.stages(numel)), ..Tracker::default() }
-    }
-
-    fn scratch(self, _: usize) -> usize {
-        0
     }
 
     fn wanted(self, unread: &mut Unread<'_>) -> Wanted {
