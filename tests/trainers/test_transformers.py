@@ -109,22 +109,17 @@ def test_three_processes_continue_with_the_residuals_of_two(
 @pytest.mark.full
 def test_mistakes_are_told(hugging_face: Callable[[int], Ranks], tmp_path: Path) -> None:
     for said in hugging_face(2).run("transformers.mistakes", folder=str(tmp_path)):
-        assert "TypeError: attach() takes a gradwire.Codec" in said["no codec"]
-        assert "only torch.optim.AdamW applies" in said["steps"]
-        assert 'Adafactor: set optim="adamw_torch"' in said["steps"]
+        assert "because the optimizer is transformers.optimization.Adafactor" in said["steps"]
         assert said["other optimizer"].startswith(" PairingWarning: transformers.optimization.Ada")
         assert "so gradients are sent as gradwire.float8()" in said["other optimizer"]
         assert said["topk"].startswith(" PairingWarning: torch.optim.AdamW has a first moment")
-        assert "2 ranks cannot be divided into nodes of 3" in said["nodes"]
-        assert "gradients are clipped before they are exchanged" in said["not exchanged"]
-        assert 'set optim="adamw_torch" or "sgd"' in said["not exchanged"]
-        assert "ValueError: with gradwire.memory.AdamCorrection()" in said["scaler"]
-        assert said["scaler, no codec"].startswith(" RuntimeWarning: fp16=True and max_grad_norm")
+        assert "because there is a loss scaler: use bfloat16" in said["scaler"]
+        assert said["scaler, no codec"].startswith(" PairingWarning: gradients cannot be clipped")
         assert said["not finite"].startswith("GradientError: the gradient of 'model.embed_tokens")
         assert said["after it"] == ""
         assert "ValueError: rank 1 cannot read its residuals" in said["a file is missing"]
         assert "there is no gradwire_1.pt" in said["a file is missing"]
-        assert "RuntimeWarning: with enable_jit_checkpoint" in said["no residuals"]
+        assert "RuntimeWarning: checkpoints of enable_jit_checkpoint" in said["no residuals"]
         assert "checkpoint-3 has no residuals" in said["no residuals"]
         assert said["one process"].startswith(" RuntimeWarning: there is only one process")
         assert said["one process"].endswith(" None")

@@ -20,9 +20,6 @@ def exact_sums(rank: int, world_size: int) -> dict[str, dict[str, bool]]:
         "plain": {},
         "groups": {"groups": 2},
         "passes": {"backward_passes_per_step": 2},
-        # A quarter of an integer is exact, also where three are added up.
-        "predivide": {"gradient_predivide_factor": 3.0 if world_size == 2 else 4.0},
-        "predivided groups": {"gradient_predivide_factor": 3.0, "groups": 2},
         "sum": {"op": library.Sum},
     }
     found = {}

@@ -19,8 +19,6 @@ from torch.optim import SGD, AdamW
 import gradwire
 import gradwire.torch.horovod as gh
 from gradwire.schedule import WarmUp
-from gradwire.schedule.warm_up import STEPS
-from gradwire.torch.engine.scheduler import EPOCH
 from gradwire.torch.horovod.optimizer import Distributed
 from tests.distributed.scenarios.common import (
     Given,
@@ -95,31 +93,21 @@ def apart(one: nn.Module, other: nn.Module) -> float:
     return max((a - b).abs().max().item() for a, b in pairs)
 
 
-def halves(model: nn.Module) -> list[list[nn.Parameter]]:
-    """Return two groups of parameters; some are in neither."""
-    every = list(model.parameters())
-    return [every[:3], every[4:6]]
-
-
 def parity(rank: int, world_size: int) -> dict[str, float]:
     """Train with everything sent, and with Horovod's own optimizer; return the differences."""
     found = {}
     cases: dict[str, Any] = {
         "plain": {},
         "groups": {"groups": 3},
-        "lists": {"groups": halves},
         "passes": {"backward_passes_per_step": 2},
         "sum": {"op": hvd.Sum},
-        "predivide": {"gradient_predivide_factor": 4.0},
-        "compression": {"compression": hvd.Compression.none},
     }
     for name, arguments in cases.items():
         runs: list[Run] = []
         for codec in (None, DENSE):
             model = network()
-            given = {k: v(model) if v is halves else v for k, v in arguments.items()}
-            run = Run(codec, momentum=0.9, weight_decay=0.01, model=model, wrap=given)
-            passes: Any = given.get("backward_passes_per_step", 1)
+            run = Run(codec, momentum=0.9, weight_decay=0.01, model=model, wrap=arguments)
+            passes: Any = arguments.get("backward_passes_per_step", 1)
             runs.append(run.train(rank, range(3), passes))
         if name == "groups":
             assert runs[1].handle.metrics()["collectives"] == 3 * 3
@@ -294,31 +282,23 @@ def refused(rank: int, world_size: int) -> dict[str, str]:
     base = sgd(model)
     missing = hvd.ProcessSet([0])
     cases: dict[str, Any] = {
-        "compression": {"compression": hvd.Compression.fp16},
         "adasum": {"op": hvd.Adasum},
-        "min": {"op": hvd.Min},
         "sum of steps": {
             "op": hvd.Sum,
             "codec": gradwire.adam(0.01),
             "optimizer": AdamW(model.parameters()),
         },
-        "predivide": {"op": hvd.Sum, "gradient_predivide_factor": 2.0},
+        "predivide": {"gradient_predivide_factor": 2.0},
         "passes": {"backward_passes_per_step": 0},
         "groups": {"groups": 0},
-        "groups of names": {"groups": [["0.weight"]]},
-        "groups twice": {"groups": [[named[0][1]], [named[0][1]]]},
         "process set": {"process_set": missing},
-        "no process set": {"process_set": [0, 1]},
         "no optimizer": {"optimizer": model},
         "lbfgs": {"optimizer": torch.optim.LBFGS(model.parameters())},
         "horovod's": {"optimizer": hvd.DistributedOptimizer(sgd(network()))},
         "no codec": {"codec": 0.01},
         "name missing": {"named_parameters": named[1:]},
         "name twice": {"named_parameters": [(named[0][0], each) for _, each in named]},
-        "no names": {"named_parameters": [each for _, each in named]},
         "no AdamW": {"codec": gradwire.adam(0.01)},
-        "a model": {"named_parameters": model},
-        "groups of one": {"groups": [named[0][1]]},
         "seconds": {"timeout": 30},
         "no time": {"timeout": timedelta()},
         "no scaler": {"grad_scaler": torch.amp.GradScaler},
@@ -523,26 +503,6 @@ def habits(rank: int, world_size: int) -> dict[str, Any]:
     said = [str(each.message) for each in warned if "weights_only" not in str(each.message)]
     same = plain(run.handle.state_dict()) == plain(other.handle.state_dict())
     return {"same": same and run.end() == other.end(), "print": run.end(), "warned": said}
-
-
-def begins(rank: int, world_size: int) -> dict[str, Any]:
-    """What codecs that send steps begin with, and what no epoch is told to; by steps, both."""
-    del world_size
-    found: dict[str, Any] = {}
-    for kind, codec, optimizer, wrap, end in (
-        ("steps", gradwire.adam(ratio=0.01), AdamW, {}, STEPS),
-        ("epochs", SPARSE, torch.optim.SGD, {"schedule": WarmUp((0.25, 0.1))}, EPOCH),
-    ):
-        shown = []
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            run = Run(codec, optimizer, wrap=wrap)
-            for steps in (range(end), range(end, end + 2)):
-                run.train(rank, steps)
-                shown.append(run.handle.report().schedule)
-        said = [str(each.message) for each in caught if "handle.epoch" in str(each.message)]
-        found[kind] = shown, said, run.end()
-    return found
 
 
 def controls(rank: int, world_size: int) -> dict[str, Any]:

@@ -4,10 +4,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate.utils import GradientAccumulationPlugin
 
-from gradwire.schedule import DenseWarmUp
 from gradwire.torch.ddp import PairingWarning
 from gradwire.torch.transformers import Compress
 from tests.distributed.scenarios.auto import BFLOAT16, CODEC, UNCOMPRESSED, ratios, scripted
@@ -15,19 +13,6 @@ from tests.distributed.scenarios.common import fingerprint
 from tests.trainers.scenarios.accelerate import UPDATES, Run
 from tests.trainers.scenarios.programs import become
 from tests.trainers.scenarios.transformers import trainer
-
-
-def dense(rank: int, world_size: int, **options: Any) -> tuple[str, str]:
-    """Accelerate's loop as without gradwire, and with what decides on fp32."""
-    found = []
-    for codec in (False, "auto"):
-        with scripted(UNCOMPRESSED):
-            run = Run(rank, world_size, codec, **options)
-            run.train(0, UPDATES)
-            if codec:
-                assert run.handle.report().decision.startswith("Using uncompressed")
-            found.append(run.end()[0])
-    return found[0], found[1]
 
 
 def resumed(rank: int, world_size: int, folder: str, **options: Any) -> dict[str, Any]:
@@ -65,23 +50,6 @@ def every_pass(rank: int, world_size: int) -> str:
         return said
 
 
-def refused(rank: int, world_size: int) -> list[str]:
-    """Accelerate's mistakes."""
-    said = []
-    given: list[dict[str, Any]] = [
-        {"attach": {"min_ratio": 100.0}},
-        {"attach": {"schedule": DenseWarmUp(2)}},
-    ]
-    for options in given:
-        try:
-            Run(rank, world_size, "auto", **options)
-        except ValueError as error:
-            said.append(str(error))
-        else:
-            said.append("")
-    return said
-
-
 def trained(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     """Trainer that clips, for which a codec sends gradients and has no ratio; then resumed."""
     found: dict[str, Any] = {}
@@ -110,37 +78,3 @@ def unclipped(rank: int, world_size: int, folder: str) -> tuple[list[str], bool]
     coded = any(each is not None for each in ratios(compress.handle).values())
     compress.handle.detach()
     return [str(each.message) for each in said if each.category is PairingWarning], coded
-
-
-def plain(rank: int, world_size: int, folder: str) -> tuple[str, str]:
-    """Trainer as without the callback, and with one that decides on fp32."""
-    found = []
-    for callback in (None, Compress("auto")):
-        become(rank, world_size)
-        with scripted(UNCOMPRESSED):
-            one = trainer(folder, callback)
-            one.train()
-        found.append(fingerprint(one.model))
-        if callback is not None:
-            assert callback.handle is not None
-            assert callback.handle.report().decision.startswith("Using uncompressed")
-            callback.handle.detach()
-    return found[0], found[1]
-
-
-def mistakes(rank: int, world_size: int, folder: str) -> list[str]:
-    """Trainer's mistakes."""
-    become(rank, world_size)
-    said = []
-    for make in (
-        lambda: Compress("auto", min_ratio=100.0),
-        lambda: trainer(folder, Compress("auto", hierarchy=2)).train(),
-    ):
-        try:
-            make()
-        except ValueError as error:
-            said.append(str(error))
-        else:
-            said.append("")
-    assert torch.distributed.get_world_size() == world_size
-    return said

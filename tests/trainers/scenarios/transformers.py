@@ -276,7 +276,6 @@ def mistakes(rank: int, world_size: int, folder: str) -> dict[str, str]:
 
     adam = gradwire.adam(ratio=0.02)
     other: dict[str, Any] = {"optim": "adafactor", "max_steps": 1}
-    tried("no codec", lambda: Compress(gradwire.adam))  # type: ignore[arg-type]
     tried("steps", lambda: trainer(folder, Compress(adam), **other).train())
     for name, codec, options in (
         ("topk", gradwire.topk(ratio=0.02), {"max_steps": 1}),
@@ -285,11 +284,6 @@ def mistakes(rank: int, world_size: int, folder: str) -> dict[str, str]:
         compress: Any = Compress(codec)
         tried(name, trainer(folder, compress, **options).train)
         compress.handle.detach()
-
-    tried("nodes", lambda: trainer(folder, Compress(adam, hierarchy=3)).train())
-
-    dgc = Compress(gradwire.dgc(ratio=0.02))
-    tried("not exchanged", lambda: trainer(folder, dgc, **other).train())
 
     for name, compress in (("scaler", Compress(adam)), ("scaler, no codec", Compress())):
         scaled = trainer(folder, compress, max_steps=1)

@@ -7,7 +7,10 @@ from gradwire import _validate
 from gradwire._codec import Codec
 from gradwire.presets import float8
 from gradwire.schedule import Constant, Schedule
-from gradwire.torch.engine.pairing import RATIO, default_codec
+from gradwire.torch.engine.config import Assignment
+from gradwire.torch.engine.pairing import RATIO, PairingWarning, default_codec, name_of
+from gradwire.torch.errors import warn
+from gradwire.torch.optim import family_of
 
 if TYPE_CHECKING:
     from gradwire.torch.auto.controller import AutoController
@@ -74,6 +77,40 @@ def codec_for(
     codec = default_codec(optimizer, least_ratio(min_ratio))
     sends_gradients = not (codec.memory.updates or codec.memory.corrects)
     return Automatic(codec if sends_gradients or not clips else float8())
+
+
+def clipped(
+    codec: Any, optimizer: Any, scaler: object, options: dict[str, Any]
+) -> tuple[Any, bool]:
+    """Return a codec for a trainer that clips, and whether the optimizer's step exchanges.
+
+    It does if the codec sends updates or momentum: each rank then clips its own gradients before.
+    Takes ``min_ratio`` from the options for ``"auto"``. Raises a ValueError if a codec was given
+    and gradients cannot be exchanged in the step.
+    """
+    if codec == AUTO:
+        return codec_for(optimizer, options.pop("min_ratio", None), clips=True), False
+    chosen = default_codec(optimizer) if codec is None else codec
+    memories = [each.memory for each in Assignment(chosen).codecs]
+    computing = [each for each in memories if each.updates or each.corrects]
+    if not computing:
+        return chosen, False
+    problem = "there is a loss scaler: use bfloat16" if scaler is not None else ""
+    if family_of(optimizer) is None:
+        problem = f"the optimizer is {name_of(optimizer)}"
+    if not problem:
+        return chosen, True
+    why = f"gradients cannot be clipped before they are exchanged, because {problem}"
+    if codec is not None:
+        raise ValueError(
+            f"{why}. What {computing[0]!r} sends is not gradients: leave the codec out, or do not "
+            "clip"
+        )
+    warn(
+        f"{why}; so they are sent as gradwire.float8(), with a quarter of the bytes",
+        PairingWarning,
+    )
+    return float8(), False
 
 
 def least_ratio(min_ratio: object) -> float:

@@ -60,13 +60,16 @@ def load(handle: Handle, folder: Path, policy: Policy) -> bool:
 
 
 def gathered(
-    state: Mapping[str, Any], to: int | None = 0, timeout: timedelta | None = None
+    handle: Handle, to: int | None = 0, timeout: timedelta | None = None
 ) -> dict[str, Any]:
-    """Gather the results of `Handle.state_dict`, also of detached handles. A collective.
+    """Return `Handle.gathered_state_dict`, also of detached handles. A collective.
 
-    On one rank, or for None on all of them: one entry per rank; empty on ranks that do not receive.
-    Raises a RuntimeError if another rank did not call within the timeout, by default that of torch.
+    If detached, it raises a RuntimeError if another rank does not call within the timeout, by
+    default that of torch.
     """
+    if handle.attached:
+        return handle.gathered_state_dict(to)
+    state = handle.state_dict()
     with _messages(timeout) as channel:
         return gather(state, channel, to)
 

@@ -196,9 +196,14 @@ def _joining(ddp: Any) -> Callable[[], bool]:
     return lambda: bool(getattr(getattr(model(), "_join_config", None), "enable", False))
 
 
+def is_ddp(model: torch.nn.Module) -> bool:
+    """Tell whether this is a DDP model, or what `torch.compile` returns for one."""
+    return isinstance(getattr(model, "_orig_mod", model), DistributedDataParallel)
+
+
 def _unwrap(model: torch.nn.Module) -> Any:
-    inner = getattr(model, "_orig_mod", model)  # what torch.compile returns
-    if not isinstance(inner, DistributedDataParallel):
+    inner = getattr(model, "_orig_mod", model)
+    if not is_ddp(model):
         raise TypeError(
             "attach() takes a model wrapped in torch.nn.parallel.DistributedDataParallel, "
             f"got {type(inner).__name__}"

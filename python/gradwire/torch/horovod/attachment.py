@@ -1,7 +1,6 @@
 """Makes an optimizer distributed, after checking its arguments on all ranks."""
 
 import os
-import warnings
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -15,7 +14,9 @@ from gradwire.torch.auto import choices_of
 from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import Codecs, GradScaler, Options
 from gradwire.torch.engine.consensus import checksum
-from gradwire.torch.horovod import arguments
+from gradwire.torch.engine.pairing import check_optimizer
+from gradwire.torch.engine.parameter import plain_names
+from gradwire.torch.horovod.broadcasting import process_set_of
 from gradwire.torch.horovod.buckets import BUCKET, form
 from gradwire.torch.horovod.optimizer import Distributed, wrap
 from gradwire.torch.horovod.source import HorovodSource, Settings
@@ -25,15 +26,12 @@ from gradwire.torch.transport.horovod import HorovodTransport, check_initialized
 def DistributedOptimizer(  # as Horovod's
     optimizer: Optimizer,
     named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
-    compression: Any = None,
+    *,
     backward_passes_per_step: int = 1,
     op: Any = library.Average,
-    gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
-    groups: int | list[list[torch.Tensor]] | None = None,
+    groups: int | None = None,
     sparse_as_dense: bool = False,
     process_set: Any = None,
-    *,
     codec: Codecs | None = None,
     min_ratio: float | None = None,
     schedule: Schedule | None = None,
@@ -45,7 +43,7 @@ def DistributedOptimizer(  # as Horovod's
 ) -> Any:
     """Average the gradients of an optimizer over all ranks of Horovod, compressed by a codec.
 
-    Replaces ``hvd.DistributedOptimizer``, with arguments in the same order. Gradients are exchanged
+    Replaces ``hvd.DistributedOptimizer``. Gradients are exchanged
     in buckets during the backward pass, each by one all-gather of frames, in the same order on all
     ranks; ``step()`` waits for them. Entries that are not sent stay in residuals, which
     ``optimizer.handle`` saves and restores. A collective: call it on every rank of the process set.
@@ -58,20 +56,12 @@ def DistributedOptimizer(  # as Horovod's
     named_parameters : iterable of (str, torch.nn.Parameter), optional
         Names of all parameters of the optimizer, by which residuals are saved: usually
         ``model.named_parameters()``. Numbered by default.
-    compression : horovod.torch.Compression, optional
-        Only ``Compression.none``.
     backward_passes_per_step : int
         Backward passes whose gradients add up before they are exchanged.
     op : horovod.ReduceOp
         ``hvd.Average`` or ``hvd.Sum``.
-    gradient_predivide_factor : float
-        As in Horovod for uncompressed gradients; sums of the codec are in float32, and are divided
-        once.
-    num_groups : int
-        The old name of ``groups``.
-    groups : int or list of list of torch.Tensor, optional
-        Number of groups of parameters that are exchanged together, or the groups themselves. By
-        default, buckets of 25 MiB.
+    groups : int, optional
+        Number of groups of parameters that are exchanged together. By default, buckets of 25 MiB.
     sparse_as_dense : bool
         Exchange sparse gradients as dense ones, compressed by the codec. Otherwise they are
         exchanged as they are.
@@ -107,18 +97,13 @@ def DistributedOptimizer(  # as Horovod's
         The optimizer costs accuracy with this codec.
     """
     check_initialized()
-    optimizer = arguments.check_optimizer_kind(optimizer)
+    _check_kind(optimizer)
     # Horovod does not add up in bfloat16, and float16 would lose small gradients.
     given, choices = choices_of(codec, optimizer, min_ratio, schedule, halves=False)
-    arguments.check_compression(compression)
     passes = _validate.integer("backward_passes_per_step", backward_passes_per_step, low=1)
     _validate.timeout(timeout)
-    if num_groups != 0:
-        warnings.warn("num_groups= has been replaced by groups=", DeprecationWarning, stacklevel=3)
-        groups = num_groups if groups is None else groups
-    members = arguments.process_set_of(process_set)
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    named = arguments.name_all(parameters, named_parameters)
+    members = process_set_of(process_set)
+    named = _named(optimizer, named_parameters)
     if os.environ.get("HOROVOD_ELASTIC") == "1" and members is not library.global_process_set:
         raise ValueError("process_set= does not work in an elastic run, whose sets change")
     wrapped = wrap(optimizer)
@@ -131,16 +116,16 @@ def DistributedOptimizer(  # as Horovod's
         min_ndim=min_ndim,
         low_memory=low_memory,
     )
-    updates = any(each.memory.updates for each in options.assignment.codecs)
-    arguments.check_op(op, gradient_predivide_factor, updates=updates)
+    if op not in (library.Average, library.Sum):
+        raise ValueError(f"op must be hvd.Average or hvd.Sum, got {op!r}")
+    if op == library.Sum and any(each.memory.updates for each in options.assignment.codecs):
+        raise ValueError("op=hvd.Sum would add up the steps that this codec sends: use hvd.Average")
     settings = Settings(
         named=named,
         buckets=form(named, groups),
         options=options,
         passes_per_step=passes,
         op=op,
-        # Horovod's own leaves it out of grouped all-reduces.
-        predivide=float(gradient_predivide_factor) if groups is None else 1.0,
         sparse_as_dense=_validate.boolean("sparse_as_dense", sparse_as_dense),
         process_set=members,
         timeout=timeout,
@@ -169,9 +154,44 @@ def attach(optimizer: Distributed, settings: Settings) -> None:
         facts={
             "backward_passes_per_step": settings.passes_per_step,
             "op": int(settings.op),
-            "gradient_predivide_factor": settings.predivide,
             "groups": checksum([[places[id(each)] for each in one] for one in settings.buckets]),
             "sparse_as_dense": settings.sparse_as_dense,
         },
     )
     optimizer._entry = entry
+
+
+def _check_kind(optimizer: object) -> None:
+    """Raise a TypeError or ValueError for an optimizer that cannot be distributed."""
+    if optimizer is None:
+        raise TypeError("DistributedOptimizer() takes a torch.optim.Optimizer, got None")
+    check_optimizer(optimizer)
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise TypeError("LBFGS decides by this rank's own loss how often it computes gradients")
+    theirs = type(optimizer).__module__ == library.DistributedOptimizer.__module__
+    if theirs and not isinstance(optimizer, Distributed):
+        raise ValueError("hvd.DistributedOptimizer has wrapped this optimizer: pass the original")
+
+
+def _named(
+    optimizer: Optimizer, given: Iterable[tuple[str, torch.nn.Parameter]] | None
+) -> dict[str, torch.nn.Parameter]:
+    """Return the parameters of an optimizer by name, in the order of the names.
+
+    Further names are allowed; of two names of a parameter, the first counts. Raises a ValueError if
+    one has no name, or none of its own. By default, parameters are numbered.
+    """
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    if given is None:
+        return {f"parameter{at}": each for at, each in enumerate(parameters)}
+    names: dict[int, str] = {}
+    for name, each in dict(given).items():
+        names.setdefault(id(each), name)
+    known = {id(each): each for each in parameters}
+    if missing := [tuple(each.shape) for each in parameters if id(each) not in names]:
+        raise ValueError(
+            f"named_parameters= lacks {len(missing)} parameters of the optimizer, of the shapes "
+            f"{missing[:6]}: pass model.named_parameters() of all models that it trains, each with "
+            "names of its own"
+        )
+    return plain_names({name: known[key] for key, name in names.items() if key in known})

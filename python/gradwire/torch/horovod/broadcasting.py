@@ -1,15 +1,29 @@
 """Horovod's broadcasts, for tensors of all dtypes."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+import io
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from gradwire import _validate
-from gradwire.torch.horovod.arguments import process_set_of
+from gradwire.torch.engine.consensus import run_on_all
 from gradwire.torch.transport.horovod import HorovodTransport, check_initialized, library
+
+_PIECE = 1 << 28  # bytes of a broadcast
+
+
+def process_set_of(process_set: Any) -> Any:
+    """Return the process set, by default of all ranks; raise if Horovod does not know it."""
+    if process_set is None:
+        return library.global_process_set
+    if process_set.process_set_id is None:
+        raise ValueError(
+            f"Horovod does not know the {process_set}: pass it to hvd.init(process_sets=[...]), or "
+            "to hvd.add_process_set()"
+        )
+    return process_set
 
 
 def broadcast_parameters(
@@ -75,69 +89,23 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int) -> None:
 
     Raises
     ------
-    TypeError, ValueError
-        The argument is not an optimizer, Horovod is not initialized, or there is no such rank.
-    ExchangeError
-        On every rank: the state holds anything but tensors, numbers, text and collections.
+    ValueError
+        Horovod is not initialized, there is no such rank, or it cannot save the state.
     """
     check_initialized()
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(
-            "broadcast_optimizer_state() takes a torch.optim.Optimizer, got a "
-            f"{type(optimizer).__name__}"
-        )
     root = _validate.integer("root_rank", root_rank, low=0, high=library.size() - 1)
     channel = HorovodTransport(library.global_process_set, None).make()
-    tensors: list[torch.Tensor] = []
-    told = _describe(optimizer.state_dict(), tensors) if channel.rank == root else None
-    told = channel.all_gather_object(told)[root]
-    given = iter(tensors)
+    file = io.BytesIO()
 
-    def tensor(dtype: str, shape: list[int]) -> torch.Tensor:
-        # By the host: ranks have devices of their own.
-        found = next(given, None)
-        values = torch.empty(shape, dtype=_DTYPES[dtype], device="cpu")
-        if found is not None:
-            values.copy_(found)
-        if values.numel():
-            channel.broadcast(values.view(-1).view(torch.uint8), root).wait()
-        return values
+    def save() -> int:
+        if channel.rank == root:
+            torch.save(optimizer.state_dict(), file)
+        return file.tell()
 
-    # On the root, too: loading may change types.
-    optimizer.load_state_dict(_read(told, tensor))
-
-
-_DTYPES = {str(each): each for each in vars(torch).values() if isinstance(each, torch.dtype)}
-
-
-def _describe(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """Return a state as JSON, with tags for types that JSON lacks; collect its tensors."""
-    match value:
-        case torch.Tensor():
-            tensors.append(value.detach())
-            return {"tensor": [str(value.dtype), list(value.shape)]}
-        case dict():
-            return {"dict": [[_describe(each, tensors) for each in item] for item in value.items()]}
-        case tuple():
-            return {"tuple": [_describe(each, tensors) for each in value]}
-        case list():
-            return [_describe(each, tensors) for each in value]
-        case float() if not math.isfinite(value):
-            return {"float": str(value)}
-        case _:
-            return value  # text, a number, a bool or None: all else is refused as it is sent
-
-
-def _read(told: Any, tensor: Callable[[str, list[int]], torch.Tensor]) -> Any:
-    """Return the state that `_describe` described on the root."""
-    if isinstance(told, list):
-        return [_read(each, tensor) for each in told]
-    if not isinstance(told, dict):
-        return told
-    ((kind, found),) = told.items()
-    if kind == "tensor":
-        return tensor(*found)
-    if kind == "float":
-        return float(found)
-    every = [_read(each, tensor) for each in found]
-    return tuple(every) if kind == "tuple" else dict(every)
+    size = run_on_all(channel, save, "broadcast")[root]
+    saved = bytearray(file.getvalue() or size)
+    for each in torch.frombuffer(saved, dtype=torch.uint8).split(_PIECE):
+        channel.broadcast(each, root).wait()
+    # On the root, too: loading may change types. By the host: ranks have devices of their own.
+    state = torch.load(io.BytesIO(saved), map_location="cpu", weights_only=False)
+    optimizer.load_state_dict(state)

@@ -1,74 +1,35 @@
 """Divides gradients into groups or buckets, and decides which are due for exchange."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 
+from gradwire import _validate
 from gradwire.torch.errors import UpdateError
 
 BUCKET = 25 << 20  # bytes without ``groups=``: one is encoded while the one before is exchanged
 
 
-def form(named: Mapping[str, torch.Tensor], groups: object) -> list[list[torch.Tensor]]:
+def form(named: Mapping[str, torch.Tensor], groups: int | None) -> list[list[torch.Tensor]]:
     """Return the parameters in buckets of one dtype and device each, in the order of exchange.
 
     That is the order in which gradients become ready: the last parameter comes first. ``groups`` is
-    as in Horovod: their number, or the groups themselves, with every other parameter a group of its
-    own; by default, buckets of up to 25 MiB.
+    the number of groups, as in Horovod; by default, buckets of up to 25 MiB.
     """
     every = list(named.values())
-    if groups is None:
-        found = _sized(every)
-    elif isinstance(groups, list):
-        found = _given(every, groups)
-    elif isinstance(groups, int) and not isinstance(groups, bool) and groups > 0:
-        length = -(-len(every) // groups)
-        found = [every[at : at + length] for at in range(0, len(every), length)]
-    else:
-        raise ValueError(
-            "groups= takes a positive number of groups, or a list of lists of parameters, got "
-            f"{groups!r}"
-        )
-    place = {id(each): at for at, each in enumerate(every)}
-    ordered = [sorted(group, key=lambda each: place[id(each)]) for group in found if group]
-    ordered.sort(key=lambda group: -place[id(group[-1])])
-    return [bucket for group in ordered for bucket in _alike(group)]
-
-
-def _sized(every: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Fill buckets from the end of the model."""
     found: list[list[torch.Tensor]] = []
-    room = 0
-    for each in reversed(list(every)):
-        if not found or room < each.nbytes:
-            found.append([])
-            room = BUCKET
-        found[-1].append(each)
-        room -= each.nbytes
-    return found
-
-
-def _given(every: Sequence[torch.Tensor], groups: Sequence[Any]) -> list[list[torch.Tensor]]:
-    known = {id(each) for each in every}
-    seen: set[int] = set()
-    for group in groups:
-        if not isinstance(group, list | tuple):
-            raise TypeError(
-                "groups= must consist of lists of parameters, got a "
-                f"{type(group).__name__} in place of a list"
-            )
-        for each in group:
-            if not isinstance(each, torch.Tensor):
-                raise TypeError(
-                    f"groups= must consist of lists of parameters, got the {type(each).__name__} "
-                    f"{each!r}"
-                )
-            if id(each) in seen:
-                raise ValueError("a parameter can only be in one of groups=")
-            seen.add(id(each))
-    found = [[each for each in group if id(each) in known] for group in groups]
-    return found + [[each] for each in every if id(each) not in seen]
+    if groups is not None:
+        length = -(-len(every) // _validate.integer("groups", groups, low=1))
+        found = [every[at : at + length] for at in range(0, len(every), length)][::-1]
+    else:
+        room = 0
+        for each in reversed(every):
+            if not found or room < each.nbytes:
+                found.append([])
+                room = BUCKET
+            found[-1].insert(0, each)
+            room -= each.nbytes
+    return [bucket for group in found for bucket in _alike(group)]
 
 
 def _alike(group: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:

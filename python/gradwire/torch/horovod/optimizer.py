@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from gradwire import _validate
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.errors import UpdateError
 from gradwire.torch.horovod.source import HorovodSource
@@ -39,8 +40,7 @@ class Distributed:
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change the number of backward passes before gradients are exchanged; between steps."""
-        if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
-            raise ValueError(f"backward_passes_per_step must be a positive integer, got {passes!r}")
+        _validate.integer("backward_passes_per_step", passes, low=1)
         if self._entry is not None:
             self._entry.forget("set_backward_passes_per_step()")
             self._entry.passes_per_step = passes

@@ -29,7 +29,6 @@ class Settings:
     options: Options
     passes_per_step: int
     op: Any
-    predivide: float  # ``gradient_predivide_factor``, of averages without the codec
     sparse_as_dense: bool
     process_set: Any
     timeout: timedelta | None
@@ -50,24 +49,15 @@ class HorovodAverage:
 
 
 class HorovodAverages:
-    """Implements `gradwire.torch.engine.backward.DenseAverage`.
+    """Implements `gradwire.torch.engine.backward.DenseAverage`. The channel has no other user."""
 
-    The channel has no other user; ``predivide`` is Horovod's ``gradient_predivide_factor``.
-    """
-
-    def __init__(self, channel: HorovodChannel, *, sums: bool, predivide: float) -> None:
-        self._channel = channel
-        self._sums = sums
-        self._predivide = predivide
+    def __init__(self, channel: HorovodChannel, *, sums: bool) -> None:
+        self._start = channel.all_reduce if sums else channel.average
 
     def __call__(self, buffer: torch.Tensor, *, half: bool = False) -> HorovodAverage:
         """Start to average a buffer, sparse or not, in place."""
         assert not half  # Horovod does not add up in bfloat16
-        if self._sums:
-            work = self._channel.all_reduce(buffer)
-        else:
-            work = self._channel.average(buffer, self._predivide)
-        return HorovodAverage(work, buffer)
+        return HorovodAverage(self._start(buffer), buffer)
 
 
 @dataclass(slots=True)
@@ -117,8 +107,7 @@ class HorovodSource:
         """Create the channel for uncompressed averages; raise if other hooks exchange gradients."""
         self._hooks.check()
         self._channel = self._transport.make()
-        predivide = self._settings.predivide
-        self._dense = HorovodAverages(self._channel, sums=self._sums, predivide=predivide)
+        self._dense = HorovodAverages(self._channel, sums=self._sums)
 
     def open(self, passes: BackwardPasses, holder: object) -> None:
         """Exchange gradients from now on."""

@@ -205,17 +205,14 @@ class HorovodChannel(Channel):
             return self._sum_sparse(tensor)
         return self._reduce(tensor, library.Sum)
 
-    def average(self, tensor: torch.Tensor, predivide: float = 1.0) -> Work:
+    def average(self, tensor: torch.Tensor) -> Work:
         """Start to replace a tensor by its average, as Horovod's own optimizer takes it.
 
-        bfloat16 is summed in float32, and a sparse tensor by its entries. Others are divided by
-        ``predivide`` before the sum, and multiplied by it afterwards.
+        bfloat16 is summed in float32, and a sparse tensor by its entries.
         """
         if tensor.layout != torch.strided:
             return _All([self._sum_sparse(tensor)], lambda: tensor.div_(self.size))
-        return self._reduce(
-            tensor, library.Average, prescale_factor=1.0 / predivide, postscale_factor=predivide
-        )
+        return self._reduce(tensor, library.Average)
 
     @override
     def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
@@ -225,10 +222,10 @@ class HorovodChannel(Channel):
     def set_timeout(self, timeout: timedelta) -> None:
         self.timeout = timeout
 
-    def _reduce(self, tensor: torch.Tensor, op: Any, **factors: float) -> Work:
+    def _reduce(self, tensor: torch.Tensor, op: Any) -> Work:
         bf16 = tensor.dtype == torch.bfloat16  # which Horovod does not know
         wire, finish = (tensor.float(), tensor.copy_) if bf16 else (tensor, _nothing)
-        return self._start(library.allreduce_async_, wire, finish=finish, op=op, **factors)
+        return self._start(library.allreduce_async_, wire, finish=finish, op=op)
 
     def _sum_sparse(self, tensor: torch.Tensor) -> Work:
         """Gather the entries of all ranks, and sum those with equal indices, in rank order."""
