@@ -107,5 +107,5 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int) -> None:
     for each in torch.frombuffer(saved, dtype=torch.uint8).split(_PIECE):
         channel.broadcast(each, root).wait()
     # On the root, too: loading may change types. By the host: ranks have devices of their own.
-    state = torch.load(io.BytesIO(saved), map_location="cpu", weights_only=False)
+    state = torch.load(io.BytesIO(saved), map_location="cpu", weights_only=True)
     optimizer.load_state_dict(state)
