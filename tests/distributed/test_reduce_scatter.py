@@ -62,7 +62,7 @@ def check_step(found: list[dict[str, Any]]) -> None:
             for rank in every:
                 parts[name][rank, owner] += nbytes(inputs[rank][at], sent[rank][at])
             total = sum(inputs[rank][at] * sent[rank][at] for rank in every)
-            count = -(-3 * sum(int(sent[rank][at].sum()) for rank in every) // (2 * size))
+            count = -(-6 * sum(int(sent[rank][at].sum()) for rank in every) // (5 * size))
             left[owner][at] += found[owner]["before"][name][at]
             total = total + left[owner][at]
             chosen = largest(total, count)
