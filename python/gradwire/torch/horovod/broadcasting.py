@@ -104,7 +104,7 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int) -> None:
 
     size = run_on_all(channel, save, "broadcast")[root]
     saved = bytearray(file.getvalue() or size)
-    for each in torch.frombuffer(saved, dtype=torch.uint8).split(_PIECE):
+    for each in torch.split(torch.frombuffer(saved, dtype=torch.uint8), _PIECE):
         channel.broadcast(each, root).wait()
     # On the root, too: loading may change types. By the host: ranks have devices of their own.
     state = torch.load(io.BytesIO(saved), map_location="cpu", weights_only=True)
