@@ -96,13 +96,13 @@ pub(crate) fn reading<T>(
 
 /// A frame of the same entries, its values not coded outside.
 pub(crate) fn plain(frame: &Frame<'_>) -> Result<Vec<u8>> {
+    static MODULE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let count = frame.header().count;
     let mut values = Vec::new();
     match frame.outside() {
         None => frame.values_into(&mut values)?,
         Some(Coded { name, data }) => calling(|py| {
             let arguments = (name, to_bytes(py, data)?, count);
-            static MODULE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
             let import = || Ok::<_, PyErr>(py.import("gradwire._outside")?.into_any().unbind());
             let module = MODULE.get_or_try_init(py, import)?.bind(py);
             let array = module.getattr("read_values")?.call1(arguments)?;
