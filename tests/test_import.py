@@ -33,8 +33,10 @@ def test_torch_is_imported_when_it_is_asked_for():
 
 
 def test_dir_lists_what_is_public_and_nothing_else():
-    assert sorted(dir(gradwire)) == sorted({*gradwire.__all__, "torch", "weights"})
-    modules = "accelerate activations collective cost ddp diloco fsdp horovod lightning optim"
+    assert sorted(dir(gradwire)) == sorted(
+        {*gradwire.__all__, "cost", "numerics", "torch", "weights"}
+    )
+    modules = "accelerate activations collective cost cuda ddp diloco fsdp horovod lightning optim"
     listed = {
         *gradwire.torch.__all__,
         *modules.split(),
@@ -42,6 +44,7 @@ def test_dir_lists_what_is_public_and_nothing_else():
         "weights",
         "Reducer",
         "all_reduce",
+        "build_cuda",
     }
     assert sorted(dir(gradwire.torch)) == sorted(listed)
 
