@@ -58,7 +58,7 @@ class SquareRatio(NamedTuple):
         were.
         """
         own = INTERVAL - 1
-        taken_over = beta2**own * (1 - beta2 ** (steps - own)) / (1 - beta2**steps)
+        taken_over: float = beta2**own * (1 - beta2 ** (steps - own)) / (1 - beta2**steps)
         return 1 / (taken_over * self.mean / made_with + 1 - taken_over)
 
     @classmethod
