@@ -81,9 +81,6 @@ CODECS = [
 ]
 """Every two parts together, each with a few of its options; the core's tests have every three."""
 
-UNDOABLE = [codec for codec in CODECS if codec.memory.undoable]
-"""Those whose states keep what an encode replaces."""
-
 
 def name_of(codec: Any) -> str:
     """A short test id for a codec or a part."""

@@ -5,9 +5,9 @@ import pytest
 
 import gradwire
 from gradwire.memory import NoMemory
-from tests.support import UNDOABLE, name_of
+from tests.support import CODECS, name_of
 
-WITH_MEMORY = [codec for codec in UNDOABLE if codec.memory != NoMemory()]
+WITH_MEMORY = [codec for codec in CODECS if codec.memory != NoMemory()]
 
 
 @pytest.mark.parametrize("codec", WITH_MEMORY[::7], ids=name_of)

@@ -8,17 +8,16 @@ import pytest
 
 from tests.distributed.ranks import Ranks
 from tests.distributed.test_exchanges import ALL, HALF, LEADER, LEADER_HALF, SEVERAL
-from tests.distributed.test_one_buffer import ONE, ROUNDED
 from tests.distributed.test_parity import check_conservation
 
 TOPK = {"ratio": 0.05}
+ROUNDED = {"kind": "residual", "low_memory": True}
 KEPT = {
     "gather": ("topk", TOPK),
-    "one-buffer": ("topk", {**TOPK, "memory": ONE}),
-    "one-buffer-bfloat16": ("topk", {**TOPK, "memory": ROUNDED}),
+    "bfloat16": ("topk", {**TOPK, "memory": ROUNDED}),
 }
 """Codecs that gather frames, and keep residuals."""
-EXACT = ("gather", "one-buffer")
+EXACT = ("gather",)
 UNUSED = {**SEVERAL, "find_unused_parameters": True}
 VIEW = {**SEVERAL, "gradient_as_bucket_view": True}
 
@@ -76,9 +75,8 @@ def test_without_a_scaler_every_rank_raises_and_may_go_on(two: Ranks, codec: str
         LEADER,
         LEADER_HALF,
         HALF,
-        ("topk", {"ratio": 0.02, "memory": ONE}),
         ("topk", {"ratio": 0.02, "memory": ROUNDED}),
-        ("sidco", {"ratio": 0.02, "memory": ONE}),
+        ("sidco", {"ratio": 0.02, "memory": ROUNDED}),
     ],
     ids=[
         "leader",

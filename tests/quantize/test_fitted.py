@@ -22,7 +22,7 @@ codecs = st.sampled_from(
         gradwire.Codec(sparsify=sparsify, quantize=quantize, memory=memory)
         for sparsify in (All(), Threshold(0.5), TopK(ratio=0.2))
         for quantize in FITTED
-        for memory in (NoMemory(), Residual(), Residual(decay=0.9, low_memory=True))
+        for memory in (NoMemory(), Residual(), Residual(decay=0.9))
         if go_together(quantize, memory)
     ]
 )

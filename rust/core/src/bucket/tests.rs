@@ -49,7 +49,6 @@ fn pieces<'a>(codecs: &'a [Codec], states: &'a mut [State]) -> Vec<Piece<'a>> {
                 support: None,
                 limit,
                 coders: Coders::default(),
-                later: false,
             }
         })
         .collect()

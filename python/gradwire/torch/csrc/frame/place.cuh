@@ -130,13 +130,12 @@ __device__ void place_chunk(const Writing& writing, const typename Entries::Buck
 }
 
 // What has to be there before the first code is written: first blocks measure, the next ones sum up, place
-// grids, and clear, as soon as what they wait for is there; the others do what else the bucket wants.
+// grids, and clear, as soon as what they wait for is there.
 struct Shares {
-    std::uint64_t measures, fits, places, clears, others;
-    __host__ __device__ std::uint64_t all() const { return measures + fits + places + clears + others; }
+    std::uint64_t measures, fits, places, clears;
+    __host__ __device__ std::uint64_t all() const { return measures + fits + places + clears; }
 };
 
-// `Entries::prepare(bucket, number)` does a share of what else there is, which waits for nothing.
 template <class Entries>
 __global__ void prepare_frames(Writing writing, typename Entries::Bucket bucket, Shares shares) {
     union Shared {
@@ -152,10 +151,8 @@ __global__ void prepare_frames(Writing writing, typename Entries::Bucket bucket,
         fit_chunk<Entries>(writing, bucket, share, shared.fit);
     } else if ((share -= shares.fits) < shares.places) {
         place_chunk<Entries>(writing, bucket, share, shared.place);
-    } else if ((share -= shares.places) < shares.clears) {
-        clear_share(writing, share);
     } else {
-        Entries::prepare(bucket, share - shares.clears);
+        clear_share(writing, share - shares.places);
     }
 }
 

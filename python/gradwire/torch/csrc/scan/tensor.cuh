@@ -68,7 +68,7 @@ struct Tensor {
     std::uint64_t numel;
     Dtype dtype;
     MemoryKind kind;
-    bool in_place, masks, narrow;
+    bool masks, narrow;
     float divisor;
     float decay, beta;
     const void* residual;
@@ -125,7 +125,7 @@ struct Tensor {
     }
 
     // Whether the sums themselves are then in the memory.
-    __device__ bool are_written() const { return becomes_sums(kind) && !in_place && !narrow; }
+    __device__ bool are_written() const { return becomes_sums(kind) && !narrow; }
 
     // What is new in the sum at a position, whatever was written.
     __device__ float fresh(std::uint64_t i) const { return terms(entry(i), i).fresh; }
@@ -148,7 +148,6 @@ __device__ inline Tensor tensor_of(const Piece& piece, float divisor, float scal
     tensor.numel = piece.numel;
     tensor.dtype = piece.dtype;
     tensor.kind = piece.memory.kind;
-    tensor.in_place = is_in_place(piece);
     tensor.masks = piece.memory.masking;
     tensor.narrow = piece.memory.narrow;
     tensor.divisor = divisor;
@@ -157,9 +156,8 @@ __device__ inline Tensor tensor_of(const Piece& piece, float divisor, float scal
     const std::uint32_t current = piece.state->current;
     tensor.residual = piece.residual[current];
     tensor.moment = piece.moment[current];
-    const std::uint32_t spare = tensor.in_place ? current : 1 - current;
-    tensor.next = piece.residual[spare];
-    tensor.next_moment = piece.moment[spare];
+    tensor.next = piece.residual[1 - current];
+    tensor.next_moment = piece.moment[1 - current];
     tensor.momentum = {piece.memory.momentum, scale, piece.memory.nesterov};
     if (tensor.narrow) tensor.key = memory_key(piece.memory, *piece.state);
     if (tensor.kind == MemoryKind::adam) tensor.adam = adam_rule(piece.memory, *piece.state);
