@@ -334,15 +334,14 @@ def _set_positions(slots: Sequence[ParameterSlot], bucket_nbytes: int) -> None:
 
     From the end, because the last parameter's gradient is ready first.
     """
-    headers = [_HEADER if slot.codec.sparsify.selects else 0 for slot in slots if slot.has_state]
-    total = sum(slot.numel for slot in slots if slot.has_state) + sum(headers)
+    total = sum(_HEADER + slot.numel for slot in slots if slot.has_state)
     nbytes = before = 0
     for slot in reversed(slots):
         itemsize = slot.tensor.element_size()
         slot.turn = nbytes // bucket_nbytes
         nbytes += slot.tensor.numel() * itemsize
         if slot.has_state:
-            before += headers.pop()
+            before += _HEADER
             slot.run = before, min(total, bucket_nbytes // itemsize)
             before += slot.numel
 
