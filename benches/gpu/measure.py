@@ -196,10 +196,12 @@ def aims(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
 
 
 def presets(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
-    """A row for every preset."""
+    """A row for every preset that kernels take."""
     given = steps(setup, setup.numel)
     kinds = [
-        contestant(preset.name, call(preset), partial(layer, preset)) for preset in PRESETS.values()
+        contestant(preset.name, call(preset), partial(layer, preset))
+        for preset in PRESETS.values()
+        if takes(layer(preset, setup.numel))
     ]
     found: dict[str, Any] = {"numel": setup.numel, "rows": []}
     for first in range(0, len(kinds), TOGETHER):

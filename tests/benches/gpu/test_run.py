@@ -48,7 +48,8 @@ def test_nothing_fails_and_everyone_was_timed(written):
         for section, found in document["sections"].items()
     }
     assert names["contest"] == [kind.name for kind in (*measure.OURS, *PEERS)]
-    assert names["presets"] == list(PRESETS)
+    by_host = {"gaussiank", "redsync", "adacomp", "adaptive"}
+    assert names["presets"] == [name for name in PRESETS if name not in by_host]
     assert names["aims"] == [kind.name for kind in measure.AIMS]
     assert {"1 frame", "8 frames", "torch index_add"} == set(names["receive"])
     for found in document["sections"].values():
