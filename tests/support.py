@@ -61,7 +61,7 @@ QUANTIZERS = [each for each in _EVERY_QUANTIZER if rounds(each)]
 FITTED = [each for each in _EVERY_QUANTIZER if each not in QUANTIZERS]
 """Those that fit what a code stands for to the values of a block, or draw."""
 _EVERY_MEMORY: list[Memory] = examples(memory.MEMORIES)
-ROUNDED = [each for each in _EVERY_MEMORY if getattr(each, "dtype", None) == "bfloat16"]
+ROUNDED = [each for each in _EVERY_MEMORY if getattr(each, "low_memory", False)]
 """Those that are kept in bfloat16."""
 MEMORIES = [
     each
@@ -80,9 +80,6 @@ CODECS = [
     for j, quantize in enumerate(QUANTIZERS)
 ]
 """Every two parts together, each with a few of its options; the core's tests have every three."""
-
-UNDOABLE = [codec for codec in CODECS if codec.memory.undoable]
-"""Those whose states keep what an encode replaces."""
 
 
 def name_of(codec: Any) -> str:

@@ -46,8 +46,6 @@ def test_a_codec_follows_the_number_of_ranks_unless_told_otherwise():
     "codec",
     [
         gradwire.topk(0.1, memory=NoMemory()),
-        gradwire.topk(0.1, memory=Residual(low_memory=True)),
-        gradwire.onebit(memory=Residual(low_memory=True)),
         gradwire.float8(block=None),
         gradwire.dense(quantize=Float16(scaled=False)),
     ],
@@ -78,12 +76,9 @@ def test_what_cannot_be_cut_or_kept_is_not_reduced_by_owners():
         ValueError, match=r"All sends every entry; use exchange=.*QuantizedAllReduce"
     ):
         gradwire.dense(memory=Residual(), exchange=ReduceScatter())
-    for memory, text in (
-        (NoMemory(), r"NoMemory\(\) has none; use memory=gradwire.memory.Residual\(\)"),
-        (Residual(low_memory=True), "cannot do with one buffer; use it without low_memory"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            gradwire.Codec(sparsify=TopK(ratio=0.1), memory=memory, exchange=ReduceScatter())
+    text = r"NoMemory\(\) has none; use memory=gradwire.memory.Residual\(\)"
+    with pytest.raises(ValueError, match=text):
+        gradwire.Codec(sparsify=TopK(ratio=0.1), memory=NoMemory(), exchange=ReduceScatter())
 
 
 def test_every_preset_that_sends_every_entry_and_adaptive_can_be_quantized_by_owners():
@@ -92,8 +87,6 @@ def test_every_preset_that_sends_every_entry_and_adaptive_can_be_quantized_by_ow
         assert getattr(gradwire, name)(exchange=exchange).exchange == exchange
     with pytest.raises(ValueError, match=r"TopK selects some; use exchange=.*ReduceScatter\(\)"):
         gradwire.Codec(sparsify=TopK(ratio=0.1), exchange=exchange)
-    with pytest.raises(ValueError, match="cannot do with one buffer; use it without low_memory"):
-        gradwire.onebit(memory=Residual(low_memory=True), exchange=exchange)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import gradwire
 from gradwire import _native
 from gradwire._native import Frame, State
-from gradwire.memory import NoMemory, Residual
+from gradwire.memory import NoMemory
 
 HOSTILE = (-1, -(2**40), 2**31, 2**32, 2**40, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**100)
 NOT_INTEGERS = (1.0, float("nan"), np.float64(1.0), "1", b"1", [1], object())
@@ -17,7 +17,6 @@ NOT_INTEGERS = (1.0, float("nan"), np.float64(1.0), "1", b"1", [1], object())
 CODEC = gradwire.topk(0.1)
 NATIVE = CODEC._codec
 PLAIN = gradwire.topk(0.1, memory=NoMemory())
-LATER = gradwire.topk(0.1, memory=Residual(low_memory=True))
 FORGETFUL = PLAIN._codec
 N = 100
 X = np.arange(N, dtype=np.float32)
@@ -36,17 +35,6 @@ def encode_bucket(ends: Any = (0, N), limits: Any = (LIMIT,)) -> Any:
     state = CODEC.init_state(N)
     out = np.zeros(LIMIT, np.uint8)
     return _native.encode_bucket(X, 1.0, [NATIVE], [state], list(ends), list(limits), [], out)
-
-
-def settle_bucket(ends: Any = (0, N), start: Any = 0, size: Any = None) -> Any:
-    state, x = LATER.init_state(N), X.copy()
-    out = np.zeros(LIMIT, np.uint8)
-    found, error = _native.encode_bucket(
-        x, 1.0, [LATER._codec], [state], [0, N], [LIMIT], [], out, later=True
-    )
-    assert error is None
-    size = int(found.flat[0]) if size is None else size
-    return _native.settle_bucket(x, 1.0, [state], list(ends), out, [start], [size])
 
 
 def average_bucket(start: Any = 0, size: Any = None, ends: Any = (0, N), ranks: Any = 1) -> Any:
@@ -100,10 +88,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "encode_bucket, begin": lambda value: encode_bucket(ends=(value, N)),
     "encode_bucket, end": lambda value: encode_bucket(ends=(0, value)),
     "encode_bucket, limit": lambda value: encode_bucket(limits=(value,)),
-    "settle_bucket, begin": lambda value: settle_bucket(ends=(value, N)),
-    "settle_bucket, end": lambda value: settle_bucket(ends=(0, value)),
-    "settle_bucket, start": lambda value: settle_bucket(start=value),
-    "settle_bucket, size": lambda value: settle_bucket(size=value),
     "average_bucket, start": lambda value: average_bucket(start=value),
     "average_bucket, size": lambda value: average_bucket(size=value),
     "average_bucket, begin": lambda value: average_bucket(ends=(value, N)),

@@ -33,9 +33,8 @@ SPARSIFIERS = {
 gradwire.set_num_threads(1)
 
 
-def codec_of(kind, low_memory):
-    memory = gradwire.memory.Residual(low_memory=low_memory)
-    return gradwire.Codec(sparsify=SPARSIFIERS[kind], memory=memory)
+def codec_of(kind):
+    return gradwire.Codec(sparsify=SPARSIFIERS[kind])
 
 
 def same(a, b):
@@ -55,12 +54,12 @@ def duration(codec):
 INTERRUPTED = (
     COMMON
     + """
-kind, low_memory = sys.argv[1], sys.argv[2] == "low"
-codec = codec_of(kind, low_memory)
+kind = sys.argv[1]
+codec = codec_of(kind)
 state, expected = codec.init_state(N), codec.init_state(N)
 frame = codec.encode(X, expected)
 assert codec.encode(X, state) == frame
-undone = carried = 0
+undone = 0
 for share in (*np.linspace(0.05, 0.95, 10), *np.linspace(0.99, 1.01, 10)):
     before = state.state_dict()
     frame = codec.encode(X, expected)
@@ -72,34 +71,28 @@ for share in (*np.linspace(0.05, 0.95, 10), *np.linspace(0.99, 1.01, 10)):
             mine = codec.encode(X, state)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-    except KeyboardInterrupt as error:
-        if hasattr(error, "frame"):
-            assert low_memory
-            assert "low_memory" in error.__notes__[0]
-            carried += 1
-            mine = error.frame
-        elif mine is None:
+    except KeyboardInterrupt:
+        if mine is None:
             assert same(state.state_dict(), before)
             undone += 1
             mine = codec.encode(X, state)
     assert mine == frame
     assert same(state.state_dict(), expected.state_dict())
-assert undone, (undone, carried)
+assert undone
 print("well")
 """
 )
 
 HEAD = """
 signal.signal(signal.SIGALRM, signal.default_int_handler)
-SECONDS = duration(codec_of(sys.argv[1], sys.argv[2] == "low"))
+SECONDS = duration(codec_of(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize("memory", ["two", "low"])
 @pytest.mark.parametrize("kind", ["topk", "dense", "threshold"])
-def test_either_the_frame_or_the_state_as_before(kind, memory):
-    source = INTERRUPTED.replace("kind, low_memory =", f"{HEAD}\nkind, low_memory =", 1)
-    assert run_python(source, kind, memory).split() == ["well"]
+def test_either_the_frame_or_the_state_as_before(kind):
+    source = INTERRUPTED.replace("kind =", f"{HEAD}\nkind =", 1)
+    assert run_python(source, kind).split() == ["well"]
 
 
 # What the interpreter does with a signal that comes as a call into the core returns: the call is
@@ -141,12 +134,10 @@ def interrupted(name, call):
     return raised.value
 
 
-@pytest.mark.parametrize("low_memory", [False, True])
 @pytest.mark.parametrize("sparsify", [gradwire.sparsify.TopK(ratio=0.05), Largest()])
 @pytest.mark.parametrize("way", WAYS)
-def test_nothing_is_lost_as_the_call_returns(way, sparsify, low_memory, rng):
-    memory = gradwire.memory.Residual(low_memory=low_memory)
-    codec = gradwire.Codec(sparsify=sparsify, memory=memory)
+def test_nothing_is_lost_as_the_call_returns(way, sparsify, rng):
+    codec = gradwire.Codec(sparsify=sparsify)
     x = rng.standard_normal(100).astype(np.float32)
     state, expected = codec.init_state(100), codec.init_state(100)
     out, right = np.zeros((2, 1000), np.uint8)
@@ -158,14 +149,10 @@ def test_nothing_is_lost_as_the_call_returns(way, sparsify, low_memory, rng):
     given = isinstance(sparsify, gradwire.extension.Sparsifier) and "_at" not in way
     name = way.replace("encode", "encode_at") if given else way
     error = interrupted(name, lambda: WAYS[way](codec, x, state, out))
-    if low_memory:
-        assert (error.nbytes if way.endswith("into") else error.frame) == made
-        assert "low_memory" in error.__notes__[0]
-    else:
-        assert not hasattr(error, "frame")
-        assert not hasattr(error, "nbytes")
-        np.testing.assert_equal(state.state_dict(), before)
-        assert WAYS[way](codec, x, state, out) == made
+    assert not hasattr(error, "frame")
+    assert not hasattr(error, "nbytes")
+    np.testing.assert_equal(state.state_dict(), before)
+    assert WAYS[way](codec, x, state, out) == made
     np.testing.assert_equal(state.state_dict(), expected.state_dict())
     np.testing.assert_equal(out, right)
 
@@ -197,7 +184,7 @@ HANDLED = (
 seen = []
 other = gradwire.topk(0.01)
 its = other.init_state(N)
-codec = codec_of("topk", sys.argv[1] == "low")
+codec = codec_of("topk")
 state = codec.init_state(N)
 
 
@@ -221,9 +208,8 @@ print("well")
 )
 
 
-@pytest.mark.parametrize("memory", ["two", "low"])
-def test_a_handler_may_encode(memory):
-    assert run_python(HANDLED, memory).split() == ["well"]
+def test_a_handler_may_encode():
+    assert run_python(HANDLED).split() == ["well"]
 
 
 FLUSHED = (
@@ -232,7 +218,7 @@ FLUSHED = (
 import os
 import threading
 
-codec = codec_of("topk", sys.argv[1] == "low")
+codec = codec_of("topk")
 state = codec.init_state(N)
 codec.encode(X, state)
 before = state.state_dict()
@@ -257,6 +243,5 @@ print("well")
 )
 
 
-@pytest.mark.parametrize("memory", ["two", "low"])
-def test_a_flush_is_as_safe(memory):
-    assert run_python(FLUSHED, memory).split() == ["well"]
+def test_a_flush_is_as_safe():
+    assert run_python(FLUSHED).split() == ["well"]

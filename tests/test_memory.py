@@ -8,7 +8,7 @@ import pytest
 
 import gradwire
 from gradwire.memory import AdamCorrection, LowPass, MomentumCorrection, Residual
-from gradwire.sparsify import All
+from gradwire.sparsify import All, TopK
 from tests.support import same_state
 
 
@@ -20,7 +20,7 @@ class TestBFloat16:
     ):
         seen = set()
         for seed, name, stream in ((0, "a", 0), (1, "a", 0), (0, "b", 0), (0, "a", 1)):
-            codec = gradwire.topk(0.05, memory=Residual(dtype="bfloat16", seed=seed))
+            codec = gradwire.topk(0.05, memory=Residual(low_memory=True, seed=seed))
             pair = [codec.init_state(gradient.size, name=name, stream=stream) for _ in range(2)]
             frames = [codec.encode(gradient, state) for state in pair]
             assert frames[0] == frames[1]
@@ -29,7 +29,7 @@ class TestBFloat16:
         assert len(seen) == 4
 
     def test_a_state_dict_has_its_bits_and_goes_to_other_types(self, gradient):
-        narrow = gradwire.topk(0.05, memory=Residual(dtype="bfloat16"))
+        narrow = gradwire.topk(0.05, memory=Residual(low_memory=True))
         wide = gradwire.topk(0.05)
         state, other = narrow.init_state(gradient.size), wide.init_state(gradient.size)
         narrow.encode(gradient, state)
@@ -48,10 +48,32 @@ class TestBFloat16:
         assert np.all(error <= np.abs(other.residual) * 2.0**-8)
         assert np.mean(error == 0.0) < 0.9
 
+    def test_a_second_moment_has_its_bits_and_goes_to_other_types(self, gradient):
+        kept = AdamCorrection(low_memory=True), AdamCorrection()
+        narrow, wide = (gradwire.Codec(sparsify=TopK(ratio=0.05), memory=each) for each in kept)
+        state, other = narrow.init_state(gradient.size), wide.init_state(gradient.size)
+        for x in (gradient, -gradient):
+            narrow.encode(x, state)
+        saved = state.state_dict()
+        assert saved["residual"].dtype == saved["second_moment"].dtype == np.uint16
+        assert state.nbytes == 8 * gradient.size
+        bits = saved["second_moment"].astype(np.uint32) << 16
+        assert np.array_equal(bits.view(np.float32), state.second_moment)
+        other.load_state_dict(saved)
+        assert np.array_equal(other.second_moment, state.second_moment)
+        again = narrow.init_state(gradient.size)
+        again.load_state_dict(saved)
+        assert narrow.encode(gradient, again) == narrow.encode(gradient, state)
+        assert same_state(again.state_dict(), state.state_dict())
+        wide.encode(gradient, other)
+        state.load_state_dict(other.state_dict())
+        error = np.abs(state.second_moment - other.second_moment)
+        assert np.all(error <= np.abs(other.second_moment) * 2.0**-8)
+
     def test_a_residual_of_another_type_is_refused_by_an_encode(self, gradient):
         state = gradwire.topk(0.05).init_state(gradient.size)
         with pytest.raises(ValueError, match="belongs to another codec"):
-            gradwire.topk(0.05, memory=Residual(dtype="bfloat16")).encode(gradient, state)
+            gradwire.topk(0.05, memory=Residual(low_memory=True)).encode(gradient, state)
 
 
 class TestMomentumCorrection:

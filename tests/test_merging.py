@@ -52,7 +52,7 @@ def merge(codec: gradwire.Codec, states: list[Any], messages: list[Any], owner: 
     [
         Residual(),
         Residual(decay=0.5),
-        Residual(dtype="bfloat16"),
+        Residual(low_memory=True),
         LowPass(0.5),
         MomentumCorrection(),
     ],
@@ -68,7 +68,7 @@ def test_what_is_sent_on_and_what_is_kept_are_the_sums(memory: Any) -> None:
         parts = [gradwire.Frame(each[owner]) for each in messages]
         decoded = np.stack([gradwire.decode(part) for part in parts])
         total = decoded.sum(axis=0, dtype=np.float32)
-        whole = memory != Residual(dtype="bfloat16")  # is added to instead
+        whole = memory != Residual(low_memory=True)  # is added to instead
         total += before[at] if whole else 0
         out = gradwire.decode(frames)
         assert merged.reshape(-1, 3)[0, :2].tolist() == [

@@ -168,9 +168,11 @@ print("all", "well")
 """
 
 
-# One of each kind of memory, and one of those that are kept in one buffer.
+# One of each kind of memory, in float32 and in bfloat16.
 KEEPING = {
-    (type(each), each.undoable): each for each in reversed(examples(MEMORIES)) if each.keeps
+    (type(each), getattr(each, "low_memory", False)): each
+    for each in reversed(examples(MEMORIES))
+    if each.keeps
 }.values()
 
 

@@ -234,10 +234,6 @@ def test_low_memory_is_a_bool(value):
         Residual(low_memory=value)
 
 
-def test_a_configuration_from_before_low_memory_is_read():
-    assert Residual.from_config({"kind": "residual", "decay": 0.5}) == Residual(decay=0.5)
-
-
 def test_reprs_leave_out_what_is_at_its_default():
     assert repr(SID(0.01)) == "gradwire.sparsify.SID(ratio=0.01)"
     assert repr(SID(0.01, stages=3)) == "gradwire.sparsify.SID(ratio=0.01, stages=3)"

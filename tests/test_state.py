@@ -66,20 +66,6 @@ def test_there_is_one_encode_to_roll_back(rng):
     assert state.step == 0
 
 
-@pytest.mark.parametrize("sparsify", SPARSIFIERS, ids=name_of)
-def test_low_memory_gives_the_same_frames_and_residual_and_cannot_roll_back(sparsify, rng):
-    codec = gradwire.Codec(sparsify=sparsify, memory=Residual(decay=0.9))
-    frugal = gradwire.Codec(sparsify=sparsify, memory=Residual(decay=0.9, low_memory=True))
-    state, other = codec.init_state(N), frugal.init_state(N)
-    for x in inputs(rng, 4):
-        assert frugal.encode(x, other) == codec.encode(x, state)
-        assert other.residual.tobytes() == state.residual.tobytes()
-    before = other.state_dict()
-    with pytest.raises(ValueError, match="with low_memory an encode overwrites the residual"):
-        other.rollback()
-    assert same_state(other.state_dict(), before)
-
-
 def test_a_state_knows_the_bytes_that_it_keeps(rng):
     expected = {
         gradwire.memory.NoMemory(): 0,
@@ -96,21 +82,6 @@ def test_a_state_knows_the_bytes_that_it_keeps(rng):
         assert state.nbytes == each * N
         codec.encode(inputs(rng, 1)[0], state)
         assert state.nbytes == each * N
-
-
-@pytest.mark.parametrize("low_memory", [False, True])
-def test_a_state_dict_goes_to_a_state_with_the_other_low_memory(low_memory, rng):
-    codec = gradwire.sidco(0.1, memory=Residual(low_memory=low_memory))
-    other = gradwire.sidco(0.05, memory=Residual(low_memory=not low_memory))
-    state, restored = codec.init_state(N), other.init_state(N)
-    steps = inputs(rng, 6)
-    for x in steps[:3]:
-        codec.encode(x, state)
-    restored.load_state_dict(state.state_dict())
-    assert restored.codec == gradwire.sidco(0.1, memory=Residual(low_memory=not low_memory))
-    for x in steps[3:]:
-        assert restored.codec.encode(x, restored) == codec.encode(x, state)
-    assert restored.residual.tobytes() == state.residual.tobytes()
 
 
 def test_a_state_dict_is_plain(rng):

@@ -115,7 +115,7 @@ class _Rank:
 
     def __init__(self, channels: Callable[..., Channel], flat: Flat, codec: Codec) -> None:
         self._exchange: ExchangeBase = build(
-            codec.exchange, channels(), channels, {}, check_result=False, postpones=False
+            codec.exchange, channels(), channels, {}, check_result=False
         )
         self._gathers = codec.exchange.gathers_frames
         named = dict(flat.model.named_parameters())

@@ -8,6 +8,7 @@ import gradwire
 from benches.harness.recipes import config_of
 from gradwire import Codec
 from gradwire.exchange import AllGather
+from gradwire.memory import AdamCorrection
 from gradwire.schedule import Schedule, recommended
 
 ADAMW: dict[str, Any] = {"betas": (0.9, 0.999), "weight_decay": 0.01}
@@ -55,6 +56,9 @@ METHODS: dict[str, Method] = {
     "topk(0.01), AdamW": Method(gradwire.topk(ratio=0.01)),
     "adam(0.01)": _attached(gradwire.adam(0.01)),
     "adam(0.01), all-gather": _attached(gradwire.adam(0.01, exchange=AllGather())),
+    "adam(0.01), low_memory": _attached(
+        gradwire.adam(0.01).replace(memory=AdamCorrection(low_memory=True))
+    ),
     "adam(0.002)": _attached(gradwire.adam(0.002)),
     "adam_onebit()": Method(gradwire.adam_onebit()),
     "dense SGD": Method(None, "sgd", SGD),

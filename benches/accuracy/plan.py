@@ -72,6 +72,7 @@ class Run:
 DEFAULT = "adam(0.01)"
 UPDATES = (DEFAULT, "adam(0.002)", "adam_onebit()")
 ALL_GATHER = "adam(0.01), all-gather"
+LOW_MEMORY = "adam(0.01), low_memory"
 AT_ONE_RATE = (*UPDATES, ALL_GATHER)
 _MOMENTUM = ("topk(0.01), SGD", "dgc(0.01)")
 

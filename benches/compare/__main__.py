@@ -204,8 +204,6 @@ SHAPE = (64, 1024)
 STORAGE: dict[str, dict[str, object]] = {
     "default": {},
     "`low_memory=True`": {"low_memory": True},
-    '`dtype="bfloat16"`': {"dtype": "bfloat16"},
-    "both": {"low_memory": True, "dtype": "bfloat16"},
 }
 """The columns: options of a memory that change how it is stored."""
 

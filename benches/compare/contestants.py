@@ -361,10 +361,8 @@ OURS = tuple(
     for name, setting, make in (
         ("topk", "exact, float32 values", lambda r, _: gradwire.topk(ratio=r)),
         (COLD, "the same, each time with a new state", lambda r, _: gradwire.topk(ratio=r)),
-        ("topk, low memory", "one residual buffer in place of two, for one more read",
-         lambda r, _: gradwire.topk(ratio=r, memory=Residual(low_memory=True))),
         ("topk, bf16 residual", "the residual in bfloat16, rounded by chance",
-         lambda r, _: gradwire.topk(ratio=r, memory=Residual(dtype="bfloat16"))),
+         lambda r, _: gradwire.topk(ratio=r, memory=Residual(low_memory=True))),
         ("topk bf16", "bfloat16 values, the rounding kept in the residual",
          lambda r, _: gradwire.topk(ratio=r, quantize=BFloat16())),
         ("adam", "steps of local Adam, exact top-k, a sign and one of two magnitudes",

@@ -215,18 +215,15 @@ class Codec(Part):
         """Encode one tensor.
 
         Encoding is a transaction: if it fails, the state is unchanged. The tensor is read in
-        place, usually once (see `gradwire.sparsify`), and once more with ``low_memory``. The
-        residual is written once. Other Python threads can run, but must not write to ``x``.
+        place, usually once (see `gradwire.sparsify`). The residual is written once. Other Python
+        threads can run, but must not write to ``x``.
 
         Besides the frame it needs scratch memory: up to 16 bytes per candidate entry (usually three
         times the entries sent, or 1/64 of the tensor if that is more). Each thread keeps up to 64
         MiB of it for its next encode.
 
         A signal such as Ctrl-C is handled before the encode commits: if its handler raises, the
-        state is unchanged. With ``low_memory`` an encode cannot be undone once it overwrites the
-        residual: if a handler raises after that, the exception has the frame as its attribute
-        ``frame`` (from `encode_into`, the length as ``nbytes``); send it, or save it with the
-        state.
+        state is unchanged.
 
         Parameters
         ----------
@@ -252,7 +249,6 @@ class Codec(Part):
             NaN or infinity in ``x``, or in ``x`` plus residual.
         InputChangedError
             Another thread wrote to ``x`` during the call, and the values read are inconsistent.
-            With ``low_memory`` the residual may include some of them.
         StateInUseError
             Another thread is encoding with this state.
         ValueError

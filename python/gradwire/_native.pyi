@@ -40,7 +40,6 @@ __all__ = [
     "packed_with_codes",
     "read_bucket",
     "set_num_threads",
-    "settle_bucket",
     "simd_level",
     "solve_comq",
     "solve_gptq",
@@ -197,18 +196,7 @@ def encode_bucket(
     positions: Sequence[NDArray[np.uint32] | None],
     out: NDArray[np.uint8],
     bfloat16: bool = False,
-    later: bool = False,
 ) -> tuple[NDArray[np.int64], Exception | None]: ...
-def settle_bucket(
-    x: NDArray[Any],
-    scale: float,
-    states: Sequence[State],
-    ends: Sequence[int],
-    data: NDArray[np.uint8],
-    starts: Sequence[int],
-    sizes: Sequence[int],
-    bfloat16: bool = False,
-) -> None: ...
 def average_bucket(
     data: NDArray[np.uint8],
     starts: Sequence[int],

@@ -164,8 +164,7 @@ class NonFiniteError(GradwireError, ValueError):
 class InputChangedError(GradwireError, RuntimeError):
     """Another thread wrote to a tensor while it was being encoded.
 
-    The state does not change, with one exception: with ``Residual(low_memory=True)`` an encode
-    overwrites the residual, which may then include values of the changed tensor.
+    The state does not change.
 
     Attributes
     ----------

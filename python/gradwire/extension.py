@@ -98,10 +98,9 @@ class Quantizer(ExternalPart, quantize.Quantizer):
     values, and 64 bytes besides, for scales.
 
     An encode first makes an exact frame, codes its values and decodes them again, so that the
-    residual keeps the error. With ``Residual(low_memory=True)`` this uses a copy of the residual. A
-    decode makes an array of the values. A quantizer whose error can be larger than the values sets
-    ``contracts = False``; it is then refused with a memory, where its error would grow from encode
-    to encode.
+    residual keeps the error. A decode makes an array of the values. A quantizer whose error can be
+    larger than the values sets ``contracts = False``; it is then refused with a memory, where its
+    error would grow from encode to encode.
     """
 
     _STATED: ClassVar[tuple[str, ...]] = ("bits",)

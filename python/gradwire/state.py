@@ -102,7 +102,7 @@ class State(StateBase, _native.State):
         Raises
         ------
         ValueError
-            There is nothing to undo, which is always so with ``low_memory=True``.
+            There is nothing to undo.
         StateInUseError
             Another thread is encoding with this state.
         """
@@ -123,9 +123,9 @@ class State(StateBase, _native.State):
         dict
             ``version`` (int), ``numel`` (int), ``step`` (int), ``config`` (the codec's),
             ``residual``, ``momentum`` and ``second_moment`` (float32 arrays of shape (numel,),
-            copies, or None; a residual that is kept in bfloat16 as uint16, its bits) and
-            ``scalars`` (dict of str to float: thresholds and controllers of
-            the sparsifier, and the learning rate where there is one).
+            copies, or None; what is kept in bfloat16 as uint16, its bits) and ``scalars`` (dict of
+            str to float: thresholds and controllers of the sparsifier, and the learning rate where
+            there is one).
         """
         arrays, scalars = self._get()
         return {
@@ -140,10 +140,10 @@ class State(StateBase, _native.State):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a `state_dict`. All of it is checked before anything changes.
 
-        The quantizer and the storage of the residual may differ between the two states
-        (``low_memory``, ``dtype`` and ``seed``); this one keeps its own setting. A bfloat16
-        residual becomes float32 exactly; a float32 one is rounded to the nearest bfloat16, ties to
-        even, at most the largest finite.
+        The quantizer and the storage of the memory may differ between the two states
+        (``low_memory`` and ``seed``); this one keeps its own setting. bfloat16 becomes float32
+        exactly; float32 is rounded to the nearest bfloat16, ties to even, at most the largest
+        finite.
 
         Raises
         ------
@@ -192,9 +192,10 @@ def _array(name: str, values: object) -> "NDArray[np.float32] | NDArray[np.uint1
     if values is None:
         return None
     array = np.ascontiguousarray(values)
-    if array.dtype == np.float32 or (name == "residual" and array.dtype == np.uint16):
+    rounds = name != "momentum"
+    if array.dtype == np.float32 or (rounds and array.dtype == np.uint16):
         return array
-    allowed = "float32, or uint16 with the bits of bfloat16" if name == "residual" else "float32"
+    allowed = "float32, or uint16 with the bits of bfloat16" if rounds else "float32"
     raise TypeError(f"{name} must be {allowed}, got {array.dtype}")
 
 

@@ -13,7 +13,6 @@ STAGED = (
     "test_conformance",
     "test_errors",
     "test_exchanges",
-    "test_one_buffer",
     "test_optimizing",
     "test_parity",
     "test_saving",
@@ -28,7 +27,6 @@ CARRIED = (
     "test_hierarchy",
     "test_models",
     "test_modes",
-    "test_one_buffer",
     "test_owners",
     "test_quantized_all_reduce",
     "test_reduce_scatter",
@@ -43,7 +41,6 @@ LONG = (
     "test_codecs_that_send_steps_begin_with_a_warm_up",
     "test_a_loop_that_skips_large_norms_skips_one_step_as_dense_training_does",
     "test_epochs_that_nobody_tells_of_are_counted_by_steps",
-    "test_one_buffer_trains_as_two_do_however_ddp_does",
     "test_replicas_are_bit_identical_and_a_second_run_has_the_same_bits",
     "test_without_a_memory_sums_are_right_on_average",
 )

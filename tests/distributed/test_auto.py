@@ -74,10 +74,6 @@ def test_a_change_loses_nothing_and_leaves_no_residual_where_it_ends_dense(two: 
     assert decision in text
 
 
-def test_nothing_is_lost_with_a_single_buffer_either(two: Ranks):
-    switched(two.run("auto.switching", low_memory=True), spoiled=False)
-
-
 def test_owners_send_the_sums_that_they_have_kept_before_the_codec_is_left(four: Ranks):
     switched(four.run("auto.switching", owners=True), spoiled=False)
 

@@ -19,7 +19,7 @@ from tests.distributed.scenarios.common import integers
         ("all_reduce", {"gradient_as_bucket_view": True}),
         (("dgc", {"ratio": 0.05}), {}),
         (("sidco", {"ratio": 0.05}), {"static_graph": True}),
-        (("topk", {"ratio": 0.05, "memory": {"kind": "residual", "dtype": "bfloat16"}}), {}),
+        (("topk", {"ratio": 0.05, "memory": {"kind": "residual", "low_memory": True}}), {}),
     ],
     ids=["accordion", "find-unused", "leader", "all-reduce", "dgc", "sidco", "bfloat16"],
 )

@@ -272,7 +272,7 @@ def test_the_default_gathers_among_two_ranks_and_has_owners_among_eight(
 
 
 def test_the_default_gathers_where_owners_cannot_be(four: Ranks) -> None:
-    expected = dict.fromkeys(("nodes", "one buffer", "one of two", "told"), GATHER)
+    expected = dict.fromkeys(("nodes", "one of two", "told"), GATHER)
     assert four.run("exchanges.where") == [expected | {"ranks": SCATTER}] * 4
 
 

@@ -72,7 +72,7 @@ def test_a_failure_to_encode_reaches_every_rank(two: Ranks) -> None:
         assert found["plain"] == "works"
 
 
-@pytest.mark.parametrize("name", ["default", "senders", "one buffer", "scattered", "quantized"])
+@pytest.mark.parametrize("name", ["default", "senders", "bfloat16", "scattered", "quantized"])
 def test_averages_that_differ_are_noticed_a_step_later_on_every_rank(two: Ranks, name: str) -> None:
     first, second = two.run("failures.averages_differ", name=name)
     assert first == second

@@ -19,7 +19,7 @@ def test_replicas_are_alike_and_as_with_plain_ddp(four: Ranks) -> None:
     for prints in zip(*(each["prints"] for each in results), strict=True):
         assert len(set(prints)) == 1
     first = results[0]["prints"]
-    assert first[0] == first[1], "one buffer and two, by a mesh and by a number"
+    assert first[0] == first[1], "by a mesh and by a number"
     assert len(set(first)) == len(first) - 1
     assert all(rest > 0 for each in results for rest in each["rest"])
 

@@ -24,7 +24,7 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 EVERY = DENSE | {
     "adaptive": ("adaptive", OWNERS),
-    "kept": ("onebit", {"memory": {"kind": "residual", "dtype": "bfloat16"}, **OWNERS}),
+    "kept": ("onebit", {"memory": {"kind": "residual", "low_memory": True}, **OWNERS}),
     "decayed": ("signsgd", {"memory": {"kind": "low_pass", "beta": 0.5}, **OWNERS}),
     "qsgd-kept": ("qsgd", {"norm": "max", **EXACT}),
 }

@@ -99,7 +99,7 @@ def test_every_entry_and_every_byte_is_that_of_a_plain_model(
         ("adacomp", {}),
         ("adaptive", {}),
         ("sparseloco", {"k": 4, "chunk": 64}),
-        ("topk", {"ratio": 0.05, "memory": {"kind": "residual", "dtype": "bfloat16"}}),
+        ("topk", {"ratio": 0.05, "memory": {"kind": "residual", "low_memory": True}}),
     ],
     ids=["topk", "uniform", "sidco", "dgc", "adacomp", "adaptive", "sparseloco", "bfloat16"],
 )

@@ -21,7 +21,7 @@ from tests.distributed.ranks import Ranks
         ("threshold", {"threshold": 0.02}),
         ("dgc", {"ratio": 0.02, "clip": 1.0}),
         ("scalecom", {"chunk": 50}),
-        ("topk", {"ratio": 0.02, "memory": {"kind": "residual", "dtype": "bfloat16"}}),
+        ("topk", {"ratio": 0.02, "memory": {"kind": "residual", "low_memory": True}}),
     ],
     ids=["topk", "sidco", "threshold", "dgc", "scalecom", "bfloat16"],
 )

@@ -24,7 +24,7 @@ def test_an_average_that_overflows_is_rolled_back_too(two: Ranks) -> None:
 
 @pytest.mark.parametrize("bad", ["a", "c"], ids=["late-bucket", "early-bucket"])
 def test_residuals_in_bfloat16_are_restored_to_the_bit(two: Ranks, bad: str) -> None:
-    memory = {"kind": "residual", "dtype": "bfloat16"}
+    memory = {"kind": "residual", "low_memory": True}
     codec = ("topk", {"ratio": 0.05, "memory": memory})
     for result in two.run("scaling.bad_step", bad=bad, value=math.nan, ddp=SEVERAL, codec=codec):
         assert result["all_bad"]

@@ -8,17 +8,17 @@ import pytest
 from tests.distributed.ranks import Nursery, Ranks
 from tests.distributed.soak import soak
 
-IN_ONE = {"kind": "residual", "low_memory": True, "decay": 1.0, "dtype": "float32"}
+ROUNDED = {"kind": "residual", "low_memory": True}
 SETTINGS: dict[str, dict[str, Any]] = {
     "topk": {"codec": ("topk", {"ratio": 0.05}), "scaled": True},
-    "one-buffer": {"codec": ("topk", {"ratio": 0.05, "memory": IN_ONE}), "scaled": True},
+    "bfloat16": {"codec": ("topk", {"ratio": 0.05, "memory": ROUNDED}), "scaled": True},
     "errors": {"codec": ("sidco", {"ratio": 0.05}), "scaled": False},
     "rounded": {
         "codec": ("topk", {"ratio": 0.05, "quantize": ("Uniform", {"norm": "max"})}),
         "scaled": True,
     },
 }
-NOT_TAKEN = {"one-buffer": {"discarded", "dropped"}, "errors": {"loss scale"}}
+NOT_TAKEN = {"errors": {"loss scale"}}
 
 
 def run(nursery: Nursery, folder: Path, name: str, steps: int, worlds: list[int]) -> None:

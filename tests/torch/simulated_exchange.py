@@ -33,7 +33,6 @@ STEPS = 4
 RANKS = 2
 CODECS = {
     "gather": gradwire.topk(0.1),
-    "postponed": gradwire.topk(0.1, memory=gradwire.memory.Residual(low_memory=True)),
     "sum": gradwire.Codec(
         sparsify=gradwire.sparsify.All(),
         quantize=BFloat16(),
@@ -65,12 +64,6 @@ class Operators:
     def rollback_bucket(self, pieces, states):
         raws = list(map(_raw, states))
         late.current_stream().give(lambda: self.library.rollback_bucket(pieces, raws))
-
-    def settle_bucket(self, pieces, gradients, starts, states, frames, *rest):
-        outcomes = torch.full((len(starts),), -1, dtype=torch.int32)
-        raws = pieces, _raw(gradients), starts, list(map(_raw, states)), _raw(frames)
-        late.current_stream().give(lambda: outcomes.copy_(self.library.settle_bucket(*raws, *rest)))
-        return Late(outcomes)
 
     def decode_bucket(self, out, data, ends, starts, sizes, *rest):
         verdicts = torch.full((1 + len(starts),), 7, dtype=torch.int32)
@@ -218,7 +211,6 @@ class Run:
             lambda *on: collectives if codec.exchange.divides else (kind if on else AtOnce)(size),
             device_backends,
             check_result=scaled,
-            postpones=not codec.memory.undoable,
         )
         self.layouts = [self.layout(codec, index) for index in range(len(BUCKETS))]
         self.worker = ExchangePipeline(exchange, scaled=scaled, whole=True)
@@ -294,7 +286,6 @@ def test_averages_are_those_of_the_cpu_however_late_or_early_streams_are(on_devi
 
 WAITS = {
     "gather": (0, 3),
-    "postponed": (8, 12),
     "sum": (11, 3),
     "seeded": (11, 3),
     "owners": (27, 23),  # where residuals lie, for each of them, before and after the encode

@@ -10,7 +10,7 @@ import torch
 
 import gradwire
 import gradwire.torch
-from gradwire.memory import NoMemory, Residual
+from gradwire.memory import NoMemory
 from gradwire.torch.backends import Bucket, cpu, cuda, dispatch, host
 from gradwire.torch.backends.cuda import operators, trial
 from gradwire.torch.backends.cuda.trial import Trial, TrialRow
@@ -247,9 +247,8 @@ class TestHost:
                 call()
         assert torch.equal(tensor, before)
 
-    @pytest.mark.parametrize("low_memory", [False, True])
-    def test_a_copy_that_is_interrupted_loses_no_frame(self, tensor, monkeypatch, low_memory):
-        codec = gradwire.topk(0.05, memory=Residual(low_memory=low_memory))
+    def test_a_copy_that_is_interrupted_loses_no_frame(self, tensor, monkeypatch):
+        codec = gradwire.topk(0.05)
         states, outs = [codec.init_state(N) for _ in range(2)], torch.zeros(2, 4000).byte()
         length = cpu.encode_into(codec, tensor, states[1], outs[1], None)
         write, raising = host._write, iter([KeyboardInterrupt, None])
@@ -262,12 +261,9 @@ class TestHost:
         monkeypatch.setattr(host, "_write", interrupted)
         with pytest.raises(KeyboardInterrupt) as raised:
             host.encode_into(codec, tensor, states[0], outs[0], None)
-        if low_memory:
-            assert raised.value.nbytes == length
-        else:
-            assert not hasattr(raised.value, "nbytes")
-            assert states[0].step == 0
-            assert host.encode_into(codec, tensor, states[0], outs[0], None) == length
+        assert not hasattr(raised.value, "nbytes")
+        assert states[0].step == 0
+        assert host.encode_into(codec, tensor, states[0], outs[0], None) == length
         assert torch.equal(*outs)
         assert same_state(states[0].state_dict(), states[1].state_dict())
 

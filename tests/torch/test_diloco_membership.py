@@ -366,10 +366,6 @@ def test_wrong_memberships_are_explained(options, text) -> None:
         ({"timeout": timedelta(seconds=9)}, "timeout= is the membership's"),
         ({"state_dict": {}}, "expected what DiLoCo.state_dict"),
         ({"state_dict": {}, "membership": None}, "without a membership, load a state_dict with"),
-        (
-            {"codec": gradwire.topk(0.1, memory=gradwire.memory.Residual(low_memory=True))},
-            "cannot roll back if a rank is lost: use low_memory=False",
-        ),
     ],
 )
 def test_what_does_not_go_with_a_membership_is_explained(options, text) -> None:

@@ -27,15 +27,6 @@ class Owners(Exchange):
                 "exchange=gradwire.exchange.AllGather()"
             )
 
-    def check_memory(self, memory: Memory) -> None:
-        """Refuse memories that cannot undo a step."""
-        if not memory.undoable:
-            raise ValueError(
-                f"{type(self).__name__} adds to residuals what a failed step must remove again, "
-                f"which {memory!r} cannot do with one buffer; use it without low_memory, or "
-                "exchange=gradwire.exchange.AllGather()"
-            )
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ReduceScatter(Owners):
@@ -54,8 +45,7 @@ class ReduceScatter(Owners):
     `AllGather`, (N - 1) k come in. In return, a bucket takes four successive messages instead of
     one, and small sums are sent later. So this is for many ranks: see docs/exchanges-inside.md.
 
-    The codec needs a memory with a residual that can be undone: not `gradwire.memory.NoMemory`, and
-    no ``low_memory``.
+    The codec needs a memory with a residual: not `gradwire.memory.NoMemory`.
     """
 
     kind: ClassVar[str] = "reduce_scatter"
@@ -78,7 +68,6 @@ class ReduceScatter(Owners):
                 f"{memory!r} has none; use memory=gradwire.memory.Residual(), or "
                 "exchange=gradwire.exchange.AllGather()"
             )
-        super().check_memory(memory)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -101,8 +90,7 @@ class QuantizedAllReduce(Owners):
 
     For codecs that send every entry: `gradwire.onebit`, `gradwire.signsgd`, `gradwire.qsgd`,
     `gradwire.terngrad`, `gradwire.natural`, `gradwire.float8`, `gradwire.dense`; and for
-    `gradwire.adaptive`, whose owners send as many of the sums as with `ReduceScatter`. Not with
-    ``low_memory``.
+    `gradwire.adaptive`, whose owners send as many of the sums as with `ReduceScatter`.
 
     References
     ----------

@@ -12,7 +12,7 @@ class Memory(Part):
     """The base class of memories."""
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
-    _STATED: ClassVar[tuple[str, ...]] = ("keeps", "corrects", "updates", "undoable")
+    _STATED: ClassVar[tuple[str, ...]] = ("keeps", "corrects", "updates")
 
     keeps: ClassVar[bool]  #: what is not sent is kept for later
     corrects: ClassVar[bool]  #: the optimizer's momentum is applied here, and must not be again
@@ -21,11 +21,6 @@ class Memory(Part):
     the optimizer's step was computed here, with `gradwire.State.learning_rate`."""
     _KEPT_AS: ClassVar[tuple[str, ...]] = ()  # how it is kept, without effect on training
     _OPTIMIZER_DEFAULTS: ClassVar[Mapping[str, Any]] = {}  # options of an optimizer, None here
-
-    @property
-    def undoable(self) -> bool:
-        """Whether `gradwire.State.rollback` works."""
-        raise NotImplementedError
 
     def for_optimizer(self, options: Mapping[str, Any]) -> Self:
         """Return a copy whose options that are None are taken from an optimizer.
@@ -40,7 +35,7 @@ class Memory(Part):
         return dataclasses.replace(self, **found) if found else self
 
     def kept_as(self, other: "Memory") -> "Memory":
-        """Return the same memory, kept in as many buffers and in the same dtype as another."""
+        """Return the same memory, kept in the same dtype as another."""
         if type(other) is not type(self):
             return self
         kept: dict[str, Any] = {name: getattr(other, name) for name in self._KEPT_AS}
@@ -55,4 +50,3 @@ class NoMemory(Memory):
     keeps: ClassVar[bool] = False
     corrects: ClassVar[bool] = False
     updates: ClassVar[bool] = False
-    undoable: ClassVar[bool] = True

@@ -1,12 +1,10 @@
 """The residual of error feedback, and the low-pass filter of ScaleCom."""
 
 import dataclasses
-from typing import ClassVar, Literal, TypeAlias, get_args
+from typing import ClassVar
 
 from gradwire import _validate
 from gradwire.memory.base import Memory
-
-StorageDtype: TypeAlias = Literal["float32", "bfloat16"]  # dtypes in which a residual may be kept
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -14,25 +12,19 @@ class Residual(Memory):
     """Keep the entries that are not sent and add them to the next tensor (error feedback).
 
     The state holds two buffers of n elements that swap on success, so that a failed encode changes
-    nothing and a successful one can be rolled back exactly; or, with ``low_memory``, one. They are
-    float32, or with ``dtype="bfloat16"`` of half the size.
+    nothing and a successful one can be rolled back exactly. They are float32, or with
+    ``low_memory`` bfloat16, of half the size.
 
     Parameters
     ----------
     decay : float
         The next tensor is encoded as ``tensor + decay * residual``; 0 < decay <= 1.
     low_memory : bool
-        Keep one buffer of n elements instead of two, for the same frames and the same residual.
-        Every encode first reads tensor and residual once more, to find non-finite values before it
-        writes; a failed encode still changes nothing. `gradwire.State.rollback` raises an error:
-        there is nothing to go back to. `gradwire.torch.ddp` writes the buffer once a whole step has
-        succeeded on all ranks.
-    dtype : {"float32", "bfloat16"}
-        The dtype of the residual. With bfloat16, all arithmetic is in float32, and the new residual
-        is then rounded stochastically, without bias. So decoded values and residual add up to the
-        input, to one unit in the last place of bfloat16, and exactly on average over steps: even
-        gradients far below a unit of the residual are not lost. A residual beyond the largest
-        finite bfloat16 (3.39e38) is kept as that.
+        Keep the residual in bfloat16. All arithmetic is in float32, and the new residual is then
+        rounded stochastically, without bias. So decoded values and residual add up to the input, to
+        one unit in the last place of bfloat16, and exactly on average over steps: even gradients
+        far below a unit of the residual are not lost. A residual beyond the largest finite bfloat16
+        (3.39e38) is kept as that.
     seed : int
         Seed of the random numbers that bfloat16 is rounded with, 0 <= seed < 2**63. They depend on
         it, the name and the stream of the state, the step and the position, and on nothing else.
@@ -47,24 +39,17 @@ class Residual(Memory):
 
     decay: float = 1.0
     low_memory: bool = False
-    dtype: StorageDtype = "float32"
     seed: int = 0
     kind: ClassVar[str] = "residual"
     keeps: ClassVar[bool] = True
     corrects: ClassVar[bool] = False
     updates: ClassVar[bool] = False
-    _KEPT_AS: ClassVar[tuple[str, ...]] = ("low_memory", "dtype", "seed")
+    _KEPT_AS: ClassVar[tuple[str, ...]] = ("low_memory", "seed")
 
     def __post_init__(self) -> None:
         self._check("decay", _validate.unit_interval)
         _validate.boolean("low_memory", self.low_memory)
-        _validate.choice("dtype", self.dtype, get_args(StorageDtype))
         self._check("seed", _validate.integer, low=0)
-
-    @property
-    def undoable(self) -> bool:
-        """Whether there is a second buffer, from which an encode can be undone."""
-        return not self.low_memory
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -75,15 +60,15 @@ class LowPass(Memory):
     sent, ``(1 - beta) * memory`` remains, plus ``beta`` times the rounding error. This keeps the
     memories of the ranks similar even at high learning rates, so that one rank can select the
     entries for all (`gradwire.exchange.LeaderIndices`). Its state and its cost are those of
-    `Residual` with two buffers: one read of tensor and memory, one write of the memory.
+    `Residual`: one read of tensor and memory, one write of the memory.
 
     Parameters
     ----------
     beta : float
         Filter coefficient, 0 < beta <= 1. With 1 it is `Residual`, bit for bit. The paper
         uses 0.1 to 0.3 with very large batches; with ordinary ones, values below 1 cost accuracy.
-    dtype, seed
-        The dtype of the memory, and the seed of its rounding; see `Residual`.
+    low_memory, seed
+        Keep the memory in bfloat16, and the seed of its rounding; see `Residual`.
 
     References
     ----------
@@ -92,16 +77,15 @@ class LowPass(Memory):
     """
 
     beta: float = 0.1
-    dtype: StorageDtype = "float32"
+    low_memory: bool = False
     seed: int = 0
     kind: ClassVar[str] = "low_pass"
     keeps: ClassVar[bool] = True
     corrects: ClassVar[bool] = False
     updates: ClassVar[bool] = False
-    undoable: ClassVar[bool] = True
-    _KEPT_AS: ClassVar[tuple[str, ...]] = ("dtype", "seed")
+    _KEPT_AS: ClassVar[tuple[str, ...]] = ("low_memory", "seed")
 
     def __post_init__(self) -> None:
         self._check("beta", _validate.unit_interval)
-        _validate.choice("dtype", self.dtype, get_args(StorageDtype))
+        _validate.boolean("low_memory", self.low_memory)
         self._check("seed", _validate.integer, low=0)

@@ -111,24 +111,6 @@ class UpdateError(GradwireError, RuntimeError):
     """
 
 
-class UndoError(GradwireError, RuntimeError):
-    """A pass would have to be undone, but residuals in one buffer already include it.
-
-    Raised only with a codec whose memory has ``low_memory=True``: by `Handle.discard`; and with
-    ``attach(..., optimizer=)`` by `Handle.state_dict` and `Handle.epoch` before the optimizer has
-    applied the last pass, and by the backward pass that follows one which was never applied, once.
-    Nothing changes: the effect of the pass stays in the residuals. Every rank that runs the same
-    program raises it.
-    """
-
-    def __str__(self) -> str:
-        return (
-            f"{self.args[0]}, but it cannot be undone: with low_memory=True a residual has one "
-            "buffer, which already includes the pass. Use low_memory=False, or handle.paused() for "
-            "gradients that are not to be applied"
-        )
-
-
 def fresh(error: BaseException) -> BaseException:
     """Return a copy to raise: the original's traceback would keep the callers' frames alive."""
     copied = type(error)(*error.args)

@@ -7,7 +7,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use gradwire_core::Input;
 use gradwire_core::codec::{Codec, Workspace};
 use gradwire_core::fit::Mode;
-use gradwire_core::memory::{Memory, Residual};
+use gradwire_core::memory::{Memory, Residual, Storage};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::Quantizer;
 use gradwire_core::simd::above::SLACK;
@@ -49,8 +49,7 @@ fn kernels(c: &mut Criterion) {
             group.bench_function(name(if wanted { "sweep moments" } else { "sweep" }), |b| {
                 b.iter(|| {
                     let (decay, streams) = (1.0, None);
-                    let feedback =
-                        Feedback { residual: Some(&residual), decay, sum: &mut sum, streams };
+                    let feedback = Feedback { residual: &residual, decay, sum: &mut sum, streams };
                     let moments = wanted.then_some((1.0, &mut lanes));
                     let (indices, values) = (&mut indices[..], &mut values[..]);
                     let gather = Gather { moments, bound: 6.9, base: 0, indices, values };
@@ -73,9 +72,10 @@ fn sparsifiers(ratio: f64) -> [(&'static str, Sparsifier); 4] {
 }
 
 fn encodes(c: &mut Criterion) {
-    for (len, low_memory) in [(1000, false), (1 << 20, false), (1 << 20, true)] {
-        let memory = Memory::Residual(Residual { decay: 1.0, low_memory, ..Residual::PLAIN });
-        let kind = if low_memory { "encode in place" } else { "encode" };
+    let (plain, rounded) = (Storage::Float32, Storage::BFloat16 { seed: 0 });
+    for (len, storage) in [(1000, plain), (1 << 20, plain), (1 << 20, rounded)] {
+        let memory = Memory::Residual(Residual { decay: 1.0, storage });
+        let kind = if storage == plain { "encode" } else { "encode in bfloat16" };
         let gradients: Vec<_> = (0..4).map(|seed| laplace(len, seed)).collect();
         let mut group = c.benchmark_group(format!("{kind}/{len}"));
         group.throughput(Throughput::Elements(len as u64));

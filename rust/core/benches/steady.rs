@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use gradwire_core::codec::{Codec, State, Workspace};
 use gradwire_core::fit::Mode;
-use gradwire_core::memory::{AdamCorrection, LowPass, Memory, MomentumCorrection, Residual};
+use gradwire_core::memory::{
+    AdamCorrection, LowPass, Memory, MomentumCorrection, Residual, Storage,
+};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::{Magnitude, Quantizer, SignScale};
 use gradwire_core::simd::{Kernels, Level, available_levels};
@@ -58,8 +60,11 @@ fn at_ratio(ratio: f64) -> Result<Vec<Work>> {
         masking: true,
         clip: None,
     });
-    let adam =
-        Memory::AdamCorrection(AdamCorrection { beta2: 0.999, eps: 1e-8, low_memory: false });
+    let adam = Memory::AdamCorrection(AdamCorrection {
+        beta2: 0.999,
+        eps: 1e-8,
+        storage: Storage::Float32,
+    });
     [
         ("top-k", Sparsifier::TopK(TopK { amount }), Quantizer::Float32, RESIDUAL),
         ("top-k-bf16", Sparsifier::TopK(TopK { amount }), Quantizer::BFloat16, RESIDUAL),

@@ -12,7 +12,9 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use gradwire_core::codec::{Codec, State, Workspace};
-use gradwire_core::memory::{AdamCorrection, LowPass, Memory, MomentumCorrection, Residual};
+use gradwire_core::memory::{
+    AdamCorrection, LowPass, Memory, MomentumCorrection, Residual, Storage,
+};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::Quantizer;
 use gradwire_core::rng::Key;
@@ -22,7 +24,7 @@ use gradwire_core::{Input, Result};
 
 fn memories() -> Vec<(&'static str, Memory)> {
     let plain = MomentumCorrection { momentum: 0.9, nesterov: false, masking: true, clip: None };
-    let adam = AdamCorrection { beta2: 0.999, eps: 1e-8, low_memory: false };
+    let adam = AdamCorrection { beta2: 0.999, eps: 1e-8, storage: Storage::Float32 };
     let mut all = vec![
         ("residual", Memory::Residual(Residual::PLAIN)),
         ("low pass", Memory::LowPass(LowPass { beta: 0.1, ..LowPass::PLAIN })),
@@ -117,7 +119,7 @@ fn main() -> Result<()> {
         "{numel} elements, after 2000 steps without a gradient for most, in encodes of a new state"
     );
     let fading = Memory::Residual(Residual { decay: 0.9, ..Residual::PLAIN });
-    let adam = AdamCorrection { beta2: 0.95, eps: 1e-8, low_memory: false };
+    let adam = AdamCorrection { beta2: 0.95, eps: 1e-8, storage: Storage::Float32 };
     let decaying =
         [("residual of 0.9", fading), ("Adam, beta2 of 0.95", Memory::AdamCorrection(adam))];
     for (name, memory) in memories().into_iter().chain(decaying) {

@@ -56,8 +56,7 @@ pub enum Error {
         /// Position of the first one.
         first: u64,
     },
-    /// The tensor to encode changed while it was being read. The state does not change, except for a
-    /// residual in one buffer, which may have been overwritten.
+    /// The tensor to encode changed while it was being read. The state does not change.
     #[error("the tensor changed while it was being encoded")]
     Changed,
     /// The smallest possible frame is longer than the caller allows.
@@ -74,8 +73,8 @@ pub enum Error {
         /// Bytes of the buffer.
         bytes: u64,
     },
-    /// The encode was cancelled before it overwrote anything. The state does not change.
-    #[error("the encode was cancelled")]
+    /// The call was cancelled.
+    #[error("the call was cancelled")]
     CalledOff,
     /// A row is asked for that a matrix does not have. Nothing is written.
     #[error("index {index} is not that of one of {rows} rows")]

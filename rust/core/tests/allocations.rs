@@ -10,7 +10,7 @@ use gradwire_core::Input;
 use gradwire_core::codec::{Codec, Workspace};
 use gradwire_core::fit::{Distribution, Mode};
 use gradwire_core::frame::{Frame, Scratch};
-use gradwire_core::memory::{Memory, Residual};
+use gradwire_core::memory::{Memory, Residual, Storage};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::Quantizer;
 use gradwire_core::simd::Kernels;
@@ -81,11 +81,10 @@ fn sparsifiers() -> Vec<Sparsifier> {
     all
 }
 
-/// Some with a residual that is kept apart, some with one in place, and all other memories.
+/// A residual in float32, one in bfloat16, and all other memories.
 fn memories() -> Vec<Memory> {
-    let residual =
-        |low_memory| Memory::Residual(Residual { decay: 1.0, low_memory, ..Residual::PLAIN });
-    let mut all = vec![residual(false), residual(true)];
+    let residual = |storage| Memory::Residual(Residual { decay: 1.0, storage });
+    let mut all = vec![residual(Storage::Float32), residual(Storage::BFloat16 { seed: 1 })];
     all.extend(Memory::examples_besides(&all));
     all
 }
@@ -109,28 +108,6 @@ fn steady_steps_allocate_nothing() {
             parsed.decode_add(&mut total, 0.5, &mut scratch).unwrap();
         };
         // Scratch memory grows with what the first steps select, and by doubling.
-        steps[..30].iter().for_each(|x| step(x));
-        let counted = allocations(|| steps[30..].iter().for_each(|x| step(x)));
-        assert_eq!(counted, 0, "{codec:?}");
-    }
-}
-
-#[test]
-fn steady_steps_in_two_halves_allocate_nothing() {
-    let len = 200_000;
-    let steps: Vec<_> = (0..40).map(|step| bell(len, step)).collect();
-    let memories = memories().into_iter().filter(|memory| memory.is_in_place());
-    let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.01) });
-    for (memory, sparsifier) in memories.flat_map(|m| [(m, top), (m, Sparsifier::All)]) {
-        let codec = Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap();
-        let mut state = codec.init_state(len).unwrap();
-        let mut workspace = Workspace::with(Kernels::current(), 1);
-        let mut frame = Vec::with_capacity(codec.max_encoded_len(len));
-        let mut step = |x: &[f32]| {
-            let x = Input::F32(x);
-            codec.encode_later(x, &mut state, None, None, &mut workspace, &mut frame).unwrap();
-            state.settle(x, &frame, &mut workspace).unwrap();
-        };
         steps[..30].iter().for_each(|x| step(x));
         let counted = allocations(|| steps[30..].iter().for_each(|x| step(x)));
         assert_eq!(counted, 0, "{codec:?}");

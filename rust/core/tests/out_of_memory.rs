@@ -111,14 +111,12 @@ fn sparsifiers() -> Vec<Sparsifier> {
 }
 
 fn memories(sparsifier: Sparsifier) -> Vec<Memory> {
-    let residual =
-        |low_memory| Memory::Residual(Residual { decay: 0.9, low_memory, ..Residual::PLAIN });
+    let residual = Memory::Residual(Residual { decay: 0.9, ..Residual::PLAIN });
     let masking = !sparsifier.is_dense();
     let clip = Some(1.0);
     let correction = MomentumCorrection { momentum: 0.9, nesterov: false, masking, clip };
     let mut all = vec![
-        residual(false),
-        residual(true),
+        residual,
         Memory::LowPass(LowPass { beta: 0.5, ..LowPass::PLAIN }),
         Memory::MomentumCorrection(correction),
     ];
@@ -175,39 +173,6 @@ fn an_encode_fails_with_the_state_as_it_was() {
 }
 
 #[test]
-fn the_second_half_of_an_encode_fails_with_the_state_as_it_was() {
-    let x = bell(N, 4);
-    let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.1) });
-    for sparsifier in [top, Sparsifier::All] {
-        for memory in memories(sparsifier).into_iter().filter(|memory| memory.is_in_place()) {
-            let codec =
-                Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap();
-            let (mut first, mut frame) = (codec.init_state(N).unwrap(), Vec::new());
-            let before = all_of(&first);
-            let mut workspace = Workspace::with(Kernels::current(), 1);
-            let x = Input::F32(&x);
-            codec.encode_later(x, &mut first, None, None, &mut workspace, &mut frame).unwrap();
-            let mut tries: Vec<_> =
-                (0..200).map(|_| (first.clone(), Workspace::with(Kernels::current(), 1))).collect();
-            let last = std::cell::RefCell::new(first);
-            every_allocation_fails(
-                "settle",
-                || {
-                    let (mut state, mut workspace) = tries.pop().unwrap();
-                    let done = state.settle(x, &frame, &mut workspace);
-                    *last.borrow_mut() = state;
-                    done
-                },
-                || assert_eq!(all_of(&last.borrow()), before, "{codec:?}"),
-            );
-            let mut expected = codec.init_state(N).unwrap();
-            codec.encode_into(x, &mut expected, None, &mut workspace, &mut frame).unwrap();
-            assert_eq!(all_of(&last.borrow()), all_of(&expected), "{codec:?}");
-        }
-    }
-}
-
-#[test]
 fn scales_of_long_groups_and_given_positions_fail_alike() {
     let x = bell(N, 7);
     let positions: Vec<u32> = (0..N as u32).step_by(7).collect();
@@ -216,46 +181,35 @@ fn scales_of_long_groups_and_given_positions_fail_alike() {
         Quantizer::Uniform(Uniform { bits: 4, block: 20_000, norm: Norm::L2, seed: 3 }),
     ];
     for quantizer in quantizers {
-        for low_memory in [false, true] {
-            let memory = Memory::Residual(Residual { decay: 1.0, low_memory, ..Residual::PLAIN });
-            for sparsifier in
-                [Sparsifier::All, Sparsifier::TopK(TopK { amount: Amount::Ratio(0.1) })]
-            {
-                let codec = Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap();
-                let mut state = codec.init_state(N).unwrap();
-                let mut workspaces: Vec<_> =
-                    (0..200).map(|_| Workspace::with(Kernels::current(), 1)).collect();
-                let before = all_of(&state);
-                let state = std::cell::RefCell::new(&mut state);
-                every_allocation_fails(
-                    "given",
-                    || {
-                        let (mut out, mut workspace) = (Vec::new(), workspaces.pop().unwrap());
-                        let (mut state, input) = (state.borrow_mut(), Input::F32(&x));
-                        if sparsifier == Sparsifier::All {
-                            codec
-                                .encode_into(input, &mut state, None, &mut workspace, &mut out)
-                                .map(|_| ())
-                        } else {
-                            let support = gradwire_core::codec::Support {
-                                positions: &positions,
-                                may_trim: false,
-                            };
-                            codec
-                                .encode_at(
-                                    input,
-                                    &mut state,
-                                    support,
-                                    None,
-                                    &mut workspace,
-                                    &mut out,
-                                )
-                                .map(|_| ())
-                        }
-                    },
-                    || assert_eq!(all_of(&state.borrow()), before),
-                );
-            }
+        let memory = Memory::Residual(Residual::PLAIN);
+        for sparsifier in [Sparsifier::All, Sparsifier::TopK(TopK { amount: Amount::Ratio(0.1) })] {
+            let codec = Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap();
+            let mut state = codec.init_state(N).unwrap();
+            let mut workspaces: Vec<_> =
+                (0..200).map(|_| Workspace::with(Kernels::current(), 1)).collect();
+            let before = all_of(&state);
+            let state = std::cell::RefCell::new(&mut state);
+            every_allocation_fails(
+                "given",
+                || {
+                    let (mut out, mut workspace) = (Vec::new(), workspaces.pop().unwrap());
+                    let (mut state, input) = (state.borrow_mut(), Input::F32(&x));
+                    if sparsifier == Sparsifier::All {
+                        codec
+                            .encode_into(input, &mut state, None, &mut workspace, &mut out)
+                            .map(|_| ())
+                    } else {
+                        let support = gradwire_core::codec::Support {
+                            positions: &positions,
+                            may_trim: false,
+                        };
+                        codec
+                            .encode_at(input, &mut state, support, None, &mut workspace, &mut out)
+                            .map(|_| ())
+                    }
+                },
+                || assert_eq!(all_of(&state.borrow()), before),
+            );
         }
     }
 }

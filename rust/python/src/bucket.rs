@@ -4,9 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::time::Instant;
 
-use gradwire_core::bucket::{
-    self, Average, AverageScratch, EncodeScratch, Mean, Outcome, Piece, Rest,
-};
+use gradwire_core::bucket::{self, Average, AverageScratch, EncodeScratch, Mean, Outcome, Piece};
 use gradwire_core::codec::Support;
 use gradwire_core::codec::outside::CodeValues;
 use gradwire_core::frame::Frame;
@@ -50,9 +48,6 @@ const COLUMNS: usize = 6;
 ///     are none.
 /// out : numpy.ndarray
 ///     uint8, at least as long as the sum of the limits.
-/// later : bool
-///     Leave the memories, which have one buffer each, as they are: `settle_bucket` writes them, and
-///     `State.rollback` drops what it would write.
 ///
 /// Returns
 /// -------
@@ -63,7 +58,7 @@ const COLUMNS: usize = 6;
 ///     Why the next piece could not be encoded. The pieces before it are encoded, and their states
 ///     have advanced.
 #[pyfunction]
-#[pyo3(signature = (x, scale, codecs, states, ends, limits, positions, out, bfloat16=false, later=false))]
+#[pyo3(signature = (x, scale, codecs, states, ends, limits, positions, out, bfloat16=false))]
 #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
 pub(crate) fn encode_bucket<'py>(
     py: Python<'py>,
@@ -76,7 +71,6 @@ pub(crate) fn encode_bucket<'py>(
     positions: Vec<Option<Bound<'py, PyAny>>>,
     out: &Bound<'py, PyAny>,
     bfloat16: bool,
-    later: bool,
 ) -> PyResult<(Bound<'py, PyAny>, Option<PyErr>)> {
     let ends: Vec<usize> = number("ends", ends)?;
     let limits: Vec<usize> = number("limits", limits)?;
@@ -123,7 +117,6 @@ pub(crate) fn encode_bucket<'py>(
                 support: support.map(|each| Support { positions: each.as_slice(), may_trim: true }),
                 limit: limits[i],
                 coder: calls.as_mut().map(|calls| calls as &mut dyn CodeValues),
-                later,
             }
         })
         .collect();
@@ -147,69 +140,6 @@ pub(crate) fn encode_bucket<'py>(
     let failed = states.get(outcomes.len());
     let error = done.err().map(|error| to_py(py, error, failed.and_then(|s| s.get().name())));
     Ok((to_numpy(py, "int64", &table(&outcomes))?, error))
-}
-
-/// Write the memories of a bucket that was encoded with `later`.
-///
-/// Parameters
-/// ----------
-/// x : numpy.ndarray
-///     The bucket, as it was encoded.
-/// scale : float
-///     The same divisor.
-/// states : sequence
-///     State of each piece.
-/// ends : sequence of int
-///     Where the pieces' entries begin and end: two numbers per piece.
-/// data : bytes-like
-///     The frames of the pieces.
-/// starts, sizes : sequence of int
-///     Offset and bytes of each frame.
-///
-/// Raises
-/// ------
-/// ValueError
-///     A state has nothing to settle, or the frames are others. Those before it are settled.
-#[pyfunction]
-#[pyo3(signature = (x, scale, states, ends, data, starts, sizes, bfloat16=false))]
-#[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
-pub(crate) fn settle_bucket(
-    py: Python<'_>,
-    x: &Bound<'_, PyAny>,
-    scale: f64,
-    states: Vec<Bound<'_, State>>,
-    ends: &Bound<'_, PyAny>,
-    data: &Bound<'_, PyAny>,
-    starts: &Bound<'_, PyAny>,
-    sizes: &Bound<'_, PyAny>,
-    bfloat16: bool,
-) -> PyResult<()> {
-    let ends: Vec<usize> = number("ends", ends)?;
-    let starts: Vec<usize> = number("starts", starts)?;
-    let sizes: Vec<usize> = number("sizes", sizes)?;
-    let (tensor, data) = (Tensor::get("x", x, bfloat16)?, Bytes::get("data", data)?);
-    let (ranges, count) = (pairs(&ends)?, states.len());
-    same_len("ends", ranges.len(), count)?;
-    same_len("starts", starts.len(), count)?;
-    same_len("sizes", sizes.len(), count)?;
-    let mut guards = states.iter().map(|s| s.get().lock(py)).collect::<PyResult<Vec<_>>>()?;
-    let (bytes, mut pieces) = (data.as_slice(), Vec::with_capacity(count));
-    for ((guard, range), (&start, &size)) in
-        guards.iter_mut().zip(ranges).zip(starts.iter().zip(&sizes))
-    {
-        let end = start.saturating_add(size);
-        let frame = bytes.get(start..end).ok_or_else(|| beyond("a frame", end, bytes.len()))?;
-        let inner: &mut Inner = guard;
-        pieces.push(Rest { state: &mut inner.state, range, frame });
-    }
-    py.detach(|| {
-        let mut scratch = ENCODING.take();
-        let scale = in_standard_mode(|| scale as f32);
-        let done = bucket::settle(tensor.input(), scale, &mut pieces, &mut scratch);
-        ENCODING.set(scratch);
-        done
-    })
-    .map_err(|error| to_py(py, error, None))
 }
 
 /// Average the frames of all ranks and write the tensors of a bucket.

@@ -86,13 +86,12 @@ impl Codec {
         let encoded = py
             .detach(|| job.encode(&self.inner, core, calls.as_mut(), &mut *out))
             .map_err(|error| job.exception(py, error, state.name()))?;
-        self.finish(py, state, &mut inner, (encoded, owner), job.kept, || deliver(out, encoded))
+        Self::finish(py, state, &mut inner, (encoded, owner), job.kept, || deliver(out, encoded))
     }
 
     /// Hands over what an encode came to, unless a signal or a lack of memory keeps it from that: then
-    /// it is undone, if it can be.
+    /// it is undone.
     fn finish<'py, T>(
-        &self,
         py: Python<'py>,
         state: &State,
         inner: &mut Inner,
@@ -100,36 +99,22 @@ impl Codec {
         kept: Option<&Py<PyList>>,
         deliver: impl FnOnce() -> PyResult<Delivered<'py, T>>,
     ) -> PyResult<T> {
-        let delivered = match py.check_signals() {
-            Err(error) if !self.is_in_place() => Err(error),
-            interrupted => deliver().and_then(|delivered| match interrupted {
-                Ok(()) => {
-                    let keeper = interrupt::keep(kept, &delivered.object)?;
-                    Ok((delivered, keeper))
-                }
-                Err(error) => {
-                    interrupt::carry(py, &error, delivered.name, delivered.object);
-                    state.committed(inner, encoded, owner.clone_ref(py), None);
-                    Err(error)
-                }
-            }),
-        };
+        let delivered = py.check_signals().and_then(|()| {
+            let delivered = deliver()?;
+            let keeper = interrupt::keep(kept, &delivered.object)?;
+            Ok((delivered, keeper))
+        });
         match delivered {
             Ok((delivered, keeper)) => {
                 state.committed(inner, encoded, owner, keeper);
                 Ok(delivered.result)
             }
             Err(error) => {
-                // In place there is nothing to go back to.
+                // It has just succeeded, so that there is something to go back to.
                 let _ = inner.state.rollback();
                 Err(error)
             }
         }
-    }
-
-    /// Whether an encode overwrites the residual that it reads.
-    fn is_in_place(&self) -> bool {
-        self.inner.memory().is_in_place()
     }
 
     /// As `run`, to a new frame.
@@ -141,7 +126,7 @@ impl Codec {
     ) -> PyResult<Py<Frame>> {
         let (numel, dtype) = (job.tensor.numel() as u64, job.tensor.dtype());
         let mut bytes = if state.is_some() { scratch::spare() } else { Vec::new() };
-        self.run(py, &job.asking(py, self)?, state, &mut bytes, |bytes, encoded| {
+        self.run(py, job, state, &mut bytes, |bytes, encoded| {
             let mut bytes = std::mem::take(bytes);
             if state.is_some() {
                 bytes = scratch::fitted(bytes);
@@ -162,10 +147,9 @@ impl Codec {
         if job.max_nbytes.is_none_or(|limit| out.len() < limit) {
             (job.max_nbytes, job.limited_by) = (Some(out.len()), "out");
         }
-        let job = job.asking(py, self)?;
         let deliver = |len: usize| {
             let object = PyInt::new(py, len).into_any();
-            Ok(Delivered { result: len, name: "nbytes", object })
+            Ok(Delivered { result: len, object })
         };
         // `out` is written only if all is well. Of a dense frame, which is coded as the tensor is read,
         // that takes one more read before, or a copy after, of what is shorter.
@@ -373,7 +357,7 @@ impl Codec {
         let numel = state.numel() as u64;
         let delivered = Delivered::frame(py, bytes, numel, numel, Dtype::F32)?;
         let encoded = py.detach(|| self.inner.forget_rest(core));
-        self.finish(py, state, &mut inner, (encoded, owner), kept.as_ref(), || Ok(delivered))
+        Self::finish(py, state, &mut inner, (encoded, owner), kept.as_ref(), || Ok(delivered))
     }
 
     /// For a result that was kept but did not reach its caller, because `error` was raised as the
@@ -425,8 +409,7 @@ impl Codec {
 /// What an encode came to, for Python.
 struct Delivered<'py, T> {
     result: T,
-    /// The same as an attribute of an exception that comes between.
-    name: &'static str,
+    /// The same, to be kept.
     object: Bound<'py, PyAny>,
 }
 
@@ -440,7 +423,7 @@ impl<'py> Delivered<'py, Py<Frame>> {
     ) -> PyResult<Self> {
         let result = Frame::create(py, bytes, numel, count, dtype)?;
         let object = result.bind(py).clone().into_any();
-        Ok(Self { result, name: "frame", object })
+        Ok(Self { result, object })
     }
 }
 
@@ -453,8 +436,6 @@ struct Job<'a> {
     max_nbytes: Option<usize>,
     /// The argument that this limit came from.
     limited_by: &'static str,
-    /// Whether to look for signals before a residual is overwritten.
-    asks: bool,
     /// Where to put the result before the call returns: see [`interrupt`].
     kept: Option<&'a Py<PyList>>,
 }
@@ -466,12 +447,7 @@ impl<'a> Job<'a> {
         max_nbytes: Option<usize>,
         kept: Option<&'a Py<PyList>>,
     ) -> Self {
-        Self { tensor, support, max_nbytes, limited_by: "max_nbytes", asks: false, kept }
-    }
-
-    /// The same, to look for signals where that can be needed.
-    fn asking(self, py: Python<'_>, codec: &Codec) -> PyResult<Self> {
-        Ok(Self { asks: codec.is_in_place() && interrupt::handles_signals(py)?, ..self })
+        Self { tensor, support, max_nbytes, limited_by: "max_nbytes", kept }
     }
 
     /// The exception for an error of this encode.
@@ -494,7 +470,6 @@ impl<'a> Job<'a> {
     ) -> Result<Encoded> {
         let (input, limit) = (self.tensor.input(), self.max_nbytes);
         with_workspace(|workspace| {
-            workspace.ask_before_overwriting(self.asks.then_some(interrupt::may_overwrite));
             if let Some(calls) = calls {
                 let at = self.support;
                 return codec.encode_outside(input, state, at, limit, calls, workspace, out);

@@ -49,7 +49,7 @@ mod _native {
     use pyo3::types::PyTuple;
 
     #[pymodule_export]
-    use crate::bucket::{average_bucket, encode_bucket, read_bucket, settle_bucket};
+    use crate::bucket::{average_bucket, encode_bucket, read_bucket};
     #[pymodule_export]
     use crate::buffer::ReadOnlyBuffer;
     #[pymodule_export]

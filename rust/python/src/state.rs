@@ -74,7 +74,7 @@ impl State {
     }
 
     /// Whether the encode that this keeper was for is undone: now, or already. It cannot be if there
-    /// was another one since, or with one buffer.
+    /// was another one since.
     pub(crate) fn undo(&self, py: Python<'_>, keeper: Keeper) -> bool {
         let Ok(mut inner) = self.lock(py) else { return false };
         if inner.last.is_none() {
@@ -200,13 +200,7 @@ impl State {
 
     #[getter]
     fn residual<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        match self.lock(py)?.state.stored_residual() {
-            Some(Input::BF16(values)) => {
-                let values: Vec<_> = values.iter().map(|value| value.to_f32()).collect();
-                array(py, Some(Input::F32(&values)))
-            }
-            values => array(py, values),
-        }
+        widened(py, self.lock(py)?.state.stored_residual())
     }
 
     #[getter]
@@ -223,7 +217,7 @@ impl State {
 
     #[getter]
     fn second_moment<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        array(py, self.lock(py)?.state.second_moment().map(Input::F32))
+        widened(py, self.lock(py)?.state.stored_second_moment())
     }
 
     #[getter]
@@ -373,15 +367,15 @@ const BUFFERS: [KeptBuffer; 3] = [
     KeptBuffer {
         name: "second_moment",
         part: "Adam's correction",
-        get: |state| state.second_moment().map(Input::F32),
-        set: |state, values| state.set_second_moment(floats(values)?),
+        get: codec::State::stored_second_moment,
+        set: codec::State::set_stored_second_moment,
     },
 ];
 
 /// The values of what is always float32.
 fn floats(values: Input<'_>) -> gradwire_core::Result<&[f32]> {
     let Input::F32(values) = values else {
-        let reason = "a moment must be float32".to_owned();
+        let reason = "a momentum must be float32".to_owned();
         return Err(gradwire_core::Error::Argument { reason });
     };
     Ok(values)
@@ -404,6 +398,13 @@ fn array<'py>(py: Python<'py>, values: Option<Input<'_>>) -> PyResult<Option<Bou
         Some(Input::BF16(values)) => to_numpy(py, "uint16", values).map(Some),
         _ => Ok(None),
     }
+}
+
+/// A copy in float32, if there is something.
+fn widened<'py>(py: Python<'py>, values: Option<Input<'_>>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let Some(Input::BF16(values)) = values else { return array(py, values) };
+    let values: Vec<_> = values.iter().map(|value| value.to_f32()).collect();
+    array(py, Some(Input::F32(&values)))
 }
 
 /// Check that an array is given exactly if the codec has what it belongs to.

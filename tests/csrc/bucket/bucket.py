@@ -59,8 +59,8 @@ class DeviceBucket:
         self.states = (structs.State * len(codecs))()
         self.buffers = [
             {
-                "residual": _buffers(codec.memory.keeps, codec, n, _stored(codec)),
-                "moment": _buffers(_has_moment(codec), codec, n, np.float32),
+                "residual": _buffers(codec.memory.keeps, n, _stored(codec)),
+                "moment": _buffers(_has_moment(codec), n, np.float32),
             }
             for codec, n in zip(codecs, numels, strict=True)
         ]
@@ -89,12 +89,10 @@ class DeviceBucket:
         divisor: float = 1.0,
         supports: Sequence[np.ndarray] | None = None,
         may_trim: bool = False,
-        later: bool = False,
     ) -> list[Outcome]:
         """Encode a gradient of each piece, with limits in bytes where they are not None.
 
-        With supports, the entries at these positions, which must outlive the call. Memories may be
-        written later, by `settle`.
+        With supports, the entries at these positions, which must outlive the call.
         """
         count = len(self.codecs)
         pieces = (structs.Piece * count)()
@@ -140,7 +138,6 @@ class DeviceBucket:
             "gradwire_test_encode",
             *(pieces, count, self.blocks, selections, select_table, write_table, write_scratch),
             np.float32(divisor),
-            later,
             np.zeros((count, COLUMNS), np.int64),
         )
         self.pieces = pieces
@@ -160,25 +157,6 @@ class DeviceBucket:
             )
             for s, frame in zip(selections, frames, strict=True)
         ]
-
-    def settle(self, frames: Sequence[bytes], *, divisor: float = 1.0) -> list[int]:
-        """Write the memories of the last encode, whose gradients must be there yet."""
-        count = len(frames)
-        rooms = [np.frombuffer(frame, np.uint8) for frame in frames]
-        at = np.array([(room.ctypes.data, room.size) for room in rooms], np.uint64)
-        targets = np.array([(0, numel, 0) for numel in self.numels], np.uint64)
-        lens, numels = at[:, 1].copy(), targets[:, 1].copy()
-        tiles = np.zeros((2, count + 1), np.uint32)
-        plan = self.kernels.function("gradwire_test_plan_decode", c.c_uint64)
-        nbytes = plan(lens, numels, count, 1, True, tiles[0], tiles[1])
-        workspace = np.full(nbytes // 8 + 1, 0xA5A5A5A5A5A5A5A5, np.uint64)
-        verdicts, failed, outcomes = (np.full(n, 99, np.uint32) for n in (count, 1, count))
-        self.kernels.call(
-            "gradwire_test_settle",
-            *(self.pieces, at, targets, count, tiles[0], tiles[1], np.float32(divisor)),
-            *(verdicts, failed, outcomes, workspace),
-        )
-        return [int(each) for each in outcomes]
 
     def rollback(self) -> None:
         """Undo the last encode of all pieces."""
@@ -216,12 +194,11 @@ def _has_moment(codec: gradwire.Codec) -> bool:
 
 def _stored(codec: gradwire.Codec) -> type:
     """Return what a residual is kept as; bfloat16 as its bits."""
-    return np.uint16 if getattr(codec.memory, "dtype", "float32") == "bfloat16" else np.float32
+    return np.uint16 if getattr(codec.memory, "low_memory", False) else np.float32
 
 
-def _buffers(wanted: bool, codec: gradwire.Codec, numel: int, dtype: type) -> list[np.ndarray]:
-    sides = 1 if getattr(codec.memory, "low_memory", False) else 2
-    return [np.zeros(numel, dtype) for _ in range(sides if wanted else 0)]
+def _buffers(wanted: bool, numel: int, dtype: type) -> list[np.ndarray]:
+    return [np.zeros(numel, dtype) for _ in range(2 if wanted else 0)]
 
 
 def _room(nbytes: int) -> np.ndarray:

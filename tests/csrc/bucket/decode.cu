@@ -10,23 +10,6 @@ extern "C" std::uint64_t gradwire_test_plan_decode(const std::uint64_t* lens, co
                        target_tiles);
 }
 
-extern "C" int gradwire_test_settle(const Piece* pieces, const FrameAt* frames, const Target* targets, std::uint64_t tensors,
-                                    const std::uint32_t* frame_tiles, const std::uint32_t* target_tiles, float divisor,
-                                    std::uint32_t* verdicts, std::uint32_t* failed, std::uint32_t* outcomes, void* workspace) {
-    Decode call;
-    call.frames = frames;
-    call.targets = targets;
-    call.tensors = std::uint32_t(tensors);
-    call.ranks = 1;
-    call.frame_tiles = frame_tiles;
-    call.target_tiles = target_tiles;
-    call.seeded = true;
-    call.verdicts = reinterpret_cast<Verdict*>(verdicts);
-    call.failed = failed;
-    call.workspace = workspace;
-    return settle(call, {pieces, divisor, outcomes}, frame_tiles[tensors], target_tiles[tensors], nullptr);
-}
-
 extern "C" int gradwire_test_decode(const FrameAt* frames, const Target* targets, std::uint64_t tensors,
                                     std::uint64_t ranks, const std::uint32_t* frame_tiles,
                                     const std::uint32_t* target_tiles, std::uint64_t into, double scale,

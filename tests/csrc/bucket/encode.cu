@@ -33,10 +33,10 @@ extern "C" int gradwire_test_encode_tables(const Piece* pieces, std::uint64_t co
 
 extern "C" int gradwire_test_encode(const Piece* pieces, std::uint64_t count, std::uint64_t blocks, Selection* selections,
                                     void* select_table, void* write_table, void* write_scratch, float divisor,
-                                    std::uint64_t later, std::int64_t* table) {
+                                    std::int64_t* table) {
     const EncodePlan plan = plan_encode(pieces, unsigned(count), unsigned(blocks));
     return launch_encode(plan, pieces, selections, {select_table, write_table, write_scratch}, divisor,
-                         plan.may_exceed(pieces), later != 0, table, nullptr);
+                         plan.may_exceed(pieces), table, nullptr);
 }
 
 extern "C" int gradwire_test_rollback(const Piece* pieces, std::uint64_t count) {

@@ -160,26 +160,12 @@ def test_every_memory_is_kept_to_the_last_bit(
             pair.encode([LAWS[law](rng, n) for n in numels])
 
 
-@pytest.mark.parametrize("part", SELECTING, ids=repr)
-def test_a_memory_of_one_buffer_is_written_over(
-    kernels: Kernels, rng: np.random.Generator, part: sparsify.Sparsifier
-) -> None:
-    kept: list[memory.Memory] = [memory.Residual(low_memory=True)]
-    kept += [memory.Residual(decay=0.9, low_memory=True), memory.AdamCorrection(low_memory=True)]
-    kept += [memory.Residual(low_memory=True, dtype="bfloat16", seed=3)]
-    quantizers = (quantize.Float32(), quantize.Uniform(4, 64), quantize.Exponent())
-    codecs = [compose(sparsify=part, quantize=q, memory=m) for q in quantizers for m in kept]
-    pair = Pair(kernels, codecs, [2500] * len(codecs))
-    for _ in range(3):
-        pair.encode([heavy(rng, 2500) for _ in codecs])
-
-
 @pytest.mark.parametrize("law", [*LAWS, "immense"])
 def test_a_memory_of_bfloat16_is_rounded_by_the_draws_of_the_core(
     kernels: Kernels, rng: np.random.Generator, law: str
 ) -> None:
-    kept = [memory.Residual(0.9, dtype="bfloat16", seed=2), memory.LowPass(0.3, dtype="bfloat16")]
-    kept += [memory.LowPass(1, dtype="bfloat16"), memory.Residual(0.9, True, "bfloat16", seed=2)]
+    kept = [memory.Residual(0.9, True, 2), memory.LowPass(0.3, True)]
+    kept += [memory.LowPass(1, True)]
     parts = [sparsify.All(), sparsify.TopK(ratio=0.05), sparsify.ChunkTopK(50, 2)]
     quantizers = [quantize.Float32(), quantize.TwoMeans()]
     codecs = [
@@ -200,7 +186,7 @@ def test_every_preset_has_the_bytes_of_the_core_with_a_residual_of_bfloat16(
     kept = codecs[0].memory
     if not isinstance(kept, memory.Residual | memory.LowPass):
         pytest.skip("keeps something else")
-    kept = dataclasses.replace(kept, dtype="bfloat16", seed=5)
+    kept = dataclasses.replace(kept, low_memory=True, seed=5)
     pair = Pair(kernels, [dataclasses.replace(c, memory=kept) for c in codecs], LENGTHS)
     for _ in range(3):
         pair.encode([heavy(rng, n) for n in LENGTHS])

@@ -75,13 +75,13 @@ def test_a_bucket_takes_as_many_launches_whatever_is_in_it(
     numels = [900 + i for i in range(len(PRESETS))]
     presets = zip(PRESETS.values(), numels, strict=True)
     codecs = [made_for_kernels(preset, (n,)) for preset, n in presets]
-    in_place = codec(sparsify.TopK(ratio=0.05), memory.Residual(low_memory=True))
+    narrow = codec(sparsify.TopK(ratio=0.05), memory.Residual(low_memory=True))
     fitted = gradwire.Codec(
         sparsify=sparsify.TopK(ratio=0.5),
         quantize=quantize.Float16(scaled=True),
         memory=memory.NoMemory(),
     )
-    pair = Pair(kernels, [*codecs, in_place, fitted], [*numels, 3000, 9000])
+    pair = Pair(kernels, [*codecs, narrow, fitted], [*numels, 3000, 9000])
     for limits in (None, [2000] * len(pair.codecs)):
         before = kernels.launches
         pair.device.encode([heavy(rng, n) for n in pair.numels], limits=limits)

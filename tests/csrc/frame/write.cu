@@ -27,7 +27,6 @@ struct ListedEntries {
     void read(Batch<Count, Step> batch, float (&into)[Count]) const { batch.read(values, into); }
     void settle(std::uint32_t position, float, float sent) const { decoded[position] = sent; }
     void finish() const {}
-    static void prepare(const Bucket&, std::uint64_t) {}
     static void end(const Bucket&) {}
 };
 
@@ -75,7 +74,7 @@ extern "C" int gradwire_test_write_frames(const Given* given, std::uint64_t coun
     if (plan.scratch_bytes() > scratch_bytes) return 1000;
     std::vector<std::uint64_t> table((plan.table_bytes() + 7) / 8);
     plan.fill_table(table.data());
-    GRADWIRE_TRY(launch_write<ListedEntries>(plan, pieces.data(), selections.data(), table.data(), scratch, {}, 0, nullptr));
+    GRADWIRE_TRY(launch_write<ListedEntries>(plan, pieces.data(), selections.data(), table.data(), scratch, {}, nullptr));
     for (std::uint64_t i = 0; i < count; ++i) {
         nbytes[i] = selections[i].nbytes <= pieces[i].limit ? selections[i].nbytes : 0;
         peaks[i] = selections[i].peak;

@@ -109,7 +109,6 @@ def switching(
     *,
     spoiled: bool = False,
     owners: bool = False,
-    low_memory: bool | None = None,
 ) -> dict[str, Any]:
     """Integers, so that sums are exact: in and out of the codec."""
     given = {name: np.zeros(int(np.prod(shape))) for name, shape in SHAPES.items()}
@@ -118,7 +117,7 @@ def switching(
     module = Given()
     optimizer = sgd(module)
     codec: Any = "auto"
-    options: dict[str, Any] = {"low_memory": low_memory, "min_ratio": None if owners else 0.05}
+    options: dict[str, Any] = {"min_ratio": None if owners else 0.05}
     if owners:
         codec = Automatic(gradwire.topk(ratio=0.05, exchange=ReduceScatter()))
     with (

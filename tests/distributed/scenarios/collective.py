@@ -30,9 +30,7 @@ CODECS: dict[str, Callable[[], gradwire.Codec]] = {
     "reduce": lambda: gradwire.dense(memory=Residual(), exchange=AllReduce()),
     "shared": lambda: gradwire.Codec(sparsify=RandomK(ratio=0.1), exchange=AllReduce()),
     "leader": lambda: gradwire.Codec(sparsify=TopK(ratio=0.05), exchange=LeaderIndices()),
-    "one buffer": lambda: gradwire.Codec(
-        sparsify=TopK(ratio=0.05), memory=Residual(low_memory=True)
-    ),
+    "bfloat16": lambda: gradwire.Codec(sparsify=TopK(ratio=0.05), memory=Residual(low_memory=True)),
     "tiles": lambda: gradwire.sparseloco(memory=Residual(), tile=(16, 16), k=9),
     "all": lambda: gradwire.topk(1.0),
 }

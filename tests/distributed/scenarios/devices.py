@@ -71,7 +71,7 @@ def codec(exchange: str | tuple[str, dict[str, Any]]) -> gradwire.Codec:
     if exchange == "sums":
         return gradwire.onebit(column=32, exchange=gradwire.exchange.QuantizedAllReduce())
     largest = gradwire.sparsify.TopK(ratio=0.1)
-    if exchange == "one buffer":
+    if exchange == "bfloat16":
         return gradwire.Codec(sparsify=largest, memory=gradwire.memory.Residual(low_memory=True))
     return gradwire.Codec(sparsify=largest, exchange=EXCHANGES[exchange])
 

@@ -20,7 +20,6 @@ from gradwire.exchange import (
     QuantizedAllReduce,
     ReduceScatter,
 )
-from gradwire.memory import Residual
 from gradwire.torch.ddp import ExchangeError, GradientError
 from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.engine.step import BufferPool
@@ -201,7 +200,6 @@ def no_memory(rank: int, world_size: int, slow: bool = False) -> dict[str, Any]:
 
     for name, codec in {
         "gather": gradwire.topk(ratio=0.05),
-        "postponed": gradwire.topk(ratio=0.05, memory=Residual(low_memory=True)),
         "leader": exchanged("leader"),
         "all_reduce": exchanged("all_reduce"),
     }.items():
@@ -360,7 +358,6 @@ def where(rank: int, world_size: int) -> dict[str, str]:
     calls: dict[str, tuple[Any, dict[str, Any]]] = {
         "ranks": (gradwire.topk(0.05), {}),
         "nodes": (gradwire.topk(0.05), {"hierarchy": 2}),
-        "one buffer": (gradwire.topk(0.05, memory=Residual(low_memory=True)), {}),
         "one of two": ({"0.*": gradwire.topk(0.05), "*": gradwire.float8(block=None)}, {}),
         "told": (gradwire.onebit(exchange=AllGather()), {}),
     }

@@ -210,8 +210,8 @@ def encoding_fails(rank: int, world_size: int) -> dict[str, str]:
 def averages_differ(rank: int, world_size: int, name: str) -> dict[str, Any]:
     """One bit of one average is another on rank 1, in the third step."""
     model = DistributedDataParallel(network(), bucket_cap_mb=SMALL_BUCKETS)
-    one_buffer = gradwire.topk(ratio=0.05, memory=gradwire.memory.Residual(low_memory=True))
-    codec = one_buffer if name == "one buffer" else exchanged(name)
+    narrow = gradwire.topk(ratio=0.05, memory=gradwire.memory.Residual(low_memory=True))
+    codec = narrow if name == "bfloat16" else exchanged(name)
     handle = gradwire.torch.ddp.attach(model, codec)
     train(model, rank, range(2))
     note = AverageChecksums.note

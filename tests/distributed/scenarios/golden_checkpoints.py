@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parents[2] / "golden" / "checkpoints"
 
 CODECS: dict[str, Codec] = {
     "topk": gradwire.topk(0.1),
-    "topk_bfloat16": gradwire.topk(0.1, memory=gradwire.memory.Residual(dtype="bfloat16")),
+    "topk_bfloat16": gradwire.topk(0.1, memory=gradwire.memory.Residual(low_memory=True)),
     "dgc": gradwire.dgc(0.1),
     "adam": gradwire.adam(0.1, quantize=BFloat16()),
     "nodes": gradwire.topk(0.1),

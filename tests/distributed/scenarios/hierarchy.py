@@ -98,7 +98,7 @@ def against_plain(rank: int, world_size: int) -> dict[str, Any]:
     groups = (mesh.get_group("share"), mesh.get_group("node"))
     for name, options, hierarchy in (
         ("topk", {"ratio": 0.05}, mesh),
-        ("topk", {"ratio": 0.05, "memory": {**_LOW}}, 2),
+        ("topk", {"ratio": 0.05}, 2),
         ("randomk", {"ratio": 0.05}, groups),
         ("scalecom", {"ratio": 0.05}, 4),
         ("onebit", {}, 2),
@@ -117,7 +117,6 @@ def against_plain(rank: int, world_size: int) -> dict[str, Any]:
 
 
 _KEEPS = gradwire.memory.Residual()
-_LOW = gradwire.memory.Residual(low_memory=True).get_config()
 
 
 def against_a_model(rank: int, world_size: int) -> dict[str, Any]:

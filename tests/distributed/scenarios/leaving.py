@@ -56,7 +56,6 @@ def dropped(rank: int, world_size: int, exchange: str) -> bool:
 
 def refused(rank: int, world_size: int) -> dict[str, Any]:
     """Attach in ways that are refused after groups were made, and before."""
-    one_buffer = gradwire.randomk(ratio=0.05, memory=gradwire.memory.Residual(low_memory=True))
     hooked = DistributedDataParallel(network())
     hooked.register_comm_hook(dist.group.WORLD, allreduce_hook)
     model = DistributedDataParallel(network())
@@ -65,7 +64,7 @@ def refused(rank: int, world_size: int) -> dict[str, Any]:
     def refuse() -> None:
         for each, codec in (
             (model, gradwire.topk(ratio=0.1 + rank / 10)),
-            (model, one_buffer),
+            (model, {"mistyped": gradwire.topk(ratio=0.1)}),
             (hooked, gradwire.topk(ratio=0.1)),
         ):
             try:

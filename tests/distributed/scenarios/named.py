@@ -95,7 +95,6 @@ def refusals(rank: int, world_size: int) -> dict[str, str]:
         "not a name": {0: one},
         "not a codec": {"0.*": gradwire.topk},
         "exchanges": {"0.*": one, "3.*": gradwire.randomk(0.1)},
-        "one buffer": {"0.*": one, "3.*": gradwire.topk(0.1, memory=Residual(low_memory=True))},
         "ranks": {"0.*": one} if rank == 0 else {"3.*": one},
         "no optimizer": {"0.*": one, "3.*": gradwire.adam(0.1)},
     }

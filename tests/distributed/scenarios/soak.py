@@ -37,8 +37,6 @@ SEED = 1034
 def chances(codec: gradwire.Codec, *, scaled: bool) -> frozenset[str]:
     """Return what a trainer with this codec can deal with."""
     left_out = set() if scaled else {"loss scale"}
-    if not codec.memory.undoable:
-        left_out |= {"discarded", "dropped"}  # there is nothing to go back to
     return frozenset(CHANCES) - left_out
 
 

@@ -141,7 +141,7 @@ def replicas(rank: int, world_size: int) -> dict[str, Any]:
             torch.optim.SGD,
             {},
         ),
-        "one buffer": (
+        "low memory": (
             gradwire.Codec(
                 sparsify=gradwire.sparsify.TopK(ratio=0.05),
                 memory=gradwire.memory.Residual(low_memory=True),

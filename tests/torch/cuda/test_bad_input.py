@@ -12,7 +12,7 @@ import gradwire.torch
 from gradwire.errors import DeviceError, ExtensionError
 from gradwire.torch import backends
 from gradwire.torch.backends import cpu, cuda, dispatch, host
-from gradwire.torch.backends.cuda import encoding, operators, trial
+from gradwire.torch.backends.cuda import operators, trial
 from gradwire.torch.backends.cuda.cases import cases
 from gradwire.torch.cuda import build, library
 from gradwire.torch.engine import devices
@@ -170,7 +170,7 @@ class TestDevices:
         )
         assert one == other
 
-    @pytest.mark.parametrize("name", ["decode_bucket", "settle_bucket", "rollback_bucket"])
+    @pytest.mark.parametrize("name", ["decode_bucket", "rollback_bucket"])
     def test_every_call_of_a_lost_device_says_so(self, lost, plant, name):
         codec = gradwire.topk(0.05)
         state, x = cuda.init_state(codec, N, "w", 3), torch.from_numpy(gradient(N))
@@ -178,9 +178,6 @@ class TestDevices:
         calls = {
             "decode_bucket": lambda: cuda.decode(frame, torch.zeros(N), None),
             "rollback_bucket": state.rollback,
-            "settle_bucket": lambda: encoding.commit(
-                [state], [0], x, torch.zeros(64, dtype=torch.uint8), [0], [64], 1.0
-            ),
         }
         plant(name)
         lost.yet = True

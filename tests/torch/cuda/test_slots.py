@@ -76,7 +76,6 @@ class Rank:
             lambda: None,
             {"cpu": "nccl"} if on_device else {},
             check_result=check_result,
-            postpones=False,
         )
         parameters = []
         for at, numel in enumerate(NUMELS):

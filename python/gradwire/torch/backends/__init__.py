@@ -32,11 +32,6 @@ order of the current stream, when it is started and when it is waited for. So th
 in the blocks `Bucket.sending` and `Bucket.receiving`, each of which has a stream of its own, and
 `Bucket.used` and `Bucket.follow` order the use of one tensor by both.
 
-A memory in one buffer cannot be rolled back. So for such parameters the sending thread writes only
-the frames, by `Bucket.encode` with ``deferred``, which `Backend.rollback` undoes by dropping the
-record. Once it is known that the step counts, the receiving thread writes the memories by
-`Bucket.commit`, from the frames and the gradients, which must be in the bucket until then.
-
 A state is created by `Backend.init_state`, with the attributes and methods of `gradwire.State`; its
 arrays may lie on the device until someone asks for them.
 """

@@ -277,16 +277,11 @@ class Bucket:
         positions: Sequence[NDArray[np.uint32] | None],
         out: torch.Tensor,
         scale: float,
-        *,
-        deferred: bool = False,
     ) -> tuple[Table, Exception | None]:
         """Encode parameters, and write their frames to `out` one after another.
 
         `ends` are the start and the stop of each parameter, alternating. A frame that exceeds its
         limit in bytes is trimmed. Given positions (uint32) are sent; with None, the codec selects.
-        If `deferred`, the frames are the same, but the states do not change: `commit` updates them
-        afterwards, and `Backend.rollback` leaves them as they are. Only for memories that are not
-        ``undoable``. Of the codec's parts, only the sparsifier may be written in Python.
 
         Returns a row for each parameter that was encoded, and the error of the next one, such as
         `gradwire.NonFiniteError`, or None: the states of that parameter and the following ones are
@@ -302,7 +297,6 @@ class Bucket:
             positions,
             out.numpy(),
             self.dtype == torch.bfloat16,
-            deferred,
         )
 
     def split(
@@ -407,34 +401,6 @@ class Bucket:
         """Return the first bytes of each slot on the host, read-only, one row per slot."""
         fronts: NDArray[np.uint8] = slots[:, :nbytes].numpy()
         return fronts
-
-    def scratch(self) -> "Bucket":
-        """Return another bucket of the same size, to write averages to; its future is unused."""
-        return bucket(torch.empty_like(self.values))
-
-    def commit(
-        self,
-        states: Sequence[State],
-        ends: Sequence[int],
-        frames: torch.Tensor,
-        starts: Sequence[int],
-        sizes: Sequence[int],
-        scale: float,
-    ) -> None:
-        """Write the memories of parameters that `encode` encoded with ``deferred``.
-
-        `starts` and `sizes` are the offset and the bytes of this rank's frame of each parameter.
-        """
-        _native.settle_bucket(
-            _array(self.values),
-            scale,
-            states,
-            ends,
-            frames.numpy(),
-            starts,
-            sizes,
-            self.dtype == torch.bfloat16,
-        )
 
     def average(
         self,

@@ -272,13 +272,9 @@ def encode_into(
     try:
         _write(flat[:written], frame[:written])
         return written
-    except BaseException as error:
+    except BaseException:
         if state is not None:
-            try:
-                state.rollback()
-            except ValueError:  # with low_memory there is nothing to go back to: write it again
-                _write(flat[:written], frame[:written])
-                error.nbytes = written  # type: ignore[attr-defined]
+            state.rollback()
         raise
 
 
@@ -490,10 +486,6 @@ class DeviceBucket(HostBucket):
     def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
         fronts = slots[:, :nbytes]
         return (self._staging.read(fronts) if self._on_device else fronts).numpy()
-
-    @override
-    def scratch(self) -> "DeviceBucket":
-        return type(self)(torch.empty_like(self.buffer), self._on_device)
 
     def _there(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Copy exchanged values to the device, if they are not there."""

@@ -26,7 +26,7 @@ class Entry:
     """The state of one parameter on one rank.
 
     The buffers are those of `BUFFERS` that the codec has: float32, of the parameter's shape;
-    bfloat16 for a residual kept in bfloat16.
+    bfloat16 for those kept in bfloat16.
     """
 
     state: dict[str, Any]  # what `State.state_dict` returned, without its arrays
@@ -189,7 +189,8 @@ def _entry(
 
 def _tensors(what: str, kind: str, found: object) -> dict[str, torch.Tensor]:
     tensors = _mapping(what, found)
-    allowed = [torch.float32, torch.bfloat16] if kind == "residual" else [torch.float32]
+    rounds = kind in ("residual", "second_moment")
+    allowed = [torch.float32, torch.bfloat16] if rounds else [torch.float32]
     for name, each in tensors.items():
         if not isinstance(each, torch.Tensor) or each.layout != torch.strided:
             raise TypeError(f"{what}.{name} must be a dense tensor, got {type(each).__name__}")

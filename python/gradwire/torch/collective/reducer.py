@@ -14,7 +14,7 @@ from gradwire._codec import Codec
 from gradwire.state import State
 from gradwire.torch.collective.calls import Call, Started, connect, group_of, start
 from gradwire.torch.engine.bucket_contents import BucketContents
-from gradwire.torch.engine.config import as_codec, check_frames, check_memory
+from gradwire.torch.engine.config import as_codec, check_frames
 from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.parameter import ParameterSlot, set_codec
 from gradwire.torch.errors import GradientError, TensorError
@@ -322,7 +322,6 @@ def _pairs(tensor: Tensors, codec: Codec, state: States) -> list[tuple[torch.Ten
     """Return each tensor with its state, or raise a TypeError or ValueError."""
     codec = as_codec(codec, "all_reduce()")
     check_frames(codec, "all_reduce()")
-    check_memory(codec)
     alone = isinstance(tensor, torch.Tensor)
     if not alone and not isinstance(tensor, list | tuple):
         raise TypeError(f"tensor must be a tensor or a list of tensors, got {_kind(tensor)}")

@@ -10,7 +10,7 @@ from gradwire.report import BucketTimes, ParameterReport, Report
 from gradwire.torch.ddp.attachment import attach
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.pairing import PairingWarning
-from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError
+from gradwire.torch.errors import ExchangeError, GradientError, UpdateError
 
 __all__ = [
     "BucketTimes",
@@ -20,7 +20,6 @@ __all__ = [
     "PairingWarning",
     "ParameterReport",
     "Report",
-    "UndoError",
     "UpdateError",
     "attach",
 ]

@@ -85,9 +85,8 @@ def attach(
     min_ndim : int
         Parameters with fewer dimensions are also sent uncompressed: with 2, all biases and norms.
     low_memory : bool, optional
-        Keep residuals and second moments in one buffer instead of two: half of the memory, and a
-        pass that counted cannot be undone; see `gradwire.memory.Residual`. By default as the codec
-        says.
+        Keep residuals and second moments in bfloat16: half of the memory; see
+        `gradwire.memory.Residual`. By default as the codec says.
     process_group : torch.distributed.ProcessGroup, optional
         Group to use instead of the model's own; it must consist of the same ranks.
     timeout : datetime.timedelta, optional
@@ -112,12 +111,11 @@ def attach(
         single part).
     ValueError
         Parameters have no values, the model has another hook, the process group has other ranks
-        than the model, options are incompatible, the schedule does not fit the codec, the codec has
-        ``low_memory=True`` and an exchange or parts that do not support it, a pattern of names
-        matches no parameter, ``hierarchy`` does not divide the ranks into nodes of equal size or
-        gradients are sparse with it, codecs have several exchanges, the optimizer
-        would not apply the codec's updates correctly or has none of the parameters, or the ranks
-        disagree on the arguments.
+        than the model, options are incompatible, the schedule does not fit the codec, a pattern of
+        names matches no parameter, ``hierarchy`` does not divide the ranks into nodes of equal size
+        or gradients are sparse with it, codecs have several exchanges, the optimizer would not
+        apply the codec's updates correctly or has none of the parameters, or the ranks disagree on
+        the arguments.
     ExchangeError
         Gloo, which carries messages between the ranks, could not connect them.
 
@@ -143,10 +141,8 @@ def attach(
     use_local_synchronization=True)``, because torch names groups by a counter.
 
     Memory: two float32 buffers per compressed parameter, four with momentum or a second moment, and
-    slots of compressed size. A memory with ``low_memory=True`` has half of that. It is
-    updated, and averages are decoded, only after the last bucket of a pass has succeeded on all
-    ranks: the slots of all ranks stay in memory until then, and afterwards the pass cannot be
-    undone. float64 gradients are rounded to float32 before they are compressed.
+    slots of compressed size. With ``low_memory=True`` the buffers are bfloat16. float64 gradients
+    are rounded to float32 before they are compressed.
     """
     ddp = _unwrap(model)
     whole = not getattr(ddp, "skip_all_reduce_unused_params", False)

@@ -42,10 +42,6 @@ class ElasticRanks:
     ) -> None:
         if not isinstance(membership, Membership):
             raise TypeError(f"membership must be a Membership, got {type(membership).__name__}")
-        if not replica.codec.memory.undoable:
-            raise ValueError(
-                f"{replica.codec.memory!r} cannot roll back if a rank is lost: use low_memory=False"
-            )
         self._membership = membership
         self._replica = replica
         self._restored = state_dict is not None

@@ -12,7 +12,7 @@ from gradwire.torch.diloco.fragments import Timetable
 from gradwire.torch.diloco.outer import OuterOptimizer
 from gradwire.torch.diloco.untrained import UntrainedTensors, bits_of
 from gradwire.torch.engine.bucket_contents import BucketContents
-from gradwire.torch.engine.config import Options, as_codec, check_frames, check_memory
+from gradwire.torch.engine.config import Options, as_codec, check_frames
 from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.metrics import Counters
 from gradwire.torch.engine.parameter import ParameterSlot, make_slots, new_state
@@ -111,7 +111,6 @@ class Replica:
     ) -> None:
         codec = as_codec(codec, "DiLoCo()")
         check_frames(codec, "DiLoCo()")
-        check_memory(codec)
         if codec.memory.updates:
             raise ValueError(
                 f"{codec.memory!r} turns gradients into steps, and the sum of inner steps is "

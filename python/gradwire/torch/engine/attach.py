@@ -90,7 +90,7 @@ def attach_engine(
     join = functools.partial(_connect, options, named, sparse, facts, share_of, whole)
     engine = join(transport)
     try:
-        options.check(named, whole=whole)
+        options.check(named)
         place = engine.place
         divides = place.shares > 1 or share_of is not None
         check_place(assignment.exchange, divides=divides)
@@ -186,7 +186,6 @@ def _connect(
             functools.partial(connect, transport.make),
             device_backends,
             check_result=scaled,
-            postpones=any(not each.memory.undoable for each in options.assignment.codecs),
         )
         confirm = None
         if levels is None:

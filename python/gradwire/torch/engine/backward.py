@@ -21,7 +21,6 @@ from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import (
     ExchangeError,
     GradientError,
-    UndoError,
     UpdateError,
     fresh,
     kind_of,
@@ -155,19 +154,13 @@ class BackwardPasses:
         self.last = None
 
     def undo_unapplied(self) -> None:
-        """Undo the last pass if the optimizer has made no step since, or raise an UndoError.
+        """Undo the last pass if the optimizer has made no step since.
 
         Call it after flushing the pipeline, when this process may end: no later pass could undo it.
         """
         link = self._link
         if link is not None and link.last is not None and not link.last.applied:
-            self._check_undo(link.last, "the optimizer has not applied the last pass yet")
             self._pipeline.discard(link.last)
-
-    def _check_undo(self, step: Step, problem: str) -> None:
-        """Raise an UndoError if a step that must be undone cannot be undone."""
-        if step.counted and self._exchange.postpones:
-            raise UndoError(problem)
 
     # What gives gradients calls ---------------------------------------------------------------
 
@@ -293,7 +286,7 @@ class BackwardPasses:
                 self._pipeline.run_in_sender(self._drop(self._link))
                 self._link.keep()
             act()
-        except (UndoError, UpdateError) as error:
+        except UpdateError as error:
             return error
         except Exception as error:  # other ranks may have changed theirs
             self.last, self._pipeline.broken = None, broken_by(error, "gradwire could not decide")
@@ -314,7 +307,7 @@ class BackwardPasses:
         except ExchangeError as error:
             self._pipeline.broken = error
             return error
-        except (UndoError, UpdateError) as error:
+        except UpdateError as error:
             return error
         undo = self._advance(undo)
         rates = link.rates()
@@ -348,9 +341,6 @@ class BackwardPasses:
         last, parameters, whole = found
         if parameters:
             link.claim.check_undone()
-        if parameters and self._exchange.postpones:
-            last.applied = True  # told once: the program may go on
-            self._check_undo(last, "the last pass was cleared before the optimizer's step()")
         if whole:
             # Ranks that undid different passes would have slots of different sizes, which aborts
             # the process. So they meet first, but only if there is something to undo.
@@ -441,7 +431,6 @@ class BackwardPasses:
                 "there is no step to discard: discard() undoes the last backward pass only, and "
                 "none was exchanged since attach(), epoch(), load_state_dict() or discard()"
             )
-        self._check_undo(step, "discard() is to undo the last pass")
         self._pipeline.discard(step)
         self.last = None
         if self._link is not None:

@@ -12,7 +12,6 @@ from gradwire import _rules, _validate
 from gradwire._codec import Codec
 from gradwire._part import check_part
 from gradwire.exchange import Exchange
-from gradwire.extension import Quantizer
 from gradwire.memory import Memory
 from gradwire.presets import advice
 from gradwire.presets import codec as build_codec
@@ -58,32 +57,13 @@ def check_place(exchange: Exchange, *, divides: bool) -> None:
         )
 
 
-def check_memory(codec: Codec, *, whole: bool = True) -> None:
-    """Raise a `ValueError` for options that need a memory that can be rolled back."""
-    if codec.memory.undoable:
-        return
-    problem = None
-    if not codec.exchange.gathers_frames:
-        problem = f"{codec.exchange!r} adds up values before it is known whether the step counts"
-    elif isinstance(codec.quantize, Quantizer):
-        problem = "a quantizer in Python encodes in a single call"
-    elif not whole:
-        problem = "skip_all_reduce_unused_params hides where a step ends"
-    if problem is not None:
-        raise ValueError(
-            f"{codec.memory!r} has one buffer, which cannot be rolled back: it is written when a "
-            f"step has succeeded on all ranks; but {problem}. Attach a codec with low_memory=False"
-        )
-
-
 class Assignment:
     """A codec, or none, for each parameter: by its name, or the first pattern that matches it.
 
     Patterns have ``*``, ``?`` and ``[abc]``, and are matched with case. A parameter that none
-    matches is sent dense. With ``low_memory``, memories are kept in one buffer, or in two. Raises a
+    matches is sent dense. ``low_memory`` says whether memories are kept in bfloat16. Raises a
     TypeError for what is neither a codec nor a mapping of patterns to codecs or None; and a
-    ValueError if there is no codec, if codecs have different exchanges, or if only some memories
-    are kept in one buffer.
+    ValueError if there is no codec, or if codecs have different exchanges.
     """
 
     def __init__(self, given: object, low_memory: bool | None = None) -> None:
@@ -109,11 +89,6 @@ class Assignment:
                 raise ValueError(
                     "all codecs of one attachment must have the same exchange, because a bucket "
                     f"holds parameters of all of them: got {first.exchange!r} and {each.exchange!r}"
-                )
-            if each.memory.undoable != first.memory.undoable:
-                raise ValueError(
-                    f"{first.memory!r} and {each.memory!r} cannot be combined: if one codec has "
-                    "low_memory=True, all others need it"
                 )
 
     @property
@@ -172,14 +147,16 @@ class Assignment:
 
 
 def _keep(codec: Codec, low_memory: bool | None) -> Codec:
-    """Return a codec with its memory in one buffer or in two; None leaves it as it is."""
+    """Return a codec with its memory in bfloat16 or float32; None leaves it as it is."""
     memory: Any = codec.memory
-    if low_memory is None or not memory.keeps or memory.undoable is not low_memory:
+    if low_memory is None or not memory.keeps:
+        return codec
+    if getattr(memory, "low_memory", False) == low_memory:
         return codec
     if not hasattr(memory, "low_memory"):
         raise ValueError(
-            f"low_memory=True is for gradwire.memory.Residual and AdamCorrection, and {memory!r} "
-            "needs its second buffer: leave low_memory out, or attach another codec"
+            "low_memory=True is for gradwire.memory.Residual, LowPass and AdamCorrection, and "
+            f"{memory!r} is float32: leave low_memory out, or attach another codec"
         )
     return codec.replace(memory=dataclasses.replace(memory, low_memory=low_memory))
 
@@ -295,11 +272,9 @@ class Options:
             "optimizer": facts_of(self.optimizer, named),
         }
 
-    def check(self, named: Mapping[str, torch.Tensor], *, whole: bool) -> None:
+    def check(self, named: Mapping[str, torch.Tensor]) -> None:
         """Raise a ValueError if the options do not suit these parameters, or each other.
 
         Call it once the ranks agree on the options, so that all ranks refuse them or none does.
         """
         self.assignment.check(named)
-        for codec in self.assignment.codecs:
-            check_memory(codec, whole=whole)

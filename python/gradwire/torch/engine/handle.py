@@ -21,7 +21,6 @@ from gradwire.torch.engine.optimizer_link import OptimizerLink
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.sharding import shard_of
-from gradwire.torch.errors import ExchangeError
 from gradwire.torch.transport import Transport
 
 _PATIENCE = timedelta(seconds=5)
@@ -178,9 +177,6 @@ class Handle:
         ValueError
             The epoch is lower than the current one, the ranks disagree, or the handle is detached.
             Nothing changes then.
-        UndoError
-            The codec has ``low_memory=True``, and the attached optimizer has not applied the last
-            pass yet. Nothing changes.
         ExchangeError
             Another rank called something else, or did not call within the timeout.
         """
@@ -206,8 +202,6 @@ class Handle:
             There was no backward pass since `attach`, `epoch`, `load_state_dict` or the last
             `discard`, the ranks disagree on the step, or the handle is detached. Nothing changes
             then.
-        UndoError
-            The codec has ``low_memory=True``, and the last pass counted. Nothing changes.
         ExchangeError
             Another rank called something else, or did not call within the timeout; or the handle
             is broken.
@@ -260,20 +254,8 @@ class Handle:
             JSON with version, rank, world size, step, codec, schedule, and the remaining state of
             each parameter.
 
-        Raises
-        ------
-        UndoError
-            The codec has ``low_memory=True``, and the attached optimizer has not applied the last
-            pass yet: call its ``step()`` first.
-        ExchangeError
-            With such a codec, if the last pass failed after some residuals had been updated.
         """
         self._pipeline.flush()
-        if self._pipeline.half_committed:
-            raise ExchangeError(
-                "the last pass failed on this rank after part of its residuals had been updated: "
-                "resume from an earlier checkpoint"
-            )
         self._passes.undo_unapplied()
         return checkpoint.save(
             self._compressed(),
@@ -456,8 +438,8 @@ class Handle:
         ValueError
             The handle is detached, the model has other ranks, or the ranks disagree as in `attach`.
             Nothing changes then.
-        UndoError, ExchangeError
-            As `state_dict`; or the new ranks could not be connected.
+        ExchangeError
+            The new ranks could not be connected.
         """
         self._check_attached("attach() to the new group")
         if self._place.shares > 1:

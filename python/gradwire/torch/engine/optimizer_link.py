@@ -410,7 +410,7 @@ def _is_ahead(moments: Mapping[str, Any], parameter: ParameterSlot) -> bool:
 def _moments(parameter: ParameterSlot, channel: Channel | None = None) -> dict[str, Any]:
     """Return the optimizer's state for uncompressed training; the mean of all ranks, if given."""
     held = parameter.state.state_dict()
-    squares = torch.from_numpy(held["second_moment"].astype("float32"))
+    squares = torch.from_numpy(parameter.state.second_moment)
     if channel is not None:
         channel.all_reduce(squares).wait()
         squares.div_(channel.size)

@@ -50,10 +50,9 @@ class ExchangePipeline:
     Futures are always resolved with the task's result, made infinite if the step does not count,
     because DDP must complete its backward pass. `verdict` returns what the pass raises afterwards.
 
-    If the exchange is deferred (``postpones``), the buckets of a step are completed together, once
-    all have succeeded. ``scaled`` tells that a loss scaler is in use, which skips non-finite steps.
-    The futures of a step are then also resolved together: a bad bucket makes the earlier ones
-    infinite as well, and every optimizer that shares the scaler skips the step. ``whole`` treats a
+    ``scaled`` tells that a loss scaler is in use, which skips non-finite steps. The futures of a
+    step are then resolved together: a bad bucket makes the earlier ones infinite as well, and every
+    optimizer that shares the scaler skips the step. ``whole`` treats a
     step whose last bucket never arrives as a failed backward pass. ``confirm`` exchanges the
     outcome of a step with the other ranks and raises their errors: no bucket is then marked as the
     last one, and `end` ends steps.
@@ -71,7 +70,7 @@ class ExchangePipeline:
         self._scaled = scaled
         self._confirm = confirm
         self.ends_apart = confirm is not None  # by `end`, and not with their last bucket
-        self._resolves_together = scaled or exchange.postpones or confirm is not None
+        self._resolves_together = scaled or confirm is not None
         self._whole = whole
         self._tasks: queue.Queue[BucketTask | Callable[[], None] | None] = queue.Queue()
         self._in_flight: queue.Queue[InFlightBucket | None] = queue.Queue()
@@ -83,7 +82,6 @@ class ExchangePipeline:
         self._ending = threading.Lock()
         self._ended = False
         self.broken: BaseException | None = None
-        self.half_committed = False  # some states have taken in a step that others have not
         self.last_error: BaseException | None = None
         self._threads = [
             threading.Thread(target=self._send, name="gradwire-send", daemon=True),
@@ -307,22 +305,15 @@ class ExchangePipeline:
                     future.set_exception(ExchangeError(str(self.broken)))
 
     def _finish(self, step: Step) -> None:
-        """End a step: complete deferred buckets if it counts, otherwise undo its changes."""
+        """End a step: if it does not count, undo its changes."""
         step.finished = True
         times = self._exchange.times
         times.steps += 1
-        if step.error is None and self._exchange.postpones:
-            try:
-                for flight in step.completed:
-                    self._exchange.complete(flight)
-            except BaseException as error:  # as of missing memory, on this rank alone
-                self.half_committed = True
-                self._break(step, error)
         if step.error is None:
             step.counted = True
             times.steps_ever += 1
             times.recent.append(step.marks)
-        elif not self.half_committed:  # ranks that failed elsewhere are at the same step
+        else:
             step.undo_all()
 
 

@@ -71,7 +71,7 @@ def _other_exchanges(codecs: Sequence[Codec], divisible: bool) -> list[str]:
     found: set[Exchange | None] = set()
     for codec in codecs:
         parts = codec.sparsify, codec.quantize
-        other: Exchange | None = AllReduce() if codec.memory.undoable else None
+        other: Exchange | None = AllReduce()
         try:
             AllReduce().check(*parts)
         except ValueError:

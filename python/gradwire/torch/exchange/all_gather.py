@@ -5,12 +5,11 @@ their own dtype, the frames one after another, and unused room. A rank that cann
 writes the error instead, so the collective always completes and all ranks learn the reason.
 """
 
-import itertools
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -148,7 +147,7 @@ class AllGatherExchange(ExchangeBase):
         layout = task.layout
         front = np.zeros(plan.front, np.uint8)
         try:
-            filled = None if self.postpones else self._start(task, plan, slot, sequence)
+            filled = self._start(task, plan, slot, sequence)
             if filled is not None:
                 return filled
             pieces = range(len(layout.pieces))
@@ -267,8 +266,8 @@ class AllGatherExchange(ExchangeBase):
             task.step.observe(parameter, nbytes)
         task.step.undo([layout.compressed[index] for index in np.flatnonzero(slots.unused)])
 
-    def _decode(self, task: BucketTask, slots: _Slots, *, counts: bool = True) -> None:
-        """Write the averages of all parameters; ``counts`` adds dense ones to the metrics."""
+    def _decode(self, task: BucketTask, slots: _Slots) -> None:
+        """Write the averages of all parameters."""
         plan, layout = slots.plan, task.layout
         rows = slots.rows(self.world_size)
         if slots.averages is not None and slots.averages.nanoseconds is not None:
@@ -286,7 +285,7 @@ class AllGatherExchange(ExchangeBase):
             layout.counters.decoded(layout.rows, nanoseconds)
         if layout.runs and slots.averages is None:
             slots.dense_seconds = self._average_dense(task, slots)
-        if layout.runs and counts:
+        if layout.runs:
             count_dense(task, slots.dense_seconds)
 
     def _average_dense(self, task: BucketTask, slots: _Slots) -> float:
@@ -299,58 +298,3 @@ class AllGatherExchange(ExchangeBase):
         mean = divide(total, self.world_size)
         task.bucket.unpack(layout.runs, mean)
         return time.perf_counter() - start
-
-
-class DeferredAllGather(AllGatherExchange):
-    """Gathers the frames of all ranks, and changes nothing until the whole step has succeeded.
-
-    A memory in one buffer cannot be rolled back. So the frames of a bucket are sent while its
-    memories stay as they are, and the gradients stay in the bucket. The gathered frames are first
-    decoded to other memory, to check that they are valid and that the average does not overflow.
-    Once all buckets of a step have succeeded on all ranks, the memories are written, from the
-    gradients and the frames of this rank, and then the averages replace the gradients.
-    """
-
-    postpones: ClassVar[bool] = True
-
-    def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
-        slots, task = flight.contents, flight.task
-        assert isinstance(slots, _Slots)
-        self._frames.give(slots.slot, task.bucket.used(slots.slot))  # it was gathered, too
-        try:
-            self._read(flight, slots, headers)
-            trial = replace(task, bucket=task.bucket.scratch())
-            self._decode(trial, slots, counts=False)
-            self._check(trial)
-        except BaseException:
-            self._give(task, slots)
-            raise
-
-    def _give(self, task: BucketTask, slots: _Slots) -> None:
-        self._buffers.give(slots.gathered, task.bucket.used(slots.gathered))
-
-    def _complete(self, flight: InFlightBucket) -> None:
-        slots, task = flight.contents, flight.task
-        assert isinstance(slots, _Slots)
-        self._commit(task, slots)
-        self._decode(task, slots)
-        self._checksums.note(flight)
-        task.bucket.store()
-        self._give(task, slots)
-
-    def _commit(self, task: BucketTask, slots: _Slots) -> None:
-        """Write the memories of this rank from its own frames."""
-        layout, plan = task.layout, slots.plan
-        sizes = slots.sizes[self.rank].tolist()
-        first = self.rank * plan.nbytes + plan.frames_at
-        starts = list(itertools.accumulate(sizes[:-1], initial=first))
-        used = np.flatnonzero(~slots.unused).tolist()
-        if used:
-            task.bucket.commit(
-                [layout.compressed[i].state for i in used],
-                [end for i in used for end in layout.ends[2 * i : 2 * i + 2]],
-                slots.gathered,
-                [starts[i] for i in used],
-                [sizes[i] for i in used],
-                task.scale,
-            )

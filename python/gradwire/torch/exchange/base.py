@@ -29,16 +29,12 @@ Positions: TypeAlias = Sequence[NDArray[np.uint32] | None]
 class BucketExchange(Protocol):
     """The interface of all exchanges: directly between ranks, or inside nodes first.
 
-    `start` runs in the sending thread, `receive` and `complete` in the receiving thread.
+    `start` runs in the sending thread, `receive` in the receiving thread.
     """
 
     @property
     def times(self) -> StepTimes:
         """Running sums of all buckets."""
-
-    @property
-    def postpones(self) -> bool:
-        """Whether gradients and states stay unchanged until `complete` (deferred)."""
 
     @property
     def device_backends(self) -> Mapping[str, str]:
@@ -54,9 +50,6 @@ class BucketExchange(Protocol):
         overflowed; an ExchangeError if a collective failed, a rank could not encode, or the ranks
         are out of step.
         """
-
-    def complete(self, flight: InFlightBucket) -> None:
-        """Do the work that `receive` deferred, once the whole step has succeeded on all ranks."""
 
     def close(self) -> None:
         """Release the channels, without closing them, and memory."""
@@ -76,7 +69,6 @@ class ExchangeBase(abc.ABC):
     scaler must learn of.
     """
 
-    postpones: ClassVar[bool] = False
     _KEPT: ClassVar[int] = 32
 
     def __init__(
@@ -141,10 +133,6 @@ class ExchangeBase(abc.ABC):
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
         """Write the average into the task's buffer, or raise the error in the headers."""
 
-    def _complete(self, flight: InFlightBucket) -> None:
-        """Write memories and averages, in an exchange that defers this."""
-        raise NotImplementedError
-
     @final
     def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Start the exchange of a bucket, sparse or not."""
@@ -193,21 +181,9 @@ class ExchangeBase(abc.ABC):
 
     def _decode_all(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
         self._combine(flight, headers)
-        if not self.postpones:
-            if not flight.finite:
-                self._check(flight.task)
-            flight.task.bucket.store()
-
-    @final
-    def complete(self, flight: InFlightBucket) -> None:
-        """Do the work that `receive` deferred, once the whole step has succeeded on all ranks."""
-        if self.postpones and not flight.task.layout.sparse:
-            start = time.perf_counter()
-            with flight.task.bucket.receiving():
-                self._complete(flight)
-            end = self.times.add("decode", start)
-            if flight.marks is not None:
-                flight.marks.decoding, flight.marks.done = start, end
+        if not flight.finite:
+            self._check(flight.task)
+        flight.task.bucket.store()
 
     # What exchanges are made of ---------------------------------------------------------------
 
@@ -243,7 +219,6 @@ class ExchangeBase(abc.ABC):
             self._select(task, pieces) if positions is None else positions,
             out,
             task.scale,
-            deferred=self.postpones,
         )
         outcomes = self._outcomes(task, table)
         for piece in pieces[: len(outcomes)]:

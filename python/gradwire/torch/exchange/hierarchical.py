@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -51,7 +51,6 @@ class HierarchicalExchange:
     ) -> None:
         self._between = between
         self.times = between.times  # which also count what goes inside the node
-        self.postpones = between.postpones
         self.device_backends = device_backends
         self._scatter: LocalChannel | None = scatter
         self._gather: Channel | None = gather
@@ -126,28 +125,16 @@ class HierarchicalExchange:
         if isinstance(flight.contents, _Share):
             self.times.node_bytes += flight.contents.nbytes
             self.times.seconds["node"] += flight.contents.seconds
-        self._finish(flight, self._between.receive, averages=not self.postpones)
-
-    def complete(self, flight: InFlightBucket) -> None:
-        """Complete this rank's share, and gather the shares of the node."""
-        if self.postpones:
-            self._finish(flight, self._between.complete, averages=True)
-
-    def _finish(
-        self, flight: InFlightBucket, act: Callable[[InFlightBucket], None], *, averages: bool
-    ) -> None:
-        """Receive or complete this rank's share, and gather all shares; averages are optional."""
         error, values, share = flight.error, None, flight.contents
         if isinstance(share, _Share):
             try:
-                act(share.flight)
-                if averages:
-                    values = self._values(flight.task, share.flight.task)
+                self._between.receive(share.flight)
+                values = self._values(flight.task, share.flight.task)
             except BaseException as raised:  # of any kind: the other ranks of the node wait
                 error = raised
         with flight.task.bucket.receiving():
-            self._gather_shares(flight, error, values, averages=averages)
-            if averages and isinstance(share, _Share):
+            self._gather_shares(flight, error, values)
+            if isinstance(share, _Share):
                 # In the stream that took the averages.
                 self._sums.give(share.memory, flight.task.bucket.used(share.memory))
                 flight.contents = None
@@ -168,15 +155,13 @@ class HierarchicalExchange:
         flight: InFlightBucket,
         error: BaseException | None,
         values: torch.Tensor | None,
-        *,
-        averages: bool,
     ) -> None:
         """Gather the outcomes of the node's ranks, and the averages of their shares."""
         start = time.perf_counter()
         task, place, cut = flight.task, self._place, flight.task.layout.cut
         assert cut is not None
         assert self._gather is not None
-        room = cut.room * task.bucket.itemsize if averages else 0
+        room = cut.room * task.bucket.itemsize
         nbytes = wire.MESSAGE_NBYTES + room
         sizes = nbytes, place.shares * nbytes
         buffers, failed = take_buffers(task, [(self._gathers, size) for size in sizes])

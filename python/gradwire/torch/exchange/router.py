@@ -1,7 +1,6 @@
 """Creates the object that carries out an exchange, and routes each bucket by its codec."""
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
 
 from gradwire.exchange import AllGather, AllReduce, ByRanks
 from gradwire.exchange import Exchange as Part
@@ -9,7 +8,7 @@ from gradwire.exchange.owners import Owners
 from gradwire.torch.engine.metrics import StepTimes
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.exchange.all_gather import AllGatherExchange, DeferredAllGather
+from gradwire.torch.exchange.all_gather import AllGatherExchange
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.leader import LeaderExchange
 from gradwire.torch.exchange.owners import OwnerExchange
@@ -24,20 +23,20 @@ def build(
     device_backends: Mapping[str, str],
     *,
     check_result: bool,
-    postpones: bool,
 ) -> ExchangeBase:
     """Return the object that carries out an exchange; see `ExchangeBase`.
 
     The channel supports tensors on the CPU and on the device of frames. ``another``, a collective,
     creates further channels, for the CPU and the given device backends; an `AllGather` needs none.
-    Only an `AllGather` can be deferred, to which a `ByRanks` resolves here. Raises a ValueError if
-    the channel cannot do what the exchange needs.
+    A `ByRanks` resolves to an `AllGather` here. Raises a ValueError if the channel cannot do what
+    the exchange needs.
     """
     if isinstance(part, ByRanks):
         part = AllGather()
     if isinstance(part, AllGather):
-        kind = DeferredAllGather if postpones else AllGatherExchange
-        return kind(channel, device_backends, check_result=check_result, mean=part.mean)
+        return AllGatherExchange(
+            channel, device_backends, check_result=check_result, mean=part.mean
+        )
     if isinstance(part, Owners):
         if not hasattr(channel, "all_to_all"):
             raise ValueError(
@@ -61,8 +60,6 @@ class ExchangeRouter:
     starts its collectives in one order; and their running sums.
     """
 
-    postpones: ClassVar[bool] = True
-
     def __init__(
         self,
         channel: Channel,
@@ -72,7 +69,7 @@ class ExchangeRouter:
         self._channels: tuple[Channel, Channel] | None = channel, second
         self.device_backends = device_backends
         self.times = StepTimes()
-        self._exchanges: dict[tuple[Part, bool], ExchangeBase] = {}
+        self._exchanges: dict[Part, ExchangeBase] = {}
 
     def close(self) -> None:
         """Release both channels, without closing them, and the memory of all exchanges."""
@@ -88,15 +85,10 @@ class ExchangeRouter:
         """Wait for a bucket and write the average into its buffer; see `BucketExchange`."""
         self._exchange_of(flight.task).receive(flight)
 
-    def complete(self, flight: InFlightBucket) -> None:
-        """Do the work that `receive` deferred, once the whole step has succeeded on all ranks."""
-        self._exchange_of(flight.task).complete(flight)
-
     def _exchange_of(self, task: BucketTask) -> ExchangeBase:
         compressed = task.layout.compressed
         part: Part = compressed[0].codec.exchange if compressed else AllReduce()
-        undoable = not compressed or compressed[0].codec.memory.undoable
-        exchange = self._exchanges.get((part, undoable))
+        exchange = self._exchanges.get(part)
         if exchange is None:
             if self._channels is None:
                 raise ExchangeError("the exchange was closed")
@@ -107,8 +99,7 @@ class ExchangeRouter:
                 lambda *_: second,
                 self.device_backends,
                 check_result=False,
-                postpones=not undoable,
             )
             exchange.times = self.times
-            self._exchanges[part, undoable] = exchange
+            self._exchanges[part] = exchange
         return exchange

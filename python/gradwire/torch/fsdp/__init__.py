@@ -12,7 +12,7 @@ Parameters are sharded inside a node, and replicated between nodes. See `attach`
 from gradwire.report import ParameterReport, Report
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.pairing import PairingWarning
-from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError
+from gradwire.torch.errors import ExchangeError, GradientError, UpdateError
 from gradwire.torch.fsdp.attachment import attach
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "PairingWarning",
     "ParameterReport",
     "Report",
-    "UndoError",
     "UpdateError",
     "attach",
 ]

@@ -10,7 +10,7 @@ The training loop does not change. See `DistributedOptimizer` and ``docs/horovod
 from gradwire.report import BucketTimes, ParameterReport, Report
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.pairing import PairingWarning
-from gradwire.torch.errors import ExchangeError, GradientError, UndoError, UpdateError
+from gradwire.torch.errors import ExchangeError, GradientError, UpdateError
 from gradwire.torch.horovod.attachment import DistributedOptimizer
 from gradwire.torch.horovod.broadcasting import broadcast_optimizer_state, broadcast_parameters
 from gradwire.torch.horovod.elastic import ElasticState
@@ -27,7 +27,6 @@ __all__ = [
     "PairingWarning",
     "ParameterReport",
     "Report",
-    "UndoError",
     "UpdateError",
     "broadcast_optimizer_state",
     "broadcast_parameters",

@@ -52,7 +52,7 @@ class Distributed:
 
         Exchanges what the backward passes did not: a parameter without a gradient has zeros, as
         with Horovod. For clipping, and before a loss scaler's ``unscale_()`` or ``step()``. Raises
-        a GradientError, ExchangeError, UpdateError or UndoError, as in `gradwire.torch.ddp`.
+        a GradientError, ExchangeError or UpdateError, as in `gradwire.torch.ddp`.
         """
         if self._entry is None:
             self._check_included()

@@ -3,7 +3,9 @@
 use gradwire_core::codec::{Codec, Workspace};
 use gradwire_core::fit::Mode;
 use gradwire_core::frame::{Frame, Scratch};
-use gradwire_core::memory::{AdamCorrection, LowPass, Memory, MomentumCorrection, Residual};
+use gradwire_core::memory::{
+    AdamCorrection, LowPass, Memory, MomentumCorrection, Residual, Storage,
+};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::{
     Exponent, Float8, Float16, Format, Magnitude, Norm, Quantizer, Rounding, SignScale, Ternary,
@@ -23,8 +25,8 @@ use crate::{Prepare, Works};
 const NUMEL: usize = 1 << 20;
 
 const KEEP: Memory = Memory::Residual(Residual::PLAIN);
-const IN_PLACE: Memory =
-    Memory::Residual(Residual { decay: 1.0, low_memory: true, ..Residual::PLAIN });
+const LOW_MEMORY: Memory =
+    Memory::Residual(Residual { decay: 1.0, storage: Storage::BFloat16 { seed: 0 } });
 
 /// A tensor of some type of elements.
 enum Tensor {
@@ -107,7 +109,7 @@ fn sparsifiers() -> Works {
         let sid = |mode| Sparsifier::Sid(Sid { mode, ..Sid::new(ratio) });
         for (name, sparsifier, memory) in [
             ("topk", top, KEEP),
-            ("topk, low memory", top, IN_PLACE),
+            ("topk, low memory", top, LOW_MEMORY),
             ("sidco", sid(Mode::Adaptive), KEEP),
             ("sidco tracking", sid(Mode::Tracking), KEEP),
             ("sidco, 2 stages", sid(Mode::Fixed(2)), KEEP),
@@ -122,7 +124,7 @@ fn sparsifiers() -> Works {
     let random = RandomK { amount, block: false, seed: 1, scaled: false };
     let correction =
         MomentumCorrection { momentum: 0.9, nesterov: false, masking: true, clip: None };
-    let adam = AdamCorrection { beta2: 0.999, eps: 1e-8, low_memory: false };
+    let adam = AdamCorrection { beta2: 0.999, eps: 1e-8, storage: Storage::Float32 };
     let named = [
         ("sampled top-k, 0.01", Sparsifier::SampledTopK(SampledTopK::new(0.01))),
         ("gaussian, 0.01", Sparsifier::Gaussian(Gaussian::new(0.01))),

@@ -39,7 +39,7 @@ fn sweep(bound: f32, wanted: bool) -> Prepare {
         let (mut indices, mut values) = (vec![0; BLOCK + SLACK], vec![0.0; BLOCK + SLACK]);
         let mut lanes = moments::Lanes::default();
         let work = move || {
-            let residual = Some(&residual[..]);
+            let residual = &residual[..];
             let feedback = Feedback { residual, decay: 1.0, sum: &mut sum, streams: None };
             let moments = wanted.then_some((1.0, &mut lanes));
             let (indices, values) = (&mut indices[..], &mut values[..]);

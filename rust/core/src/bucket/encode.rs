@@ -26,18 +26,6 @@ pub struct Piece<'a> {
     pub limit: usize,
     /// What codes its values outside of this crate.
     pub coder: Option<&'a mut dyn CodeValues>,
-    /// Whether this is the first half of an encode, as of [`Codec::encode_later`].
-    pub later: bool,
-}
-
-/// One tensor of a bucket whose second half is to come.
-pub struct Rest<'a> {
-    /// The state of the tensor.
-    pub state: &'a mut State,
-    /// Where its entries are in the bucket.
-    pub range: Range<usize>,
-    /// What the first half has written.
-    pub frame: &'a [u8],
 }
 
 /// The results of encoding one piece.
@@ -66,26 +54,6 @@ pub fn encode(
 ) -> Result<()> {
     scratch.workspace.follow();
     in_standard_mode(|| encode_pieces(input, scale, pieces, scratch, out, outcomes))
-}
-
-/// Settles the states of a bucket in their order, as [`State::settle`]: with the entries and the scale
-/// that [`encode`] was given. Stops at the first that cannot be; the states before it are settled.
-pub fn settle(
-    input: Input<'_>,
-    scale: f32,
-    pieces: &mut [Rest<'_>],
-    scratch: &mut Scratch,
-) -> Result<()> {
-    scratch.workspace.follow();
-    in_standard_mode(|| {
-        for Rest { state, range, frame } in pieces {
-            let piece = part(input, range)?;
-            let Scratch { workspace, unscaled } = scratch;
-            let piece = divide(piece, scale, workspace.kernels(), unscaled)?;
-            state.settle(piece, frame, workspace)?;
-        }
-        Ok(())
-    })
 }
 
 fn encode_pieces(
@@ -126,17 +94,11 @@ impl Scratch {
     ) -> Result<Encoded> {
         let Self { workspace, unscaled } = self;
         let input = divide(input, scale, workspace.kernels(), unscaled)?;
-        let Piece { codec, state, support, limit, coder, later, .. } = piece;
+        let Piece { codec, state, support, limit, coder, .. } = piece;
         let (limit, out) = (Some(*limit), Destination::unspared(out));
         match (*support, coder) {
-            (_, Some(_)) if *later => Err(Error::argument(
-                "a frame with values that are coded outside is encoded in one go",
-            )),
             (support, Some(coder)) => {
                 codec.encode_outside(input, state, support, limit, *coder, workspace, out)
-            }
-            (support, None) if *later => {
-                codec.encode_later(input, state, support, limit, workspace, out)
             }
             (None, None) => codec.encode_into(input, state, limit, workspace, out),
             (Some(support), None) => codec.encode_at(input, state, support, limit, workspace, out),
@@ -201,12 +163,10 @@ mod tests {
         let (mut scratch, usual) = (Scratch::default(), level());
         let mut run = || {
             encode(Input::F32(&[]), 1.0, &mut [], &mut scratch, &mut [], &mut Vec::new()).unwrap();
-            let encodes = scratch.workspace.kernels().level();
-            settle(Input::F32(&[]), 1.0, &mut [], &mut scratch).unwrap();
-            (encodes, scratch.workspace.kernels().level())
+            scratch.workspace.kernels().level()
         };
-        assert_eq!(run(), (usual, usual));
-        assert_eq!(at_level(Level::Scalar, &mut run), Some((Level::Scalar, Level::Scalar)));
-        assert_eq!(run(), (usual, usual));
+        assert_eq!(run(), usual);
+        assert_eq!(at_level(Level::Scalar, &mut run), Some(Level::Scalar));
+        assert_eq!(run(), usual);
     }
 }

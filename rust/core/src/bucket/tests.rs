@@ -41,15 +41,7 @@ fn pieces<'a>(codecs: &'a [Codec], states: &'a mut [State]) -> Vec<Piece<'a>> {
         .map(|((codec, state), len)| {
             at += len;
             let limit = codec.max_encoded_len(len);
-            Piece {
-                codec,
-                state,
-                range: at - len..at,
-                support: None,
-                limit,
-                coder: None,
-                later: false,
-            }
+            Piece { codec, state, range: at - len..at, support: None, limit, coder: None }
         })
         .collect()
 }

@@ -1,8 +1,7 @@
 //! A read of all that is going to be encoded, before anything is written.
 //!
-//! It costs about as much as half a copy. A residual in one buffer needs it, because nothing may
-//! fail once that is being overwritten; so does a scaled quantizer, which has to know the largest
-//! magnitude before it rounds the first.
+//! It costs about as much as half a copy. A scaled quantizer needs it, which has to know the largest
+//! magnitude before it rounds the first; so does a slice to write to that must not change on an error.
 
 use super::{Codec, State, non_finite};
 use crate::scan::{Request, Scanner};

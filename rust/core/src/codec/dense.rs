@@ -6,7 +6,7 @@
 //! at once; longer ones are summed up in a read of their own, ahead of everything.
 
 use super::totals::summarize;
-use super::{Codec, Encoded, Order, State, Workspace, limit_too_small, non_finite};
+use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::{self, Destination};
 use crate::pack::Pattern;
 use crate::quantize::{
@@ -22,7 +22,7 @@ impl Codec {
         &self,
         input: Input<'_>,
         state: &mut State,
-        Order { max_len, later }: Order,
+        max_len: Option<usize>,
         workspace: &mut Workspace,
         out: &mut Destination<'_>,
     ) -> Result<Encoded> {
@@ -33,18 +33,11 @@ impl Codec {
         }
         workspace.begin();
         let scale = self.scale(input, &mut workspace.scanner)?;
-        let overwrites = state.is_in_place() && !later;
-        let peak =
-            self.look_ahead(input, state, scale, overwrites || out.is_spared(), workspace)?;
+        let peak = self.look_ahead(input, state, scale, out.is_spared(), workspace)?;
         let layout = self.layout(input, Pattern::Any);
         let quantizer = layout.quantizer;
         let coding = quantizer.coding(numel as u64, f32::from_bits(peak));
         let hints = self.hints(state, None);
-        if overwrites {
-            // Allocated before the residual is overwritten, as the rest is.
-            out.place(need)?;
-            workspace.ask()?;
-        }
         let mut peak = 0;
         let mut codes = std::mem::take(&mut workspace.codes);
         let has_blocks = coding.float().is_some();
@@ -57,11 +50,7 @@ impl Codec {
                 streams: is_streamed(numel),
             };
             let scales = job.scales(scales, workspace, &self.tensor(input, state, scale));
-            let update = if later {
-                self.tensor(input, state, scale).into()
-            } else {
-                self.update(input, state, scale)
-            };
+            let update = self.update(input, state, scale);
             let unit = job.unit(&scales);
             let target = Target { job, update, codes, scales };
             let workers = workspace.scanner.parallel(numel, unit, target, code);
@@ -74,20 +63,15 @@ impl Codec {
             frame::write_dense(layout, numel as u64, coding, out, fill)?;
         }
         if peak >= NON_FINITE {
-            // In place it was not there when that was looked at. Elsewhere the memory is what it was.
-            let error = non_finite(&self.tensor(input, state, scale), workspace.scanner.kernels);
-            return Err(if overwrites { state.disturbed() } else { error });
+            // The memory is what it was.
+            return Err(non_finite(&self.tensor(input, state, scale), workspace.scanner.kernels));
         }
         if has_blocks {
             frame::compress(workspace.kernels(), &mut codes, coding, None, out)?;
         }
         workspace.codes = codes;
         let tracker = state.tracker(self);
-        if later {
-            state.postpone(self, tracker, out.frame());
-        } else {
-            state.commit(self, tracker);
-        }
+        state.commit(self, tracker);
         let (nbytes, count) = (out.frame().len(), numel as u64);
         Ok(Encoded { nbytes, count, target: None, threshold: 0.0, trimmed: 0 })
     }

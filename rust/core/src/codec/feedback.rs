@@ -51,21 +51,6 @@ impl Codec {
         scanner.read(self.update(input, state, scale), request)
     }
 
-    /// Writes the sums over a residual in one buffer, of which an earlier read has found that all are
-    /// finite. The candidates stay. The last moment to cancel the encode is before.
-    pub(super) fn overwrite(
-        &self,
-        input: Input<'_>,
-        state: &mut State,
-        workspace: &mut Workspace,
-    ) -> Result<()> {
-        workspace.scanner.reserve(input.len())?;
-        workspace.ask()?;
-        let request = Request::default();
-        let totals = self.accumulate(input, state, 1.0, &request, &mut workspace.scanner);
-        if totals.peak >= NON_FINITE { Err(state.disturbed()) } else { Ok(()) }
-    }
-
     /// What the first read reads and writes.
     pub(super) fn update<'a>(
         &self,
@@ -140,7 +125,7 @@ impl Codec {
                     left.for_each(|(i, left)| next[i] = left);
                 }
                 Some(residual) => {
-                    let (kept, next) = residual.begin_apart();
+                    let (kept, next) = residual.begin();
                     left.for_each(|(i, left)| next[i] = self.memory.left(kept[i], left));
                 }
             }

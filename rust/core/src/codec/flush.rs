@@ -17,8 +17,7 @@ use crate::{Dtype, Error, Input, Result, allocate};
 impl Codec {
     /// Writes the residual to a dense float32 frame. It becomes zero.
     ///
-    /// Counts as an encode: a transaction, with a chance to roll back, unless there is one buffer
-    /// only. A momentum becomes zero where entries that are sent lose theirs. An error if the codec
+    /// Counts as an encode: a transaction, with a chance to roll back. A momentum becomes zero where entries that are sent lose theirs. An error if the codec
     /// has no memory.
     pub fn flush_into<'o>(
         &self,
@@ -72,10 +71,12 @@ impl Codec {
         if let Some(moment) = &mut state.kept.moment {
             match moment.begin() {
                 (_, next) if masks => next.fill(0.0),
-                (Some(kept), next) => next.copy_from_slice(kept),
-                // It is there already.
-                (None, _) => {}
+                (kept, next) => next.copy_from_slice(kept),
             }
+        }
+        if let Some(moment) = &mut state.kept.rounded_moment {
+            let (kept, next) = moment.begin();
+            next.copy_from_slice(kept);
         }
         let tracker = state.tracker(self);
         state.take_over(self, tracker);

@@ -6,7 +6,7 @@
 //! state changes only when nothing can fail any more. What the codec's own sparsifier tracks does not
 //! change.
 
-use super::{Codec, Encoded, Order, State, Workspace, limit_too_small, non_finite};
+use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::{Destination, HEADER_LEN};
 use crate::scan::Request;
 use crate::simd::in_standard_mode;
@@ -60,8 +60,9 @@ impl Codec {
         out.clear();
         self.check_support(support, input.len())?;
         state.prepare(self, input.len())?;
-        let order = Order { max_len, later: false };
-        let encoded = self.encode_support(input, state, support, order, workspace, out);
+        let encoded = in_standard_mode(|| {
+            self.encode_at_them(input, state, support, max_len, workspace, out)
+        });
         if encoded.is_err() {
             out.clear();
         }
@@ -69,7 +70,7 @@ impl Codec {
     }
 
     /// Refuses positions that cannot be encoded.
-    pub(super) fn check_support(&self, support: Support<'_>, numel: usize) -> Result<()> {
+    fn check_support(&self, support: Support<'_>, numel: usize) -> Result<()> {
         if self.sparsifier.is_dense() {
             return Err(Error::argument("All sends every entry and takes no positions"));
         }
@@ -77,24 +78,12 @@ impl Codec {
     }
 
     /// Encodes positions that were checked, with a state that is prepared.
-    pub(super) fn encode_support(
-        &self,
-        input: Input<'_>,
-        state: &mut State,
-        support: Support<'_>,
-        order: Order,
-        workspace: &mut Workspace,
-        out: &mut Destination<'_>,
-    ) -> Result<Encoded> {
-        in_standard_mode(|| self.encode_at_them(input, state, support, order, workspace, out))
-    }
-
     fn encode_at_them(
         &self,
         input: Input<'_>,
         state: &mut State,
         support: Support<'_>,
-        Order { max_len, later }: Order,
+        max_len: Option<usize>,
         workspace: &mut Workspace,
         out: &mut Destination<'_>,
     ) -> Result<Encoded> {
@@ -103,18 +92,9 @@ impl Codec {
         }
         workspace.begin();
         let scale = self.scale(input, &mut workspace.scanner)?;
-        let in_place = state.is_in_place();
-        let finite = if in_place {
-            self.read_ahead(input, state, scale, &mut workspace.scanner)?;
-            true
-        } else {
-            let request = Request::default();
-            let totals = self.accumulate(input, state, scale, &request, &mut workspace.scanner);
-            workspace.scanner.candidates().check_memory()?;
-            totals.peak < NON_FINITE
-        };
-        // Gathered, and the frame written, before a residual in one buffer is: a frame that is too long
-        // must not cost what was there.
+        let request = Request::default();
+        let totals = self.accumulate(input, state, scale, &request, &mut workspace.scanner);
+        workspace.scanner.candidates().check_memory()?;
         let tensor = self.tensor(input, state, scale);
         let candidates = workspace.scanner.candidates_mut();
         candidates.clear();
@@ -128,7 +108,7 @@ impl Codec {
         let limit = (max_len, support.may_trim);
         let hints = self.hints(state, None);
         let layout = self.layout(input, self.sparsifier.pattern_of_any());
-        if !finite {
+        if totals.peak >= NON_FINITE {
             // A limit that is too small is named first.
             self.fit(&layout, &tensor, &hints, limit, workspace, &mut (&mut Vec::new()).into())?;
             return Err(non_finite(&self.written(input, state), workspace.scanner.kernels));
@@ -139,13 +119,6 @@ impl Codec {
         let nbytes = out.frame().len();
         let encoded = Encoded { nbytes, count, target, threshold: 0.0, trimmed };
         let tracker = state.tracker(self);
-        if later {
-            state.postpone(self, tracker, out.frame());
-            return Ok(encoded);
-        }
-        if in_place {
-            self.overwrite(input, state, workspace)?;
-        }
         self.subtract_frame(coding, out.frame(), state, workspace);
         state.commit(self, tracker);
         Ok(encoded)

@@ -8,7 +8,6 @@ mod dense;
 mod feedback;
 mod flush;
 mod given;
-mod later;
 pub mod outside;
 mod sparse;
 mod state;
@@ -28,7 +27,6 @@ use crate::scan::Tensor;
 use crate::simd::{Kernels, in_standard_mode};
 use crate::sparsify::{Drawn, Positions, Route, Sparsifier};
 use crate::{Error, Input, Result};
-use later::Order;
 
 /// Encodes tensors as frames.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -110,7 +108,7 @@ impl Codec {
     }
 
     /// Creates the state of a tensor of `numel` elements. With a memory it takes eight bytes per
-    /// element: four with `low_memory`, and twice as many where a moment is kept beside the residual.
+    /// element: four in bfloat16, and twice as many where a moment is kept beside the residual.
     pub fn init_state(&self, numel: usize) -> Result<State> {
         if numel as u64 > MAX_NUMEL {
             return Err(Error::argument(format!(
@@ -148,8 +146,7 @@ impl Codec {
     ///
     /// If the frame would be longer, the smallest selected entries are left out and stay in the
     /// residual. On an error the state does not change (but the encode before it can no longer be
-    /// rolled back), a vector is empty, and a slice as it was, unless that is [`Destination::unspared`]
-    /// or the error came of being asked before memory is overwritten.
+    /// rolled back), a vector is empty, and a slice as it was, unless that is [`Destination::unspared`].
     pub fn encode_into<'o>(
         &self,
         input: Input<'_>,
@@ -158,11 +155,10 @@ impl Codec {
         workspace: &mut Workspace,
         out: impl Into<Destination<'o>>,
     ) -> Result<Encoded> {
-        let order = Order { max_len, later: false };
         let out = &mut out.into();
         let encoded = state
             .prepare(self, input.len())
-            .and_then(|()| self.encode_by_route(input, state, order, workspace, out));
+            .and_then(|()| self.encode_by_route(input, state, max_len, workspace, out));
         if encoded.is_err() {
             out.clear();
         }
@@ -173,20 +169,20 @@ impl Codec {
         &self,
         input: Input<'_>,
         state: &mut State,
-        order: Order,
+        max_len: Option<usize>,
         workspace: &mut Workspace,
         out: &mut Destination<'_>,
     ) -> Result<Encoded> {
         match self.sparsifier.route() {
             Route::Every => {
-                in_standard_mode(|| self.encode_dense(input, state, order, workspace, out))
+                in_standard_mode(|| self.encode_dense(input, state, max_len, workspace, out))
             }
             Route::Given => Err(Error::argument(
                 "a custom sparsifier selects its entries outside of this crate: pass their \
                  positions to encode_at",
             )),
             Route::Selected => {
-                in_standard_mode(|| self.encode_sparse(input, state, order, workspace, out))
+                in_standard_mode(|| self.encode_sparse(input, state, max_len, workspace, out))
             }
         }
     }

@@ -2,8 +2,7 @@
 //!
 //! The codec itself codes values exactly: its frame carries them to whoever codes them outside. What
 //! comes back takes their place in the frame, and what a receiver will decode is then put right in the
-//! memory, as if it had been coded here. On any error the encode is undone; where it could not be,
-//! because there is one buffer only, it was made on a copy.
+//! memory, as if it had been coded here. On any error the encode is undone.
 
 use super::{Codec, Encoded, State, Support, Workspace, limit_too_small};
 use crate::frame::outside::{Coded, Values, check_values, head_len, reframe};
@@ -50,8 +49,7 @@ impl Codec {
     /// As [`Codec::encode_into`], or with positions [`Codec::encode_at`], with values that are coded
     /// outside: the quantizer of the codec is [`Quantizer::Float32`].
     ///
-    /// A frame that is too long is made again with fewer entries. Costs an exact frame besides, and
-    /// with a residual in one buffer a copy of it.
+    /// A frame that is too long is made again with fewer entries. Costs an exact frame besides.
     #[allow(clippy::too_many_arguments, reason = "those of an encode, and two that are its own")]
     pub fn encode_outside<'o>(
         &self,
@@ -74,28 +72,24 @@ impl Codec {
         let mut carried = Carried::default();
         let mut most = None;
         for tries in 0.. {
-            let copy = if state.is_in_place() { Some(state.duplicate()?) } else { None };
-            let mut trial = Trial { state: &mut *state, copy };
-            let target = trial.target();
             let frame = &mut carried.frame;
             let encoded = match support {
-                None => self.encode_into(input, target, most, workspace, frame)?,
-                Some(support) => self.encode_at(input, target, support, most, workspace, frame)?,
+                None => self.encode_into(input, state, most, workspace, frame)?,
+                Some(support) => self.encode_at(input, state, support, most, workspace, frame)?,
             };
             let need = match recode(coder, &mut carried, max_len, out) {
                 Ok(need) => need,
                 Err(error) => {
-                    trial.undo()?;
+                    state.rollback()?;
                     out.clear();
                     return Err(error);
                 }
             };
             let Some(limit) = max_len.filter(|&limit| need > limit) else {
-                in_standard_mode(|| self.keep_rest(&carried, trial.target()));
-                trial.keep();
+                in_standard_mode(|| self.keep_rest(&carried, state));
                 return Ok(Encoded { nbytes: need, ..encoded });
             };
-            trial.undo()?;
+            state.rollback()?;
             if self.sparsifier.is_dense() || !support.is_none_or(|support| support.may_trim) {
                 out.clear();
                 return Err(limit_too_small(limit, need));
@@ -192,28 +186,4 @@ fn recode(
         Error::Corrupt { reason } => Error::Coder { reason },
         other => other,
     })
-}
-
-/// A state in an encode that may yet fail: itself, if it can be rolled back, or else a copy.
-struct Trial<'a> {
-    state: &'a mut State,
-    copy: Option<State>,
-}
-
-impl Trial<'_> {
-    fn target(&mut self) -> &mut State {
-        self.copy.as_mut().unwrap_or(self.state)
-    }
-
-    /// Undoes the encode.
-    fn undo(self) -> Result<()> {
-        if self.copy.is_some() { Ok(()) } else { self.state.rollback() }
-    }
-
-    /// Keeps it.
-    fn keep(self) {
-        if let Some(copy) = self.copy {
-            *self.state = copy;
-        }
-    }
 }

@@ -3,12 +3,8 @@
 //! With a residual this is one transaction. The first read adds the gradient to the residual and
 //! writes the sum into the spare buffer; what is sent is then subtracted there, as the receiver
 //! decodes it; and only when the frame is complete does that buffer become the residual.
-//!
-//! Where there is no spare buffer the sum takes the place of the residual, and what was there is gone.
-//! Everything that can go wrong comes before: entries are selected, and the frame is written, in a read
-//! that writes nothing. The sums are then added up once more, to be kept: at once, or later.
 
-use super::{Codec, Encoded, Order, State, Workspace, limit_too_small, non_finite};
+use super::{Codec, Encoded, State, Workspace, limit_too_small, non_finite};
 use crate::frame::{self, Destination, HEADER_LEN, Layout};
 use crate::pack::{IndexCoding, Pattern};
 use crate::quantize::{Hints, ValueCoding};
@@ -25,7 +21,7 @@ impl Codec {
         &self,
         input: Input<'_>,
         state: &mut State,
-        Order { max_len, later }: Order,
+        max_len: Option<usize>,
         workspace: &mut Workspace,
         out: &mut Destination<'_>,
     ) -> Result<Encoded> {
@@ -34,7 +30,6 @@ impl Codec {
         }
         workspace.begin();
         let scale = self.scale(input, &mut workspace.scanner)?;
-        let in_place = state.is_in_place();
         let mut tracker = state.tracker(self);
         let tensor = self.tensor(input, state, scale);
         let (numel, keys) = (input.len(), &mut workspace.keys);
@@ -47,14 +42,11 @@ impl Codec {
         let totals = if unread {
             // The entries drawn are all that is read.
             Totals::default()
-        } else if in_place {
-            workspace.scanner.scan(tensor, &request)
         } else {
             self.accumulate(input, state, scale, &request, &mut workspace.scanner)
         };
         workspace.scanner.candidates().check_memory()?;
-        let tensor =
-            if in_place { self.tensor(input, state, scale) } else { self.written(input, state) };
+        let tensor = self.written(input, state);
         if totals.peak >= NON_FINITE {
             return Err(non_finite(&tensor, workspace.scanner.kernels));
         }
@@ -68,8 +60,7 @@ impl Codec {
             workspace.scanner.candidates().check()?;
         }
         // Its entries may have been read more than once, and then they were finite the first time.
-        let in_memory = self.memory.facts().becomes_sums && state.residual().is_some();
-        let reread = in_place || !in_memory;
+        let reread = !self.memory.facts().becomes_sums || state.residual().is_none();
         let check = |workspace: &Workspace| {
             let changed = reread && workspace.scanner.candidates().check().is_err();
             if changed { Err(Error::Changed) } else { Ok(()) }
@@ -89,13 +80,6 @@ impl Codec {
         let count = workspace.scanner.candidates().len() as u64;
         let nbytes = out.frame().len();
         let encoded = Encoded { nbytes, count, target, threshold, trimmed };
-        if later {
-            state.postpone(self, tracker, out.frame());
-            return Ok(encoded);
-        }
-        if in_place {
-            self.overwrite(input, state, workspace)?;
-        }
         self.subtract_frame(coding, out.frame(), state, workspace);
         state.commit(self, tracker);
         Ok(encoded)

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use half::bf16;
+
 use super::Codec;
-use super::later::Pending;
-use crate::memory::{Buffers, Keeps, Kept, Optimizer, add_finite};
+use crate::memory::{Buffers, Keeps, Kept, Keys, Optimizer, add_finite};
 use crate::rng::Key;
 use crate::scan::{Field, Tensor};
 use crate::simd::{Kernels, in_standard_mode, reduce, summary};
@@ -14,7 +15,7 @@ use crate::{Error, Input, Result};
 /// The state of one tensor under one codec: residual, momentum, tracked bound, stage controller.
 ///
 /// Use it with codecs of the same memory kind; another ratio, sparsifier or quantizer is taken from
-/// the next encode on, as schedules need it. A residual stays in as many buffers as it was made in.
+/// the next encode on, as schedules need it.
 #[derive(Debug, Clone)]
 pub struct State {
     numel: usize,
@@ -26,8 +27,6 @@ pub struct State {
     pub(super) tracked: Tracked,
     /// What was tracked before the last encode, for as long as that can be rolled back.
     previous: Option<Previous>,
-    /// An encode whose second half is still to come.
-    pub(super) pending: Option<Pending>,
 }
 
 /// What is tracked of a tensor, and for which sparsifier.
@@ -55,8 +54,7 @@ impl State {
     pub(super) fn new(codec: &Codec, numel: usize) -> Result<Self> {
         let kept = Kept::new(codec.memory(), numel)?;
         let tracked = Tracked::new(codec.sparsifier(), numel);
-        let (previous, pending) = (None, None);
-        Ok(Self { numel, step: 0, tensor: 0, stream: 0, kept, tracked, previous, pending })
+        Ok(Self { numel, step: 0, tensor: 0, stream: 0, kept, tracked, previous: None })
     }
 
     /// The same state, of the tensor with this id ([`crate::rng::tensor_id`]) and this stream: states
@@ -77,10 +75,11 @@ impl State {
         Key::new(seed, self.tensor, self.step, !self.stream)
     }
 
-    /// The key of this step's rounding of what is kept: different in every stream.
-    fn memory_key(&self, seed: u64) -> Key {
+    /// The keys of this step's rounding of what is kept: different in every stream.
+    fn memory_keys(&self, seed: u64) -> Keys {
         // No rank has a stream so high that these would be the numbers of another's rounding.
-        Key::new(seed, self.tensor, self.step, !self.stream ^ 1 << 63)
+        let key = |bit: u32| Key::new(seed, self.tensor, self.step, !self.stream ^ (1 << bit));
+        Keys { residual: key(63), moment: key(61) }
     }
 
     /// The key of the rounding of what [`crate::bucket::merge`] sends: no encode draws the same.
@@ -101,10 +100,9 @@ impl State {
 
     /// Checks that the last encode can be undone, and with it what is done to the residual now.
     fn check_undoable(&self) -> Result<()> {
-        if self.pending.is_some() || !self.can_roll_back() {
+        if !self.can_roll_back() {
             return Err(Error::argument(
-                "a residual takes what is left of sums after an encode that can be undone: use a \
-                 memory with a residual, and without low_memory",
+                "a residual takes what is left of sums after an encode that can be undone",
             ));
         }
         Ok(())
@@ -114,10 +112,10 @@ impl State {
     /// nothing there and selects its entries elsewhere. Empty without a residual in float32.
     pub fn lift(&mut self, range: Range<usize>) -> Result<Vec<f32>> {
         let Range { start, end } = range;
-        if start > end || end > self.numel || self.is_in_place() {
+        if start > end || end > self.numel {
             let numel = self.numel;
             return Err(Error::argument(format!(
-                "entries {start} to {end} of a residual of {numel} that can be undone"
+                "entries {start} to {end} of a residual of {numel}"
             )));
         }
         Ok(self.kept.lift(start..end))
@@ -149,35 +147,23 @@ impl State {
                 "the tensor has {numel} elements, but the state was created for {expected}"
             )));
         }
-        let (needs, has) = (codec.memory().facts().keeps, self.kept.keeps());
-        if needs != has {
-            let (needs, has) = (needs.in_words(), has.in_words());
-            return Err(Error::argument(format!(
-                "the state keeps {has}, but the codec needs {needs}; create the state with \
-                 init_state of this codec"
-            )));
-        }
-        Ok(())
+        self.kept.check(codec.memory())
     }
 
     /// Begins an encode: checks that this state and a tensor of `numel` elements go with the codec.
     /// The encode before it can no longer be undone.
     pub(super) fn prepare(&mut self, codec: &Codec, numel: usize) -> Result<()> {
         self.check(codec, numel)?;
-        if !codec.memory().facts().takes_in_place {
-            self.kept.make_apart()?;
-        }
         if let Some(seed) = codec.memory().facts().storage.seed() {
-            self.kept.key = self.memory_key(seed);
+            self.kept.keys = self.memory_keys(seed);
         }
         self.forbid_undo();
         Ok(())
     }
 
-    /// Has the last encode be one that is not undone, and not settled either.
+    /// Has the last encode be one that is not undone.
     fn forbid_undo(&mut self) {
         self.previous = None;
-        self.pending = None;
     }
 
     /// The tracker that an encode with this codec begins from: that of the last encode, or a new one
@@ -206,19 +192,6 @@ impl State {
         self.step += 1;
     }
 
-    /// The error for what is not finite after a residual in one buffer was overwritten: it was finite
-    /// when it was read ahead, so that the tensor has changed. What has become of the residual is
-    /// brought back as far as it can be: nothing stays in it that no later encode could take.
-    pub(super) fn disturbed(&mut self) -> Error {
-        self.kept.drop_non_finite();
-        Error::Changed
-    }
-
-    /// Whether an encode overwrites the residual that it reads.
-    pub(super) fn is_in_place(&self) -> bool {
-        self.kept.is_in_place()
-    }
-
     /// Elements of the tensor.
     pub fn numel(&self) -> usize {
         self.numel
@@ -227,15 +200,6 @@ impl State {
     /// Successful encodes so far.
     pub fn step(&self) -> u64 {
         self.step
-    }
-
-    /// The same state once more, of a residual in one buffer: an encode on the copy leaves this one
-    /// as it is.
-    pub(super) fn duplicate(&self) -> Result<Self> {
-        let (tracked, previous) = (self.tracked.clone(), self.previous.clone());
-        let (kept, pending) = (self.kept.copy()?, None);
-        let Self { numel, step, tensor, stream, .. } = *self;
-        Ok(Self { numel, step, tensor, stream, kept, tracked, previous, pending })
     }
 
     /// Bytes that are held for what is kept of each entry: those of both buffers of a pair.
@@ -272,57 +236,46 @@ impl State {
 
     /// The same of values in float32 or bfloat16.
     pub fn set_stored_residual(&mut self, values: Input<'_>) -> Result<()> {
-        const NAME: &str = "residual";
-        match (&mut self.kept.residual, &mut self.kept.rounded, values) {
-            (Some(kept), _, Input::F32(values)) => kept.set(NAME, values)?,
-            (Some(kept), _, Input::BF16(values)) => kept.set(NAME, values)?,
-            (_, Some(kept), Input::F32(values)) => kept.set(NAME, values)?,
-            (_, Some(kept), Input::BF16(values)) => kept.set(NAME, values)?,
-            (None, None, _) => {
-                return Err(Error::argument("the codec of this state has no residual to set"));
-            }
-            (_, _, Input::F16(_) | Input::F64(_)) => {
-                return Err(Error::argument("a residual must be float32 or bfloat16"));
-            }
+        let Kept { residual, rounded, .. } = &mut self.kept;
+        if !set_stored("residual", (residual, rounded), values)? {
+            return Err(Error::argument("the codec of this state has no residual to set"));
         }
-        self.forbid_undo();
-        Ok(())
-    }
-
-    /// The moment, if it is what is kept.
-    fn moment(&self, keeps: Keeps) -> Option<&[f32]> {
-        self.kept.moment.as_ref().filter(|_| self.kept.keeps() == keeps).map(Buffers::as_slice)
-    }
-
-    fn set_moment(&mut self, keeps: Keeps, name: &str, values: &[f32]) -> Result<()> {
-        let has = self.kept.keeps() == keeps;
-        let Some(moment) = self.kept.moment.as_mut().filter(|_| has) else {
-            return Err(Error::argument(format!("the codec of this state has no {name} to set")));
-        };
-        moment.set(name, values)?;
         self.forbid_undo();
         Ok(())
     }
 
     /// The momentum, if the codec corrects it.
     pub fn momentum(&self) -> Option<&[f32]> {
-        self.moment(Keeps::Momentum)
+        self.kept.moment.as_ref().filter(|_| self.has(Keeps::Momentum)).map(Buffers::as_slice)
     }
 
     /// Replaces the momentum by these finite values.
     pub fn set_momentum(&mut self, values: &[f32]) -> Result<()> {
-        self.set_moment(Keeps::Momentum, "momentum", values)
+        self.set_moment(Keeps::Momentum, "momentum", Input::F32(values))
     }
 
-    /// The second moment of the gradients, if the codec makes Adam's steps of them.
+    /// The second moment of the gradients, if the codec makes Adam's steps of them and keeps it in
+    /// float32.
     pub fn second_moment(&self) -> Option<&[f32]> {
-        self.moment(Keeps::SecondMoment)
+        self.kept.moment.as_ref().filter(|_| self.has(Keeps::SecondMoment)).map(Buffers::as_slice)
     }
 
-    /// Replaces the second moment by these finite values, none of them below zero.
+    /// The same as it is kept: in float32 or bfloat16.
+    pub fn stored_second_moment(&self) -> Option<Input<'_>> {
+        self.kept.stored_moment(Keeps::SecondMoment)
+    }
+
+    /// Replaces the second moment by these finite values, none of them below zero; where it is kept in
+    /// bfloat16, by the nearest to each.
     pub fn set_second_moment(&mut self, values: &[f32]) -> Result<()> {
-        if let Some(at) = values.iter().position(|&value| value < 0.0) {
-            let value = values[at];
+        self.set_stored_second_moment(Input::F32(values))
+    }
+
+    /// The same of values in float32 or bfloat16.
+    pub fn set_stored_second_moment(&mut self, values: Input<'_>) -> Result<()> {
+        let field = Field(values);
+        if let Some(at) = (0..field.len()).find(|&at| field.at(at) < 0.0) {
+            let value = field.at(at);
             return Err(Error::argument(format!(
                 "a second moment must not be negative, got {value} at position {at}"
             )));
@@ -330,13 +283,26 @@ impl State {
         self.set_moment(Keeps::SecondMoment, "second moment", values)
     }
 
+    fn has(&self, keeps: Keeps) -> bool {
+        self.kept.keeps() == keeps
+    }
+
+    fn set_moment(&mut self, keeps: Keeps, name: &str, values: Input<'_>) -> Result<()> {
+        let has = self.has(keeps);
+        let Kept { moment, rounded_moment, .. } = &mut self.kept;
+        if !has || !set_stored(name, (moment, rounded_moment), values)? {
+            return Err(Error::argument(format!("the codec of this state has no {name} to set")));
+        }
+        self.forbid_undo();
+        Ok(())
+    }
+
     /// The learning rate of the next encode, if the codec makes steps of gradients; 1 at first.
     pub fn learning_rate(&self) -> Option<f64> {
         (self.kept.keeps() == Keeps::SecondMoment).then_some(self.kept.optimizer.rate)
     }
 
-    /// Replaces the learning rate. Rolling back an encode does not bring the one before it back; a
-    /// first half whose second is still to come is dropped.
+    /// Replaces the learning rate. Rolling back an encode does not bring the one before it back.
     pub fn set_learning_rate(&mut self, rate: f64) -> Result<()> {
         if self.learning_rate().is_none() {
             return Err(Error::argument(
@@ -345,27 +311,17 @@ impl State {
             ));
         }
         self.kept.optimizer.rate = check_rate(rate)?;
-        self.pending = None;
         Ok(())
     }
 
     /// Whether [`State::rollback`] would succeed.
     pub fn can_roll_back(&self) -> bool {
-        self.pending.is_some() || self.previous.is_some() && self.kept.can_roll_back()
+        self.previous.is_some() && self.kept.can_roll_back()
     }
 
     /// Undoes the last encode exactly. Possible once after each successful encode, until the next
-    /// one begins; with `low_memory` only between the halves of [`Codec::encode_later`].
+    /// one begins.
     pub fn rollback(&mut self) -> Result<()> {
-        if self.pending.take().is_some() {
-            return Ok(());
-        }
-        if self.is_in_place() {
-            return Err(Error::argument(
-                "there is nothing to roll back to: with low_memory an encode overwrites the \
-                 residual; use a codec without low_memory",
-            ));
-        }
         if !self.can_roll_back() {
             return Err(Error::argument(
                 "there is no encode to roll back: none has succeeded since the last rollback, \
@@ -424,6 +380,25 @@ impl State {
         self.forbid_undo();
         Ok(())
     }
+}
+
+/// Replaces values by others, in whichever of the two they are kept; whether they are in any.
+fn set_stored(
+    name: &str,
+    kept: (&mut Option<Buffers>, &mut Option<Buffers<bf16>>),
+    values: Input<'_>,
+) -> Result<bool> {
+    match (kept, values) {
+        ((Some(kept), _), Input::F32(values)) => kept.set(name, values)?,
+        ((Some(kept), _), Input::BF16(values)) => kept.set(name, values)?,
+        ((_, Some(kept)), Input::F32(values)) => kept.set(name, values)?,
+        ((_, Some(kept)), Input::BF16(values)) => kept.set(name, values)?,
+        ((None, None), _) => return Ok(false),
+        (_, Input::F16(_) | Input::F64(_)) => {
+            return Err(Error::argument(format!("a {name} must be float32 or bfloat16")));
+        }
+    }
+    Ok(true)
 }
 
 /// Names of scalars.

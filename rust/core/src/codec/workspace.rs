@@ -1,7 +1,6 @@
 //! Scratch memory of an encode.
 
 use super::totals::Totals;
-use crate::Result;
 use crate::frame::Codes;
 use crate::scan::Scanner;
 use crate::simd::Kernels;
@@ -14,7 +13,6 @@ use crate::simd::Kernels;
 /// without a limit.
 #[derive(Debug)]
 pub struct Workspace {
-    may_overwrite: Option<fn() -> Result<()>>,
     pub(super) scanner: Scanner,
     /// Magnitudes of a sample, and the like.
     pub(super) keys: Vec<u32>,
@@ -43,18 +41,7 @@ impl Workspace {
 
     fn on(scanner: Scanner) -> Self {
         let totals = Totals::default();
-        Self { may_overwrite: None, scanner, keys: Vec::new(), totals, codes: Codes::default() }
-    }
-
-    /// Has encodes ask, or none, before they overwrite what cannot be had back: a residual in one
-    /// buffer. An error ends such an encode with the state as it was.
-    pub fn ask_before_overwriting(&mut self, may_overwrite: Option<fn() -> Result<()>>) {
-        self.may_overwrite = may_overwrite;
-    }
-
-    /// The answer of whoever is to be asked.
-    pub(super) fn ask(&self) -> Result<()> {
-        self.may_overwrite.map_or(Ok(()), |ask| ask())
+        Self { scanner, keys: Vec::new(), totals, codes: Codes::default() }
     }
 
     /// Begins an encode.

@@ -89,11 +89,6 @@ impl<'a> Frame<'a> {
         Ok(Self { kernels: Kernels::current(), header, coding, indices, values })
     }
 
-    /// The checksum that the bytes of a frame contain; of fewer bytes than it has, none.
-    pub(crate) fn checksum_of(bytes: &[u8]) -> Option<[u8; 4]> {
-        bytes.get(CHECKSUM).and_then(|sum| sum.try_into().ok())
-    }
-
     /// The same, to be decoded by these kernels instead of [`Kernels::current`].
     #[must_use]
     pub fn with(self, kernels: &'static Kernels) -> Self {

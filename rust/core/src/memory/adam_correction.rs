@@ -2,7 +2,7 @@
 
 use super::{Facts, Keeps, Kept, Remember, Storage};
 use crate::part::{Options, Part};
-use crate::scan::{Field, Next, Past, Tensor, Update};
+use crate::scan::{Field, Filter, Next, Past, Tensor, Update};
 use crate::simd::adam::Rule;
 use crate::{Error, Result};
 
@@ -29,9 +29,8 @@ pub struct AdamCorrection {
     pub beta2: f64,
     /// What is added to the root of the second moment, a normal float32 above 0.
     pub eps: f64,
-    /// One buffer each of residual and second moment, instead of two. The same frames, for half the
-    /// memory; each encode reads all three once more, and none can be rolled back.
-    pub low_memory: bool,
+    /// What residual and second moment are kept as.
+    pub storage: Storage,
 }
 
 /// A step whose second moment is in range comes to its bound but for some roundings.
@@ -61,7 +60,7 @@ impl Part for AdamCorrection {
         Ok(Self {
             beta2: options.get("beta2")?,
             eps: options.get("eps")?,
-            low_memory: options.get("low_memory")?,
+            storage: Storage::read(options)?,
         })
     }
 
@@ -83,9 +82,12 @@ impl Part for AdamCorrection {
     }
 
     fn examples() -> Vec<Self> {
-        [(0.999, 1e-8, false), (0.999, 1e-8, true), (0.0, 1e-3, false), (0.95, 1e-8, true)]
-            .map(|(beta2, eps, low_memory)| Self { beta2, eps, low_memory })
-            .to_vec()
+        let (plain, rounded) = (Storage::Float32, |seed| Storage::BFloat16 { seed });
+        let all = [(0.999, 1e-8, plain), (0.999, 1e-8, rounded(0)), (0.0, 1e-3, plain)];
+        all.into_iter()
+            .chain([(0.95, 1e-8, rounded(2))])
+            .map(|(beta2, eps, storage)| Self { beta2, eps, storage })
+            .collect()
     }
 }
 
@@ -93,10 +95,8 @@ impl Remember for AdamCorrection {
     fn facts(self) -> Facts {
         Facts {
             masks: false,
-            is_in_place: self.low_memory,
-            takes_in_place: true,
             keeps: Keeps::SecondMoment,
-            storage: Storage::Float32,
+            storage: self.storage,
             clip: None,
             becomes_sums: true,
         }
@@ -104,28 +104,36 @@ impl Remember for AdamCorrection {
 
     fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, _: f32) -> Tensor<'a> {
         let rule = self.rule(kept);
-        let Kept { residual: Some(residual), moment: Some(second), .. } = kept else {
-            return gradient.into();
+        let memory = match kept {
+            Kept { residual: Some(residual), moment: Some(second), .. } => {
+                let (second, residual) = (second.as_slice(), residual.as_slice());
+                Past::Adam { second, residual, rule }
+            }
+            Kept { rounded: Some(residual), rounded_moment: Some(second), .. } => {
+                let (second, residual) = (second.as_slice(), residual.as_slice());
+                Past::RoundedAdam { second, residual, rule }
+            }
+            _ => Past::None,
         };
-        let (second, residual) = (second.as_slice(), residual.as_slice());
-        Tensor { gradient, memory: Past::Adam { second, residual, rule } }
+        Tensor { gradient, memory }
     }
 
     fn update<'a>(self, gradient: Field<'a>, kept: &'a mut Kept, _: f32) -> Update<'a> {
-        let (rule, plain) = (self.rule(kept), Tensor::from(gradient));
-        let Kept { residual: Some(residual), moment: Some(second), .. } = kept else {
-            return plain.into();
-        };
-        match (residual.begin(), second.begin()) {
-            ((Some(residual), sums), (Some(second), moved)) => {
+        let rule = self.rule(kept);
+        match kept {
+            Kept { residual: Some(residual), moment: Some(second), .. } => {
+                let ((residual, sums), (second, moved)) = (residual.begin(), second.begin());
                 let memory = Past::Adam { second, residual, rule };
                 Update::new(Tensor { gradient, memory }, Next::sums(sums, moved))
             }
-            // Both have as many buffers.
-            ((_, residual), (_, beside)) => {
-                let (decay, rule) = (1.0, Some(rule));
-                Update::new(plain, Next::InPlace { residual, decay, beside, rule })
+            Kept { rounded: Some(residual), rounded_moment: Some(second), keys, .. } => {
+                let ((residual, next), (second, moved)) = (residual.begin(), second.begin());
+                let memory = Past::RoundedAdam { second, residual, rule };
+                let next =
+                    Next::rounded(next, Filter::ALL, keys.residual, Some((moved, keys.moment)));
+                Update::new(Tensor { gradient, memory }, next)
             }
+            _ => Tensor::from(gradient).into(),
         }
     }
 

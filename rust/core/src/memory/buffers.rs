@@ -1,46 +1,35 @@
-//! The buffers of a memory: a pair, or a single one.
+//! The buffers of a memory: a pair that swaps.
 
 use super::storage::Stored;
 use crate::buffer::Buffer;
 use crate::simd::normal_or_zero;
 use crate::{Error, Result};
 
-/// Two buffers that swap on success, or one that is written in place.
+/// Two buffers that swap on success.
 ///
-/// With two, an encode reads one and writes the other; only when the frame is done do they change
-/// roles. So a failed encode leaves the values as they were, a successful one can be undone exactly,
-/// and no pass over memory is spent on either.
-///
-/// With one, an encode has to know that it will not fail before it writes at all, and what it
-/// overwrites is gone.
+/// An encode reads one and writes the other; only when the frame is done do they change roles. So a
+/// failed encode leaves the values as they were, a successful one can be undone exactly, and no pass
+/// over memory is spent on either.
 #[derive(Debug, Clone)]
 pub(crate) struct Buffers<T: Stored = f32> {
     current: Buffer<T>,
-    /// None if the next values are written over the current ones.
-    other: Option<Buffer<T>>,
+    /// Takes the next values.
+    other: Buffer<T>,
     /// Whether `other` holds the values before the last encode.
     undoable: bool,
 }
 
 impl<T: Stored> Buffers<T> {
     /// `len` zeros.
-    pub fn zeros(len: usize, in_place: bool) -> Result<Self> {
-        let other = if in_place { None } else { Some(Buffer::zeros(len)?) };
-        Ok(Self { current: Buffer::zeros(len)?, other, undoable: false })
-    }
-
-    /// A copy of the values, in one buffer.
-    pub(crate) fn copy(&self) -> Result<Self> {
-        let mut current = Buffer::zeros(self.current.as_slice().len())?;
-        current.as_mut_slice().copy_from_slice(self.current.as_slice());
-        Ok(Self { current, other: None, undoable: false })
+    pub fn zeros(len: usize) -> Result<Self> {
+        Ok(Self { current: Buffer::zeros(len)?, other: Buffer::zeros(len)?, undoable: false })
     }
 
     /// The values before the last commit, if they are there yet, and those that it has made, to be
     /// amended. The commit can still be undone.
     pub(crate) fn amend(&mut self) -> (Option<&[T]>, &mut [T]) {
-        let before = if self.undoable { self.other.as_ref() } else { None };
-        (before.map(Buffer::as_slice), self.current.as_mut_slice())
+        let before = self.undoable.then_some(self.other.as_slice());
+        (before, self.current.as_mut_slice())
     }
 
     /// Zeros again, in the memory that there is: nothing can go wrong.
@@ -49,23 +38,9 @@ impl<T: Stored> Buffers<T> {
         self.undoable = false;
     }
 
-    /// Makes a buffer to write apart, for a memory that is never written in place.
-    pub(crate) fn make_apart(&mut self) -> Result<()> {
-        if self.other.is_none() {
-            self.other = Some(Buffer::zeros(self.current.as_slice().len())?);
-        }
-        Ok(())
-    }
-
-    /// The bytes of all buffers there are.
+    /// The bytes of both buffers.
     pub fn nbytes(&self) -> usize {
-        let buffers = if self.is_in_place() { 1 } else { 2 };
-        buffers * size_of_val(self.as_slice())
-    }
-
-    /// Whether there is one buffer only.
-    pub fn is_in_place(&self) -> bool {
-        self.other.is_none()
+        2 * size_of_val(self.as_slice())
     }
 
     /// The values.
@@ -73,39 +48,26 @@ impl<T: Stored> Buffers<T> {
         self.current.as_slice()
     }
 
-    /// The values, and the buffer that the next ones are written to; none and the values themselves
-    /// if that is done in place. Ends the chance to undo.
-    pub(crate) fn begin(&mut self) -> (Option<&[T]>, &mut [T]) {
+    /// The values, and the buffer that the next ones are written to. Ends the chance to undo.
+    pub(crate) fn begin(&mut self) -> (&[T], &mut [T]) {
         self.undoable = false;
-        match &mut self.other {
-            Some(other) => (Some(self.current.as_slice()), other.as_mut_slice()),
-            None => (None, self.current.as_mut_slice()),
-        }
-    }
-
-    /// As [`Buffers::begin`], after [`Buffers::make_apart`].
-    pub(crate) fn begin_apart(&mut self) -> (&[T], &mut [T]) {
-        self.undoable = false;
-        let next = self.other.as_mut().map(Buffer::as_mut_slice).unwrap_or_default();
-        (self.current.as_slice(), next)
+        (self.current.as_slice(), self.other.as_mut_slice())
     }
 
     /// The buffer that [`Buffers::begin`] gave out to be written.
     pub(crate) fn next(&self) -> &[T] {
-        self.other.as_ref().unwrap_or(&self.current).as_slice()
+        self.other.as_slice()
     }
 
     /// As [`Buffers::next`], to patch it.
     pub(crate) fn next_mut(&mut self) -> &mut [T] {
-        self.other.as_mut().unwrap_or(&mut self.current).as_mut_slice()
+        self.other.as_mut_slice()
     }
 
     /// Makes the written buffer the values.
     pub(crate) fn commit(&mut self) {
-        if let Some(other) = &mut self.other {
-            std::mem::swap(&mut self.current, other);
-            self.undoable = true;
-        }
+        std::mem::swap(&mut self.current, &mut self.other);
+        self.undoable = true;
     }
 
     /// Whether [`Buffers::rollback`] would succeed.
@@ -115,9 +77,7 @@ impl<T: Stored> Buffers<T> {
 
     /// Goes back to the values before the last commit.
     pub(crate) fn rollback(&mut self) {
-        if let Some(other) = &mut self.other {
-            std::mem::swap(&mut self.current, other);
-        }
+        std::mem::swap(&mut self.current, &mut self.other);
         self.undoable = false;
     }
 
@@ -136,9 +96,7 @@ impl<T: Stored> Buffers<T> {
             current.copy_from_slice(values);
             return Ok(());
         }
-        if let Some(other) = &mut self.other {
-            other.as_mut_slice()[part].copy_from_slice(values);
-        }
+        self.other.as_mut_slice()[part].copy_from_slice(values);
         add_finite(current, values, |sum, _| T::nearest(sum))
     }
 

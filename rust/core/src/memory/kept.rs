@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::buffers::add_finite;
 use super::storage::Stored;
-use super::{Buffers, Memory};
+use super::{Buffers, Facts, Memory};
 use crate::rng::Key;
 use crate::simd::dither;
 use crate::{Error, Input, Result};
@@ -17,8 +17,6 @@ pub(crate) enum Keeps {
     Nothing,
     /// What was not sent.
     Residual,
-    /// The same in bfloat16.
-    Rounded,
     /// What was not sent, and a momentum beside it.
     Momentum,
     /// What was not sent of the steps of an optimizer, and a second moment of gradients beside it.
@@ -31,7 +29,6 @@ impl Keeps {
         match self {
             Self::Nothing => "nothing",
             Self::Residual => "a residual",
-            Self::Rounded => "a residual in bfloat16",
             Self::Momentum => "a residual and a momentum",
             Self::SecondMoment => "a residual and a second moment",
         }
@@ -40,7 +37,7 @@ impl Keeps {
     /// Whether a moment is kept beside the residual.
     fn has_moment(self) -> bool {
         match self {
-            Self::Nothing | Self::Residual | Self::Rounded => false,
+            Self::Nothing | Self::Residual => false,
             Self::Momentum | Self::SecondMoment => true,
         }
     }
@@ -50,16 +47,27 @@ impl Keeps {
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
     keeps: Keeps,
+    /// Whether in bfloat16.
+    rounds: bool,
     /// What was not sent, which for momentum correction is the velocity.
     pub residual: Option<Buffers>,
     /// The same where it is kept in bfloat16, for which the other is none.
     pub rounded: Option<Buffers<bf16>>,
     /// The moment beside it.
     pub moment: Option<Buffers>,
+    /// The same where it is kept in bfloat16.
+    pub rounded_moment: Option<Buffers<bf16>>,
     /// What makes steps of gradients, where a memory does.
     pub optimizer: Optimizer,
     /// What the last encode, or the one under way, rounds with.
-    pub key: Key,
+    pub keys: Keys,
+}
+
+/// What a memory in bfloat16 is rounded with: no two values with the same numbers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keys {
+    pub residual: Key,
+    pub moment: Key,
 }
 
 /// What steps of an optimizer depend on besides gradients.
@@ -80,35 +88,45 @@ impl Default for Optimizer {
 impl Kept {
     /// What this memory keeps of a new tensor.
     pub fn new(memory: Memory, numel: usize) -> Result<Self> {
-        fn make<T: Stored>(
-            memory: Memory,
-            numel: usize,
-            wanted: bool,
-        ) -> Result<Option<Buffers<T>>> {
-            wanted.then(|| Buffers::zeros(numel, memory.is_in_place())).transpose()
+        fn make<T: Stored>(numel: usize, wanted: bool) -> Result<Option<Buffers<T>>> {
+            wanted.then(|| Buffers::zeros(numel)).transpose()
         }
-        let keeps = memory.facts().keeps;
-        let (nothing, rounded) = (keeps == Keeps::Nothing, keeps == Keeps::Rounded);
+        let Facts { keeps, storage, .. } = memory.facts();
+        let (remembers, rounds) = (keeps != Keeps::Nothing, storage.rounds());
+        let has_moment = keeps.has_moment();
+        let unset = Key::from_bits(0);
         Ok(Self {
             keeps,
-            residual: make(memory, numel, !nothing && !rounded)?,
-            rounded: make(memory, numel, rounded)?,
-            moment: make(memory, numel, keeps.has_moment())?,
+            rounds,
+            residual: make(numel, remembers && !rounds)?,
+            rounded: make(numel, remembers && rounds)?,
+            moment: make(numel, has_moment && !rounds)?,
+            rounded_moment: make(numel, has_moment && rounds)?,
             optimizer: Optimizer::default(),
-            key: Key::from_bits(0),
+            keys: Keys { residual: unset, moment: unset },
         })
-    }
-
-    /// The same values once more, in one buffer each.
-    pub fn copy(&self) -> Result<Self> {
-        let copy = |buffers: &Option<Buffers>| buffers.as_ref().map(Buffers::copy).transpose();
-        let rounded = self.rounded.as_ref().map(Buffers::copy).transpose()?;
-        Ok(Self { residual: copy(&self.residual)?, rounded, moment: copy(&self.moment)?, ..*self })
     }
 
     /// What there is.
     pub fn keeps(&self) -> Keeps {
         self.keeps
+    }
+
+    /// An error if this memory keeps something else, or in another type.
+    pub fn check(&self, memory: Memory) -> Result<()> {
+        let Facts { keeps, storage, .. } = memory.facts();
+        let (needs, has) = ((keeps, storage.rounds()), (self.keeps, self.rounds));
+        if needs == has {
+            return Ok(());
+        }
+        let words = |(keeps, rounds): (Keeps, bool)| {
+            format!("{}{}", keeps.in_words(), if rounds { " in bfloat16" } else { "" })
+        };
+        let (needs, has) = (words(needs), words(has));
+        Err(Error::argument(format!(
+            "the state keeps {has}, but the codec needs {needs}; create the state with init_state \
+             of this codec"
+        )))
     }
 
     /// What was not sent, in whatever it is kept.
@@ -120,38 +138,47 @@ impl Kept {
         }
     }
 
+    /// The moment, if that is what there is, in whatever it is kept.
+    pub fn stored_moment(&self, keeps: Keeps) -> Option<Input<'_>> {
+        match (&self.moment, &self.rounded_moment) {
+            _ if self.keeps != keeps => None,
+            (Some(moment), _) => Some(Input::F32(moment.as_slice())),
+            (None, Some(rounded)) => Some(Input::BF16(rounded.as_slice())),
+            (None, None) => None,
+        }
+    }
+
     /// The float32 buffers there are.
     fn buffers(&mut self) -> impl Iterator<Item = &mut Buffers> {
         self.residual.iter_mut().chain(&mut self.moment)
     }
 
-    /// As [`Buffers::make_apart`], of all.
-    pub fn make_apart(&mut self) -> Result<()> {
-        self.buffers().try_for_each(Buffers::make_apart)?;
-        self.rounded.iter_mut().try_for_each(Buffers::make_apart)
+    /// The bfloat16 buffers there are.
+    fn rounded_buffers(&mut self) -> impl Iterator<Item = &mut Buffers<bf16>> {
+        self.rounded.iter_mut().chain(&mut self.rounded_moment)
     }
 
     /// As [`Buffers::commit`], of all.
     pub fn commit(&mut self) {
         self.buffers().for_each(Buffers::commit);
-        self.rounded.iter_mut().for_each(Buffers::commit);
+        self.rounded_buffers().for_each(Buffers::commit);
     }
 
     /// As [`Buffers::rollback`], of all.
     pub fn rollback(&mut self) {
         self.buffers().for_each(Buffers::rollback);
-        self.rounded.iter_mut().for_each(Buffers::rollback);
+        self.rounded_buffers().for_each(Buffers::rollback);
     }
 
     /// As [`Buffers::clear`], of all.
     pub fn clear(&mut self) {
         self.buffers().for_each(Buffers::clear);
-        self.rounded.iter_mut().for_each(Buffers::clear);
+        self.rounded_buffers().for_each(Buffers::clear);
     }
 
     /// Amends what the last commit has made of these positions, of which so much was not sent.
     pub fn amend(&mut self, memory: Memory, left: impl Iterator<Item = (usize, f32)>) {
-        let key = self.key;
+        let key = self.keys.residual;
         if let Some(residual) = &mut self.residual {
             let (before, after) = residual.amend();
             for (i, left) in left {
@@ -200,12 +227,12 @@ impl Kept {
     /// Replaces what a residual in bfloat16 becomes of entries of which something was not sent.
     /// `left` has their positions, and what that is; what is kept of it, `memory` says.
     pub fn put_rounded(&mut self, memory: Memory, left: impl Iterator<Item = (usize, f32)>) {
-        let (Some(rounded), key) = (&mut self.rounded, self.key) else { return };
+        let (Some(rounded), key) = (&mut self.rounded, self.keys.residual) else { return };
         if memory.facts().becomes_sums {
             let next = rounded.next_mut();
             return left.for_each(|(i, left)| next[i] = dither::at(left, key, i as u32));
         }
-        let (kept, next) = rounded.begin_apart();
+        let (kept, next) = rounded.begin();
         for (i, left) in left {
             next[i] = dither::at(memory.left(kept[i].to_f32(), left), key, i as u32);
         }
@@ -221,30 +248,9 @@ impl Kept {
 
     /// The bytes of all buffers there are.
     pub fn nbytes(&self) -> usize {
-        let rounded = self.rounded.as_ref().map_or(0, Buffers::nbytes);
-        rounded + self.residual.iter().chain(&self.moment).map(Buffers::nbytes).sum::<usize>()
-    }
-
-    /// Makes zeros of a residual that is not finite, and of the moment beside it: something that is
-    /// not has gone into that, too.
-    pub fn drop_non_finite(&mut self) {
-        let rounded = self.rounded.as_mut().map(Buffers::current_mut).unwrap_or_default();
-        rounded.iter_mut().filter(|value| !value.is_finite()).for_each(|value| *value = bf16::ZERO);
-        let Some(residual) = &mut self.residual else { return };
-        let moment = self.moment.as_mut().map(Buffers::current_mut).unwrap_or_default();
-        let residual = residual.current_mut();
-        for (i, value) in residual.iter_mut().enumerate().filter(|(_, value)| !value.is_finite()) {
-            *value = 0.0;
-            if let Some(moment) = moment.get_mut(i) {
-                *moment = 0.0;
-            }
-        }
-    }
-
-    /// Whether an encode overwrites the residual that it reads.
-    pub fn is_in_place(&self) -> bool {
-        let rounded = self.rounded.as_ref().is_some_and(Buffers::is_in_place);
-        rounded || self.residual.as_ref().is_some_and(Buffers::is_in_place)
+        let plain = self.residual.iter().chain(&self.moment).map(Buffers::nbytes);
+        let rounded = self.rounded.iter().chain(&self.rounded_moment).map(Buffers::nbytes);
+        plain.chain(rounded).sum()
     }
 
     /// Whether the last encode can be undone, if there was one.

@@ -1,6 +1,6 @@
 //! The low-pass filter of ScaleCom.
 
-use super::{Facts, Kept, Remember, Storage};
+use super::{Facts, Keeps, Kept, Remember, Storage};
 use crate::part::{Options, Part};
 use crate::scan::{Field, Filter, Next, Past, Tensor, Update};
 use crate::{Error, Result};
@@ -64,9 +64,7 @@ impl Remember for LowPass {
     fn facts(self) -> Facts {
         Facts {
             masks: false,
-            is_in_place: false,
-            takes_in_place: false,
-            keeps: self.storage.keeps(),
+            keeps: Keeps::Residual,
             storage: self.storage,
             clip: None,
             becomes_sums: false,
@@ -85,13 +83,13 @@ impl Remember for LowPass {
 
     fn update<'a>(self, gradient: Field<'a>, kept: &'a mut Kept, _: f32) -> Update<'a> {
         if let Some(memory) = &mut kept.rounded {
-            let (residual, next) = memory.begin_apart();
+            let (residual, next) = memory.begin();
             let memory = Past::Rounded { residual, decay: 1.0 };
-            let next = Next::rounded(next, self.filter(), None, kept.key);
+            let next = Next::rounded(next, self.filter(), kept.keys.residual, None);
             return Update::new(Tensor { gradient, memory }, next);
         }
         let Some(memory) = &mut kept.residual else { return Tensor::from(gradient).into() };
-        let (residual, next) = memory.begin_apart();
+        let (residual, next) = memory.begin();
         let memory = Past::Residual { residual, decay: 1.0 };
         Update::new(Tensor { gradient, memory }, Next::filtered(next, self.filter()))
     }

@@ -12,7 +12,7 @@ mod residual;
 mod storage;
 
 pub(crate) use buffers::{Buffers, add_finite};
-pub(crate) use kept::{Keeps, Kept, Optimizer};
+pub(crate) use kept::{Keeps, Kept, Keys, Optimizer};
 pub use storage::Storage;
 
 use crate::part::{Part, parts};
@@ -46,14 +46,9 @@ pub(crate) trait Remember: Part {
 
 /// What is known of a memory before any entry is.
 #[derive(Debug, Clone, Copy)]
-#[allow(clippy::struct_excessive_bools, reason = "none follows from another")]
 pub(crate) struct Facts {
     /// Whether the momentum of entries that are sent becomes zero.
     pub masks: bool,
-    /// Whether an encode overwrites what it has kept.
-    pub is_in_place: bool,
-    /// Whether it can do so with buffers that another codec has made.
-    pub takes_in_place: bool,
     /// What there is to keep.
     pub keeps: Keeps,
     /// What its values are kept as.
@@ -66,11 +61,6 @@ pub(crate) struct Facts {
 }
 
 impl Memory {
-    /// Whether an encode overwrites what the memory holds, so that none can be rolled back.
-    pub fn is_in_place(self) -> bool {
-        self.facts().is_in_place
-    }
-
     pub(crate) fn facts(self) -> Facts {
         each_memory!(self, memory => memory.facts())
     }

@@ -73,8 +73,6 @@ impl Remember for MomentumCorrection {
     fn facts(self) -> Facts {
         Facts {
             masks: self.masking,
-            is_in_place: false,
-            takes_in_place: false,
             keeps: Keeps::Momentum,
             storage: Storage::Float32,
             clip: self.clip,
@@ -94,8 +92,8 @@ impl Remember for MomentumCorrection {
         let Kept { residual: Some(velocity), moment: Some(momentum), .. } = kept else {
             return Tensor::from(gradient).into();
         };
-        let (velocity, sums) = velocity.begin_apart();
-        let (momentum, moved) = momentum.begin_apart();
+        let (velocity, sums) = velocity.begin();
+        let (momentum, moved) = momentum.begin();
         let memory = Past::Momentum { momentum, velocity, rule: self.rule(scale) };
         Update::new(Tensor { gradient, memory }, Next::sums(sums, moved))
     }

@@ -14,8 +14,6 @@ impl Remember for None {
     fn facts(self) -> Facts {
         Facts {
             masks: false,
-            is_in_place: false,
-            takes_in_place: false,
             keeps: Keeps::Nothing,
             storage: Storage::Float32,
             clip: Option::None,

@@ -1,6 +1,6 @@
 //! Error feedback.
 
-use super::{Buffers, Facts, Kept, Remember, Storage};
+use super::{Facts, Keeps, Kept, Remember, Storage};
 use crate::part::{Options, Part};
 use crate::scan::{Field, Filter, Next, Past, Tensor, Update};
 use crate::{Error, Result};
@@ -14,27 +14,20 @@ use crate::{Error, Result};
 pub struct Residual {
     /// Factor of the residual before the gradient is added, in (0, 1].
     pub decay: f32,
-    /// One buffer instead of two. The same frames and the same residual, for half the memory;
-    /// each encode reads the tensor and the residual once more, and none can be rolled back.
-    pub low_memory: bool,
     /// What the residual is kept as.
     pub storage: Storage,
 }
 
 impl Residual {
-    /// All of what is not sent, in two float32 buffers.
-    pub const PLAIN: Self = Self { decay: 1.0, low_memory: false, storage: Storage::Float32 };
+    /// All of what is not sent, in float32.
+    pub const PLAIN: Self = Self { decay: 1.0, storage: Storage::Float32 };
 }
 
 impl Part for Residual {
     const KIND: &'static str = "residual";
 
     fn read(options: &Options) -> Result<Self> {
-        Ok(Self {
-            decay: options.get("decay")?,
-            low_memory: options.get("low_memory")?,
-            storage: Storage::read(options)?,
-        })
+        Ok(Self { decay: options.get("decay")?, storage: Storage::read(options)? })
     }
 
     fn check(self) -> Result<()> {
@@ -51,16 +44,9 @@ impl Part for Residual {
 
     fn examples() -> Vec<Self> {
         let (plain, rounded) = (Storage::Float32, |seed| Storage::BFloat16 { seed });
-        [
-            (1.0, false, plain),
-            (1.0, true, plain),
-            (0.9, false, plain),
-            (0.5, true, plain),
-            (1.0, false, rounded(0)),
-            (0.9, true, rounded(3)),
-        ]
-        .map(|(decay, low_memory, storage)| Self { decay, low_memory, storage })
-        .to_vec()
+        [(1.0, plain), (0.9, plain), (0.5, plain), (1.0, rounded(0)), (0.9, rounded(3))]
+            .map(|(decay, storage)| Self { decay, storage })
+            .to_vec()
     }
 }
 
@@ -68,9 +54,7 @@ impl Remember for Residual {
     fn facts(self) -> Facts {
         Facts {
             masks: false,
-            is_in_place: self.low_memory,
-            takes_in_place: true,
-            keeps: self.storage.keeps(),
+            keeps: Keeps::Residual,
             storage: self.storage,
             clip: None,
             becomes_sums: true,
@@ -88,25 +72,17 @@ impl Remember for Residual {
     }
 
     fn update<'a>(self, gradient: Field<'a>, kept: &'a mut Kept, _: f32) -> Update<'a> {
-        let (decay, plain) = (self.decay, Tensor::from(gradient));
+        let decay = self.decay;
         if let Some(rounded) = &mut kept.rounded {
             let (residual, next) = rounded.begin();
-            let memory = residual.map_or(Past::None, |residual| Past::Rounded { residual, decay });
-            let in_place = residual.is_none().then_some(decay);
-            let next = Next::rounded(next, Filter::ALL, in_place, kept.key);
+            let memory = Past::Rounded { residual, decay };
+            let next = Next::rounded(next, Filter::ALL, kept.keys.residual, None);
             return Update::new(Tensor { gradient, memory }, next);
         }
-        match kept.residual.as_mut().map(Buffers::begin) {
-            None => plain.into(),
-            Some((None, residual)) => {
-                let next = Next::InPlace { residual, decay, beside: &mut [], rule: None };
-                Update::new(plain, next)
-            }
-            Some((Some(residual), sums)) => {
-                let memory = Past::Residual { residual, decay };
-                Update::new(Tensor { gradient, memory }, Next::sums(sums, &mut []))
-            }
-        }
+        let Some(residual) = &mut kept.residual else { return Tensor::from(gradient).into() };
+        let (residual, sums) = residual.begin();
+        let memory = Past::Residual { residual, decay };
+        Update::new(Tensor { gradient, memory }, Next::sums(sums, &mut []))
     }
 
     fn left(self, _: f32, left: f32) -> f32 {

@@ -1,13 +1,12 @@
-//! What the values of a residual are kept as.
+//! What the values of a memory are kept as.
 
 use bytemuck::Pod;
 use half::bf16;
 
-use super::Keeps;
 use crate::Result;
 use crate::part::Options;
 
-/// What a residual is kept as.
+/// What the values of a memory are kept as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Storage {
     /// float32, four bytes.
@@ -21,18 +20,15 @@ pub enum Storage {
 }
 
 impl Storage {
-    /// Reads the options `dtype` and `seed`.
+    /// Reads the options `low_memory` and `seed`.
     pub(super) fn read(options: &Options) -> Result<Self> {
-        let (plain, seed) = (Self::Float32, options.get("seed")?);
-        options.choose("dtype", &[("float32", plain), ("bfloat16", Self::BFloat16 { seed })])
+        let (low_memory, seed) = (options.get("low_memory")?, options.get("seed")?);
+        Ok(if low_memory { Self::BFloat16 { seed } } else { Self::Float32 })
     }
 
-    /// What a memory of one residual keeps.
-    pub(super) fn keeps(self) -> Keeps {
-        match self {
-            Self::Float32 => Keeps::Residual,
-            Self::BFloat16 { .. } => Keeps::Rounded,
-        }
+    /// Whether values are rounded.
+    pub(super) fn rounds(self) -> bool {
+        matches!(self, Self::BFloat16 { .. })
     }
 
     /// The seed, if random numbers are drawn.

@@ -6,10 +6,9 @@ use half::bf16;
 
 use super::parallel::Split;
 use super::rounded::Rounded;
-use super::tensor::Past;
 use crate::rng::Key;
+use crate::simd::normal_or_zero;
 use crate::simd::stream::Streaming;
-use crate::simd::{adam, normal_or_zero};
 
 /// What is written of a memory.
 #[derive(Debug)]
@@ -20,13 +19,7 @@ pub(crate) enum Next<'a> {
     Sums { sums: &'a mut [f32], beside: &'a mut [f32], streams: bool },
     /// What a filter takes in of the gradient, added to what the memory was.
     Filtered { memory: &'a mut [f32], filter: Filter, streams: bool },
-    /// The sums, in the place of the residual that they are made of, and what the memory becomes
-    /// besides, if there is anything, in the place of that.
-    ///
-    /// They are made as of [`Past::Residual`], or with a rule and a second moment beside the residual, as
-    /// of [`Past::Adam`].
-    InPlace { residual: &'a mut [f32], decay: f32, beside: &'a mut [f32], rule: Option<adam::Rule> },
-    /// What becomes of a memory in bfloat16, in its place or another.
+    /// What becomes of a memory in bfloat16.
     Rounded(Rounded<'a>),
 }
 
@@ -69,40 +62,27 @@ fn write(kernels: &Streaming<'_>, target: &mut [f32], block: &[f32], streams: bo
 }
 
 impl<'a> Next<'a> {
-    /// Writes the sums to another place than that of the memory.
+    /// Writes the sums.
     pub fn sums(sums: &'a mut [f32], beside: &'a mut [f32]) -> Self {
         let streams = is_streamed(sums.len());
         Self::Sums { sums, beside, streams }
     }
 
-    /// Writes what a filter takes in to another place than that of the memory.
+    /// Writes what a filter takes in.
     pub fn filtered(memory: &'a mut [f32], filter: Filter) -> Self {
         let streams = is_streamed(memory.len());
         Self::Filtered { memory, filter, streams }
     }
 
-    /// Writes what becomes of a memory in bfloat16; over what was there if that has a factor.
+    /// Writes what becomes of a memory in bfloat16, and of a moment beside it, which has a key of its
+    /// own.
     pub fn rounded(
         memory: &'a mut [bf16],
         filter: Filter,
-        in_place: Option<f32>,
         key: Key,
+        moment: Option<(&'a mut [bf16], Key)>,
     ) -> Self {
-        let streams = in_place.is_none() && is_streamed(memory.len());
-        Self::Rounded(Rounded::new(memory, filter, in_place, key, streams))
-    }
-
-    /// What is read of a memory that is written over; none where another is read.
-    #[inline(always)]
-    pub(super) fn past(&self) -> Option<Past<'_>> {
-        if let Self::Rounded(rounded) = self {
-            return rounded.past();
-        }
-        let Self::InPlace { residual, decay, beside, rule } = self else { return None };
-        Some(match *rule {
-            None => Past::Residual { residual, decay: *decay },
-            Some(rule) => Past::Adam { second: beside, residual, rule },
-        })
+        Self::Rounded(Rounded::new(memory, filter, key, moment))
     }
 
     /// Has what is written, and read again right after it, stay in the caches.
@@ -138,7 +118,7 @@ impl<'a> Next<'a> {
         match self {
             Self::Filtered { .. } => true,
             Self::Rounded(rounded) => rounded.filters(),
-            Self::None | Self::Sums { .. } | Self::InPlace { .. } => false,
+            Self::None | Self::Sums { .. } => false,
         }
     }
 
@@ -148,15 +128,14 @@ impl<'a> Next<'a> {
         &mut self,
         kernels: &Streaming<'_>,
         range: &Range<usize>,
-        block: &[f32],
+        block: &mut [f32],
     ) {
-        let (target, streams) = match self {
-            Self::Sums { beside, streams, .. } => (beside, *streams),
-            Self::InPlace { beside, .. } => (beside, false),
-            Self::None | Self::Filtered { .. } | Self::Rounded(_) => return,
-        };
-        if !target.is_empty() {
-            write(kernels, &mut target[range.clone()], block, streams);
+        match self {
+            Self::Sums { beside, streams, .. } if !beside.is_empty() => {
+                write(kernels, &mut beside[range.clone()], block, *streams);
+            }
+            Self::Rounded(rounded) => rounded.write_moment(kernels, range, block),
+            Self::None | Self::Sums { .. } | Self::Filtered { .. } => {}
         }
     }
 
@@ -168,12 +147,9 @@ impl<'a> Next<'a> {
         range: &Range<usize>,
         block: &[f32],
     ) {
-        let (target, streams) = match self {
-            Self::None | Self::Filtered { .. } | Self::Rounded(_) => return,
-            Self::Sums { sums, streams, .. } => (sums, *streams),
-            Self::InPlace { residual, .. } => (residual, false),
-        };
-        write(kernels, &mut target[range.clone()], block, streams);
+        if let Self::Sums { sums, streams, .. } = self {
+            write(kernels, &mut sums[range.clone()], block, *streams);
+        }
     }
 
     /// Writes what becomes of a block of which `left` was not sent.
@@ -219,14 +195,6 @@ impl Split for Next<'_> {
             Self::Rounded(rounded) => {
                 let (rounded, late) = rounded.split_at(middle);
                 (Self::Rounded(rounded), Self::Rounded(late))
-            }
-            Self::InPlace { residual, decay, beside, rule } => {
-                let (residual, rest) = residual.split_at_mut(middle);
-                let (beside, late) = beside.split_at_mut(middle.min(beside.len()));
-                (
-                    Self::InPlace { residual, decay, beside, rule },
-                    Self::InPlace { residual: rest, decay, beside: late, rule },
-                )
             }
         }
     }

@@ -4,9 +4,8 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::next::Filter;
+use super::next::{Filter, is_streamed};
 use super::parallel::Split;
-use super::tensor::Past;
 use crate::rng::Key;
 use crate::simd::stream::Streaming;
 use crate::simd::sweep::Keep;
@@ -17,9 +16,9 @@ use crate::simd::{Kernels, dither};
 pub(crate) struct Rounded<'a> {
     memory: &'a mut [bf16],
     filter: Filter,
-    /// The factor of what was there, where that is written over.
-    in_place: Option<f32>,
     key: Key,
+    /// The moment beside it, and what that is rounded with.
+    moment: Option<(&'a mut [bf16], Key)>,
     /// Position of the first element in the tensor.
     first: u32,
     /// Whether a sweep writes past the caches.
@@ -27,21 +26,15 @@ pub(crate) struct Rounded<'a> {
 }
 
 impl<'a> Rounded<'a> {
-    /// All of a memory; `in_place` is the factor of what was there, where that is written over.
+    /// All of a memory, and of a moment beside it.
     pub fn new(
         memory: &'a mut [bf16],
         filter: Filter,
-        in_place: Option<f32>,
         key: Key,
-        streams: bool,
+        moment: Option<(&'a mut [bf16], Key)>,
     ) -> Self {
-        Self { memory, filter, in_place, key, first: 0, streams }
-    }
-
-    /// What is read of it, where it is written over.
-    #[inline(always)]
-    pub fn past(&self) -> Option<Past<'_>> {
-        self.in_place.map(|decay| Past::Rounded { residual: self.memory, decay })
+        let streams = is_streamed(memory.len());
+        Self { memory, filter, key, moment, first: 0, streams }
     }
 
     /// Whether it becomes what a filter takes in, and not the sums.
@@ -105,6 +98,17 @@ impl<'a> Rounded<'a> {
         self.write_tame(kernels, range, beside);
     }
 
+    /// Rounds what becomes of a block of the moment, if there is one, and writes it.
+    #[inline(always)]
+    pub fn write_moment(&mut self, kernels: &Kernels, range: &Range<usize>, block: &mut [f32]) {
+        let Some((moment, key)) = &mut self.moment else { return };
+        if kernels.peak(block) > dither::LARGEST {
+            dither::tame(block);
+        }
+        let first = self.first.wrapping_add(range.start as u32);
+        kernels.dither(block, *key, first, &mut moment[range.clone()]);
+    }
+
     /// Rounds a block and writes it. What is not finite, which the encode will find, becomes zero.
     pub fn write(&mut self, kernels: &Kernels, range: &Range<usize>, block: &mut [f32]) {
         if kernels.peak(block) > dither::LARGEST {
@@ -131,6 +135,17 @@ impl Split for Rounded<'_> {
     fn split_at(self, middle: usize) -> (Self, Self) {
         let (memory, rest) = self.memory.split_at_mut(middle);
         let later = self.first.wrapping_add(middle as u32);
-        (Self { memory, ..self }, Self { memory: rest, first: later, ..self })
+        let (moment, later_moment) = self
+            .moment
+            .map(|(moment, key)| {
+                let (moment, rest) = moment.split_at_mut(middle);
+                ((moment, key), (rest, key))
+            })
+            .unzip();
+        let Self { filter, key, first, streams, .. } = self;
+        (
+            Self { memory, filter, key, moment, first, streams },
+            Self { memory: rest, filter, key, moment: later_moment, first: later, streams },
+        )
     }
 }

@@ -1,9 +1,8 @@
 //! Memory and kernels for reads, and what threads find.
 
 use super::{CHUNK, Candidates, Scratch, Share, sums};
-use crate::Result;
 use crate::fit::Moments;
-use crate::simd::{BLOCK, Kernels};
+use crate::simd::Kernels;
 
 /// What was gathered.
 #[derive(Debug, Clone, Copy, Default)]
@@ -97,16 +96,6 @@ impl Scanner {
     /// Begins an encode: what the last one failed for may be there again.
     pub fn begin(&mut self) {
         self.workers.iter_mut().for_each(|worker| worker.candidates.forgive());
-    }
-
-    /// Makes sure that a read of `len` elements which keeps nothing cannot fail.
-    pub fn reserve(&mut self, len: usize) -> Result<()> {
-        let width = self.width(len);
-        for worker in self.workers(width) {
-            worker.candidates.reserve(BLOCK);
-            worker.candidates.check_memory()?;
-        }
-        Ok(())
     }
 
     /// Empty memory for entries that are put aside.

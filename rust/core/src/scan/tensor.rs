@@ -35,6 +35,8 @@ pub(crate) enum Past<'a> {
     Momentum { momentum: &'a [f32], velocity: &'a [f32], rule: momentum::Rule },
     /// The gradient moves a second moment, and the step that follows is added to a residual.
     Adam { second: &'a [f32], residual: &'a [f32], rule: adam::Rule },
+    /// The same of both in bfloat16.
+    RoundedAdam { second: &'a [bf16], residual: &'a [bf16], rule: adam::Rule },
 }
 
 /// What the sums of a block are made of.
@@ -64,6 +66,10 @@ impl<'a> Past<'a> {
             Self::Adam { second, residual, rule } => {
                 let (second, residual) = (&second[range.clone()], &residual[range]);
                 Self::Adam { second, residual, rule }
+            }
+            Self::RoundedAdam { second, residual, rule } => {
+                let (second, residual) = (&second[range.clone()], &residual[range]);
+                Self::RoundedAdam { second, residual, rule }
             }
         }
     }
@@ -111,6 +117,13 @@ impl<'a> Past<'a> {
                 kernels.adam(beside, step, new, &second[range.clone()], rule);
                 Terms { new: step, old: Some((self.old(range), 1.0)), beside }
             }
+            Self::RoundedAdam { second, residual, rule } => {
+                let (step, old) = (&mut step[..range.len()], &mut old[..range.len()]);
+                kernels.widen_bf16(&second[range.clone()], old);
+                kernels.adam(beside, step, new, old, rule);
+                kernels.widen_bf16(&residual[range.clone()], old);
+                Terms { new: step, old: Some((old, 1.0)), beside }
+            }
         }
     }
 
@@ -129,14 +142,14 @@ impl<'a> Past<'a> {
                 fetch(kernels, residual, at);
             }
             // More lines than are waited for at a time.
-            Self::Momentum { .. } | Self::Adam { .. } => {}
+            Self::Momentum { .. } | Self::Adam { .. } | Self::RoundedAdam { .. } => {}
         }
     }
 
     /// What the new is added to in a block, where that is in memory as float32.
     pub(super) fn old(self, range: &Range<usize>) -> &'a [f32] {
         match self {
-            Self::None | Self::Rounded { .. } => &[],
+            Self::None | Self::Rounded { .. } | Self::RoundedAdam { .. } => &[],
             Self::Residual { residual: old, .. }
             | Self::Momentum { velocity: old, .. }
             | Self::Adam { residual: old, .. } => &old[range.clone()],
@@ -180,6 +193,10 @@ impl<'a> Tensor<'a> {
             Past::Adam { second, residual, rule } => {
                 let (_, step) = rule.of(gradient, second[i]);
                 step + residual[i]
+            }
+            Past::RoundedAdam { second, residual, rule } => {
+                let (_, step) = rule.of(gradient, second[i].to_f32());
+                step + residual[i].to_f32()
             }
         })
     }

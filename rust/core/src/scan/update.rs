@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use half::bf16;
+
 use super::block::{Block, Places, Scratch};
 use super::next::Next;
 use super::parallel::Split;
@@ -15,7 +17,6 @@ use crate::simd::sweep::{Addend, Feedback, Found, Gather, Moment, Rounded};
 /// A tensor, and where that is written which its memory becomes.
 #[derive(Debug)]
 pub(crate) struct Update<'a> {
-    /// Without the residual where [`Next::InPlace`] has that.
     tensor: Tensor<'a>,
     next: Next<'a>,
 }
@@ -33,18 +34,13 @@ impl<'a> Update<'a> {
     /// What there is to encode of what was not written yet.
     #[inline(always)]
     pub fn tensor(&self) -> Tensor<'_> {
-        Tensor { memory: self.past(), ..self.tensor }
-    }
-
-    #[inline(always)]
-    fn past(&self) -> Past<'_> {
-        self.next.past().unwrap_or(self.tensor.memory)
+        self.tensor
     }
 
     /// As [`Tensor::fetch`].
     #[inline(always)]
     pub fn fetch(&self, kernels: &Kernels, at: usize) {
-        self.past().fetch(self.tensor.gradient, kernels, at);
+        self.tensor.fetch(kernels, at);
     }
 
     /// Whether anything is written.
@@ -55,7 +51,7 @@ impl<'a> Update<'a> {
     /// Whether the sums are in memory once all was read.
     pub(super) fn leaves_sums(&self) -> bool {
         match self.next {
-            Next::Sums { .. } | Next::InPlace { .. } => true,
+            Next::Sums { .. } => true,
             Next::Filtered { .. } | Next::Rounded(_) => false,
             Next::None => matches!(self.tensor.memory, Past::None),
         }
@@ -68,11 +64,14 @@ impl<'a> Update<'a> {
 
     /// Reads a block, writes what its memory becomes, and gathers from the sums.
     pub fn sweep(&mut self, block: Block<'_>, gather: Gather<'_>) -> Found {
-        if let Past::Adam { rule, .. } = self.past() {
-            return self.sweep_steps(rule, block, gather);
-        }
-        if let Past::Rounded { decay, .. } = self.past() {
-            return self.sweep_rounded(decay, block, gather);
+        match self.tensor.memory {
+            Past::Adam { second, residual, rule } => {
+                return self.sweep_steps((second, residual, rule), block, gather);
+            }
+            Past::Rounded { residual, .. } | Past::RoundedAdam { residual, .. } => {
+                return self.sweep_rounded(residual, block, gather);
+            }
+            _ => {}
         }
         let Block { kernels, range, scratch } = block;
         let (range, Scratch { places, sums }) = (&range, scratch);
@@ -80,7 +79,7 @@ impl<'a> Update<'a> {
         let input = gradient.0.range(range.clone());
         // What is written beside the sums depends on the gradient, too, which is read once.
         let once = self.next.filters();
-        let (new, decay) = match self.past() {
+        let (new, decay) = match memory {
             Past::None => return kernels.sweep(input, Addend::None, gather),
             // The loop makes the elements float32 itself.
             Past::Residual { decay, .. } if !once => (input, decay),
@@ -91,36 +90,30 @@ impl<'a> Update<'a> {
                 (Input::F32(new), decay)
             }
         };
-        // In place they are where the sums go.
-        let old = Some(memory.old(range));
-        let (residual, sum, streams) = match &mut self.next {
-            Next::Sums { sums, streams, .. } => (old, &mut sums[range.clone()], *streams),
-            Next::InPlace { residual, .. } => (None, &mut residual[range.clone()], false),
-            _ => (old, &mut sums[..range.len()], false),
+        let residual = memory.old(range);
+        let (sum, streams) = match &mut self.next {
+            Next::Sums { sums, streams, .. } => (&mut sums[range.clone()], *streams),
+            _ => (&mut sums[..range.len()], false),
         };
         let feedback = Feedback { residual, decay, sum, streams: streams.then_some(kernels) };
         kernels.sweep(new, Addend::Residual(feedback), gather)
     }
 
     /// The same of steps that a loop makes of gradients, as it adds them.
-    fn sweep_steps(&mut self, rule: Rule, block: Block<'_>, gather: Gather<'_>) -> Found {
+    fn sweep_steps(
+        &mut self,
+        (second, residual, rule): (&[f32], &[f32], Rule),
+        block: Block<'_>,
+        gather: Gather<'_>,
+    ) -> Found {
         let Block { kernels, range, scratch } = block;
         let Scratch { places, sums: unused } = scratch;
         let spare = &mut places.beside;
         let x = self.tensor.gradient.0.range(range.clone());
-        let (second, residual) = match self.tensor.memory {
-            Past::Adam { second, residual, .. } => {
-                (Some(&second[range.clone()]), Some(&residual[range.clone()]))
-            }
-            // In place they are where the next ones go.
-            _ => (None, None),
-        };
+        let (second, residual) = (&second[range.clone()], &residual[range.clone()]);
         let (next, sum, streams) = match &mut self.next {
             Next::Sums { sums, beside, streams } => {
                 (&mut beside[range.clone()], &mut sums[range], *streams)
-            }
-            Next::InPlace { residual, beside, .. } => {
-                (&mut beside[range.clone()], &mut residual[range], false)
             }
             _ => (&mut spare[..range.len()], &mut unused[..range.len()], false),
         };
@@ -130,34 +123,37 @@ impl<'a> Update<'a> {
         kernels.sweep(x, Addend::Steps(moment, feedback), gather)
     }
 
-    /// The same of a memory in bfloat16, which a loop widens and rounds as it adds it.
-    fn sweep_rounded(&mut self, decay: f32, block: Block<'_>, gather: Gather<'_>) -> Found {
+    /// The same of a residual in bfloat16, which a loop widens and rounds as it adds it to the gradient,
+    /// or to steps that were made of that.
+    fn sweep_rounded(&mut self, residual: &[bf16], block: Block<'_>, gather: Gather<'_>) -> Found {
         let Block { kernels, range, scratch } = block;
-        let Scratch { places: Places { beside, .. }, sums } = scratch;
+        let (range, Scratch { places, sums }) = (&range, scratch);
+        let Tensor { gradient, memory } = self.tensor;
+        let residual = &residual[range.clone()];
+        let Places { gradient: widened, old, step, beside } = places;
         let (sums, beside) = (&mut sums[..range.len()], &mut beside[..range.len()]);
-        let input = self.tensor.gradient.0.range(range.clone());
-        let residual = match self.tensor.memory {
-            Past::Rounded { residual, .. } => Some(&residual[range.clone()]),
-            // In place it is where the next one goes.
-            _ => None,
+        let (input, decay) = match memory {
+            Past::RoundedAdam { second, rule, .. } => {
+                let (step, old) = (&mut step[..range.len()], &mut old[..range.len()]);
+                let new = gradient.float32(kernels, range.clone(), widened);
+                kernels.widen_bf16(&second[range.clone()], old);
+                kernels.adam(beside, step, new, old, rule);
+                self.next.write_moment(kernels, range, beside);
+                (Input::F32(step), 1.0)
+            }
+            Past::Rounded { decay, .. } => (gradient.0.range(range.clone()), decay),
+            _ => (gradient.0.range(range.clone()), 1.0),
         };
         let keep = match &mut self.next {
-            Next::Rounded(next) => Some(next.keep(kernels, &range, beside)),
+            Next::Rounded(next) => Some(next.keep(kernels, range, beside)),
             _ => None,
         };
         let memory = Rounded { residual, decay, sum: &mut *sums, keep };
         let found = kernels.sweep(input, Addend::Rounded(memory), gather);
         if let Next::Rounded(next) = &mut self.next {
-            next.tame(kernels, &range, (sums, found.peak), beside);
+            next.tame(kernels, range, (sums, found.peak), beside);
         }
         found
-    }
-
-    /// Widens a block of a memory in bfloat16; the factor that it has in the sums.
-    fn widen(&self, kernels: &Kernels, range: &Range<usize>, old: &mut [f32]) -> f32 {
-        let Past::Rounded { residual, decay } = self.past() else { return 1.0 };
-        kernels.widen_bf16(&residual[range.clone()], old);
-        decay
     }
 
     /// The sums of the block that was swept last, if they were not streamed away.
@@ -166,7 +162,6 @@ impl<'a> Update<'a> {
         match (&self.next, self.tensor.memory) {
             (Next::Rounded(_), _) => &block.scratch.sums[..range.len()],
             (Next::Sums { sums, .. }, _) => &sums[range],
-            (Next::InPlace { residual, .. }, _) => &residual[range],
             (_, Past::None) => self.tensor.sums(block),
             _ => &block.scratch.sums[..range.len()],
         }
@@ -177,44 +172,22 @@ impl<'a> Update<'a> {
     where
         'a: 's,
     {
-        if let Past::Rounded { .. } = self.past() {
-            return self.pair_rounded(block);
-        }
         let Block { kernels, range, scratch } = block;
         let (range, Scratch { places, sums }) = (&range, scratch);
-        let once = self.next.filters();
-        let terms = self.past().terms(self.tensor.gradient, kernels, range, places, once);
+        let (Tensor { gradient, memory }, once) = (self.tensor, self.next.filters());
+        let terms = memory.terms(gradient, kernels, range, places, once);
         let (new, Some((old, decay))) = (terms.new, terms.old) else {
             return (terms.new, terms.new);
         };
         let sums = &mut sums[..range.len()];
         kernels.add(sums, new, old, decay);
         let beside = terms.beside;
-        self.next.write_beside(kernels, range, (new, self.tensor.memory.old(range)), beside);
-        self.next.write_sums(kernels, range, sums);
-        (new, sums)
-    }
-
-    /// The same of a memory in bfloat16.
-    fn pair_rounded<'s>(&mut self, block: Block<'s>) -> (&'s [f32], &'s [f32])
-    where
-        'a: 's,
-    {
-        let Block { kernels, range, scratch } = block;
-        let (range, Scratch { places, sums }) = (&range, scratch);
-        let Places { gradient: widened, old, beside, .. } = places;
-        let (old, beside) = (&mut old[..range.len()], &mut beside[..range.len()]);
-        let (gradient, sums) = (self.tensor.gradient, &mut sums[..range.len()]);
-        let decay = self.widen(kernels, range, old);
-        let new = if self.next.filters() {
-            gradient.float32_once(kernels, range.clone(), widened)
-        } else {
-            gradient.float32(kernels, range.clone(), widened)
-        };
-        kernels.add(sums, new, old, decay);
-        let peak = kernels.peak(sums);
         if let Next::Rounded(next) = &mut self.next {
-            next.write_block(kernels, range, (new, old), (sums, peak), beside);
+            next.write_moment(kernels, range, beside);
+            next.write_block(kernels, range, (new, old), (sums, kernels.peak(sums)), beside);
+        } else {
+            self.next.write_beside(kernels, range, (new, memory.old(range)), beside);
+            self.next.write_sums(kernels, range, sums);
         }
         (new, sums)
     }
@@ -236,7 +209,7 @@ impl<'a> Update<'a> {
         let Block { kernels, range, scratch } = block;
         let (range, Scratch { places, sums }) = (&range, scratch);
         let sums = &mut sums[..range.len()];
-        let (gradient, past) = (self.tensor.gradient, self.past());
+        let Tensor { gradient, memory: past } = self.tensor;
         if let Past::None = past {
             gradient.copy(kernels, range.clone(), sums);
             return sums;

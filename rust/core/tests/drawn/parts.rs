@@ -97,14 +97,17 @@ const MEMORIES: &[(&str, Drawer<Memory>)] = &[
     ("none", |_, _| Memory::None),
     ("residual", |draw, _| {
         let decay = draw.pick(&[1.0, 1.0, 0.9, 0.3]);
-        Memory::Residual(Residual { decay, low_memory: draw.once_in(3), ..Residual::PLAIN })
+        // Of no use, but what is drawn after it stays what it was.
+        draw.once_in(3);
+        Memory::Residual(Residual { decay, ..Residual::PLAIN })
     }),
     ("low_pass", |draw, _| {
         Memory::LowPass(LowPass { beta: draw.pick(&[1.0, 0.1, 0.37]), ..LowPass::PLAIN })
     }),
     ("residual_bfloat16", |draw, _| {
-        let (decay, low_memory) = (draw.pick(&[1.0, 0.9]), draw.once_in(3));
-        Memory::Residual(Residual { decay, low_memory, storage: bfloat16(draw) })
+        let decay = draw.pick(&[1.0, 0.9]);
+        draw.once_in(3);
+        Memory::Residual(Residual { decay, storage: bfloat16(draw) })
     }),
     ("low_pass_bfloat16", |draw, _| {
         let beta = draw.pick(&[1.0, 0.1, 0.37]);

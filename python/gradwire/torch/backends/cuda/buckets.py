@@ -51,16 +51,12 @@ class CUDABucket(host.DeviceBucket):
         positions: Sequence[NDArray[np.uint32] | None],
         out: torch.Tensor,
         scale: float,
-        *,
-        deferred: bool = False,
     ) -> tuple[Table, Exception | None]:
         if not _are_for_kernels(states, codecs):
             held, frames = [state.on_host() for state in states], out
             if self._on_device:
                 frames = self._staging.empty(torch.Size([sum(limits)]), torch.uint8)
-            encoded = self.core().encode(
-                codecs, held, ends, limits, positions, frames, scale, deferred=deferred
-            )
+            encoded = self.core().encode(codecs, held, ends, limits, positions, frames, scale)
             if self._on_device:
                 nbytes = int(encoded[0].reshape(-1, 6)[:, 0].sum())
                 self._staging.write(out[:nbytes], frames[:nbytes])
@@ -69,7 +65,7 @@ class CUDABucket(host.DeviceBucket):
         if not self._on_device:
             frames = torch.empty(sum(limits), dtype=torch.uint8, device=self.buffer.device)
         started = encoding.start(
-            codecs, states, ends, limits, self.buffer, scale, frames, positions, deferred=deferred
+            codecs, states, ends, limits, self.buffer, scale, frames, positions
         )
         reads = [started.table] if self._on_device else [started.table, frames]
         found, *sent = self._staging.read_all(reads)  # frames with the room that limits leave them
@@ -168,27 +164,6 @@ class CUDABucket(host.DeviceBucket):
         return self._staging.upload(read), places
 
     # The receiving thread ---------------------------------------------------------------------
-
-    @override
-    def commit(
-        self,
-        states: Sequence[Any],
-        ends: Sequence[int],
-        frames: torch.Tensor,
-        starts: Sequence[int],
-        sizes: Sequence[int],
-        scale: float,
-    ) -> None:
-        first, end = starts[0], starts[-1] + sizes[-1]
-        written, offsets = frames[first:end], [at - first for at in starts]
-        own = [state for state in states if isinstance(state, DeviceState) and state.pending]
-        if len(own) == len(states):
-            there = self._there(written)
-            encoding.commit(own, ends[::2], self.buffer, there, offsets, sizes, scale)
-            return
-        held = [state.on_host() for state in states]
-        there = self._staging.read(written) if self._on_device else written
-        self.core().commit(held, ends, there, offsets, sizes, scale)
 
     @override
     def average(

@@ -7,13 +7,11 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire._codec import Codec
-from gradwire.errors import InputChangedError
-from gradwire.torch.backends.cuda.operators import completed, operators
+from gradwire.torch.backends.cuda.operators import operators
 from gradwire.torch.backends.cuda.states import DeviceState, Encoding, on_device
 from gradwire.torch.backends.host import staging, told
 
 PLACE, ADD, RANKS, SENDERS = range(4)  # what becomes of decoded values: see csrc/bucket/decode.h
-_DONE, _CHANGED = range(2)  # what comes of a second half, as csrc/bucket/decode.h numbers it
 # Devices that have met a frame of drawn positions: these take more memory to read.
 _seeded: set[torch.device] = set()
 
@@ -27,22 +25,17 @@ def encode(
     scale: float,
     out: torch.Tensor,
     positions: Sequence[NDArray[np.uint32] | None] = (),
-    *,
-    deferred: bool = False,
 ) -> NDArray[np.int64]:
     """Encode parts of a flat tensor on the current stream, and wait for the outcomes.
 
     The frames are concatenated in `out`: bytes on the device, aligned to 16, with room for all
-    limits. Positions may be given for each part; where None, the codec selects. With `deferred`,
-    memories, which then have one buffer each, are written later by `commit`.
+    limits. Positions may be given for each part; where None, the codec selects.
 
     Returns a row for each part: bytes, entries sent, entries asked for or -1, entries trimmed, and
     whether all of the input was zero. Fewer rows than parts if one failed: encode that part on the
     host for the error.
     """
-    started = start(
-        codecs, states, ends, limits, gradients, scale, out, positions, deferred=deferred
-    )
+    started = start(codecs, states, ends, limits, gradients, scale, out, positions)
     return started.settle(staging(gradients.device).read(started.table).numpy())
 
 
@@ -55,8 +48,6 @@ def start(
     scale: float,
     out: torch.Tensor,
     positions: Sequence[NDArray[np.uint32] | None] = (),
-    *,
-    deferred: bool = False,
 ) -> Encoding:
     """Start to encode as `encode` does, without waiting: `Encoding.settle` returns the outcome."""
     if positions and all(each is None for each in positions):
@@ -71,47 +62,13 @@ def start(
         ]
     limits = list(map(min, limits, most))
     with told(gradients.device), on_device(states, gradients.device, plan.shared):
-        table = plan.encode(
-            gradients, limits, plan.shared, scale, out, positions, deferred=deferred
-        )
-        return Encoding(states, plan, table, deferred)
+        table = plan.encode(gradients, limits, plan.shared, scale, out, positions)
+        return Encoding(states, plan, table)
 
 
 def is_seeded(device: torch.device) -> bool:
     """Tell whether a device has decoded a frame of random positions."""
     return device in _seeded
-
-
-def commit(
-    states: Sequence[DeviceState],
-    starts: Sequence[int],
-    gradients: torch.Tensor,
-    frames: torch.Tensor,
-    offsets: Sequence[int],
-    sizes: Sequence[int],
-    scale: float,
-) -> None:
-    """Write the memories of parts of a flat tensor that were encoded with `deferred`, and wait.
-
-    Parts start at `starts`, and their frames, on the device, at the byte `offsets`.
-    """
-    device = gradients.device
-    tensors = states[0]._shared
-    with told(device), on_device(states, device, tensors):
-        codecs = [state.codec for state in states]
-        drawn = any(codec.sparsify.kind == "random_k" for codec in codecs)
-        outcomes = operators().settle_bucket(
-            completed(codecs, [state.numel for state in states]),
-            *(gradients, starts, tensors, frames, offsets, sizes, scale, drawn),
-        )
-        found = staging(device).read(outcomes).tolist()
-        for state, outcome in zip(states, found, strict=True):
-            state.committed(done=outcome == _DONE)
-    for state, outcome in zip(states, found, strict=True):
-        if outcome == _CHANGED:
-            raise InputChangedError(state.name)
-        if outcome != _DONE:
-            raise ValueError("the frame is not the one that encode_later has written")
 
 
 def decode(

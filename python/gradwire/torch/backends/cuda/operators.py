@@ -104,7 +104,7 @@ class EncodePlan:
     Encodes must not overlap.
 
     ``shared`` are the states of the last encode: see `states.on_device`. ``shares`` are the parts'
-    shares of all entries, and ``undoable`` tells which memories can be rolled back.
+    shares of all entries.
     """
 
     def __init__(
@@ -117,7 +117,6 @@ class EncodePlan:
     ) -> None:
         self.codecs = tuple(codecs)
         self.key = (like.device, like.dtype, list(ends), list(given))
-        self.undoable = [codec.memory.undoable for codec in codecs]
         self.shared: list[torch.Tensor] = []
         self._room: int | None = None
         self._nowhere = torch.empty(0, dtype=torch.int32, device=like.device)
@@ -147,14 +146,12 @@ class EncodePlan:
         out: torch.Tensor,
         positions: Sequence[NDArray[np.uint32] | None] = (),
         *,
-        deferred: bool = False,
         most: Sequence[int] = (),
     ) -> torch.Tensor:
         """Encode to bytes on the device, on the current stream, without waiting.
 
-        If memories are written later, they have one buffer each. `most` limits the entries that a
-        top-k codec selects of each part; -1 sets no limit. Returns a table of int64 with a row for
-        each part: see csrc/bucket/gather.h.
+        `most` limits the entries that a top-k codec selects of each part; -1 sets no limit. Returns
+        a table of int64 with a row for each part: see csrc/bucket/gather.h.
         """
         there, counts = self._nowhere, list(most)
         if positions:
@@ -165,7 +162,7 @@ class EncodePlan:
             self._room = operators().encode_room(self.number, counts)
         scratch = _scratch(gradients.device, self._room)
         table: torch.Tensor = operators().encode_bucket(
-            self.number, gradients, limits, states, scale, out, scratch, there, counts, deferred
+            self.number, gradients, limits, states, scale, out, scratch, there, counts
         )
         return table
 

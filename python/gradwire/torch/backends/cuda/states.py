@@ -1,8 +1,7 @@
 """States on the device: one tensor of bytes for each parameter.
 
 It has the struct of the kernels, followed by the buffers of the memory: the residual, then the
-moment, if any. Each buffer exists twice, the current one and one for the next encode, or once with
-``low_memory``.
+moment, if any. Each buffer exists twice, the current one and one for the next encode.
 """
 
 import ctypes
@@ -47,15 +46,15 @@ class DeviceState(StateBase):
     undo the last encode. An encode of a bucket that fails at another parameter leaves this one as
     it was, but can then no longer be rolled back.
 
-    ``plans`` are those of the buckets that begin with this tensor; ``pending`` tells whether
-    kernels have encoded, but not yet written the memory. Launched encodes are recorded at once, and
-    corrected by `Encoding.settle` if they fail; reading anything of the state settles first.
+    ``plans`` are those of the buckets that begin with this tensor. Launched encodes are recorded at
+    once, and corrected by `Encoding.settle` if they fail; reading anything of the state settles
+    first.
     """
 
     __slots__ = (
         *("_codec", "_device", "_earlier", "_encoding", "_host", "_last", "_lock", "_new", "_rate"),
         *("_row", "_shared", "_step", "_undoable", "_written"),
-        *("name", "nbytes", "numel", "pending", "plans", "stream"),
+        *("name", "nbytes", "numel", "plans", "stream"),
         "__weakref__",
     )
 
@@ -80,7 +79,7 @@ class DeviceState(StateBase):
         self._codec, self._earlier, self._step = codec, codec, step
         self._last: dict[str, Any] | None = None
         self._encoding = None
-        self._undoable = self.pending = False
+        self._undoable = False
 
     # Where it is ------------------------------------------------------------------------------
 
@@ -112,14 +111,9 @@ class DeviceState(StateBase):
         self._device[at : at + 8].view(torch.float64).fill_(self._rate)
         self._written = self._rate
 
-    def committed(self, *, done: bool) -> None:
-        """Record the second half of an encode."""
-        self._step += done
-        self.failed()
-
     def failed(self) -> None:
-        """Record a failed encode: there is nothing to undo, and no memory to write."""
-        self._undoable = self.pending = False
+        """Record a failed encode: there is nothing to undo."""
+        self._undoable = False
 
     def _fetched(self) -> State:
         if self._host is None:
@@ -277,8 +271,6 @@ class DeviceState(StateBase):
                 state = self._codec.init_state(0, name=self.name)
             state.learning_rate = learning_rate
             self._rate = state.learning_rate
-            if self.pending:  # at another rate
-                self.failed()
 
     def _lift(self, start: int, stop: int) -> Any:
         """Take the residual of a range out, as the core does; waits for the device."""
@@ -416,28 +408,25 @@ class Encoding:
     """
 
     __slots__ = (
-        *("_after", "_before", "_deferred", "_lock", "_states"),
+        *("_after", "_before", "_lock", "_states"),
         *("done", "rows", "shares", "table"),
     )
 
     def __init__(
-        self, states: Sequence[DeviceState], plan: EncodePlan, table: torch.Tensor, deferred: bool
+        self, states: Sequence[DeviceState], plan: EncodePlan, table: torch.Tensor
     ) -> None:
         self.table = table
-        self._states, self._deferred, self.shares = states, deferred, plan.shares
+        self._states, self.shares = states, plan.shares
         self.rows: NDArray[np.int64] | None = None
         self.done = len(states)
         self._after: Any = None
         self._lock = threading.Lock()
         self._before = [(each._encoding, each._row, each._last) for each in states]
-        for row, (state, codec, undoable) in enumerate(
-            zip(states, plan.codecs, plan.undoable, strict=True)
-        ):
+        for row, (state, codec) in enumerate(zip(states, plan.codecs, strict=True)):
             state._earlier, state._codec = state._codec, codec
             state._encoding, state._row = self, row
-            state._step += not deferred
-            state._undoable = undoable or deferred
-            state.pending = deferred
+            state._step += 1
+            state._undoable = True
 
     def mark(self) -> None:
         """Record the current point of the stream, for which a read of the outcome waits."""
@@ -463,7 +452,7 @@ class Encoding:
         for state, before in list(zip(self._states, self._before, strict=True))[self.done :]:
             state._codec = state._earlier
             state._encoding, state._row, state._last = before
-            state._step -= not self._deferred
+            state._step -= 1
             state.failed()
         self.rows, self._states, self._before = rows, (), []
 
@@ -506,7 +495,7 @@ def rollback(states: Sequence[Any]) -> None:
                 operators().rollback_bucket(pieces, [state._device for state in own])
                 stage.wait(stage.mark())  # the next encode may be on another stream
             for state in own:
-                state._forget(state._earlier, state._step - (not state.pending))
+                state._forget(state._earlier, state._step - 1)
 
 
 class StateLayout:
@@ -514,7 +503,6 @@ class StateLayout:
 
     def __init__(self, codec: Codec, numel: int) -> None:
         memory = structs.memory_of(codec.memory)
-        sides = 1 if memory.low_memory else 2
         dtypes = {"residual": torch.bfloat16 if memory.narrow else torch.float32}
         if codec.memory.kind in _MOMENTS:
             dtypes[_MOMENTS[codec.memory.kind]] = torch.float32
@@ -524,8 +512,8 @@ class StateLayout:
         self._places: dict[str, tuple[torch.dtype, list[int]]] = {}
         for name, dtype in dtypes.items():
             room = -(-dtype.itemsize * numel // _ALIGN) * _ALIGN
-            self._places[name] = dtype, [self.nbytes + side * room for side in range(sides)]
-            self.nbytes += sides * room
+            self._places[name] = dtype, [self.nbytes, self.nbytes + room]
+            self.nbytes += 2 * room
 
     def buffers(self, state: torch.Tensor, side: int) -> dict[str, torch.Tensor]:
         """Return the existing buffers, without copies, in their dtypes.

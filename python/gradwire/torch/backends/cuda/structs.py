@@ -72,7 +72,6 @@ class Memory(c.Structure):
         beta2=c.c_double,
         eps=c.c_double,
         narrow=c.c_uint32,
-        low_memory=c.c_uint32,
         seed=c.c_uint64,
     )
 
@@ -143,8 +142,6 @@ class State(c.Structure):
         rate=c.c_double,
         current=c.c_uint32,
         undoable=c.c_uint32,
-        pending=c.c_uint32,
-        checksum=c.c_uint32,
         tracked=Tracked,
         previous=Tracked,
         previous_moment_steps=c.c_uint64,
@@ -206,6 +203,8 @@ def has_kernels(codec: Codec) -> bool:
     return (
         codec.sparsify.kind in SPARSIFIERS
         and codec.memory.kind in MEMORIES
+        # The kernels keep second moments in float32 only.
+        and not (codec.memory.updates and getattr(codec.memory, "low_memory", False))
         and coding_of(codec.quantize) in QUANTIZERS
     )
 
@@ -245,8 +244,8 @@ def memory_of(part: memory.Memory) -> Memory:
     for name, value in part.for_optimizer({}).get_config().items():
         if name == "clip":
             out.clips, out.clip = value is not None, value or 0.0
-        elif name == "dtype":
-            out.narrow = value == "bfloat16"
+        elif name == "low_memory":
+            out.narrow = value
         elif name != "kind":
             setattr(out, name, value)
     return out

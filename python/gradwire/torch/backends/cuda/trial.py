@@ -140,8 +140,6 @@ class _Work:
                 every = cases()
                 for self._dtype, steps in ((torch.float32, 3), (torch.bfloat16, 1)):
                     self._train(_Bucket(every, self._device), steps)
-                    late = [each for each in every if not each.codec.memory.undoable]
-                    self._settle(_Bucket(late, self._device))
                     largest = max(every, key=lambda each: each.numel)
                     alone = _Bucket([largest], self._device)  # whose frame is not gathered
                     self._encode(alone, 0)
@@ -175,9 +173,8 @@ class _Work:
         if len(made) == 2:
             self._decode(bucket, made)
             self._begin("a rollback")
-            undone = [i for i, case in enumerate(bucket.cases) if case.codec.memory.undoable]
-            rollback([bucket.there[i] for i in undone])
-            cpu.rollback([bucket.here[i] for i in undone])
+            rollback(bucket.there)
+            cpu.rollback(bucket.here)
             self._encode(bucket, 1)
             limits = [len(frame) - len(frame) // 3 for frame in made[1]]
             made.append(self._encode(bucket, 2, limits))
@@ -191,7 +188,6 @@ class _Work:
         limits: Sequence[int] = (),
         *,
         given: NDArray[np.uint32] | None = None,
-        deferred: bool = False,
     ) -> list[bytes]:
         """Encode on the device and in the core, compare, and return the frames."""
         self._step = step + 1
@@ -205,12 +201,8 @@ class _Work:
         out = torch.empty(sum(most), dtype=torch.uint8, device=self._device)
         expected = torch.empty(sum(most), dtype=torch.uint8, device="cpu")
         there, at = flat.to(self._device), [given] * len(most)
-        rows = encoding.encode(
-            codecs, bucket.there, ends, most, there, 1.0, out, at, deferred=deferred
-        )
-        table, error = cpu.bucket(flat).encode(
-            codecs, bucket.here, ends, most, at, expected, 1.0, deferred=deferred
-        )
+        rows = encoding.encode(codecs, bucket.there, ends, most, there, 1.0, out, at)
+        table, error = cpu.bucket(flat).encode(codecs, bucket.here, ends, most, at, expected, 1.0)
         if error is not None:
             raise error
         table = table.reshape(-1, 6)[:, :5]
@@ -309,21 +301,6 @@ class _Work:
     ) -> None:
         every = dict(zip(which, equal, strict=True))
         self._compare(what, bucket, [every.get(i, True) for i in range(len(bucket.cases))])
-
-    def _settle(self, bucket: "_Bucket") -> None:
-        """Test encodes in two halves, of which the second writes the memories."""
-        if not bucket.cases:
-            return
-        frames = self._encode(bucket, 0, deferred=True)
-        self._begin(f"a settle of {len(frames)} tensors")
-        nbytes = [len(frame) for frame in frames]
-        starts = list(accumulate(nbytes[:-1], initial=0))
-        flat = _values(bucket.ends[-1], 0).to(self._dtype)
-        data = torch.frombuffer(bytearray(b"".join(frames)), dtype=torch.uint8)
-        there = flat.to(self._device), data.to(self._device)
-        encoding.commit(bucket.there, bucket.ends[::2], *there, starts, nbytes, 1.0)
-        cpu.bucket(flat).commit(bucket.here, bucket.ends, data, starts, nbytes, 1.0)
-        self._compare_states(bucket)
 
     def _compare_states(self, bucket: "_Bucket") -> None:
         self._begin("a copy of the states")

@@ -1,9 +1,15 @@
 // What owners of ranges keep of sums: the frames that they have made of them say the rest.
 #pragma once
 
-#include "bucket/settle.cuh"
+#include "bucket/apply.cuh"
+#include "scan/tensor.cuh"
 
 namespace gradwire {
+
+// What a frame decodes to in a part of a tensor; zero where nothing was sent, which takes nothing away.
+struct Decoded {
+    float values[tile_elements];
+};
 
 // The key of the rounding of sums that stay: no encode draws the same.
 __device__ inline std::uint64_t absorbing_key(const Memory& memory, const State& state) {

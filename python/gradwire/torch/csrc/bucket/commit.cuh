@@ -9,8 +9,8 @@
 namespace gradwire {
 
 // Has the states take over what was selected and written, of the pieces before the first that failed.
-// If memories are written later, the states do no more than remember that. All threads of a block call.
-__device__ inline void commit(const Piece* pieces, Selection* selections, unsigned count, bool later) {
+// All threads of a block call.
+__device__ inline void commit(const Piece* pieces, Selection* selections, unsigned count) {
     unsigned failed = count;
     for (unsigned i = threadIdx.x; i < count; i += team_threads) {
         Selection& selection = selections[i];
@@ -27,12 +27,6 @@ __device__ inline void commit(const Piece* pieces, Selection* selections, unsign
         Selection& selection = selections[i];
         State& state = *pieces[i].state;
         // What the spare buffers held is written over, whether the encode failed or not.
-        state.pending = i < failed && later;
-        if (state.pending) {
-            state.previous = {pieces[i].sparsify, selection.tracker};
-            state.checksum = reinterpret_cast<const std::uint32_t*>(pieces[i].frame)[checksum_word];
-            continue;
-        }
         if (i >= failed) {
             state.undoable = 0;
             if (selection.status == Status::ok) selection.status = Status::skipped;
@@ -41,11 +35,10 @@ __device__ inline void commit(const Piece* pieces, Selection* selections, unsign
         state.previous = state.tracked;
         state.previous_moment_steps = state.moment_steps;
         state.tracked = {pieces[i].sparsify, selection.tracker};
-        const bool apart = pieces[i].memory.kind != MemoryKind::none && !is_in_place(pieces[i]);
-        state.current = apart ? 1 - state.current : 0;
+        state.current = pieces[i].memory.kind != MemoryKind::none ? 1 - state.current : 0;
         state.step += 1;
         state.moment_steps += 1;
-        state.undoable = !is_in_place(pieces[i]);
+        state.undoable = 1;
     }
 }
 

@@ -2,7 +2,6 @@
 #include "bucket/decode.h"
 
 #include "bucket/absorb.cuh"
-#include "bucket/settle.cuh"
 #include "device/probe.h"
 
 namespace gradwire {
@@ -58,7 +57,7 @@ Finish finish_of(const Decode& call) {
     return finish;
 }
 
-const Kernels kernels{read_heads, draw_wide, draw_rest, examine, judge, apply, settle_memories, settle_states, absorb_left};
+const Kernels kernels{read_heads, draw_wide, draw_rest, examine, judge, apply, absorb_left};
 
 }  // namespace
 
@@ -109,16 +108,6 @@ cudaError_t decode(const Decode& call, std::uint32_t tiles_of_frames, std::uint3
     if (call.tensors == 0 && call.into == Into::add) return cudaMemsetAsync(call.failed, 0, sizeof *call.failed, stream);
     GRADWIRE_TRY(read_frames(call, tiles_of_frames, stream, work));
     return launch(apply, {tiles_of_targets}, apply_threads, stream, call, work, finish_of(call));
-}
-
-cudaError_t settle(const Decode& call, const Settle& settle, std::uint32_t tiles_of_frames,
-                   std::uint32_t tiles_of_targets, cudaStream_t stream) {
-    if (call.tensors == 0) return cudaSuccess;
-    Work work{};
-    GRADWIRE_TRY(cudaMemsetAsync(settle.outcomes, 0, call.tensors * sizeof *settle.outcomes, stream));
-    GRADWIRE_TRY(read_frames(call, tiles_of_frames, stream, work));
-    GRADWIRE_TRY(launch(settle_memories, {tiles_of_targets}, apply_threads, stream, call, work, settle));
-    return launch(settle_states, {pieces(call.tensors, apply_threads)}, apply_threads, stream, call, work, settle);
 }
 
 cudaError_t absorb(const Decode& call, const Absorb& absorb, std::uint32_t tiles_of_frames,

@@ -62,19 +62,6 @@ std::uint64_t plan_decode(const std::uint64_t* frame_lens, const std::uint64_t* 
 cudaError_t decode(const Decode& call, std::uint32_t tiles_of_frames, std::uint32_t tiles_of_targets,
                    cudaStream_t stream);
 
-// What came of a second half.
-enum class Settled : std::uint32_t {
-    done = 0,
-    changed = 1,  // the gradient is not finite any more; its entries were dropped
-    unknown = 2,  // the frame is not that of the first half, and nothing has changed
-};
-
-struct Settle {
-    const Piece* pieces = nullptr;  // as in the first half, each with its gradient and its state
-    float divisor = 1.0f;
-    std::uint32_t* outcomes = nullptr;  // `Settled` of each
-};
-
 struct Absorb {
     const Piece* pieces = nullptr;         // each with its state, after an encode
     const std::uint64_t* starts = nullptr; // of each the first of the entries that were added up
@@ -84,11 +71,6 @@ struct Absorb {
 
 // Adds to residuals what is left of sums, float32 at `out` of the targets, of which there is one frame each.
 cudaError_t absorb(const Decode& call, const Absorb& absorb, std::uint32_t tiles_of_frames,
-                   std::uint32_t tiles_of_targets, cudaStream_t stream);
-
-// The second half of encodes: see `launch_encode`. Of each tensor there is one frame, its own; `out` of the
-// targets is not used.
-cudaError_t settle(const Decode& call, const Settle& settle, std::uint32_t tiles_of_frames,
                    std::uint32_t tiles_of_targets, cudaStream_t stream);
 
 }  // namespace gradwire

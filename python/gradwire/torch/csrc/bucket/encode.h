@@ -28,15 +28,12 @@ struct EncodeMemory {
     void* write_scratch;
 };
 
-// Adds up, selects, writes frames and settles memories. Entries are divided by `divisor` first. What
+// Adds up, selects, and writes frames and memories. Entries are divided by `divisor` first. What
 // came of it is in the selections, and in a table: see `OutcomeColumn`. The pieces from the first one on
 // whose status is not ok are as they were, but can no longer be rolled back. `trims` is what `may_exceed`
 // tells of these pieces.
-//
-// With `later`, where every memory has one buffer, frames are all that is written; `settle` in
-// bucket/decode.h is the second half.
 cudaError_t launch_encode(const EncodePlan& plan, const Piece* pieces, Selection* selections,
-                          const EncodeMemory& memory, float divisor, bool trims, bool later,
+                          const EncodeMemory& memory, float divisor, bool trims,
                           std::int64_t* table, cudaStream_t stream);
 
 }  // namespace gradwire

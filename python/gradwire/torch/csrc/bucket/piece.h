@@ -61,8 +61,7 @@ struct Memory {
     std::uint32_t nesterov, masking, clips;
     float clip;
     double beta2, eps;  // adam
-    // What is kept: the residual in bfloat16, rounded by chance; one buffer that is written over.
-    std::uint32_t narrow, low_memory;
+    std::uint32_t narrow;  // whether the residual is kept in bfloat16, rounded by chance
     std::uint64_t seed;
 };
 
@@ -97,9 +96,6 @@ struct State {
     double rate;
     std::uint32_t current;   // which of two buffers holds the values
     std::uint32_t undoable;  // whether the other one holds those before the last encode
-    // Whether the last encode has a second half to come, and the checksum of its frame. `previous` is then
-    // what is tracked after it.
-    std::uint32_t pending, checksum;
     Tracked tracked, previous;
     std::uint64_t previous_moment_steps;
 };
@@ -108,8 +104,8 @@ struct State {
 struct Piece {
     const void* gradient;
     std::uint64_t numel;
-    void* residual[2];  // null without a memory; the second one if the first is written over
-    float* moment[2];   // null where nothing is kept beside the residual; the second one as above
+    void* residual[2];  // null without a memory
+    float* moment[2];   // null where nothing is kept beside the residual
     State* state;
     std::uint8_t* frame;
     std::uint64_t limit;  // bytes of its frame at most

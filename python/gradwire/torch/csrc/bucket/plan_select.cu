@@ -98,7 +98,6 @@ SelectPlan plan_select(const Piece* all, unsigned count, unsigned blocks) {
     for (unsigned i = 0; i < count; ++i) {
         plan.first_chunk.push_back(plan.chunks);
         plan.chunks += pieces(all[i].numel, chunk_entries);
-        plan.overwrites |= is_in_place(all[i]);
         weight += all[i].numel + chunk_entries / 4;
         most += std::max<std::uint64_t>(pieces(all[i].numel, chunk_entries), 1);
     }

@@ -8,7 +8,7 @@ namespace gradwire {
 
 namespace {
 
-// The sums, which the memory becomes unless it has one buffer.
+// The sums, which the memory becomes.
 struct KeptEntry {
     const Tensor& tensor;
     bool& nonzero;
@@ -18,7 +18,7 @@ struct KeptEntry {
     template <class Batch>
     __device__ void read(Batch batch, float (&values)[Batch::count]) const {
         const Added<Batch> added(tensor, batch, nonzero);
-        if (!tensor.in_place) added.keep(tensor, batch);
+        added.keep(tensor, batch);
 #pragma unroll
         for (unsigned i = 0; i < Batch::count; ++i) values[i] = added.sums[i];
     }
@@ -26,7 +26,7 @@ struct KeptEntry {
 
 // Whether a chunk is one of a tensor that `read_known` takes.
 __device__ bool is_known(const Tensor& tensor, const Chunk& chunk) {
-    if (!chunk.is_whole() || tensor.in_place || tensor.narrow || tensor.divisor != 1.0f) return false;
+    if (!chunk.is_whole() || tensor.narrow || tensor.divisor != 1.0f) return false;
     if (chunk.request.located && tensor.dtype != Dtype::f32) return false;
     return is_aligned(tensor.gradient, tensor.dtype == Dtype::f64 ? 8 : tensor.dtype == Dtype::f32 ? 4 : 2) &&
            is_aligned(tensor.residual, 4) && is_aligned(tensor.next, 4) && is_aligned(tensor.moment, 4) &&
@@ -40,7 +40,7 @@ __device__ GRADWIRE_APART ChunkFound read_known(const Desk& desk, const Tensor& 
     Tensor known = tensor;
     known.dtype = dtype;
     known.kind = kind;
-    known.in_place = known.narrow = false;
+    known.narrow = false;
     known.divisor = 1.0f;
     bool nonzero = false;
     const KeptEntry entries{known, nonzero};
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(team_threads, 4) read(Selecting bucket) {
     // No team waits now: the numbers of those that have come would go beyond their range one day.
     if (chunk == 0 && threadIdx.x == 0) *desk.arrivals = 0;
     // Every entry of a dense piece is read when its frame is written, and what is not finite is found there.
-    if (!is_supported(piece) || (is_dense(piece) && !bucket.overwrites)) return;
+    if (!is_supported(piece) || is_dense(piece)) return;
     const Tensor& tensor = tensor_of_block(piece, bucket.divisor, desk.scale);
     bool nonzero = false;
     const ChunkFound found = read_kept(desk, tensor, Chunk(tensor.numel, chunk, desk.request), nonzero);

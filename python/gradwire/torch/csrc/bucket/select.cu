@@ -141,7 +141,6 @@ __global__ void roll_back(const Piece* pieces, unsigned count) {
     const unsigned i = blockIdx.x * team_threads + threadIdx.x;
     if (i >= count) return;
     State& state = *pieces[i].state;
-    state.pending = 0;
     if (!state.undoable) return;
     state.tracked = state.previous;
     state.moment_steps = state.previous_moment_steps;

@@ -15,9 +15,7 @@ struct Selecting {
     const std::uint32_t* first_piece;
     unsigned count;
     float divisor;
-    bool overwrites;  // a memory has one buffer: what can fail has to fail before anything is written
-    bool trims;       // a frame may be too long
-    bool later;       // all have one, and are written by another call
+    bool trims;  // a frame may be too long
     std::int64_t* table;  // of outcomes
 };
 
@@ -69,9 +67,7 @@ __device__ inline Tracker tracker_of(const Piece& piece) {
 
 // Whether kernels encode so.
 __device__ inline bool is_supported(const Piece& piece) {
-    if (piece.sparsify.kind == (piece.given ? Sparsifier::all : Sparsifier::custom)) return false;
-    // What a filter keeps of an entry that is sent depends on what it was.
-    return !is_in_place(piece) || becomes_sums(piece.memory.kind);
+    return piece.sparsify.kind != (piece.given ? Sparsifier::all : Sparsifier::custom);
 }
 
 __device__ inline std::uint64_t selection_key(const Piece& piece) {
@@ -138,9 +134,8 @@ __device__ inline bool take_given(ScannedTensor& scanned, const Piece& piece) {
 }
 
 inline Selecting selecting_in(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table,
-                              float divisor, bool trims, bool later, std::int64_t* outcomes) {
-    Selecting bucket{pieces,  selections,      nullptr, nullptr, nullptr, plan.pieces,
-                     divisor, plan.overwrites, trims,   later,   outcomes};
+                              float divisor, bool trims, std::int64_t* outcomes) {
+    Selecting bucket{pieces, selections, nullptr, nullptr, nullptr, plan.pieces, divisor, trims, outcomes};
     plan.divide_table(table, bucket.desks, bucket.first_chunk, bucket.first_piece);
     return bucket;
 }

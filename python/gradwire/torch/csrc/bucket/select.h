@@ -16,7 +16,6 @@ namespace gradwire {
 // sparsifiers are, and the memory that it takes.
 struct SelectPlan {
     unsigned pieces = 0, blocks = 0;
-    bool overwrites = false;                  // whether a memory has one buffer
     std::uint64_t chunks = 0;
     std::vector<std::uint64_t> first_chunk;   // of each piece, and their number
     std::vector<std::uint32_t> first_piece;   // that each block works on
@@ -43,7 +42,7 @@ SelectPlan plan_select(const Piece* pieces, unsigned count, unsigned blocks);
 // Blocks of a selection that the current device, which has this number, holds at once beside a collective.
 cudaError_t select_blocks(int device, unsigned& blocks);
 
-// Undoes the last encode of each state that can, and forgets first halves.
+// Undoes the last encode of each state that can.
 cudaError_t launch_rollback(const Piece* pieces, unsigned count, cudaStream_t stream);
 
 }  // namespace gradwire

@@ -84,7 +84,7 @@ __device__ inline void count_not_finite(const Tile& tile, const CodeShared& shar
 // `Entries` is made of what the bucket shares, the number of the piece, the piece and its selection.
 // `read(batch, values)` gives the values of entries, always the same, also if they were read before; and
 // `settle(position, value, decoded)` is called once for each, after its last `read`. `finish()` is
-// called by each thread in the end. For `end` see seal.cuh, for `prepare` prepare.cuh.
+// called by each thread in the end. For `end` see seal.cuh.
 //
 // The values of a dense frame need not be looked at before. Its `selection.peak` is raised to the
 // largest magnitude; if that is not finite, `bad_count` and `bad_first` tell how many are not, and

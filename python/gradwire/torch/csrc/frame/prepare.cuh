@@ -147,14 +147,12 @@ __device__ inline void clear_share(const Writing& writing, std::uint64_t number)
     for (std::uint64_t i = begin + threadIdx.x; i < end; i += fit_threads) out[i] = 0;
 }
 
-// First blocks measure, the next ones sum up, and clear, as soon as what they wait for is there; the others do
-// what else the bucket wants.
+// First blocks measure, the next ones sum up, and clear, as soon as what they wait for is there.
 struct Shares {
-    std::uint64_t measures, fits, clears, others;
-    __host__ __device__ std::uint64_t all() const { return measures + fits + clears + others; }
+    std::uint64_t measures, fits, clears;
+    __host__ __device__ std::uint64_t all() const { return measures + fits + clears; }
 };
 
-// `Entries::prepare(bucket, number)` does a share of what else there is, which waits for nothing.
 template <class Entries>
 __global__ void prepare_frames(Writing writing, typename Entries::Bucket bucket, Shares shares) {
     GRADWIRE_SHARED(FitShared, shared);
@@ -164,10 +162,8 @@ __global__ void prepare_frames(Writing writing, typename Entries::Bucket bucket,
         measure_tile<fit_threads>(writing, shares.measures == writing.frames ? writing.tiles[share] : share);
     } else if ((share -= shares.measures) < shares.fits) {
         fit_chunk<Entries>(writing, bucket, share, shared);
-    } else if ((share -= shares.fits) < shares.clears) {
-        clear_share(writing, share);
     } else {
-        Entries::prepare(bucket, share - shares.clears);
+        clear_share(writing, share - shares.fits);
     }
 }
 

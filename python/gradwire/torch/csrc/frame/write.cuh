@@ -15,16 +15,16 @@
 namespace gradwire {
 
 // Writes the frames of a bucket whose entries are selected, and sets the lengths in its selections. A
-// frame that is longer than its limit is not written. `others` is how many shares `Entries::prepare` has.
+// frame that is longer than its limit is not written.
 //
 // `pieces`, `selections`, `table` and `scratch` are in device memory. For `Entries` and `bucket` see
 // `code_tiles`.
 template <class Entries>
 cudaError_t launch_write(const WritePlan& plan, const Piece* pieces, Selection* selections, void* table, void* scratch,
-                         const typename Entries::Bucket& bucket, std::uint64_t others, cudaStream_t stream) {
+                         const typename Entries::Bucket& bucket, cudaStream_t stream) {
     const Writing writing = writing_in(plan, pieces, selections, table, scratch);
     const std::uint64_t tiles = plan.tiles.back(), fits = plan.fits.back(), parts = plan.parts.back();
-    const Shares shares{plan.measures ? tiles : plan.frames(), fits, plan.sparse ? tiles : 0, others};
+    const Shares shares{plan.measures ? tiles : plan.frames(), fits, plan.sparse ? tiles : 0};
     GRADWIRE_TRY(launch(prepare_frames<Entries>, {shares.all()}, fit_threads, stream, writing, bucket, shares));
     GRADWIRE_TRY(launch(code_tiles<Entries>, {tiles}, write_threads, stream, writing, bucket));
     return launch(seal_parts<Entries>, {parts > 0 ? parts : 1}, checksum::threads, stream, writing, bucket);

@@ -68,11 +68,6 @@ __host__ __device__ constexpr bool has_moment(MemoryKind kind) {
     return kind == MemoryKind::momentum || kind == MemoryKind::adam;
 }
 
-// Whether the memory is written over.
-__host__ __device__ inline bool is_in_place(const Piece& piece) {
-    return piece.memory.kind != MemoryKind::none && piece.memory.low_memory != 0;
-}
-
 // What a low-pass filter keeps of an entry, if it was `kept` and `left` of the sum was not sent
 // (Chen et al., 2020).
 __device__ inline float filtered(float beta, float kept, float left) {

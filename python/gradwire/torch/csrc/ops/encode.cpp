@@ -39,11 +39,9 @@ void support(std::vector<Piece>& pieces, const Tensor& positions, const std::vec
 
 // Encodes and advances the states. Writes the frames to `out`, one after another, which has room for all
 // limits; returns a table of int64: see `OutcomeColumn`. Waits for nothing; calls with the same plan, and
-// with the same scratch memory, must follow one another on the device. If `later`, `settle_bucket` is the
-// second half.
+// with the same scratch memory, must follow one another on the device.
 Tensor encode_bucket(std::int64_t plan, Tensor gradients, std::vector<std::int64_t> limits, std::vector<Tensor> states,
-                     double divisor, Tensor out, Tensor scratch, Tensor positions, std::vector<std::int64_t> supports,
-                     bool later) {
+                     double divisor, Tensor out, Tensor scratch, Tensor positions, std::vector<std::int64_t> supports) {
     const std::shared_ptr<Planned> planned = planned_at(plan);
     const int device = planned->device;
     const DeviceGuard guard(device);
@@ -72,7 +70,6 @@ Tensor encode_bucket(std::int64_t plan, Tensor gradients, std::vector<std::int64
         const std::int64_t start = planned->starts[i];
         STD_TORCH_CHECK(piece.dtype == dtype, "gradients must have the dtype that was planned for");
         STD_TORCH_CHECK(0 <= start && start + static_cast<std::int64_t>(piece.numel) <= gradients.numel(), "gradients must have more entries");
-        STD_TORCH_CHECK(!later || piece.memory.low_memory != 0, "only memories of one buffer have a second half to come");
         attach(piece, states[i], device);
         piece.gradient = elements + static_cast<std::uint64_t>(start) * itemsize;
         piece.limit = static_cast<std::uint64_t>(limits[i]);
@@ -91,7 +88,7 @@ Tensor encode_bucket(std::int64_t plan, Tensor gradients, std::vector<std::int64
     check(launch_encode(planned->plan, all, selections,
                         {planned->select_table.mutable_data_ptr(), planned->write_table.mutable_data_ptr(),
                          static_cast<std::uint8_t*>(scratch.mutable_data_ptr()) + planned->write_at()},
-                        static_cast<float>(divisor), planned->plan.may_exceed(pieces.data()), later, outcomes, stream));
+                        static_cast<float>(divisor), planned->plan.may_exceed(pieces.data()), outcomes, stream));
     if (count > 1) check(launch_gather(all, static_cast<unsigned>(count), most, final, outcomes, stream));
     return table;
 }
@@ -115,7 +112,7 @@ void rollback_bucket(Tensor pieces, std::vector<Tensor> states) {
 GRADWIRE_SCHEMAS(m) {
     m.def(
         "encode_bucket(int plan, Tensor gradients, int[] limits, Tensor(a!)[] states, float divisor, Tensor(b!) out, "
-        "Tensor(c!) scratch, Tensor positions, int[] supports, bool later) -> Tensor");
+        "Tensor(c!) scratch, Tensor positions, int[] supports) -> Tensor");
     m.def("rollback_bucket(Tensor pieces, Tensor(a!)[] states) -> ()");
 }
 

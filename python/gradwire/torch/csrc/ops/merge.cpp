@@ -47,8 +47,7 @@ Tensor absorb_bucket(Tensor pieces, std::vector<Tensor> states, std::vector<std:
     for (std::size_t i = 0; i < count; ++i) {
         const std::int64_t begin = ends[2 * i], end = ends[2 * i + 1];
         STD_TORCH_CHECK(0 <= begin && begin <= end && end <= sums.numel(), "ends must be ranges of sums");
-        STD_TORCH_CHECK(all[i].memory.kind != MemoryKind::none && all[i].memory.low_memory == 0,
-                        "what is left goes to residuals in two buffers");
+        STD_TORCH_CHECK(all[i].memory.kind != MemoryKind::none, "what is left goes to residuals");
         STD_TORCH_CHECK(0 <= begins[i] && begins[i] + (end - begin) <= static_cast<std::int64_t>(all[i].numel),
                         "a tensor must have the entries whose sums there are");
         attach(all[i], states[i], device);

@@ -28,10 +28,10 @@ inline std::vector<Piece> pieces_in(const Tensor& bytes) {
 }
 
 // Points a piece to its state at `base`: to the residual and then to the moment, as far as the memory has
-// them, each in as many buffers as it has. How many bytes that is.
+// them, each in two buffers. How many bytes that is.
 inline std::uint64_t point(Piece& piece, std::uintptr_t base) {
     const Memory& memory = piece.memory;
-    const unsigned sides = memory.kind == MemoryKind::none ? 0 : memory.low_memory ? 1 : 2;
+    const bool remembers = memory.kind != MemoryKind::none;
     const bool has_moment = memory.kind == MemoryKind::momentum || memory.kind == MemoryKind::adam;
     std::uint64_t at = state_room;
     const auto place = [&](std::uint64_t bytes, bool there) {
@@ -41,9 +41,9 @@ inline std::uint64_t point(Piece& piece, std::uintptr_t base) {
     };
     piece.state = reinterpret_cast<State*>(base);
     for (unsigned side = 0; side < 2; ++side)
-        piece.residual[side] = reinterpret_cast<void*>(place((memory.narrow ? 2 : 4) * piece.numel, side < sides));
+        piece.residual[side] = reinterpret_cast<void*>(place((memory.narrow ? 2 : 4) * piece.numel, remembers));
     for (unsigned side = 0; side < 2; ++side)
-        piece.moment[side] = reinterpret_cast<float*>(place(4 * piece.numel, has_moment && side < sides));
+        piece.moment[side] = reinterpret_cast<float*>(place(4 * piece.numel, has_moment));
     return at;
 }
 

@@ -43,7 +43,7 @@ struct Tensor {
     std::uint64_t numel;
     Dtype dtype;
     MemoryKind kind;
-    bool in_place, masks, narrow;
+    bool masks, narrow;
     float divisor;
     float decay, beta;
     const void* residual;
@@ -72,7 +72,7 @@ struct Tensor {
     }
 
     // Whether the sums themselves are in the memory once it is written.
-    __device__ bool are_written() const { return becomes_sums(kind) && !in_place && !narrow; }
+    __device__ bool are_written() const { return becomes_sums(kind) && !narrow; }
 
     // Writes what the memory becomes of an entry that is sent, and that its receiver decodes as `decoded`.
     // Once for each, after what it becomes of those that are not.
@@ -92,7 +92,6 @@ __device__ inline Tensor tensor_of(const Piece& piece, float divisor, float scal
     tensor.numel = piece.numel;
     tensor.dtype = piece.dtype;
     tensor.kind = piece.memory.kind;
-    tensor.in_place = is_in_place(piece);
     tensor.masks = piece.memory.masking;
     tensor.narrow = piece.memory.narrow;
     tensor.divisor = divisor;
@@ -101,9 +100,8 @@ __device__ inline Tensor tensor_of(const Piece& piece, float divisor, float scal
     const std::uint32_t current = piece.state->current;
     tensor.residual = piece.residual[current];
     tensor.moment = piece.moment[current];
-    const std::uint32_t spare = tensor.in_place ? current : 1 - current;
-    tensor.next = piece.residual[spare];
-    tensor.next_moment = piece.moment[spare];
+    tensor.next = piece.residual[1 - current];
+    tensor.next_moment = piece.moment[1 - current];
     tensor.momentum = {piece.memory.momentum, scale, piece.memory.nesterov};
     if (tensor.narrow) tensor.key = memory_key(piece.memory, *piece.state);
     if (tensor.kind == MemoryKind::adam) tensor.adam = adam_rule(piece.memory, *piece.state);

@@ -84,7 +84,7 @@ fn other_dtypes_and_memories_select_the_same() {
         ChunkTopK { chunk: 4096, k: 64, tile: None },
         ChunkTopK { chunk: 4096, k: 64, tile },
     ] {
-        for memory in [Memory::None, FEEDBACK, LOW_MEMORY] {
+        for memory in [Memory::None, FEEDBACK] {
             let codec = of(chunks, memory);
             let exact: Vec<half::bf16> =
                 gradient(n, 1).iter().map(|&v| half::bf16::from_f32(v)).collect();
@@ -205,7 +205,7 @@ fn chunks_that_are_searched_as_tensors_send_what_short_ones_would() {
     for (chunk, k) in [(70_000, 1), (70_000, 2500), (65_537, 40_000), (1 << 30, 77)] {
         let expected = reference::largest_of_chunks(&x, chunk as usize, k as usize);
         for threads in [1, 3] {
-            for memory in [Memory::None, FEEDBACK, LOW_MEMORY] {
+            for memory in [Memory::None, FEEDBACK] {
                 let codec = codec(chunk, k, memory);
                 let mut state = codec.init_state(n).unwrap();
                 let mut workspace = Workspace::with(Kernels::current(), threads);

@@ -4,17 +4,16 @@ use super::*;
 use crate::reference::kept;
 
 /// Each codec and length runs on every level and with every thread count, but not with all pairs of
-/// them: which level has how many threads and which memory shifts from one codec and length to the
-/// next, so that all pairs occur. For example (scalar, 1 thread, two buffers), (AVX2, 2, one),
-/// (AVX-512, 3, two) is followed by (scalar, 2, one), (AVX2, 3, two), (AVX-512, 1, one).
+/// them: which level has how many threads shifts from one codec and length to the next, so that all
+/// pairs occur. For example (scalar, 1 thread), (AVX2, 2), (AVX-512, 3) is followed by (scalar, 2),
+/// (AVX2, 3), (AVX-512, 1).
 #[test]
 fn nothing_is_lost_and_bytes_agree_on_every_level_and_thread_count() {
     let levels = available_levels();
     let mut shift = 0;
     for n in [0, 1, 2, 63, 130, 5000, 300_000] {
         let steps: Vec<Vec<f32>> = (0..3).map(|s| gradient(n, n as u64 + s)).collect();
-        let all = |memory| [codecs(memory), scaled_codecs(memory)].concat();
-        for (codec, in_place) in all(FEEDBACK).iter().zip(&all(LOW_MEMORY)) {
+        for codec in [codecs(FEEDBACK), scaled_codecs(FEEDBACK)].concat() {
             if n > 5000 && is_plain(codec.quantizer()) && codec.quantizer() != Quantizer::BFloat16 {
                 continue;
             }
@@ -22,8 +21,7 @@ fn nothing_is_lost_and_bytes_agree_on_every_level_and_thread_count() {
             for run in 0..levels.len().max(3) {
                 let kernels = Kernels::of(levels[run % levels.len()]).unwrap();
                 let mut workspace = Workspace::with(kernels, 1 + (run + shift) % 3);
-                let memory = if (run + shift).is_multiple_of(2) { codec } else { in_place };
-                runs.push(conserves(memory, &steps, &mut workspace));
+                runs.push(conserves(&codec, &steps, &mut workspace));
             }
             assert!(runs.windows(2).all(|pair| pair[0] == pair[1]), "{codec:?} {n}");
             shift += 1;
@@ -62,31 +60,12 @@ fn conserves(
 }
 
 #[test]
-fn one_buffer_of_streamed_size_gives_what_two_give() {
-    // Beyond what two buffers stream past the caches.
-    let n = (1 << 21) + 4321;
-    for sparsifier in [Sparsifier::All, sid(0.001, Distribution::Gamma)] {
-        let run = |low_memory| {
-            let memory = Memory::Residual(Residual { decay: 0.9, low_memory, ..Residual::PLAIN });
-            let quantizer = Quantizer::Float16(Float16 { scaled: true });
-            let codec = Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap();
-            let mut state = codec.init_state(n).unwrap();
-            let frames: Vec<_> =
-                (0..3).map(|step| encode(&codec, &gradient(n, step), &mut state)).collect();
-            (frames, state.residual().unwrap().to_vec(), state.scalars())
-        };
-        assert!(run(true) == run(false), "{sparsifier:?}");
-    }
-}
-
-#[test]
 fn frames_are_trimmed_to_a_limit_and_the_rest_is_kept() {
     let n = 50_000;
     let x: Vec<f32> = gradient(n, 9).into_iter().map(kept).collect();
     let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.05) });
-    let memories = |q| [(q, FEEDBACK), (q, LOW_MEMORY)];
-    for (quantizer, memory) in plain_quantizers().into_iter().flat_map(memories) {
-        let codec = Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap();
+    for quantizer in plain_quantizers() {
+        let codec = Codec::new(sparsifier, quantizer, FEEDBACK, IndexCoding::Auto).unwrap();
         let (whole, _) = encode(&codec, &x, &mut codec.init_state(n).unwrap());
         for limit in [whole.len(), whole.len() - 1, whole.len() / 2, 200, 56] {
             let mut state = codec.init_state(n).unwrap();
@@ -131,7 +110,7 @@ fn other_dtypes_are_read_as_float32_and_named_in_the_frame() {
         wide.iter().map(|&v| v as f32).collect(),
     ];
     let inputs = [Input::BF16(&exact), Input::F16(&narrow), Input::F64(&wide)];
-    for memory in [FEEDBACK, LOW_MEMORY, Memory::None] {
+    for memory in [FEEDBACK, Memory::None] {
         for sparsifier in [Sparsifier::All, sid(0.01, Distribution::Gamma)] {
             let codec =
                 Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap();
@@ -152,16 +131,14 @@ fn other_dtypes_are_read_as_float32_and_named_in_the_frame() {
 
 #[test]
 fn decay_shrinks_what_is_remembered() {
-    for low_memory in [false, true] {
-        let memory = Memory::Residual(Residual { decay: 0.5, low_memory, ..Residual::PLAIN });
-        let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Count(1) });
-        let codec = Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).unwrap();
-        let mut state = codec.init_state(3).unwrap();
-        encode(&codec, &[4.0, 2.0, -1.0], &mut state);
-        assert_eq!(state.residual().unwrap(), [0.0, 2.0, -1.0]);
-        encode(&codec, &[0.0, 0.0, 3.0], &mut state);
-        assert_eq!(state.residual().unwrap(), [0.0, 1.0, 0.0]);
-    }
+    let memory = Memory::Residual(Residual { decay: 0.5, ..Residual::PLAIN });
+    let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Count(1) });
+    let codec = Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).unwrap();
+    let mut state = codec.init_state(3).unwrap();
+    encode(&codec, &[4.0, 2.0, -1.0], &mut state);
+    assert_eq!(state.residual().unwrap(), [0.0, 2.0, -1.0]);
+    encode(&codec, &[0.0, 0.0, 3.0], &mut state);
+    assert_eq!(state.residual().unwrap(), [0.0, 1.0, 0.0]);
 }
 
 #[test]

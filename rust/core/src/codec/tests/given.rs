@@ -24,7 +24,7 @@ fn selecting(memory: Memory) -> impl Iterator<Item = Codec> {
 #[test]
 fn the_selected_positions_give_the_frame_and_the_memory_of_selecting() {
     for n in [0, 1, 130, 5000] {
-        for codec in [FEEDBACK, LOW_MEMORY, Memory::None].into_iter().flat_map(selecting) {
+        for codec in [FEEDBACK, Memory::None].into_iter().flat_map(selecting) {
             let (mut own, mut given) = (codec.init_state(n).unwrap(), codec.init_state(n).unwrap());
             for step in 0..3 {
                 let x = gradient(n, 40 + step);
@@ -135,7 +135,7 @@ fn wrong_positions_leave_the_state_and_the_chance_to_roll_back() {
 #[test]
 fn what_is_not_finite_is_found_wherever_it_is() {
     let n = 5000;
-    for memory in [FEEDBACK, LOW_MEMORY, Memory::None] {
+    for memory in [FEEDBACK, Memory::None] {
         for codec in selecting(memory) {
             let mut state = codec.init_state(n).unwrap();
             encode(&codec, &gradient(n, 1), &mut state);
@@ -164,7 +164,7 @@ fn a_limit_trims_where_it_may_and_is_an_error_where_not() {
     let n = 50_000;
     let x = gradient(n, 9);
     let positions: Vec<u32> = (0..n as u32).step_by(20).collect();
-    for codec in [FEEDBACK, LOW_MEMORY].into_iter().flat_map(selecting) {
+    for codec in [FEEDBACK].into_iter().flat_map(selecting) {
         let mut state = codec.init_state(n).unwrap();
         let mut run = |may_trim, limit| {
             let support = Support { positions: &positions, may_trim };
@@ -189,9 +189,7 @@ fn a_limit_trims_where_it_may_and_is_an_error_where_not() {
 #[test]
 fn a_preview_is_what_is_encoded_and_changes_nothing() {
     let n = 5000;
-    for memory in
-        [Memory::Residual(Residual { decay: 0.9, ..Residual::PLAIN }), LOW_MEMORY, Memory::None]
-    {
+    for memory in [Memory::Residual(Residual { decay: 0.9, ..Residual::PLAIN }), Memory::None] {
         for codec in codecs(memory) {
             let mut state = codec.init_state(n).unwrap();
             encode(&codec, &gradient(n, 1), &mut state);

@@ -6,7 +6,7 @@ use crate::memory::{AdamCorrection, Keeps, LowPass, MomentumCorrection, Storage}
 const CORRECTION: MomentumCorrection =
     MomentumCorrection { momentum: 0.9, nesterov: false, masking: true, clip: None };
 
-const ADAM: AdamCorrection = AdamCorrection { beta2: 0.999, eps: 1e-8, low_memory: false };
+const ADAM: AdamCorrection = AdamCorrection { beta2: 0.999, eps: 1e-8, storage: Storage::Float32 };
 
 fn low_pass(beta: f32) -> Memory {
     Memory::LowPass(LowPass { beta, ..LowPass::PLAIN })
@@ -33,11 +33,13 @@ fn memories() -> Vec<Memory> {
 
 /// Everything in a state that an encode may change.
 fn all_of(state: &State) -> (Vec<u32>, Vec<u32>, Vec<(String, f64)>) {
-    let bits = |values: Option<&[f32]>| {
-        values.unwrap_or_default().iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+    let bits = |values: Option<Input<'_>>| match values {
+        Some(Input::F32(values)) => values.iter().map(|v| v.to_bits()).collect(),
+        Some(Input::BF16(values)) => values.iter().map(|v| v.to_bits().into()).collect(),
+        _ => Vec::new(),
     };
-    let moment = state.momentum().or(state.second_moment());
-    (bits(state.residual()), bits(moment), state.scalars())
+    let moment = state.momentum().map(Input::F32).or(state.stored_second_moment());
+    (bits(state.stored_residual()), bits(moment), state.scalars())
 }
 
 /// Steps whose scale jumps, so that bounds tracked before are of no use.
@@ -74,9 +76,10 @@ fn the_frame_is_that_of_gradient_and_memory_put_together() {
 
 #[test]
 fn bytes_and_memory_agree_on_every_level_and_thread_count() {
-    let adam = Memory::AdamCorrection(ADAM);
-    let few = vec![low_pass(0.3), Memory::MomentumCorrection(CORRECTION), adam];
-    for (n, memories) in [(130, memories()), (300_000, few)] {
+    let adam = [Storage::Float32, Storage::BFloat16 { seed: 7 }]
+        .map(|storage| Memory::AdamCorrection(AdamCorrection { storage, ..ADAM }));
+    let few = [vec![low_pass(0.3), Memory::MomentumCorrection(CORRECTION)], adam.to_vec()].concat();
+    for (n, memories) in [(130, [memories(), adam.to_vec()].concat()), (300_000, few)] {
         for codec in memories.into_iter().flat_map(codecs) {
             let few =
                 matches!(codec.sparsifier(), Sparsifier::TopK(TopK { amount: Amount::Count(5) }));
@@ -119,23 +122,21 @@ fn what_is_kept_is_normal_or_zero_on_every_level_and_ends_at_zero() {
         let sign = |i: u32| if (i + s).is_multiple_of(3) { -1.0 } else { 1.0 };
         (0..n as u32).map(|i| sign(i) * share(i) as f32 / 16.0 * least).collect()
     };
-    let decayed =
-        |low_memory, storage| Memory::Residual(Residual { decay: 0.9, low_memory, storage });
+    let decayed = |storage| Memory::Residual(Residual { decay: 0.9, storage });
     let rounded = Storage::BFloat16 { seed: 3 };
-    let adam = |low_memory| AdamCorrection { beta2: 0.95, eps: 1e-8, low_memory };
+    let adam = |storage| AdamCorrection { beta2: 0.95, eps: 1e-8, storage };
     let mut all = memories();
-    all.extend([FEEDBACK, LOW_MEMORY, decayed(false, rounded), decayed(true, rounded)]);
-    all.extend([decayed(false, Storage::Float32), decayed(true, Storage::Float32)]);
-    all.extend([false, true].map(|low_memory| Memory::AdamCorrection(adam(low_memory))));
+    all.extend([FEEDBACK, decayed(Storage::Float32), decayed(rounded)]);
+    all.extend([Storage::Float32, rounded].map(|s| Memory::AdamCorrection(adam(s))));
     all.push(Memory::LowPass(LowPass { beta: 0.3, storage: rounded }));
     let kept = |state: &State| -> Vec<f32> {
-        let mut kept = match state.stored_residual() {
-            Some(Input::F32(residual)) => residual.to_vec(),
-            Some(Input::BF16(residual)) => residual.iter().map(|v| v.to_f32()).collect(),
-            other => panic!("{other:?}"),
+        let floats = |values: Option<Input<'_>>| match values {
+            Some(Input::BF16(values)) => values.iter().map(|v| v.to_f32()).collect(),
+            Some(Input::F32(values)) => values.to_vec(),
+            _ => Vec::new(),
         };
-        kept.extend(state.momentum().or(state.second_moment()).unwrap_or_default());
-        kept
+        let moment = state.momentum().map(Input::F32).or(state.stored_second_moment());
+        [floats(state.stored_residual()), floats(moment)].concat()
     };
     for codec in all.into_iter().flat_map(|memory| [codecs(memory), scaled_codecs(memory)].concat())
     {

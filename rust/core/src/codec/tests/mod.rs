@@ -7,7 +7,6 @@ mod estimated;
 mod float_mode;
 mod flush;
 mod given;
-mod later;
 mod memories;
 mod outside;
 mod picked;
@@ -109,8 +108,6 @@ fn scaled_codecs(memory: Memory) -> Vec<Codec> {
 }
 
 const FEEDBACK: Memory = Memory::Residual(Residual::PLAIN);
-const LOW_MEMORY: Memory =
-    Memory::Residual(Residual { decay: 1.0, low_memory: true, ..Residual::PLAIN });
 
 fn encode(codec: &Codec, x: &[f32], state: &mut State) -> (Vec<u8>, Encoded) {
     let (mut out, mut workspace) = (Vec::new(), Workspace::default());

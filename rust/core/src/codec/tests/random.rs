@@ -58,7 +58,7 @@ fn a_frame_says_nothing_of_positions_but_their_key() {
 
 #[test]
 fn zeros_are_sent_as_they_are_drawn() {
-    for memory in [Memory::None, FEEDBACK, LOW_MEMORY] {
+    for memory in [Memory::None, FEEDBACK] {
         let codec = codec(RANDOM, memory);
         let (frame, encoded) = encode(&codec, &[0.0; 1000], &mut codec.init_state(1000).unwrap());
         assert_eq!((encoded.count, positions(&frame).len()), (10, 10));
@@ -101,7 +101,7 @@ fn scaling_with_a_memory_is_refused() {
 fn a_shorter_frame_draws_fewer_and_keeps_the_rest() {
     let n = 20_000;
     let x = gradient(n, 9);
-    for (block, memory) in [(false, FEEDBACK), (true, FEEDBACK), (false, LOW_MEMORY)] {
+    for (block, memory) in [(false, FEEDBACK), (true, FEEDBACK)] {
         let codec = codec(RandomK { block, ..RANDOM }, memory);
         for limit in [857, 856, 500, 61, 57, 48] {
             let mut state = codec.init_state(n).unwrap();

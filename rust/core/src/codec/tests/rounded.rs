@@ -11,8 +11,8 @@ const ROUNDED: Storage = Storage::BFloat16 { seed: 5 };
 const TENSOR: u64 = 17;
 const STREAM: u64 = 3;
 
-fn residual(decay: f32, low_memory: bool) -> Memory {
-    Memory::Residual(Residual { decay, low_memory, storage: ROUNDED })
+fn residual(decay: f32) -> Memory {
+    Memory::Residual(Residual { decay, storage: ROUNDED })
 }
 
 fn low_pass(beta: f32) -> Memory {
@@ -60,7 +60,7 @@ fn kept(memory: Memory, old: f32, x: f32, sent: Option<f32>) -> f32 {
 #[test]
 fn every_codec_keeps_its_rest_to_the_rounding_of_its_key() {
     let lengths = if cfg!(miri) { vec![0, 33] } else { vec![0, 1, 31, 4097] };
-    let memories = [residual(1.0, false), residual(0.9, true), low_pass(0.3), low_pass(1.0)];
+    let memories = [residual(1.0), residual(0.9), low_pass(0.3), low_pass(1.0)];
     for (memory, n) in memories.into_iter().flat_map(|m| lengths.iter().map(move |&n| (m, n))) {
         for codec in codecs(memory).into_iter().chain(scaled_codecs(memory)) {
             let mut state = new_state(&codec, n);
@@ -86,30 +86,9 @@ fn every_codec_keeps_its_rest_to_the_rounding_of_its_key() {
 }
 
 #[test]
-fn one_buffer_gives_what_two_give() {
-    // Beyond what one thread takes.
-    for n in [1000, 400_000 >> if cfg!(miri) { 9 } else { 0 }] {
-        for sparsifier in sparsifiers() {
-            let of = |low_memory| {
-                let memory = residual(0.9, low_memory);
-                let codec =
-                    Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap();
-                let mut state = new_state(&codec, n);
-                let frames: Vec<_> =
-                    (0..3).map(|step| encode(&codec, &gradient(n, step), &mut state).0).collect();
-                (frames, stored(&state), state.scalars(), state.nbytes())
-            };
-            let (two, one) = (of(false), of(true));
-            assert_eq!((two.3, one.3), (4 * n, 2 * n));
-            assert!((two.0, two.1, two.2) == (one.0, one.1, one.2), "{sparsifier:?} {n}");
-        }
-    }
-}
-
-#[test]
 fn tiny_gradients_add_up_where_rounding_to_the_nearest_would_lose_them() {
     let (n, steps) = (512, 4096);
-    let memory = residual(1.0, false);
+    let memory = residual(1.0);
     let none = Sparsifier::Threshold(Threshold { threshold: 100.0 });
     let codec = Codec::new(none, Quantizer::Float32, memory, IndexCoding::Auto).unwrap();
     let mut state = new_state(&codec, n);
@@ -171,7 +150,7 @@ fn over_seeds_and_steps_the_mean_is_exact_and_ranks_round_on_their_own() {
 
 #[test]
 fn rolling_back_and_encoding_again_gives_the_same_bytes() {
-    for memory in [residual(0.9, false), low_pass(0.3)] {
+    for memory in [residual(0.9), low_pass(0.3)] {
         for codec in codecs(memory) {
             let mut state = new_state(&codec, 2000);
             encode(&codec, &gradient(2000, 1), &mut state);
@@ -188,7 +167,7 @@ fn rolling_back_and_encoding_again_gives_the_same_bytes() {
 
 #[test]
 fn what_is_not_finite_changes_nothing() {
-    for memory in [residual(0.9, false), residual(0.9, true), low_pass(0.3)] {
+    for memory in [residual(0.9), residual(0.9), low_pass(0.3)] {
         for codec in codecs(memory).into_iter().chain(scaled_codecs(memory)) {
             let mut state = new_state(&codec, 300);
             encode(&codec, &gradient(300, 1), &mut state);
@@ -209,7 +188,7 @@ fn what_is_not_finite_changes_nothing() {
 #[test]
 fn a_rest_beyond_the_largest_bfloat16_is_that() {
     let none = Sparsifier::Threshold(Threshold { threshold: f32::MAX });
-    for memory in [residual(1.0, false), residual(1.0, true), low_pass(0.999)] {
+    for memory in [residual(1.0), residual(1.0), low_pass(0.999)] {
         let codec = Codec::new(none, Quantizer::Float32, memory, IndexCoding::Auto).unwrap();
         let mut state = new_state(&codec, 200);
         let x: Vec<_> = [3.4e38, -3.4e38].into_iter().cycle().take(200).collect();
@@ -222,7 +201,7 @@ fn a_rest_beyond_the_largest_bfloat16_is_that() {
 
 #[test]
 fn a_saved_state_goes_on_bit_for_bit_and_other_types_are_converted() {
-    let codec = sparse(residual(0.9, false));
+    let codec = sparse(residual(0.9));
     let plain = sparse(FEEDBACK);
     let mut state = new_state(&codec, 1000);
     encode(&codec, &gradient(1000, 1), &mut state);
@@ -259,7 +238,7 @@ fn a_saved_state_goes_on_bit_for_bit_and_other_types_are_converted() {
 
 #[test]
 fn a_norm_and_a_flush_are_those_of_the_values() {
-    for memory in [residual(1.0, false), residual(1.0, true), low_pass(0.3)] {
+    for memory in [residual(1.0), residual(1.0), low_pass(0.3)] {
         let codec = sparse(memory);
         let mut state = new_state(&codec, 5000);
         encode(&codec, &gradient(5000, 1), &mut state);

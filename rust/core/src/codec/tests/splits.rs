@@ -48,11 +48,11 @@ fn dense_frames_are_the_same_on_any_number_of_threads() {
 #[test]
 fn selections_are_the_same_on_any_number_of_threads() {
     let filter = Memory::LowPass(LowPass { beta: 0.3, ..LowPass::PLAIN });
-    let adam = |low_memory| AdamCorrection { beta2: 0.999, eps: 1e-8, low_memory };
-    let [adam, adam_in_place] = [false, true].map(|low| Memory::AdamCorrection(adam(low)));
     let storage = Storage::BFloat16 { seed: 0 };
+    let adam = |storage| AdamCorrection { beta2: 0.999, eps: 1e-8, storage };
+    let [adam, low] = [Storage::Float32, storage].map(|s| Memory::AdamCorrection(adam(s)));
     let rounded = Memory::Residual(Residual { storage, ..Residual::PLAIN });
-    for memory in [Memory::None, FEEDBACK, filter, adam, adam_in_place, rounded] {
+    for memory in [Memory::None, FEEDBACK, filter, adam, low, rounded] {
         check(compose(&sparsifiers(), &[Quantizer::BFloat16], memory), 6 * CHUNK + 120);
     }
 }

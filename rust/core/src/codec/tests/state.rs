@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn bad_input_leaves_the_state_as_it_was() {
     let n = 5000;
-    for memory in [FEEDBACK, LOW_MEMORY, Memory::None] {
+    for memory in [FEEDBACK, Memory::None] {
         for codec in codecs(memory) {
             if codec.sparsifier().is_drawn() && memory == Memory::None {
                 // It looks at what it sends alone.
@@ -80,28 +80,12 @@ fn an_encode_with_another_ratio_that_fails_or_is_undone_leaves_nothing_behind() 
 }
 
 #[test]
-fn one_buffer_keeps_nothing_to_roll_back_to() {
-    for codec in codecs(LOW_MEMORY) {
-        let mut state = codec.init_state(1000).unwrap();
-        encode(&codec, &gradient(1000, 1), &mut state);
-        let before = (state.residual().unwrap().to_vec(), state.scalars());
-        assert!(!state.can_roll_back());
-        let message = state.rollback().unwrap_err().to_string();
-        assert!(message.contains("low_memory"), "{message}");
-        assert_eq!((state.residual().unwrap().to_vec(), state.scalars()), before);
-        state.reset();
-        assert_eq!(state.residual().unwrap(), vec![0.0; 1000]);
-        assert!(state.is_in_place());
-    }
-}
-
-#[test]
-fn one_buffer_is_untouched_by_a_limit_that_no_frame_keeps() {
+fn a_state_is_untouched_by_a_limit_that_no_frame_keeps() {
     for indices in
         [IndexCoding::Auto, IndexCoding::EliasFano, IndexCoding::Rice, IndexCoding::Bitmap]
     {
         for sparsifier in sparsifiers() {
-            let codec = Codec::new(sparsifier, Quantizer::Float32, LOW_MEMORY, indices).unwrap();
+            let codec = Codec::new(sparsifier, Quantizer::Float32, FEEDBACK, indices).unwrap();
             let mut state = codec.init_state(1000).unwrap();
             encode(&codec, &gradient(1000, 1), &mut state);
             let before = (state.residual().unwrap().to_vec(), state.scalars());
@@ -133,7 +117,7 @@ fn one_buffer_is_untouched_by_a_limit_that_no_frame_keeps() {
 #[test]
 fn a_saved_state_goes_on_bit_for_bit() {
     let n = 30_000;
-    for codec in codecs(FEEDBACK).into_iter().chain(codecs(LOW_MEMORY)) {
+    for codec in codecs(FEEDBACK) {
         let mut state = codec.init_state(n).unwrap();
         for step in 0..4 {
             encode(&codec, &gradient(n, step), &mut state);

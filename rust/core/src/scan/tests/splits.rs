@@ -1,9 +1,10 @@
 //! Every reader over every memory, on any number of threads: what is found and what is written does not
 //! depend on how many there are.
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::*;
+use crate::rng::Key;
 use crate::simd::{adam, momentum};
 
 const RULE: momentum::Rule = momentum::Rule { momentum: 0.9, nesterov: true, scale: 0.75 };
@@ -18,6 +19,8 @@ struct Data {
     residual: Vec<f32>,
     momentum: Vec<f32>,
     second: Vec<f32>,
+    /// Residual and second moment.
+    brain: [Vec<bf16>; 2],
 }
 
 impl Data {
@@ -25,9 +28,11 @@ impl Data {
         let bounded = |seed| tensor(len, seed).into_iter().map(|v| v.clamp(-2.0, 2.0));
         let gradient: Vec<f32> = bounded(21).collect();
         let narrow = gradient.iter().map(|&v| f16::from_f32(v)).collect();
-        let (residual, momentum) = (bounded(22).collect(), bounded(23).collect());
-        let second = bounded(24).map(f32::abs).collect();
-        Self { gradient, narrow, residual, momentum, second }
+        let (residual, momentum): (Vec<f32>, _) = (bounded(22).collect(), bounded(23).collect());
+        let second: Vec<f32> = bounded(24).map(f32::abs).collect();
+        let brain = [&residual, &second]
+            .map(|values| values.iter().map(|&value| bf16::from_f32(value)).collect());
+        Self { gradient, narrow, residual, momentum, second, brain }
     }
 }
 
@@ -40,8 +45,8 @@ enum Kind {
     Filter(Written),
     Momentum(Written),
     Adam(Written),
-    InPlace,
-    AdamInPlace,
+    Rounded(Written),
+    RoundedAdam(Written),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,11 +57,13 @@ enum Written {
 }
 
 fn kinds() -> Vec<Kind> {
-    let mut all = vec![Kind::None, Kind::Narrow, Kind::InPlace, Kind::AdamInPlace];
+    let mut all = vec![Kind::None, Kind::Narrow];
     for written in [Written::Not, Written::Streamed] {
         all.push(Kind::Residual(written));
         all.push(Kind::Momentum(written));
         all.push(Kind::Adam(written));
+        all.push(Kind::Rounded(written));
+        all.push(Kind::RoundedAdam(written));
     }
     all.extend([Kind::Filter(Written::Cached), Kind::Filter(Written::Streamed)]);
     all
@@ -91,10 +98,6 @@ fn read(data: &Data, kind: Kind, scanner: &mut Scanner, request: &Request) -> Ou
     let residual = Past::Residual { residual: &data.residual, decay: 0.5 };
     let (memory, next) = match kind {
         Kind::None | Kind::Narrow => (Past::None, Next::None),
-        Kind::InPlace => {
-            sums.copy_from_slice(&data.residual);
-            (Past::None, Next::InPlace { residual: sums, decay: 0.5, beside: &mut [], rule: None })
-        }
         Kind::Residual(Written::Not) | Kind::Filter(Written::Not) => (residual, Next::None),
         Kind::Residual(written) => {
             let streams = written == Written::Streamed;
@@ -104,11 +107,25 @@ fn read(data: &Data, kind: Kind, scanner: &mut Scanner, request: &Request) -> Ou
             let streams = written == Written::Streamed;
             (residual, Next::Filtered { memory: sums, filter: FILTER, streams })
         }
-        Kind::AdamInPlace => {
-            sums.copy_from_slice(&data.residual);
-            beside.copy_from_slice(&data.second);
-            let rule = Some(STEP);
-            (Past::None, Next::InPlace { residual: sums, decay: 1.0, beside, rule })
+        Kind::Rounded(written) | Kind::RoundedAdam(written) => {
+            let [residual, second] = &data.brain;
+            let has_moment = kind == Kind::RoundedAdam(written);
+            let memory = if has_moment {
+                Past::RoundedAdam { second, residual, rule: STEP }
+            } else {
+                Past::Rounded { residual, decay: 0.5 }
+            };
+            let [sums, beside] = [sums, beside].map(|next| {
+                let halves: &mut [bf16] = bytemuck::cast_slice_mut(next);
+                &mut halves[..len]
+            });
+            let [key, other] = [3, 4].map(Key::from_bits);
+            let moment = has_moment.then_some((beside, other));
+            let next = match written {
+                Written::Not => Next::None,
+                _ => Next::rounded(sums, Filter::ALL, key, moment),
+            };
+            (memory, next)
         }
         Kind::Adam(written) => {
             let memory = Past::Adam { second: &data.second, residual: &data.residual, rule: STEP };

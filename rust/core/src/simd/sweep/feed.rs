@@ -82,9 +82,7 @@ impl<V: Vector, const STREAM: bool> Sums<V, STREAM> {
     #[inline(always)]
     pub(super) unsafe fn new(feedback: Feedback<'_>) -> Self {
         let Feedback { residual, decay, sum, .. } = feedback;
-        // One pointer to the sum, that the residual's may be taken from it: in place they are the same.
-        let sum = sum.as_mut_ptr();
-        let residual = residual.map_or(sum.cast_const(), <[f32]>::as_ptr);
+        let (residual, sum) = (residual.as_ptr(), sum.as_mut_ptr());
         // SAFETY: the features are the caller's promise.
         Self { residual, decay: unsafe { V::splat(decay) }, sum }
     }
@@ -99,8 +97,7 @@ impl<V: Vector, const STREAM: bool> Feed<V> for Sums<V, STREAM> {
 
     #[inline(always)]
     unsafe fn sum(&self, new: V, at: usize) -> V {
-        // SAFETY: features and pointers are the caller's promise. In place, each vector is loaded before
-        // the sum is stored over it, and never again.
+        // SAFETY: features and pointers are the caller's promise.
         unsafe {
             let sum = new.add_scaled(V::load(self.residual.add(at)), self.decay).normal_or_zero();
             let to = self.sum.add(at);
@@ -202,15 +199,14 @@ impl<V: Vector, const FILTER: bool, const STREAM: bool> Rounding<V, FILTER, STRE
     /// The CPU has the features of `V`.
     #[inline(always)]
     pub(super) unsafe fn new(
-        residual: Option<&[bf16]>,
+        residual: &[bf16],
         decay: f32,
         sum: &mut [f32],
         keep: Keep<'_>,
     ) -> Self {
         let Keep { next, filter, key, first, .. } = keep;
-        // One pointer each to what is next and to the sums, that others may be taken from it.
-        let (next, sum) = (next.as_mut_ptr(), sum.as_mut_ptr());
-        let residual = residual.map_or(next.cast_const(), <[bf16]>::as_ptr);
+        // One pointer to the sums, that another may be taken from it.
+        let (residual, next, sum) = (residual.as_ptr(), next.as_mut_ptr(), sum.as_mut_ptr());
         let (beta, kept) = filter.map_or((1.0, sum), |(beta, kept)| (beta, kept.as_mut_ptr()));
         // SAFETY: the features are the caller's promise.
         let (old, beta) = unsafe { (Widened::new(residual, decay, sum), V::splat(beta)) };
@@ -272,8 +268,7 @@ impl<V: Vector, const FILTER: bool, const STREAM: bool> Feed<V> for Rounding<V, 
 
     #[inline(always)]
     unsafe fn close(&self, sums: &[V; HELD], draws: &[u32; LANES], at: usize) {
-        // SAFETY: features and pointers are the caller's promise. In place, all vectors of a group are
-        // loaded before what they become is stored over them, and never again.
+        // SAFETY: features and pointers are the caller's promise.
         unsafe {
             // Not a loop, which the compiler may leave one.
             self.round([sums[0], sums[1]], draws, 0, at);

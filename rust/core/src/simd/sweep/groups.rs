@@ -164,7 +164,6 @@ unsafe fn rounded<V: Vector, T: Element>(
     // SAFETY: as the caller promises.
     unsafe {
         let Some(keep) = keep else {
-            let residual = residual.unwrap_or_default();
             let feed = Widened::new(residual.as_ptr(), decay, sum.as_mut_ptr());
             return with_or_without_sums::<V, T>(x, &AsTheyAre, &feed, gather);
         };

@@ -46,9 +46,7 @@ impl<V: Vector> Steps<V> {
     pub(super) unsafe fn new(moment: Moment<'_>) -> Self {
         let Moment { second, next, rule } = moment;
         let adam::Rule { keep, take, correction, eps, least, rate } = rule;
-        // One pointer to what is next, that the other may be taken from it.
-        let next = next.as_mut_ptr();
-        let second = second.map_or(next.cast_const(), <[f32]>::as_ptr);
+        let (second, next) = (second.as_ptr(), next.as_mut_ptr());
         // SAFETY: the features are the caller's promise.
         unsafe {
             let (keep, take) = (V::splat(keep), V::splat(take));
@@ -62,8 +60,7 @@ impl<V: Vector> Steps<V> {
 impl<V: Vector> Make<V> for Steps<V> {
     #[inline(always)]
     unsafe fn make(&self, v: V, at: usize, streams: bool) -> V {
-        // SAFETY: features and pointers are the caller's promise. In place, each vector is loaded
-        // before the next one is stored over it, and never again.
+        // SAFETY: features and pointers are the caller's promise.
         unsafe {
             let square = self.take.times(v).times(v);
             let old = V::load(self.second.add(at));

@@ -2,7 +2,7 @@
 
 use super::{Addend, Feedback, Found, Gather, Keep, Moment, Rounded};
 use crate::Input;
-use crate::simd::{BLOCK, above, adam, add, dither, moments, normal_or_zero, peak, widen};
+use crate::simd::{BLOCK, above, adam, add, dither, moments, peak, widen};
 
 pub(in crate::simd) fn run(x: Input<'_>, memory: Addend<'_>, gather: Gather<'_>) -> Found {
     memory.check(x.len());
@@ -27,21 +27,15 @@ pub(super) fn of_float32(x: &[f32], memory: Addend<'_>, gather: Gather<'_>) -> F
         Addend::None => gathered(x, gather),
         Addend::Residual(feedback) => added(x, feedback, gather),
         Addend::Steps(Moment { second, next, rule }, feedback) => {
-            let (mut step, mut old) = ([0.0; BLOCK], [0.0; BLOCK]);
-            let (step, old) = (&mut step[..x.len()], &mut old[..x.len()]);
-            let second = second.unwrap_or_else(|| {
-                old.copy_from_slice(next);
-                old
-            });
+            let step = &mut [0.0; BLOCK][..x.len()];
             adam::scalar(next, step, x, second, rule);
             added(step, feedback, gather)
         }
         Addend::Rounded(Rounded { residual, decay, sum, keep }) => {
             let mut old = [0.0; BLOCK];
             let old = &mut old[..x.len()];
-            let next = keep.as_ref().map(|keep| &*keep.next);
-            widen::from_bf16::scalar(residual.or(next).unwrap_or_default(), old);
-            let feedback = Feedback { residual: Some(old), decay, sum: &mut *sum, streams: None };
+            widen::from_bf16::scalar(residual, old);
+            let feedback = Feedback { residual: old, decay, sum: &mut *sum, streams: None };
             let found = added(x, feedback, gather);
             if let Some(Keep { next, filter, key, first, .. }) = keep {
                 let kept = match filter {
@@ -61,10 +55,7 @@ pub(super) fn of_float32(x: &[f32], memory: Addend<'_>, gather: Gather<'_>) -> F
 /// Adds a residual, and gathers from the sums.
 fn added(x: &[f32], feedback: Feedback<'_>, gather: Gather<'_>) -> Found {
     let Feedback { residual, decay, sum, .. } = feedback;
-    match residual {
-        Some(residual) => add::scalar(sum, x, residual, decay),
-        None => add_in_place(sum, x, decay),
-    }
+    add::scalar(sum, x, residual, decay);
     gathered(sum, gather)
 }
 
@@ -75,11 +66,4 @@ fn gathered(block: &[f32], gather: Gather<'_>) -> Found {
     }
     let count = above::scalar(block, bound, base, indices, values);
     Found { peak: peak::scalar(block), count }
-}
-
-/// As [`add`], where the residual is what the sum overwrites.
-fn add_in_place(sum: &mut [f32], gradient: &[f32], decay: f32) {
-    for (s, &g) in sum.iter_mut().zip(gradient) {
-        *s = normal_or_zero(g + decay * *s);
-    }
 }
