@@ -259,41 +259,6 @@ def test_inspect_prints_json(source, target, capsys):
     assert rows["ids"] == {"name": "ids", "shape": [64, 128], "dtype": "int64", "nbytes": 65536}
 
 
-def test_inspect_tells_how_tensors_stand_bit_errors(source, target, capsys):
-    assert run("pack", source, target, "--more", 3) == 0
-    capsys.readouterr()
-    assert run("inspect", target, "--flip", "1e-3,1e-2") == 0
-    _, names, *lines = capsys.readouterr().out.splitlines()
-    assert names.split("  ")[-2:] == ["flip 0.001", "flip 0.01"]
-    assert run("inspect", "--json", target, "--flip", "1e-3,1e-2") == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    with weights.open(target) as file:
-        values = file["head.weight"].unpack().astype(np.float64)
-        for rate, shown in rows["head.weight"]["flip"].items():
-            lost = weights.flip(file["head.weight"], float(rate)).unpack() - values
-            assert shown == pytest.approx(np.linalg.norm(lost) / np.linalg.norm(values), rel=1e-5)
-    assert "flip" not in rows["ids"]
-    (line,) = (line for line in lines if "head" in line)
-    assert line.split()[-2:] == [f"{each:.2%}" for each in rows["head.weight"]["flip"].values()]
-
-
-@pytest.mark.parametrize("rates", ["", "x", "0.1,", "-1e-3", "1e-3,1.5", "nan", "inf", "1e-3 1e-2"])
-def test_what_is_no_rate_of_bit_errors_is_exit_code_2(rates, source, capsys):
-    with pytest.raises(SystemExit) as caught:
-        run("inspect", source, f"--flip={rates}")
-    assert caught.value.code == 2
-    assert f"--flip: rates are 0 to 1, such as 1e-3,1e-2, got {rates!r}" in capsys.readouterr().err
-
-
-def test_only_packed_tensors_have_bits_to_flip(source, tmp_path, capsys):
-    assert run("inspect", source, "--flip", "0.01") == 1
-    assert f"{source}: it holds no packed tensor" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as caught:
-        run("inspect", tmp_path / "frame.gwf", "--flip", "0.01")
-    assert caught.value.code == 2
-    assert "--flip is for the packed tensors of a weight file" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("part", ["frame", "further"])
 def test_inspect_finds_what_is_corrupt(part, source, target, capsys):
     assert run("pack", source, target, "--more", 4) == 0

@@ -84,17 +84,6 @@ def test_files_are_exact(tmp_path):
     assert all(same(loaded[name], grams[name]) for name in grams)
 
 
-def test_a_file_of_no_layers(tmp_path):
-    save_grams(tmp_path / "f", {})
-    assert load_grams(tmp_path / "f") == {}
-
-
-def test_only_grams_are_saved(tmp_path):
-    with pytest.raises(TypeError, match=r"'layer' must be a gradwire.weights.Gram"):
-        save_grams(tmp_path / "f", {"layer": np.eye(3)})
-    assert not (tmp_path / "f").exists()
-
-
 def test_the_mean_of_a_matrix_is_taken_once(tmp_path):
     """A mapping that computes its values is not asked again for each array."""
 

@@ -1,6 +1,5 @@
 """Packed activations beside all else: checkpoints, errors, threads, forks, compilers, rules."""
 
-import math
 import os
 import threading
 from typing import Any
@@ -150,23 +149,6 @@ def test_after_an_exception_in_forward_nothing_is_packed_outside(where):
     assert hooks_are_off()
 
 
-def test_an_interrupt_leaves_hooks_on_that_the_next_pass_takes_off(monkeypatch):
-    model, x = perceptron(), drawn(128, 64)
-    handle = activations.attach(model)
-    exact = handle.report()
-    with monkeypatch.context() as patch:
-
-        def interrupted(*_: object, **__: object) -> None:
-            raise KeyboardInterrupt
-
-        patch.setattr(nn.functional, "gelu", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            model(x)
-    model(x).sum().backward()
-    assert hooks_are_off()
-    assert handle.report().saved_nbytes > exact.saved_nbytes == 0
-
-
 def test_threads_pack_side_by_side():
     model, x = perceptron(), drawn(128, 64)
     exact = gradients(model, x)
@@ -279,18 +261,12 @@ def test_a_forward_of_one_s_own_is_not_known():
 @pytest.mark.parametrize(
     ("arguments", "kind", "text"),
     [
-        ({"bits": 0}, ValueError, "bits"),
         ({"bits": 9}, ValueError, "bits"),
-        ({"bits": 4.5}, TypeError, "bits"),
         ({"block": 0}, ValueError, "block"),
         ({"least": 0}, ValueError, "least"),
         ({"seed": -1}, ValueError, "seed"),
-        ({"seed": 2**64}, ValueError, "seed"),
-        ({"rules": [("a", 4)]}, TypeError, "rules must map"),
         ({"rules": {"nothing": 4}}, ValueError, "no module is called 'nothing'"),
         ({"rules": {"0": 9}}, ValueError, "the bits of '0'"),
-        ({"rules": {3: 4}}, TypeError, "names of modules"),
-        ({"rules": {int: 4}}, TypeError, "a class in rules"),
         ({"rules": {nn.Conv2d: 4}}, ValueError, "no module is a Conv2d"),
         ({"rules": {"2": 4}}, ValueError, "give its class as a key"),
         ({"rules": {"*": None, "0": 4}}, ValueError, "no module that '0' matches first"),
@@ -302,13 +278,6 @@ def test_wrong_arguments_are_refused_and_attach_nothing(arguments, kind, text):
     with pytest.raises(kind, match=text):
         activations.attach(model, **arguments)
     assert not any(each._forward_pre_hooks for each in model.modules())
-
-
-def test_what_is_no_model_or_has_nothing_to_pack_is_refused():
-    with pytest.raises(TypeError, match="Module"):
-        activations.attach(torch.ones(3))
-    with pytest.raises(ValueError, match="no module whose saved tensors are packed"):
-        activations.attach(nn.Sequential(nn.Softmax(-1), nn.LSTM(4, 4)))
 
 
 def test_packing_twice_is_refused_until_the_first_ends():
@@ -350,16 +319,6 @@ def test_operators_of_torch_keep_what_the_kernels_keep(bits, dtype):
     assert torch.equal(made.values(), other.values())
     assert other.values().dtype is dtype
     assert made.nbytes == other.nbytes + 56
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_the_peak_tells_of_values_that_are_not_finite(bad, dtype):
-    x = torch.ones(200, dtype=dtype)
-    x[198] = -2.5
-    assert peak_of(x) == 2.5
-    x[199] = bad
-    assert not math.isfinite(peak_of(x))
 
 
 def test_operators_of_torch_keep_the_same_bits(monkeypatch):

@@ -139,15 +139,6 @@ def test_a_write_to_a_weight_that_is_read_raises_and_changes_nothing(write, make
     assert torch.equal(layer.weight, before)
 
 
-@pytest.mark.parametrize("make", [packed, rounded])
-def test_an_augmented_assignment_raises(make):
-    layer = make()
-    before = layer.weight.detach().clone()
-    with torch.no_grad(), pytest.raises(ValueError, match="merge an adapter"):
-        augmented(layer)
-    assert torch.equal(layer.weight, before)
-
-
 def test_numpy_arrays_of_a_weight_are_read_only():
     for array in (packed().weight.numpy(), np.asarray(packed().weight)):
         with pytest.raises(ValueError, match="read-only"):
