@@ -68,7 +68,6 @@ def test_different_widths_do_not_merge():
         (np.zeros((3, 4)), 1, np.zeros(3), ValueError, r"\(3, 4\)"),
         (np.eye(3), 1, np.zeros(4), ValueError, r"\(3,\), got \(4,\)"),
         (np.eye(3), 0, np.zeros(3), ValueError, "at least 1"),
-        (np.eye(3), 1.0, np.zeros(3), TypeError, "integer"),
     ],
 )
 def test_what_is_no_gram_is_refused(matrix, count, mean, error, message):

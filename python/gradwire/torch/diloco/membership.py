@@ -267,8 +267,6 @@ def _secret(token: str | None, store: object) -> Secret | None:
                 f"environment variable {_TOKEN} or token=; {make}"
             )
         return None
-    if not isinstance(given, str):
-        raise TypeError(f"token must be a str, got {type(given).__name__}")
     if len(given) < _LEAST:
         raise ValueError(f"token must have at least {_LEAST} characters, got {len(given)}; {make}")
     return Secret(given.encode())
