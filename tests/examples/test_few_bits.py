@@ -25,14 +25,6 @@ def test_an_lstm_of_four_bits_comes_near_float_and_is_packed_as_it_was_trained()
 
 
 @pytest.mark.full
-def test_the_penalty_on_outliers_makes_four_bits_enough():
-    said = run("w4a4.py")
-    kurtosis, four = figures(said, "kurtosis "), figures(said, "in 4 bits: ")
-    assert kurtosis[1] < kurtosis[0] / 4
-    assert four[1] > four[0] + 5.0
-
-
-@pytest.mark.full
 def test_one_file_is_read_in_three_precisions():
     said = run("any_precision.py")
     here, alone = figures(said, r"bits: "), figures(said, "alone ")

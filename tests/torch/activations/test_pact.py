@@ -1,6 +1,5 @@
 """Activations that are clipped at a learned value and rounded."""
 
-import copy
 import math
 import re
 import warnings
@@ -142,33 +141,6 @@ def test_nan_is_not_hidden_and_a_clip_of_nan_is_named():
         act(x)
 
 
-@pytest.mark.parametrize("two_sided", [False, True])
-def test_a_clip_starts_at_a_percentile_of_the_first_batch_in_training(two_sided):
-    act = PACT(4, 90, two_sided=two_sided, clip_by="percentile")
-    x = torch.arange(-100.0, 101.0)[torch.randperm(201)]
-    with pytest.raises(ValueError, match="none has come yet"):
-        act.eval()(x)
-    fresh = copy.deepcopy(act).train()
-    act.train()(x)
-    assert float(act.clip) == (90.0 if two_sided else 80.0)
-    act(3 * x)
-    assert float(act.clip) == (90.0 if two_sided else 80.0)
-    fresh.load_state_dict(act.state_dict())
-    fresh(3 * x)
-    assert torch.equal(fresh.clip, act.clip)
-    act.load_state_dict(PACT(4, 90, clip_by="percentile").state_dict())
-    act(2 * x)
-    assert float(act.clip) == (180.0 if two_sided else 160.0)
-
-
-def test_a_first_batch_with_nan_does_not_set_the_clip():
-    act = PACT(4, 90, clip_by="percentile")
-    with pytest.raises(NonFiniteError, match="the first batch of PACT"):
-        act(torch.tensor([1.0, torch.nan]))
-    act(torch.ones(4))
-    assert float(act.clip) == 1.0
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -176,8 +148,6 @@ def test_a_first_batch_with_nan_does_not_set_the_clip():
         ({"bits": 9}, "bits must be at most 8"),
         ({"bits": 2, "clip": 0.0}, "clip must be greater than 0"),
         ({"bits": 2, "clip": math.nan}, "clip must be finite"),
-        ({"bits": 2, "clip": 101, "clip_by": "percentile"}, "above 0 and at most 100"),
-        ({"bits": 2, "clip_by": "max"}, "clip_by must be one of percentile, value"),
     ],
 )
 def test_arguments_out_of_range_are_refused(arguments, told):
