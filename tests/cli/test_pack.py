@@ -69,11 +69,6 @@ def test_matrices_are_packed_and_the_rest_is_copied(model, source, target, capsy
                 np.testing.assert_array_equal(file[name], array)
 
 
-def test_the_worst_tensor_is_named(source, target, capsys):
-    assert run("pack", source, target, "--bits", 8, "--rules", "head*=2") == 0
-    assert capsys.readouterr().out.endswith("worst head.weight\n")
-
-
 def test_the_first_rule_that_matches_counts(source, target):
     rules = "head*=8,embed.weight=no,layers.0.norm.weight=5,*.weight=3"
     assert run("pack", source, target, "--rules", rules, "--block", 32, "--fit", "range") == 0
@@ -346,14 +341,6 @@ def test_a_lossless_file_and_a_difference_come_back_byte_for_byte(model, source,
         assert back.read_bytes() == original.read_bytes()
 
 
-def test_a_lossless_file_may_take_the_place_of_its_source_and_back(source):
-    before = source.read_bytes()
-    assert run("pack", "--lossless", source, source) == 0
-    assert len(source.read_bytes()) < len(before)
-    assert run("unpack", source, source) == 0
-    assert source.read_bytes() == before
-
-
 def test_inspect_lists_codings(model, source, tmp_path, capsys):
     target = tmp_path / "difference.safetensors"
     assert run("pack", "--lossless", "--base", source, source, target) == 0
@@ -405,10 +392,3 @@ def test_what_a_difference_lacks_is_said_in_a_line(source, tmp_path, capsys):
     assert run("unpack", target, back) == 1
     assert "SHA-256" in capsys.readouterr().err
     assert not back.exists()
-
-
-def test_a_base_is_not_overwritten(source, capsys):
-    before = source.read_bytes()
-    assert run("pack", "--lossless", "--base", source, source, source) == 1
-    assert "is a base of itself" in capsys.readouterr().err
-    assert source.read_bytes() == before

@@ -164,18 +164,6 @@ def test_convolutions_stand_noise_in_any_order_of_memory(module, order):
     assert report.nbytes < 0.3 * report.saved_nbytes
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_narrow_floats_are_packed(dtype):
-    layer, x = nn.Linear(64, 8).to(dtype), drawn(128, 64).to(dtype)
-    exact = gradients(layer, x)
-    with activations.attach(layer, 8) as handle:
-        found = gradients(layer, x)
-    assert found.dtype is dtype
-    assert error(found.float(), exact.float()) < 0.03
-    report = handle.report()
-    assert (report.saved_nbytes, report.nbytes) == (2 * x.numel(), x.numel() * 8.5 / 8 + FRAME)
-
-
 def test_a_tensor_that_several_layers_save_is_packed_once():
     class Parallel(nn.Module):
         def __init__(self) -> None:
@@ -378,23 +366,6 @@ def test_accumulated_gradients_are_the_sums_of_their_passes():
     found = torch.cat([each.grad.flatten() for each in model.parameters()])
     plain = perceptron()
     assert error(found, sum(gradients(plain, x) for x in batches)) < 0.01
-
-
-def test_grad_scaler_skips_a_step_that_overflows():
-    model, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)), drawn(128, 64)
-    activations.attach(model)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    before = copy.deepcopy(model.state_dict())
-    for factor, moves in ((float("inf"), False), (1.0, True)):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            y = model(x * factor)
-        scaler.scale(y.float().pow(2).mean()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        same = all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
-        assert same is not moves
 
 
 def test_copies_and_pickles_are_without_packing_and_their_state_is_the_same():

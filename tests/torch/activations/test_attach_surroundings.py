@@ -1,6 +1,5 @@
 """Packed activations beside all else: checkpoints, errors, threads, forks, compilers, rules."""
 
-import os
 import threading
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 
 from gradwire.torch import activations
 from gradwire.torch.activations.forms import Bits, Encoder, peak_of
-from tests.support import run_python
 from tests.torch.activations.test_attach import drawn, error, gradients, perceptron
 
 
@@ -27,56 +25,12 @@ def hooks_are_off() -> bool:
     )
 
 
-class Attention(nn.Module):
-    """Its softmax, a functional one, is saved outside of any module that packs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.give, self.project = nn.Linear(64, 192), nn.Linear(64, 64)
-
-    def mixed(self, given: torch.Tensor) -> torch.Tensor:
-        query, key, value = given.chunk(3, -1)
-        mixed: torch.Tensor = (query @ key.mT / 8).softmax(-1) @ value
-        return mixed
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.project(self.mixed(self.give(x)))
-        return y
-
-
-class Checkpointed(Attention):
-    reentrant = False
-
-    def mixed(self, given: torch.Tensor) -> torch.Tensor:
-        mixed: torch.Tensor = checkpoint(super().mixed, given, use_reentrant=self.reentrant)
-        return mixed
-
-
-class Reentrant(Checkpointed):
-    reentrant = True
-
-
 def held(model: nn.Module, x: torch.Tensor) -> int:
     """Bytes that torch has allocated in a forward pass and not freed, with its graph alive."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         kept = model(x).sum()
     del kept
     return int(sum(each.self_cpu_memory_usage for each in seen.key_averages()))
-
-
-@pytest.mark.parametrize("kind", [Attention, Checkpointed, Reentrant])
-def test_a_transformer_s_gradient_is_near_with_attention_checkpointed_or_not(kind):
-    torch.manual_seed(0)
-    model, x = kind(), drawn(8, 64, 64)
-    exact = gradients(model, x)
-    with activations.attach(model) as handle:
-        found = gradients(model, x)
-        report = handle.report()
-    assert 0.0 < error(found, exact) < 0.1
-    assert {each.name: each.saved_nbytes for each in report.modules} == {
-        "give": x.nbytes,
-        "project": x.nbytes,
-    }
 
 
 def test_what_torch_holds_falls_by_what_the_report_says():
@@ -171,34 +125,6 @@ def test_threads_pack_side_by_side():
     for worst, off in found.values():
         assert 0.0 < worst < 0.01
         assert off
-
-
-FORK = """
-import os, torch
-from torch import nn
-from gradwire.torch import activations
-torch.set_num_threads(1)  # torch's own threads do not outlive a fork
-model, x = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), torch.randn(20_000, 64)
-activations.attach(model)
-def step():
-    model.zero_grad()
-    with torch.autograd.set_multithreading_enabled(False):
-        model(x).square().mean().backward()
-    return model[0].weight.grad.clone()
-before = step()
-child = os.fork()
-found = step()
-good = 0 < (found - before).norm() < 0.1 * before.norm()
-if child == 0:
-    os._exit(0 if good else 1)
-print(good and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.full
-def test_a_forked_child_packs_as_its_parent_does():
-    assert run_python(FORK, PYTHONWARNINGS="ignore").strip().endswith("True")
 
 
 def test_a_compiler_is_refused_with_the_reason():

@@ -186,13 +186,6 @@ def test_a_compiled_model_is_saved_and_loaded_by_the_names_of_the_one_within(pat
 # Convolutions, and other weights that are decoded.
 
 
-def test_a_decoded_weight_is_saved_as_its_packed_bytes(path):
-    weights.save(packed_model(), path)
-    with gradwire.weights.open(path) as file:
-        assert isinstance(file["convolution.weight"], gradwire.weights.Packed)
-        assert file["convolution.weight"].bits == 4
-
-
 @pytest.mark.parametrize("copied", [False, True])
 def test_a_decoded_weight_that_was_changed_is_saved_dense(path, copied):
     model = packed_model()
@@ -217,15 +210,6 @@ def test_the_first_bits_of_a_file_are_what_packing_at_them_gives(path):
     assert bytes(four.hidden.packed.frame) == bytes(alone.hidden.packed.frame)
     assert torch.equal(four.convolution.weight, alone.convolution.weight)
     assert torch.equal(four.eval()(X), alone(X))
-
-
-def test_all_bits_are_loaded_where_nothing_else_is_asked(path):
-    model = packed_model(NESTED, more=(4,))
-    weights.save(model, path)
-    loaded = weights.load(path, Model())
-    assert loaded.hidden.packed.bits == 8
-    assert torch.equal(loaded.hidden.weight, model.hidden.weight)
-    assert snapshot(loaded) == snapshot(model)
 
 
 @pytest.mark.parametrize("name", ["hidden.weight", "embed.weight", "convolution.weight"])
@@ -367,13 +351,12 @@ def llama(seed, tied=False):
     return transformers.LlamaForCausalLM(config).eval()
 
 
-@pytest.mark.parametrize("language_model", [gpt2, llama])
-def test_a_language_model_generates_from_packed_weights(language_model, path):
-    model, words = language_model(0), torch.tensor([[1, 2, 3]])
+def test_a_language_model_generates_from_packed_weights(path):
+    model, words = gpt2(0), torch.tensor([[1, 2, 3]])
     report = weights.pack(model, ALL)
     assert {row.held for row in report.tensors} & {"linear", "embedding"}
     weights.save(model, path)
-    loaded = weights.load(path, language_model(1))
+    loaded = weights.load(path, gpt2(1))
     with torch.no_grad():
         assert torch.equal(loaded(words).logits, model(words).logits)
         ours, theirs = (

@@ -333,11 +333,6 @@ def test_a_state_dict_of_something_else_is_refused_and_changes_no_weight(spoil):
     assert torch.equal(layer.weight, before)
 
 
-def test_a_dense_layer_refuses_the_state_dict_of_a_packed_one():
-    with pytest.raises(RuntimeError, match="size mismatch for weight"):
-        nn.Linear(IN, OUT).load_state_dict(linear().state_dict())
-
-
 def test_a_state_dict_without_the_weight_loads_where_that_is_allowed():
     layer = linear()
     before = layer.weight
@@ -379,14 +374,6 @@ def test_an_embedding_takes_indices_in_any_order_of_memory(dtype):
     slices = (ids.T, ids[:, -1:], ids[:, ::2], ids[1, ::2], ids[:, 1], ids[0, 0].expand(2, 3))
     for indices in (*slices, ids[:, :0], ids.flip(1)[:, 1:], ids[None, :, None, ::3]):
         assert torch.equal(module(indices), module.weight[indices.long()])
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_an_embedding_gives_the_dtype_of_the_module(dtype):
-    module = PackedEmbedding(packed()).to(dtype)
-    rows = module(torch.arange(3))
-    assert rows.dtype is dtype
-    assert torch.equal(rows, module.weight[:3])
 
 
 def test_an_embedding_keeps_its_padding_index():

@@ -16,7 +16,6 @@ from torch.func import (
     jacfwd,
     jacrev,
     jvp,
-    stack_module_state,
     vjp,
     vmap,
 )
@@ -156,16 +155,6 @@ def test_embeddings_are_looked_up_in_batches(recwarn):
         found = vmap(table, in_dims=dim, out_dims=dim)(indices)
         assert torch.equal(found, table(indices))
     assert not [each for each in recwarn if "batching rule" in str(each.message)]
-
-
-def test_an_ensemble_of_rounded_models():
-    models = [nn.Linear(16, 4, bias=False) for _ in range(3)]
-    for each in models:
-        weights.straight_through(each, {"*": FOUR})
-    parameters, buffers = stack_module_state(models)
-    x = some(5, 16, dtype=torch.float32)
-    found = vmap(lambda p, b: functional_call(models[0], (p, b), (x,)))(parameters, buffers)
-    torch.testing.assert_close(found, torch.stack([each(x) for each in models]))
 
 
 # Graphs.
