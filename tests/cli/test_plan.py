@@ -65,7 +65,7 @@ def test_json_has_every_figure(tmp_path, capsys):
     assert [row["sent_bytes"] for row in half] == [50e6, 93.75e6]
     assert dense[0]["speedup"] == 1.0
     assert half[0]["speedup"] == dense[0]["step_seconds"] / half[0]["step_seconds"]
-    assert dense[0]["pays_backward_seconds"] is None
+    assert dense[0]["pays_bits_per_second"] is None
     assert topk[0]["pays_bits_per_second"][0] == 0.0
     # Two ranks gather frames; of 16, each sends a frame but for its own range, and as much of sums.
     assert [row["exchange"] for row in topk] == ["GatheredFrames", "SparseReduceScatter"]
@@ -81,20 +81,14 @@ def test_json_has_every_figure(tmp_path, capsys):
 NAMES = ("fp32", "bf16", "topk")
 
 
-def test_a_long_backward_pass_turns_the_verdict_where_the_plan_says(tmp_path, capsys):
+def test_a_long_backward_pass_turns_the_verdict(tmp_path, capsys):
     encode, decode = Line(1e-5, 2e-9, 2e-9), Line(1e-5, 1e-10, 5e-9)
     cost = CodecCost(gradwire.adam(0.01), encode, decode, 48.0, 13.0, 0.01, 16.0)
     given = ["plan", "--model-size", "124M", "--ranks", "4", "--link", "1gbit"]
     given += ["--calibration", saved(tmp_path, adam=cost), "--backward"]
-    *_, adam = planned(*given, "100ms", capsys=capsys)
-    assert adam["fastest"]
-    low, turn = adam["pays_backward_seconds"]
-    assert low == 0.0
-    assert 0.5 < turn < 4.0  # bfloat16 takes three seconds on the wire, which the pass may hide
-    for seconds, wins in ((0.98 * turn, True), (1.02 * turn, False), (4.0, False)):
-        *_, adam = planned(*given, f"{seconds:.4f}s", capsys=capsys)
-        assert adam["fastest"] == wins
-        assert adam["pays_backward_seconds"] == [0.0, pytest.approx(turn, rel=0.01)]
+    for backward, wins in (("100ms", True), ("4s", False)):
+        *_, adam = planned(*given, backward, capsys=capsys)
+        assert adam["fastest"] is wins
 
 
 @pytest.mark.parametrize(
