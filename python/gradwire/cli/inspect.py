@@ -65,8 +65,8 @@ def _is_of_weights(file: str) -> bool:
     if not os.path.isfile(file):  # a pipe can be read once
         return False
     with open(file, "rb") as opened:
-        head = opened.read(300)
-    return head[8:9] == b"{" or (head[:3] != b"GWF" and word_for(head) is not None)
+        head = opened.read(64)
+    return head[8:9] == b"{" or word_for(head) is not None
 
 
 def _fail(options: argparse.Namespace, error: Exception, message: str) -> int:
