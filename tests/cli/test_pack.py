@@ -69,6 +69,17 @@ def test_matrices_are_packed_and_the_rest_is_copied(model, source, target, capsy
                 np.testing.assert_array_equal(file[name], array)
 
 
+def test_progress_is_told_to_a_terminal(source, target, capsys, monkeypatch):
+    assert run("pack", source, target) == 0
+    assert not capsys.readouterr().err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert run("pack", source, target) == 0
+    *told, rest = capsys.readouterr().err.split("\r")
+    assert "gradwire pack: 100% writing" in [each.rstrip() for each in told]
+    assert max(map(len, told)) < 80
+    assert told[-1].strip() == rest == ""  # the line is empty again
+
+
 def test_the_first_rule_that_matches_counts(source, target):
     rules = "head*=8,embed.weight=no,layers.0.norm.weight=5,*.weight=3"
     assert run("pack", source, target, "--rules", rules, "--block", 32, "--fit", "range") == 0

@@ -40,7 +40,6 @@ def test_it_measures_saves_and_prints_a_row_for_each_method_and_number_of_ranks(
     path = str(tmp_path / "calibration.json")
     given = [*MODEL, "--ranks", "2..9,1000", "--codecs", "topk,onebit"]
     assert main([*given, "--save", path]) == 0
-    assert "measuring" not in capsys.readouterr().err  # progress is for a terminal
     assert main([*given, "--calibration", path]) == 0
     lines = capsys.readouterr().out.split("\n\n")[0].splitlines()
     assert lines[0].split()[:3] == ["ranks", "method", "step"]
@@ -153,16 +152,6 @@ def test_what_is_the_fastest_pays_on_the_link_that_it_is_planned_for(
     assert topk["pays_bits_per_second"] == [pytest.approx(edge, rel=0.02), "always"]
     assert main(given) == 0
     assert "  > 3" in capsys.readouterr().out
-
-
-def test_progress_is_told_to_a_terminal(capsys, monkeypatch):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert main([*MODEL, "--codecs", "topk"]) == 0
-    *told, rest = capsys.readouterr().err.split("\r")
-    assert "gradwire plan: measuring codecs:  20% topk" in [each.rstrip() for each in told]
-    assert max(map(len, told)) < 80
-    assert told[-1].strip() == ""  # the line is empty again
-    assert "measuring codecs" not in rest
 
 
 @pytest.mark.parametrize(

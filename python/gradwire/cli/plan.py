@@ -12,7 +12,6 @@ from typing import Any
 
 from gradwire._codec import Codec
 from gradwire.cli.codecs import build, unfit
-from gradwire.cli.terminal import ProgressLine
 from gradwire.cost import (
     Calibration,
     Link,
@@ -127,8 +126,7 @@ def main(argv: Sequence[str]) -> int:
         if options.calibration is not None:
             calibration = _loaded(options.calibration, codecs)
         else:
-            with ProgressLine("gradwire plan: measuring codecs") as progress:
-                calibration = calibrate(codecs, seconds=1.0, progress=progress)
+            calibration = calibrate(codecs, seconds=1.0)
         if options.save is not None:
             calibration.save(options.save)
         rows = _rows(options, [compressed(name, calibration) for name in codecs], calibration)
