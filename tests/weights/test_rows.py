@@ -18,7 +18,6 @@ def encode(quantize: Quantizer) -> bytes:
 
 
 FRAME = encode(Affine(4, 64))
-VALUES = decode(FRAME).reshape(ROWS, COLS)
 
 
 def untouched(*shape: int) -> NDArray[np.float32]:

@@ -395,13 +395,3 @@ def test_what_is_kept_serves_backward_after_the_end_of_packing():
     loss.backward()
     found = torch.cat([each.grad.flatten() for each in model.parameters()])
     assert 0.0 < error(found, exact) < 0.01
-
-
-def test_a_model_may_move_to_another_device_while_it_is_attached():
-    model, x = perceptron(), drawn(128, 64)
-    with activations.attach(model):
-        loss = model(x).sum()
-        model.to("meta")
-        assert model(x.to("meta")).device.type == "meta"
-        model(x.to("meta")).sum().backward()
-    assert loss.requires_grad
