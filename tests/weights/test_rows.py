@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gradwire import Codec, _native, decode
+from gradwire import Codec, _native
 from gradwire.memory import NoMemory
 from gradwire.quantize import Affine, Float32, Quantizer
 from gradwire.sparsify import All
