@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -110,6 +110,30 @@ def unpack(saved: object) -> dict[int, RankState]:
                 raise ValueError(f"got two state_dicts of rank {state.rank}")
             by_rank[state.rank] = state
     return by_rank
+
+
+def check_names(saved: RankState, names: Iterable[str]) -> None:
+    """Raise a ValueError if a state has other parameters than these."""
+    missing, unknown = set(names) - saved.entries.keys(), saved.entries.keys() - set(names)
+    if missing or unknown:
+        raise ValueError(
+            f"the state_dict comes from another model or other options: it lacks "
+            f"{sorted(missing)} and has the extra parameters {sorted(unknown)}"
+        )
+
+
+def check_parameters(saved: RankState, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise a ValueError if a state has other parameters than these, or other shapes."""
+    check_names(saved, shapes)
+    kept = [
+        (name, each) for name, entry in saved.entries.items() for each in entry.buffers.values()
+    ]
+    for name, values in (*kept, *saved.measured.items()):
+        if tuple(values.shape) != shapes[name]:
+            raise ValueError(
+                f"the state_dict has a tensor of shape {tuple(values.shape)} for {name!r}, "
+                f"which has shape {shapes[name]}"
+            )
 
 
 def _unpack(packed: Any, key: str) -> RankState:

@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 
 from gradwire.torch.engine.bucket_contents import BucketContents
-from gradwire.torch.engine.consensus import ControlChannel, agree, checksum
-from gradwire.torch.engine.devices import Devices
+from gradwire.torch.engine.consensus import ControlChannel, Devices, agree, checksum
 from gradwire.torch.engine.engine import Engine, left_on_error
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import AgreementError, ExchangeError, fresh

@@ -264,7 +264,7 @@ def _pairs(tensor: Tensors, codec: Codec, state: States) -> list[tuple[torch.Ten
     """Return each tensor with its state, or raise a TypeError or ValueError."""
     codec = as_codec(codec, "all_reduce()")
     check_frames(codec, "all_reduce()")
-    tensors = list(tensor) if isinstance(tensor, list | tuple) else [tensor]
+    tensors: list[Any] = list(tensor) if isinstance(tensor, list | tuple) else [tensor]
     states: list[Any] = list(state) if isinstance(state, list | tuple) else [state]
     if not tensors or not len(tensors) == len(states) == len({id(each) for each in states}):
         raise ValueError(

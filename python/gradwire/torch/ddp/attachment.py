@@ -145,7 +145,6 @@ def attach(
     are rounded to float32 before they are compressed.
     """
     ddp = _unwrap(model)
-    whole = not getattr(ddp, "skip_all_reduce_unused_params", False)
     given, choices = choices_of(codec, optimizer, min_ratio, schedule, hierarchy)
     options = Options(
         codec=given,
@@ -157,10 +156,10 @@ def attach(
         low_memory=low_memory,
     )
     named = _known(ddp)
-    _check(ddp, grad_scaler)
+    _check(ddp)
     over = ddp.process_group if process_group is None else process_group
     check_ranks(ddp.process_group, over)
-    entry = DDPSource(ddp, over, whole=whole)
+    entry = DDPSource(ddp, over)
     entry.check()
     sparse = _sparse(ddp.module)
     transport: Transport = ProcessGroups(over, timeout)
@@ -179,7 +178,6 @@ def attach(
         transport,
         entry,
         sparse=sparse,
-        whole=whole,
         bucket_nbytes=getattr(ddp, "bucket_bytes_cap", None),
         joining=_joining(ddp),
         decides=choices,
@@ -207,7 +205,7 @@ def _unwrap(model: torch.nn.Module) -> Any:
     return inner
 
 
-def _check(model: Any, grad_scaler: GradScaler | None) -> None:
+def _check(model: Any) -> None:
     for name, parameter in model.module.named_parameters():
         if parameter.requires_grad and parameter.is_meta:
             raise ValueError(f"parameter {name!r} is on {parameter.device}: it has no values")
@@ -218,10 +216,10 @@ def _check(model: Any, grad_scaler: GradScaler | None) -> None:
         )
     if getattr(model, "mixed_precision", None) is not None:
         raise ValueError("DDP's mixed_precision= registers its own hook; use autocast instead")
-    if grad_scaler is not None and getattr(model, "skip_all_reduce_unused_params", False):
+    if getattr(model, "skip_all_reduce_unused_params", False):
         raise ValueError(
-            "grad_scaler= requires a known end of each step, which skip_all_reduce_unused_params "
-            "hides; use find_unused_parameters instead"
+            "DDP's skip_all_reduce_unused_params= hides the end of each pass; use "
+            "find_unused_parameters instead"
         )
 
 

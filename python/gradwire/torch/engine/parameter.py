@@ -158,7 +158,7 @@ class ParameterSlot:
             moment, memory = held["second_moment"], cast("Any", self.codec.memory)
             steps = held["scalars"]["second_moment_steps"]
             factor = np.float32(self.ratio.correction(before.made_with, memory.beta2, steps))
-            corrected = self.state.second_moment * factor
+            corrected = cast("NDArray[np.float32]", self.state.second_moment) * factor
             self.state.load_state_dict({**held, "second_moment": corrected})
         self._write_rate()
         return before, moment
