@@ -77,12 +77,14 @@ def merge(
     def read() -> dict[str, Any] | None:
         if not mine:
             return None
-        if len(mine) != 1:
-            raise ValueError(f"expected the checkpoint of one rank, got those of {sorted(mine)}")
-        (state,), (packed,) = unpack(mine).values(), mine.values()
+        state, *others = unpack(mine).values()
+        if others or state.shares > 1:
+            raise ValueError(
+                f"expected the checkpoint of one rank without a hierarchy, got {sorted(mine)}"
+            )
         check_parameters(state, shapes)
         read_here.append(state)
-        about = {**json.loads(packed["about"]), "rank": 0, "world_size": 1}
+        about = json.loads(mine[f"rank{state.rank}"]["about"]) | {"rank": 0, "world_size": 1}
         kinds = {
             kind: [name for name, entry in state.entries.items() if kind in entry.buffers]
             for kind in BUFFERS
@@ -111,12 +113,11 @@ def merge(
     merged: dict[str, Any] = {"about": first["about"], "measured": {}}
     for kind, names in first["agreed"][2].items():
         ranks = 1 if kind == "residual" else len(every)
-        found = {
-            name: total(name, state and state.entries[name].buffers[kind]).div_(ranks).float()
-            for name in names
-        }
-        if found or kind in ALWAYS:
-            merged[kind] = found
+        if names or kind in ALWAYS:
+            merged[kind] = {}
+        for name in names:
+            own = None if state is None else state.entries[name].buffers[kind]
+            merged[kind][name] = total(name, own).div_(ranks).float()
     for name in sorted({name for each in every for name in each["measured"]}):
         own = None if state is None else state.measured.get(name)
         merged["measured"][name] = total(name, own).float()

@@ -303,7 +303,6 @@ class ExchangePipeline:
         if step.error is None:
             step.counted = True
             times.steps_ever += 1
-            times.recent.append(step.marks)
         else:
             step.undo_all()
 
