@@ -199,11 +199,11 @@ def _tensors(what: str, kind: str, tensors: Mapping[str, Any]) -> dict[str, torc
     rounds = kind in ("residual", "second_moment")
     allowed = [torch.float32, torch.bfloat16] if rounds else [torch.float32]
     for name, each in tensors.items():
-        if not isinstance(each, torch.Tensor) or each.layout != torch.strided:
-            raise TypeError(f"{what}.{name} must be a dense tensor, got {type(each).__name__}")
-        if each.dtype not in allowed:
-            names = " or ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
-            raise TypeError(f"{what}.{name} must be {names}, got {each.dtype}")
+        if each.layout != torch.strided or each.dtype not in allowed:
+            raise TypeError(
+                f"{what}.{name} must be a dense tensor of {' or '.join(map(str, allowed))}, got "
+                f"{each.layout} of {each.dtype}"
+            )
     return {name: each.detach().cpu() for name, each in tensors.items()}
 
 

@@ -133,8 +133,7 @@ class _Loading:
         policy: Policy,
         scheduler: Scheduler,
     ) -> None:
-        if policy not in get_args(Policy):
-            raise ValueError(f"policy must be one of {get_args(Policy)}, got {policy!r}")
+        _validate.choice("policy", policy, get_args(Policy))
         self._parameters = parameters
         self._rank = place.rank
         self._scheduler = scheduler

@@ -97,12 +97,11 @@ def start(
 def group_of(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     """Return a process group, by default of all ranks; raise if this rank is not in it."""
     if process_group is None:
-        if not dist.is_initialized():
-            raise ValueError("call torch.distributed.init_process_group() first")
-        process_group = dist.group.WORLD
+        process_group = dist.group.WORLD  # None before init_process_group()
     if not isinstance(process_group, dist.ProcessGroup):
         raise ValueError(
-            f"group must be a process group that this rank is in, got {process_group!r}"
+            "group must be a process group that this rank is in, after torch.distributed."
+            f"init_process_group(); got {process_group!r}"
         )
     return process_group
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 import torch
 import torch.distributed as dist
 
+from gradwire import _validate
 from gradwire._codec import Codec
 from gradwire.state import State
 from gradwire.torch.collective.calls import Call, Started, connect, group_of, start
@@ -279,9 +280,7 @@ def _pairs(tensor: Tensors, codec: Codec, state: States) -> list[tuple[torch.Ten
 
 def _factor(op: Op, codec: Codec, world_size: int) -> float:
     """Return the factor for an average."""
-    if op not in get_args(Op):
-        raise ValueError(f"op must be one of {get_args(Op)}, got {op!r}")
-    if op == "mean":
+    if _validate.choice("op", op, get_args(Op)) == "mean":
         return 1.0
     if codec.exchange.means_senders:
         raise ValueError(f'{codec.exchange!r} averages over senders, which needs op="mean"')

@@ -18,6 +18,15 @@ from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.parameter import plain_names
 from gradwire.torch.transport import Hierarchy, Levels, ProcessGroups, Transport, parse_hierarchy
 
+_REFUSED = {
+    "_use_python_reducer": 'torch._dynamo.config.optimize_ddp = "python_reducer" passes no buckets '
+    "to hooks; set it to True before the model is wrapped",
+    "mixed_precision": "DDP's mixed_precision= registers its own hook; use autocast instead",
+    "skip_all_reduce_unused_params": "DDP's skip_all_reduce_unused_params= hides the end of each "
+    "pass; use find_unused_parameters instead",
+}
+"""Attributes of DDP models that no codec can be attached to, and what to do."""
+
 
 def attach(
     model: torch.nn.Module,
@@ -209,18 +218,9 @@ def _check(model: Any) -> None:
     for name, parameter in model.module.named_parameters():
         if parameter.requires_grad and parameter.is_meta:
             raise ValueError(f"parameter {name!r} is on {parameter.device}: it has no values")
-    if getattr(model, "_use_python_reducer", False):
-        raise ValueError(
-            'torch._dynamo.config.optimize_ddp = "python_reducer" passes no buckets to hooks; set '
-            "it to True before the model is wrapped"
-        )
-    if getattr(model, "mixed_precision", None) is not None:
-        raise ValueError("DDP's mixed_precision= registers its own hook; use autocast instead")
-    if getattr(model, "skip_all_reduce_unused_params", False):
-        raise ValueError(
-            "DDP's skip_all_reduce_unused_params= hides the end of each pass; use "
-            "find_unused_parameters instead"
-        )
+    for option, why in _REFUSED.items():
+        if getattr(model, option, None):
+            raise ValueError(why)
 
 
 def _known(ddp: Any) -> dict[str, torch.nn.Parameter]:

@@ -140,8 +140,6 @@ class DDPSource:
     def transport(self, ranks: Any, timeout: timedelta | None) -> ProcessGroups:
         """Return the transport of another process group, which the model must already use."""
         model = self._model()
-        if model is None:
-            raise ValueError("the model no longer exists")
         over = model.process_group if ranks is None else ranks
         check_ranks(model.process_group, over)
         self._over = over

@@ -95,10 +95,7 @@ class SizeLimit:
 
     def load(self, state: list[int]) -> None:
         """Restore what `state` returned."""
-        mean8, dev4 = (int(value) for value in state)
-        if mean8 < _UNSEEN or dev4 < 0:
-            raise ValueError(f"the size history must be two counts of bytes, got {state!r}")
-        self._mean8, self._dev4 = mean8, dev4
+        self._mean8, self._dev4 = state
 
 
 @dataclass(slots=True, eq=False)
