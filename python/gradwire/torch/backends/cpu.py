@@ -8,7 +8,6 @@ numpy has no bfloat16, so bfloat16 tensors are passed as uint16 with a flag.
 
 import struct
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -45,9 +44,6 @@ class Encoded(Protocol):
     state: Any
 
 
-_LEAST = 64  # smallest limit of a frame in bytes: its header must fit
-_TRIES = 8
-_BLOCK = 1 << 14
 _HEADER_NBYTES = 48
 _SECTIONS = struct.Struct("<QQ")  # bytes of both sections, in the header of a frame
 _SECTIONS_AT = 32
@@ -189,11 +185,6 @@ def held(state: Any) -> list[object]:
     return [each.tobytes() if isinstance(each, np.ndarray) else each for each in kept]
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Tell whether two tensors on the CPU have the same bits."""
-    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
-
-
 # Buckets -----------------------------------------------------------------------------------------
 
 
@@ -213,27 +204,16 @@ class Bucket:
     scale divide values by it when reading, and multiply when writing.
     """
 
-    __slots__ = ("_result", "buffer", "future")
+    __slots__ = ("_result", "buffer", "dtype", "frames_on", "future", "itemsize", "nbytes")
 
     def __init__(self, buffer: torch.Tensor, future: "torch.futures.Future[torch.Tensor]") -> None:
         self.buffer = buffer
         self.future = future
+        self.dtype = buffer.dtype  # of the gradients
+        self.itemsize = buffer.element_size()  # bytes of an entry
+        self.nbytes = buffer.numel() * self.itemsize  # of all entries
+        self.frames_on = _CPU  # the device on which frames are written, gathered and read
         self._result = buffer
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the gradients."""
-        return self.buffer.dtype
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an entry."""
-        return self.buffer.element_size()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all entries."""
-        return self.buffer.numel() * self.itemsize
 
     @property
     def values(self) -> torch.Tensor:
@@ -243,11 +223,6 @@ class Bucket:
     def core(self) -> "Bucket":
         """Return a bucket with the same gradients on the CPU, for the core; a copy if necessary."""
         return self
-
-    @property
-    def frames_on(self) -> torch.device:
-        """The device on which frames are written, gathered and read."""
-        return _CPU
 
     # Both threads -----------------------------------------------------------------------------
 
@@ -326,20 +301,6 @@ class Bucket:
         del codecs, counts
         parts = _native.split_bucket(frames.numpy(), sizes, bounds, owners, ranks)
         return [torch.from_numpy(part) for part in parts]
-
-    def encode_leader(
-        self, codec: Codec, state: State, start: int, stop: int, limit: int, scale: float
-    ) -> "LeaderEncoding | None":
-        """Encode one parameter whose positions the other ranks will use.
-
-        Returns None if no positions fit into this number of bytes.
-        """
-        source = self.gradient(start, stop, scale)
-        blocks = torch.split(self.values[start:stop], _BLOCK)  # read until one is not zero
-        zero = not any(bool(each.any()) for each in blocks)
-        return encode_until_fits(
-            lambda room: (codec.encode(source, state, max_nbytes=room), zero), state, limit
-        )
 
     def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
         """Return a gradient on the host, for parts and schedules written in Python.
@@ -627,16 +588,6 @@ class FilledSlot(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LeaderEncoding:
-    """The result of `Bucket.encode_leader`."""
-
-    positions: bytes  # for other ranks, as `gradwire._native.unpack_positions` reads them
-    wanted: int  # the size of the positions in bytes without a limit
-    values: torch.Tensor  # this rank's, float32, shape (count,), where frames are
-    table: Table  # the row of the encode
-
-
 def finite(values: torch.Tensor, holds: Callable[[torch.Tensor], bool] = bool) -> bool:
     """Tell whether every entry is finite, in one read and without temporary memory.
 
@@ -645,38 +596,6 @@ def finite(values: torch.Tensor, holds: Callable[[torch.Tensor], bool] = bool) -
     # The sum of finite values may overflow; then check every entry.
     total = values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
     return holds(torch.isfinite(total)) or holds(torch.isfinite(values).all())
-
-
-def encode_until_fits(
-    encode: Callable[[int | None], tuple[Frame, bool]], state: State, limit: int
-) -> LeaderEncoding | None:
-    """Encode one parameter repeatedly, until its positions fit into a number of bytes.
-
-    `encode` takes a maximum size of the frame in bytes, and returns the frame and whether the
-    gradient is zero.
-    """
-    began = time.perf_counter()
-    frame, zero = encode(None)
-    positions = _native.pack_positions(frame)
-    wanted = len(positions)
-    room = frame.nbytes
-    for _ in range(_TRIES):
-        if len(positions) <= limit:
-            break
-        # Entries that are left out stay in the residual, as with a full slot.
-        room = max(_LEAST, room * limit // len(positions) - 8)
-        state.rollback()
-        frame, zero = encode(room)
-        positions = _native.pack_positions(frame)
-    if len(positions) > limit:
-        return None
-    last = state.last
-    assert last is not None  # it has just encoded
-    target = -1 if last["target"] is None else last["target"]
-    nanoseconds = round(1e9 * (time.perf_counter() - began))
-    row = [frame.nbytes, frame.count, target, last["trimmed"], zero, nanoseconds]
-    values = torch.from_numpy(frame.values())
-    return LeaderEncoding(positions, wanted, values, np.array(row, np.int64))
 
 
 def _sizes_in(message: NDArray[np.uint8], count: int) -> list[int] | None:

@@ -13,7 +13,7 @@ import contextlib
 import enum
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn, TypeAlias
 
@@ -167,19 +167,21 @@ def _foreign(rank: int) -> ExchangeError:
 def read_verdicts(messages: Bytes, digest: int, sequence: int) -> list[Verdict]:
     """Read the messages of all ranks, one row per rank."""
     begin = np.array(header_words(digest, sequence)[:3], np.int64).view(np.uint8)
+    verdicts = []
     if messages.shape[1] >= HEADER_NBYTES and (messages[:, : begin.size] == begin).all():
-        rest = [_HEADER.unpack_from(row.data)[5:] for row in messages]
-        return [Verdict(nbytes, checksum=Checksum(*checksum)) for nbytes, *checksum in rest]
+        for row in messages:
+            *_, nbytes, number, scale, total = _HEADER.unpack_from(row.data)
+            verdicts.append(Verdict(nbytes, checksum=Checksum(number, scale, total)))
+        return verdicts
     return [read_verdict(row, rank, digest, sequence) for rank, row in enumerate(messages)]
 
 
-def raise_first(verdicts: Iterable[Verdict]) -> None:
+def raise_first(verdicts: Sequence[Verdict]) -> None:
     """Raise the error of the first rank that has one; other failures precede non-finite values."""
-    errors = [each.error for each in verdicts if each.error is not None]
     for kind in (ExchangeError, GradientError):
-        for error in errors:
-            if isinstance(error, kind):
-                raise error
+        for verdict in verdicts:
+            if isinstance(verdict.error, kind):
+                raise verdict.error
 
 
 def share_failure(
@@ -205,11 +207,14 @@ def share_failure(
 
 def wait(work: Work, sequence: int) -> None:
     """Wait for a collective of a bucket."""
-    with explained(
-        f"bucket {sequence} was not exchanged: another rank has stopped, failed, or did not run "
-        "the same backward pass in time"
-    ):
+    try:
         work.wait()
+    except RuntimeError as error:
+        raise _explained(
+            error,
+            f"bucket {sequence} was not exchanged: another rank has stopped, failed, or did not "
+            "run the same backward pass in time",
+        ) from error
 
 
 @contextlib.contextmanager
@@ -218,8 +223,12 @@ def explained(text: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        told, rank = f"{text} ({str(error).strip()})", getattr(error, "rank", None)
-        raise kind_of(error)(told, rank) from error
+        raise _explained(error, text) from error
+
+
+def _explained(error: RuntimeError, text: str) -> ExchangeError:
+    rank = getattr(error, "rank", None)
+    return kind_of(error)(f"{text} ({str(error).strip()})", rank)
 
 
 # Flags that are summed with values ------------------------------------------------------------

@@ -142,7 +142,7 @@ class DeviceState(StateBase):
         self._rate = self._written = host.learning_rate
         self._device, self._host, self._new = state, None, False
 
-    def _struct(self, codec: Codec, held: dict[str, Any]) -> structs.State:
+    def _struct(self, codec: Codec, held: dict[str, Any]) -> Any:
         """Return the struct of the state that a state dict holds."""
         scalars: dict[str, float] = held["scalars"]
         piece = structs.Piece.from_buffer_copy(completed([codec], [self.numel]).numpy().data)
@@ -181,7 +181,7 @@ class DeviceState(StateBase):
             "scalars": scalars_of(self._codec, struct, self._rate),
         }
 
-    def _current(self) -> tuple[structs.State, dict[str, torch.Tensor]]:
+    def _current(self) -> tuple[Any, dict[str, torch.Tensor]]:
         """Return a copy of the struct on the host, and the current buffers on the device."""
         assert self._device is not None
         data = self._device[: ctypes.sizeof(structs.State)].cpu().numpy().data
@@ -526,7 +526,7 @@ class StateLayout:
         }
 
 
-def scalars_of(codec: Codec, state: structs.State, rate: float | None) -> dict[str, float]:
+def scalars_of(codec: Codec, state: Any, rate: float | None) -> dict[str, float]:
     """Return the scalars of a state dict from the struct."""
     scalars: dict[str, float] = {}
     if rate is not None:
