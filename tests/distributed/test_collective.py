@@ -51,9 +51,8 @@ def test_wrong_arguments_are_explained(two: Ranks) -> None:
     expected = {
         "no codec": "the function topk itself; call it",
         "no state": "gradwire.torch.init_state(codec, tensor)",
-        "states": "a list of states for a list of tensors",
         "none": "got 0 tensors and 0 states",
-        "twice": "two tensors have the same state",
+        "twice": "got 2 tensors and 1 states",
         "length": "state 0 is for 50 entries, tensor 0 has 51",
         "integers": "got torch.int32",
         "other codec": "make one with gradwire.torch.init_state(codec, tensor)",

@@ -97,10 +97,10 @@ def test_models_whose_shards_are_not_those_of_a_node_are_refused(four: Ranks) ->
         "different meshes": "ValueError: all FSDP modules must have the same mesh",
         "several groups": "has several parameter groups, which shard_placement_fn",
         "tensor parallel": "is sharded over 2 dimensions",
-        "meta": "is on meta: it has no values",
+        "meta": "over 1 dimensions, on meta",
         "nothing to train": "has no parameter that FSDP shards and that requires gradients",
-        "three dimensions": "mesh= has 3 dimensions, expected (replicas, shards)",
-        "other nodes": "as ranks of a node, but the model is sharded over",
+        "three dimensions": "mesh= must have the dimensions (replicas, shards)",
+        "other nodes": "with the shards over [",
         "a sound one": "nothing",
     }
     for told in four.run("sharded_refused.models"):

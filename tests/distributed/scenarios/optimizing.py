@@ -1,12 +1,10 @@
 """Optimizers that attach sees: what they apply, and what becomes of gradients that they do not."""
 
 import contextlib
-import copy
 import functools
 import gc
 import math
 import threading
-import warnings
 import weakref
 from typing import Any
 
@@ -125,10 +123,7 @@ def _refused(act: Any) -> str:
 
 
 def accumulating(rank: int, world_size: int, kind: str, ddp: dict[str, Any]) -> dict[str, Any]:
-    """Two passes without zero_grad() are refused; then training goes on as if they never were.
-
-    At once if the first was not applied; by the step that would apply the second if it was.
-    """
+    """Two passes without zero_grad() are refused; then training goes on as if they never were."""
     found: dict[str, Any] = {}
     prints = []
     for mistaken in (False, True):
@@ -137,8 +132,7 @@ def accumulating(rank: int, world_size: int, kind: str, ddp: dict[str, Any]) -> 
         if mistaken:
             before = run.handle.report().collectives
             frozen = fingerprint(run.model)
-            run.backward(rank, 50)
-            found["errors"] = [_refused(run.optimizer.step)]
+            found["errors"] = [_refused(functools.partial(run.backward, rank, 50))]
             found["collectives"] = run.handle.report().collectives * 3 - before * 3
             found["frozen"] = frozen == fingerprint(run.model)
             run.optimizer.zero_grad()
@@ -386,38 +380,10 @@ def disagreeing(rank: int, world_size: int) -> list[str]:
     return texts
 
 
-def halves(rank: int, world_size: int, kind: str, loaded: list[str]) -> tuple[list[str], bool]:
-    """Resume with one or both halves of a checkpoint."""
-    whole = Run(kind)
-    whole.train(rank, range(4))
-    saved = {
-        "model": whole.model.state_dict(),
-        "optimizer": whole.optimizer.state_dict(),
-        "handle": whole.handle.state_dict(),
-    }
-    saved = torch.utils._pytree.tree_map(
-        lambda each: each.clone() if isinstance(each, torch.Tensor) else each, saved
-    )
-    whole.train(rank, range(4, 7))
-    saved["later"] = copy.deepcopy(whole.optimizer.state_dict())
-    resumed = Run(kind, seed=3)
-    resumed.model.load_state_dict(saved["model"])
-    for half in loaded:
-        name = "optimizer" if half == "later" else half
-        getattr(resumed, name).load_state_dict(saved[half])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        resumed.train(rank, range(4, 7))
-    same = whole.saved() == resumed.saved()
-    for run in (whole, resumed):
-        run.handle.detach()
-    return [str(each.message) for each in caught], same
-
-
 def adversaries(rank: int, world_size: int, kind: str, how: str) -> dict[str, Any]:
     """A GAN whose generator's pass finds what the discriminator's step has applied in ``.grad``.
 
-    As tutorials write it; or with these gradients cleared first, or that pass paused.
+    As tutorials write it, which is refused; or these are cleared first, or that pass is paused.
     """
     torch.manual_seed(0)
     generator = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 32))
@@ -446,16 +412,11 @@ def adversaries(rank: int, world_size: int, kind: str, how: str) -> dict[str, An
         if how == "cleared":
             judged.zero_grad()
         with handles[1].paused() if how == "paused" else contextlib.nullcontext():
-            error(judged(fake), ones).backward()
+            refused = _refused(error(judged(fake), ones).backward)
+        if refused:
+            break
         optimizers[0].step()
-    frozen = fingerprint(discriminator)
-    found: dict[str, Any] = {"steps": [each.step for each in handles], "error": ""}
-    if how == "tutorial":
-        try:
-            optimizers[1].step()
-        except UpdateError as refused:
-            found["error"] = str(refused)
-    found["frozen"] = frozen == fingerprint(discriminator)
+    found: dict[str, Any] = {"error": refused}
     judged.zero_grad()
     found["states"] = [plain(each.state_dict()) for each in handles]
     found["prints"] = [fingerprint(each) for each in players]

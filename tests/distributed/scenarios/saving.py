@@ -207,11 +207,12 @@ def report(rank: int, world_size: int) -> dict[str, Any]:
         sizes = {name: each.numel() for name, each in model.module.named_parameters()}
         return {
             "text": str(first),
+            "report": first,
             "json": first.to_json(),
             "fresh": fresh.timeline,
             "metrics": handle.metrics(),
             "norm": norm,
-            "second": second.to_json(),
+            "second": second,
             "sizes": sizes,
             "steps": handle.step,
             "repr": repr(handle),

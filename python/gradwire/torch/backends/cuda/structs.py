@@ -58,6 +58,8 @@ def has_kernels(codec: Codec) -> bool:
     """Tell whether the structs can represent the parts of a codec."""
     return (
         codec.sparsify.kind in SPARSIFIERS
+        # A gamma distribution is fitted by the host alone.
+        and getattr(codec.sparsify, "distribution", None) in (None, *DISTRIBUTIONS)
         and codec.memory.kind in MEMORIES
         # The kernels keep second moments in float32 only.
         and not (codec.memory.updates and getattr(codec.memory, "low_memory", False))
