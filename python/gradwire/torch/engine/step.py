@@ -150,15 +150,20 @@ class BufferPool:
                 self._free = [entry for entry in self._free if entry[0].numel() <= longest]
                 self._most = [0, self._most[0]]
             self._most[0] = max(self._most[0], nbytes)
-            self._free.sort(key=lambda entry: entry[0].numel())
-            there = [at for at, (tensor, _) in enumerate(self._free) if tensor.device == device]
-            for at in there:
-                if self._free[at][0].numel() >= nbytes:
-                    tensor, mark = self._free.pop(at)
-                    bucket.follow(mark)
-                    return tensor
-            if there:  # all are too short: free the longest rather than keep both
-                self._free.pop(there[-1])
+            fits = longest = None
+            for at, (tensor, _) in enumerate(self._free):
+                if tensor.device == device:
+                    numel = tensor.numel()
+                    if numel >= nbytes and (fits is None or numel < fits[0]):
+                        fits = numel, at
+                    if longest is None or numel > longest[0]:
+                        longest = numel, at
+            if fits is not None:
+                tensor, mark = self._free.pop(fits[1])
+                bucket.follow(mark)
+                return tensor
+            if longest is not None:  # all are too short: free the longest rather than keep both
+                self._free.pop(longest[1])
         return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
     def give(self, tensor: torch.Tensor, mark: Any = None) -> None:

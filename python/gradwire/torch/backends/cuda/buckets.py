@@ -14,7 +14,7 @@ from typing_extensions import override
 from gradwire._codec import Codec
 from gradwire.torch.backends import host
 from gradwire.torch.backends.cpu import Encoded, FilledSlot, SlotOrder, Table
-from gradwire.torch.backends.cuda import encoding, merging, splitting
+from gradwire.torch.backends.cuda import encoding, merging
 from gradwire.torch.backends.cuda.operators import takes
 from gradwire.torch.backends.cuda.slots import KernelSlot
 from gradwire.torch.backends.cuda.states import DeviceState, is_on_device
@@ -97,7 +97,7 @@ class CUDABucket(host.DeviceBucket):
         given = codecs, frames, sizes, counts, bounds, owners, ranks
         if self._on_device and codecs and all(map(takes, codecs)):
             with host.told(frames.device):
-                parts = splitting.split(*given)
+                parts = merging.split(*given)
             if parts is not None:
                 return parts
         parts = super().split(codecs, self._down(frames[: sum(sizes)]), *given[2:])
