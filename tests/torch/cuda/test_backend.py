@@ -850,11 +850,11 @@ class TestEncodesThatAreStarted:
         for each in states:
             alike(each)
 
-    def test_what_was_settled_stays(self):
+    def test_what_is_known_of_an_encode_stays(self):
         states, encoding = self.started(gradwire.topk(ratio=0.02), (N + 3,))
-        rows = encoding.settle()
+        rows = encoding.outcomes()
         assert len(rows) == 1
         wrong = np.full((3, cuda.states.COLUMNS), 5, np.int64)
-        assert (encoding.settle(wrong) == rows).all()
+        assert (encoding.outcomes(wrong) == rows).all()
         for each in states:
             alike(each)

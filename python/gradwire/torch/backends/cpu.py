@@ -384,13 +384,14 @@ class Bucket:
         unused: Sequence[bool],
         senders: bool,
         scale: float,
+        ranks: int | None = None,
     ) -> NDArray[np.int64]:
         """Decode the frames of all ranks in their order, and write the averages.
 
         `starts` are the offsets of each rank's frames, and `sizes` the bytes of each. Parameters
         that are `unused` are set to zero instead. With `senders`, an entry is divided by the number
-        of ranks that sent it, not by the number of all ranks. Returns the nanoseconds for each
-        parameter.
+        of ranks that sent it, not by the number of all ranks; frames of sums over ``ranks`` ranks
+        by that number. Returns the nanoseconds for each parameter.
         """
         return _native.average_bucket(
             frames.numpy(),
@@ -402,6 +403,7 @@ class Bucket:
             scale,
             senders,
             self.dtype == torch.bfloat16,
+            ranks=ranks,
         )
 
     def merge(
@@ -459,20 +461,10 @@ class Bucket:
         As `average`, but each message has the frames of different ranges. Returns the nanoseconds
         of each message's ranges.
         """
+        messages = zip(starts, sizes, ends, unused, strict=True)
         return [
-            _native.average_bucket(
-                frames.numpy(),
-                [start],
-                [own],
-                pairs,
-                skipped,
-                _array(self.values),
-                scale,
-                False,
-                self.dtype == torch.bfloat16,
-                ranks=ranks,
-            )
-            for start, own, pairs, skipped in zip(starts, sizes, ends, unused, strict=True)
+            self.average(frames, [start], [own], pairs, skipped, False, scale, ranks)
+            for start, own, pairs, skipped in messages
         ]
 
     def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:

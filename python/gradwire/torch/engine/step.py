@@ -160,7 +160,8 @@ class BufferPool:
                         longest = numel, at
             if fits is not None:
                 tensor, mark = self._free.pop(fits[1])
-                bucket.follow(mark)
+                if mark is not None:
+                    bucket.follow(mark)
                 return tensor
             if longest is not None:  # all are too short: free the longest rather than keep both
                 self._free.pop(longest[1])

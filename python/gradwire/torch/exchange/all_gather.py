@@ -171,9 +171,14 @@ class AllGatherExchange(ExchangeBase):
         order = SlotOrder(
             [parameter.codec for parameter in layout.compressed],
             [parameter.state for parameter in layout.compressed],
-            *(layout.ends, layout.runs, plan),
+            layout.ends,
+            layout.runs,
+            plan,
             wire.header_words(layout.digest, sequence, checksum),
-            *(total, facts, task.scale, task.unused),
+            total,
+            facts,
+            task.scale,
+            task.unused,
         )
         filled = task.bucket.fill(slot, order)
         task.step.awaited[filled] = partial(self._await, task, filled)

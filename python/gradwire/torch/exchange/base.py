@@ -146,9 +146,8 @@ class ExchangeBase(abc.ABC):
                 nbytes = measure(task, due, self.channel) if due else 0
                 flight = self.send(task, sequence)
             if nbytes:
-                flight.collectives += 1
-                flight.room += nbytes
-                flight.wire += 2 * nbytes * (self.world_size - 1) / self.world_size
+                sent = 2 * nbytes * (self.world_size - 1) / self.world_size
+                self._count(flight, nbytes, sent)
         flight.marks, marks.sent = marks, time.perf_counter()
         return flight
 
@@ -184,6 +183,12 @@ class ExchangeBase(abc.ABC):
         self._received = time.perf_counter()
         if flight.marks is not None:
             flight.marks.done = self._received
+
+    def _count(self, flight: InFlightBucket, room: int, sent: float) -> None:
+        """Count one more collective of a bucket."""
+        flight.collectives += 1
+        flight.room += room
+        flight.wire += sent
 
     # What exchanges are made of ---------------------------------------------------------------
 

@@ -65,7 +65,7 @@ class CUDABucket(host.DeviceBucket):
         )
         reads = [started.table] if self._on_device else [started.table, frames]
         found, *sent = self._staging.read_all(reads)  # frames with the room that limits leave them
-        rows = started.settle(found.numpy())
+        rows = started.outcomes(found.numpy())
         done, nbytes = len(rows), int(rows[:, 0].sum())
         for each in sent:
             out[:nbytes].copy_(each[:nbytes])
@@ -142,15 +142,19 @@ class CUDABucket(host.DeviceBucket):
         unused: Sequence[bool],
         senders: bool,
         scale: float,
+        ranks: int | None = None,
     ) -> NDArray[np.int64]:
         began = time.perf_counter()
         offsets = np.cumsum([[start, *own] for start, own in zip(starts, sizes, strict=True)], 1)
         into = encoding.SENDERS if senders else encoding.RANKS
         lengths = np.array(sizes).T.tolist()
-        if self._decode(frames, offsets[:, :-1].T.tolist(), lengths, ends, unused, into, scale):
+        places, over = offsets[:, :-1].T.tolist(), ranks or 0
+        if self._decode(frames, places, lengths, ends, unused, into, scale, over):
             return _shares(began, ends)
         copied = self.core()
-        spent = copied.average(self._down(frames), starts, sizes, ends, unused, senders, scale)
+        spent = copied.average(
+            self._down(frames), starts, sizes, ends, unused, senders, scale, ranks
+        )
         self.buffer.copy_(copied.values)
         return spent
 

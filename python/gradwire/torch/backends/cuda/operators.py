@@ -187,7 +187,7 @@ class PlanCache:
         key = like.device, like.dtype, ends, given, named
         plan = self._last
         if plan is None or plan.key != key or not plan.of(codecs):
-            fixed = like.device, like.dtype, *map(tuple, (ends, given, named))
+            fixed = like.device, like.dtype, tuple(ends), tuple(given), tuple(named)
             plan = self._kept.get(fixed)
             if plan is None or not plan.of(codecs):
                 plan = self._kept[fixed] = EncodePlan(codecs, ends, like, given, named)
