@@ -6,6 +6,7 @@ numpy has no bfloat16, so bfloat16 tensors are passed as uint16 with a flag.
 `Bucket` is the base class of the other backends' buckets: its docstrings are their contract.
 """
 
+import operator
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -49,6 +50,7 @@ _SECTIONS = struct.Struct("<QQ")  # bytes of both sections, in the header of a f
 _SECTIONS_AT = 32
 
 _CPU = torch.device("cpu")
+_CORE = operator.attrgetter("_codec")  # the codec of the core
 _scratch = threading.local()
 
 # One tensor ---------------------------------------------------------------------------------------
@@ -273,7 +275,7 @@ class Bucket:
         return _native.encode_bucket(
             _array(self.values),
             scale,
-            [codec._codec for codec in codecs],
+            list(map(_CORE, codecs)),
             states,
             ends,
             limits,

@@ -88,16 +88,12 @@ class BucketTask:
     enqueued: float  # by time.perf_counter
     unused: bool = True
     error: BaseException | None = None
+    scale: float = 1.0  # what `read_scale` has returned in the sending thread
 
     def check(self) -> None:
         """Raise the error, if there is one. Call it where encoding errors reach the other ranks."""
         if self.error is not None:
             raise self.error
-
-    @property
-    def scale(self) -> float:
-        """The loss scale; 1.0 without a scaler."""
-        return self.read_scale()
 
     def mark(self) -> BucketTimestamps:
         """Create timestamps for this bucket, whose encoding begins, and keep them in its step."""

@@ -142,6 +142,10 @@ class ExchangeBase(abc.ABC):
             flight = send_sparse(self.channel, task, sequence)
         else:
             with task.bucket.sending():
+                try:
+                    task.scale = task.read_scale()
+                except BaseException as error:  # of any kind: the other ranks wait
+                    task.error = task.error or error
                 due = find_due(task)
                 nbytes = measure(task, due, self.channel) if due else 0
                 flight = self.send(task, sequence)

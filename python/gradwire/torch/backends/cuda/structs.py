@@ -22,7 +22,7 @@ def _read() -> tuple[dict[str, Any], dict[str, dict[str, int]]]:
     }
     enums: dict[str, dict[str, int]] = {}
     for header in _HEADERS:
-        text = (Path(__file__).parents[2] / "csrc" / header).read_text()
+        text = (Path(__file__).parents[2] / "csrc" / header).read_text("utf-8")
         for enum, base, struct, body in _DECLARATION.findall(re.sub("//.*", "", text)):
             fields, numbers = [], enums.setdefault(enum, {})
             if enum:

@@ -250,9 +250,15 @@ def _steps(
         module.decode_add(frame.to(device), out[start:stop], _SCALE)
     yield 3, "decoded frame", parts(out)
     begin("a decode of a damaged frame")
-    damaged = max(steps[0], key=len).to(device, copy=True)
+    longest = max(range(len(tried)), key=lambda i: steps[0][i].numel())
+    damaged = steps[0][longest].to(device, copy=True)
     damaged[len(damaged) // 2] ^= 1
-    yield 3, "verdict on a damaged frame", [_refusal(module, damaged)]
+    try:
+        module.decode(damaged, torch.ones(numels[longest], device=device), None)
+        verdict = "none"
+    except GradwireError as error:
+        verdict = type(error).__name__
+    yield 3, "verdict on a damaged frame", [verdict]
     own = [i for i, case in enumerate(tried) if _is_divided(case)]
     codecs, cuts = [codecs[i] for i in own], [[0, numels[i] * 2 // 5, numels[i]] for i in own]
     messages = []
@@ -279,15 +285,6 @@ def _steps(
     yield 3, "merged frame", [merged.cpu().tolist()]
     begin("a copy of the states")
     yield 3, "state", [held(state) for state in states]
-
-
-def _refusal(module: Any, frame: torch.Tensor) -> str:
-    """Return the kind of the error of a decode."""
-    try:
-        module.decode(frame, None, None)
-    except GradwireError as error:
-        return type(error).__name__
-    return "none"
 
 
 def _values(numel: int, step: int) -> torch.Tensor:
