@@ -210,23 +210,6 @@ fn where_no_fit_serves_the_exact_selection_is_taken_at_once() {
         }
         // 16 misses, and one trial after rests of 64 and 128.
         assert_eq!(fits, 18, "{mode:?}");
-        // The rests are saved: a resumed run takes them up.
-        let mut resumed = Run::new(sid, false);
-        resumed.state.load_scalars(&run.state.scalars()).unwrap();
-        for _ in 0..3 {
-            source.next_into(&mut gradient);
-            run.step(&gradient);
-            resumed.step(&gradient);
-            assert_eq!(
-                (&run.frame, run.state.scalars()),
-                (&resumed.frame, resumed.state.scalars())
-            );
-        }
-        // And rolled back.
-        let before = run.state.scalars();
-        run.step(&gradient);
-        run.state.rollback().unwrap();
-        assert_eq!(run.state.scalars(), before);
     }
 }
 
@@ -273,56 +256,6 @@ fn the_band_bounds_the_published_rule_too() {
     each(case, 12, Mode::Paper, |sid, seen| {
         assert!(seen.iter().all(|step| BAND.contains(&step.sent)), "{sid:?}");
     });
-}
-
-#[test]
-fn each_tensor_has_a_controller_of_its_own() {
-    let sid = Sid { distribution: Distribution::Exponential, ..Sid::new(0.001) };
-    let case = |law| Case { name: "", law, feedback: true, jump: None, then: None };
-    let cases = [case(Law::Layers), case(Law::HalfZeros)];
-    let frames = |runs: &mut [Run], sources: &mut [Source], steps| {
-        let mut frames = vec![Vec::new(); runs.len()];
-        let mut gradient = Vec::new();
-        for _ in 0..steps {
-            for (i, (run, source)) in runs.iter_mut().zip(sources.iter_mut()).enumerate() {
-                source.next_into(&mut gradient);
-                run.step(&gradient);
-                frames[i].push(run.frame.clone());
-            }
-        }
-        frames
-    };
-    let mut both = [Run::new(sid, true), Run::new(sid, true)];
-    let together = frames(&mut both, &mut cases.map(|c| Source::new(c, NUMEL)), 12);
-    for (i, case) in cases.into_iter().enumerate() {
-        let alone = frames(&mut [Run::new(sid, true)], &mut [Source::new(case, NUMEL)], 12);
-        assert_eq!(alone[0], together[i]);
-    }
-    assert_ne!(both[0].scalar("controller.aim"), both[1].scalar("controller.aim"));
-}
-
-#[test]
-fn saved_scalars_and_residual_go_on_where_they_were() {
-    for mode in [Mode::Adaptive, Mode::Paper, Mode::Fixed(2)] {
-        let sid = Sid { mode, distribution: Distribution::Exponential, ..Sid::new(0.01) };
-        let case = Case { name: "", law: Law::Layers, feedback: true, jump: None, then: None };
-        let (mut run, mut source) = (Run::new(sid, true), Source::new(case, NUMEL));
-        let mut gradient = Vec::new();
-        for _ in 0..13 {
-            source.next_into(&mut gradient);
-            run.step(&gradient);
-        }
-        let mut resumed = Run::new(sid, true);
-        resumed.state.load_scalars(&run.state.scalars()).unwrap();
-        resumed.state.set_residual(run.state.residual().unwrap()).unwrap();
-        for step in 0..8 {
-            source.next_into(&mut gradient);
-            run.step(&gradient);
-            resumed.step(&gradient);
-            assert_eq!(run.frame, resumed.frame, "{mode:?}, {step} steps after");
-            assert_eq!(run.state.scalars(), resumed.state.scalars());
-        }
-    }
 }
 
 #[test]

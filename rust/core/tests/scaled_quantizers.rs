@@ -7,15 +7,14 @@
 #[allow(dead_code, reason = "a part of it is used here")]
 mod laws;
 
+use gradwire_core::Input;
 use gradwire_core::codec::{Codec, State, Workspace};
-use gradwire_core::frame::{Frame, HEADER_LEN, Scratch};
+use gradwire_core::frame::{Frame, Scratch};
 use gradwire_core::memory::{Memory, Residual};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::{Magnitude, Norm, Quantizer, SignScale, Ternary, TwoMeans, Uniform};
 use gradwire_core::reference;
-use gradwire_core::simd::{Kernels, available_levels};
 use gradwire_core::sparsify::{Amount, Sparsifier, Threshold, TopK};
-use gradwire_core::{Error, Input};
 use laws::{Case, Source};
 
 const TOP: Sparsifier = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.05) });
@@ -59,28 +58,6 @@ fn assert_near(found: &[f32], expected: &[f64]) {
     }
 }
 
-/// Section 9.4, mistake 8: means of every column from the rows of the first.
-#[test]
-fn onebit_takes_the_means_of_every_row_of_the_right_column() {
-    // Columns of very different scale and offset, of several hundred rows each.
-    let (rows, columns) = (431, 19);
-    let mut x = gradient(0, rows * columns);
-    for (c, column) in x.chunks_mut(rows).enumerate() {
-        let (scale, offset) = (10_f32.powi(c as i32 - 9), c as f32 * 0.1 - 0.9);
-        for v in column {
-            *v = (*v + offset) * scale;
-        }
-    }
-    let quantizer = Quantizer::TwoMeans(TwoMeans { column: Some(rows as u32) });
-    for memory in [Memory::None, RESIDUAL] {
-        let frame = once(&codec(Sparsifier::All, quantizer, memory), &x);
-        let (positions, values) = entries(&frame);
-        assert_near(&values, &reference::two_means(&positions, &x, rows));
-        // One bit an entry, and two float32 a column.
-        assert_eq!(frame.len(), HEADER_LEN + 4 + 8 * columns + (rows * columns).div_ceil(8));
-    }
-}
-
 #[test]
 fn two_means_of_a_selection_are_those_of_its_columns() {
     let (x, column) = (gradient(4, 30_000), 700);
@@ -116,51 +93,6 @@ fn signs_go_with_the_mean_or_the_root_of_the_mean_square_or_what_the_selector_sa
     let (positions, values) = send(TOP, Magnitude::Mean);
     let selected: Vec<f32> = positions.iter().map(|&p| x[p as usize]).collect();
     assert_near(&values, &reference::sign_mean(&selected));
-}
-
-#[test]
-fn a_magnitude_that_nobody_says_is_refused() {
-    let quantizer = Quantizer::SignScale(SignScale { magnitude: Magnitude::Selector });
-    for sparsifier in [Sparsifier::All, TOP] {
-        let result = Codec::new(sparsifier, quantizer, RESIDUAL, IndexCoding::Auto);
-        assert!(matches!(result, Err(Error::Argument { .. })));
-    }
-    for bad in [
-        Quantizer::Uniform(Uniform { bits: 1, block: 8, norm: Norm::L2, seed: 0 }),
-        Quantizer::Uniform(Uniform { bits: 9, block: 8, norm: Norm::L2, seed: 0 }),
-        Quantizer::Uniform(Uniform { bits: 4, block: 0, norm: Norm::L2, seed: 0 }),
-        Quantizer::TwoMeans(TwoMeans { column: Some(0) }),
-        Quantizer::Ternary(Ternary { clip: Some(0.0), seed: 0 }),
-        Quantizer::Ternary(Ternary { clip: Some(f32::NAN), seed: 0 }),
-    ] {
-        let result = Codec::new(Sparsifier::All, bad, RESIDUAL, IndexCoding::Auto);
-        assert!(matches!(result, Err(Error::Argument { .. })), "{bad:?}");
-    }
-}
-
-#[test]
-fn entries_really_take_two_b_and_one_bits() {
-    for numel in [1, 7, 8, 9, 511, 512, 513, 10_001] {
-        let x = gradient(0, numel);
-        let len = |quantizer| once(&codec(Sparsifier::All, quantizer, RESIDUAL), &x).len();
-        let bits = |bits: usize| (numel * bits).div_ceil(8);
-        let sign = Quantizer::SignScale(SignScale { magnitude: Magnitude::Mean });
-        assert_eq!(len(sign), HEADER_LEN + 4 + bits(1));
-        assert_eq!(
-            len(Quantizer::TwoMeans(TwoMeans { column: None })),
-            HEADER_LEN + 4 + 8 + bits(1)
-        );
-        assert_eq!(
-            len(Quantizer::Ternary(Ternary { clip: None, seed: 1 })),
-            HEADER_LEN + 4 + bits(2)
-        );
-        for b in 2..=8 {
-            let quantizer =
-                Quantizer::Uniform(Uniform { bits: b, block: 100, norm: Norm::Max, seed: 1 });
-            let expected = HEADER_LEN + 8 + 4 * numel.div_ceil(100) + bits(usize::from(b));
-            assert_eq!(len(quantizer), expected);
-        }
-    }
 }
 
 /// Encodes the same tensor again and again, and holds the sum of errors, and of their squares, to
@@ -230,23 +162,6 @@ fn ternary_is_unbiased_but_for_clipping_with_the_variance_of_its_grid() {
 }
 
 #[test]
-fn steps_streams_and_tensors_draw_apart_and_a_rolled_back_step_draws_again() {
-    let x = gradient(0, 4000);
-    let quantizer = Quantizer::Uniform(Uniform { bits: 3, block: 64, norm: Norm::Max, seed: 9 });
-    let codec = codec(Sparsifier::All, quantizer, Memory::None);
-    let state = |tensor, stream| codec.init_state(x.len()).unwrap().identified(tensor, stream);
-    let mut own = state(1, 0);
-    let first = encode(&codec, &x, &mut own);
-    let second = encode(&codec, &x, &mut own);
-    assert_ne!(first, second);
-    own.rollback().unwrap();
-    assert_eq!(encode(&codec, &x, &mut own), second);
-    assert_ne!(encode(&codec, &x, &mut state(2, 0)), first);
-    assert_ne!(encode(&codec, &x, &mut state(1, 1)), first);
-    assert_eq!(encode(&codec, &x, &mut state(1, 0)), first);
-}
-
-#[test]
 fn degenerate_tensors_are_sent_as_well_as_they_can_be() {
     let one = |at: usize, n: usize, v: f32| {
         let mut x = vec![0.0; n];
@@ -307,97 +222,5 @@ fn degenerate_tensors_are_sent_as_well_as_they_can_be() {
     for quantizer in quantizers.into_iter().take(8).filter(exact) {
         let (_, values) = entries(&once(&codec(Sparsifier::All, quantizer, RESIDUAL), &equal));
         assert!(values.iter().all(|v| (v + 0.3).abs() < 1e-7), "{quantizer:?}");
-    }
-}
-
-#[test]
-fn what_is_not_finite_is_found_wherever_it_is_and_nothing_changes() {
-    let n = 200_000;
-    let x = gradient(0, n);
-    for quantizer in [
-        Quantizer::TwoMeans(TwoMeans { column: Some(1000) }),
-        Quantizer::TwoMeans(TwoMeans { column: None }),
-        Quantizer::Uniform(Uniform { bits: 4, block: 512, norm: Norm::L2, seed: 0 }),
-        Quantizer::SignScale(SignScale { magnitude: Magnitude::Mean }),
-    ] {
-        let codec = codec(Sparsifier::All, quantizer, Memory::Residual(Residual::PLAIN));
-        let mut state = codec.init_state(n).unwrap();
-        encode(&codec, &x, &mut state);
-        let before = state.residual().unwrap().to_vec();
-        let mut bad = x.clone();
-        (bad[777], bad[150_001]) = (f32::NAN, f32::NEG_INFINITY);
-        let (mut out, mut workspace) = (Vec::new(), Workspace::default());
-        let input = Input::F32(&bad);
-        let error = codec.encode_into(input, &mut state, None, &mut workspace, &mut out);
-        assert_eq!(error.unwrap_err(), Error::NonFinite { count: 2, first: 777 });
-        assert_eq!(state.residual().unwrap(), before);
-    }
-}
-
-#[test]
-fn groups_that_straddle_chunks_and_threads_give_the_same_bytes() {
-    let n = 700_001;
-    let steps = [gradient(0, n), gradient(1, n)];
-    for quantizer in [
-        Quantizer::TwoMeans(TwoMeans { column: Some(65_537) }),
-        Quantizer::TwoMeans(TwoMeans { column: Some(65_536) }),
-        Quantizer::TwoMeans(TwoMeans { column: Some(1001) }),
-        Quantizer::Uniform(Uniform { bits: 5, block: 33, norm: Norm::L2, seed: 1 }),
-        Quantizer::Uniform(Uniform { bits: 3, block: 300_000, norm: Norm::Max, seed: 1 }),
-        Quantizer::SignScale(SignScale { magnitude: Magnitude::Mean }),
-        Quantizer::Ternary(Ternary { clip: Some(2.5), seed: 2 }),
-    ] {
-        for memory in [RESIDUAL, Memory::None] {
-            let codec = codec(Sparsifier::All, quantizer, memory);
-            let mut seen: Option<Vec<Vec<u8>>> = None;
-            for level in available_levels() {
-                for threads in [1, 2, 3] {
-                    let mut workspace = Workspace::with(Kernels::of(level).unwrap(), threads);
-                    let mut state = codec.init_state(n).unwrap();
-                    let mut frames = Vec::new();
-                    for x in &steps {
-                        let (input, mut out) = (Input::F32(x), Vec::new());
-                        codec
-                            .encode_into(input, &mut state, None, &mut workspace, &mut out)
-                            .unwrap();
-                        frames.push(out);
-                    }
-                    let first = seen.get_or_insert_with(|| frames.clone());
-                    assert!(*first == frames, "{quantizer:?} {level:?} {threads}");
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn selections_with_scales_are_trimmed_to_a_limit() {
-    let x = gradient(0, 20_000);
-    for quantizer in [
-        Quantizer::TwoMeans(TwoMeans { column: Some(500) }),
-        Quantizer::Uniform(Uniform { bits: 4, block: 64, norm: Norm::Max, seed: 1 }),
-        Quantizer::SignScale(SignScale { magnitude: Magnitude::Mean }),
-    ] {
-        let codec = codec(TOP, quantizer, RESIDUAL);
-        let whole = once(&codec, &x).len();
-        for limit in [whole, whole - 1, whole / 2, 400, 60, HEADER_LEN] {
-            let mut state = codec.init_state(x.len()).unwrap();
-            let (mut out, mut workspace) = (Vec::new(), Workspace::default());
-            let input = Input::F32(&x);
-            let encoded = codec
-                .encode_into(input, &mut state, Some(limit), &mut workspace, &mut out)
-                .unwrap();
-            assert!(out.len() <= limit);
-            assert_eq!(encoded.count + encoded.trimmed, 1000);
-            let (positions, values) = entries(&out);
-            assert_eq!(positions, reference::largest(&x, positions.len()));
-            let left = state.residual().unwrap();
-            let mut sum = left.to_vec();
-            for (&p, &sent) in positions.iter().zip(&values) {
-                assert_eq!(left[p as usize], x[p as usize] - sent);
-                sum[p as usize] = x[p as usize];
-            }
-            assert_eq!(sum, x);
-        }
     }
 }

@@ -83,24 +83,6 @@ fn encode_of(
     })
 }
 
-/// Reads a frame of exact top-k and adds it to a tensor.
-fn decode_add(ratio: f64) -> Prepare {
-    Box::new(move || {
-        let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(ratio) });
-        let codec = Codec::new(top, Quantizer::Float32, Memory::None, IndexCoding::Auto)?;
-        let mut state = codec.init_state(NUMEL)?;
-        let (mut workspace, mut bytes) = (Workspace::default(), Vec::new());
-        let x = laplace(NUMEL, 1);
-        codec.encode_into(Input::F32(&x), &mut state, None, &mut workspace, &mut bytes)?;
-        let (mut out, mut scratch) = (x, Scratch::default());
-        let work = move || {
-            let frame = Frame::parse(&bytes, None)?;
-            frame.decode_add(&mut out, 0.5, &mut scratch)
-        };
-        Ok((NUMEL, Box::new(work)))
-    })
-}
-
 /// Every sparsifier with exact values and a residual.
 fn sparsifiers() -> Works {
     let mut all = Works::new();
@@ -116,7 +98,7 @@ fn sparsifiers() -> Works {
         ] {
             all.push((format!("{name}, {ratio}"), encode(sparsifier, Quantizer::Float32, memory)));
         }
-        all.push((format!("decode and add, {ratio}"), decode_add(ratio)));
+        all.push((format!("decode and add, {ratio}"), decode(top, Quantizer::Float32, true)));
     }
     let amount = Amount::Ratio(0.01);
     let top = Sparsifier::TopK(TopK { amount });
@@ -185,15 +167,15 @@ fn quantizers() -> Works {
         all.push((format!("dense {name}"), encode(Sparsifier::All, quantizer, Memory::None)));
         let residual = format!("dense {name} with residual");
         all.push((residual, encode(Sparsifier::All, quantizer, KEEP)));
-        all.push((format!("decode {name}"), decode_dense(quantizer, false)));
+        all.push((format!("decode {name}"), decode(Sparsifier::All, quantizer, false)));
     }
     all
 }
 
-/// Reads a dense frame: to a tensor, or to be added to one.
-fn decode_dense(quantizer: Quantizer, adds: bool) -> Prepare {
+/// Reads a frame: to a tensor, or to be added to one.
+fn decode(sparsifier: Sparsifier, quantizer: Quantizer, adds: bool) -> Prepare {
     Box::new(move || {
-        let codec = Codec::new(Sparsifier::All, quantizer, Memory::None, IndexCoding::Auto)?;
+        let codec = Codec::new(sparsifier, quantizer, Memory::None, IndexCoding::Auto)?;
         let mut state = codec.init_state(NUMEL)?;
         let (mut workspace, mut bytes) = (Workspace::default(), Vec::new());
         let mut out = laplace(NUMEL, 1);
@@ -232,8 +214,8 @@ fn blocks() -> Works {
             all.push((format!("dense {name}"), dense));
             let dense = encode(Sparsifier::All, quantizer, KEEP);
             all.push((format!("dense {name} with residual"), dense));
-            all.push((format!("decode {name}"), decode_dense(quantizer, false)));
-            all.push((format!("decode and add {name}"), decode_dense(quantizer, true)));
+            all.push((format!("decode {name}"), decode(Sparsifier::All, quantizer, false)));
+            all.push((format!("decode and add {name}"), decode(Sparsifier::All, quantizer, true)));
         }
     }
     all

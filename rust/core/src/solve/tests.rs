@@ -104,28 +104,6 @@ fn gptq_without_an_inverse_gives_the_codes_of_the_published_formula() {
     }
 }
 
-#[test]
-fn with_inputs_that_have_nothing_to_do_with_one_another_gptq_rounds_to_the_nearest() {
-    let (rows, cols) = (35, 96);
-    let mut gram = vec![0.0; cols * cols];
-    for i in 0..cols {
-        gram[i * (cols + 1)] = 1.0 + i as f64;
-    }
-    let weights = weights(rows, cols);
-    for fit in [AffineFit::Range, AffineFit::Zero, AffineFit::Sawb, AffineFit::Squares] {
-        let layer = Layer::new(&weights, cols, &gram, affine(3, 32, fit), 0.0).unwrap();
-        let solved = gptq(&layer, &GO_ON).unwrap();
-        let wide = cols / 32;
-        for (i, (&code, &weight)) in solved.codes.iter().zip(&weights).enumerate() {
-            let grid = grids(&solved)[i / cols * wide + i % cols / 32];
-            let value = |code: u8| grid[1] + grid[0] * f64::from(code);
-            let best = naive::nearest(grid, 3, f64::from(weight));
-            let [ours, theirs] = [code, best].map(|c| (value(c) - f64::from(weight)).abs());
-            assert!(ours <= theirs * (1.0 + 1e-5), "{fit:?} {i}");
-        }
-    }
-}
-
 /// Row by row; and every number is one of float16 times the power of the frame.
 #[test]
 fn no_sweep_makes_any_row_worse_and_no_row_is_worse_than_its_starts() {

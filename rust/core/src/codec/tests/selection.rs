@@ -21,14 +21,7 @@ fn without_memory_the_tensor_itself_is_selected_from() {
 fn top_k_is_exact_whatever_the_bound_was() {
     for n in [1, 100, 5000, 200_000] {
         for k in [1, 7, n / 100 + 1, n / 3 + 1, n] {
-            let amount = Amount::Count(k as u64);
-            let codec = Codec::new(
-                Sparsifier::TopK(TopK { amount }),
-                Quantizer::Float32,
-                Memory::None,
-                IndexCoding::Auto,
-            )
-            .unwrap();
+            let codec = exact(top(k as u64), Memory::None);
             let mut state = codec.init_state(n).unwrap();
             // Each law after the other: the bound of one is wrong by far for the next.
             let mut laws = vec![gradient(n, 1), vec![0.5; n], vec![0.0; n], gradient(n, 2)];
@@ -52,8 +45,7 @@ fn a_threshold_selects_what_is_strictly_above() {
     let x = gradient(10_000, 5);
     for threshold in [0.0, 0.01, 0.25, 3.0] {
         let sparsifier = Sparsifier::Threshold(Threshold { threshold });
-        let codec =
-            Codec::new(sparsifier, Quantizer::Float32, Memory::None, IndexCoding::Auto).unwrap();
+        let codec = exact(sparsifier, Memory::None);
         let (frame, _) = encode(&codec, &x, &mut codec.init_state(x.len()).unwrap());
         assert_eq!(positions(&frame), reference::above(&x, threshold));
     }
@@ -69,9 +61,7 @@ fn the_band_holds_on_whatever_comes() {
     laws.push((0..n).map(|i| if i % 2 == 0 { 1.0 } else { 0.0 }).collect());
     for law in [Distribution::Exponential, Distribution::Gamma, Distribution::GeneralizedPareto] {
         for ratio in [1e-4, 1e-3, 0.01, 0.1] {
-            let codec =
-                Codec::new(sid(ratio, law), Quantizer::Float32, Memory::None, IndexCoding::Auto)
-                    .unwrap();
+            let codec = exact(sid(ratio, law), Memory::None);
             let mut state = codec.init_state(n).unwrap();
             for x in laws.iter().cycle().take(3 * laws.len()) {
                 let (_, encoded) = encode(&codec, x, &mut state);
@@ -87,8 +77,7 @@ fn the_band_holds_on_whatever_comes() {
 fn tracked_bounds_do_not_change_what_sid_selects() {
     let n = 200_000;
     for law in [Distribution::Exponential, Distribution::Gamma, Distribution::GeneralizedPareto] {
-        let codec =
-            Codec::new(sid(0.005, law), Quantizer::Float32, FEEDBACK, IndexCoding::Auto).unwrap();
+        let codec = exact(sid(0.005, law), FEEDBACK);
         let (mut tracked, mut fresh) = (codec.init_state(n).unwrap(), codec.init_state(n).unwrap());
         for step in 0..6 {
             let x = gradient(n, 50 + step);

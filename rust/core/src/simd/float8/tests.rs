@@ -206,22 +206,6 @@ fn chance_picks_a_neighbour_and_has_the_value_as_its_mean() {
     }
 }
 
-/// Far below the smallest code rounding still goes up as often as it should.
-#[test]
-#[cfg_attr(miri, ignore = "it takes too many draws")]
-fn chance_does_justice_to_what_is_nearly_nothing() {
-    const DRAWS: usize = 1 << 20;
-    for format in FORMATS {
-        let step = value_of(1, format);
-        let value = (step / 4096.0) as f32;
-        let key = Key::new(3, 1, 4, 1);
-        let codes = by_chance(Kernels::current(), &vec![value; DRAWS], format, key, 0);
-        let ups = codes.iter().map(|&code| f64::from(code)).sum::<f64>();
-        let expected = DRAWS as f64 / 4096.0;
-        assert!((ups - expected).abs() < 4.0 * expected.sqrt(), "{format:?}: {ups}");
-    }
-}
-
 /// A magnitude below 2^-28 of the smallest code used to become zero always.
 #[test]
 fn chance_does_justice_to_what_is_less_than_a_draw_can_tell() {
