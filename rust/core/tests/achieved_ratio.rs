@@ -230,27 +230,6 @@ fn hard_laws_are_sent_in_band_by_every_mode() {
 }
 
 #[test]
-fn fits_that_serve_again_are_taken_again() {
-    let sid = Sid::new(0.001);
-    let mut run = Run::new(sid, false);
-    let mut gradient = Vec::new();
-    let mut feed = |run: &mut Run, law, steps| {
-        let case = Case { name: "", law, feedback: false, jump: None, then: None };
-        let mut source = Source::new(case, NUMEL);
-        for _ in 0..steps {
-            source.next_into(&mut gradient);
-            run.step(&gradient);
-        }
-    };
-    feed(&mut run, Law::SpikeAndSlab, 16);
-    assert_eq!(run.scalar("controller.rest"), 64.0);
-    feed(&mut run, Law::Laplace, 64 + 15);
-    let left = ["rest", "rests", "misses"].map(|name| run.scalar(&format!("controller.{name}")));
-    assert_eq!(left, [0.0; 3]);
-    assert!(BAND.contains(&run.scalar("controller.last")));
-}
-
-#[test]
 fn the_band_bounds_the_published_rule_too() {
     let case = Case { name: "", law: Law::Layers, feedback: true, jump: None, then: None };
     each(case, 12, Mode::Paper, |sid, seen| {

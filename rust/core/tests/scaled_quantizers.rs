@@ -182,17 +182,10 @@ fn degenerate_tensors_are_sent_as_well_as_they_can_be() {
         vec![f32::MAX, -f32::MAX, f32::MAX, 1.0],
         vec![f32::MIN_POSITIVE; 17],
     ];
-    let mut quantizers = vec![
-        Quantizer::Uniform(Uniform { bits: 4, block: 10, norm: Norm::L2, seed: 0 }),
-        Quantizer::Uniform(Uniform { bits: 2, block: 64, norm: Norm::Max, seed: 0 }),
-        Quantizer::SignScale(SignScale { magnitude: Magnitude::Mean }),
-        Quantizer::SignScale(SignScale { magnitude: Magnitude::RootMeanSquare }),
-        Quantizer::TwoMeans(TwoMeans { column: Some(10) }),
-        Quantizer::TwoMeans(TwoMeans { column: None }),
-        Quantizer::Ternary(Ternary { clip: Some(2.5), seed: 0 }),
-        Quantizer::Ternary(Ternary { clip: None, seed: 0 }),
-    ];
-    quantizers.extend(Quantizer::examples_besides(&quantizers));
+    // Nobody says the magnitude.
+    let told = Quantizer::SignScale(SignScale { magnitude: Magnitude::Selector });
+    let quantizers = Quantizer::examples().into_iter().filter(|quantizer| *quantizer != told);
+    let quantizers: Vec<_> = quantizers.collect();
     for x in &tensors {
         for &quantizer in &quantizers {
             for sparsifier in [Sparsifier::All, TOP] {
@@ -215,12 +208,5 @@ fn degenerate_tensors_are_sent_as_well_as_they_can_be() {
                 }
             }
         }
-    }
-    // All equal is what those with scales can say exactly, if blocks reach up to their only magnitude.
-    let equal = vec![-0.3; 500];
-    let exact = |q: &Quantizer| !matches!(q, Quantizer::Uniform(Uniform { norm: Norm::L2, .. }));
-    for quantizer in quantizers.into_iter().take(8).filter(exact) {
-        let (_, values) = entries(&once(&codec(Sparsifier::All, quantizer, RESIDUAL), &equal));
-        assert!(values.iter().all(|v| (v + 0.3).abs() < 1e-7), "{quantizer:?}");
     }
 }

@@ -92,22 +92,6 @@ fn one_of_a_hundred_takes_seven_bits_a_position() {
 }
 
 #[test]
-fn sixty_four_of_a_tile_take_less_than_twelve_bits() {
-    let n = 1 << 20;
-    let x = gradient(n, 5);
-    let tile = Some(Tile { rows: 64, columns: 64, width: 1024 });
-    for tile in [None, tile] {
-        let codec = tiled(ChunkTopK { chunk: 4096, k: 64, tile }, Memory::None);
-        let (frame, _) = encode(&codec, &x, &mut codec.init_state(n).unwrap());
-        let header = *Frame::parse(&frame, None).unwrap().header();
-        assert_eq!(header.count, 16_384);
-        assert!(matches!(header.coding, Coding::Rice { .. }), "{:?}", header.coding);
-        // The bound for any 16384 of 2^20 is 7.43.
-        assert!(header.index_len * 8 < 16_384 * 76 / 10, "{}", header.index_len);
-    }
-}
-
-#[test]
 fn tiles_agree_on_every_level_and_thread_count() {
     // 150 bands of 4 rows, or 10 of 64, for three threads to share.
     let (rows, width) = (600, 701);

@@ -41,20 +41,6 @@ fn frames_and_residuals_are_those_of_the_standard_mode() {
 }
 
 #[test]
-fn threads_do_not_matter_in_any_mode() {
-    let n = 6 * CHUNK + 77;
-    let steps: Vec<_> = (0..2).map(|seed| tiny(n, seed)).collect();
-    let threshold = Sparsifier::Threshold(Threshold { threshold: 1e-39 });
-    for sparsifier in [threshold, Sparsifier::All, sid(0.01, Distribution::Gamma)] {
-        let codec = exact(sparsifier, FEEDBACK);
-        let expected = run_and_decode(&codec, &steps, 1);
-        for threads in [1, 2, 3] {
-            assert_eq!(in_hostile_mode(|| run_and_decode(&codec, &steps, threads)), expected);
-        }
-    }
-}
-
-#[test]
 fn states_are_saved_and_loaded_to_the_last_bit() {
     let codec = exact(top_ratio(0.01), FEEDBACK);
     let mut state = codec.init_state(1000).unwrap();
