@@ -91,6 +91,9 @@ fn stays_in_band(case: Case, steps: usize, least: impl Fn(Sid) -> f64) {
         for (at, step) in seen.iter().enumerate() {
             assert!(BAND.contains(&step.sent), "{what}, step {at}: {} sent", step.sent);
         }
+        let fits = sid.distribution == Distribution::GeneralizedPareto && sid.ratio >= 0.001;
+        let first = seen[0].fitted;
+        assert!(!fits || BAND.contains(&first), "{what}: {first} without any history");
         let last = &seen[steps * 6 / 10..];
         let inside = last.iter().filter(|step| BAND.contains(&step.fitted)).count();
         let share = inside as f64 / last.len() as f64;
@@ -112,22 +115,6 @@ fn feedback_jumps_and_changes_stay_in_band() {
         // Two or three steps of the 24 after each of two changes; the exponential law takes longer.
         let exponential = |sid: Sid| sid.distribution == Distribution::Exponential;
         stays_in_band(case, 60, |sid| if exponential(sid) { 0.7 } else { 0.83 });
-    }
-}
-
-#[test]
-fn the_first_step_is_in_band_without_any_history() {
-    for case in Case::stationary() {
-        each(case, 1, Mode::Adaptive, |sid, seen| {
-            if sid.distribution == Distribution::GeneralizedPareto && sid.ratio >= 0.001 {
-                assert!(
-                    BAND.contains(&seen[0].fitted),
-                    "{} {sid:?}: {}",
-                    case.name,
-                    seen[0].fitted
-                );
-            }
-        });
     }
 }
 

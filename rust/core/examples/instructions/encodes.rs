@@ -28,13 +28,16 @@ const KEEP: Memory = Memory::Residual(Residual::PLAIN);
 const LOW_MEMORY: Memory =
     Memory::Residual(Residual { decay: 1.0, storage: Storage::BFloat16 { seed: 0 } });
 
+/// How elements of a type are made, and given to an encode.
+type Elements<T> = (fn(f32) -> T, fn(&[T]) -> Input<'_>);
+
 fn encode(sparsifier: Sparsifier, quantizer: Quantizer, memory: Memory) -> Prepare {
     encode_of((|x| x, |x| Input::F32(x)), sparsifier, quantizer, memory)
 }
 
 /// A step of a codec on a tensor that its state has seen before.
 fn encode_of<T: 'static>(
-    (element, input): (fn(f32) -> T, fn(&[T]) -> Input<'_>),
+    (element, input): Elements<T>,
     sparsifier: Sparsifier,
     quantizer: Quantizer,
     memory: Memory,
@@ -194,7 +197,7 @@ fn blocks() -> Works {
 }
 
 /// Exact top-k of tensors of another type than float32, and a dense frame.
-fn of_type<T: 'static>(name: &str, how: (fn(f32) -> T, fn(&[T]) -> Input<'_>)) -> Works {
+fn of_type<T: 'static>(name: &str, how: Elements<T>) -> Works {
     let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.001) });
     let dense = encode_of(how, Sparsifier::All, Quantizer::BFloat16, Memory::None);
     vec![

@@ -339,26 +339,6 @@ mod tests {
     }
 
     #[test]
-    fn momentum_gets_further_in_as_many_steps() {
-        let (cols, block, alpha, steps) = (48, 48, 1e-3, 150);
-        let (gram, before) = (gram(cols), weights(6, cols));
-        let found = solve(&before, (cols, block), &gram, alpha, steps);
-        let matrix = scaled(&gram, cols);
-        for (found, before) in found.chunks(cols).zip(before.chunks(cols)) {
-            let [found, before] = [found, before].map(doubles);
-            let mut plain = before.clone();
-            for _ in 0..steps {
-                plain = naive::magr_step(&before, &plain, (&matrix, block), alpha);
-            }
-            let of = |row: &[f64]| {
-                let largest = row.iter().fold(0.0, |most, x: &f64| x.abs().max(most));
-                0.5 * naive::objective(&before, row, &matrix) + alpha * largest
-            };
-            assert!(of(&found) < of(&plain) && of(&plain) < of(&before));
-        }
-    }
-
-    #[test]
     fn neither_the_level_nor_the_threads_change_anything() {
         let (rows, cols) = (2 * ROWS[0] + 9, 200);
         let (gram, before) = (gram(cols), weights(rows, cols));

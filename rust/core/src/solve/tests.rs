@@ -168,32 +168,6 @@ fn descent_ends_where_no_code_and_no_grid_is_better_alone() {
     }
 }
 
-/// All codes of two bits of six columns, on the grids that were found.
-#[test]
-fn nothing_is_below_the_best_of_all_codes_and_most_is_near_it() {
-    let (rows, cols, bits) = (40, 6, 2);
-    let (weights, gram) = (weights(rows, cols), gram(cols));
-    let matrix = naive::damped(&gram, 0.01);
-    let layer =
-        Layer::new(&weights, cols, &gram, affine(bits, cols, AffineFit::Range), 0.01).unwrap();
-    let solved = comq(&layer, with(Start::Gptq, 20), &GO_ON).unwrap();
-    let (found, grids) = (objectives(&weights, &matrix, &solved), grids(&solved));
-    let mut sums = [0.0; 2];
-    for (row, found) in found.iter().enumerate() {
-        let values: Vec<f64> =
-            weights[row * cols..][..cols].iter().map(|&w| f64::from(w)).collect();
-        let best = (0..1_u32 << (2 * cols)).map(|all| {
-            let codes: Vec<u8> = (0..cols).map(|i| (all >> (2 * i) & 3) as u8).collect();
-            naive::objective(&values, &naive::values(&codes, &grids[row..=row]), &matrix)
-        });
-        let best = best.fold(f64::INFINITY, f64::min);
-        assert!(*found >= best * (1.0 - 1e-6), "{row}");
-        sums[0] += found;
-        sums[1] += best;
-    }
-    assert!(sums[0] <= 1.1 * sums[1], "{sums:?}");
-}
-
 #[test]
 fn neither_the_level_nor_the_threads_change_anything() {
     // More than a group of strips, more than a panel of the factor, and a row that is a block.
