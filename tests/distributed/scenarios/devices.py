@@ -20,8 +20,8 @@ import gradwire.torch
 from gradwire.torch import backends
 from gradwire.torch.backends import cuda, dispatch, host
 from gradwire.torch.backends.cuda import encoding, operators, trial
-from gradwire.torch.backends.cuda.cases import cases
 from gradwire.torch.backends.cuda.preload import preload
+from gradwire.torch.backends.cuda.trial import cases
 from gradwire.torch.backends.host import Staging
 from gradwire.torch.ddp import ExchangeError, GradientError
 from gradwire.torch.engine import devices

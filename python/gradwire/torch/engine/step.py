@@ -85,16 +85,13 @@ class BucketTask:
     enqueued: float  # by time.perf_counter
     unused: bool = True
     error: BaseException | None = None
+    scale: float = 1.0  # what `read_scale` has returned in the sending thread
 
     def check(self) -> None:
         """Raise the error, if there is one. Call it where encoding errors reach the other ranks."""
         if self.error is not None:
             raise self.error
 
-    @property
-    def scale(self) -> float:
-        """The loss scale; 1.0 without a scaler."""
-        return self.read_scale()
 
 
 @dataclass(slots=True, eq=False)
@@ -140,15 +137,21 @@ class BufferPool:
                 self._free = [entry for entry in self._free if entry[0].numel() <= longest]
                 self._most = [0, self._most[0]]
             self._most[0] = max(self._most[0], nbytes)
-            self._free.sort(key=lambda entry: entry[0].numel())
-            there = [at for at, (tensor, _) in enumerate(self._free) if tensor.device == device]
-            for at in there:
-                if self._free[at][0].numel() >= nbytes:
-                    tensor, mark = self._free.pop(at)
+            fits = longest = None
+            for at, (tensor, _) in enumerate(self._free):
+                if tensor.device == device:
+                    numel = tensor.numel()
+                    if numel >= nbytes and (fits is None or numel < fits[0]):
+                        fits = numel, at
+                    if longest is None or numel > longest[0]:
+                        longest = numel, at
+            if fits is not None:
+                tensor, mark = self._free.pop(fits[1])
+                if mark is not None:
                     bucket.follow(mark)
-                    return tensor
-            if there:  # all are too short: free the longest rather than keep both
-                self._free.pop(there[-1])
+                return tensor
+            if longest is not None:  # all are too short: free the longest rather than keep both
+                self._free.pop(longest[1])
         return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
     def give(self, tensor: torch.Tensor, mark: Any = None) -> None:
