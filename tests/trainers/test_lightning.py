@@ -107,7 +107,7 @@ def test_one_line_trains_as_a_loop_that_clips_or_scales_by_itself(two: Ranks) ->
 def test_what_cannot_work_is_refused_on_every_rank(two: Ranks, tmp_path: Path) -> None:
     first, second = two.run("lightning.refused", folder=str(tmp_path))
     assert first == second
-    assert "only torch.optim.AdamW can apply them" in first["two optimizers"]
+    assert "not gradients, and got no optimizer: use torch.optim.AdamW" in first["two optimizers"]
     assert "the optimizer is torch.optim.RMSprop" in first["another optimizer"]
     assert "there is a loss scaler" in first["a scaler"]
     assert "state_dict" in first["another codec"]
