@@ -59,7 +59,7 @@ def test_wrong_arguments_are_explained(two: Ranks) -> None:
         "parameter": "pass tensor.detach()",
         "tiles": "gradwire.torch.init_state(codec.for_shape(tensor.shape), tensor)",
         "group": "a process group that this rank is in",
-        "op": "op must be one of ('mean', 'sum'), got 'max'",
+        "op": "op must be one of mean, sum, got 'max'",
     }
     assert found.keys() == expected.keys()
     for name, text in expected.items():

@@ -60,6 +60,13 @@ def test_one_file_holds_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
         assert f"at most {size - 1}" in found["refused"]
 
 
+def test_one_state_has_the_residuals_of_all_ranks(two: Ranks) -> None:
+    for found in two.run("keeping.merged"):
+        assert found["keys"] == ["rank0"]
+        assert all(found["same"])
+        assert found["none"] == {}
+
+
 def test_a_checkpoint_does_not_depend_on_the_memory_format(two: Ranks) -> None:
     for found in two.run("keeping.memory_formats"):
         assert found == {

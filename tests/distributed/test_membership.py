@@ -111,6 +111,6 @@ def test_a_run_that_begins_again_is_told_what_it_waits_for(apart, tmp_path: Path
     assert found["again"] == "trained 1 1"  # whoever ends by an error has left
     assert found["refused"] == ""
     warning = "the members of this run, which show no sign of life in the store"
-    assert found["said"].count(warning) == 1
+    assert found["said"].partition("Traceback")[0].count(warning) == 1
     assert "If they have ended, use another name=" in found["said"]
-    assert "MembershipError: the members did not admit this rank" in found["said"]
+    assert "MembershipError: gave up after" in found["said"]

@@ -1,7 +1,6 @@
 """Checkpoints resume bit for bit, and find their way into another number of ranks."""
 
 import json
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -162,35 +161,6 @@ def test_the_report_adds_up(two: Ranks) -> None:
         assert (report["step"], result["metrics"]["step"]) == (6, 8)
         assert result["steps"] == 8
         assert "attached, step 8" in result["repr"]
-
-
-def test_the_report_has_the_times_of_the_last_steps(two: Ranks) -> None:
-    for result in two.run("saving.report"):
-        report, second = result["report"], result["second"]
-        last = [each for each in report.timeline if each.step == 6]
-        assert {each.step for each in report.timeline} == {3, 4, 5, 6}
-        assert [each.bucket for each in last] == list(range(len(last)))
-        assert len(last) > 1
-        assert sum(each.parameters for each in last) == len(report.parameters)
-        assert sum(each.dense_bytes for each in last) == 4 * sum(result["sizes"].values())
-        assert all(each.wire_bytes > 0 for each in last)
-        assert last[0].ready == 0.0
-        for each in report.timeline:
-            assert 0 <= each.ready <= each.encode[0] < each.encode[1] == each.exchange[0]
-            assert each.exchange[0] <= each.exchange[1] <= each.decode[0] < each.decode[1]
-        ends = [each.decode[1] for each in last]
-        assert ends == sorted(ends), "buckets are decoded in the order in which they became ready"
-        assert result["fresh"] == (), "a reset forgets the times of earlier steps"
-        assert {each.step for each in second.timeline} == {7, 8}
-        exchanged = 0.0
-        for _, buckets in groupby(second.timeline, key=lambda each: each.step):
-            before = 0.0  # no time counts twice, in which several buckets are on their way
-            for each in buckets:
-                exchanged += each.exchange[1] - max(each.exchange[0], before)
-                before = each.decode[1]
-        assert second.exchange_ms * second.steps == pytest.approx(exchanged, rel=1e-3)
-        ran = max(ends) - max(each.ready for each in last)
-        assert ran < 6 * report.wait_ms, "times are in milliseconds"
 
 
 def test_the_module_can_be_copied_and_pickled(two: Ranks) -> None:

@@ -442,7 +442,6 @@ def in_other_ways(rank: int, world_size: int) -> dict[str, Any]:
         "static": {"static_graph": True},
         "unused": {"find_unused_parameters": True},
         "views": {"gradient_as_bucket_view": True},
-        "skipping": {"find_unused_parameters": True, "skip_all_reduce_unused_params": True},
     }
     for kind, options in kinds.items():
         module = Given()
@@ -463,9 +462,7 @@ def in_other_ways(rank: int, world_size: int) -> dict[str, Any]:
                 if kind != "static":  # torch: only in the first step
                     with model.no_sync():
                         model(integers(7, rank, 100 + step)).backward()
-                names = [
-                    name for name in SHAPES if kind not in ("unused", "skipping") or name != "b"
-                ]
+                names = [name for name in SHAPES if kind != "unused" or name != "b"]
                 model(integers(7, rank, step, names)).backward()
                 modes.add(mode_of(handle))
                 optimizer.step()

@@ -51,7 +51,6 @@ def caught_again_and_again(
 ) -> dict[str, Any]:
     """Every third step is bad on one rank; a branch is used on one rank only, where DDP allows."""
     unused = ddp.get("find_unused_parameters", False)
-    skipping = ddp.get("skip_all_reduce_unused_params", False)  # the same ones on all ranks
     prints, errors = [], []
     model = DistributedDataParallel(
         Branched(recompute=recompute), bucket_cap_mb=25 if compiled else SMALL_BUCKETS, **ddp
@@ -67,9 +66,9 @@ def caught_again_and_again(
             try:
                 if not ddp.get("static_graph"):  # DDP does not allow both
                     with model.no_sync():
-                        called(batch(rank, 100 + step)[0], branch=not skipping).backward()
+                        called(batch(rank, 100 + step)[0], branch=True).backward()
                 inputs = batch(rank, step)[0]
-                branch = not unused or (step % world_size == rank and not skipping)
+                branch = not unused or step % world_size == rank
                 loss = called(inputs, branch=branch)
                 (loss * (torch.nan if bad else 1.0)).backward()
             except GradientError as error:

@@ -328,12 +328,11 @@ def refusals(rank: int, world_size: int) -> dict[str, str]:
     skipping = DistributedDataParallel(
         network(), find_unused_parameters=True, skip_all_reduce_unused_params=True
     )
-    scaler = torch.amp.GradScaler("cpu")
     found = {}
     for name, call in {
         "not DDP": lambda: gradwire.torch.ddp.attach(network(), codec),
         "other hook": lambda: gradwire.torch.ddp.attach(hooked, codec),
-        "skipping": lambda: gradwire.torch.ddp.attach(skipping, codec, grad_scaler=scaler),
+        "skipping": lambda: gradwire.torch.ddp.attach(skipping, codec),
     }.items():
         try:
             call()

@@ -134,80 +134,15 @@ def measured(rank: int, world_size: int) -> dict[str, Any]:
         (mine,) = handle.state_dict().values()
         found["holds"] = sorted(mine["measured"])
         everything = handle.gathered_state_dict(None)
-        merged = handle.merged_state_dict()
         handle.epoch(5)
         look(handle)
     found["after"] = {}
-    for shares, states in ((2, everything), (4, everything), (1, merged), (2, merged)):
+    for shares, states in ((1, everything), (2, everything), (4, everything)):
         changed = options | {"hierarchy": shares}
         with attached(Odd(), codec, options=changed) as (_, handle):
             handle.load_state_dict(states)
             handle.epoch(5)
             look(handle)
-    return found
-
-
-def _ratios(saved: dict[str, Any]) -> dict[str, float]:
-    """Ratios of squares that the checkpoint of a rank holds."""
-    parameters = json.loads(saved["about"])["parameters"]
-    return {name: each["ratio"][0] for name, each in parameters.items() if "ratio" in each}
-
-
-def merged(rank: int, world_size: int) -> dict[str, Any]:
-    """Merge the states of two nodes of two, and load them with any nodes."""
-    found: dict[str, Any] = {"mass": [], "moments": []}
-
-    def make(hierarchy: int) -> Any:
-        module = network()
-        optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
-        options = {"hierarchy": hierarchy, "min_numel": 64, "optimizer": optimizer}
-        return attached(module, gradwire.adam(ratio=0.05), options=options), optimizer
-
-    def told(states: dict[str, Any], shares: int) -> None:
-        """Keep what is to be sent of each weight, and the mean of its second moments."""
-        nodes = len(states) // shares
-        found["mass"].append(
-            {
-                name: shares * sum(float(one["residual"][name].sum()) for one in states.values())
-                for name in states["rank0"]["residual"]
-            }
-        )
-        found["moments"].append(
-            {
-                name: sum(float(one["second_moment"][name].sum()) for one in states.values())
-                / nodes
-                for name in states["rank0"]["second_moment"]
-            }
-        )
-
-    context, optimizer = make(2)
-    with context as (model, handle):
-        train(model, rank, range(5), optimizer=optimizer)
-        gathered = handle.gathered_state_dict(None)
-        told(gathered, 2)
-        found["ratios"] = [_ratios(gathered[f"rank{each}"]) for each in range(world_size)]
-        whole = handle.merged_state_dict()
-        found["ratios of all"] = _ratios(whole["rank0"])
-        found["keys"] = sorted(whole)
-        found["shape"] = tuple(whole["rank0"]["residual"]["0.weight"].shape)
-        told(whole, 1)
-        # Ranks 1 and 3 have lost their states, and with them a share.
-        own = {} if rank % 2 else handle.state_dict()
-        try:
-            handle.merged_state_dict(own)
-        except ValueError as error:
-            found["lost"] = str(error)
-        # Rank 3 alone has: the other node still has both.
-        one = handle.merged_state_dict({} if rank == 3 else handle.state_dict())
-        found["alive"] = sorted(one["rank0"]["residual"]) == sorted(whole["rank0"]["residual"])
-        train(model, rank, range(5, 6), optimizer=optimizer)  # it goes on
-        found["step"] = handle.step
-    for shares in (1, 2, 4):
-        context, optimizer = make(shares)
-        with context as (model, handle):
-            handle.load_state_dict(whole)
-            told(handle.gathered_state_dict(None), shares)
-            train(model, rank, range(1), optimizer=optimizer)
     return found
 
 
@@ -218,6 +153,10 @@ def refused(rank: int, world_size: int) -> dict[str, str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with gradwire.torch.ddp.attach(model, gradwire.topk(0.05), hierarchy=2) as handle:
+            try:
+                handle.merged_state_dict()
+            except ValueError as error:
+                found["merged"] = str(error)
             try:
                 handle.regroup(model.process_group)
             except ValueError as error:

@@ -204,3 +204,28 @@ def memory_formats(rank: int, world_size: int) -> dict[str, bool]:
         found[f"{source} to {target}"] = end(model, handle) == ends[source]
         handle.detach()
     return found
+
+
+def merged(rank: int, world_size: int) -> dict[str, Any]:
+    """Merge the states of all ranks, or of those that have one, beside what all of them hold."""
+    module = network()
+    optimizer = AdamW(module.parameters(), lr=0.01)
+    options = {"optimizer": optimizer, "min_numel": 64}
+    with attached(module, gradwire.adam(ratio=0.05), options=options) as (model, handle):
+        train(model, rank, range(5), optimizer=optimizer)
+        every = handle.gathered_state_dict(None)
+        whole = handle.merged_state_dict()
+        alone = handle.merged_state_dict({} if rank else handle.state_dict())
+        same = []
+        for kind, ranks in (("residual", 1), ("second_moment", world_size)):
+            for name, values in whole["rank0"][kind].items():
+                total = sum(each[kind][name].double() for each in every.values()) / ranks
+                same.append(torch.allclose(values, total.float(), rtol=1e-6, atol=0.0))
+                same.append(torch.equal(alone["rank0"][kind][name], every["rank0"][kind][name]))
+        handle.load_state_dict(whole)
+        left = handle.gathered_state_dict(None)
+        for name, values in whole["rank0"]["residual"].items():
+            total = sum(each["residual"][name] for each in left.values())
+            same.append(torch.allclose(values, total, rtol=1e-6))
+        none = handle.merged_state_dict({})
+    return {"keys": sorted(whole), "same": same, "none": none}

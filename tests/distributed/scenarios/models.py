@@ -16,7 +16,6 @@ from tests.distributed.scenarios.common import (
     fingerprint,
     network,
     residuals,
-    timeline,
 )
 
 
@@ -83,7 +82,7 @@ def like_plain(rank: int, world_size: int, model: str, exchange: str) -> tuple[s
             optimizer.step()
         if handle is not None:
             report = handle.report()
-            assert timeline(report)
+            assert report.wire_bytes > 0
             handle.detach()
             told += f", {len(report.parameters)}"
         prints.append(fingerprint(ddp))

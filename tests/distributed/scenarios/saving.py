@@ -199,7 +199,6 @@ def report(rank: int, world_size: int) -> dict[str, Any]:
     ):
         train(model, rank, range(6))
         first = handle.report(reset=True)
-        fresh = handle.report()
         left = residuals(handle)
         train(model, rank, range(6, 8))
         second = handle.report()
@@ -209,7 +208,6 @@ def report(rank: int, world_size: int) -> dict[str, Any]:
             "text": str(first),
             "report": first,
             "json": first.to_json(),
-            "fresh": fresh.timeline,
             "metrics": handle.metrics(),
             "norm": norm,
             "second": second,

@@ -1,7 +1,6 @@
 """The objects of the pipeline: steps, the tasks and buckets of each, and their buffers."""
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,6 @@ import torch
 from gradwire.torch import backends
 from gradwire.torch.backends import Backend, Bucket
 from gradwire.torch.engine.bucket_contents import BucketContents
-from gradwire.torch.engine.metrics import BucketTimestamps
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.transport import Work
 
@@ -27,7 +25,6 @@ class Step:
     # Encodings in progress on devices, with functions that wait for them and record the outcome.
     awaited: dict[object, Callable[[], object]] = field(default_factory=dict)
     error: BaseException | None = None  # why it does not count
-    marks: list[BucketTimestamps] = field(default_factory=list)
     completed: list["InFlightBucket"] = field(default_factory=list)  # if they wait for its outcome
     limits: list[tuple[ParameterSlot, list[int]]] = field(default_factory=list)  # before it
     finished: bool = False
@@ -95,12 +92,6 @@ class BucketTask:
         if self.error is not None:
             raise self.error
 
-    def mark(self) -> BucketTimestamps:
-        """Create timestamps for this bucket, whose encoding begins, and keep them in its step."""
-        count = len(self.layout.pieces) + len(self.layout.dense)
-        marks = BucketTimestamps(self.step.number, count, self.enqueued, time.perf_counter())
-        self.step.marks.append(marks)
-        return marks
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +105,7 @@ class InFlightBucket:
     contents: object = None  # what the exchange needs to complete it
     room: int = 0  # bytes that this rank passes to the collectives, including unused room
     wire: float = 0.0  # bytes that this rank sends
-    marks: BucketTimestamps | None = None
+    sent: float = 0.0  # by time.perf_counter: the collectives were started
     finite: bool = False  # whether its average is known to be
     error: BaseException | None = None  # why the collectives could not be started
 

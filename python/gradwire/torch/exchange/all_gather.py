@@ -231,9 +231,6 @@ class AllGatherExchange(ExchangeBase):
         flight.finite = averages.finite and averages.nanoseconds is not None
         self.times.seconds["encode"] += max(filled.seconds() - filled.launched, 0.0)
         self.times.move("exchange", "decode", averages.seconds)
-        if flight.marks is not None:
-            flight.marks.arrived -= averages.seconds
-            flight.marks.decoding = flight.marks.arrived
 
     def _decode(self, flight: InFlightBucket, slots: _Slots, headers: NDArray[np.uint8]) -> None:
         """Raise the error of any rank, or write the averages; undo what no rank used."""

@@ -137,7 +137,6 @@ class ExchangeBase(abc.ABC):
     @final
     def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Start the exchange of a bucket, sparse or not."""
-        marks = task.mark()
         if task.layout.sparse:
             flight = send_sparse(self.channel, task, sequence)
         else:
@@ -152,7 +151,7 @@ class ExchangeBase(abc.ABC):
             if nbytes:
                 sent = 2 * nbytes * (self.world_size - 1) / self.world_size
                 self._count(flight, nbytes, sent)
-        flight.marks, marks.sent = marks, time.perf_counter()
+        flight.sent = time.perf_counter()
         return flight
 
     @final
@@ -163,8 +162,7 @@ class ExchangeBase(abc.ABC):
         task, sparse = flight.task, flight.task.layout.sparse
         with task.bucket.receiving():
             # Time in which several buckets are on their way counts once.
-            sent = time.perf_counter() if flight.marks is None else flight.marks.sent
-            start = max(sent, self._received)
+            start = max(flight.sent or time.perf_counter(), self._received)
             for work in flight.works:
                 wait(work, flight.sequence)
             headers = None if sparse else self._read_headers(flight)
@@ -172,9 +170,6 @@ class ExchangeBase(abc.ABC):
             # As in plain DDP: sparse gradients go from all to all, others around a ring.
             dense = flight.room * self.world_size // 2 if sparse else task.bucket.nbytes
             self.times.sent(flight.collectives, flight.room, flight.wire, dense)
-            if flight.marks is not None:
-                flight.marks.arrived = flight.marks.decoding = start
-                flight.marks.dense_bytes, flight.marks.wire_bytes = dense, flight.wire
             if headers is None:
                 receive_sparse(flight, check_result=self._check_result)
             else:
@@ -185,8 +180,6 @@ class ExchangeBase(abc.ABC):
                 task.bucket.store()
                 self.times.add("decode", start)
         self._received = time.perf_counter()
-        if flight.marks is not None:
-            flight.marks.done = self._received
 
     def _count(self, flight: InFlightBucket, room: int, sent: float) -> None:
         """Count one more collective of a bucket."""
