@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.torch.transport.p2p import PointToPoint
+from gradwire.torch.transport.process_group import PointToPoint
 from tests.distributed.ranks import Ranks
 
 

@@ -137,21 +137,22 @@ class BufferPool:
                 self._free = [entry for entry in self._free if entry[0].numel() <= longest]
                 self._most = [0, self._most[0]]
             self._most[0] = max(self._most[0], nbytes)
-            fits = longest = None
+            fits: tuple[int, int] | None = None  # bytes and place of the shortest that is enough
+            most: tuple[int, int] | None = None  # and of the longest
             for at, (tensor, _) in enumerate(self._free):
                 if tensor.device == device:
-                    numel = tensor.numel()
-                    if numel >= nbytes and (fits is None or numel < fits[0]):
-                        fits = numel, at
-                    if longest is None or numel > longest[0]:
-                        longest = numel, at
+                    length = tensor.numel()
+                    if length >= nbytes and (fits is None or length < fits[0]):
+                        fits = length, at
+                    if most is None or length > most[0]:
+                        most = length, at
             if fits is not None:
                 tensor, mark = self._free.pop(fits[1])
                 if mark is not None:
                     bucket.follow(mark)
                 return tensor
-            if longest is not None:  # all are too short: free the longest rather than keep both
-                self._free.pop(longest[1])
+            if most is not None:  # all are too short: free the longest rather than keep both
+                self._free.pop(most[1])
         return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
     def give(self, tensor: torch.Tensor, mark: Any = None) -> None:

@@ -256,8 +256,8 @@ def _steps(
     try:
         module.decode(damaged, torch.ones(numels[longest], device=device), None)
         verdict = "none"
-    except GradwireError as error:
-        verdict = type(error).__name__
+    except GradwireError as refused:
+        verdict = type(refused).__name__
     yield 3, "verdict on a damaged frame", [verdict]
     own = [i for i, case in enumerate(tried) if _is_divided(case)]
     codecs, cuts = [codecs[i] for i in own], [[0, numels[i] * 2 // 5, numels[i]] for i in own]
