@@ -111,6 +111,12 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def one(kept: Callable[[int, str], Ranks], backend: str) -> Ranks:
+    """One rank that serves all tests."""
+    return kept(1, backend)
+
+
+@pytest.fixture
 def two(kept: Callable[[int, str], Ranks], backend: str) -> Ranks:
     """Two ranks that serve all tests."""
     return kept(2, backend)

@@ -4,12 +4,18 @@ import numpy as np
 import pytest
 
 from gradwire._auto import SETTINGS
-from tests.distributed.test_auto import alike, phases
+from tests.distributed.scripted import phases
 from tests.horovod.launcher import HorovodRanks as Ranks
 from tests.horovod.launcher import Launcher
 
 UNCOMPRESSED, _, CODEC = SETTINGS
 EVERYTHING = "everything"
+
+
+def alike(results):
+    """What all ranks have found."""
+    assert all(each == results[0] for each in results)
+    return results[0]
 
 
 @pytest.mark.full

@@ -12,7 +12,6 @@ import torch
 import gradwire.torch.horovod as gh
 from gradwire.torch.auto import controller as pilot
 from gradwire.torch.transport.horovod import library
-from tests.distributed.scenarios.auto import CODEC, UNCOMPRESSED, mode_of, ratios, scripted
 from tests.distributed.scenarios.common import (
     SHAPES,
     Given,
@@ -21,6 +20,7 @@ from tests.distributed.scenarios.common import (
     integers,
     residuals,
 )
+from tests.distributed.scripted import CODEC, UNCOMPRESSED, mode_of, ratios, scripted
 from tests.horovod.scenarios.training import Run
 
 MIN = {"min_ratio": 0.05}

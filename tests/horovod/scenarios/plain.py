@@ -7,8 +7,8 @@ import torch
 
 import gradwire
 from gradwire.torch.transport.horovod import library
-from tests.distributed.scenarios.auto import scripted
 from tests.distributed.scenarios.common import Given, gradients_of, integers
+from tests.distributed.scripted import scripted
 from tests.horovod.scenarios.training import Run, apart
 
 CODECS = {"auto": "auto", "paused": gradwire.topk(ratio=0.05), "own": None}
