@@ -13,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
-from gradwire.memory import Residual
 from gradwire.report import Report, page
 from tests.distributed.codecs import CODECS, SEVERAL
 from tests.distributed.ranks import on
@@ -93,7 +92,7 @@ def total_of(old, name, kind=0):
     return total
 
 
-NARROW = gradwire.topk(ratio=0.05, memory=Residual(dtype="bfloat16"))
+NARROW = CODECS["narrow"]
 
 
 @pytest.mark.parametrize("codec", [TOPK, NARROW], ids=["", "rounded once"])
