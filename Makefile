@@ -35,7 +35,6 @@ test-full: test test-rest test-night ## All tests: those of `make test`, then al
 
 test-rest: ## More compositions, more ranks, other SIMD levels, examples that train: with `make test`, what CI runs
 	@$(prepare_tests)
-	@$(python) scripts/browser.py --optional
 	@$(python) scripts/run_tests.py rest
 
 test-night: ## What neither runs: all of Rust below the best SIMD level, every distributed test on other backends
@@ -47,7 +46,6 @@ test-rust: ## Only the Rust tests, of all tiers
 test-python: ## Only the Python tests, of all tiers (PYTEST_ARGS="-k name"; builds Horovod if they name it, or if there are none)
 	@$(prepare_python)
 	@$(if $(if $(PYTEST_ARGS),$(findstring horovod,$(PYTEST_ARGS)),all),$(python) scripts/build_horovod.py --tests)
-	@$(python) scripts/browser.py --optional
 	@$(python) scripts/run_tests.py python
 
 horovod: ## Build Horovod for its tests, once (HOROVOD_OPTIONAL=1: go on where there is no compiler)

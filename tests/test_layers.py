@@ -32,7 +32,7 @@ TORCH = [
     {"errors"},
     {"backends", "cuda"},
     {"cells", "ops", "optim", "tensors", "transport"},
-    {"checkpoint", "cost", "engine", "exchange"},
+    {"checkpoint", "engine", "exchange"},
     {"auto"},
     {"activations", "collective", "ddp", "fsdp", "horovod", "weights"},
     {"diloco", "lightning"},
@@ -48,7 +48,6 @@ LAZY = {
         "gradwire.torch.accelerate",
         "gradwire.torch.activations",
         "gradwire.torch.collective",
-        "gradwire.torch.cost",
         "gradwire.torch.cuda",
         "gradwire.torch.ddp",
         "gradwire.torch.diloco",
@@ -69,8 +68,6 @@ OPTIONAL = {"importlib", "importlib.metadata", "matplotlib", "ml_dtypes", "torch
 """What else functions may import: slow to import or not installed, and not always needed."""
 
 SELDOM = {
-    "gradwire.report": {"gradwire.report.webpage"},
-    "gradwire.report.report": {"gradwire.report.webpage"},
     "gradwire.torch.backends.dispatch": {
         "gradwire.torch.backends.cuda",
         "gradwire.torch.backends.cuda.operators",

@@ -12,7 +12,7 @@ import pytest
 
 import gradwire
 from gradwire.memory import NoMemory, Residual
-from tests.support import SPARSIFIERS, name_of, same_state
+from tests.support import same_state
 
 N = 5000
 

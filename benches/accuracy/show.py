@@ -20,7 +20,7 @@ from matplotlib import pyplot as plt
 
 from benches.harness import pages, results
 from benches.harness.pages import with_error
-from gradwire.cli.theme import BAND, STYLE, save
+from benches.harness.theme import BAND, STYLE, save
 
 from . import store
 from .methods import METHODS

@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from benches.harness import pages, results
-from gradwire.cli.theme import STYLE, save
+from benches.harness.theme import STYLE, save
 
 from . import activations, files, kernel, losses
 from .losses import BUDGET, FLOAT, PLAIN, RANGE, SEQUENTIAL, USUAL, ZERO, Calibrated, Nearest

@@ -19,13 +19,9 @@ def test_lists_every_preset_with_its_paper(capsys):
         assert preset.paper is None or preset.paper in out
 
 
-@pytest.mark.parametrize("columns", [120, 80, 60])
-def test_without_options_it_is_a_table_that_fits_the_terminal(columns, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(columns))
+def test_without_options_it_is_a_table(capsys):
     assert main(["codecs"]) == 0
-    out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= columns
-    words = " ".join(out.split())
+    words = " ".join(capsys.readouterr().out.split())
     for preset in PRESETS.values():
         assert f"{preset.name} {preset.summary}" in words
         assert preset.paper is None or preset.paper not in words

@@ -1,6 +1,5 @@
 """The command line as a whole: what it offers, and what each command costs to start."""
 
-import shutil
 import subprocess
 import sys
 
@@ -11,7 +10,6 @@ import gradwire
 from gradwire.cli import COMMANDS, main
 from gradwire.cost import Calibration
 from gradwire.cost.calibration import CodecCost, Line
-from tests.report.samples import SAVED
 from tests.support import run_python
 
 
@@ -79,7 +77,6 @@ def files(tmp_path_factory):
     line = Line(1e-6, 1e-9, 1e-9)
     cost = CodecCost(gradwire.adam(0.01), line, line, 48.0, 13.0, 0.01, 16.0)
     Calibration({"adam": cost}, 1e-10, 1e-10, 1).save(folder / "calibration.json")
-    shutil.copy(SAVED, folder / "report.json")
     return folder
 
 
@@ -87,7 +84,7 @@ PLAN = "plan --model-size 1M --link 1gbit --backward 1s --calibration calibratio
 PRINTING = [
     *("gradwire --help", "gradwire codecs --json", "gradwire inspect frame", f"gradwire {PLAN}"),
     *("gradwire inspect many.safetensors", "gradwire inspect many.safetensors --json"),
-    *("gradwire report report.json -o -", "gradwire.examples --help"),
+    "gradwire.examples --help",
     *("gradwire pack one.safetensors out.safetensors", "gradwire.examples"),
     pytest.param("gradwire info", marks=pytest.mark.full),  # imports torch
 ]
@@ -117,12 +114,10 @@ def test_output_that_cannot_be_written_is_an_error_in_a_line(files):
         assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("command", ["inspect", "report -o -"])
-def test_a_closed_standard_input_is_an_error_in_a_line(command, files):
-    done = _end_of(f"{sys.executable} -m gradwire {command} - <&-", files)
+def test_a_closed_standard_input_is_an_error_in_a_line(files):
+    done = _end_of(f"{sys.executable} -m gradwire inspect - <&-", files)
     assert done.returncode == 1
-    name = command.split()[0]
-    assert done.stderr == f"gradwire {name}: cannot read -: standard input is closed\n"
+    assert done.stderr == "gradwire inspect: cannot read -: standard input is closed\n"
 
 
 def _end_of(command, folder):

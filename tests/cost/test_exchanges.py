@@ -30,22 +30,11 @@ def agree(phase, wire, *, serial=None):
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("value_bits", [32, 16])
-def test_a_dense_all_reduce(ranks, value_bits):
+def test_a_dense_all_reduce(ranks):
     wire = plain.Wire(ranks)
-    plain.ring_all_reduce([NUMEL * value_bits // 8 // ranks] * ranks, wire)
-    (phase,) = RingAllReduce().phases(Payload.dense(NUMEL, value_bits), ranks)
+    plain.ring_all_reduce([NUMEL * 2 // ranks] * ranks, wire)
+    (phase,) = RingAllReduce().phases(Payload.dense(NUMEL, 16), ranks)
     agree(phase, wire)
-
-
-@pytest.mark.parametrize("ranks", RANKS)
-def test_the_mean_is_exact_where_chunks_differ(ranks):
-    numel = 10_007
-    chunks = [4 * (numel * (i + 1) // ranks - numel * i // ranks) for i in range(ranks)]
-    wire = plain.Wire(ranks)
-    plain.ring_all_reduce(chunks, wire)
-    (phase,) = RingAllReduce().phases(Payload.dense(numel), ranks)
-    assert phase.sent == pytest.approx(wire.mean)
 
 
 @pytest.mark.parametrize("ranks", RANKS)
@@ -137,23 +126,6 @@ def test_more_ranks_never_send_less_nor_wait_for_fewer_messages(exchange, payloa
             assert new.rounds >= old.rounds
             assert new.messages >= old.messages
         before = now
-
-
-def test_which_exchanges_do_not_grow():
-    """Bytes at 10 000 ranks, over those at 2, of 25 million entries."""
-    numel, entries = 25_000_000, 250_000
-    payload = Payload.sparse(numel, entries)
-
-    def growth(exchange, payload):
-        few, many = (
-            sum(phase.sent for phase in exchange.phases(payload, ranks)) for ranks in (2, 10_000)
-        )
-        return many / few
-
-    assert growth(RingAllReduce(), Payload.dense(numel)) == pytest.approx(2, rel=1e-3)
-    assert growth(GatheredFrames(), payload) == pytest.approx(9_999)
-    assert growth(SharedPositions(), payload) < 2.01
-    assert growth(SparseReduceScatter(), payload) < 3.7  # what 10 000 messages begin with
 
 
 def test_every_exchange_of_a_codec_has_a_model():

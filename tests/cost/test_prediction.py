@@ -1,8 +1,12 @@
-"""Step times, and the link below which a codec pays. The codec's times are given, not measured."""
+"""Step times, bytes and memory; the codec's times are given. Calibrations, measured and saved."""
 
 import dataclasses
+import itertools
+import json
 import math
+import random
 
+import numpy as np
 import pytest
 
 import gradwire
@@ -10,16 +14,26 @@ from gradwire.cost import (
     Calibration,
     Link,
     Network,
+    Payload,
     Workload,
     bf16,
-    break_even,
+    calibrate,
     compressed,
     fp32,
     predict,
+    simulate,
 )
-from gradwire.cost.calibration import CodecCost, Line
-from gradwire.cost.exchanges import DenseReduceScatter, GatheredFrames, SparseReduceScatter
-from gradwire.cost.prediction import FASTEST, SLOWEST, pays_within
+from gradwire.cost.calibration import CodecCost, Line, line
+from gradwire.cost.exchanges import (
+    DenseReduceScatter,
+    GatheredFrames,
+    PlainRing,
+    RingAllReduce,
+    SharedPositions,
+    SparseReduceScatter,
+)
+from gradwire.cost.prediction import pays_within
+from gradwire.cost.timeline import BucketCost, ddp_buckets, overlapped
 from gradwire.exchange import AllGather
 
 ENCODE, DECODE = Line(0.0, 1e-9, 0.0), Line(0.0, 0.0, 1e-8)
@@ -28,10 +42,7 @@ ONEBIT = CodecCost(gradwire.onebit(), Line(0, 2e-9, 0), Line(0, 1e-9, 0), 60, 1.
 GIVEN = Calibration({"topk": TOPK, "onebit": ONEBIT}, 1e-9, 1e-10, 1)
 MODEL = Workload(25_000_000, backward=0.1, other=0.05)
 GIGABIT = Link(1e9, 50e-6, 5e-6)
-
-
-def step(method, ranks=8, link=GIGABIT, workload=MODEL):
-    return predict(workload, method, Network(ranks, link)).step
+NUMEL = 1_000_000
 
 
 def test_one_rank_takes_what_it_computes():
@@ -48,23 +59,6 @@ def test_a_slow_dense_step_is_its_exchange():
     assert found.step == pytest.approx(0.05 + ready + rest, rel=1e-6)
     assert found.exposed == pytest.approx(ready + rest - 0.1, rel=1e-6)
     assert found.sent == 100e6
-
-
-def test_the_buckets_of_a_prediction_are_its_sums():
-    found = predict(MODEL, compressed("topk", GIVEN), Network(8, GIGABIT))
-    assert len(found.buckets) == len(found.exchanged) == 5
-    assert sum(each.sent for each in found.exchanged) == pytest.approx(found.sent)
-    assert [each.exchange for each in found.buckets] == [each.seconds for each in found.exchanged]
-    assert sum(each.backward for each in found.buckets) == pytest.approx(0.1)
-
-
-def test_buckets_are_ready_when_it_is_said():
-    given = Workload(300, backward=0.1, buckets=[100, 200], ready=[0.08, 0.1])
-    found = predict(given, fp32(), Network(2, Link(math.inf, latency=0.01)))
-    assert found.timeline.exchanged == (
-        pytest.approx((0.08, 0.10)),
-        pytest.approx((0.10, 0.12)),
-    )
 
 
 def test_decoding_an_all_gather_grows_with_ranks():
@@ -89,7 +83,6 @@ def test_a_codec_without_an_exchange_of_its_own_goes_as_attach_sends_it(name, ow
     for network, exchange in (
         (Network(7, GIGABIT), GatheredFrames()),
         (Network(8, GIGABIT), owners),
-        (Network(64, GIGABIT), owners),
         (Network(64, GIGABIT, node_size=8), GatheredFrames()),
     ):
         found = predict(MODEL, method, network)
@@ -105,127 +98,246 @@ def test_a_codec_without_an_exchange_of_its_own_goes_as_attach_sends_it(name, ow
 def test_memory_is_states_and_what_is_exchanged():
     method = compressed("topk", GIVEN, GatheredFrames())
     found = predict(MODEL, method, Network(8, GIGABIT))
-    frames = sum(method.payload(numel, tensors).nbytes for numel, _, tensors in MODEL.parts())
+    frames = sum(method.payload(numel, tensors).nbytes for numel, _, tensors in MODEL.parts)
     assert found.memory == pytest.approx(8 * 25_000_000 + 9 * frames)
     nodes = predict(MODEL, method, Network(8, GIGABIT, node_size=4))
     assert nodes.memory < found.memory / 3
 
 
-def test_a_method_with_another_share_sends_and_decodes_as_much_more():
-    method = compressed("topk", GIVEN)
-    more = method.with_share(0.02)
-    assert more.payload(10**6).entries == 2 * method.payload(10**6).entries == 20_000
-    assert more.decode_seconds(10**6, 8) - method.decode_seconds(10**6, 8) == pytest.approx(
-        8 * DECODE(0, 10_000, 0)
-    )
-    assert more.with_share(TOPK.share) == method
-
-
-def test_at_the_break_even_link_both_take_as_long():
-    method = compressed("topk", GIVEN)
-    speed = break_even(MODEL, method, Network(8, GIGABIT), [fp32(), bf16(GIVEN)])
-    assert 1e9 < speed < 1e12
-    below, above = (Link(speed * factor, 50e-6, 5e-6) for factor in (0.99, 1.01))
-    best = [min(step(fp32(), link=each), step(bf16(GIVEN), link=each)) for each in (below, above)]
-    assert step(method, link=below) < best[0]
-    assert step(method, link=above) > best[1]
-
-
-def test_what_sends_more_than_dense_never_pays():
-    method = compressed("topk", GIVEN, GatheredFrames())
-    assert break_even(MODEL, method, Network(10_000, GIGABIT), [fp32()]) == 0.0
-
-
-def test_what_is_slower_on_slow_links_does_not_pay_below_a_fast_one():
-    """4096 ranks: fewer rounds than dense rings, but 4095 frames of each bucket arrive."""
-    topk = dataclasses.replace(TOPK, decode=Line(0.0, 0.0, 0.0), share=0.001)
-    known = Calibration({"topk": topk}, 1e-9, 1e-10, 1)
-    method = compressed("topk", known, GatheredFrames())
-    network = Network(4096, GIGABIT)
-
-    def wins(bandwidth):
-        link = Link(bandwidth, 50e-6, 5e-6)
-        return step(method, 4096, link) < step(fp32(), 4096, link)
-
-    assert wins(math.inf)
-    assert not wins(1e9)
-    assert break_even(MODEL, method, network, [fp32()]) == 0.0
-
-
-def test_what_pays_again_on_fast_links_pays_below_the_first_that_it_loses_on():
-    def own(bandwidth):
-        return 1.0 if bandwidth < 1e6 or bandwidth > 1e9 else 3.0
-
-    found = pays_within(own, lambda bandwidth: 2.0, SLOWEST)
-    assert found == (0.0, pytest.approx(1e6, rel=1e-3))
-
-
 @pytest.mark.parametrize(
     ("won", "bandwidth", "found"),
     [
-        ([(0.0, 3e6)], 1e9, (0.0, 3e6)),
-        ([(3e6, math.inf)], 1e9, (3e6, math.inf)),
-        ([(0.0, 2e5), (3e6, 7e8)], 1e8, (3e6, 7e8)),  # the range that the link is in
-        ([(0.0, 2e5), (3e6, 7e8)], 9e8, (3e6, 7e8)),  # the nearest
-        ([(0.0, 2e5), (3e6, 7e8)], 3e4, (0.0, 2e5)),
-        ([(0.999e9, 1.001e9)], 1e9, (0.999e9, 1.001e9)),  # between two links that are tried anyway
-        ([(0.0, math.inf)], 1e9, (0.0, math.inf)),
-        ([], 1e9, (0.0, 0.0)),
-        ([(2 * FASTEST, math.inf)], 1e9, (0.0, 0.0)),
-        ([(0.0, 2 * FASTEST)], 1e9, (0.0, math.inf)),  # faster links are not tried
+        (lambda at: at < 1e9, 1e6, (0.0, 1e9)),
+        (lambda at: at > 1e9, 1e6, (1e9, math.inf)),  # of the nearest range
+        (lambda at: 1e7 < at < 1e9, 1e8, (1e7, 1e9)),
+        (lambda at: True, 1e8, (0.0, math.inf)),
+        (lambda at: False, 1e8, (0.0, 0.0)),
     ],
 )
 def test_a_method_pays_within_a_range(won, bandwidth, found):
-    def own(speed):
-        return 0.0 if any(low <= speed <= high for low, high in won) else 2.0
+    def own(at):
+        return 1.0 if won(at) else 3.0
 
-    assert pays_within(own, lambda speed: 1.0, bandwidth) == pytest.approx(found, rel=1e-3)
-
-
-def test_a_model_of_many_buckets_is_the_sum_of_them():
-    """Buckets that are alike are computed once: here, a thousand of two kinds."""
-    given = Workload(150_000, 0.1, buckets=[100, 200] * 500)
-    found = predict(given, compressed("topk", GIVEN), Network(8, GIGABIT))
-    assert len(found.exchanged) == len(found.buckets) == 1000
-    assert found.exchanged[2] == found.exchanged[0] != found.exchanged[1]
-    assert [each.backward for each in found.buckets[:2]] == pytest.approx([0.1 / 1500, 0.2 / 1500])
-    assert found.sent == pytest.approx(sum(each.sent for each in found.exchanged))
+    assert pays_within(own, lambda at: 2.0, bandwidth) == pytest.approx(found, rel=2e-3)
 
 
-def test_what_waits_for_fewer_messages_always_pays():
-    """With a latency of a second, all but the number of rounds is nothing."""
-    far = Network(8, Link(1e9, latency=1.0))
-    method = compressed("topk", GIVEN, SparseReduceScatter())
-    assert math.isinf(break_even(MODEL, method, far, [fp32(), bf16(GIVEN)]))
+def test_a_step_with_an_infinite_link_costs_only_latency():
+    found = simulate(GatheredFrames(), Payload.sparse(NUMEL, 100), Network(5, Link(math.inf, 1e-3)))
+    assert found.seconds == pytest.approx(4e-3)
 
 
-def test_cores_that_are_shared_make_a_step_longer():
-    shared, apart = MODEL, dataclasses.replace(MODEL, shared=False)
-    fast = Link(1e12)
-    assert step(compressed("onebit", GIVEN), 2, fast, shared) == pytest.approx(
-        0.15 + 25_000_000 * (2e-9 + 2 * 1e-9 + 1e-10), rel=1e-3
-    )
-    assert step(compressed("onebit", GIVEN), 2, fast, apart) < step(
-        compressed("onebit", GIVEN), 2, fast, shared
-    )
+def test_nodes_share_their_link():
+    """Eight ranks in two nodes: the link between nodes carries what two ranks would send."""
+    inside = Link(1e11, latency=1e-6)
+    for exchange, payload in [
+        (RingAllReduce(), Payload.dense(NUMEL)),
+        (GatheredFrames(), Payload.sparse(NUMEL, 10_000)),
+    ]:
+        divided = simulate(exchange, payload, Network(8, GIGABIT, node_size=4))
+        whole = simulate(exchange, payload, Network(2, GIGABIT))
+        assert 4 * divided.sent == pytest.approx(whole.sent, rel=0.02)  # each has headers
+        assert divided.seconds == pytest.approx(whole.seconds, rel=0.02)
+        found = simulate(exchange, payload, Network(8, GIGABIT, node_size=4, inside=inside))
+        assert found.sent_inside == 2 * 3 * NUMEL  # its share to each other, twice
+        spent = 2 * 3 * 8 * NUMEL / 1e11 + (1 + 3) * 1e-6
+        assert found.seconds - divided.seconds == pytest.approx(spent)
+
+
+def test_plain_ddp_is_one_ring_over_nodes_and_uses_no_link_inside_one():
+    inside, payload = Link(1e11, 1e-6), Payload.dense(NUMEL)
+    flat = simulate(PlainRing(), payload, Network(8, GIGABIT))
+    nodes = simulate(PlainRing(), payload, Network(8, GIGABIT, node_size=4, inside=inside))
+    assert nodes.sent + nodes.sent_inside == flat.sent == 2 * 7 / 8 * 4 * NUMEL
+    assert nodes.sent == flat.sent / 4
+    wire = 8 * flat.sent / 1e9
+    assert nodes.seconds == pytest.approx(wire + 4 * 55e-6 + 10 * 1e-6)  # 4 of 14 rounds
+    assert flat.seconds == pytest.approx(wire + 14 * 55e-6)
+    alone = simulate(PlainRing(), payload, Network(4, GIGABIT, node_size=4, inside=inside))
+    assert alone.seconds == simulate(PlainRing(), payload, Network(4, inside)).seconds > 0
+    assert alone.sent == 0 < alone.sent_inside
+
+
+def test_the_memory_of_a_gather_grows_and_that_of_a_reduce_scatter_does_not():
+    payload = Payload.sparse(25_000_000, 250_000)
+
+    def buffers(exchange, ranks):
+        return simulate(exchange, payload, Network(ranks, GIGABIT)).buffers
+
+    assert buffers(GatheredFrames(), 1000) == pytest.approx(1001 * payload.nbytes)
+    assert buffers(SparseReduceScatter(), 1000) < buffers(SparseReduceScatter(), 2)
+    assert buffers(SharedPositions(), 1000) == buffers(SharedPositions(), 2)
+
+
+def test_positions_precede_their_values():
+    payload = Payload.sparse(NUMEL, 1e4, frames=3)
+    led = simulate(SharedPositions(), payload, Network(2, Link(1e9, latency=1e-4)))
+    assert led.before == pytest.approx(1e-4 + 8 * payload.position_bytes / 1e9)
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "error", "message"),
     [
-        (lambda: Workload(0, 0.1), "numel must be at least 1"),
-        (lambda: Workload(10, -1.0), "backward must be finite and not negative"),
-        (lambda: Workload(10, 0.1, buckets=[5, 6]), "must hold the 10 entries of the model"),
-        (lambda: Workload(10, 0.1, buckets=[5, 5], ready=[0.1]), "ready must be 2 ascending"),
-        (lambda: Workload(10, 0.1, buckets=[5, 5], ready=[0.1, 0.2]), "ready must be 2 ascending"),
-        (lambda: fp32().with_share(0.5), "fp32 has no codec"),
-        (lambda: compressed("topk", GIVEN).with_share(0.0), "share must be greater than 0"),
+        (lambda: Link(math.nan), ValueError, "bandwidth must be above 0"),
+        (lambda: Link(1e9, latency=-1), ValueError, "latency must be finite and not negative"),
+        (lambda: Network(6, GIGABIT, node_size=4), ValueError, "6 ranks do not fill nodes of 4"),
+        (lambda: Payload(10, 11), ValueError, "11 entries of a tensor that has 10"),
+        (lambda: Workload(0, 1.0), ValueError, "numel must be at least 1"),
+        (lambda: compressed("sidco", GIVEN), ValueError, "no codec 'sidco', but topk"),
         (
-            lambda: break_even(MODEL, fp32(), Network(2, GIGABIT), []),
-            "a method to compare with",
+            lambda: compressed("topk", GIVEN, "ring"),
+            TypeError,
+            "exchange must be one of gradwire.exchange.{AllGather, .*}, got 'ring'",
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_makes_no_sense_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("numel", [1, 262_144, 262_145, 25_000_000])
+def test_ddp_fills_a_small_bucket_first(numel):
+    made = ddp_buckets(numel)
+    assert sum(made) == numel
+    assert made[0] == min(numel, 2**20 // 4)
+    assert all(each == 25 * 2**20 // 4 for each in made[1:-1])
+    assert min(made) > 0
+
+
+def test_queues_one_after_the_other_are_those_of_events():
+    """Against a plain loop, of buckets that all differ."""
+    draw = random.Random(0)
+    buckets = [BucketCost(*(draw.expovariate(1.0) for _ in range(5))) for _ in range(200)]
+    ready = encoded = arrived = decoded = 0.0
+    for each in buckets:
+        ready += each.backward
+        encoded = max(ready, encoded) + each.encode + each.before
+        arrived = max(encoded, arrived) + each.exchange
+        decoded = max(arrived, decoded) + each.decode
+    assert overlapped(buckets) == pytest.approx(decoded)
+
+
+def test_on_a_shared_processor_nothing_that_is_computed_overlaps():
+    """Without a link to wait for, all work is done one after the other."""
+    buckets = [BucketCost(0.1, 0.02, 0.0, 0.03)] * 4
+    assert overlapped(buckets, shared=True) == pytest.approx(4 * 0.15)
+    assert overlapped(buckets) == pytest.approx(4 * 0.1 + 0.05)
+    for encode, exchange, decode in itertools.product((0.0, 0.01, 0.3), repeat=3):
+        buckets = [BucketCost(0.1, encode, exchange, decode)] * 4
+        alone, shared = overlapped(buckets), overlapped(buckets, shared=True)
+        assert shared >= alone - 1e-9
+        work = sum(each.backward + each.encode + each.decode for each in buckets)
+        assert shared <= work + 4 * exchange + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_shared_processor_does_one_thing_at_a_time(seed):
+    """Against a clock that ticks: decodes go first, then the encode, then the backward pass."""
+    draw = random.Random(seed)
+    lengths = ((5, 40), (0, 15), (0, 60), (0, 9), (0, 9))
+    buckets = [BucketCost(*(draw.randint(*each) for each in lengths)) for _ in range(30)]
+    found = overlapped(buckets, shared=True)
+    assert found == pytest.approx(_ticked(buckets), abs=len(buckets))  # a tick at each
+
+
+def _ticked(buckets):
+    needed = list(itertools.accumulate(each.backward for each in buckets))
+    interrupts = []
+    sent = now = passed = sender = link = receiver = 0
+    left = buckets[0].encode
+    while sent < len(buckets):
+        bucket = buckets[sent]
+        if left == 0 and passed >= needed[sent] and now >= sender:
+            sender = now + bucket.before
+            link = max(sender, link) + bucket.exchange
+            arrived = max(link, receiver)
+            receiver = arrived + bucket.decode
+            interrupts.append([arrived, bucket.decode])
+            sent += 1
+            left = buckets[sent].encode if sent < len(buckets) else 0
+            continue
+        due = next((each for each in interrupts if each[0] <= now and each[1]), None)
+        if due is not None:
+            due[1] -= 1
+        elif passed >= needed[sent] and now >= sender and left:
+            left -= 1
+        else:
+            passed += 1
+        now += 1
+    return max(receiver, now + sum(left for _, left in interrupts[:-1]))
+
+
+@pytest.fixture(scope="module")
+def calibration():
+    codecs = {
+        "topk": gradwire.topk(ratio=0.02),
+        "onebit": gradwire.onebit(),
+        "scalecom": gradwire.scalecom(ratio=0.02),
+        "threshold": gradwire.threshold(threshold=1e-3),
+    }
+    told = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gradwire.cost.measuring.EVICTED", 1 << 10)
+        patch.setattr("gradwire.cost.measuring.NUMELS", (1 << 12, 1 << 14))
+        found = calibrate(codecs, seconds=0.01, progress=lambda *what: told.append(what))
+    assert list(dict.fromkeys(name for name, _ in told)) == ["bfloat16", *codecs, "done"]
+    shares = [share for _, share in told]
+    assert shares == sorted(set(shares))
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
+    return found
+
+
+def test_a_line_is_found_where_there_is_one_and_no_coefficient_is_negative():
+    truth = Line(1e-5, 2e-9, 3e-8)
+    points = [(n, k, truth(n, k)) for n in (1e3, 1e5, 1e7) for k in (1e1, 1e2, 1e3)]
+    found = line(points)
+    assert (found.fixed, found.per_numel, found.per_entry) == pytest.approx(
+        (truth.fixed, truth.per_numel, truth.per_entry)
+    )
+    assert found.error < 1e-6
+    found = line([(1e3, 1e3, 1.0), (1e6, 1e6, 0.5)])
+    assert min(found.fixed, found.per_numel, found.per_entry) >= 0
+
+
+@pytest.mark.parametrize("name", ["topk", "onebit", "scalecom"])
+def test_measured_sizes_are_those_of_frames(calibration, name):
+    """Of another tensor and another size than those that were measured."""
+    cost = calibration.codecs[name]
+    assert cost.encode(1 << 14, 300) > 0 < cost.decode(1 << 14, 300)
+    numel, shape = 102_400, (800, 128)  # as many columns as measured
+    codec = cost.codec.for_shape(shape)
+    draw = np.random.default_rng(1)
+    x = (draw.standard_normal(numel) * draw.exponential(size=numel)).astype(np.float32)
+    frame = codec.encode(x, codec.init_state(numel))
+    method = compressed(name, calibration)
+    assert method.payload(numel).nbytes == pytest.approx(len(frame), rel=0.08)
+    assert method.state_bytes == codec.init_state(numel).nbytes / numel
+
+
+def test_a_codec_with_a_ratio_sends_its_ratio(calibration):
+    assert calibration.codecs["topk"].share == pytest.approx(0.02, rel=0.02)
+    assert calibration.codecs["onebit"].share == 1.0
+    assert 0 < calibration.codecs["threshold"].share < 1
+
+
+def test_a_calibration_can_be_saved_and_loaded(calibration, tmp_path):
+    calibration.save(tmp_path / "calibration.json")
+    assert Calibration.load(tmp_path / "calibration.json") == calibration
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda plain: "[]", "not a calibration"),
+        (lambda plain: "{", "has no calibration"),
+        (lambda plain: json.dumps({**plain, "version": 99}), "version 99"),
+        (lambda plain: json.dumps({**plain, "threads": 0}), "threads must be at least 1"),
+        (lambda plain: json.dumps({**plain, "codecs": {"topk": {}}}), "not a calibration"),
+        (lambda plain: json.dumps({**plain, "more": 1}), "not a calibration"),
+    ],
+)
+def test_another_file_is_refused(calibration, tmp_path, change, message):
+    path = tmp_path / "calibration.json"
+    path.write_text(change(calibration.to_json()))
+    with pytest.raises(ValueError, match=message):
+        Calibration.load(path)

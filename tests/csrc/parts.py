@@ -5,7 +5,12 @@ from gradwire.torch.backends.cuda import structs
 from tests.presets.examples import made_for_kernels
 from tests.support import examples
 
-SPARSIFIERS = [part for part in examples(sparsify.SPARSIFIERS) if part.kind in structs.SPARSIFIERS]
+SPARSIFIERS = [
+    part
+    for part in examples(sparsify.SPARSIFIERS)
+    if part.kind in structs.SPARSIFIERS
+    and getattr(part, "distribution", "pareto") in structs.DISTRIBUTIONS
+]
 MEMORIES = [
     part
     for part in examples(memory.MEMORIES)

@@ -13,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
-from gradwire.report import Report, page
 from tests.distributed.codecs import CODECS, SEVERAL
 from tests.distributed.ranks import on
 from tests.distributed.scenarios.common import (
@@ -182,8 +181,9 @@ def test_the_wrong_file_is_refused_on_every_rank(two, tmp_path):
     two.run(refuses, folder=tmp_path)
 
 
-def reported(rank):
-    """Hold the report of some steps, and of those after a reset, to what it has to say."""
+@on("two")
+def test_the_report_adds_up_and_has_the_times_of_the_last_steps(rank):
+    """Also after a reset."""
     with attached(network(), TOPK, **SEVERAL) as (model, handle):
         train(model, rank, range(6))
         first = handle.report(reset=True)
@@ -238,14 +238,6 @@ def reported(rank):
             exchanged += each.exchange[1] - max(each.exchange[0], before)
             before = each.decode[1]
     assert second.exchange_ms * second.steps == pytest.approx(exchanged, rel=1e-3)
-    return first.to_json()
-
-
-def test_the_report_adds_up_has_the_times_of_the_last_steps_and_makes_a_page(two):
-    both = [Report.from_json(each) for each in two.run(reported)]
-    shown = page(both)
-    assert all(each.name in shown for each in both[0].parameters)
-    assert "2 ranks of 2" in shown
 
 
 @on("two")

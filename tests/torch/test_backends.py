@@ -307,5 +307,5 @@ def test_a_simulated_device_is_waited_for_where_it_must_be(name):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    count = {"device": 8, "exchange": 68}[name]
+    count = {"device": 8, "exchange": 57}[name]
     assert f"{count} passed" in ended.stdout or f"{count} skipped" in ended.stdout

@@ -19,7 +19,6 @@ COMMANDS = {
     "inspect": "print the contents of a frame or weight file, or why it is corrupt",
     "codecs": "list the presets and their papers",
     "plan": "predict the step time with each codec, for many ranks and any link",
-    "report": "write a report as an HTML page: what was sent, when, and what is left",
     "pack": "pack the weights of a safetensors file into a few bits each",
     "unpack": "unpack packed weights to floats",
     "info": "print versions and devices for a bug report",

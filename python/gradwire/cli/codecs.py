@@ -5,10 +5,9 @@ import difflib
 import inspect
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gradwire._codec import Codec
-from gradwire.cli.terminal import width, wrapped
 from gradwire.errors import PluginError
 from gradwire.presets import PRESETS, Preset, codec, required
 
@@ -28,15 +27,15 @@ def main(argv: Sequence[str]) -> int:
             presets.append(PRESETS[name])
         except PluginError as error:
             failed.append(error)
-    columns = width()
     if options.json:
         print(json.dumps([_as_dict(preset) for preset in presets], indent=2))
     elif options.papers or options.name is not None:
-        print(
-            "\n\n".join(_as_text(preset, columns, options.name is not None) for preset in presets)
-        )
+        print("\n\n".join(_as_text(preset, options.name is not None) for preset in presets))
     else:
-        print("\n".join(_table(presets, columns)))
+        names = max((len(preset.name) for preset in presets), default=0)
+        for preset in presets:
+            print(f"{preset.name:<{names}}  {preset.summary}")
+        print("\n`gradwire codecs NAME` shows the parts and the paper of one, --papers all papers.")
     for each in failed:
         print(f"gradwire codecs: {each}", file=sys.stderr)
     return 1 if failed else 0
@@ -63,21 +62,7 @@ def _as_dict(preset: Preset) -> dict[str, str | None]:
     }
 
 
-def _table(presets: Sequence[Preset], columns: int) -> Iterator[str]:
-    """Return lines of a table of names and summaries."""
-    names = max((len(preset.name) for preset in presets), default=0)
-    for preset in presets:
-        lines = wrapped(preset.summary, columns, " " * (names + 2)).splitlines()
-        yield preset.name.ljust(names + 2) + lines[0].lstrip()
-        yield from lines[1:]
-    yield ""
-    yield wrapped(
-        "`gradwire codecs NAME` shows the call, options, parts and paper of one, --papers of all.",
-        columns,
-    )
-
-
-def _as_text(preset: Preset, columns: int, parts: bool) -> str:
+def _as_text(preset: Preset, parts: bool) -> str:
     texts = [preset.summary]
     if options := _signature(preset).removeprefix(preset.build.__name__)[1:-1]:
         texts.append(f"options: {options}")
@@ -85,7 +70,7 @@ def _as_text(preset: Preset, columns: int, parts: bool) -> str:
         texts.append(f"codec: {preset.build(**preset.example)!r}")
     if preset.paper is not None:
         texts.append(preset.paper)
-    return "\n".join([_call(preset), *(wrapped(each, columns, "    ") for each in texts)])
+    return "\n".join([_call(preset), *(f"    {each}" for each in texts)])
 
 
 def _call(preset: Preset) -> str:

@@ -1,32 +1,11 @@
-"""The terminal: its width, output that nobody reads, and a progress line for long commands."""
+"""The terminal: output that nobody reads, and a progress line for long commands."""
 
 import os
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
-
-
-def width(piped: int = 80) -> int:
-    """Return the columns of the terminal, or ``$COLUMNS``; of a pipe or a file, this many."""
-    return max(shutil.get_terminal_size((piped, 24)).columns, 20)
-
-
-def wrapped(text: str, columns: int, indent: str = "") -> str:
-    """Return a paragraph in lines of at most these columns.
-
-    No line breaks at a hyphen, so that a title can be found by searching for it.
-    """
-    return textwrap.fill(
-        text,
-        columns,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
 
 
 def printing(program: str, run: Callable[[], int]) -> int:
@@ -83,11 +62,8 @@ class ProgressLine:
     def _write(self, line: str) -> None:
         if sys.stderr is None or not sys.stderr.isatty():
             return
-        try:
-            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
-        except OSError:
-            columns = 80
-        line = line[: max(columns, 20) - 1]  # a full line would wrap, and not be rewritten
+        # A full line would wrap, and not be rewritten.
+        line = line[: max(shutil.get_terminal_size().columns, 20) - 1]
         sys.stderr.write(f"\r{line.ljust(self._length)}")
         sys.stderr.flush()
         self._length = len(line)

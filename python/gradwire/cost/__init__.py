@@ -12,8 +12,8 @@ from gradwire.cost.measuring import calibrate
 from gradwire.cost.methods import Method, bf16, compressed, fp32
 from gradwire.cost.network import Link, Network
 from gradwire.cost.payload import Payload
-from gradwire.cost.prediction import Prediction, Workload, break_even, predict
-from gradwire.cost.simulation import ExchangeCost, Support, simulate
+from gradwire.cost.prediction import Prediction, Workload, predict
+from gradwire.cost.simulation import ExchangeCost, simulate
 
 __all__ = [
     "Calibration",
@@ -23,10 +23,8 @@ __all__ = [
     "Network",
     "Payload",
     "Prediction",
-    "Support",
     "Workload",
     "bf16",
-    "break_even",
     "calibrate",
     "compressed",
     "fp32",

@@ -28,9 +28,8 @@ class Line:
     error: float = 0.0  #: The largest relative error at the points that it was fitted to.
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = _validate.positive(field.name, getattr(self, field.name))
-            object.__setattr__(self, field.name, value)
+        for name, value in vars(self).items():
+            _validate.positive(name, value)
 
     def __call__(self, numel: float, entries: float, frames: float = 1) -> float:
         """Return the seconds for a tensor of ``numel`` entries that sends ``entries``."""
@@ -68,11 +67,6 @@ class CodecCost:
     state_bytes: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.codec, Codec):
-            raise TypeError(f"codec must be a gradwire.Codec, got {self.codec!r}")
-        for name in ("encode", "decode"):
-            if not isinstance(line := getattr(self, name), Line):
-                raise TypeError(f"{name} must be a Line, got {line!r}")
         for name in ("header", "entry_bits", "state_bytes"):
             _validate.positive(name, getattr(self, name))
         _validate.unit_interval("share", self.share)
@@ -104,7 +98,7 @@ class Calibration:
     threads : int
         Threads of an encode.
     machine : mapping of str to str
-        Description of the machine.
+        Its processor and SIMD level.
     """
 
     codecs: Mapping[str, CodecCost]

@@ -29,29 +29,28 @@ FRONT, RESULT = 56, 56
 class Phase:
     """One collective."""
 
-    name: str  #: For tables.
     sent: float  #: Mean of the bytes that a participant sends.
     serial: float  #: Bytes on the longest path.
     rounds: float  #: Messages on the longest path that wait for one another.
     messages: float  #: Messages that the busiest participant sends.
 
 
-def ring_all_reduce(nbytes: float, ranks: int, name: str = "all-reduce") -> Phase:
+def ring_all_reduce(nbytes: float, ranks: int) -> Phase:
     """Return the phase of a ring all-reduce of ``nbytes``."""
     rounds = 2 * (ranks - 1)
-    return Phase(name, rounds * nbytes / ranks, rounds * nbytes / ranks, rounds, rounds)
+    return Phase(rounds * nbytes / ranks, rounds * nbytes / ranks, rounds, rounds)
 
 
-def ring_all_gather(nbytes: float, ranks: int, name: str = "all-gather") -> Phase:
+def ring_all_gather(nbytes: float, ranks: int) -> Phase:
     """Return the phase of a ring all-gather of ``nbytes`` from each participant."""
     rounds = ranks - 1
-    return Phase(name, rounds * nbytes, rounds * nbytes, rounds, rounds)
+    return Phase(rounds * nbytes, rounds * nbytes, rounds, rounds)
 
 
-def exchange_all(nbytes: float, ranks: int, name: str) -> Phase:
+def exchange_all(nbytes: float, ranks: int) -> Phase:
     """Return the phase in which all send all others a message of ``nbytes`` at the same time."""
     messages = ranks - 1
-    return Phase(name, messages * nbytes, messages * nbytes, min(1, messages), messages)
+    return Phase(messages * nbytes, messages * nbytes, min(1, messages), messages)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,8 +144,8 @@ class SharedPositions(ExchangeModel):
         sent, rounds = payload.position_bytes, (ranks - 1).bit_length()
         mean = (ranks - 1) * sent / ranks
         return (
-            Phase("broadcasts of positions", mean, rounds * sent, rounds, rounds * leaders),
-            ring_all_reduce(payload.value_bytes, ranks, "all-reduce of values"),
+            Phase(mean, rounds * sent, rounds, rounds * leaders),
+            ring_all_reduce(payload.value_bytes, ranks),
         )
 
     def buffers(self, payload: Payload, ranks: int) -> float:
@@ -175,10 +174,10 @@ class SparseReduceScatter(ExchangeModel):
         """Return four collectives: headers, pieces, the owners' outcomes, and their sums."""
         piece, sums = payload.range(ranks), self._sums(payload, ranks)
         return (
-            exchange_all(FRONT + -(-payload.frames // 8), ranks, "sizes of pieces"),
-            exchange_all(piece.nbytes, ranks, "reduce-scatter of frames"),
-            ring_all_gather(RESULT, ranks, "sizes of sums"),
-            exchange_all(sums.nbytes, ranks, "all-gather of sums"),
+            exchange_all(FRONT + -(-payload.frames // 8), ranks),
+            exchange_all(piece.nbytes, ranks),
+            ring_all_gather(RESULT, ranks),
+            exchange_all(sums.nbytes, ranks),
         )
 
     def buffers(self, payload: Payload, ranks: int) -> float:

@@ -1,12 +1,10 @@
 """Timing codecs on this machine, each for a few seconds."""
 
 import dataclasses
-import math
-import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Self
 
 import numpy as np
@@ -38,15 +36,15 @@ def calibrate(
     codecs: Mapping[str, Codec],
     *,
     seconds: float = 2.0,
-    numels: Sequence[int] = NUMELS,
-    cold: bool = True,
     progress: Callable[[str, float], object] | None = None,
 ) -> Calibration:
     """Measure the cost of codecs on this machine, with the current number of threads.
 
     Each point is the median of steady encodes of heavy-tailed numbers, like gradients, and of
     decodes that add a frame to a tensor. A codec with a ratio is measured at three ratios. Without
-    one, the number of selected entries depends on the data: see `CodecCost.share`.
+    one, the number of selected entries depends on the data: see `CodecCost.share`. Before each
+    repetition, the processor's caches are evicted, as by other tensors in training. Other programs
+    make codecs seem slower than they are: leave the machine idle.
 
     Parameters
     ----------
@@ -54,11 +52,6 @@ def calibrate(
         By name.
     seconds : float
         Time for each codec, approximately.
-    numels : sequence of int
-        Sizes of the tensors, at least two.
-    cold : bool
-        Evict the processor's caches before each repetition, as other tensors do in training. This
-        counts towards ``seconds``.
     progress : callable, optional
         Called as ``progress(what, done)`` with the name of the codec that is measured and the share
         of the whole that is done, from 0 to 1: `print`, or what moves a progress bar.
@@ -66,27 +59,13 @@ def calibrate(
     Returns
     -------
     Calibration
-        Its ``machine`` tells, as ``"others"``, how many of its ``"processors"`` other programs kept
-        busy at the same time, if the system says so: codecs then seem slower than they are.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Not a codec, or a value out of range.
+        For `compressed`, and to be saved.
     """
     tell = _validate.progress(progress)
-    for name, codec in codecs.items():
-        if not isinstance(codec, Codec):
-            raise TypeError(f"codec {name!r} must be a gradwire.Codec, got {codec!r}")
-    if not _validate.positive("seconds", seconds) > 0.0:
-        raise ValueError("seconds must be above 0, got 0")
-    if len(set(numels)) < 2:
-        raise ValueError(f"a line needs at least two sizes, got {tuple(numels)}")
-    sizes = [_validate.integer("numels", each, low=1024) for each in numels]
     draw = np.random.default_rng(0)
-    given = {numel: [_gradient(draw, numel) for _ in range(2)] for numel in sizes}
-    clock = _Clock(np.zeros(EVICTED if cold else 0, np.float32))
-    whole, others = 0.25 + len(codecs), _Others()
+    given = {numel: [_gradient(draw, numel) for _ in range(2)] for numel in NUMELS}
+    clock = _Clock(np.zeros(EVICTED, np.float32))
+    whole = 0.25 + len(codecs)
 
     def measured(at: float, name: str, codec: Codec, share: float = 1.0) -> CodecCost:
         def part(done: float) -> None:
@@ -95,7 +74,7 @@ def calibrate(
         return _measure(codec, given, share * seconds, clock, part)
 
     half = measured(0.0, "bfloat16", dense(quantize=BFloat16()), 0.25)
-    largest = given[max(sizes)][0].copy()
+    largest = given[max(NUMELS)][0].copy()
     cleared = clock.median(lambda turn: largest.fill(0.0), 0.05)
     costs = {
         name: measured(0.25 + at, name, codec) for at, (name, codec) in enumerate(codecs.items())
@@ -107,32 +86,8 @@ def calibrate(
         half.encode(1, 1, frames=0) + half.decode(1, 1, frames=0),
         cleared / largest.size,
         get_num_threads(),
-        machine | others.seen(),
+        machine,
     )
-
-
-class _Others:
-    """Measures other programs' use of the processors, from now on."""
-
-    def __init__(self) -> None:
-        self._begin = self._now()
-
-    def seen(self) -> dict[str, str]:
-        """Return how many processors there are, and how many of them others kept busy."""
-        wall, busy = (now - then for now, then in zip(self._now(), self._begin, strict=True))
-        count = {"processors": str(os.cpu_count())}
-        return count if math.isnan(busy) else count | {"others": f"{max(busy / wall, 0.0):.2f}"}
-
-    @staticmethod
-    def _now() -> tuple[float, float]:
-        """Return the time, and the processor time of all others; NaN if the system has none."""
-        try:
-            with open("/proc/stat", encoding="ascii") as file:
-                user, nice, system, _, _, *interrupts = map(int, file.readline().split()[1:9])
-            ticks = (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
-        except (OSError, ValueError):
-            ticks = math.nan
-        return time.perf_counter(), ticks - time.process_time()
 
 
 def _gradient(draw: np.random.Generator, numel: int) -> Array:

@@ -81,31 +81,8 @@ class Method:
         """Bytes of state per entry of the model."""
         return 0.0 if self.cost is None else self.cost.state_bytes
 
-    def with_share(self, share: float) -> Self:
-        """Return the method with another share of the entries.
-
-        Parameters
-        ----------
-        share : float
-            Share of the entries that are sent, above 0 and at most 1.
-
-        Raises
-        ------
-        ValueError
-            The method has no codec, or the share is out of range.
-        """
-        if self.cost is None:
-            raise ValueError(f"{self.name} has no codec: it sends all entries")
-        return dataclasses.replace(self, cost=dataclasses.replace(self.cost, share=share))
-
     def on(self, network: Network) -> Self:
-        """Return the method with the exchange that `attach` uses on this network.
-
-        Parameters
-        ----------
-        network : Network
-            The ranks and their links.
-        """
+        """Return the method with the exchange that `attach` uses on this network."""
         if self.cost is None or not self.own or network.node_size > 1:
             return self
         codec = self.cost.codec
@@ -114,15 +91,7 @@ class Method:
         return dataclasses.replace(self, exchange=MODELS[part.kind])
 
     def payload(self, numel: int, frames: int = 1) -> Payload:
-        """Return the payload of one rank for a bucket.
-
-        Parameters
-        ----------
-        numel : int
-            Entries of the bucket.
-        frames : int
-            Number of its tensors, each of which has a frame.
-        """
+        """Return the payload of a rank for a bucket of ``numel`` entries in ``frames`` tensors."""
         cost = self.cost
         if cost is None:
             return Payload.dense(numel, self.value_bits)
@@ -142,20 +111,7 @@ class Method:
         return Payload(numel, entries, values, bits, header, frames)
 
     def encode_seconds(self, numel: int, ranks: int, frames: int = 1) -> float:
-        """Return the seconds of encoding a bucket on one rank.
-
-        Parameters
-        ----------
-        numel, frames : int
-            As of `payload`.
-        ranks : int
-            Number of ranks that exchange it.
-
-        Returns
-        -------
-        float
-            Seconds; 0 with one rank.
-        """
+        """Return the seconds of encoding a bucket on one of ``ranks`` ranks."""
         if ranks == 1:
             return 0.0
         if self.cost is None:
@@ -164,18 +120,7 @@ class Method:
         return self.exchange.encodes(ranks) * self.cost.encode(numel, share * numel, frames)
 
     def decode_seconds(self, numel: int, ranks: int, frames: int = 1) -> float:
-        """Return the seconds of decoding and averaging a bucket on one rank.
-
-        Parameters
-        ----------
-        numel, ranks, frames : int
-            As of `encode_seconds`.
-
-        Returns
-        -------
-        float
-            Seconds; 0 without a codec, or with one rank.
-        """
+        """Return the seconds of decoding and averaging a bucket on one of ``ranks`` ranks."""
         if ranks == 1 or self.cost is None:
             return 0.0
         times = self.exchange.decodes(ranks)

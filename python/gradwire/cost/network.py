@@ -22,9 +22,6 @@ class Link:
         Seconds from the start of a message to the arrival of its first byte.
     overhead : float
         Seconds in which a rank's processor prepares a message and cannot prepare another one.
-    processor : float
-        Processor seconds of a rank per byte that it sends and receives, a part of the time on the
-        link. They count where the backward pass runs on the same cores.
 
     References
     ----------
@@ -35,16 +32,12 @@ class Link:
     bandwidth: float
     latency: float = 0.0
     overhead: float = 0.0
-    processor: float = 0.0
 
     def __post_init__(self) -> None:
-        bandwidth = _validate.real("bandwidth", self.bandwidth)
-        if not bandwidth > 0.0:
+        if not self.bandwidth > 0.0:
             raise ValueError(f"bandwidth must be above 0 bits per second, got {self.bandwidth!r}")
-        object.__setattr__(self, "bandwidth", bandwidth)
-        for name in ("latency", "overhead", "processor"):
-            value = _validate.positive(name, getattr(self, name))
-            object.__setattr__(self, name, value)
+        for name in ("latency", "overhead"):
+            _validate.positive(name, getattr(self, name))
 
     def seconds(self, nbytes: float, rounds: float, messages: float) -> float:
         """Return the time of a message, or of several ones after another.
@@ -63,25 +56,7 @@ class Link:
         float
             Seconds.
         """
-        wire = 0.0 if math.isinf(self.bandwidth) else 8.0 * nbytes / self.bandwidth
-        return rounds * self.latency + messages * self.overhead + wire
-
-    def processor_seconds(self, nbytes: float, messages: float) -> float:
-        """Return the processor time that messages take from a rank.
-
-        Parameters
-        ----------
-        nbytes : float
-            Bytes that the rank sends.
-        messages : float
-            Number of messages that it sends.
-
-        Returns
-        -------
-        float
-            Seconds.
-        """
-        return messages * self.overhead + nbytes * self.processor
+        return rounds * self.latency + messages * self.overhead + 8.0 * nbytes / self.bandwidth
 
 
 _AT_ONCE = Link(math.inf)
@@ -111,9 +86,6 @@ class Network:
     def __post_init__(self) -> None:
         _validate.integer("ranks", self.ranks, low=1)
         _validate.integer("node_size", self.node_size, low=1)
-        for name in ("link", "inside"):
-            if not isinstance(value := getattr(self, name), Link):
-                raise TypeError(f"{name} must be a gradwire.cost.Link, got {value!r}")
         if self.ranks % self.node_size:
             raise ValueError(
                 f"{self.ranks} ranks do not fill nodes of {self.node_size}: all nodes must have "

@@ -4,8 +4,6 @@ import dataclasses
 import math
 from typing import Self
 
-from gradwire import _validate
-
 
 @dataclasses.dataclass(frozen=True)
 class Payload:
@@ -35,11 +33,7 @@ class Payload:
     frames: int = 1
 
     def __post_init__(self) -> None:
-        _validate.integer("numel", self.numel, low=0)
-        _validate.integer("frames", self.frames, low=0)
-        for name in ("entries", "value_bits", "position_bits", "header"):
-            _validate.positive(name, getattr(self, name))
-        if self.entries > self.numel:
+        if not 0.0 <= self.entries <= self.numel:
             raise ValueError(f"{self.entries:g} entries of a tensor that has {self.numel}")
 
     @classmethod
@@ -97,16 +91,6 @@ class Payload:
         """Return the payload of one part if every tensor is cut into equal parts.
 
         Each part of a tensor has a frame of its own, as where the ranks of a node divide a bucket.
-
-        Parameters
-        ----------
-        parts : int
-            Number of parts, at least 1.
-
-        Returns
-        -------
-        Payload
-            A ``1 / parts`` share of the entries, in as many frames as the whole has.
         """
         return dataclasses.replace(
             self, numel=-(-self.numel // parts), entries=self.entries / parts
@@ -117,17 +101,6 @@ class Payload:
 
         A range holds some of the tensors, or a part of one, as where each rank owns a range of a
         bucket.
-
-        Parameters
-        ----------
-        parts : int
-            Number of ranges, at least 1.
-
-        Returns
-        -------
-        Payload
-            A ``1 / parts`` share of the entries, in a ``1 / parts`` share of the frames, rounded
-            up.
         """
         frames = max(1, -(-self.frames // parts))
         return dataclasses.replace(self.share(parts), frames=min(frames, self.frames))
@@ -138,7 +111,5 @@ def information_bits(numel: float, entries: float) -> float:
 
     Of ``numel`` entries of the tensor, ``entries`` are sent: ``0 < entries <= numel``.
     """
-    if not 0.0 < entries <= numel:
-        raise ValueError(f"entries must be above 0 and at most {numel:g}, got {entries:g}")
     ways = math.lgamma(numel + 1) - math.lgamma(entries + 1) - math.lgamma(numel - entries + 1)
     return ways / math.log(2) / entries

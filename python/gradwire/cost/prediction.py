@@ -4,18 +4,20 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Self
 
 from gradwire import _validate
 from gradwire.cost.methods import Method
-from gradwire.cost.network import Link, Network
-from gradwire.cost.simulation import ExchangeCost, Support, participants, simulate
-from gradwire.cost.timeline import BucketCost, Timeline, ddp_buckets, overlapped
+from gradwire.cost.network import Network
+from gradwire.cost.simulation import ExchangeCost, participants, simulate
+from gradwire.cost.timeline import BucketCost, ddp_buckets, overlapped
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
     """One training step on one rank, without any exchange.
+
+    Its buckets are DDP's, 1 MiB and then 25 MiB each, and become ready in proportion to their
+    entries.
 
     Parameters
     ----------
@@ -25,12 +27,6 @@ class Workload:
         Seconds of the backward pass.
     other : float
         Seconds that no exchange overlaps with: forward pass, optimizer.
-    buckets : sequence of int, optional
-        Entries of DDP's buckets, in the order in which they become ready; `ddp_buckets` by
-        default.
-    ready : sequence of float, optional
-        Seconds of the backward pass until each bucket is ready. By default in proportion to the
-        entries.
     tensors : int, optional
         Number of tensors of the model. By default one for 200 000 entries.
     shared : bool
@@ -41,8 +37,6 @@ class Workload:
     numel: int
     backward: float
     other: float = 0.0
-    buckets: Sequence[int] | None = None
-    ready: Sequence[float] | None = None
     tensors: int | None = None
     shared: bool = True
 
@@ -50,59 +44,19 @@ class Workload:
         _validate.integer("numel", self.numel, low=1)
         for name in ("backward", "other"):
             _validate.positive(name, getattr(self, name))
-        if self.buckets is not None and sum(self.buckets) != self.numel:
-            raise ValueError(
-                f"buckets must hold the {self.numel} entries of the model, got {sum(self.buckets)}"
-            )
-        if self.tensors is not None:
-            _validate.integer("tensors", self.tensors, low=1)
-        if self.ready is not None and (
-            len(self.ready) != len(self._numels())
-            or list(self.ready) != sorted(self.ready)
-            or not 0.0 <= self.ready[0] <= self.ready[-1] <= self.backward * (1 + 1e-9)
-        ):
-            raise ValueError(
-                f"ready must be {len(self._numels())} ascending times up to the {self.backward:g} s"
-                f" of the backward pass, got {list(self.ready)}"
-            )
-
-    def _numels(self) -> list[int]:
-        return ddp_buckets(self.numel) if self.buckets is None else list(self.buckets)
-
-    def parts(self) -> list[tuple[int, float, int]]:
-        """Return entries, seconds of backward pass and number of tensors of each bucket."""
-        return list(self._parts)
 
     @functools.cached_property
-    def _parts(self) -> list[tuple[int, float, int]]:
-        numels = self._numels()
+    def parts(self) -> list[tuple[int, float, int]]:
+        """Entries, seconds of backward pass and number of tensors of each bucket."""
         tensors = self.tensors or max(1, self.numel // 200_000)
-        if self.ready is None:
-            spans = [self.backward * numel / self.numel for numel in numels]
-        else:
-            ends = [*self.ready[:-1], self.backward]
-            spans = [end - start for start, end in zip([0.0, *ends], ends, strict=False)]
         return [
-            (numel, span, max(1, round(tensors * numel / self.numel)))
-            for numel, span in zip(numels, spans, strict=True)
+            (
+                numel,
+                self.backward * numel / self.numel,
+                max(1, round(tensors * numel / self.numel)),
+            )
+            for numel in ddp_buckets(self.numel)
         ]
-
-    def with_backward(self, seconds: float) -> Self:
-        """Return the same step with a longer or shorter backward pass.
-
-        Parameters
-        ----------
-        seconds : float
-            Duration of the backward pass. Times at which buckets are ready change in proportion.
-
-        Returns
-        -------
-        Workload
-        """
-        ready = None
-        if self.ready is not None:
-            ready = [each * seconds / self.backward for each in self.ready]
-        return dataclasses.replace(self, backward=seconds, ready=ready)
 
     @property
     def compute(self) -> float:
@@ -130,14 +84,8 @@ class Prediction:
         Bytes that a rank sends inside its own node.
     memory : float
         Bytes that a rank keeps at most: states, and buffers of all exchanges.
-    distinct : float
-        Positions that at least one rank has selected.
-    timeline : Timeline
-        The times of the backward pass and of the exchanges during it.
-    exchanged : tuple of ExchangeCost
-        The exchange of each bucket, in the order in which they become ready.
     buckets : tuple of BucketCost
-        The times of each bucket.
+        The times of each bucket, in the order in which they become ready.
     """
 
     method: Method
@@ -147,15 +95,10 @@ class Prediction:
     sent: float
     sent_inside: float
     memory: float
-    distinct: float
-    timeline: Timeline
-    exchanged: tuple[ExchangeCost, ...]
     buckets: tuple[BucketCost, ...]
 
 
-def predict(
-    workload: Workload, method: Method, network: Network, support: Support | None = None
-) -> Prediction:
+def predict(workload: Workload, method: Method, network: Network) -> Prediction:
     """Return the prediction of a step.
 
     Parameters
@@ -164,8 +107,8 @@ def predict(
         The step without any exchange.
     method : Method
         How gradients are averaged.
-    network, support
-        As of `gradwire.cost.simulate`.
+    network : Network
+        The ranks and their links.
 
     Returns
     -------
@@ -177,89 +120,55 @@ def predict(
 
     @functools.cache  # most buckets of a large model are alike
     def cost(numel: int, backward: float, tensors: int) -> tuple[ExchangeCost, BucketCost]:
-        one = simulate(method.exchange, method.payload(numel, tensors), network, support)
+        one = simulate(method.exchange, method.payload(numel, tensors), network)
         share = -(-numel // parts)
         encode = method.encode_seconds(share, ranks, tensors)
         decode = method.decode_seconds(share, ranks, tensors)
-        alone = one.seconds - one.before
-        return one, BucketCost(backward, encode, alone, decode, one.before, one.processor)
+        return one, BucketCost(backward, encode, one.seconds - one.before, decode, one.before)
 
-    exchanged, buckets = zip(*(cost(*part) for part in workload.parts()), strict=True)
-    timeline = overlapped(buckets, shared=workload.shared)
+    exchanged, buckets = zip(*(cost(*part) for part in workload.parts), strict=True)
+    end = overlapped(buckets, shared=workload.shared)
     states = method.state_bytes * workload.numel / parts
     return Prediction(
         method,
         network,
-        workload.other + timeline.end,
-        timeline.exposed,
+        workload.other + end,
+        end - workload.backward,
         sum(each.sent for each in exchanged),
         sum(each.sent_inside for each in exchanged),
         (states if ranks > 1 else 0.0) + sum(each.buffers for each in exchanged),
-        sum(each.distinct for each in exchanged),
-        timeline,
-        exchanged,
         buckets,
     )
-
-
-SLOWEST, FASTEST = 1e4, 1e14
-"""Bounds of a break-even bandwidth, in bits per second."""
-_GRID = [SLOWEST * math.exp(at / 40 * math.log(FASTEST / SLOWEST)) for at in range(41)]
-_PASSES = [10.0 ** (at / 3) for at in range(-12, 13)]
-"""Backward passes that are compared, in seconds: 0.1 ms to 10 000 s."""
-
-
-def break_even(
-    workload: Workload,
-    method: Method,
-    network: Network,
-    baselines: Sequence[Method],
-    support: Support | None = None,
-) -> float:
-    """Return the bandwidth up to which a method is faster than all baselines.
-
-    Parameters
-    ----------
-    workload, method, support
-        As of `predict`.
-    network : Network
-        The bandwidth of its link is ignored.
-    baselines : sequence of Method
-        At least one.
-
-    Returns
-    -------
-    float
-        Bits per second, to 0.1 %: the method is faster on all links between 10 kbit/s and this
-        bandwidth. 0 if it is slower at 10 kbit/s; infinite if it is faster up to 100 Tbit/s, the
-        fastest link that is tried.
-
-    Raises
-    ------
-    ValueError
-        There is no baseline.
-    """
-    if not baselines:
-        raise ValueError("a break-even link needs a method to compare with")
-    own, best = (fastest(workload, each, network, support) for each in ([method], list(baselines)))
-    low, high = pays_within(own, best, SLOWEST)
-    return high if low == 0.0 else 0.0
 
 
 Steps = Callable[[float], float]
 """Seconds of a step as a function of the bandwidth of the link, or of the backward pass."""
 
+_GRID = [10.0 ** (4 + at / 4) for at in range(41)]
+"""Bandwidths that are compared: 10 kbit/s to 100 Tbit/s."""
+_PASSES = [10.0 ** (at / 3) for at in range(-12, 13)]
+"""Backward passes that are compared, in seconds: 0.1 ms to 10 000 s."""
 
-def fastest(
-    workload: Workload, methods: Sequence[Method], network: Network, support: Support | None = None
-) -> Steps:
+
+def by_link(workload: Workload, methods: Sequence[Method], network: Network) -> Steps:
     """Return the step of the fastest method as a function of the bandwidth, with a cache."""
 
     @functools.cache
     def steps(bandwidth: float) -> float:
-        link = Link(bandwidth, network.link.latency, network.link.overhead)
+        link = dataclasses.replace(network.link, bandwidth=bandwidth)
         on = dataclasses.replace(network, link=link)
-        return min(predict(workload, each, on, support).step for each in methods)
+        return min(predict(workload, each, on).step for each in methods)
+
+    return steps
+
+
+def by_backward(workload: Workload, methods: Sequence[Method], network: Network) -> Steps:
+    """Return the step of the fastest method as a function of the backward pass, with a cache."""
+
+    @functools.cache
+    def steps(backward: float) -> float:
+        with_pass = dataclasses.replace(workload, backward=backward)
+        return min(predict(with_pass, each, network).step for each in methods)
 
     return steps
 
@@ -272,17 +181,6 @@ def pays_within(own: Steps, best: Steps, bandwidth: float) -> tuple[float, float
     is 0 or infinite. (0, 0) if the method is never faster.
     """
     return _range(lambda each: own(each) < best(each), _GRID, bandwidth)
-
-
-def fastest_by_backward(workload: Workload, methods: Sequence[Method], network: Network) -> Steps:
-    """Return the step of the fastest method as a function of the backward pass, with a cache."""
-
-    @functools.cache
-    def steps(backward: float) -> float:
-        on = workload.with_backward(backward)
-        return min(predict(on, each, network).step for each in methods)
-
-    return steps
 
 
 def backward_within(own: Steps, best: Steps, backward: float) -> tuple[float, float]:

@@ -3,67 +3,11 @@
 import dataclasses
 import math
 
-from gradwire import _validate
 from gradwire.cost.exchanges import ExchangeModel, Phase, exchange_all, ring_all_gather
 from gradwire.cost.methods import model_of
 from gradwire.cost.network import Network
 from gradwire.cost.payload import Payload
 from gradwire.exchange import Exchange
-
-
-@dataclasses.dataclass(frozen=True)
-class Support:
-    """Overlap of the ranks' selections: how many positions at least one of them has selected.
-
-    Ranks train the same model on different data, so they tend to select the same entries. An entry
-    is selected by a rank with probability p, which is modelled as a Beta(a, b) variable whose mean
-    is the ratio d. With the concentration ``s = a + b``, the share of the entries that at least
-    one of N ranks has selected is::
-
-        1 - Γ(b + N) Γ(s) / (Γ(b) Γ(s + N)),    b = (1 - d) s
-
-    A large s makes ranks independent; with s near 0 all select the same.
-
-    Parameters
-    ----------
-    scale, exponent : float
-        ``s = scale * d ** exponent``. The defaults are fitted to gradients of up to 64 simulated
-        ranks; docs/cost-measured.md has the errors.
-    """
-
-    scale: float = 0.82
-    exponent: float = -0.63
-
-    def __post_init__(self) -> None:
-        if not _validate.positive("scale", self.scale) > 0.0:
-            raise ValueError(f"scale must be above 0, got {self.scale!r}")
-        _validate.real("exponent", self.exponent)
-
-    def union(self, ratio: float, ranks: int) -> float:
-        """Return the share of positions that at least one of the ranks has selected.
-
-        Parameters
-        ----------
-        ratio : float
-            Share that each rank selects, above 0 and at most 1.
-        ranks : int
-            Number of ranks, at least 1.
-
-        Returns
-        -------
-        float
-            At least ``ratio``, and at most 1 and ``ranks * ratio``.
-        """
-        ratio = _validate.unit_interval("ratio", ratio)
-        ranks = _validate.integer("ranks", ranks, low=1)
-        if ratio == 1.0 or ranks == 1:
-            return ratio
-        s = self.scale * ratio**self.exponent
-        b = (1.0 - ratio) * s
-        if s > 1e7:  # lgamma would cancel; ranks are independent
-            return -math.expm1(ranks * math.log1p(-ratio))
-        missed = math.lgamma(b + ranks) - math.lgamma(b) + math.lgamma(s) - math.lgamma(s + ranks)
-        return min(1.0, max(ratio, -math.expm1(missed)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,34 +24,19 @@ class ExchangeCost:
         Bytes that a rank sends inside its node.
     buffers : float
         Bytes of a rank's buffers.
-    distinct : float
-        Positions that at least one participant has selected.
-    phases : tuple of Phase
-        Collectives between nodes.
-    inside : tuple of Phase
-        Collectives inside a node.
     before : float
         The part of ``seconds`` for which the encoding thread waits; see `ExchangeModel`.
-    processor : float
-        Processor time of a rank, a part of ``seconds``.
     """
 
     seconds: float
     sent: float
     sent_inside: float
     buffers: float
-    distinct: float
-    phases: tuple[Phase, ...]
-    inside: tuple[Phase, ...] = ()
     before: float = 0.0
-    processor: float = 0.0
 
 
 def simulate(
-    exchange: Exchange | ExchangeModel,
-    payload: Payload,
-    network: Network,
-    support: Support | None = None,
+    exchange: Exchange | ExchangeModel, payload: Payload, network: Network
 ) -> ExchangeCost:
     """Return the cost of the exchange of a bucket.
 
@@ -124,8 +53,6 @@ def simulate(
         Of a rank, for the whole bucket.
     network : Network
         The ranks and their links.
-    support : Support, optional
-        Overlap of the ranks' selections; the fitted one by default.
 
     Returns
     -------
@@ -135,7 +62,7 @@ def simulate(
     Raises
     ------
     TypeError
-        An argument has the wrong type.
+        The exchange is none.
     ValueError
         An exchange without a model.
 
@@ -147,21 +74,12 @@ def simulate(
     1.4007
     """
     model = model_of(exchange)
-    for name, value, kind in (
-        ("payload", payload, Payload),
-        ("network", network, Network),
-    ):
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be a gradwire.cost.{kind.__name__}, got {value!r}")
     partners, parts = participants(model, network)
     mine = payload.share(parts)
     inside: tuple[Phase, ...] = ()
     if parts > 1:
         dense = 4.0 * payload.numel / parts
-        inside = (
-            exchange_all(dense, parts, "all-to-all inside"),
-            ring_all_gather(dense, parts, "all-gather inside"),
-        )
+        inside = exchange_all(dense, parts), ring_all_gather(dense, parts)
     phases = model.phases(mine, partners)
     if model.divides:  # all ranks of a node use its link at the same time
         times = [
@@ -170,11 +88,6 @@ def simulate(
     else:
         times = [_one_ring(each, network) for each in phases]
     here = sum(network.inside.seconds(each.serial, each.rounds, each.messages) for each in inside)
-    near = network.inside if partners == 1 else network.link
-    processor = sum(near.processor_seconds(each.sent, each.messages) for each in phases) + sum(
-        network.inside.processor_seconds(each.sent, each.messages) for each in inside
-    )
-    union = (support or Support()).union(mine.ratio, partners) if mine.entries else 0.0
     sent = sum(each.sent for each in phases)
     # One rank of a node sends to the next node where all form one ring.
     outside = sent
@@ -185,11 +98,7 @@ def simulate(
         outside,
         sent - outside + sum(each.sent for each in inside),
         model.buffers(mine, partners) if network.ranks > 1 else 0.0,
-        union * mine.numel * parts,
-        phases,
-        inside,
         sum(times[: model.before]),
-        processor,
     )
 
 

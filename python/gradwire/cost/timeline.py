@@ -3,9 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from gradwire import _validate
-
-_MIB = 1 << 20
+_FIRST, _CAP = (1 << 20) // 4, (25 << 20) // 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,72 +15,45 @@ class BucketCost:
     exchange: float  #: On the link.
     decode: float  #: On a processor.
     before: float = 0.0  #: Collectives that the encoding thread waits for before the exchange.
-    processor: float = 0.0  #: Processor time of all of these collectives.
 
 
-@dataclasses.dataclass(frozen=True)
-class Timeline:
-    """The course of a backward pass, in seconds from its start."""
-
-    end: float  #: When the last bucket is decoded.
-    backward: float  #: Duration of the backward pass alone.
-    exchanged: tuple[tuple[float, float], ...]  #: Start and end of each bucket's exchange.
-
-    @property
-    def exposed(self) -> float:
-        """Seconds that the exchange adds to the backward pass."""
-        return self.end - self.backward
-
-
-def ddp_buckets(numel: int, *, bucket_mb: float | None = None, itemsize: int = 4) -> list[int]:
+def ddp_buckets(numel: int) -> list[int]:
     """Return the entries of each of DDP's buckets, in the order in which they become ready.
 
-    From the second step on, the first bucket has 1 MiB and the others 25 MiB by default; with
-    ``bucket_mb``, all have that size. DDP's buckets end with a parameter; here they are exactly
-    full. ``numel`` is the entries of the model, at least 1; ``bucket_mb`` is DDP's
-    ``bucket_cap_mb``, in MiB; ``itemsize`` the bytes of an entry of a gradient.
+    From the second step on, the first bucket has 1 MiB of float32 and the others 25 MiB. DDP's
+    buckets end with a parameter; here they are exactly full.
     """
-    left = _validate.integer("numel", numel, low=1)
-    mib = 25.0 if bucket_mb is None else _validate.positive("bucket_mb", bucket_mb)
-    cap = max(1, int(mib * _MIB) // itemsize)
-    first = max(1, _MIB // itemsize) if bucket_mb is None else cap
-    buckets: list[int] = []
-    while left:
-        buckets.append(min(left, cap if buckets else first))
-        left -= buckets[-1]
-    return buckets
+    rest = max(numel - _FIRST, 0)
+    last = [rest % _CAP] if rest % _CAP else []
+    return [min(numel, _FIRST), *[_CAP] * (rest // _CAP), *last]
 
 
-def overlapped(buckets: Sequence[BucketCost], *, shared: bool = False) -> Timeline:
-    """Simulate the buckets of one backward pass.
+def overlapped(buckets: Sequence[BucketCost], *, shared: bool = False) -> float:
+    """Return the seconds from the start of a backward pass to the end of its last decode.
 
     A bucket's encode begins when its gradients are ready and the previous encode has ended, its
     exchange when it is encoded and the previous exchange has ended, its decode likewise: two
     threads and a link, each in the order of the buckets, which is that in which they become ready.
-    With ``shared``, encodes, decodes and collectives take processor time from the backward pass,
-    which waits for them. Otherwise it has a device, or cores, of its own.
+    With ``shared``, encodes and decodes take processor time from the backward pass, which waits
+    for them. Otherwise it has a device, or cores, of its own.
     """
     return _on_one_core(buckets) if shared else _apart(buckets)
 
 
-def _apart(buckets: Sequence[BucketCost]) -> Timeline:
+def _apart(buckets: Sequence[BucketCost]) -> float:
     """Simulate buckets that take no time from the backward pass."""
-    spans: list[tuple[float, float]] = []
     backward = sender = link = receiver = 0.0  # when each is free
     for each in buckets:
         backward += each.backward
         sender = max(backward, sender) + each.encode + each.before
-        start = max(sender, link)
-        link = start + each.exchange
-        spans.append((start, link))
+        link = max(sender, link) + each.exchange
         receiver = max(link, receiver) + each.decode
-    return Timeline(max(backward, receiver), backward, tuple(spans))
+    return max(backward, receiver)
 
 
-def _on_one_core(buckets: Sequence[BucketCost]) -> Timeline:
+def _on_one_core(buckets: Sequence[BucketCost]) -> float:
     """Simulate buckets whose decodes interrupt encodes, which hold up the backward pass."""
     core = _Core()
-    spans: list[tuple[float, float]] = []
     needed = passed = 0.0  # seconds of the backward pass: up to this bucket, and done
     sender = link = receiver = 0.0  # when each is free
     for each in buckets:
@@ -94,15 +65,13 @@ def _on_one_core(buckets: Sequence[BucketCost]) -> Timeline:
             passed += core.until(sender)
         core.work(each.encode)
         sender = core.now + each.before
-        start = max(sender, link)
-        link = start + each.exchange
-        spans.append((start, link))
+        link = max(sender, link) + each.exchange
         arrived = max(link, receiver)
         receiver = arrived + each.decode
-        core.interrupt(arrived, each.decode + each.processor)
+        core.interrupt(arrived, each.decode)
     backward = sum(each.backward for each in buckets)
     core.work(max(0.0, backward - passed))
-    return Timeline(max(core.now, receiver), backward, tuple(spans))
+    return max(core.now, receiver)
 
 
 class _Core:

@@ -1,18 +1,102 @@
-"""A report: text, JSON, a page or scalars."""
+"""A report of what a run sent, kept and spent: text, JSON or scalars."""
 
 import dataclasses
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, SupportsFloat
 
-from gradwire import _files
-from gradwire.report import reading
-from gradwire.report.figures import ReportFields
-from gradwire.report.text import as_text
+from gradwire.report.text import columns, size
 
 _OF_A_PARAMETER = ("bytes_per_step", "compression", "achieved", "trimmed", "residual_norm")
+_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterReport:
+    """Figures of one parameter on this rank.
+
+    Attributes
+    ----------
+    name : str
+        Name of the parameter in the model.
+    numel : int
+        Number of entries.
+    dense : bool
+        Whether it is sent uncompressed at present.
+    steps : int
+        Number of times it was exchanged.
+    bytes_per_step : float
+        Mean size of its frames, or of its dense values, on this rank.
+    compression : float
+        Size of the gradient divided by ``bytes_per_step``.
+    achieved : float or None
+        Entries sent divided by entries requested (k-hat / k), over all steps; None if the
+        sparsifier has no target.
+    trimmed : int
+        Entries that were selected but left in the residual because the slot was full.
+    encode_ms : float
+        Mean milliseconds of encoding per step.
+    decode_ms : float
+        Mean milliseconds of decoding per step.
+    residual_norm : float or None
+        Euclidean norm of the residual at present; None without a memory, or if not requested.
+    state_bytes : int
+        Bytes that this rank keeps for it, which are residual and moments with the buffers that an
+        undo needs, and what a schedule measures.
+    """
+
+    name: str
+    numel: int
+    dense: bool
+    steps: int
+    bytes_per_step: float
+    compression: float
+    achieved: float | None
+    trimmed: int
+    encode_ms: float
+    decode_ms: float
+    residual_norm: float | None
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BucketTimes:
+    """When one bucket of a recent step was encoded, exchanged and decoded.
+
+    All times are milliseconds since the first bucket of its step was ready.
+
+    Attributes
+    ----------
+    step : int
+        Number of the step, from 1.
+    bucket : int
+        Number of the bucket within its step, from 0, in the order in which buckets became ready.
+    parameters : int
+        Number of parameters in the bucket.
+    dense_bytes : int
+        Bytes of its gradients.
+    wire_bytes : float
+        Bytes that this rank sent for it.
+    ready : float
+        When the gradients of the bucket were ready; those of the last bucket end the backward pass.
+    encode : (float, float)
+        Beginning and end of the encode.
+    exchange : (float, float)
+        Beginning and end of the exchange.
+    decode : (float, float)
+        Beginning and end of the decode.
+    """
+
+    step: int
+    bucket: int
+    parameters: int
+    dense_bytes: int
+    wire_bytes: float
+    ready: float
+    encode: tuple[float, float]
+    exchange: tuple[float, float]
+    decode: tuple[float, float]
 
 
 class Writer(Protocol):
@@ -32,67 +116,8 @@ class Writer(Protocol):
         """
 
 
-def add_scalars(
-    writer: Writer,
-    figures: ReportFields | Mapping[str, SupportsFloat],
-    step: int,
-    *,
-    prefix: str = "gradwire",
-    parameters: bool = True,
-) -> None:
-    """Write a report, or the dict of `Handle.metrics`, as scalars.
-
-    Parameters
-    ----------
-    writer : Writer
-        Anything with ``add_scalar(tag, value, step)``, such as
-        `torch.utils.tensorboard.SummaryWriter`. It is neither flushed nor closed.
-    figures : Report or dict
-        Figures that are not available are left out.
-    step : int
-        The step that the scalars belong to.
-    prefix : str
-        Tags are ``prefix/wire_bytes`` and so on, and ``prefix.residual_norm/NAME`` for
-        the figures of a parameter: one group of charts for each of them.
-    parameters : bool
-        Write the figures of each parameter, too, if there are any.
-
-    Raises
-    ------
-    TypeError
-        The writer has no ``add_scalar``, or these are not figures.
-    """
-    if not callable(getattr(writer, "add_scalar", None)):
-        raise TypeError(
-            f"writer has no add_scalar(tag, value, step): it is a {type(writer).__name__}; "
-            "pass a torch.utils.tensorboard.SummaryWriter or the like"
-        )
-    if not isinstance(figures, ReportFields | Mapping):
-        raise TypeError(
-            "figures must be a Report or the dict of handle.metrics(), "
-            f"not a {type(figures).__name__}"
-        )
-    if isinstance(figures, ReportFields):
-        every = {field.name: getattr(figures, field.name) for field in dataclasses.fields(figures)}
-        numbers: Mapping[str, SupportsFloat] = {
-            name: value
-            for name, value in every.items()
-            if isinstance(value, int | float) and name not in ("rank", "world_size")
-        }
-        found = figures.parameters if parameters else ()
-    else:
-        numbers, found = figures, ()
-    for name, number in numbers.items():
-        writer.add_scalar(f"{prefix}/{name}", float(number), step)
-    for each in found:
-        for name in _OF_A_PARAMETER:
-            value = getattr(each, name)
-            if value is not None:
-                writer.add_scalar(f"{prefix}.{name}/{each.name}", float(value), step)
-
-
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(ReportFields):
+class Report:
     """Figures of gradwire on this rank since `attach` or the last reset.
 
     Attributes
@@ -150,53 +175,40 @@ class Report(ReportFields):
         The schedule, its epoch, and the ratio that is in effect; empty if it changes nothing.
     """
 
+    rank: int
+    world_size: int
+    codec: str
+    carried_by: str
+    step: int
+    steps: int
+    collectives: int
+    wire_bytes: float
+    dense_wire_bytes: float
+    compression: float
+    slot_use: float
+    achieved: float | None
+    encode_ms: float
+    exchange_ms: float
+    decode_ms: float
+    wait_ms: float
+    residual_norm: float | None
+    state_bytes: int
+    parameters: tuple[ParameterReport, ...]
+    timeline: tuple[BucketTimes, ...] = ()
+    node_wire_bytes: float = 0.0
+    node_ms: float = 0.0
+    exchange: str = ""
+    decision: str = ""
+    schedule: str = ""
+
+    def bytes_per_entry(self) -> float:
+        """Return the bytes kept per entry of the parameters that have a state."""
+        numel = sum(each.numel for each in self.parameters if each.state_bytes)
+        return self.state_bytes / max(numel, 1)
+
     def to_json(self) -> str:
-        """Return the report as JSON, which `from_json` and ``gradwire report`` read."""
-        return json.dumps({reading.MARK: reading.VERSION, **dataclasses.asdict(self)}, indent=2)
-
-    @classmethod
-    def from_json(cls, text: str) -> "Report":
-        """Return the report that `to_json` wrote.
-
-        Parameters
-        ----------
-        text : str
-            JSON of one report.
-
-        Returns
-        -------
-        Report
-
-        Raises
-        ------
-        ValueError
-            The text is not exactly one report of this version.
-        """
-        found = read(text)
-        if len(found) != 1:
-            raise ValueError(f"{len(found)} reports, not one: gradwire.report.read() reads several")
-        return found[0]
-
-    def to_html(self) -> str:
-        """Return the report as a page that needs no script, font or network; see `page`."""
-        from gradwire.report.webpage import page
-
-        return page([self])
-
-    def write_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the page of `to_html` into a file, in UTF-8.
-
-        Parameters
-        ----------
-        path : str or path-like
-            The file, which is replaced once the page is complete.
-
-        Raises
-        ------
-        OSError
-            The file cannot be written.
-        """
-        _files.write(path, self.to_html())
+        """Return the report as a JSON object with these fields."""
+        return json.dumps(dataclasses.asdict(self), indent=2)
 
     def to_tensorboard(
         self,
@@ -223,38 +235,102 @@ class Report(ReportFields):
     def __repr__(self) -> str:
         return str(self)
 
-    def _repr_html_(self) -> str:
-        from gradwire.report.webpage import notebook_cell
-
-        return notebook_cell(self)
-
     def __str__(self) -> str:
-        return as_text(self)
+        buckets = self.collectives / max(self.steps, 1)
+        stages = ("encode", "exchange", "decode")
+        each_ms = ", ".join(f"{stage} {getattr(self, stage + '_ms'):.2f}" for stage in stages)
+        dense = [each.bytes_per_step for each in self.parameters if each.dense]
+        share = sum(dense) / max(sum(each.bytes_per_step for each in self.parameters), 1)
+        named = {
+            "codec": self.codec,
+            "exchange": self.exchange,
+            "decision": self.decision,
+            "schedule": self.schedule,
+            "bytes sent": f"{size(self.wire_bytes)} per step, {self.compression:.1f}x less than "
+            f"plain DDP ({size(self.dense_wire_bytes)})",
+            "uncompressed": f"{share:.0%} of these, for {len(dense)} of {len(self.parameters)} "
+            "parameters",
+            "inside the node": f"{size(self.node_wire_bytes)} per step, dense, {self.node_ms:.2f} "
+            "ms"
+            if self.node_wire_bytes
+            else "",
+            "collectives": f"{buckets:.1f} per step over {self.carried_by}, slots "
+            f"{self.slot_use:.0%} full",
+            "achieved": f"{_number(self.achieved, '.3f')} (entries sent / requested)",
+            "ms per step": f"{each_ms}; wait after backward {self.wait_ms:.2f}",
+            "residual norm": _number(self.residual_norm, ".4g"),
+            "memory": f"{size(self.state_bytes)}, {self.bytes_per_entry():.3g} bytes per entry",
+        }
+        shown = sorted(self.parameters, key=lambda each: -each.numel)[:_ROWS]
+        lines = [
+            f"gradwire, rank {self.rank} of {self.world_size}: {self.steps} steps",
+            *(f"  {name:<15} {value}" for name, value in named.items() if value),
+            "",
+            *columns(_table(shown), {"parameter"}),
+        ]
+        if left := len(self.parameters) - len(shown):
+            lines.append(f"... and {left} smaller ones: see to_json()")
+        return "\n".join(lines)
 
 
-def read(text: str) -> list[Report]:
-    """Return the reports in a text that `Report.to_json` wrote, once or several times.
+def _table(rows: Sequence[ParameterReport]) -> dict[str, list[str]]:
+    return {
+        "parameter": [each.name for each in rows],
+        "entries": [f"{each.numel:,}" for each in rows],
+        "bytes/step": [f"{each.bytes_per_step:,.0f}" for each in rows],
+        "compression": [f"{each.compression:.1f}" for each in rows],
+        "achieved": [_number(each.achieved, ".3f") for each in rows],
+        "enc ms": [f"{each.encode_ms:.3f}" for each in rows],
+        "dec ms": [f"{each.decode_ms:.3f}" for each in rows],
+        "residual": [
+            "dense" if each.dense else _number(each.residual_norm, ".4g") for each in rows
+        ],
+    }
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def add_scalars(
+    writer: Writer,
+    figures: Report | Mapping[str, SupportsFloat],
+    step: int,
+    *,
+    prefix: str = "gradwire",
+    parameters: bool = True,
+) -> None:
+    """Write a report, or the dict of `Handle.metrics`, as scalars.
 
     Parameters
     ----------
-    text : str
-        JSON: a report, a list of reports, or reports one after another.
-
-    Returns
-    -------
-    list of Report
-
-    Raises
-    ------
-    ValueError
-        The text is not JSON, or something in it is not a report of this version. The message names
-        the field, and the report if there are several.
+    writer : Writer
+        Anything with ``add_scalar(tag, value, step)``, such as
+        `torch.utils.tensorboard.SummaryWriter`. It is neither flushed nor closed.
+    figures : Report or dict
+        Figures that are not available are left out.
+    step : int
+        The step that the scalars belong to.
+    prefix : str
+        Tags are ``prefix/wire_bytes`` and so on, and ``prefix.residual_norm/NAME`` for
+        the figures of a parameter: one group of charts for each of them.
+    parameters : bool
+        Write the figures of each parameter, too, if there are any.
     """
-    found: list[Report] = []
-    for each in reading.objects(text):
-        try:
-            found.append(Report(**reading.to_fields(each)))
-        except ValueError as error:
-            where = f"report {len(found) + 1}: " if found else ""
-            raise ValueError(f"{where}{error}") from None
-    return found
+    if isinstance(figures, Report):
+        every = {field.name: getattr(figures, field.name) for field in dataclasses.fields(figures)}
+        numbers: Mapping[str, SupportsFloat] = {
+            name: value
+            for name, value in every.items()
+            if isinstance(value, int | float) and name not in ("rank", "world_size")
+        }
+        found = figures.parameters if parameters else ()
+    else:
+        numbers, found = figures, ()
+    for name, number in numbers.items():
+        writer.add_scalar(f"{prefix}/{name}", float(number), step)
+    for each in found:
+        for name in _OF_A_PARAMETER:
+            value = getattr(each, name)
+            if value is not None:
+                writer.add_scalar(f"{prefix}.{name}/{each.name}", float(value), step)

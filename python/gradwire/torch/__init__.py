@@ -12,7 +12,7 @@ Tensors on other devices are also supported; `backend` tells how.
 those of FSDP2 between nodes, and `gradwire.torch.horovod` those of Horovod;
 `gradwire.torch.lightning` and `gradwire.torch.transformers` have callbacks for Trainers,
 `gradwire.torch.accelerate` an `attach` for Accelerate, and `gradwire.torch.optim` lets torch's own
-optimizers apply the updates of codecs; `gradwire.torch.cost` measures links and models.
+optimizers apply the updates of codecs.
 `all_reduce` averages any tensors over the ranks of a process group. The operators
 ``torch.ops.gradwire.*`` decode inside compiled or exported graphs.
 """
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gradwire.torch import accelerate as accelerate
     from gradwire.torch import activations as activations
     from gradwire.torch import collective as collective
-    from gradwire.torch import cost as cost
     from gradwire.torch import cuda as cuda
     from gradwire.torch import ddp as ddp
     from gradwire.torch import diloco as diloco

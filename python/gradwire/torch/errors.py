@@ -102,9 +102,8 @@ class UpdateError(GradwireError, RuntimeError):
     """``.grad`` holds what the optimizer or the codec cannot use, or another optimizer steps.
 
     Raised only with ``attach(..., optimizer=)``. Either a gradient was added to the step of an
-    earlier pass, because ``zero_grad()`` was not called in between: `backward()` raises it if the
-    step was not applied yet, otherwise `step()`, if it would apply the mixture. Or `step()` was
-    called after that pass had been rolled back, or on another optimizer than the attached one. Or
+    earlier pass, because ``zero_grad()`` was not called in between: `backward()` raises it, or
+    `step()`, if that pass was within ``no_sync()``. Or `step()` was called after that pass had been rolled back, or on another optimizer than the attached one. Or
     three passes in a row were undone, because the attached optimizer made no step while something
     else changed the parameters: the next `backward()` raises it. Nothing was compressed or applied.
     Every rank that runs the same program raises it; call ``zero_grad()`` and continue.

@@ -6,7 +6,6 @@
 >>> optimizer = gradwire.torch.optim.adapt(torch.optim.AdamW(groups, lr=1e-3))
 """
 
-import weakref
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
@@ -23,14 +22,12 @@ Family = Literal["adam", "sgd"]
 class OptimizerHooks(Protocol):
     """The interface between an adapted optimizer and the attachment of one model."""
 
-    def prepare(self) -> None:
-        """Exchange gradients that are still local; raise if any cannot be applied."""
+    def prepare(self) -> dict[int, bool]:
+        """Exchange gradients that are still local; raise if any cannot be applied.
 
-    def steps(self) -> set[int]:
-        """Return the ids of the parameters whose ``.grad`` the codec has turned into a step."""
-
-    def idle(self) -> set[int]:
-        """Return the ids of the parameters that must not be updated, whatever they hold."""
+        Returns the ids of the parameters that torch must not update. Of those with True, ``.grad``
+        is a step of the codec; those with False are not updated at all.
+        """
 
     def moments(self) -> "Mapping[torch.Tensor, dict[str, Any]]":
         """Return states for uncompressed training, of parameters with moments in a codec."""
@@ -104,7 +101,6 @@ def decays_gradients(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
 
 _ATTRIBUTE = "_gradwire_adapter"
 _AMP = "_step_supports_amp_scaling"
-_ADAPTED: "weakref.WeakSet[Optimizer]" = weakref.WeakSet()
 
 
 class OptimizerAdapter:
@@ -121,9 +117,8 @@ class OptimizerAdapter:
         self._links: tuple[OptimizerHooks, ...] = ()
         self._handles: tuple[RemovableHandle, ...] = ()
         self._stays = False  # after the last attachment
-        self._loaded = False
         self._hidden: list[tuple[torch.Tensor, torch.Tensor]] = []  # parameters, gradients
-        self._computed: set[int] = set()  # ids of those of them that are to be updated
+        self._steps: dict[int, bool] = {}  # by ids of parameters: see `OptimizerHooks.prepare`
         self._scales = False  # torch's loss scaler leaves it to the optimizer to unscale
 
     @classmethod
@@ -146,11 +141,7 @@ class OptimizerAdapter:
             after,
             optimizer.register_step_pre_hook(adapter._before_step),
             optimizer.register_state_dict_post_hook(adapter._add_moments),
-            optimizer.register_load_state_dict_post_hook(adapter._note_load),
         )
-        # What it has a state of already was loaded, unless an attachment has left it there.
-        adapter._loaded = bool(optimizer.state) and optimizer not in _ADAPTED
-        _ADAPTED.add(optimizer)
         adapter._scales = bool(getattr(optimizer, _AMP, False))
         adapter._let_scale(optimizer)
         optimizer.__dict__[_ATTRIBUTE] = adapter
@@ -183,11 +174,6 @@ class OptimizerAdapter:
             handle.remove()
         optimizer.__dict__.pop(_ATTRIBUTE, None)
 
-    def take_loaded(self) -> bool:
-        """Tell, once, whether a state was loaded."""
-        loaded, self._loaded = self._loaded, False
-        return loaded
-
     def forget(self) -> None:
         """Drop the gradients of a step that raised: a backward pass begins."""
         self._hidden.clear()
@@ -211,13 +197,12 @@ class OptimizerAdapter:
 
     def _hide(self, optimizer: Optimizer) -> None:
         self._restore()  # after a step that raised
+        self._steps = {}
         for link in self._links:
-            link.prepare()
-        self._computed = set().union(*[link.steps() for link in self._links])
-        hidden = self._computed.union(*[link.idle() for link in self._links])
+            self._steps |= link.prepare()
         for group in optimizer.param_groups:
             for each in group["params"]:
-                if each.grad is not None and (group.get("corrected") or id(each) in hidden):
+                if each.grad is not None and (group.get("corrected") or id(each) in self._steps):
                     self._hidden.append((each, each.grad))
                     each.grad = None
 
@@ -236,7 +221,7 @@ class OptimizerAdapter:
             found = [
                 (each, hidden[id(each)])
                 for each in group["params"]
-                if id(each) in hidden and (group.get("corrected") or id(each) in self._computed)
+                if id(each) in hidden and (group.get("corrected") or self._steps[id(each)])
             ]
             if found:
                 parameters, steps = map(list, zip(*found, strict=True))
@@ -249,19 +234,11 @@ class OptimizerAdapter:
         of averages; first moments are zero. Not a collective: one rank may save for all.
         """
         moments = {id(each): one for link in self._links for each, one in link.moments().items()}
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        for each, key in zip(parameters, _keys(state_dict), strict=True):
-            if id(each) in moments:
-                state_dict["state"].setdefault(key, moments[id(each)])
-
-    def _note_load(self, optimizer: Optimizer) -> None:
-        del optimizer
-        self._loaded = True
-
-
-def _keys(state_dict: Mapping[str, Any]) -> list[Any]:
-    """Return the key of each parameter in a state dict, in the order of the groups."""
-    return [key for group in state_dict["param_groups"] for key in group["params"]]
+        groups = zip(optimizer.param_groups, state_dict["param_groups"], strict=True)
+        for group, saved in groups:
+            for each, key in zip(group["params"], saved["params"], strict=True):
+                if id(each) in moments:
+                    state_dict["state"].setdefault(key, moments[id(each)])
 
 
 def _update_adam(
@@ -273,10 +250,6 @@ def _update_adam(
     del optimizer
     keep = 1.0 - float(group["lr"]) * group["weight_decay"]
     sign = 1.0 if group["maximize"] else -1.0
-    if group["foreach"] is False:
-        for parameter, step in zip(parameters, steps, strict=True):
-            parameter.mul_(keep).add_(step, alpha=sign)
-        return
     torch._foreach_mul_(parameters, keep)
     torch._foreach_add_(parameters, steps, alpha=sign)
 

@@ -125,8 +125,6 @@ class Compress(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Let the optimizer exchange the gradients."""
         self._local.close()
-        if self.handle is not None and not _clips(args):
-            self.handle.accept_changes()  # to log the norm, Trainer multiplies gradients by 1
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop keeping gradients: training may have ended within a step."""

@@ -62,7 +62,15 @@ def choices_of(
         return default_codec(optimizer), None
     if not isinstance(codec, Automatic):
         return codec, None
-    check_alone(schedule, hierarchy)
+    for option, given, why in (
+        ("schedule=", schedule not in (None, Constant()), "a schedule also sets the ratio"),
+        ("hierarchy=", hierarchy is not None, "moments are divided among the ranks of a node"),
+    ):
+        if given:
+            raise ValueError(
+                f'"auto" does not work with {option}, because {why}: leave it out, or attach a '
+                "codec"
+            )
     return codec.codec, Automatic(codec.codec, halves)
 
 
@@ -72,9 +80,10 @@ def codec_for(
     """Return what ``"auto"`` chooses from with an optimizer.
 
     With ``clips``, the program clips exchanged values, which must therefore be gradients. Raises a
-    TypeError if the optimizer is missing or none of torch, and as `least_ratio` does.
+    TypeError if the optimizer is missing or none of torch.
     """
-    codec = default_codec(optimizer, least_ratio(min_ratio))
+    ratio = RATIO if min_ratio is None else _validate.unit_interval("min_ratio", min_ratio)
+    codec = default_codec(optimizer, ratio)
     sends_gradients = not (codec.memory.updates or codec.memory.corrects)
     return Automatic(codec if sends_gradients or not clips else float8())
 
@@ -111,28 +120,3 @@ def clipped(
         PairingWarning,
     )
     return float8(), False
-
-
-def least_ratio(min_ratio: object) -> float:
-    """Return the ratio of the codec; raise a ValueError or TypeError if it is not in (0, 1]."""
-    if min_ratio is None:
-        return RATIO
-    if isinstance(min_ratio, int | float) and not isinstance(min_ratio, bool) and min_ratio > 1:
-        raise ValueError(
-            "min_ratio is the smallest fraction of entries that may be sent, in (0, 1], got "
-            f"{min_ratio}: for a compression of {min_ratio:g} times pass {1 / min_ratio:g}"
-        )
-    return _validate.unit_interval("min_ratio", min_ratio)
-
-
-def check_alone(schedule: Schedule | None, hierarchy: object = None) -> None:
-    """Raise a ValueError for options that ``"auto"`` does not work with."""
-    reasons = {
-        "schedule=": (schedule not in (None, Constant()), "a schedule also sets the ratio"),
-        "hierarchy=": (hierarchy is not None, "moments are divided among the ranks of a node"),
-    }
-    for name, (given, why) in reasons.items():
-        if given:
-            raise ValueError(
-                f'"auto" does not work with {name}, because {why}: leave it out, or attach a codec'
-            )

@@ -239,12 +239,10 @@ class AutoController:
         ratio = self._scheduler.ratio
         codec = "the codec" if ratio is None else f"the codec at ratio {ratio:g}"
         names = {"bfloat16": "in bfloat16", "codec": f"with {codec}"}
-        found = {each: (_ms(s), names.get(each, each)) for each, s in decider.seconds.items()}
+        found = {
+            each: (f"{1e3 * seconds:.3g} ms", names.get(each, each))
+            for each, seconds in decider.seconds.items()
+        }
         chosen, name = found.pop(decider.setting)
         others = ", ".join(map(" ".join, found.values()))
         self.reason = f"Using {name.removeprefix('with ')}: {chosen} per step; measured {others}."
-
-
-def _ms(seconds: float) -> str:
-    milliseconds = 1e3 * seconds
-    return f"{milliseconds:.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"

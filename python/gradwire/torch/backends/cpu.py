@@ -37,6 +37,14 @@ FrameBytes: TypeAlias = Frame | Buffer | torch.Tensor  # one to decode; a tensor
 # gradient was zero, nanoseconds.
 Table: TypeAlias = NDArray[np.int64]
 
+
+class Encoded(Protocol):
+    """A parameter that is encoded."""
+
+    codec: Codec
+    state: Any
+
+
 _LEAST = 64  # smallest limit of a frame in bytes: its header must fit
 _TRIES = 8
 _BLOCK = 1 << 14
@@ -345,14 +353,18 @@ class Bucket:
         source = _float32(gradient.numel()).copy_(gradient)
         return (source if scale == 1.0 else source.div_(scale)).numpy()
 
-    def fill(self, slot: torch.Tensor, order: "SlotOrder") -> "FilledSlot | None":
+    def fills(self, parameters: Sequence[Encoded]) -> bool:
+        """Tell whether the device fills a slot with these by itself: `fill` is for that only."""
+        del parameters
+        return False
+
+    def fill(self, slot: torch.Tensor, order: "SlotOrder") -> "FilledSlot":
         """Let the device fill a slot by itself: frames, uncompressed entries, and the front.
 
         The front is the header and a record of each frame, or the error of the first parameter that
-        cannot be sent. Returns None, having done nothing, if the host must fill the slot.
+        cannot be sent.
         """
-        del slot, order
-        return None
+        raise NotImplementedError
 
     def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
         """Write bytes of the host to the start of a slot."""
@@ -600,7 +612,7 @@ class FilledSlot(Protocol):
 
     launched: float  # seconds that it took to have the device do that
 
-    def settle(self) -> Table:
+    def outcomes(self) -> Table:
         """Return the table of `Bucket.encode`, of fewer rows if one failed; wait if need be."""
 
     def seconds(self) -> float:

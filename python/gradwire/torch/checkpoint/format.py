@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -40,8 +40,7 @@ class RankState:
     """Everything that one rank saves.
 
     The measured sums are of the parameters' shapes. The rank owns one of ``shares`` shares of every
-    parameter in its node. ``optimizer_step`` is the optimizer's step count for uncompressed
-    parameters, if it has one.
+    parameter in its node.
     """
 
     rank: int
@@ -53,7 +52,6 @@ class RankState:
     node: int
     share: int = 0
     shares: int = 1
-    optimizer_step: int | None = None
 
 
 def pack(state: RankState, codec: Any) -> dict[str, Any]:
@@ -78,8 +76,6 @@ def pack(state: RankState, codec: Any) -> dict[str, Any]:
     }
     if state.shares > 1:
         about |= {"node": state.node, "share": state.share, "shares": state.shares}
-    if state.optimizer_step is not None:
-        about["optimizer_step"] = state.optimizer_step
     tensors = {
         kind: {
             name: entry.buffers[kind]
@@ -96,19 +92,18 @@ def pack(state: RankState, codec: Any) -> dict[str, Any]:
 def unpack(saved: object) -> dict[int, RankState]:
     """Return the states in a dict or a sequence of dicts, by rank; for None, an empty dict.
 
-    Raises a ValueError or TypeError for anything else, and if a dict is damaged.
+    Raises an error of any kind for anything else, and if a dict is damaged: call it within
+    `run_on_all`, which makes it a ValueError of all ranks.
     """
     if saved is None:
         return {}
-    dicts = [saved] if isinstance(saved, Mapping) else saved
-    if not isinstance(dicts, Sequence) or isinstance(dicts, str | bytes):
-        raise TypeError(f"{_EXPECTED}, got {type(saved).__name__}")
+    dicts = saved if isinstance(saved, list | tuple) else [saved]
     by_rank: dict[int, RankState] = {}
     for one in dicts:
         if not isinstance(one, Mapping):
-            raise TypeError(f"{_EXPECTED}, or a list of these, got a {type(one).__name__} in it")
+            raise TypeError(f"{_EXPECTED}, or a list of these, got a {type(one).__name__}")
         for key, packed in one.items():
-            if not isinstance(key, str) or not re.fullmatch(r"rank\d{1,9}", key, re.ASCII):
+            if not re.fullmatch(r"rank\d{1,9}", str(key), re.ASCII):
                 raise ValueError(f"{_EXPECTED}, version {VERSION}, got a dict with the key {key!r}")
             state = _unpack(packed, key)
             if state.rank in by_rank:
@@ -117,14 +112,11 @@ def unpack(saved: object) -> dict[int, RankState]:
     return by_rank
 
 
-def _unpack(packed: object, key: str) -> RankState:
-    packed = _mapping(key, packed)
-    text = packed.get("about")
-    if not isinstance(text, str):
-        raise TypeError(f"{key}.about must be a str, got {type(text).__name__}")
-    about = _mapping(f"{key}.about", json.loads(text))
-    if about.get("version") != VERSION:
-        raise ValueError(f"{key} has version {about.get('version')!r}, expected {VERSION}")
+def _unpack(packed: Any, key: str) -> RankState:
+    """Read one rank's state, which fails with an error of any kind if it has another form."""
+    about = json.loads(packed["about"])
+    if about["version"] != VERSION:
+        raise ValueError(f"{key} has version {about['version']!r}, expected {VERSION}")
     world_size = _integer(key, about, "world_size", low=1)
     rank = _integer(key, about, "rank", low=0)
     if f"rank{rank}" != key or rank >= world_size:
@@ -142,18 +134,15 @@ def _unpack(packed: object, key: str) -> RankState:
         kind: _tensors(f"{key}.{kind}", kind, packed.get(kind, {}))
         for kind in (*BUFFERS, "measured")
     }
-    parameters = _mapping(f"{key}.parameters", about.get("parameters"))
+    parameters = dict(about["parameters"])
     for kind, found in tensors.items():
         if unknown := found.keys() - parameters.keys():
             raise ValueError(f"{key}.{kind} has unknown parameters: {sorted(unknown)}")
-    optimizer_step = about.get("optimizer_step")
-    if optimizer_step is not None:
-        optimizer_step = _integer(key, about, "optimizer_step", low=0)
     return RankState(
         rank=rank,
         world_size=world_size,
         step=_integer(key, about, "step", low=0),
-        schedule=dict(_mapping(f"{key}.schedule", about.get("schedule"))),
+        schedule=dict(about["schedule"]),
         entries={
             name: _entry(f"{key}.{name}", found, tensors, name)
             for name, found in parameters.items()
@@ -162,33 +151,27 @@ def _unpack(packed: object, key: str) -> RankState:
         node=node,
         share=share,
         shares=shares,
-        optimizer_step=optimizer_step,
     )
 
 
 def _entry(
     what: str,
-    found: object,
+    found: Any,
     tensors: Mapping[str, Mapping[str, torch.Tensor]],
     name: str,
 ) -> Entry:
-    found = _mapping(what, found)
-    ratio = found.get("ratio")
-    sizes = found.get("sizes")
-    if not isinstance(sizes, list) or len(sizes) != 2:
-        raise ValueError(f"{what}: sizes must be two counts of bytes, got {sizes!r}")
+    ratio, sizes = found.get("ratio"), list(found["sizes"])
     for low, size in zip((-1, 0), sizes, strict=True):
         _validate.integer(f"{what}: sizes", size, low=low, high=_MOST)
     return Entry(
-        state=dict(_mapping(f"{what}: state", found.get("state"))),
+        state=dict(found["state"]),
         sizes=sizes,
         buffers={kind: tensors[kind][name] for kind in BUFFERS if name in tensors[kind]},
         ratio=None if ratio is None else SquareRatio.read(f"{what}: ratio", ratio),
     )
 
 
-def _tensors(what: str, kind: str, found: object) -> dict[str, torch.Tensor]:
-    tensors = _mapping(what, found)
+def _tensors(what: str, kind: str, tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     rounds = kind in ("residual", "second_moment")
     allowed = [torch.float32, torch.bfloat16] if rounds else [torch.float32]
     for name, each in tensors.items():
@@ -200,11 +183,5 @@ def _tensors(what: str, kind: str, found: object) -> dict[str, torch.Tensor]:
     return {name: each.detach().cpu() for name, each in tensors.items()}
 
 
-def _mapping(what: str, value: object) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{what} must be a dict, got {type(value).__name__}")
-    return value
-
-
 def _integer(key: str, about: Mapping[str, Any], name: str, *, low: int) -> int:
-    return _validate.integer(f"{key}: {name}", about.get(name), low=low, high=_MOST)
+    return _validate.integer(f"{key}: {name}", about[name], low=low, high=_MOST)

@@ -33,7 +33,6 @@ def save(
     place: RankTopology,
     step: int,
     scheduler: Scheduler,
-    optimizer_step: int | None,
 ) -> dict[str, Any]:
     """Return the checkpoint of one rank: plain tensors and one text."""
     state = RankState(
@@ -48,7 +47,6 @@ def save(
         measured={
             name: to_logical(total, parameters[name]) for name, total in scheduler.sums().items()
         },
-        optimizer_step=optimizer_step,
     )
     return pack(state, codec)
 
@@ -70,11 +68,11 @@ def load(
     between: Channel,
     saved: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
     policy: Policy,
-) -> tuple[int, int | None]:
+) -> int:
     """Restore all parameters on all ranks, or none on any, as `Handle.load_state_dict`.
 
     The channels must be idle; they connect all ranks, and the ranks with this rank's share. Returns
-    the step to continue from, and that of the optimizer if this rank was given it.
+    the step to continue from.
     """
     loading: list[_Loading] = []
 
@@ -108,7 +106,7 @@ def load(
     ratios: dict[str, list[Any]] = next((every[at][3] for at in place.partners if every[at][3]), {})
     found = {name: SquareRatio(*each) for name, each in ratios.items()}
     mine.apply(found, same_size=all(size == place.nodes for size, *_ in known.values()))
-    return max((summary[1] for summary in known.values()), default=0), mine.optimizer_step
+    return max((summary[1] for summary in known.values()), default=0)
 
 
 class _Loading:
@@ -140,7 +138,6 @@ class _Loading:
         self.sizes: dict[str, list[int]] = {}
         self.ratios: dict[str, SquareRatio] = {}
         self.summary: tuple[int, int, int, int] | None = None
-        self.optimizer_step: int | None = None
         by_rank = unpack(saved)
         redivided = any(each.shares != place.shares for each in by_rank.values())
         by_rank = of_this_share(by_rank, parameters, place)
@@ -157,7 +154,6 @@ class _Loading:
         first = next(iter(by_rank.values()))
         every = first.entries.items()
         self.ratios = {name: each.ratio for name, each in every if each.ratio is not None}
-        self.optimizer_step = first.optimizer_step
         old_size = first.world_size
         if any((one.world_size, one.step) != (old_size, first.step) for one in by_rank.values()):
             raise ValueError("the state_dicts come from different runs or steps")

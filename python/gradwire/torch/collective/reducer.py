@@ -5,7 +5,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Literal, Self, TypeAlias, get_args, overload
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 import torch
 import torch.distributed as dist
@@ -138,27 +138,6 @@ class Reducer:
         """
         self._engine.leave(timeout)
 
-    @overload
-    def all_reduce(
-        self,
-        tensor: Tensors,
-        codec: Codec,
-        state: States,
-        *,
-        op: Op = ...,
-        async_op: Literal[False] = ...,
-    ) -> None: ...
-
-    @overload
-    def all_reduce(
-        self, tensor: Tensors, codec: Codec, state: States, *, op: Op = ..., async_op: Literal[True]
-    ) -> Work: ...
-
-    @overload
-    def all_reduce(
-        self, tensor: Tensors, codec: Codec, state: States, *, op: Op = ..., async_op: bool
-    ) -> Work | None: ...
-
     def all_reduce(
         self,
         tensor: Tensors,
@@ -167,13 +146,13 @@ class Reducer:
         *,
         op: Op = "mean",
         async_op: bool = False,
-    ) -> Work | None:
+    ) -> Work:
         """Average tensors over all ranks, as `gradwire.torch.all_reduce`."""
         return self._start(_pairs(tensor, codec, state), codec, op, async_op=async_op)
 
     def _start(
         self, pairs: list[tuple[torch.Tensor, State]], codec: Codec, op: Op, *, async_op: bool
-    ) -> Work | None:
+    ) -> Work:
         factor = _factor(op, codec, self.world_size)
         members: dict[torch.dtype, list[tuple[torch.Tensor, ParameterSlot]]] = {}
         for index, (tensor, state) in enumerate(pairs):
@@ -187,10 +166,9 @@ class Reducer:
         call = Call(_CALL, next(self._numbers), _facts(pairs, codec, op))
         into = [[tensor for tensor, _ in bucket] for bucket in members.values()]
         work = Work(start(self._engine, call, buckets), into, factor)
-        if async_op:
-            return work
-        work.wait()
-        return None
+        if not async_op:
+            work.wait()
+        return work
 
     def _slot(self, index: int, tensor: torch.Tensor, codec: Codec, state: State) -> ParameterSlot:
         """Return the slot of a state for one call, which holds the only reference to the state.
@@ -210,42 +188,6 @@ _REDUCERS: "weakref.WeakKeyDictionary[dist.ProcessGroup, Reducer]" = weakref.Wea
 _LOCK = threading.Lock()
 
 
-@overload
-def all_reduce(
-    tensor: Tensors,
-    codec: Codec,
-    state: States,
-    group: dist.ProcessGroup | None = ...,
-    *,
-    op: Op = ...,
-    async_op: Literal[False] = ...,
-) -> None: ...
-
-
-@overload
-def all_reduce(
-    tensor: Tensors,
-    codec: Codec,
-    state: States,
-    group: dist.ProcessGroup | None = ...,
-    *,
-    op: Op = ...,
-    async_op: Literal[True],
-) -> Work: ...
-
-
-@overload
-def all_reduce(
-    tensor: Tensors,
-    codec: Codec,
-    state: States,
-    group: dist.ProcessGroup | None = ...,
-    *,
-    op: Op = ...,
-    async_op: bool,
-) -> Work | None: ...
-
-
 def all_reduce(
     tensor: Tensors,
     codec: Codec,
@@ -254,7 +196,7 @@ def all_reduce(
     *,
     op: Op = "mean",
     async_op: bool = False,
-) -> Work | None:
+) -> Work:
     """Replace tensors by their mean over all ranks, compressed. A collective.
 
     Each rank encodes its tensor into its state, as `gradwire.torch.encode` does; the tensor becomes
@@ -283,9 +225,9 @@ def all_reduce(
 
     Returns
     -------
-    Work or None
+    Work
         With ``async_op``, an object to `wait` for. The tensor changes only there; it has already
-        been read, so it may be overwritten before.
+        been read, so it may be overwritten before. Without, it is completed.
 
     Raises
     ------
@@ -322,20 +264,13 @@ def _pairs(tensor: Tensors, codec: Codec, state: States) -> list[tuple[torch.Ten
     """Return each tensor with its state, or raise a TypeError or ValueError."""
     codec = as_codec(codec, "all_reduce()")
     check_frames(codec, "all_reduce()")
-    alone = isinstance(tensor, torch.Tensor)
-    if not alone and not isinstance(tensor, list | tuple):
-        raise TypeError(f"tensor must be a tensor or a list of tensors, got {_kind(tensor)}")
-    if alone == isinstance(state, list | tuple):
-        raise TypeError(
-            "pass one state for one tensor, and a list of states for a list of tensors, got "
-            f"{_kind(tensor)} and {_kind(state)}"
-        )
-    tensors = [tensor] if isinstance(tensor, torch.Tensor) else list(tensor)
+    tensors = list(tensor) if isinstance(tensor, list | tuple) else [tensor]
     states: list[Any] = list(state) if isinstance(state, list | tuple) else [state]
-    if len(tensors) != len(states) or not tensors:
-        raise ValueError(f"got {len(tensors)} tensors and {len(states)} states")
-    if len({id(each) for each in states}) < len(states):
-        raise ValueError("two tensors have the same state: make one for each tensor")
+    if not tensors or not len(tensors) == len(states) == len({id(each) for each in states}):
+        raise ValueError(
+            "pass tensors with a state of its own for each, got "
+            f"{len(tensors)} tensors and {len({id(each) for each in states})} states"
+        )
     pairs = list(zip(tensors, states, strict=True))
     for index, pair in enumerate(pairs):
         _check(index, codec, *pair)
@@ -354,22 +289,20 @@ def _factor(op: Op, codec: Codec, world_size: int) -> float:
 
 
 def _check(index: int, codec: Codec, tensor: torch.Tensor, state: State) -> None:
-    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
-        raise TypeError(f"tensor {index} must be a dense tensor, got {_kind(tensor)}")
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_meta:
+        raise TypeError(f"tensor {index} must be a dense tensor with values, got {tensor!r}")
     if tensor.dtype not in _DTYPES:
         names = ", ".join(str(each).removeprefix("torch.") for each in _DTYPES)
         raise TypeError(f"tensor {index} must be one of {names}, got {tensor.dtype}")
-    if tensor.is_meta:
-        raise ValueError(f"tensor {index} is on {tensor.device}: it has no values")
     if tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
         raise ValueError(
             f"tensor {index} requires gradients and would be overwritten: pass tensor.detach() or "
             "tensor.grad, or call under torch.no_grad()"
         )
-    if not hasattr(state, "state_dict") or not hasattr(state, "numel"):
+    if not hasattr(state, "state_dict"):
         raise TypeError(
             f"state {index} must be a gradwire.State, from gradwire.torch.init_state(codec, "
-            f"tensor), got {_kind(state)}"
+            f"tensor), got a {type(state).__name__}"
         )
     if state.numel != tensor.numel():
         raise ValueError(
@@ -382,10 +315,6 @@ def _check(index: int, codec: Codec, tensor: torch.Tensor, state: State) -> None
             f"state {index} belongs to {state.codec!r}, got {shaped!r}: only ratio, k or threshold "
             f"may differ; make one with gradwire.torch.init_state({like}, tensor)"
         )
-
-
-def _kind(value: object) -> str:
-    return f"{value!r} ({type(value).__name__})" if value is None else f"a {type(value).__name__}"
 
 
 def _facts(pairs: Sequence[tuple[torch.Tensor, State]], codec: Codec, op: Op) -> dict[str, Any]:

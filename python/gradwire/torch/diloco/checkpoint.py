@@ -138,7 +138,6 @@ def save(replica: Replica, flights: FragmentExchanges) -> dict[str, Any]:
         RankTopology.alone(flights.engine.rank, flights.engine.size),
         replica.position["inner_step"],
         replica.scheduler,
-        None,
     )
     flats = {
         "shared": {part: part.shared for part in replica.parts},

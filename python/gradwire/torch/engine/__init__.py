@@ -28,11 +28,11 @@ of it knows where gradients come from: DDP, FSDP2 and Horovod each bring a `Grad
 ``sharding``             the part of a parameter that a rank of a node owns
 ``scheduler``            which codec a parameter has now
 ``grad_tracker``         whether ``.grad`` holds a gradient, an average or a step
-``optimizer_link``       whether exchanged gradients were applied; handover of moments
-``optimizer_identity``   checks that the attached optimizer makes the steps
+``optimizer_link``       whether the attached optimizer makes the steps, and applied the last pass
+``moments``              handover of moments between an optimizer and codecs
 ``pairing``              which optimizers suit which codecs
 ``local_gradients``      exchange of gradients outside a backward pass
 ``consensus``            agreement between ranks on options and operations
-``metrics``              counters, timestamps and the report
+``metrics``              counters, timestamps, the report, and warnings of too many bytes
 =======================  ===========================================================================
 """

@@ -13,6 +13,7 @@ from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.devices import Devices
 from gradwire.torch.engine.engine import Engine, left_on_error
 from gradwire.torch.engine.handle import GradientSource, Handle
+from gradwire.torch.engine.metrics import excess
 from gradwire.torch.engine.optimizer_link import OptimizerLink
 from gradwire.torch.engine.pairing import (
     check_pairing,
@@ -23,7 +24,6 @@ from gradwire.torch.engine.pairing import (
 from gradwire.torch.engine.parameter import make_slots
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.sharding import Shard, shard_of
-from gradwire.torch.engine.traffic import excess
 from gradwire.torch.errors import warn
 from gradwire.torch.exchange import (
     BucketExchange,
@@ -34,7 +34,6 @@ from gradwire.torch.exchange import (
 from gradwire.torch.transport import (
     NO_DEVICE_BACKENDS,
     Hierarchy,
-    ProcessGroups,
     RankTopology,
     Transport,
 )
@@ -90,7 +89,7 @@ def attach_engine(
     join = functools.partial(_connect, options, named, sparse, facts, share_of, whole)
     engine = join(transport)
     try:
-        options.check(named)
+        assignment.check(named)  # now that the ranks agree: all refuse a pattern, or none
         place = engine.place
         divides = place.shares > 1 or share_of is not None
         check_place(assignment.exchange, divides=divides)
@@ -121,10 +120,7 @@ def attach_engine(
                 break  # which is said once
         if decides is None:
             sent = [(slot.codec, slot.numel) for slot in compressed.values()]
-            alone = isinstance(transport, ProcessGroups)  # nodes are still to be made
-            why = options.idle(parameters, place) or excess(
-                sent, engine.parts[0], place.nodes, divisible=engine.divisible, alone=alone
-            )
+            why = options.idle(parameters, place) or excess(sent, engine.parts[0], place.nodes)
             if why:
                 warn(why, RuntimeWarning)
         source.register()
@@ -212,7 +208,6 @@ def _connect(
             peers=None if levels is None else frames,
             divides=levels is not None and share_of is None,
             parts=parts,
-            divisible=divisible,
             carried_by=carried_by,
         )
 

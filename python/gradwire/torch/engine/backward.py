@@ -125,8 +125,7 @@ class BackwardPasses:
         # How often states were loaded, which invalidates what was recorded of earlier steps.
         self.restarts = 0
         self.refusal: BaseException | None = None  # of the pass that has begun
-        # The pass is averaged uncompressed: paused, or not meant for this optimizer.
-        self.stands_aside = False
+        self.stands_aside = False  # the pass is paused, and averaged uncompressed
         self.auto: AutoControl | None = None  # decides whether passes go by the codec
         self._codes = True  # the pass that has begun does
         self.last: Step | None = None  # if it can be discarded
@@ -184,9 +183,6 @@ class BackwardPasses:
         broken, self._paused = self._pipeline.broken, self._pauses > 0
         self.refusal = None if broken is None else _stopped(broken)
         self.stands_aside = broken is None and self._paused
-        if broken is None and not self._paused and not shadow and self._link is not None:
-            # Inside join(), ranks without inputs could not know.
-            self.stands_aside = not self._joining() and self._link.stale()
         self._codes = broken is None and not self.stands_aside and self._uses_codec()
         if self._codes:
             try:
@@ -339,8 +335,6 @@ class BackwardPasses:
         if found is None:
             return _nothing
         last, parameters, whole = found
-        if parameters:
-            link.claim.check_undone()
         if whole:
             # Ranks that undid different passes would have slots of different sizes, which aborts
             # the process. So they meet first, but only if there is something to undo.
@@ -443,7 +437,7 @@ class BackwardPasses:
         with self._control.act("paused()"):
             pass
         if self._link is not None:
-            self._link.claim.excuse()
+            self._link.undone = 0
         self._pauses += 1
         try:
             yield

@@ -4,7 +4,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, TypeGuard, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 
@@ -31,12 +31,13 @@ def as_codec(codec: object, call: str = "attach()") -> Codec:
     """Return the codec, or the preset of this name; raise an error that explains what to pass."""
     if isinstance(codec, Codec | str):
         return build_codec(codec)
+    told = f"{call} takes a gradwire.Codec, {advice(codec)}"
     if isinstance(codec, torch.optim.Optimizer):
-        raise TypeError(
+        told = (
             f"{call} takes a codec before the optimizer: pass optimizer={type(codec).__name__}(...)"
             " by its name, without a codec or after one"
         )
-    raise TypeError(f"{call} takes a gradwire.Codec, {advice(codec)}")
+    raise TypeError(told)
 
 
 def check_frames(codec: Codec, call: str) -> None:
@@ -82,14 +83,12 @@ class Assignment:
         codecs = self.codecs
         if not codecs:
             raise ValueError("there is no codec among the values: leave the model as it is instead")
-        first = codecs[0]
-        self.exchange = first.exchange  # of all of them
-        for each in codecs[1:]:
-            if each.exchange != first.exchange:
-                raise ValueError(
-                    "all codecs of one attachment must have the same exchange, because a bucket "
-                    f"holds parameters of all of them: got {first.exchange!r} and {each.exchange!r}"
-                )
+        self.exchange, *others = dict.fromkeys(each.exchange for each in codecs)
+        if others:
+            raise ValueError(
+                "all codecs of one attachment must have the same exchange, because a bucket holds "
+                f"parameters of all of them: got {self.exchange!r} and {others[0]!r}"
+            )
 
     @property
     def codecs(self) -> list[Codec]:
@@ -172,10 +171,6 @@ class GradScaler(Protocol):
         """Tell whether the loss is scaled and non-finite steps are skipped."""
 
 
-def _is_scaler(value: object) -> TypeGuard[GradScaler]:
-    return isinstance(value, GradScaler) and not isinstance(value, type)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Options:
     """Options of every `attach`, as `gradwire.torch.ddp.attach` describes them."""
@@ -195,15 +190,13 @@ class Options:
         object.__setattr__(self, "assignment", Assignment(self.codec, self.low_memory))
         if self.schedule is not None:
             check_part("schedule", self.schedule, Schedule)
-        check_optimizer(self.optimizer)
+        if self.optimizer is not None:
+            check_optimizer(self.optimizer)
         _validate.integer("min_numel", self.min_numel, low=0)
         _validate.integer("min_ndim", self.min_ndim, low=0)
-        scaler: object = self.grad_scaler
-        if scaler is not None and not _is_scaler(scaler):
-            raise TypeError(
-                f"grad_scaler= takes a torch.amp.GradScaler or None, got {scaler!r} "
-                f"({type(scaler).__name__})"
-            )
+        scaler: Any = self.grad_scaler
+        if scaler is not None and (isinstance(scaler, type) or not isinstance(scaler, GradScaler)):
+            raise TypeError(f"grad_scaler= takes a torch.amp.GradScaler or None, got {scaler!r}")
 
     def for_parameters(self, named: Mapping[str, torch.Tensor]) -> Self:
         """Return a copy whose codecs follow the options of the optimizer's groups."""
@@ -271,10 +264,3 @@ class Options:
             "parameters": (len(shapes), checksum(shapes)),
             "optimizer": facts_of(self.optimizer, named),
         }
-
-    def check(self, named: Mapping[str, torch.Tensor]) -> None:
-        """Raise a ValueError if the options do not suit these parameters, or each other.
-
-        Call it once the ranks agree on the options, so that all ranks refuse them or none does.
-        """
-        self.assignment.check(named)

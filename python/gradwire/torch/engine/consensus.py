@@ -92,24 +92,20 @@ class ControlChannel:
         rank called something else, or did not call within the timeout.
         """
         self._check_open(name)
+        met = False
         try:
             self._meet(name)
-        except ExchangeError:
-            raise
-        except BaseException as error:  # Ctrl-C: other ranks may be in the middle of the act
-            self._lost = f"{name}: {type(error).__name__}: {error}"
-            raise
-        try:
+            met = True
             yield self._channel
-        except ValueError:
-            raise
-        except RuntimeError as error:
-            self._lost, self._kind = f"{name}: {error}", kind_of(error)
-            if isinstance(error, GradwireError):
+        except BaseException as error:  # also Ctrl-C: other ranks may be in the middle of the act
+            if isinstance(error, ValueError if met else ExchangeError):
                 raise
-            raise ExchangeError(f"{name} failed while the ranks communicated ({error})") from error
-        except BaseException as error:
             self._lost = f"{name}: {type(error).__name__}: {error}"
+            if isinstance(error, RuntimeError):
+                self._lost, self._kind = f"{name}: {error}", kind_of(error)
+                if not isinstance(error, GradwireError):
+                    text = f"{name} failed while the ranks communicated ({error})"
+                    raise ExchangeError(text) from error
             raise
 
     def compare(self, name: str, told: str) -> list[str]:

@@ -26,8 +26,8 @@ class Engine:
 
     ``peers`` is the channel of the ranks that own the same share as this rank, unused between
     steps; None if every rank is a node. ``divides`` tells that the ranks of a node divide every
-    bucket. ``parts`` are the codecs' exchanges among these ranks. ``divisible`` tells that buckets
-    can be divided among all ranks. ``carried_by`` names the library that transfers frames.
+    bucket. ``parts`` are the codecs' exchanges among these ranks. ``carried_by`` names the library
+    that transfers frames.
     """
 
     def __init__(
@@ -43,7 +43,6 @@ class Engine:
         peers: Channel | None = None,
         divides: bool = False,
         parts: Sequence[Part] = (),
-        divisible: bool = False,
         carried_by: str = "",
     ) -> None:
         self.exchange = exchange
@@ -52,7 +51,7 @@ class Engine:
         self.rank, self.size = place.rank, place.size
         self.peers = peers
         self.divides = divides
-        self.parts, self.divisible = parts, divisible
+        self.parts = parts
         self.carried_by = carried_by
         self.pipeline = ExchangePipeline(exchange, scaled=scaled, whole=whole, confirm=confirm)
         self._release = functools.partial(_release, self.pipeline, exchange, control, transport)

@@ -114,8 +114,6 @@ class GradTracker:
         # Skip empty shards: they show nothing.
         self._watched = [mark for mark in self.marks if local(mark.parameter.tensor).numel()]
         self._turn = 0
-        # Exchanged gradients: the object, and its counts of writes.
-        self._seen: list[tuple[ParameterSlot, int, tuple[int, int]]] = []
         self._samples: list[tuple[ParameterSlot, int, torch.Tensor]] = []
 
     def exchanged(self, parameters: Iterable[ParameterSlot], origin: GradSource) -> None:
@@ -172,13 +170,11 @@ class GradTracker:
     # Changes between the backward pass and the optimizer's step --------------------------------
 
     def watch(self) -> None:
-        """Remember the state of each ``.grad`` that was just decoded.
+        """Copy a few samples of what was just decoded, each pass of other parameters and rows.
 
-        A write by ``.data``, NumPy or `torch.amp.GradScaler` is not counted by the tensor. So a few
-        samples are copied, each pass of other parameters and rows: a scaling of all gradients
-        changes every sample that is not zero.
+        A loss scaler and clipping change every sample that is not zero.
         """
-        self._seen, self._samples = [], []
+        self._samples = []
         watched = [
             (mark.parameter, gradient)
             for mark in self._watched
@@ -186,7 +182,6 @@ class GradTracker:
             and mark.parameter.computed
             and (gradient := mark.parameter.tensor.grad) is not None
         ]
-        self._seen = [(each, id(gradient), _writes(gradient)) for each, gradient in watched]
         for at in range(min(_SAMPLES, len(watched))):
             parameter, gradient = watched[(self._turn + at) % len(watched)]
             turn = (self._turn + at) // len(watched)
@@ -194,14 +189,10 @@ class GradTracker:
         self._turn += len(self._samples)
 
     def changed(self) -> bool | torch.Tensor:
-        """Tell whether the program has written to them since, as gradient clipping does.
+        """Tell whether the samples have changed since, as by gradient clipping.
 
         Does not wait for a device: the result may be a flag on it.
         """
-        for parameter, found, writes in self._seen:
-            gradient = parameter.tensor.grad
-            if gradient is not None and id(gradient) == found and _writes(gradient) != writes:
-                return True
         flags = [
             (_sample(gradient, turn).to(before.dtype) != before).any()
             for parameter, turn, before in self._samples
@@ -219,16 +210,6 @@ def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
     if len({flag.device for flag in flags}) > 1:
         return [bool(flag) for flag in flags]
     return [bool(flag) for flag in torch.stack(list(flags)).tolist()] if flags else []
-
-
-def _writes(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return how often a tensor was written to, as far as torch counts: of a DTensor, twice.
-
-    Views of one bucket, as with DDP's ``gradient_as_bucket_view``, share a count, which tells
-    nothing of one of them.
-    """
-    here = local(tensor)
-    return (0, 0) if here._is_view() else (tensor._version, here._version)
 
 
 def _sample(tensor: torch.Tensor, turn: int) -> torch.Tensor:

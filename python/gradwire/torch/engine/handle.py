@@ -263,7 +263,6 @@ class Handle:
             self._place,
             self.step,
             self._scheduler,
-            None if self._link is None else self._link.optimizer_step(),
         )
 
     def gathered_state_dict(self, rank: int | None = 0) -> dict[str, Any]:
@@ -401,7 +400,7 @@ class Handle:
         self._check_attached("load into the handle of the next attach()")
         self._pipeline.flush()
         with self._engine.control.act("load_state_dict()") as channel:
-            step, counted = checkpoint.load(
+            step = checkpoint.load(
                 self._compressed(),
                 self._scheduler,
                 self._place,
@@ -412,7 +411,7 @@ class Handle:
             )
         self._passes.restart(step)
         if self._link is not None:
-            self._link.resume(step, counted)
+            self._link.restart()
 
     # Other ranks ------------------------------------------------------------------------------
 
@@ -558,11 +557,6 @@ class Handle:
             self._link.releaser()()
             last = self._link.give_all_back() if moments else None
         self._engine.leave(timeout, last)
-
-    def accept_changes(self) -> None:
-        """Ignore changes to ``.grad`` since the last pass, made by a trainer."""
-        if self._link is not None:
-            self._link.watch()
 
     def _check_attached(self, otherwise: str) -> None:
         if self._source is None:

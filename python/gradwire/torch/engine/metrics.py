@@ -1,17 +1,22 @@
-"""Running sums and timestamps of buckets, and the report that is computed from them."""
+"""Running sums and timestamps of buckets, the report on them, and what they would exceed."""
 
+import dataclasses
 import math
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire._codec import Codec
+from gradwire.exchange import Exchange
 from gradwire.presets import call_of
 from gradwire.report import BucketTimes, ParameterReport, Report
+from gradwire.report.text import size
+from gradwire.sparsify import ChunkTopK, TopK
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.transport import RankTopology
 
@@ -269,3 +274,44 @@ def _describe(
         residual_norm=norm,
         state_bytes=parameter.nbytes,
     )
+
+
+_MARGIN = 1.05
+"""Headers of small frames, and limits a little above what is sent, are no reason to warn."""
+
+
+def excess(sent: Sequence[tuple[Codec, int]], exchange: Exchange, ranks: int) -> str:
+    """Return a warning if frames exceed an uncompressed all-reduce, with advice; else empty.
+
+    ``sent`` has the codec and the number of entries of each compressed parameter, and ``exchange``
+    is their exchange among ``ranks`` ranks.
+    """
+    if not (exchange.gathers_frames or exchange.divides):
+        return ""  # sums, which are no longer than the values
+    share = (ranks - 1) / ranks
+    dense = 2 * share * sum(4 * numel for _, numel in sent)
+    frames = sum(frame_nbytes(codec, numel) for codec, numel in sent)
+    received = frames * (ranks - 1 if exchange.gathers_frames else 2 * share)
+    if received <= _MARGIN * dense:
+        return ""
+    return (
+        f"With {ranks} ranks, each receives {size(received)} of frames per step, while a dense "
+        f"all-reduce would bring it {size(dense)}. What helps: a smaller ratio; an exchange that "
+        "sums or divides, see docs/exchanges.md; hierarchy=, if ranks share a machine; or "
+        "training without gradwire"
+    )
+
+
+def frame_nbytes(codec: Codec, numel: int) -> int:
+    """Return the approximate bytes of a frame; 0 if they depend on the gradients."""
+    sparsify = codec.sparsify
+    if not (sparsify.shared or isinstance(sparsify, TopK | ChunkTopK)):
+        ratio = getattr(sparsify, "ratio", None)
+        if ratio is None:
+            return 0
+        # The sparsifier aims at this number of entries, a closer estimate than the bound.
+        try:
+            codec = dataclasses.replace(codec, sparsify=TopK(ratio=ratio))
+        except ValueError:
+            return 0
+    return codec.max_encoded_len(numel)

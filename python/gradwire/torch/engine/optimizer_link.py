@@ -2,19 +2,32 @@
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from gradwire._codec import Codec
 from gradwire.torch import backends
 from gradwire.torch.engine.grad_tracker import GradSource, GradTracker
-from gradwire.torch.engine.optimizer_identity import OptimizerIdentity
-from gradwire.torch.engine.pairing import PairingWarning
-from gradwire.torch.engine.parameter import ParameterSlot, to_logical, to_memory, with_second_moment
+from gradwire.torch.engine.moments import (
+    is_ahead,
+    mean_momentum,
+    second_moments,
+    start_with,
+)
+from gradwire.torch.engine.pairing import (
+    PairingWarning,
+    check_pairing,
+    has_momentum,
+    name_of,
+    options_of,
+    warn_of_pairing,
+)
+from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.sharding import local
-from gradwire.torch.engine.square_ratio import SquareRatio
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import GradientError, UpdateError, fresh, warn
 from gradwire.torch.optim import OptimizerAdapter, family_of
@@ -34,10 +47,7 @@ _LATE = (
     "before backward(); or run the pass within model.no_sync(), and step() exchanges with the rate "
     "that it finds"
 )
-_HALF = (
-    "the state of the {} was loaded, but not that of the {}: save and load optimizer.state_dict() "
-    "and handle.state_dict() together, on every rank"
-)
+_PATIENCE = 3  # passes in a row that may be undone while somebody else changes the parameters
 
 
 class OptimizerLink:
@@ -54,7 +64,7 @@ class OptimizerLink:
     """
 
     def __init__(
-        self, optimizer: Optimizer, parameters: Sequence[ParameterSlot], *, scaled: bool
+        self, optimizer: Optimizer, parameters: list[ParameterSlot], *, scaled: bool
     ) -> None:
         self._parameters = {id(each.tensor): each for each in parameters}
         self._optimizer = optimizer
@@ -69,14 +79,19 @@ class OptimizerLink:
         self._unread: list[tuple[str, str, Callable[[], float]]] = []
         self._exchange: Callable[[], Callable[[], None] | None] = lambda: None
         self._after: Callable[[], Callable[[], None] | None] = lambda: None
-        self._resumed = False
-        self._expected: int | None = None
-        self._took_over = False
+        self._options = list(map(options_of, optimizer.param_groups))
+        self._had_momentum = has_momentum(optimizer)
+        self._stepping = False
+        self.undone = 0  # passes in a row, since a step or an explicit undo
+        self._sums: torch.Tensor | None = None  # of the parameters, when one was undone
         self.tracker = GradTracker(parameters)
         self.last: Step | None = None
         self.defers = False
-        self.claim = OptimizerIdentity(optimizer, self._parameters, self.tracker)
-        self._hooks = [optimizer.register_step_post_hook(self._stepped), self.claim.hook]
+        self._hooks = [
+            optimizer.register_step_post_hook(self._stepped),
+            # Of all optimizers; it keeps nothing alive.
+            register_optimizer_step_pre_hook(functools.partial(_before_step, weakref.ref(self))),
+        ]
         self._adapter: OptimizerAdapter | None = None
         if family_of(optimizer) is not None:
             self._adapter = OptimizerAdapter.of(optimizer)
@@ -108,22 +123,53 @@ class OptimizerLink:
 
         return release
 
-    def resume(self, step: int, optimizer_step: int | None) -> None:
-        """Continue from a checkpoint of this step; the optimizer loads its own half."""
-        self.last, self._resumed, self._expected = None, step > 0, optimizer_step
-        self.claim.excuse()
+    # Called by optimizers ---------------------------------------------------------------------
 
-    def optimizer_step(self) -> int | None:
-        """Return how many steps the optimizer has counted; None if it counts none, as SGD."""
-        counts = [
-            int(state["step"])
-            for each, state in self._optimizer.state.items()
-            if id(each) not in self._parameters and "step" in state
-        ]
-        return max(counts, default=None)
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Raise an UpdateError for another optimizer, a ValueError for unsuitable options."""
+        if optimizer is not self._optimizer:
+            self._check_other(optimizer)
+            return
+        options = list(map(options_of, optimizer.param_groups))
+        if options != self._options:
+            self._check_options()
+            self._options = options
+        self._stepping = True
+
+    def _check_options(self) -> None:
+        theirs: dict[Codec, list[ParameterSlot]] = {}
+        for each in self._parameters.values():
+            theirs.setdefault(each.codec, []).append(each)
+        for codec, parameters in theirs.items():
+            check_pairing(codec, self._optimizer, parameters)
+        if not self._had_momentum and has_momentum(self._optimizer):
+            self._had_momentum = True
+            for codec, parameters in theirs.items():
+                warn_of_pairing(codec, self._optimizer, parameters)
+
+    def _check_other(self, optimizer: Optimizer) -> None:
+        """Raise an UpdateError if another optimizer would apply what this one is to apply.
+
+        The attached optimizer's step may consist of other optimizers' steps, and a wrapper that has
+        it as an attribute makes its step.
+        """
+        wraps = any(each is self._optimizer for each in vars(optimizer).values())
+        if self._stepping or wraps:
+            return
+        both = _held(optimizer) & _held(self._optimizer)
+        sent = self.tracker.kept(each for key, each in self._parameters.items() if key in both)
+        if sent:
+            raise UpdateError(
+                f"{name_of(optimizer)} would apply gradients that were exchanged for another "
+                f"optimizer, the {name_of(self._optimizer)} that attach() was given: the .grad of "
+                f"{sent[0].name!r}. Nothing has changed. If this one replaces it, detach() the "
+                "handle, and attach(..., optimizer=) with this one: handle.state_dict() and "
+                "load_state_dict() carry the residuals over. If the loop steps both, run the "
+                "passes for this one within handle.paused()"
+            )
 
     def _stepped(self, *_: object) -> None:
-        self.claim.stepped()
+        self._stepping, self.undone = False, 0
         last = self.last
         # Gradients of a later, unexchanged pass may have replaced the exchanged ones.
         if last is not None and not (
@@ -142,26 +188,32 @@ class OptimizerLink:
         if self.tracker.kept(last.asked):
             raise fresh(last.error)
 
-    # Called by the optimizer ------------------------------------------------------------------
+    def prepare(self) -> dict[int, bool]:
+        """Exchange gradients that are still local; raise if any cannot be applied.
 
-    def prepare(self) -> None:
-        """Exchange gradients that are still local; raise if any cannot be applied."""
-        self._check_halves()
+        Returns the ids of the parameters that torch must not update. Of those with True, ``.grad``
+        is a step of the codec. Those with False have no gradient of a pass:
+        `torch.distributed.checkpoint` makes steps with gradients of zero, so that an optimizer has
+        a state, and parameters with a codec need none.
+        """
         self.tracker.read_pending()
         sent = unsent = False
         for mark in self.tracker.marks:
-            if mark.parameter.tensor.grad is None or not mark.parameter.has_state:
+            parameter, origin = mark.parameter, mark.origin
+            if parameter.tensor.grad is None:
                 continue
-            unsent = unsent or mark.origin is GradSource.LOCAL
-            if mark.parameter.paused:
-                continue
-            sent = sent or mark.origin is GradSource.SENT
-            if mark.origin is GradSource.UNKNOWN and mark.value is not None:
+            if origin is GradSource.LOCAL:
                 unsent = True
-            if mark.parameter.computed:
-                unsent = unsent or mark.origin is GradSource.AVERAGED
-                if mark.origin is GradSource.MIXED and mark.value is not None:
-                    raise _mixed(mark.parameter.name)
+            elif parameter.paused:
+                continue
+            elif origin is GradSource.SENT:
+                sent = True
+            elif origin is GradSource.UNKNOWN:
+                unsent = unsent or mark.value is not None
+            elif parameter.computed:
+                unsent = unsent or origin is GradSource.AVERAGED
+                if origin is GradSource.MIXED and mark.value is not None:
+                    raise _mixed(parameter.name)
         if sent and self.last is not None and self.last.finished and not self.last.counted:
             raise UpdateError(
                 ".grad holds the result of a pass that has since been rolled back, by an error, "
@@ -172,6 +224,15 @@ class OptimizerLink:
         exchange = self._exchange()
         if unsent and exchange is not None:
             exchange()
+        return {
+            id(mark.parameter.tensor): mark.origin >= GradSource.SENT
+            for mark in self.tracker.marks
+            if mark.parameter.computed
+            and (
+                mark.origin >= GradSource.SENT
+                or (mark.origin is GradSource.UNKNOWN and not mark.parameter.paused)
+            )
+        }
 
     def _check_changes(self) -> None:
         """Warn if gradients or rates were changed since the backward pass; on a device, later."""
@@ -204,89 +265,26 @@ class OptimizerLink:
             self._warned.add(text)
             warn(text.format(detail), PairingWarning)
 
-    def steps(self) -> set[int]:
-        """Return the ids of the parameters whose ``.grad`` the codec has turned into a step."""
-        computed = (mark for mark in self.tracker.marks if mark.parameter.computed)
-        return {id(each.parameter.tensor) for each in computed if each.origin >= GradSource.SENT}
-
-    def _check_halves(self) -> None:
-        """Warn if only one half of a checkpoint was loaded: the optimizer's or the handle's."""
-        assert self._adapter is not None  # which asks
-        resumed, self._resumed = self._resumed, False
-        took_over, self._took_over = self._took_over, False
-        loaded = self._adapter.take_loaded()
-        if not resumed and not loaded:
-            return
-        if resumed and loaded:
-            found = self.optimizer_step()
-            if self._expected is not None and found is not None and found != self._expected:
-                text = (
-                    f"the optimizer's state is from step {found}, but the handle's was saved at "
-                    f"step {self._expected}: load both from the same checkpoint"
-                )
-                warn(text, PairingWarning)
-            return
-        compressed, dense = self._with_state()
-        if resumed and dense is False:
-            warn(_HALF.format("handle", "optimizer"), PairingWarning)
-        elif loaded and dense and not (compressed or took_over):  # a dense run has both
-            warn(_HALF.format("optimizer", "handle"), PairingWarning)
-
-    def _with_state(self) -> tuple[bool, bool | None]:
-        """Tell whether the optimizer has state for parameters with a codec, and for others.
-
-        The second is None if there are no others, or if they never have state.
-        """
-        compressed, dense = False, None
-        for group in self._optimizer.param_groups:
-            keeps = "betas" in group or group["momentum"] != 0.0
-            for each in group["params"] if keeps else ():
-                state = self._optimizer.state.get(each, {})
-                if id(each) in self._parameters:
-                    compressed = compressed or _is_dense(state)
-                elif each.requires_grad:
-                    dense = dense or bool(state)
-        return compressed, dense
-
-    def idle(self) -> set[int]:
-        """Return the ids of the parameters that must not be updated, whatever ``.grad`` holds.
-
-        `torch.distributed.checkpoint` makes steps with gradients of zero, so that an optimizer has
-        a state. Parameters with a codec need none.
-        """
-        every = (mark for mark in self.tracker.marks if mark.parameter.compressed)
-        computed = (mark for mark in every if mark.parameter.computed)
-        return {id(mark.parameter.tensor) for mark in computed if mark.origin is GradSource.UNKNOWN}
-
     # Called by the passes ---------------------------------------------------------------------
 
     def defer(self) -> None:
         """Raise for non-finite gradients only in the optimizer's step, not if they are dropped."""
-        if self.defers:
-            return
-        self.defers = True
-        self._hooks.append(self._optimizer.register_step_pre_hook(self._refuse_spoiled))
+        if not self.defers:
+            self.defers = True
+            self._hooks.append(self._optimizer.register_step_pre_hook(self._refuse_spoiled))
 
     def refusal(self) -> UpdateError | None:
         """Return the error that forbids to exchange a pass now, if any."""
         found = self.tracker.mixed() if self._computed else None
         return None if found is None else _mixed(found.name)
 
-    def stale(self) -> bool:
-        """Tell whether gradients are added to a step that was already applied.
-
-        This happens if a pass through this model computes gradients for another one, as a
-        generator's pass through its discriminator. Such a pass is averaged uncompressed; it is an
-        error if this model's optimizer, which must be an attachable one, is to apply it.
-        """
-        last = self.last
-        if not self._computed or last is None or not last.applied:
-            return False
-        return self._adapter is not None and self.tracker.mixed() is not None
+    def restart(self) -> None:
+        """Continue from a checkpoint; the optimizer loads its own half."""
+        self.last, self.undone = None, 0
 
     def discarded(self, step: Step) -> None:
         """Record that a pass was undone, on all ranks."""
-        self.claim.excuse()
+        self.undone = 0
         if step is self.last:
             step.applied = True  # nothing is left to undo
 
@@ -299,7 +297,8 @@ class OptimizerLink:
         """Return the last pass if it was not applied, and the parameters cleared since then.
 
         Third, whether every compressed parameter was cleared. Gradients that are still in
-        ``.grad``, as at the start of an accumulation, are applied later.
+        ``.grad``, as at the start of an accumulation, are applied later. Raises an UpdateError if
+        several passes in a row were dropped while something else has trained the model.
         """
         if self._adapter is not None:
             self._adapter.forget()
@@ -308,64 +307,31 @@ class OptimizerLink:
             return None
         kept = {each.name for each in self.tracker.kept(last.asked)}
         cleared = [each for name, each in last.encoded.items() if name not in kept]
+        if cleared and not self._stepping:  # LBFGS makes passes within its step
+            self._check_undone()
         return last, cleared, bool(last.asked) and not kept
 
-    def take_over(self, *, anew: bool = False) -> None:
-        """Take over the moments that the optimizer kept while parameters were uncompressed.
+    def _check_undone(self) -> None:
+        """Raise an UpdateError if passes are undone while something else trains the model.
 
-        Call it when no state is in use. Later, states have moments of their own; with ``anew``,
-        after `give_back`, momentum replaces that of the states. Second moments of averages are
-        divided by the ratio of squares that is known; the next 16 measurements correct that.
+        A program may drop any number of passes; but if the parameters still change, it steps an
+        optimizer that `attach` was not given.
         """
-        if not self._computed:
+        self.undone += 1
+        if self.undone < _PATIENCE - 1:
             return
-        kept = self._optimizer.state
-        for parameter in self._parameters.values():
-            if not (parameter.compressed and parameter.computed) or parameter.tensor not in kept:
-                continue
-            begins = parameter.state.step == 0
-            # The momentum of weight decay stays with the optimizer.
-            if begins or anew or parameter.codec.memory.updates:
-                moments = kept.pop(parameter.tensor)
-                self._took_over = self._took_over or _is_dense(moments)
-                if begins or parameter.codec.memory.corrects or _is_ahead(moments, parameter):
-                    _start(parameter, moments)
-
-    def give_back(self, parameters: Iterable[ParameterSlot], channel: Channel) -> None:
-        """Hand the moments of parameters that become uncompressed to the optimizer.
-
-        A collective, between steps: each rank has its own moments, so their mean is used, which
-        keeps replicas equal. Adam's first moments start at zero; SGD's momentum is added to that of
-        the optimizer, which has that of weight decay. With shards, the channel connects the ranks
-        that own the same shard.
-        """
-        for each in parameters:
-            memory, tensor = each.codec.memory, each.tensor
-            if memory.updates and each.state.step > 0:
-                self._optimizer.state[tensor] = _moments(each, channel)
-            elif memory.corrects and each.state.step > 0:
-                state = self._optimizer.state[tensor]
-                if state.get("momentum_buffer") is None:
-                    state["momentum_buffer"] = torch.zeros_like(tensor)
-                local(state["momentum_buffer"]).add_(_momentum(each, channel))
-
-    def give_all_back(self) -> Callable[[Channel], None] | None:
-        """Return a function that hands all missing moments to the optimizer; None if none are."""
-        coded = self._whole()
-        return functools.partial(self.give_back, coded) if coded else None
-
-    def moments(self) -> dict[torch.Tensor, dict[str, Any]]:
-        """Return the states that the optimizer lacks, from this rank's own second moments."""
-        return {each.tensor: _moments(each) for each in self._whole()}
-
-    def _whole(self) -> list[ParameterSlot]:
-        """Return the undivided parameters with second moments in the codec."""
-        coded = self._coded(self._parameters.values())
-        return [each for each in coded if each.share is None and not each.paused]
-
-    def _coded(self, parameters: Iterable[ParameterSlot]) -> list[ParameterSlot]:
-        """Return the parameters whose second moments the codec keeps."""
-        return [each for each in parameters if each.codec.memory.updates and each.state.step > 0]
+        with torch.no_grad():
+            every = [local(each.tensor) for each in self._parameters.values()]
+            sums = torch.stack([each.sum(dtype=torch.float64).cpu() for each in every])
+        before, self._sums = self._sums, sums.view(torch.int64)
+        if self.undone >= _PATIENCE and before is not None and not before.equal(self._sums):
+            raise UpdateError(
+                f"the last {_PATIENCE} passes were undone, because {name_of(self._optimizer)}, "
+                "which attach() was given, made no step after them, although the parameters have "
+                "changed. Pass the optimizer that the loop steps to attach(..., optimizer=), or "
+                "leave optimizer= out if it is not one of torch's. Run passes that are not for it "
+                "within handle.paused()"
+            )
 
     def rates(self) -> list[tuple[ParameterSlot, Callable[[], float]]]:
         """Return a reader of each learning rate, 0 if in no group; the sender calls it."""
@@ -392,68 +358,76 @@ class OptimizerLink:
         if self._watches and _CHANGED not in self._warned:
             self.tracker.watch()
 
+    # Moments, which are the optimizer's while a parameter is uncompressed -----------------------
 
-def _is_dense(moments: Mapping[str, Any]) -> bool:
-    """Tell whether moments come from uncompressed training, not from a codec."""
-    # Of a DTensor, any() would be a collective.
-    return bool(local(moments["exp_avg"]).any()) if "exp_avg" in moments else bool(moments)
+    def take_over(self, *, anew: bool = False) -> None:
+        """Take over the moments that the optimizer kept while parameters were uncompressed.
+
+        Call it when no state is in use. Later, states have moments of their own; with ``anew``,
+        after `give_back`, momentum replaces that of the states. Second moments of averages are
+        divided by the ratio of squares that is known; the next 16 measurements correct that.
+        """
+        if not self._computed:
+            return
+        kept = self._optimizer.state
+        for parameter in self._parameters.values():
+            if not (parameter.compressed and parameter.computed) or parameter.tensor not in kept:
+                continue
+            begins = parameter.state.step == 0
+            # The momentum of weight decay stays with the optimizer.
+            if begins or anew or parameter.codec.memory.updates:
+                moments = kept.pop(parameter.tensor)
+                if begins or parameter.codec.memory.corrects or is_ahead(moments, parameter):
+                    start_with(parameter, moments)
+
+    def give_back(self, parameters: Iterable[ParameterSlot], channel: Channel) -> None:
+        """Hand the moments of parameters that become uncompressed to the optimizer.
+
+        A collective, between steps: each rank has its own moments, so their mean is used, which
+        keeps replicas equal. Adam's first moments start at zero; SGD's momentum is added to that of
+        the optimizer, which has that of weight decay. With shards, the channel connects the ranks
+        that own the same shard.
+        """
+        for each in parameters:
+            memory, tensor = each.codec.memory, each.tensor
+            if memory.updates and each.state.step > 0:
+                self._optimizer.state[tensor] = second_moments(each, channel)
+            elif memory.corrects and each.state.step > 0:
+                state = self._optimizer.state[tensor]
+                if state.get("momentum_buffer") is None:
+                    state["momentum_buffer"] = torch.zeros_like(tensor)
+                local(state["momentum_buffer"]).add_(mean_momentum(each, channel))
+
+    def give_all_back(self) -> Callable[[Channel], None] | None:
+        """Return a function that hands all missing moments to the optimizer; None if none are."""
+        coded = self._whole()
+        return functools.partial(self.give_back, coded) if coded else None
+
+    def moments(self) -> dict[torch.Tensor, dict[str, Any]]:
+        """Return the states that the optimizer lacks, from this rank's own second moments."""
+        return {each.tensor: second_moments(each) for each in self._whole()}
+
+    def _whole(self) -> list[ParameterSlot]:
+        """Return the undivided parameters whose second moments the codec keeps."""
+        return [
+            each
+            for each in self._parameters.values()
+            if each.codec.memory.updates
+            and each.state.step > 0
+            and each.share is None
+            and not each.paused
+        ]
 
 
-def _is_ahead(moments: Mapping[str, Any], parameter: ParameterSlot) -> bool:
-    """Tell whether the optimizer's second moment has seen more gradients than the codec's."""
-    if not parameter.codec.memory.updates or moments.get("exp_avg_sq") is None:
-        return False
-    own = float(parameter.state.state_dict()["scalars"]["second_moment_steps"])
-    return float(moments["step"]) > own
+def _before_step(link: "weakref.ref[OptimizerLink]", optimizer: Optimizer, *_: object) -> None:
+    """Call `before_step` of the link, if it still exists."""
+    if (found := link()) is not None:
+        found.before_step(optimizer)
 
 
-def _moments(parameter: ParameterSlot, channel: Channel | None = None) -> dict[str, Any]:
-    """Return the optimizer's state for uncompressed training; the mean of all ranks, if given."""
-    held = parameter.state.state_dict()
-    squares = torch.from_numpy(parameter.state.second_moment)
-    if channel is not None:
-        channel.all_reduce(squares).wait()
-        squares.div_(channel.size)
-    squares.mul_(parameter.ratio.factor if parameter.ratio else 1.0)
-    mean = to_logical(squares.numpy(), parameter)
-    own = torch.zeros_like(parameter.tensor, memory_format=torch.preserve_format)
-    second = torch.zeros_like(own)
-    local(second).copy_(mean)
-    return {
-        "step": torch.tensor(held["scalars"]["second_moment_steps"], dtype=torch.float32),
-        "exp_avg": own,
-        "exp_avg_sq": second,
-    }
-
-
-def _momentum(parameter: ParameterSlot, channel: Channel) -> torch.Tensor:
-    """Return the mean of all ranks' momentum, as torch keeps it: the inverse of `_start`."""
-    values = torch.from_numpy(parameter.state.state_dict()["momentum"].astype("float32"))
-    channel.all_reduce(values).wait()
-    values.div_(_factor(parameter) * channel.size)
-    return to_logical(values.numpy(), parameter).to(parameter.tensor.device)
-
-
-def _factor(parameter: ParameterSlot) -> float:
-    """Return what the codec's momentum is multiplied by beside torch's.
-
-    With Nesterov's momentum, the codec keeps what torch multiplies again in each step.
-    """
-    memory: Any = parameter.codec.memory
-    return float(memory.momentum) if memory.nesterov else 1.0
-
-
-def _start(parameter: ParameterSlot, moments: Mapping[str, Any]) -> None:
-    if parameter.codec.memory.updates and moments.get("exp_avg_sq") is not None:
-        parameter.ratio = (parameter.ratio or SquareRatio()).taken_over()
-        squares = parameter.own(moments["exp_avg_sq"]) / parameter.ratio.factor
-        values = to_memory(squares, parameter)
-        taken = with_second_moment(parameter.state, values, int(moments["step"]))
-        parameter.state.load_state_dict(taken)
-    elif parameter.codec.memory.corrects and moments.get("momentum_buffer") is not None:
-        own = _factor(parameter) * parameter.own(moments["momentum_buffer"])
-        held = parameter.state.state_dict()
-        parameter.state.load_state_dict(held | {"momentum": to_memory(own, parameter)})
+def _held(optimizer: Optimizer) -> set[int]:
+    """Return the ids of the parameters of an optimizer."""
+    return {id(each) for group in optimizer.param_groups for each in group["params"]}
 
 
 def _mixed(name: str) -> UpdateError:

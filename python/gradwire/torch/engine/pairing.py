@@ -29,8 +29,6 @@ class PairingWarning(UserWarning):
 
 def check_optimizer(optimizer: object) -> None:
     """Raise a TypeError that says what to pass, unless the argument is an optimizer of torch."""
-    if optimizer is None:
-        return
     # Accelerate's wrapper is an Optimizer by class only, and supports no hooks.
     if isinstance(optimizer, Optimizer) and hasattr(optimizer, "_optimizer_step_post_hooks"):
         return
@@ -71,55 +69,40 @@ def check_pairing(
     codec: Codec, optimizer: Optimizer | None, compressed: Iterable[ParameterSlot]
 ) -> None:
     """Raise a ValueError if the optimizer would not apply the codec's updates correctly."""
-    if codec.memory.updates:
-        _check_updates(codec, optimizer)
-    elif codec.memory.corrects and optimizer is not None and family_of(optimizer) == "adam":
+    family = None if optimizer is None else family_of(optimizer)
+    if codec.memory.updates and family != "adam":
+        given = "no optimizer" if optimizer is None else name_of(optimizer)
+        raise ValueError(
+            f"{codec.memory!r} sends steps, not gradients, and got {given}: use {_ADAMW}("
+            "model.parameters(), lr=...), which applies them, or leave the codec out, and "
+            "attach(model, optimizer=optimizer) chooses one that suits the optimizer"
+        )
+    if codec.memory.corrects and optimizer is not None and family == "adam":
         raise ValueError(
             f"{codec.memory!r} sends gradients with momentum, which {name_of(optimizer)} would "
             f"subtract unchanged; use {_SGD}(model.parameters(), lr=..., momentum=...)"
         )
-    if optimizer is None or family_of(optimizer) is None:
+    if optimizer is None or family is None:
         return
-    for group in groups_of(optimizer, compressed):
-        _check_group(codec, optimizer, group)
-
-
-def _check_group(codec: Codec, optimizer: Optimizer, group: Mapping[str, Any]) -> None:
-    """Raise a ValueError if the options of a group differ from those of the codec's memory."""
     memory = codec.memory
-    if not (memory.updates or memory.corrects):
-        return
-    if memory.updates and decays_gradients(optimizer, group):
-        raise ValueError(
-            f"{name_of(optimizer)} with weight_decay={group['weight_decay']!r} adds the decay to "
-            f"gradients, which {memory!r} does not see: use {_ADAMW}, which decays weights, or "
-            "attach a codec that sends gradients, such as gradwire.float8()"
-        )
-    for option in _UNSUITED:
-        if group.get(option):
+    for group in groups_of(optimizer, compressed) if memory.updates or memory.corrects else ():
+        if option := _unsuited_option(optimizer, group):
             raise ValueError(
-                f"the optimizer has {option}={group[option]!r}, but {memory!r} does that part of "
-                f"the optimizer's work and does not support it: leave {option}= out, or attach a "
-                "codec that sends gradients, such as gradwire.float8()"
+                f"{name_of(optimizer)} has {option}={group[option]!r}, a part of the optimizer's "
+                f"work that {memory!r} does not see: leave {option}= out, with weight_decay= use "
+                f"{_ADAMW}, or attach a codec that sends gradients, such as gradwire.float8()"
             )
-    if memory.updates:
-        _check_equal(codec, options_of(group), {"beta2": "betas[1]", "eps": "eps"})
-    elif group.get("momentum"):
-        _check_equal(codec, group, {"momentum": "momentum", "nesterov": "nesterov"})
+        if memory.updates:
+            _check_equal(codec, options_of(group), {"beta2": "betas[1]", "eps": "eps"})
+        elif group.get("momentum"):
+            _check_equal(codec, group, {"momentum": "momentum", "nesterov": "nesterov"})
 
 
-def why_unsuited(optimizer: Optimizer) -> str:
-    """Return why no codec can do a part of the optimizer's work; empty if one can."""
-    family, name = family_of(optimizer), name_of(optimizer)
-    if family is None:
-        return f"{name} is not torch.optim.AdamW, Adam or SGD"
-    for group in optimizer.param_groups:
-        for option in _UNSUITED:
-            if group.get(option):
-                return f"{name} has {option}={group[option]!r}, which no codec supports"
-        if family == "adam" and decays_gradients(optimizer, group):
-            return f"{name} has weight_decay={group['weight_decay']!r}, which is added to gradients"
-    return ""
+def _unsuited_option(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
+    """Return the option of a group that no codec follows; empty if there is none."""
+    decays = family_of(optimizer) == "adam" and decays_gradients(optimizer, group)
+    found = [option for option in _UNSUITED if group.get(option)]
+    return "weight_decay" if decays else next(iter(found), "")
 
 
 def default_codec(optimizer: object, ratio: float = RATIO) -> Codec:
@@ -136,12 +119,15 @@ def default_codec(optimizer: object, ratio: float = RATIO) -> Codec:
         )
     check_optimizer(optimizer)
     assert isinstance(optimizer, Optimizer)  # or it had raised
-    unsuited = why_unsuited(optimizer)
-    if unsuited:
-        warn(
-            f"{unsuited}, so gradients are sent as gradwire.float8(), with a quarter of the bytes. "
-            "For another codec: attach(model, codec, optimizer=optimizer)",
-            PairingWarning,
+    why = "is not torch.optim.AdamW, Adam or SGD"
+    if family_of(optimizer) is not None:
+        groups = [(each, _unsuited_option(optimizer, each)) for each in optimizer.param_groups]
+        why = next((f"has {name}={each[name]!r}" for each, name in groups if name), "")
+    if why:
+        _warn(
+            f"{name_of(optimizer)} {why}, so no codec can do its work, and gradients are sent as "
+            "gradwire.float8(), with a quarter of the bytes. For another codec: attach(model, "
+            "codec, optimizer=optimizer)"
         )
         return float8()
     if family_of(optimizer) == "adam":
@@ -154,21 +140,6 @@ def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
     names = ("momentum", "nesterov", "eps", *_UNSUITED)
     found = {name: group[name] for name in names if name in group}
     return {**found, "beta2": float(group["betas"][1])} if "betas" in group else found
-
-
-def _check_updates(codec: Codec, optimizer: Optimizer | None) -> None:
-    if optimizer is None:
-        raise ValueError(
-            f"{codec.memory!r} sends steps, not gradients, and only {_ADAMW} can apply them: "
-            f"optimizer = {_ADAMW}(model.parameters(), lr=...), then attach(model, codec, "
-            "optimizer=optimizer)"
-        )
-    if family_of(optimizer) != "adam":
-        raise ValueError(
-            f"{codec.memory!r} sends steps, not gradients, but {name_of(optimizer)} would treat "
-            f"them as gradients; use {_ADAMW}(model.parameters(), lr=...), or leave the codec out: "
-            f"attach(model, optimizer=optimizer) chooses one that suits {name_of(optimizer)}"
-        )
 
 
 def _check_equal(codec: Codec, group: Mapping[str, Any], options: Mapping[str, str]) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
 from gradwire.torch import backends
 from gradwire.torch.backends import Backend, Bucket
@@ -38,12 +37,6 @@ class Step:
     refused: BaseException | None = None  # raised by that: no rank exchanges its buckets
     # Parameters whose ratios were measured in it, and what undoes that.
     ratios: list[tuple[ParameterSlot, Any]] = field(default_factory=list)
-
-    def encode(self, parameter: ParameterSlot, gradient: NDArray[Any] | None = None) -> None:
-        """Record that a gradient was encoded into the parameter's state; measure it if given."""
-        self.encoded[parameter.name] = parameter
-        if gradient is not None:
-            parameter.measure(gradient)
 
     def observe(self, parameter: ParameterSlot, wanted: int) -> None:
         """Update the parameter's limit with the largest size, in bytes, that any rank wanted."""

@@ -7,7 +7,7 @@ writes the error instead, so the collective always completes and all ranks learn
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 from weakref import WeakKeyDictionary
@@ -27,11 +27,10 @@ from gradwire.torch.exchange.dense import count_dense, divide, pack_dense, sum_d
 from gradwire.torch.transport import Channel
 
 _RECORD = np.dtype([("size", "<u8"), ("wanted", "<u8"), ("zero", "<u8")])
-_ALIGN = 64
 
 
 def _align(nbytes: int) -> int:
-    return -(-nbytes // _ALIGN) * _ALIGN
+    return -(-nbytes // 64) * 64
 
 
 class SlotLayout(SlotPlaces):
@@ -74,27 +73,10 @@ class _Slots:
     plan: SlotLayout
     slot: torch.Tensor  # this rank's
     gathered: torch.Tensor  # memory that begins with the slots of all ranks
-    filled: FilledSlot | None = None  # by the device, if it was
+    rows: torch.Tensor  # these, one row per rank
+    filled: FilledSlot | None  # by the device, if it was
     averages: SlotAverages | None = None
     dense_seconds: float = 0.0  # that averaging the dense parameters took
-    # Bytes of each rank's frames.
-    sizes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
-    # Pieces whose gradients are zero on every rank.
-    unused: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
-
-    def rows(self, ranks: int) -> torch.Tensor:
-        """Return the slots of all ranks, one row per rank."""
-        return self.gathered[: self.plan.nbytes * ranks].view(ranks, self.plan.nbytes)
-
-
-def _facts_of(layout: BucketContents, rank: int) -> SlotFacts:
-    return SlotFacts(
-        layout.names,
-        [(piece.stop - piece.start, piece.parameter.width) for piece in layout.dense],
-        f"rank {rank} could not encode: kernels refuse the gradient of ",
-        wire.TEXT_NBYTES,
-        rank,
-    )
 
 
 class AllGatherExchange(ExchangeBase):
@@ -112,7 +94,7 @@ class AllGatherExchange(ExchangeBase):
         mean: Literal["ranks", "senders"],
     ) -> None:
         super().__init__(channel, device_backends, check_result=check_result)
-        self._mean = mean
+        self._senders = mean == "senders"
         self._facts: WeakKeyDictionary[BucketContents, SlotFacts] = WeakKeyDictionary()
 
     # The sending thread -----------------------------------------------------------------------
@@ -121,86 +103,86 @@ class AllGatherExchange(ExchangeBase):
         """Encode a bucket and start the all-gather of its slot."""
         start = time.perf_counter()
         plan = SlotLayout.of(task.layout, task.bucket.itemsize)
-        (slot,), task = take_buffers(task, [(self._frames, plan.nbytes)])
+        nbytes, total = plan.nbytes, plan.nbytes * self.world_size
+        pools = [(self._frames, nbytes), (self._buffers, total)]
+        (slot, gathered), task = take_buffers(task, pools)
         filled = self._fill(task, plan, slot, sequence)
         self.times.add("encode", start)
-        total = plan.nbytes * self.world_size
-        (gathered,), failed = take_buffers(task, [(self._buffers, total)])
-        if failed.error is not task.error:
-            self._fill(failed, plan, slot, sequence)
-        views = gathered[:total], slot[: plan.nbytes]
-        self._keep(*views)
-        work = self.channel.all_gather(*views)
+        every, mine = gathered[:total], slot[:nbytes]
+        self._keep(every, mine)
         return InFlightBucket(
             task,
             sequence,
-            works=(work,),
-            contents=_Slots(plan, slot, gathered, filled),
-            room=plan.nbytes,
-            wire=plan.nbytes * (self.world_size - 1),
+            works=(self.channel.all_gather(every, mine),),
+            contents=_Slots(plan, slot, gathered, every.view(-1, nbytes), filled),
+            room=nbytes,
+            wire=total - nbytes,
         )
 
     def _fill(
         self, task: BucketTask, plan: SlotLayout, slot: torch.Tensor, sequence: int
     ) -> FilledSlot | None:
-        """Write a slot, or let the device do it by itself if it can."""
-        layout = task.layout
+        """Write a slot; return it if the device does that by itself."""
         front = np.zeros(plan.front, np.uint8)
         try:
-            filled = self._start(task, plan, slot, sequence)
-            if filled is not None:
-                return filled
-            pieces = range(len(layout.pieces))
-            outcomes = self._encode(task, pieces, plan.limits, slot[plan.frames_at :])
-            records = plan.records(front)
-            records["size"] = outcomes.nbytes
-            records["wanted"] = outcomes.wanted()
-            records["zero"] = outcomes.zero
-            layout.counters.encoded(layout.rows, outcomes, outcomes.nbytes)
-            if layout.runs:
-                pack_dense(task, slot[plan.dense_at : plan.dense_end].view(layout.dtype))
-            checksum = self._checksums.last(layout)
-            wire.write_verdict(front, layout.digest, sequence, checksum=checksum)
+            task.check()
+            if task.bucket.fills(task.layout.compressed):
+                return self._fill_on_device(task, plan, slot, sequence)
+            self._fill_here(task, plan, slot, front)
+            checksum = self._checksums.last(task.layout)
+            wire.write_verdict(front, task.layout.digest, sequence, checksum=checksum)
             front = front[: plan.dense_at]
         except BaseException as error:  # of any kind: the other ranks wait for this slot
             front[:] = 0
-            message = front[: wire.MESSAGE_NBYTES]
-            wire.write_verdict(message, layout.digest, sequence, wire.attributed(error, self.rank))
+            told = wire.attributed(error, self.rank)
+            wire.write_verdict(front[: wire.MESSAGE_NBYTES], task.layout.digest, sequence, told)
         task.bucket.write_header(slot, front)
         return None
 
-    def _start(
+    def _fill_here(
+        self, task: BucketTask, plan: SlotLayout, slot: torch.Tensor, front: NDArray[np.uint8]
+    ) -> None:
+        """Write frames and dense parameters to a slot, and the records to its front."""
+        layout = task.layout
+        outcomes = self._encode(task, layout.pieces, plan.limits, slot[plan.frames_at :])
+        records = plan.records(front)
+        records["size"] = outcomes.nbytes
+        records["wanted"] = outcomes.wanted()
+        records["zero"] = outcomes.zero
+        layout.counters.encoded(layout.rows, outcomes, outcomes.nbytes)
+        if layout.runs:
+            pack_dense(task, slot[plan.dense_at : plan.dense_end].view(layout.dtype))
+
+    def _fill_on_device(
         self, task: BucketTask, plan: SlotLayout, slot: torch.Tensor, sequence: int
-    ) -> FilledSlot | None:
-        """Let the device fill the slot by itself, if it can; the outcome is not known yet."""
-        task.check()
+    ) -> FilledSlot:
+        """Let the device fill the slot by itself; the outcome is not known yet."""
         layout = task.layout
         facts = self._facts.get(layout)
         if facts is None:
-            facts = self._facts[layout] = _facts_of(layout, self.rank)
+            facts = self._facts[layout] = SlotFacts(
+                layout.names,
+                [(piece.stop - piece.start, piece.parameter.width) for piece in layout.dense],
+                f"rank {self.rank} could not encode: kernels refuse the gradient of ",
+                wire.TEXT_NBYTES,
+                self.rank,
+            )
         checksum, total = self._checksums.unread(layout)
         order = SlotOrder(
             [parameter.codec for parameter in layout.compressed],
             [parameter.state for parameter in layout.compressed],
             *(layout.ends, layout.runs, plan),
             wire.header_words(layout.digest, sequence, checksum),
-            total,
-            facts,
-            task.scale,
-            task.unused,
+            *(total, facts, task.scale, task.unused),
         )
         filled = task.bucket.fill(slot, order)
-        if filled is not None:
-            task.step.awaited[filled] = partial(self._settle, task, filled)
-            task.step.encoded.update((each.name, each) for each in layout.compressed)
-            for piece in layout.pieces:
-                if piece.parameter.measured is not None:
-                    self._record(task, piece)
+        task.step.awaited[filled] = partial(self._await, task, filled)
+        self._record(task, layout.pieces)
         return filled
 
-    def _settle(self, task: BucketTask, filled: FilledSlot) -> Outcomes:
+    def _await(self, task: BucketTask, filled: FilledSlot) -> Outcomes:
         """Return the outcomes of encodes on the device; drop the records of failed ones."""
-        outcomes = self._outcomes(task, filled.settle())
+        outcomes = self._outcomes(task, filled.outcomes())
         for parameter in task.layout.compressed[len(outcomes) :]:
             task.step.encoded.pop(parameter.name, None)
         return outcomes
@@ -208,17 +190,14 @@ class AllGatherExchange(ExchangeBase):
     # The receiving thread ---------------------------------------------------------------------
 
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
-        slots = flight.contents
+        slots, task = flight.contents, flight.task
         assert isinstance(slots, _Slots)
-        rows = slots.rows(self.world_size)
         if slots.filled is None:
-            return flight.task.bucket.read_headers(rows, slots.plan.front)
-        task = flight.task
+            return task.bucket.read_headers(slots.rows, slots.plan.front)
         # All that can be done is started before the one wait, whatever the headers are to say.
-        if task.layout.runs:
-            slots.dense_seconds = self._average_dense(task, slots)
+        self._average_dense(task, slots)
         slots.averages = slots.filled.average(
-            rows, senders=self._mean == "senders", checks=self._check_result
+            slots.rows, senders=self._senders, checks=self._check_result
         )
         return slots.averages.headers
 
@@ -226,22 +205,22 @@ class AllGatherExchange(ExchangeBase):
         slots, task = flight.contents, flight.task
         assert isinstance(slots, _Slots)
         try:
-            self._take(flight, slots)
-            self._read(flight, slots, headers)
-            self._decode(task, slots)
+            if slots.filled is not None and slots.averages is not None:
+                self._take_outcome(flight, slots.filled, slots.averages)
+            self._decode(flight, slots, headers)
             self._checksums.note(flight)
         finally:
             mark = task.bucket.used(slots.slot, slots.gathered)
             self._frames.give(slots.slot, mark)
             self._buffers.give(slots.gathered, mark)
 
-    def _take(self, flight: InFlightBucket, slots: _Slots) -> None:
+    def _take_outcome(
+        self, flight: InFlightBucket, filled: FilledSlot, averages: SlotAverages
+    ) -> None:
         """Record the encodes that the device made by itself, before the headers are read."""
-        filled, averages, task = slots.filled, slots.averages, flight.task
-        if filled is None or averages is None:
-            return
+        task = flight.task
         task.step.awaited.pop(filled, None)
-        outcomes = self._settle(task, filled)
+        outcomes = self._await(task, filled)
         if len(outcomes) == len(task.layout.pieces):
             task.layout.counters.encoded(task.layout.rows, outcomes, outcomes.nbytes)
         flight.finite = averages.finite and averages.nanoseconds is not None
@@ -251,50 +230,44 @@ class AllGatherExchange(ExchangeBase):
             flight.marks.arrived -= averages.seconds
             flight.marks.decoding = flight.marks.arrived
 
-    def _read(self, flight: InFlightBucket, slots: _Slots, headers: NDArray[np.uint8]) -> None:
-        """Raise the error of any rank; undo the encodes of parameters that no rank used."""
-        task, layout = flight.task, flight.task.layout
+    def _decode(self, flight: InFlightBucket, slots: _Slots, headers: NDArray[np.uint8]) -> None:
+        """Raise the error of any rank, or write the averages; undo what no rank used."""
+        task, layout, plan = flight.task, flight.task.layout, slots.plan
         verdicts = wire.read_verdicts(headers, layout.digest, flight.sequence)
         wire.raise_first(verdicts)
         self._checksums.compare(layout, verdicts)
-        records = slots.plan.read_records(headers)
-        slots.sizes = records["size"]
-        slots.unused = records["zero"].astype(bool).min(axis=0)
+        records = plan.read_records(headers)
         # All limits come first: they must agree on all ranks whatever happens below.
         wanted = records["wanted"].max(axis=0).astype(np.int64)
         for parameter, nbytes in zip(layout.compressed, wanted.tolist(), strict=True):
             task.step.observe(parameter, nbytes)
-        task.step.undo([layout.compressed[index] for index in np.flatnonzero(slots.unused)])
-
-    def _decode(self, task: BucketTask, slots: _Slots) -> None:
-        """Write the averages of all parameters."""
-        plan, layout = slots.plan, task.layout
-        rows = slots.rows(self.world_size)
-        if slots.averages is not None and slots.averages.nanoseconds is not None:
-            layout.counters.decoded(layout.rows, slots.averages.nanoseconds)
-        elif layout.pieces:
-            nanoseconds = task.bucket.average(
-                rows.view(-1),
-                [rank * plan.nbytes + plan.frames_at for rank in range(self.world_size)],
-                slots.sizes.tolist(),
+        unused = records["zero"].astype(bool).min(axis=0)
+        task.step.undo(map(layout.compressed.__getitem__, np.flatnonzero(unused)))
+        spent = None if slots.averages is None else slots.averages.nanoseconds
+        if spent is None and layout.pieces:
+            spent = task.bucket.average(
+                slots.rows.view(-1),
+                range(plan.frames_at, slots.rows.numel(), plan.nbytes),
+                records["size"].tolist(),
                 layout.ends,
-                slots.unused.tolist(),
-                self._mean == "senders",
+                unused.tolist(),
+                self._senders,
                 task.scale,
             )
-            layout.counters.decoded(layout.rows, nanoseconds)
-        if layout.runs and slots.averages is None:
-            slots.dense_seconds = self._average_dense(task, slots)
+        if spent is not None:
+            layout.counters.decoded(layout.rows, spent)
+        if slots.averages is None:
+            self._average_dense(task, slots)
         if layout.runs:
             count_dense(task, slots.dense_seconds)
 
-    def _average_dense(self, task: BucketTask, slots: _Slots) -> float:
-        """Write the averages of uncompressed parameters; return the seconds that it took."""
+    def _average_dense(self, task: BucketTask, slots: _Slots) -> None:
+        """Write the averages of uncompressed parameters."""
         plan, layout, start = slots.plan, task.layout, time.perf_counter()
-        rows = slots.rows(self.world_size)
-        total = rows.new_zeros(layout.dense_numel, dtype=sum_dtype(layout.dtype))
-        for values in rows[:, plan.dense_at : plan.dense_end]:
+        if not layout.runs:
+            return
+        total = slots.rows.new_zeros(layout.dense_numel, dtype=sum_dtype(layout.dtype))
+        for values in slots.rows[:, plan.dense_at : plan.dense_end]:
             total += values.view(layout.dtype)
-        mean = divide(total, self.world_size)
-        task.bucket.unpack(layout.runs, mean)
-        return time.perf_counter() - start
+        task.bucket.unpack(layout.runs, divide(total, self.world_size))
+        slots.dense_seconds = time.perf_counter() - start

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from gradwire._outside import SelectingCodec
-from gradwire.errors import NonFiniteError
 from gradwire.torch.backends import Table
 from gradwire.torch.engine.metrics import Outcomes, StepTimes
 from gradwire.torch.engine.parameter import BucketSlice
@@ -195,10 +194,10 @@ class ExchangeBase(abc.ABC):
     def _encode(
         self,
         task: BucketTask,
-        members: Sequence[int],
+        pieces: Sequence[BucketSlice],
         limits: Sequence[int],
         out: torch.Tensor,
-        positions: Positions | None = None,
+        positions: Positions = (),
     ) -> Outcomes:
         """Encode pieces of a bucket, and record them in the step so that it can undo them.
 
@@ -206,41 +205,27 @@ class ExchangeBase(abc.ABC):
         each piece; where these are None, its codec selects. Raises a GradientError if a gradient is
         not finite.
         """
-        task.check()
-        if not members:
+        if not pieces:
             return Outcomes.of(np.empty(0, np.int64))
-        pieces = [task.layout.pieces[index] for index in members]
-        parameters = [piece.parameter for piece in pieces]
-        table, error = task.bucket.encode(
-            [parameter.codec for parameter in parameters],
-            [parameter.state for parameter in parameters],
-            [end for piece in pieces for end in (piece.start, piece.stop)],
-            limits,
-            self._select(task, pieces) if positions is None else positions,
-            out,
-            task.scale,
-        )
-        outcomes = self._outcomes(task, table)
-        for piece in pieces[: len(outcomes)]:
-            self._record(task, piece)
-        if isinstance(error, NonFiniteError):
-            with naming(pieces[len(outcomes)]):
-                raise error
-        if error is not None:
-            raise error
-        return outcomes
-
-    def _select(self, task: BucketTask, pieces: Sequence[BucketSlice]) -> Positions:
-        """Return the positions that Python sparsifiers select; None for built-in sparsifiers."""
-        selected: list[NDArray[np.uint32] | None] = []
-        for piece in pieces:
-            encoder, positions = piece.parameter.codec._encoder, None
-            if isinstance(encoder, SelectingCodec):
-                gradient = self._gradient(task, piece)
+        codecs, states, ends = [], [], []
+        positions = list(positions) or [None] * len(pieces)
+        for index, piece in enumerate(pieces):
+            codec, state = piece.parameter.codec, piece.parameter.state
+            codecs.append(codec)
+            states.append(state)
+            ends += [piece.start, piece.stop]
+            if positions[index] is None and isinstance(codec._encoder, SelectingCodec):
                 with naming(piece):
-                    positions = encoder.positions(gradient, piece.parameter.state)
-            selected.append(positions)
-        return selected
+                    gradient = self._gradient(task, piece)
+                    positions[index] = codec._encoder.positions(gradient, state)
+        table, error = task.bucket.encode(codecs, states, ends, limits, positions, out, task.scale)
+        outcomes = self._outcomes(task, table)
+        done = outcomes.nbytes.size
+        self._record(task, pieces[:done])
+        if error is not None:
+            with naming(pieces[done]):
+                raise error
+        return outcomes
 
     def _gradient(self, task: BucketTask, piece: BucketSlice) -> NDArray[Any]:
         """Return a gradient without the loss scale, as an array that a codec can read in place."""
@@ -253,7 +238,10 @@ class ExchangeBase(abc.ABC):
             outcomes.zero[:] = 0
         return outcomes
 
-    def _record(self, task: BucketTask, piece: BucketSlice) -> None:
-        """Record an encode in the step, which may undo it, and measure the gradient if asked to."""
-        measured = piece.parameter.measured is not None
-        task.step.encode(piece.parameter, self._gradient(task, piece) if measured else None)
+    def _record(self, task: BucketTask, pieces: Sequence[BucketSlice]) -> None:
+        """Record encodes in the step, which may undo them; measure gradients if asked to."""
+        for piece in pieces:
+            parameter = piece.parameter
+            task.step.encoded[parameter.name] = parameter
+            if parameter.measured is not None:
+                parameter.measure(self._gradient(task, piece))

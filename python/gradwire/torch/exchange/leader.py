@@ -76,7 +76,7 @@ class LeaderExchange(ValueSumExchange):
                 if led is None:
                     told = f"{limit} bytes are too few for any positions of {parameter.name!r}"
                     raise ExchangeError(told)
-                self._record(task, piece)
+                self._record(task, [piece])
                 nbytes = len(led.positions)
                 message[at : at + nbytes] = np.frombuffer(led.positions, np.uint8)
                 _RECORD.pack_into(message.data, place * _RECORD.size, nbytes, led.wanted)

@@ -185,6 +185,7 @@ class OwnerExchange(ExchangeBase):
         sizes = [0] * self.world_size
         message, mark = None, None
         try:
+            task.check()
             parts = self._cut(task, ownership, zero)
             message = torch.cat(parts)
             mark = task.bucket.used(message)
@@ -223,7 +224,7 @@ class OwnerExchange(ExchangeBase):
         frames = self._frames.take(sum(limits), task.step.number, task.bucket)
         try:
             with _aside(layout, ownership.runs[self.rank]):
-                outcomes = self._encode(task, range(len(layout.pieces)), limits, frames)
+                outcomes = self._encode(task, layout.pieces, limits, frames)
             zero[:] = outcomes.zero
             sizes = outcomes.nbytes.tolist()
             parts = task.bucket.split(

@@ -147,7 +147,8 @@ class ValueSumExchange(ExchangeBase):
         self, task: BucketTask, selection: SharedSelection, members: Sequence[int]
     ) -> tuple[Outcomes, torch.Tensor]:
         """Encode adjacent pieces of a bucket, and read the values from their frames."""
-        parameters = [task.layout.compressed[index] for index in members]
+        pieces = [task.layout.pieces[index] for index in members]
+        parameters = [piece.parameter for piece in pieces]
         counts = [selection.counts[index] for index in members]
         limits = [
             parameter.codec._codec.max_encoded_len(parameter.numel, count)
@@ -161,7 +162,7 @@ class ValueSumExchange(ExchangeBase):
         numels = [parameter.numel for parameter in parameters]
         frames = self._frames.take(sum(limits), task.step.number, task.bucket)
         try:
-            outcomes = self._encode(task, members, limits, frames, known)
+            outcomes = self._encode(task, pieces, limits, frames, known)
             for parameter, count, sent in zip(
                 parameters, counts, outcomes.count.tolist(), strict=True
             ):

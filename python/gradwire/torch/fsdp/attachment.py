@@ -147,28 +147,24 @@ def _check_parameters(named: dict[str, Any]) -> None:
     if not named:
         raise ValueError("the model has no parameter that FSDP shards and that requires gradients")
     for name, each in named.items():
-        if each.device_mesh.ndim > 1:
+        if each.device_mesh.ndim > 1 or each.is_meta:
             raise ValueError(
-                f"parameter {name!r} is sharded over {each.device_mesh.ndim} dimensions: gradwire "
-                "supports models that only FSDP shards"
+                f"parameter {name!r} is sharded over {each.device_mesh.ndim} dimensions, on "
+                f"{each.device}: gradwire supports models with values that only FSDP shards"
             )
-        if each.is_meta:
-            raise ValueError(f"parameter {name!r} is on meta: it has no values")
 
 
 def _replicas(mesh: Any, inside: Sequence[int]) -> dist.ProcessGroup:
     """Return the group of the replicas of this rank's shards."""
     group: Any = mesh
     if isinstance(mesh, DeviceMesh):
-        if mesh.ndim > 2:
-            raise ValueError(f"mesh= has {mesh.ndim} dimensions, expected (replicas, shards)")
         group = mesh.get_group(0)
-        if mesh.ndim == 2:
-            shards = sorted(dist.get_process_group_ranks(mesh.get_group(1)))
-            if shards != list(inside):
-                raise ValueError(
-                    f"mesh= has {shards} as ranks of a node, but the model is sharded over {inside}"
-                )
+        shards: Any = mesh.get_group(1) if mesh.ndim > 1 else None
+        if mesh.ndim > 2 or (shards and sorted(dist.get_process_group_ranks(shards)) != inside):
+            raise ValueError(
+                f"mesh= must have the dimensions (replicas, shards), with the shards over {inside}"
+                f", as the model; got {mesh}"
+            )
     if not isinstance(group, dist.ProcessGroup):
         raise TypeError(
             "mesh= takes the DeviceMesh of the replicas or their process group, got "

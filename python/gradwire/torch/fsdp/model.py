@@ -4,6 +4,7 @@ Private attributes of FSDP are read only here and in `source`, as in torch 2.15,
 tested. `groups_of` raises a ValueError if they are different.
 """
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,22 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+
+# The private attributes that are used.
+_OF_A_STATE = operator.attrgetter(
+    "_state_ctx.manual_backward_finalization",
+    "_root_post_backward_final_callback",
+    "_reset_iter_state",
+)
+_OF_A_GROUP = operator.attrgetter(
+    "_prepare_reduce_scatter_inputs",
+    "_all_reduce_hook",
+    "gradient_divide_factor",
+    "all_reduce_grads",
+    "force_sum_reduction_for_comms",
+    "mesh_info.shard_process_group",
+)
+_OF_A_PARAMETER = operator.attrgetter("padded_sharded_param_size")
 
 
 class Group:
@@ -95,19 +112,12 @@ def groups_of(model: nn.Module) -> list[Group]:
 def _inner(module: FSDPModule) -> list[Any]:
     try:
         state = module._get_fsdp_state()
-        assert hasattr(state._state_ctx, "manual_backward_finalization")
-        assert callable(state._root_post_backward_final_callback)
-        assert callable(state._reset_iter_state)
+        _OF_A_STATE(state)
         groups = list(state._fsdp_param_groups)
         for each in groups:
-            assert callable(each._prepare_reduce_scatter_inputs)
-            assert hasattr(each, "_all_reduce_hook")
-            assert hasattr(each, "gradient_divide_factor")
-            assert hasattr(each, "all_reduce_grads")
-            assert hasattr(each, "force_sum_reduction_for_comms")
-            assert hasattr(each.mesh_info, "shard_process_group")
-            assert all(hasattr(one, "padded_sharded_param_size") for one in each.fsdp_params)
-    except (AttributeError, AssertionError) as error:
+            _OF_A_GROUP(each)
+            list(map(_OF_A_PARAMETER, each.fsdp_params))
+    except AttributeError as error:
         raise ValueError(
             f"gradwire does not know how torch {torch.__version__} keeps the gradients of FSDP "
             f"modules ({error}); it was tested with torch 2.15"

@@ -163,8 +163,6 @@ def attach(optimizer: Distributed, settings: Settings) -> None:
 
 def _check_kind(optimizer: object) -> None:
     """Raise a TypeError or ValueError for an optimizer that cannot be distributed."""
-    if optimizer is None:
-        raise TypeError("DistributedOptimizer() takes a torch.optim.Optimizer, got None")
     check_optimizer(optimizer)
     if isinstance(optimizer, torch.optim.LBFGS):
         raise TypeError("LBFGS decides by this rank's own loss how often it computes gradients")

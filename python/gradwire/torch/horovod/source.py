@@ -14,8 +14,7 @@ from gradwire.torch.engine.config import Options
 from gradwire.torch.engine.local_gradients import FlatGradients
 from gradwire.torch.engine.sharding import laid_out
 from gradwire.torch.errors import ExchangeError, UpdateError
-from gradwire.torch.horovod.buckets import BucketReadiness
-from gradwire.torch.horovod.hooks import Hooks
+from gradwire.torch.horovod.buckets import BucketReadiness, Hooks
 from gradwire.torch.transport import Transport, Work
 from gradwire.torch.transport.horovod import HorovodChannel, HorovodTransport, library
 
@@ -48,18 +47,6 @@ class HorovodAverage:
         return self._buffer
 
 
-class HorovodAverages:
-    """Implements `gradwire.torch.engine.backward.DenseAverage`. The channel has no other user."""
-
-    def __init__(self, channel: HorovodChannel, *, sums: bool) -> None:
-        self._start = channel.all_reduce if sums else channel.average
-
-    def __call__(self, buffer: torch.Tensor, *, half: bool = False) -> HorovodAverage:
-        """Start to average a buffer, sparse or not, in place."""
-        assert not half  # Horovod does not add up in bfloat16
-        return HorovodAverage(self._start(buffer), buffer)
-
-
 @dataclass(slots=True)
 class _ExchangedBucket:
     """A bucket in progress, which writes its result to ``.grad``."""
@@ -88,8 +75,7 @@ class HorovodSource:
         self._transport = transport
         self.passes_per_step = settings.passes_per_step
         self._sums = bool(settings.op == library.Sum)
-        self._channel: HorovodChannel  # from register() on, as are plain averages
-        self._dense: HorovodAverages
+        self._channel: HorovodChannel  # for uncompressed averages alone, from register() on
         self._passes: BackwardPasses | None = None
         self._holder: object = None
         self._hooks = Hooks(self._names, self.arrived)
@@ -107,7 +93,6 @@ class HorovodSource:
         """Create the channel for uncompressed averages; raise if other hooks exchange gradients."""
         self._hooks.check()
         self._channel = self._transport.make()
-        self._dense = HorovodAverages(self._channel, sums=self._sums)
 
     def open(self, passes: BackwardPasses, holder: object) -> None:
         """Exchange gradients from now on."""
@@ -210,6 +195,12 @@ class HorovodSource:
 
     def _name_of(self, parameter: torch.Tensor) -> str:
         return self._names[id(parameter)]
+
+    def _dense(self, buffer: torch.Tensor, *, half: bool = False) -> HorovodAverage:
+        """Start to average a buffer, sparse or not, in place: see `DenseAverage`."""
+        assert not half  # Horovod does not add up in bfloat16
+        start = self._channel.all_reduce if self._sums else self._channel.average
+        return HorovodAverage(start(buffer), buffer)
 
     def _submit(self, bucket: Sequence[torch.Tensor], *, last: bool) -> None:
         if not self._flying and self._passes is not None:

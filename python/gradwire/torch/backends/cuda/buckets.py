@@ -17,7 +17,7 @@ from gradwire._codec import Codec
 from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch.backends import cpu, host
-from gradwire.torch.backends.cpu import FilledSlot, LeaderEncoding, SlotOrder, Table
+from gradwire.torch.backends.cpu import Encoded, FilledSlot, LeaderEncoding, SlotOrder, Table
 from gradwire.torch.backends.cuda import encoding, merging, splitting
 from gradwire.torch.backends.cuda.operators import takes
 from gradwire.torch.backends.cuda.slots import KernelSlot
@@ -112,12 +112,15 @@ class CUDABucket(host.DeviceBucket):
         return list(torch.split(self._staging.upload(torch.cat(parts)), lengths))
 
     @override
-    def fill(self, slot: torch.Tensor, order: SlotOrder) -> FilledSlot | None:
-        codecs = order.codecs
-        if not self._on_device:
-            return None
-        if codecs and not _are_for_kernels(order.states, codecs):
-            return None
+    def fills(self, parameters: Sequence[Encoded]) -> bool:
+        codecs, states = [], []
+        for each in parameters:
+            codecs.append(each.codec)
+            states.append(each.state)
+        return self._on_device and (not codecs or _are_for_kernels(states, codecs))
+
+    @override
+    def fill(self, slot: torch.Tensor, order: SlotOrder) -> FilledSlot:
         with host.told(self.buffer.device):
             return KernelSlot(self.buffer, slot, order)
 

@@ -53,7 +53,7 @@ class KernelSlot:
             self._started.mark()
         self.launched = time.perf_counter() - start
 
-    def settle(self) -> Table:
+    def outcomes(self) -> Table:
         """Return the table of `Bucket.encode`, of fewer rows if one failed; wait if need be."""
         if self._started is None:
             return np.empty((0, 6), np.int64)

@@ -9,7 +9,7 @@ from gradwire._codec import Codec
 # Those with kernels, and their ids in frames.
 _FIRST = ("all", "threshold", "topk", "sid", "sampled_topk", "chunk_topk")
 SPARSIFIERS = {name: number for number, name in enumerate(_FIRST)} | {"random_k": 8, "custom": 11}
-DISTRIBUTIONS = ("exponential", "gamma", "pareto")
+DISTRIBUTIONS = ("exponential", "pareto")
 MODES = ("fixed", "paper", "adaptive", "tracking")
 MEMORIES = ("none", "residual", "low_pass", "momentum_correction", "adam_correction")
 INDICES = ("auto", "elias-fano", "rice", "bitmap")
@@ -202,6 +202,8 @@ def has_kernels(codec: Codec) -> bool:
     """Tell whether the structs can represent the parts of a codec."""
     return (
         codec.sparsify.kind in SPARSIFIERS
+        # A gamma distribution is fitted by the host alone.
+        and getattr(codec.sparsify, "distribution", None) in (None, *DISTRIBUTIONS)
         and codec.memory.kind in MEMORIES
         # The kernels keep second moments in float32 only.
         and not (codec.memory.updates and getattr(codec.memory, "low_memory", False))

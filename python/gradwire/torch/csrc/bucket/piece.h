@@ -25,7 +25,7 @@ enum class Sparsifier : std::uint32_t {
     custom = 11,
 };
 
-enum class Distribution : std::uint32_t { exponential = 0, gamma = 1, pareto = 2 };
+enum class Distribution : std::uint32_t { exponential = 0, pareto = 1 };
 enum class StageMode : std::uint32_t { fixed = 0, paper = 1, adaptive = 2, tracking = 3 };
 
 // How entries are selected. Fields that a sparsifier does not have are zero, so that two are equal if

@@ -32,7 +32,7 @@ __device__ float clip_scale(Team& team, Desk& desk, const Piece& piece, const Te
     const GradientEntry entry{tensor};
     const std::uint64_t chunks = pieces(tensor.numel, chunk_entries);
     for (std::uint64_t chunk = team.first(chunks); chunk < team.last(chunks); ++chunk) {
-        const ChunkFound found = read_chunk(desk, Chunk(tensor.numel, chunk, {0, 0.0f, 0, 1, 0.0f, 0}), entry);
+        const ChunkFound found = read_chunk(desk, Chunk(tensor.numel, chunk, {0, 0.0f, 0, 1, 0.0f}), entry);
         const std::uint64_t begin = chunk * chunk_entries, end = begin + chunk_entries;
         if (found.peak >= not_finite) count_bad(desk, begin, end < tensor.numel ? end : tensor.numel, entry);
     }

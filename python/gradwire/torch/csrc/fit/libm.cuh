@@ -115,34 +115,6 @@ __host__ __device__ GRADWIRE_APART inline double log2(double x) {
     return rest + sum;
 }
 
-__host__ __device__ GRADWIRE_APART inline double log1p(double x) {
-    const std::uint32_t word = high(x);
-    int k = 1;
-    double f = 0.0, correction = 0.0;
-    if (word < 0x3fda827a || word >> 31) {
-        if (word >= 0xbff00000) return x == -1.0 ? -infinity() : not_a_number();
-        if (word << 1 < 0x3ca00000u << 1) return x;
-        if (word <= 0xbfd2bec4) {
-            k = 0;
-            f = x;
-        }
-    } else if (word >= 0x7ff00000) {
-        return x;
-    }
-    if (k > 0) {
-        const double u = 1.0 + x;
-        const std::uint32_t moved = high(u) + (0x3ff00000 - 0x3fe6a09e);
-        k = static_cast<int>(moved >> 20) - 0x3ff;
-        if (k < 54) {
-            correction = k >= 2 ? 1.0 - (u - x) : x - (u - 1.0);
-            correction /= u;
-        }
-        f = with_high(u, (moved & 0x000fffff) + 0x3fe6a09e) - 1.0;
-    }
-    const double half = 0.5 * f * f, s = f / (2.0 + f), r = log_rest(s), n = k;
-    return s * (half + r) + (n * ln2_low + correction) - half + f + n * ln2_high;
-}
-
 // x 2^n, rounded once.
 __host__ __device__ inline double scale(double x, int n) {
     const double most = of_bits(0x7fe0000000000000u), least = of_bits(0x0360000000000000u);

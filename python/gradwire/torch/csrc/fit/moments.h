@@ -8,7 +8,7 @@ namespace gradwire {
 struct Moments {
     std::uint64_t count;  // magnitudes that were summed; zeros are not among them
     std::uint64_t zeros;
-    double sum, sum_sq, sum_ln;
+    double sum, sum_sq;
 };
 
 }  // namespace gradwire

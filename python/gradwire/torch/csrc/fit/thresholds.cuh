@@ -7,7 +7,7 @@
 
 #include "bucket/piece.h"
 #include "fit/moments.h"
-#include "fit/special.cuh"
+#include "fit/libm.cuh"
 
 namespace gradwire {
 
@@ -20,12 +20,8 @@ __host__ __device__ inline double positive(double x) {
 
 // The moments of all `n` magnitudes as the published code takes them, which knows no zeros.
 __host__ __device__ inline Moments with_zeros(Moments moments, std::uint64_t n) {
-    const std::uint64_t zeros = n > moments.count ? n - moments.count : 0;
-    const double least = double_epsilon * sqrt(moments.sum_sq);
-    const double sum_ln = zeros > 0 ? static_cast<double>(zeros) * libm::log(least) : 0.0;
     moments.count = n;
     moments.zeros = 0;
-    moments.sum_ln = moments.sum_ln + sum_ln;
     return moments;
 }
 
@@ -51,20 +47,6 @@ __host__ __device__ inline double pareto_quantile(const Moments& moments, double
     return beta * libm::expm1(alpha * ln) / alpha;
 }
 
-// The shape with ln(shape) - digamma(shape) = s.
-__host__ __device__ inline double gamma_shape(double s) {
-    if (!(s > 1e-6 && is_finite(s))) return libm::not_a_number();
-    const double root = sqrt((s - 3.0) * (s - 3.0) + 24.0 * s);
-    double alpha = s < 3.0 ? (3.0 - s + root) / (12.0 * s) : 2.0 / (root + s - 3.0);
-    for (int i = 0; i < 3; ++i) {
-        const double miss = libm::log(alpha) - digamma(alpha) - s;
-        const double slope = alpha * alpha * (1.0 / alpha - trigamma(alpha));
-        alpha = positive(1.0 / (1.0 / alpha + miss / slope));
-        if (alpha != alpha) return alpha;
-    }
-    return alpha;
-}
-
 // Rust's clamp.
 __host__ __device__ inline double clamp(double x, double low, double high) {
     if (x < low) x = low;
@@ -76,39 +58,6 @@ __host__ __device__ inline double clamp(double x, double low, double high) {
 __host__ __device__ inline double greater(double a, double b) { return a != a ? b : b != b ? a : a < b ? b : a; }
 __host__ __device__ inline double smaller(double a, double b) { return a != a ? b : b != b ? a : b < a ? b : a; }
 
-// x with Q(alpha, x) = share, by Newton inside a bracket.
-__host__ __device__ inline double gamma_survival_inverse(double alpha, double share) {
-    const double target = libm::log(share);
-    const double start = greater(-(target + libm::lgamma(alpha)), 1e-3);
-    double low = -700.0, high = libm::log(start + alpha);
-    while (ln_gamma_tail(alpha, libm::exp(high)).value > target) {
-        low = high;
-        high += 1.0;
-    }
-    double t = clamp(libm::log(start), low, high);
-    for (int i = 0; i < 100; ++i) {
-        const GammaTail tail = ln_gamma_tail(alpha, libm::exp(t));
-        const double miss = tail.value - target;
-        if (miss > 0.0)
-            low = t;
-        else
-            high = t;
-        const double newton = t + miss / tail.hazard;
-        const double next = newton > low && newton < high ? newton : 0.5 * (low + high);
-        if (fabs(next - t) <= 4.0 * double_epsilon * greater(fabs(t), 1.0)) return positive(libm::exp(next));
-        t = next;
-    }
-    return positive(libm::exp(t));
-}
-
-__host__ __device__ inline double gamma_quantile(const Moments& moments, double share) {
-    const double mean = mean_of(moments);
-    if (mean != mean) return mean;
-    const double alpha = gamma_shape(libm::log(mean) - moments.sum_ln / static_cast<double>(moments.count));
-    if (alpha != alpha) return alpha;
-    return mean / alpha * gamma_survival_inverse(alpha, share);
-}
-
 // The threshold above which a fraction `delta` of all `n` magnitudes is expected.
 __host__ __device__ GRADWIRE_APART inline double first_threshold(Distribution distribution, const Moments& moments,
                                                   std::uint64_t n, double delta) {
@@ -117,7 +66,6 @@ __host__ __device__ GRADWIRE_APART inline double first_threshold(Distribution di
     if (share != share) return share;
     if (share >= 1.0) return 0.0;
     const double eta = distribution == Distribution::exponential ? exponential_quantile(moments, share)
-                       : distribution == Distribution::gamma     ? gamma_quantile(moments, share)
                                                                  : pareto_quantile(moments, share);
     return eta >= 0.0 && is_finite(eta) ? eta : libm::not_a_number();
 }

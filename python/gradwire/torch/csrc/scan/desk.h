@@ -14,7 +14,6 @@ struct Request {
     std::uint64_t cap;      // and take them for survivors unless they are more
     std::uint32_t located;  // sums of the exceedances over `location`
     float location;
-    std::uint32_t logs;     // of logarithms too
 };
 
 // Entries in the order of their positions.

@@ -14,7 +14,7 @@ constexpr std::uint64_t words_of_chunk = chunk_entries / 32;
 // Where a block puts what is added up one after the other: the entries of a tile, or parts.
 union TileShared {
     float entries[tile_entries];
-    double parts[3][team_threads];
+    double parts[2][team_threads];
 };
 
 __device__ inline TileShared& tile_room() {
@@ -22,43 +22,32 @@ __device__ inline TileShared& tile_room() {
     return shared;
 }
 
-// The sums of a chunk, which two warps gather tile by tile.
+// The sums of a chunk, which one warp gathers tile by tile.
 struct ChunkSums {
     ExceedanceLane exceedance;
-    LogLane log;
 
     // What a tile has beyond the end is zero, and changes no sum.
     __device__ void add(const TileShared& tile, const Request& request) {
+        if (warp() > 0) return;
         const unsigned first = lane() % lanes_of_sums;
         // Entries are loaded ahead of the additions, which wait for each other.
-        auto each = [&](auto take) {
 #pragma unroll 8
-            for (unsigned i = 0; i < tile_entries; i += lanes_of_sums) take(tile.entries[first + i]);
-        };
-        if (warp() == 0) {
-            each([&](float value) { exceedance.add(value, request.location); });
-        } else if (warp() == 1 && request.logs) {
-            each([&](float value) { log.add(value); });
-            log.normalize();
-        }
+        for (unsigned i = 0; i < tile_entries; i += lanes_of_sums)
+            exceedance.add(tile.entries[first + i], request.location);
     }
 
     // Writes them down. All threads call.
-    __device__ void finish(const Request& request, std::uint64_t entries, Moments* part) const {
-        if (warp() == 0) {
-            const double reduced = reduce_lanes(exceedance.sum);
-            std::uint32_t count = lane() < lanes_of_sums ? exceedance.count : 0;
-            count = warp_reduce(count, Sum{});
-            if (lane() == 0) {
-                part->sum = reduced;
-                part->count = count;
-                part->zeros = entries - count;
-            }
-            if (lane() == lanes_of_sums) part->sum_sq = reduced;
-        } else if (warp() == 1) {
-            const double value = reduce_lanes(request.logs ? log.sum() : 0.0);
-            if (lane() == 0) part->sum_ln = value;
+    __device__ void finish(std::uint64_t entries, Moments* part) const {
+        if (warp() > 0) return;
+        const double reduced = reduce_lanes(exceedance.sum);
+        std::uint32_t count = lane() < lanes_of_sums ? exceedance.count : 0;
+        count = warp_reduce(count, Sum{});
+        if (lane() == 0) {
+            part->sum = reduced;
+            part->count = count;
+            part->zeros = entries - count;
         }
+        if (lane() == lanes_of_sums) part->sum_sq = reduced;
     }
 };
 
@@ -132,7 +121,7 @@ __device__ ChunkFound read_tiles(const Desk& desk, const Chunk& chunk, Entries e
         }
         marked += keep_candidates(desk, at + row, word, [&](unsigned i) { return tile.entries[row + i]; });
     }
-    sums.finish(chunk.request, chunk.end - chunk.begin, desk.parts + chunk.number);
+    sums.finish(chunk.end - chunk.begin, desk.parts + chunk.number);
     return found_by_warps(marked, seen.peak);
 }
 
@@ -156,7 +145,7 @@ __device__ ChunkFound read_whole_tiles(const Desk& desk, const Chunk& chunk, Ent
 
 // Adds up what so many parts came to, in their order. All threads of one block call, for everyone.
 __device__ GRADWIRE_APART inline void add_parts(Desk& desk, std::uint64_t parts) {
-    constexpr unsigned fields = 3;
+    constexpr unsigned fields = 2;
     double(&staged)[fields][team_threads] = tile_room().parts;
     std::uint64_t count = 0, zeros = 0;
     double sum = 0.0;
@@ -169,7 +158,6 @@ __device__ GRADWIRE_APART inline void add_parts(Desk& desk, std::uint64_t parts)
             zeros += part.zeros;
             staged[0][threadIdx.x] = part.sum;
             staged[1][threadIdx.x] = part.sum_sq;
-            staged[2][threadIdx.x] = part.sum_ln;
         }
         __syncthreads();
         // A thread for each field; loaded ahead of the additions, which wait for each other.
@@ -182,7 +170,7 @@ __device__ GRADWIRE_APART inline void add_parts(Desk& desk, std::uint64_t parts)
     if (threadIdx.x < fields) staged[threadIdx.x][0] = sum;
     count = block_reduce<team_threads>(count, Sum{});
     zeros = block_reduce<team_threads>(zeros, Sum{});
-    if (threadIdx.x == 0) desk.total = {count, zeros, staged[0][0], staged[1][0], staged[2][0]};
+    if (threadIdx.x == 0) desk.total = {count, zeros, staged[0][0], staged[1][0]};
 }
 
 // The same of what a team has written before it met: one block adds up, and hands it on.

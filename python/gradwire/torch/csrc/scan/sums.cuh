@@ -38,30 +38,4 @@ struct ExceedanceLane {
     }
 };
 
-// One lane of the sum of logarithms, as a sum of exponents and a product of mantissas.
-struct LogLane {
-    std::int64_t exponent = 0;
-    double product = 1.0;
-
-    __device__ void add(float value) {
-        // Every float32 but zero is a normal float64; a zero counts as one.
-        take(value == 0.0f ? 1.0 : fabs(static_cast<double>(value)), false);
-    }
-
-    // Brings the product back into [1, 2): at the end of each tile.
-    __device__ void normalize() { take(product, true); }
-
-    __device__ double sum() const {
-        return static_cast<double>(exponent) * 0.693147180559945309417232121458 + libm::log(product);
-    }
-
-  private:
-    __device__ void take(double value, bool replace) {
-        const std::uint64_t bits = libm::bits_of(value);
-        exponent += static_cast<std::int64_t>(bits >> 52) - 1023;
-        const double mantissa = libm::of_bits((bits & 0x000fffffffffffffu) | 0x3ff0000000000000u);
-        product = replace ? mantissa : product * mantissa;
-    }
-};
-
 }  // namespace gradwire

@@ -120,7 +120,7 @@ __device__ GRADWIRE_APART inline Moments Survivors::tail_of(Team& team, float lo
         const double reduced = reduce_lanes(sums.sum);
         const std::uint32_t found = warp_reduce(lane() < lanes_of_sums ? sums.count : 0u, Sum{});
         const double squares = __shfl_sync(all_lanes, reduced, static_cast<int>(lanes_of_sums));
-        if (lane() == 0) desk->parts[chunk] = {found, 0, reduced, squares, 0.0};
+        if (lane() == 0) desk->parts[chunk] = {found, 0, reduced, squares};
     }
     team.sync();
     return total_of_parts(team, *desk, chunks);

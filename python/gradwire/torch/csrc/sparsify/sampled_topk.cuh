@@ -58,7 +58,7 @@ __device__ Request sampled_request(Team& team, Desk& desk, const Sparsify& optio
         bound = next_down(threshold);
     }
     if (team.rank == 0 && threadIdx.x == 0) desk.sampled = threshold;
-    return {1, bound, survivors_cap(k, numel), 0, 0.0f, 0};
+    return {1, bound, survivors_cap(k, numel), 0, 0.0f};
 }
 
 // How many magnitudes are at or above the threshold and not zero; where they are far too many, the

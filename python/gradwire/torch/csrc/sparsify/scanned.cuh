@@ -87,15 +87,15 @@ struct ScannedTensor {
 
     // Reads the tensor once more for the entries above `bound`; whether all could be kept.
     __device__ GRADWIRE_APART bool compact(float bound, std::uint64_t cap) {
-        request = {1, bound, cap, 0, 0.0f, 0};
+        request = {1, bound, cap, 0, 0.0f};
         read_again(team, desk, numel, request, entry);
         take_candidates();
         return complete;
     }
 
     // The sums of the exceedances over a location, in a read of their own.
-    __device__ Moments read_moments(float location, bool logs) {
-        const Request asked{0, 0.0f, 0, 1, location, logs};
+    __device__ Moments read_moments(float location) {
+        const Request asked{0, 0.0f, 0, 1, location};
         team.sync();
         read_moments_of(asked);
         return total_of_parts(team, desk, pieces(numel, chunk_entries));

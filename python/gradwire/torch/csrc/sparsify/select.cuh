@@ -14,7 +14,7 @@ __device__ Request wanted(Team& team, Desk& desk, const Sparsify& options, std::
                           const Tracker& tracker, Entry entry) {
     switch (options.kind) {
         case Sparsifier::threshold:
-            return {1, options.threshold, ~std::uint64_t(0), 0, 0.0f, 0};
+            return {1, options.threshold, ~std::uint64_t(0), 0, 0.0f};
         case Sparsifier::topk:
             return largest_request(team, desk, numel, target_of(options, numel), tracker.bound, entry);
         case Sparsifier::sid:

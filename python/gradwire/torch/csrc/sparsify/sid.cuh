@@ -28,12 +28,11 @@ __device__ Request sid_request(Team& team, Desk& desk, const Sparsify& options, 
     const float bound = wanted >= static_cast<double>(numel) ? 0.0f
                         : tracker.bound.there                ? tracker.bound.value
                                               : magnitude_above(team, desk, numel, wanted, entry);
-    Request request{1, bound, survivors_cap(static_cast<std::uint64_t>(wanted), numel), 0, 0.0f, 0};
+    Request request{1, bound, survivors_cap(static_cast<std::uint64_t>(wanted), numel), 0, 0.0f};
     if (options.mode != StageMode::tracking) {
         request.located = 1;
         const bool expected = options.mode == StageMode::adaptive && tracker.location.there;
         request.location = expected ? tracker.location.value : 0.0f;
-        request.logs = options.distribution == Distribution::gamma && request.location == 0.0f;
     }
     return request;
 }
@@ -56,32 +55,17 @@ struct Fitted {
 __device__ GRADWIRE_APART inline Moments exceedances(ScannedTensor& scanned, float location) {
     if (scanned.covers(location) && scanned.survivors.count <= scanned.numel / sid_few)
         return scanned.survivors.tail_of(scanned.team, location, scanned.numel);
-    return scanned.read_moments(location, false);
-}
-
-// The first threshold of a fit: its loops may be long, so that one thread goes through them.
-__device__ inline double fit_first(const Sparsify& options, const Moments& moments, std::uint64_t numel, double share) {
-    if (options.distribution != Distribution::gamma)
-        return first_threshold(options.distribution, moments, numel, share);
-    struct Shared {
-        double threshold;
-    };
-    GRADWIRE_SHARED(Shared, shared);
-    __syncthreads();
-    if (threadIdx.x == 0) shared.threshold = first_threshold(options.distribution, moments, numel, share);
-    __syncthreads();
-    return shared.threshold;
+    return scanned.read_moments(location);
 }
 
 // The first stage as published: fitted to the moments of all magnitudes.
 __device__ inline Tail published(ScannedTensor& scanned, const StagePlan& plan) {
     const Sparsify& options = scanned.options;
-    const bool logs = options.distribution == Distribution::gamma;
     const Request& request = scanned.request;
-    const bool had = request.located && request.location == 0.0f && (request.logs != 0) == logs;
-    Moments moments = had ? scanned.moments : scanned.read_moments(0.0f, logs);
+    const bool had = request.located && request.location == 0.0f;
+    Moments moments = had ? scanned.moments : scanned.read_moments(0.0f);
     if (options.mode == StageMode::paper) moments = with_zeros(moments, scanned.numel);
-    const double threshold = fit_first(options, moments, scanned.numel, plan.first);
+    const double threshold = first_threshold(options.distribution, moments, scanned.numel, plan.first);
     if (threshold != threshold) return {false, 0.0f, Moments{}};
     const float narrowed = static_cast<float>(threshold);
     return {true, narrowed, exceedances(scanned, narrowed)};

@@ -14,7 +14,7 @@ __device__ Request largest_request(Team& team, Desk& desk, std::uint64_t numel, 
     const float bound = everything ? 0.0f
                         : tracked.there ? tracked.value
                                         : first_bound(team, desk, numel, k, entry);
-    return {1, bound, survivors_cap(k, numel), 0, 0.0f, 0};
+    return {1, bound, survivors_cap(k, numel), 0, 0.0f};
 }
 
 // Sets the bound for the next step; the factor by which magnitudes are expected to grow.
