@@ -87,7 +87,7 @@ def keeps_promises(rank, size, codec, linked=False, schedule=None, **ddp):
         whole = alike(fingerprint(model)), plain(handle.state_dict())
         report = handle.report()
         assert report.wire_bytes > 0
-        assert report.collectives > report.steps or not ({**SEVERAL, **ddp})
+        assert report.collectives > report.steps or "bucket_cap_mb" in ddp
     saved = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
     optimizer, attachment = start(seed=99)
     with attachment as (model, handle):
@@ -246,7 +246,7 @@ def test_a_failure_to_encode_reaches_every_rank(rank, name, who):
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["", "slow"])
-@pytest.mark.parametrize("name", ["default", "leader", "reduce", "scattered"])
+@pytest.mark.parametrize("name", ["default", "leader", "reduce"])
 @on("two")
 def test_a_rank_without_memory_for_messages_is_an_error_of_all(rank, name, slow):
     """If it is slow, it has heard of the failure of a bucket before it starts the next.

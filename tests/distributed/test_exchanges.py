@@ -23,7 +23,7 @@ from gradwire.exchange import (
     ReduceScatter,
 )
 from gradwire.memory import LowPass
-from gradwire.quantize import BFloat16, Float16
+from gradwire.quantize import BFloat16, Float16, Float32
 from gradwire.sparsify import RandomK
 from gradwire.torch.ddp import ExchangeError, GradientError
 from tests.distributed.codecs import CODECS, SEVERAL
@@ -145,7 +145,7 @@ def volumes(nursery, codec, steps):
     ("codec", "width"),
     [
         (gradwire.topk(0.1, exchange=LeaderIndices(), quantize=BFloat16()), 2),
-        pytest.param(gradwire.scalecom(0.1), 4, marks=pytest.mark.full),
+        pytest.param(gradwire.scalecom(0.1, quantize=Float32()), 4, marks=pytest.mark.full),
     ],
     ids=["leader", "scalecom"],
 )

@@ -5,7 +5,6 @@ import json
 import random
 import re
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -20,7 +19,7 @@ import gradwire
 import gradwire.torch.ddp
 from gradwire.memory import MomentumCorrection
 from gradwire.schedule import Accordion, Constant, WarmUp
-from tests.distributed.codecs import CODECS, SEVERAL
+from tests.distributed.codecs import SEVERAL
 from tests.distributed.ranks import alike, on
 from tests.distributed.scenarios.common import (
     Given,
@@ -90,46 +89,6 @@ def test_a_checkpoint_that_is_written_while_training_goes_on_is_of_its_step(rank
             seen.append((fingerprint(model), plain(handle.state_dict())))
     dist.destroy_process_group(group)
     assert seen[0] == seen[1]
-
-
-def save_by_dcp(rank, folder):
-    """Leave something in the residuals."""
-    with attached(Given(), CODECS["default"]) as (model, handle):
-        for step in range(3):
-            model.zero_grad()
-            model(integers(9, rank, step)).backward()
-        save({"gradwire": handle}, checkpoint_id=folder)
-        return residuals(handle)
-
-
-def load_by_dcp(rank, folder, old, policy):
-    """Load what another number of ranks has saved; then train a step to see that it goes on."""
-    with attached(Given(), CODECS["default"]) as (model, handle):
-        load({"gradwire": handle.resharded(old, policy)}, checkpoint_id=folder)
-        left = residuals(handle)
-        assert handle.step == 3
-        model(integers(9, rank, 3)).backward()
-        assert handle.step == 4
-        return left
-
-
-@pytest.mark.parametrize(("old", "new"), [(2, 3), (3, 2)])
-def test_torch_distributed_checkpoint_into_another_number_of_ranks(two, three, tmp_path, old, new):
-    ranks, folder = {2: two, 3: three}, str(tmp_path)
-    saved = ranks[old].run(save_by_dcp, folder=folder)
-    summed, kept, dropped = (
-        ranks[new].run(load_by_dcp, folder=folder, old=old, policy=policy)
-        for policy in ("sum-and-split", "keep", "drop")
-    )
-    for name in saved[0]:
-        total = sum(each[name].astype(np.float64) for each in saved)
-        assert total.any()
-        for left in summed:
-            np.testing.assert_array_equal(left[name], (total / new).astype(np.float32))
-        for rank, left in enumerate(kept):
-            expected = saved[rank][name] if rank < old else np.zeros(total.size)
-            np.testing.assert_array_equal(left[name], expected)
-        assert not any(left[name].any() for left in dropped)
 
 
 @on("ranks")

@@ -102,7 +102,7 @@ def test_nothing_is_lost_over_steps(rank, size, codec, tolerance, ddp, options):
         left = residuals(handle)
         trimmed = sum(each.trimmed for each in handle.report().parameters)
     # Thirds are rounded, once for each entry and step.
-    sums.check(left, tolerance if size == 2 else max(tolerance, 1e-3))
+    sums.check(left, tolerance if size == 2 else max(tolerance, 2e-3))
     assert "bias" not in left, "small tensors are to travel dense"
     assert any(each.any() for each in left.values()), "the test must leave a rest"
     assert codec != KEPT["trimmed"][0] or sum(together(trimmed)) > 0

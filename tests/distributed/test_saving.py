@@ -9,6 +9,7 @@ from itertools import groupby
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -54,23 +55,31 @@ def test_resume_restores_the_limits_on_frame_sizes(rank):
         assert whole == bits_left(handle)
 
 
+NARROW = CODECS["narrow"]
+
+
 def save(rank, folder, codec):
-    """Leave something to send, and a file for each rank; return residuals and momenta."""
+    """Leave something to send, in a file for each rank and by torch.distributed.checkpoint."""
     with attached(Given(), codec) as (model, handle):
         for step in range(3):
             model.zero_grad()
             model(integers(9, rank, step)).backward()
         torch.save(handle.state_dict(), folder / f"rank{rank}.pt")
+        dcp.save({"gradwire": handle}, checkpoint_id=str(folder / "dcp"))
         return held(handle)
 
 
-def load(rank, folder, old, policy, codec, only_own=False):
-    """Load the files of another number of ranks; then train a step to see that it goes on."""
+def load(rank, folder, old, policy, codec, how="files"):
+    """Load what another number of ranks has saved; then train a step to see that it goes on."""
     saved = [torch.load(folder / f"rank{each}.pt", weights_only=True) for each in range(old)]
-    if only_own:
-        saved = saved[rank] if rank < old else None
     with attached(Given(), codec) as (model, handle):
-        handle.load_state_dict(saved, policy=policy)
+        if how == "dcp":
+            resharded = {"gradwire": handle.resharded(old, policy)}
+            dcp.load(resharded, checkpoint_id=str(folder / "dcp"))
+        elif how == "own file":
+            handle.load_state_dict(saved[rank] if rank < old else None, policy=policy)
+        else:
+            handle.load_state_dict(saved, policy=policy)
         found = held(handle)
         assert handle.step == 3
         model(integers(9, rank, 3)).backward()
@@ -91,26 +100,33 @@ def total_of(old, name, kind=0):
     return total
 
 
-NARROW = CODECS["narrow"]
+@pytest.mark.parametrize("how", ["files", "own file", "dcp"])
+@pytest.mark.parametrize(("old", "new"), [(2, 3), (3, 2)])
+def test_residuals_are_divided_kept_or_dropped_among_other_ranks(
+    two, three, tmp_path, old, new, how
+):
+    ranks = {2: two, 3: three}
+    saved = ranks[old].run(save, folder=tmp_path, codec=TOPK)
+    for policy in ("sum-and-split", "keep", "drop"):
+        if how == "own file" and policy == "sum-and-split":
+            continue  # which takes all files
+        options = {"policy": policy, "codec": TOPK, "how": how}
+        for rank, (left, _) in enumerate(ranks[new].run(load, folder=tmp_path, old=old, **options)):
+            for name, each in left.items():
+                expected = (total_of(saved, name) / new).float()
+                if policy != "sum-and-split":
+                    expected = torch.zeros_like(expected)
+                if policy == "keep" and rank < old:
+                    expected = saved[rank][0][name]
+                assert torch.equal(each, expected), (policy, rank, name)
 
 
-@pytest.mark.parametrize("codec", [TOPK, NARROW], ids=["", "rounded once"])
-def test_sum_and_split_keeps_the_total(two, three, tmp_path, codec):
-    old = two.run(save, folder=tmp_path, codec=codec)
+def test_sum_and_split_rounds_what_is_kept_in_bfloat16_once(two, three, tmp_path):
+    old = two.run(save, folder=tmp_path, codec=NARROW)
     policy = "sum-and-split"
-    new = three.run(load, folder=tmp_path, old=2, policy=policy, codec=codec)
-    for name in old[0][0]:
-        share = (total_of(old, name) / 3).float()
-        for left, _ in new:
-            assert torch.equal(left[name], share.bfloat16() if codec == NARROW else share)
-
-
-def test_sum_and_split_to_fewer_ranks(two, three, tmp_path):
-    old = three.run(save, folder=tmp_path, codec=TOPK)
-    new = two.run(load, folder=tmp_path, old=3, policy="sum-and-split", codec=TOPK)
-    for name in old[0][0]:
-        rest, total = total_of(new, name), total_of(old, name)
-        torch.testing.assert_close(rest, total, rtol=1e-6, atol=1e-4)
+    for left, _ in three.run(load, folder=tmp_path, old=2, policy=policy, codec=NARROW):
+        for name, each in left.items():
+            assert torch.equal(each, (total_of(old, name) / 3).float().bfloat16())
 
 
 @pytest.mark.parametrize("codecs", [(TOPK, NARROW), (NARROW, TOPK)], ids=["narrower", "wider"])
@@ -129,22 +145,6 @@ def test_new_ranks_start_from_the_average_momentum(two, three, tmp_path):
     for _, momentum in three.run(load, folder=tmp_path, old=2, policy="sum-and-split", codec=codec):
         for name, each in momentum.items():
             assert torch.equal(each, (total_of(old, name, 1) / 2).float())
-
-
-@pytest.mark.parametrize("only_own", [False, True], ids=["all-files", "own-file"])
-def test_keep_gives_every_old_rank_its_own(two, three, tmp_path, only_own):
-    old = two.run(save, folder=tmp_path, codec=TOPK)
-    new = three.run(load, folder=tmp_path, old=2, policy="keep", codec=TOPK, only_own=only_own)
-    for name in old[0][0]:
-        for rank in (0, 1):
-            assert torch.equal(new[rank][0][name], old[rank][0][name])
-        assert not new[2][0][name].any()
-
-
-def test_drop_starts_without_residuals(two, three, tmp_path):
-    two.run(save, folder=tmp_path, codec=TOPK)
-    for left, _ in three.run(load, folder=tmp_path, old=2, policy="drop", codec=TOPK):
-        assert not any(each.any() for each in left.values())
 
 
 def refuses(rank, folder):
