@@ -245,7 +245,11 @@ class Ranks:
         for pipe in self._pipes:
             pipe.send((named(what), arguments))
         began = time.monotonic()
-        return [self._answer(rank, began, limit) for rank in range(self.world_size)]
+        try:
+            return [self._answer(rank, began, limit) for rank in range(self.world_size)]
+        except BaseException:  # an answer that cannot be read, or Ctrl-C: they are out of step
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """End the processes; the next scenario starts new ones."""

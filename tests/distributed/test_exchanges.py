@@ -46,12 +46,9 @@ def led(rank, steps, codec=CODECS["leader"]):
     """Train; of each step and parameter, tell what was put in, what came out, and what is left."""
     with attached(Given(), codec, **SEVERAL) as (model, handle):
         for step in range(steps):
-            before = residuals(handle)
-            gradients = {
-                key: each.numpy().ravel() for key, each in integers(11, rank, step).items()
-            }
+            before, gradients = residuals(handle), integers(11, rank, step)
             model.zero_grad()
-            model(integers(11, rank, step)).backward()
+            model(gradients).backward()
             after, averages = residuals(handle), gradients_of(model.module)
             for name, each in before.items():
                 turn = handle._parameters[name].turn
