@@ -1,5 +1,7 @@
 """Codecs of every exchange, for the laws that all of them keep."""
 
+from typing import Any
+
 import gradwire
 from gradwire.exchange import (
     AllGather,
@@ -11,7 +13,7 @@ from gradwire.exchange import (
 from gradwire.memory import LowPass, Residual
 from gradwire.quantize import BFloat16, Float16, SignScale, Uniform
 
-SEVERAL = {"bucket_cap_mb": 0.01}
+SEVERAL: dict[str, Any] = {"bucket_cap_mb": 0.01}
 """Options of DDP with which every weight of a test gets a bucket of its own."""
 NARROW = Residual(low_memory=True)
 OWNERS, SUMS = ReduceScatter(), QuantizedAllReduce()

@@ -4,6 +4,7 @@ import copy
 import json
 import random
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -157,7 +158,7 @@ def test_a_checkpoint_does_not_depend_on_the_memory_format(rank):
             assert go(model, handle, range(3, 6)) == ends[0]
 
 
-BAD_VALUES = (
+BAD_VALUES: tuple[Any, ...] = (
     *(None, True, -1, 0, 2**53 + 1, 2**63, 2**64, 10**400, 1e300, float("nan"), float("-inf")),
     *("", "x", [], [0], [2**63, 1], [-2, 0], [10**400, 10**400], {}, {"a": 1}, [[[]]]),
 )
