@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # The suites that take their parts from the registries. Those of the kernels, which have none for
 # a new part, leave it to the host.
 RUST = ("registry", "hostile", "golden", "allocations", "out_of_memory")
-RUST_LIB = ("codec::tests::conservation", "codec::tests::state", "codec::tests::memories")
+RUST_LIB = ("codec::tests::conservation", "codec::tests::laws", "codec::tests::memories")
 PYTHON = (
     *("test_parts.py", "test_codec.py", "test_memory.py", "test_state.py", "golden", "quantize"),
     *("csrc", "torch/cuda"),

@@ -205,7 +205,7 @@ NOT_TYPES = [
     ("LowPass(seed=0.5)", "seed must be an integer"),
     ("Accordion(0.1, '0.1')", "high must be a real number"),
     ("Accordion(0.1, 0.01, interval=2.0)", "interval must be an integer"),
-    ("WarmUp('high')", "ratios must be a tuple"),
+    ("WarmUp('high')", "must be a real number"),
     ("DenseWarmUp(True)", "epochs must be an integer"),
     ("BySteps('warm-up', 3)", "must be a schedule"),
 ]

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from benches.harness.command import conduct, console, folder, learning_rate
 from benches.harness.link import MAX_RANKS
+from gradwire import _validate
 from gradwire.cli.codecs import unfit
-from gradwire.cli.plan.quantities import rate, ratio
+from gradwire.cli.plan import rate
 
 BASELINES = ("none", "bf16")
 DESCRIPTION = """\
@@ -39,6 +40,13 @@ def _count(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
+def _ratio(text: str) -> float:
+    try:
+        return _validate.unit_interval("ratio", float(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a ratio: as 0.01") from None
+
+
 def _tasks(text: str) -> list[str]:
     names = list(dict.fromkeys(_names(text)))
     if not names or not set(names) <= {"digits", "text"}:
@@ -59,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--codec", type=_names, default=["topk", "sidco", "adam"], metavar="NAME,...",
                       help="presets to compare with the baselines none and bf16; `gradwire codecs` "
                       "lists them (default: topk,sidco,adam)")
-    made.add_argument("--ratio", type=ratio, default=0.02,
+    made.add_argument("--ratio", type=_ratio, default=0.02,
                       help="share of the entries to send per step (default: %(default)s)")
     made.add_argument("--bandwidth", type=_rates, default=_rates("100mbit,1gbit"),
                       metavar="RATE,...",

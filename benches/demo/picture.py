@@ -7,11 +7,11 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-from gradwire.cli.plan.quantities import format_rate
 from matplotlib import pyplot as plt
 
 from benches.demo.results import HALF, PLAIN, Results
 from benches.harness.theme import INK, STYLE, save
+from gradwire.cli.plan import format_rate
 
 # Okabe and Ito's palette, distinguishable for colour-blind readers; line styles and markers carry
 # the same information.

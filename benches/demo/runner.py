@@ -15,7 +15,7 @@ from benches.harness.link import Link, open_link
 from benches.harness.machine import machine, threads_per_rank
 from benches.harness.processes import Ranks
 from benches.harness.results import versions
-from gradwire.cli.plan.quantities import format_rate
+from gradwire.cli.plan import format_rate
 
 SECONDS = 260.0  # for all runs, so that the demo ends within five minutes, start-up included
 MIN_STEPS = 60  # with fewer steps the models learn too little to compare

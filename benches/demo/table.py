@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benches.demo.results import HALF, LABELS, PLAIN, Comparison, Results, Run
-from gradwire.cli.plan.quantities import format_rate, size
+from gradwire.cli.plan import format_rate
+from gradwire.report.text import size
 
 NOTICEABLE = 1.05
 """On a shared machine a difference in time below this factor is noise, and counts as a draw."""

@@ -19,7 +19,7 @@ from typing import Any
 from benches.harness import pages, results
 from benches.harness.command import conduct
 from benches.harness.processes import joined
-from gradwire.cli.plan.quantities import rate
+from gradwire.cli.plan import rate
 
 from .plan import BF16, FP32
 from .rank import AUTO

@@ -10,13 +10,13 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-from gradwire.cli.plan.quantities import format_rate
 from matplotlib import pyplot as plt
 from matplotlib.patches import Patch, Rectangle
 
 from benches.harness import pages, results
 from benches.harness.results import Record, Store
 from benches.harness.theme import STYLE, save
+from gradwire.cli.plan import format_rate
 
 from . import curves
 from .curves import Curves

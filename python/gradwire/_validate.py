@@ -3,7 +3,7 @@
 import math
 import operator
 import reprlib
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import timedelta
 from numbers import Integral, Real
 from typing import Any
@@ -67,18 +67,6 @@ def clip(name: str, value: object) -> float:
     if number == 0.0:
         raise ValueError(f"{name} must be greater than 0, got 0: pass None for no clipping")
     return number
-
-
-def progress(value: object) -> Callable[[str, float], object]:
-    """Return the callback ``progress(what, done)``; for None, one that does nothing."""
-    if value is None:
-        return lambda what, done: None
-    if not callable(value):
-        raise TypeError(
-            "progress must be a function of a description and the fraction done, from 0 to 1, such "
-            f"as print; got {value!r}"
-        )
-    return value
 
 
 def either(what: str, **options: object) -> None:

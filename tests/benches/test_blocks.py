@@ -74,15 +74,3 @@ def test_a_record_is_a_line(tmp_path):
     assert text.splitlines()[3:5] == ['{"x": 1, "text": "two\\nlines"},', '{"x": [1.5, null]}']
     for path in results.FOLDER.glob("*.json"):
         assert max(path.read_text("utf-8").count("\n"), 1) < 700
-
-
-def test_a_block_is_replaced_and_nothing_else(tmp_path):
-    path = tmp_path / "page.md"
-    path.write_text("before\n<!-- x: by a command, begin -->\n\n<!-- x: end -->\nafter\n")
-    pages.replace(path, "x", "one")
-    pages.replace(path, "x", "two\nthree")
-    assert pages.find(path.read_text(), "x") == "\ntwo\nthree\n"
-    assert path.read_text().startswith("before\n")
-    assert path.read_text().endswith("\nafter\n")
-    with pytest.raises(ValueError, match="substring not found"):
-        pages.replace(path, "y", "one")

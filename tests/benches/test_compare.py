@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 import torch.distributed as dist
 
 pytest.importorskip("pandas", reason="the layer demo has pandas")
@@ -46,17 +45,6 @@ def test_whoever_decodes_restores_what_was_sent(kind):
     entrant.decode_add(entrant.encode(gradient), out)
     sent = out != 0
     np.testing.assert_allclose(out[sent], gradient[sent], rtol=2**-8)
-
-
-def test_power_sgd_sends_two_factors_and_what_is_no_matrix():
-    entrant = PEERS[-1](NUMEL, RATIO)
-    entrant.ready(student(NUMEL, 0))
-    wire = entrant.encode(student(NUMEL, 0))
-    assert entrant.sent(wire)[0] == 4 * (contestants.POWER * 2 * 100 + 7)
-    for numel in (1000, 2_500_000):
-        flat = torch.arange(float(numel))
-        layers = contestants.layers(flat)
-        assert torch.equal(torch.cat([layer.flatten() for layer in layers]), flat)
 
 
 def test_a_written_run_is_shown_and_gives_the_block_of_the_readme(rows, tmp_path, capsys):

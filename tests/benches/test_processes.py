@@ -15,11 +15,3 @@ def test_answers_come_in_the_order_of_ranks_and_a_rank_that_ends_is_noticed_whil
         processes = [each.process for each in ranks._started]
         assert processes[0].poll() is None, "it was not waited for"
     assert all(process.poll() is not None for process in processes)
-
-
-def test_silence_is_a_failure():
-    with Ranks(Link(), 2, "tests.benches.answering", silence=20) as ranks:
-        ranks.ready()
-        ranks._silence = 0.2
-        with pytest.raises(RankError, match="no event from any rank for 0 s"):
-            ranks.ask(do="act", **{"0": "wait", "1": "wait"})

@@ -1,13 +1,11 @@
 """The clock of the benchmark: what it counts, on a clock and a device that only pretend."""
 
 import time
-from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
 
-from benches.compare.timing import interleave, timed
+from benches.compare.timing import timed
 
 
 def nothing(*_: object) -> None:
@@ -47,21 +45,3 @@ def test_what_was_launched_before_is_not_counted(device):
     device.launch(5.0)
     assert timed(lambda: device.launch(3.0), nothing)[0] == 3.0
     assert timed(lambda: device.launch(1.0), lambda: device.launch(7.0), 3)[0] == 1.0
-
-
-def test_slow_first_steps_leave_nobody_out_of_the_warm_up() -> None:
-    """A state of 25 million entries takes new memory in its first two steps."""
-    took: dict[str, list[float]] = {"slow at first": [], "slow": []}
-
-    def work(name: str, turn: int) -> float:
-        took[name].append(1.0 if name == "slow" or len(took[name]) < 2 else 0.01)
-        return took[name][-1]
-
-    def clock(work: Callable[[], float], before: Callable[[], object]) -> tuple[float, float]:
-        seconds = work()
-        return seconds, seconds
-
-    works = {name: partial(work, name) for name in took}
-    _, timings = interleave(works, lambda: 0.01, 7, nothing, warm_up=40, clock=clock)
-    assert [len(each) for each in took.values()] == [47, 6]
-    assert [timing.seconds for timing in timings.values()] == [[0.01] * 7, [1.0] * 3]

@@ -40,7 +40,6 @@ def test_it_measures_saves_and_prints_a_row_for_each_method_and_number_of_ranks(
     path = str(tmp_path / "calibration.json")
     given = [*MODEL, "--ranks", "2..9,1000", "--codecs", "topk,onebit"]
     assert main([*given, "--save", path]) == 0
-    assert "measuring" not in capsys.readouterr().err  # progress is for a terminal
     assert main([*given, "--calibration", path]) == 0
     lines = capsys.readouterr().out.split("\n\n")[0].splitlines()
     assert lines[0].split()[:3] == ["ranks", "method", "step"]
@@ -65,7 +64,7 @@ def test_json_has_every_figure(tmp_path, capsys):
     assert [row["sent_bytes"] for row in half] == [50e6, 93.75e6]
     assert dense[0]["speedup"] == 1.0
     assert half[0]["speedup"] == dense[0]["step_seconds"] / half[0]["step_seconds"]
-    assert dense[0]["pays_backward_seconds"] is None
+    assert dense[0]["pays_bits_per_second"] is None
     assert topk[0]["pays_bits_per_second"][0] == 0.0
     # Two ranks gather frames; of 16, each sends a frame but for its own range, and as much of sums.
     assert [row["exchange"] for row in topk] == ["GatheredFrames", "SparseReduceScatter"]
@@ -81,20 +80,14 @@ def test_json_has_every_figure(tmp_path, capsys):
 NAMES = ("fp32", "bf16", "topk")
 
 
-def test_a_long_backward_pass_turns_the_verdict_where_the_plan_says(tmp_path, capsys):
+def test_a_long_backward_pass_turns_the_verdict(tmp_path, capsys):
     encode, decode = Line(1e-5, 2e-9, 2e-9), Line(1e-5, 1e-10, 5e-9)
     cost = CodecCost(gradwire.adam(0.01), encode, decode, 48.0, 13.0, 0.01, 16.0)
     given = ["plan", "--model-size", "124M", "--ranks", "4", "--link", "1gbit"]
     given += ["--calibration", saved(tmp_path, adam=cost), "--backward"]
-    *_, adam = planned(*given, "100ms", capsys=capsys)
-    assert adam["fastest"]
-    low, turn = adam["pays_backward_seconds"]
-    assert low == 0.0
-    assert 0.5 < turn < 4.0  # bfloat16 takes three seconds on the wire, which the pass may hide
-    for seconds, wins in ((0.98 * turn, True), (1.02 * turn, False), (4.0, False)):
-        *_, adam = planned(*given, f"{seconds:.4f}s", capsys=capsys)
-        assert adam["fastest"] == wins
-        assert adam["pays_backward_seconds"] == [0.0, pytest.approx(turn, rel=0.01)]
+    for backward, wins in (("100ms", True), ("4s", False)):
+        *_, adam = planned(*given, backward, capsys=capsys)
+        assert adam["fastest"] is wins
 
 
 @pytest.mark.parametrize(
@@ -159,16 +152,6 @@ def test_what_is_the_fastest_pays_on_the_link_that_it_is_planned_for(
     assert topk["pays_bits_per_second"] == [pytest.approx(edge, rel=0.02), "always"]
     assert main(given) == 0
     assert "  > 3" in capsys.readouterr().out
-
-
-def test_progress_is_told_to_a_terminal(capsys, monkeypatch):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert main([*MODEL, "--codecs", "topk"]) == 0
-    *told, rest = capsys.readouterr().err.split("\r")
-    assert "gradwire plan: measuring codecs:  20% topk" in [each.rstrip() for each in told]
-    assert max(map(len, told)) < 80
-    assert told[-1].strip() == ""  # the line is empty again
-    assert "measuring codecs" not in rest
 
 
 @pytest.mark.parametrize(

@@ -275,16 +275,10 @@ def calibration():
         "scalecom": gradwire.scalecom(ratio=0.02),
         "threshold": gradwire.threshold(threshold=1e-3),
     }
-    told = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gradwire.cost.measuring.EVICTED", 1 << 10)
         patch.setattr("gradwire.cost.measuring.NUMELS", (1 << 12, 1 << 14))
-        found = calibrate(codecs, seconds=0.01, progress=lambda *what: told.append(what))
-    assert list(dict.fromkeys(name for name, _ in told)) == ["bfloat16", *codecs, "done"]
-    shares = [share for _, share in told]
-    assert shares == sorted(set(shares))
-    assert (shares[0], shares[-1]) == (0.0, 1.0)
-    return found
+        return calibrate(codecs, seconds=0.01)
 
 
 def test_a_line_is_found_where_there_is_one_and_no_coefficient_is_negative():

@@ -15,7 +15,7 @@ from gradwire.torch.backends.cuda import operators, structs
 from tests.csrc.emulated.build import CSRC, EMULATED, FLAGS, compiler
 from tests.csrc.parts import MEMORIES, QUANTIZERS, SPARSIFIERS
 
-STRUCTS = [each for each in vars(structs).values() if isinstance(each, type(ctypes.Structure))]
+STRUCTS = [each for each in structs._TYPES.values() if isinstance(each, type(ctypes.Structure))]
 ENUMS: dict[str, tuple[str, ...] | dict[str, int]] = {
     "Sparsifier": structs.SPARSIFIERS,
     "Distribution": structs.DISTRIBUTIONS,

@@ -450,7 +450,6 @@ def test_the_codec_in_use_begins_with_a_warm_up_and_one_that_is_probed_does_not(
         {"static_graph": True},
         {"find_unused_parameters": True},
         {"gradient_as_bucket_view": True},
-        {"find_unused_parameters": True, "skip_all_reduce_unused_params": True},
     ],
     ids=str,
 )

@@ -15,7 +15,7 @@ from gradwire.exchange import QuantizedAllReduce, ReduceScatter
 from gradwire.torch import backends
 from gradwire.torch.backends import cuda, dispatch, host
 from gradwire.torch.backends.cuda import encoding, operators, trial
-from gradwire.torch.backends.cuda.cases import cases
+from gradwire.torch.backends.cuda.trial import cases
 from gradwire.torch.ddp import ExchangeError
 from gradwire.torch.engine import devices
 from gradwire.torch.transport.process_group import ProcessGroups

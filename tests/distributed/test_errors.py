@@ -42,7 +42,6 @@ class Branched(nn.Module):
 def caught_again_and_again(rank, size, ddp, name, recompute=False, compiled=False, slow=False):
     """Every third step is bad on one rank; a branch is used on one rank only, where DDP allows."""
     unused = ddp.get("find_unused_parameters", False)
-    skipping = ddp.get("skip_all_reduce_unused_params", False)  # the same ones on all ranks
     prints, errors = [], []
     buckets = {} if compiled else SEVERAL
     model = DistributedDataParallel(Branched(recompute), **buckets, **ddp)
@@ -57,8 +56,8 @@ def caught_again_and_again(rank, size, ddp, name, recompute=False, compiled=Fals
             try:
                 if not ddp.get("static_graph"):  # DDP does not allow both
                     with model.no_sync():
-                        called(batch(rank, 100 + step)[0], branch=not skipping).backward()
-                branch = not unused or (step % size == rank and not skipping)
+                        called(batch(rank, 100 + step)[0], branch=True).backward()
+                branch = not unused or step % size == rank
                 loss = called(batch(rank, step)[0], branch=branch)
                 (loss * (torch.nan if bad else 1.0)).backward()
             except GradientError as error:
@@ -89,14 +88,13 @@ def slow_down(handle):
         ({}, False, False),
         (UNUSED, False, False),
         ({**UNUSED, "gradient_as_bucket_view": True}, False, False),
-        ({**UNUSED, "skip_all_reduce_unused_params": True}, False, False),
         ({"static_graph": True}, False, False),
         ({}, True, False),
         ({"static_graph": True}, True, False),
         ({}, False, True),
     ],
     ids=[
-        *("default", "find-unused", "find-unused-bucket-view", "skip-unused", "static-graph"),
+        *("default", "find-unused", "find-unused-bucket-view", "static-graph"),
         *("reentrant", "reentrant-static-graph", "compiled"),
     ],
 )

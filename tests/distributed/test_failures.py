@@ -239,15 +239,14 @@ def test_what_cannot_work_is_refused():
     skipping = DistributedDataParallel(
         network(), find_unused_parameters=True, skip_all_reduce_unused_params=True
     )
-    scaler = torch.amp.GradScaler("cpu")
     hook = ".*wrap model.module in a new DistributedDataParallel"
-    for model, options, said in (
-        (network(), {}, "DistributedDataParallel, got Sequential"),
-        (hooked, {}, "already has a communication hook" + hook),
-        (skipping, {"grad_scaler": scaler}, "find_unused_parameters instead"),
+    for model, said in (
+        (network(), "DistributedDataParallel, got Sequential"),
+        (hooked, "already has a communication hook" + hook),
+        (skipping, "find_unused_parameters instead"),
     ):
         with pytest.raises((TypeError, ValueError), match=re.compile(said, re.DOTALL)):
-            gradwire.torch.ddp.attach(model, TOPK, **options)
+            gradwire.torch.ddp.attach(model, TOPK)
 
 
 @pytest.mark.parametrize(

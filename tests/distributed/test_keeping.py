@@ -129,6 +129,30 @@ class Convolutions(nn.Module):
 
 
 @on("two")
+def test_one_state_has_the_residuals_of_all_ranks(rank, size):
+    """Of all, or of those that have one, beside what all of them hold."""
+    module = network()
+    optimizer = AdamW(module.parameters(), lr=0.01)
+    options = {"optimizer": optimizer, "min_numel": 64}
+    with attached(module, gradwire.adam(ratio=0.05), options=options) as (model, handle):
+        train(model, rank, range(5), optimizer=optimizer)
+        every, whole = handle.gathered_state_dict(None), handle.merged_state_dict()
+        alone = handle.merged_state_dict({} if rank else handle.state_dict())
+        assert sorted(whole) == ["rank0"]
+        for kind, parts in (("residual", 1), ("second_moment", size)):
+            for name, values in whole["rank0"][kind].items():
+                total = sum(each[kind][name].double() for each in every.values()) / parts
+                torch.testing.assert_close(values, total.float(), rtol=1e-6, atol=0.0)
+                assert torch.equal(alone["rank0"][kind][name], every["rank0"][kind][name])
+        handle.load_state_dict(whole)
+        left = handle.gathered_state_dict(None)
+        for name, values in whole["rank0"]["residual"].items():
+            total = sum(each["residual"][name] for each in left.values())
+            torch.testing.assert_close(values, total, rtol=1e-6, atol=1e-8)
+        assert handle.merged_state_dict({}) == {}
+
+
+@on("two")
 def test_a_checkpoint_does_not_depend_on_the_memory_format(rank):
     """Save in one memory format and go on in the other."""
     codec = gradwire.topk(ratio=0.05, memory=MomentumCorrection(momentum=0.9))

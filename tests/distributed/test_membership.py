@@ -466,6 +466,6 @@ def test_a_run_that_begins_again_is_told_what_it_waits_for(tmp_path):
         server.kill()
         server.wait()
     warning = "the members of this run, which show no sign of life in the store"
-    assert said.count(warning) == 1
+    assert said.partition("Traceback")[0].count(warning) == 1
     assert "If they have ended, use another name=" in said
-    assert "MembershipError: the members did not admit this rank" in said
+    assert "MembershipError: gave up after" in said

@@ -17,7 +17,6 @@ from tests.distributed.scenarios.common import (
     fingerprint,
     network,
     residuals,
-    timeline,
 )
 
 
@@ -109,7 +108,7 @@ def test_trains_bit_for_bit_as_plain_ddp(rank, kind, exchange):
             optimizer.step()
         if compressed:
             report = handle.report()
-            assert timeline(report)
+            assert report.wire_bytes > 0
             assert len(report.parameters) == 3
             handle.detach()
         prints.append(alike(fingerprint(ddp)))

@@ -14,7 +14,8 @@ from gradwire.torch.ddp import ExchangeError, attachment
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.metrics import Counters, Outcomes, ParameterCounts
 from gradwire.torch.engine.parameter import FLOOR, ParameterSlot, SizeLimit
-from gradwire.torch.engine.step import BufferPool
+from gradwire.torch.engine.step import BucketTask, BufferPool, Step
+from gradwire.torch.exchange import build
 from gradwire.torch.exchange.all_gather import SlotLayout
 
 
@@ -59,17 +60,12 @@ def test_a_fixed_limit_never_trims() -> None:
     assert limit.nbytes == 5000
 
 
-def test_a_limit_can_be_saved_and_refuses_nonsense() -> None:
+def test_a_limit_can_be_saved() -> None:
     limit, other = SizeLimit(5000), SizeLimit(5000)
     for wanted in (100, 140, 90):
         limit.observe(wanted)
     other.load(limit.state())
     assert other.nbytes == limit.nbytes
-    for bad in ([-2, 0], [0, -1]):
-        with pytest.raises(ValueError, match="two counts"):
-            other.load(bad)
-    with pytest.raises(ValueError, match="unpack"):
-        other.load([1])
 
 
 @pytest.mark.parametrize(
@@ -84,7 +80,7 @@ def test_a_limit_can_be_saved_and_refuses_nonsense() -> None:
 def test_models_that_cannot_be_attached_to_are_refused(model: dict[str, Any], text: str) -> None:
     stand_in = SimpleNamespace(**{"module": torch.nn.Linear(2, 2), **model})
     with pytest.raises(ValueError, match=text):
-        attachment._check(stand_in, None)
+        attachment._check(stand_in)
 
 
 @pytest.fixture
@@ -122,27 +118,32 @@ def test_a_leader_trims_positions_into_its_residual() -> None:
         sparsify=gradwire.sparsify.Threshold(0.5), exchange=gradwire.exchange.LeaderIndices()
     )
     x = np.random.default_rng(1).standard_normal(4000).astype(np.float32)
-    state = codec.init_state(4000, name="w")
-    gradient = torch.from_numpy(x)
-    bucket = backends.backend_for(gradient).bucket(gradient)
-    whole = bucket.encode_leader(codec, state, 0, 4000, 4000, 1.0)
-    assert whole is not None
-    assert len(whole.positions) == whole.wanted
-    state.reset()
+    slot = ParameterSlot("w", torch.from_numpy(x), state=codec.init_state(4000, name="w"))
+    slot.codec = codec
+    bucket = backends.backend_for(slot.tensor).bucket(slot.tensor)
+    layout = BucketContents([slot], torch.float32)
+    task = BucketTask(layout, bucket, Step(), True, lambda: 1.0, 0.0)
+    channel: Any = SimpleNamespace(rank=0, size=1)
+    exchange: Any = build(codec.exchange, channel, lambda *_: channel, {}, check_result=False)
+    whole, wanted, _ = exchange._lead(task, layout.pieces[0], 4000)
+    assert len(whole) == wanted
+    task.step.undo_all()
     for limit in (300, 100, 40, 16):
-        led = bucket.encode_leader(codec, state, 0, 4000, limit, 1.0)
-        assert led is not None
-        sent, left = np.zeros_like(x), state.residual
+        positions, asked, (_, values) = exchange._lead(task, layout.pieces[0], limit)
+        sent, left = np.zeros_like(x), slot.state.residual
         assert left is not None
-        assert len(led.positions) <= limit
-        assert led.wanted == whole.wanted, "what it would have taken, so that the limit can grow"
-        sent[unpack_positions(led.positions, 4000)] = led.values
+        assert len(positions) <= limit
+        assert asked == wanted, "what it would have taken, so that the limit can grow"
+        sent[unpack_positions(positions, 4000)] = values
         np.testing.assert_array_equal(sent + left, x)
         # The largest go first, and most of the room is used.
-        assert np.abs(led.values).min() >= np.abs(left).max()
-        assert limit < 40 or len(led.positions) > 0.6 * limit
-        state.rollback()
-        assert state.step == 0
+        assert np.abs(values).min() >= np.abs(left).max()
+        assert limit < 40 or len(positions) > 0.6 * limit
+        task.step.undo_all()
+        assert slot.state.step == 0
+    with pytest.raises(ExchangeError, match="3 bytes are too few for any positions of 'w'"):
+        exchange._lead(task, layout.pieces[0], 3)
+    assert slot.state.step == 0
 
 
 def test_buffers_of_the_first_long_slots_go_once_slots_are_short() -> None:

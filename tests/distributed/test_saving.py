@@ -4,7 +4,6 @@ import copy
 import json
 import pickle
 import re
-from itertools import groupby
 
 import numpy as np
 import pytest
@@ -26,7 +25,6 @@ from tests.distributed.scenarios.common import (
     integers,
     network,
     residuals,
-    timeline,
     train,
 )
 
@@ -193,12 +191,11 @@ def test_the_wrong_file_is_refused_on_every_rank(two, tmp_path):
 
 
 @on("two")
-def test_the_report_adds_up_and_has_the_times_of_the_last_steps(rank):
+def test_the_report_adds_up(rank):
     """Also after a reset."""
     with attached(network(), TOPK, **SEVERAL) as (model, handle):
         train(model, rank, range(6))
         first = handle.report(reset=True)
-        assert handle.report().timeline == (), "a reset forgets the times of earlier steps"
         left = residuals(handle)
         train(model, rank, range(6, 8))
         second = handle.report()
@@ -225,30 +222,7 @@ def test_the_report_adds_up_and_has_the_times_of_the_last_steps(rank):
     assert all(report[stage] > 0 for stage in stages)
     assert "0.weight" in shown
     assert "x less than plain DDP (" in shown
-
-    last = [each for each in first.timeline if each.step == 6]
-    assert {each.step for each in first.timeline} == {3, 4, 5, 6}
-    assert [each.bucket for each in last] == list(range(len(last)))
-    assert len(last) > 1
-    assert sum(each.parameters for each in last) == len(first.parameters)
-    assert sum(each.dense_bytes for each in last) == 4 * sum(sizes.values())
-    assert all(each.wire_bytes > 0 for each in last)
-    assert last[0].ready == 0.0
-    assert timeline(first)
-    ends = [each.decode[1] for each in last]
-    assert ends == sorted(ends), "buckets are decoded in the order in which they became ready"
-    ran = max(ends) - max(each.ready for each in last)
-    assert ran < 6 * first.wait_ms, "times are in milliseconds"
-
     assert second.steps == 2
-    assert {each.step for each in second.timeline} == {7, 8}
-    exchanged = 0.0
-    for _, buckets in groupby(second.timeline, key=lambda each: each.step):
-        before = 0.0  # no time counts twice, in which several buckets are on their way
-        for each in buckets:
-            exchanged += each.exchange[1] - max(each.exchange[0], before)
-            before = each.decode[1]
-    assert second.exchange_ms * second.steps == pytest.approx(exchanged, rel=1e-3)
 
 
 @on("two")

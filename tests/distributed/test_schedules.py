@@ -456,12 +456,12 @@ SMALL = {"min_numel": 10**6}
     [
         ("topk", {"alone": True}, ALONE[:-1]),
         ("auto", {"alone": True}, ALONE),
-        ("topk", SMALL, "of 8 parameters, 8 with fewer than min_numel=1000000 entries. Pass"),
-        ("topk", {"min_ndim": 3}, "3 with fewer than min_ndim=3 dimensions"),
+        ("topk", SMALL, "none of 8 parameters"),
+        ("topk", {"min_ndim": 3}, "min_ndim=3 dimensions"),
         (
             "topk",
             {"frozen": True},
-            "of 8 parameters, 5 with fewer than min_numel=1024 entries, 3 frozen",
+            "none of 8 parameters is trained",
         ),
         ("auto", SMALL, ""),
         ("topk", {}, ""),

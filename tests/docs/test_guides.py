@@ -23,7 +23,6 @@ PAGES = [
     "mixed-precision",
     "checkpoints",
     "checkpoint-files",
-    "weights-inside",
     "extending",
     "clusters",
     "from-powersgd",

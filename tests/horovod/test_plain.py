@@ -7,7 +7,7 @@ def test_averages_without_the_codec_are_horovods_own_bit_for_bit(ranks: Ranks) -
     for cases in ranks.run("plain.exact_sums"):
         assert len(cases) == 4
         for name, found in cases.items():
-            assert found == {"auto": True, "paused": True, "own": True}, name
+            assert found == {"paused": True, "own": True}, name
 
 
 def test_what_stays_dense_in_one_group_trains_bit_for_bit_as_with_horovods_own(
@@ -15,5 +15,4 @@ def test_what_stays_dense_in_one_group_trains_bit_for_bit_as_with_horovods_own(
 ) -> None:
     # Horovod adds up three numbers in an order that follows from their place among those that were
     # ready at the same time. In one group that is the same.
-    for found in ranks.run("plain.one_group"):
-        assert found == {"auto": 0.0, "paused": 0.0}
+    assert set(ranks.run("plain.one_group")) == {0.0}

@@ -132,20 +132,11 @@ def test_the_formula_is_pessimistic_for_nearest_and_wrong_for_truncation(bits):
     ("given", "error", "message"),
     [
         ({"n": 0}, ValueError, "n must be at least 1, got 0"),
-        (
-            {"n": 2**63},
-            ValueError,
-            "n must be at most 9223372036854775807, got 9223372036854775808",
-        ),
-        ({"n": 1e6}, TypeError, "n must be an integer, got 1000000.0"),
         ({"mantissa": 0}, ValueError, "mantissa must be at least 1, got 0"),
         ({"mantissa": 65}, ValueError, "mantissa must be at most 64, got 65"),
         ({"product": 0}, ValueError, "product must be at least 1, got 0"),
         ({"chunk": 0}, ValueError, "chunk must be at least 1, got 0"),
         ({"chunk": 101}, ValueError, "chunk must be at most n, which is 100, got 101"),
-        ({"chunk": True}, TypeError, r"chunk must be an integer, got True \(bool\)"),
-        ({"rounding": "truncate"}, ValueError, r"must be nearest.*about 0\.05 .* gives 0\.92"),
-        ({"rounding": "stochastic"}, ValueError, "rounding must be one of nearest, got"),
     ],
 )
 def test_wrong_arguments(given, error, message):

@@ -79,15 +79,6 @@ def test_samples_of_all_float32_round_as_there(format, peer):
     check(format, peer, np.concatenate([bits.view(np.float32), np.array(special, np.float32)]))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@of_peers
-def test_all_float32_round_as_there(format, peer):
-    """2^32 values: some minutes. Run by ``pytest -m slow tests/numerics/test_floats.py``."""
-    for first in range(0, 1 << 32, 1 << 24):
-        check(format, peer, np.arange(first, first + (1 << 24), dtype=np.uint32).view(np.float32))
-
-
 @pytest.mark.parametrize("exponent", [2, 3, 6, 8])
 @pytest.mark.parametrize("mantissa", [1, 3, 9])
 def test_every_float64_has_the_nearest_number_as_fractions_find_it(exponent, mantissa):
@@ -181,24 +172,11 @@ def test_stochastic_rounding_keeps_what_is_exact_and_draws_from_its_seed():
         ((1, 3), ValueError, "exponent must be at least 2, got 1"),
         ((8, 24), ValueError, "mantissa must be at most 23, got 24"),
         ((8, 0), ValueError, "mantissa must be at least 1, got 0"),
-        ((5.0, 2), TypeError, "exponent must be an integer, got 5.0"),
-        ((5, True), TypeError, r"mantissa must be an integer, got True \(bool\)"),
     ],
 )
 def test_formats_that_are_none_are_refused(given, error, message):
     with pytest.raises(error, match=message):
         Float(*given)
-
-
-def test_other_roundings_and_seeds_are_refused():
-    with pytest.raises(ValueError, match=r"truncate.*about 0\.05 of the variance.*gives 0\.92"):
-        Float(6, 9, rounding="truncate")
-    with pytest.raises(ValueError, match="one of nearest, stochastic, got 'up'"):
-        Float(6, 9, rounding="up")
-    with pytest.raises(ValueError, match="seed must be at most"):
-        Float(6, 9, rounding="stochastic", seed=2**64)
-    with pytest.raises(ValueError, match="seed must be at least 0"):
-        Float(6, 9, seed=-1)
 
 
 @pytest.mark.parametrize(

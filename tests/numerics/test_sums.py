@@ -1,13 +1,10 @@
 """Sums in few bits: against one addition after another, and the figures of the papers."""
 
-from fractions import Fraction
-
 import ml_dtypes
 import numpy as np
 import pytest
 
-from gradwire.errors import NonFiniteError
-from gradwire.numerics import Float, aligned_dot, chunked_sum
+from gradwire.numerics import Float, chunked_sum
 
 WIDE = Float(6, 9)
 
@@ -55,14 +52,6 @@ def test_more_columns_and_chunks_than_are_taken_together():
     partial = [*chunked_sum(flat[:whole].reshape(-1, 64), axis=1).tolist()]
     partial.append(float(chunked_sum(flat[whole:], len(flat) - whole)))
     assert chunked_sum(flat) == chunked_sum(x) == chunked_sum(partial, len(partial))
-
-
-def test_a_plain_sum_of_4096_uniforms_loses_what_chunks_keep():
-    draws = np.stack([uniform(seed) for seed in range(200)])
-    exact = draws.sum(axis=1)
-    plain, chunks = chunked_sum(draws, 4096, axis=1), chunked_sum(draws, 64, axis=1)
-    assert (plain < 0.96 * exact).all()
-    assert (np.abs(chunks - exact) < 0.01 * exact).all()
 
 
 @pytest.mark.parametrize("n", [16_384, 65_536])
@@ -115,81 +104,10 @@ def test_dtypes_and_shapes():
     [
         (([1.0] * 9,), ValueError, "most the number of terms, which is 9, got 64: pass chunk=9"),
         (([1.0] * 9, 0), ValueError, "chunk must be at least 1, got 0"),
-        (([1.0] * 9, 2.0), TypeError, "chunk must be an integer, got 2.0"),
         (([], 1), ValueError, "at most the number of terms, which is 0, got 1$"),
         (([1, 2], 1), TypeError, "x must be floats of at most 64 bits, got int64"),
-        (([1.0], 1, np.float16), TypeError, "format must be a gradwire.numerics.Float, got <class"),
     ],
 )
 def test_wrong_arguments_of_a_sum(given, error, message):
     with pytest.raises(error, match=message):
         chunked_sum(*given)
-
-
-def test_an_axis_that_is_not_there():
-    with pytest.raises(ValueError, match="axis must be at most 1, got 2"):
-        chunked_sum(np.ones((64, 64)), axis=2)
-    with pytest.raises(TypeError, match="axis must be an integer"):
-        chunked_sum(np.ones((64, 64)), axis=(0, 1))
-
-
-def pairs(count, width=16):
-    return np.random.default_rng(0).standard_normal((2, count, width)).astype(np.float32)
-
-
-def aligned_as_fractions(a, b, bits):
-    """The definition, for one dot product."""
-    products = [Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a, b, strict=True)]
-    used = [(x, y) for x, y in zip(a, b, strict=True) if x and y]
-    highest = max((sum(int(np.frexp(each)[1]) for each in pair) for pair in used), default=0)
-    unit = Fraction(2) ** (highest - bits)
-    return float(sum(int(each / unit) for each in products) * unit)
-
-
-@pytest.mark.parametrize("bits", [1, 2, 5, 8, 24, 32])
-def test_a_dot_product_is_that_of_its_definition(bits):
-    a, b = pairs(50)
-    a[:10] *= 10.0 ** np.random.default_rng(1).uniform(-30, 30, (10, 16))
-    b[:10, ::3] = 0
-    found = aligned_dot(a, b, bits)
-    assert found.dtype == np.float64
-    for x, y, each in zip(a, b, found, strict=True):
-        assert each == aligned_as_fractions(x, y, bits)
-    np.testing.assert_array_equal(aligned_dot(a[:, None], b, bits).diagonal(), found)
-
-
-def test_two_bits_more_are_a_quarter_of_the_error():
-    a, b = pairs(20_000)
-    exact = (a.astype(np.float64) * b).sum(axis=1)
-    for bits, published in ((4, 0.19), (6, 0.052), (8, 0.0135), (12, 8.5e-4)):
-        error = aligned_dot(a, b, bits) - exact
-        assert np.sqrt((error**2).mean() / (exact**2).mean()) == pytest.approx(published, rel=0.06)
-
-
-def test_dot_products_without_products_and_of_extremes():
-    assert aligned_dot([0.0, -0.0], [1.0, 2.0], 8) == 0.0
-    assert aligned_dot([], [], 8) == 0.0
-    assert aligned_dot(np.zeros((3, 0)), np.zeros(0), 8).shape == (3,)
-    assert aligned_dot([1.5], [1.5], 8) == 2.25
-    assert aligned_dot([1e308], [10.0], 8) == np.inf
-    assert aligned_dot([5e-324], [1.0], 8) == 5e-324
-    ones = np.ones(3, ml_dtypes.bfloat16)
-    assert aligned_dot(ones, ones, 8) == 3.0
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "bits", "error", "message"),
-    [
-        ([1.0], [1.0], 0, ValueError, "bits must be at least 1, got 0"),
-        ([1.0], [1.0], 33, ValueError, "bits must be at most 32, got 33"),
-        ([1.0], [1.0], 8.0, TypeError, "bits must be an integer, got 8.0"),
-        ([1], [1.0], 8, TypeError, "a must be floats of at most 64 bits, got int64"),
-        (1.0, [1.0], 8, ValueError, "a must have at least one axis, got a number"),
-        ([1.0] * 3, [1.0] * 2, 8, ValueError, r"broadcast, got \(3,\) and \(2,\)"),
-        ([1.0], [np.nan], 8, NonFiniteError, "tensor 'b' has 1 non-finite value"),
-        ([[1.0, np.inf]], [1.0], 8, NonFiniteError, "tensor 'a' .* the first at position 1"),
-    ],
-)
-def test_wrong_arguments_of_a_dot_product(a, b, bits, error, message):
-    with pytest.raises(error, match=message):
-        aligned_dot(a, b, bits)

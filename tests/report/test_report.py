@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gradwire.report import BucketTimes, ParameterReport, Report, add_scalars
+from gradwire.report import ParameterReport, Report, add_scalars
 
 PARAMETERS = tuple(
     ParameterReport(
@@ -43,7 +43,6 @@ REPORT = Report(
     residual_norm=5.0,
     state_bytes=1_200_000,
     parameters=PARAMETERS,
-    timeline=(BucketTimes(30, 0, 25, 4000, 123.0, 0.0, (0.0, 1.0), (1.0, 2.0), (2.0, 3.0)),),
 )
 
 
@@ -73,7 +72,6 @@ def test_json_has_every_figure():
     found = json.loads(REPORT.to_json())
     assert found["compression"] == 100.0
     assert found["parameters"][3]["name"] == "layers.3.weight"
-    assert found["timeline"][0]["exchange"] == [1.0, 2.0]
 
 
 def test_tensorboard_reads_what_was_written(tmp_path):

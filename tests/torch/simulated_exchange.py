@@ -16,7 +16,7 @@ import gradwire
 from gradwire.quantize import BFloat16
 from gradwire.torch import backends
 from gradwire.torch.backends import cuda, dispatch
-from gradwire.torch.backends.cuda import merging, operators, splitting
+from gradwire.torch.backends.cuda import merging, operators
 from gradwire.torch.backends.cuda.preload import preload
 from gradwire.torch.backends.host import Staging, staging
 from gradwire.torch.engine.bucket_contents import BucketContents
@@ -179,7 +179,7 @@ def on_device(monkeypatch):
     monkeypatch.setattr(dispatch, "_STAGED", cuda)
     monkeypatch.setattr(operators, "_device", "late")
     library = operators.operators()
-    for module in (cuda.encoding, operators, cuda.slots, cuda.states, merging, splitting):
+    for module in (cuda.encoding, operators, cuda.slots, cuda.states, merging):
         monkeypatch.setattr(module, "operators", lambda: Operators(library))
     monkeypatch.setattr(Staging, "_asynchronous", lambda self, host: True)
     monkeypatch.setattr(Staging, "future", lambda self: Handed())

@@ -118,15 +118,14 @@ def test_ranks_are_connected_on_each_device_before_a_backward_pass_needs_them(mo
 
 
 def test_ranks_that_cannot_be_connected_on_a_device_are_an_error_of_attach(model, monkeypatch):
-    def all_reduce(tensor, group, async_op):
+    def all_reduce(tensor):
         raise RuntimeError("no route")
 
-    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
     world = torch.distributed.group.WORLD
+    channel = groups.ProcessGroupChannel(world)
+    monkeypatch.setattr(channel, "all_reduce", all_reduce)
     with pytest.raises(ddp.ExchangeError, match="by carrier on cpu: no route"):
-        groups.ProcessGroups(world, None).connect(
-            groups.ProcessGroupChannel(world), {"cpu": "carrier"}, [torch.zeros(1)]
-        )
+        groups.ProcessGroups(world, None).connect(channel, {"cpu": "carrier"}, [torch.zeros(1)])
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def heard(watch: Heartbeat, silent: set[str]) -> WaitLog:
     for name in "bcd":
         at = -1e9 if name in silent else now
         watch._pulses[name] = _Pulse(2, at, again=True)
-    return WaitLog(watch, 3, 1800.0, trained=False, began=-1e9)
+    return WaitLog(watch, 3, trained=False, began=-1e9)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def heard(watch: Heartbeat, silent: set[str]) -> WaitLog:
         (
             roster("abc", a=(2, 3), b=(2, 3, "c"), c=(2, 3, "b")),
             set(),
-            "of the 3 that are there, fewer than min_size=3 do; all of them connect again after 60",
+            "of a, b, c, fewer than min_size=3 do. All of them connect again after 60",
         ),
     ],
 )
@@ -264,15 +264,6 @@ def test_what_is_said_depends_on_who_shows_signs_of_life(there, silent, text, ca
     assert text in said.getMessage()
     usual = said.getMessage().endswith((" after their next exchange", "form the next generation"))
     assert said.levelname == ("INFO" if usual else "WARNING")
-
-
-def test_why_a_rank_gives_up_depends_on_who_is_there() -> None:
-    there = roster("abc", a=(2, 3), b=(2, 3, "c"), c=(2, 3, "b"))
-    text = heard(Heartbeat("a", 60.0), set()).in_vain(there)
-    assert "fewer than min_size=3 ranks reached each other" in text
-    assert "GLOO_SOCKET_IFNAME" in text
-    text = heard(Heartbeat("a", 60.0), {"b"}).in_vain(there)
-    assert text == "there were fewer than min_size=3 ranks for 1800 seconds: a, c"
 
 
 class Recorded:
@@ -362,7 +353,6 @@ def test_wrong_memberships_are_explained(options, text) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"membership": "localhost:29400"}, "membership must be a Membership, got str"),
         ({"timeout": timedelta(seconds=9)}, "timeout= is the membership's"),
         ({"state_dict": {}}, "expected what DiLoCo.state_dict"),
         ({"state_dict": {}, "membership": None}, "without a membership, load a state_dict with"),
@@ -376,7 +366,7 @@ def test_what_does_not_go_with_a_membership_is_explained(options, text) -> None:
 
 def test_one_rank_alone_waits_for_others_only_as_long_as_it_is_told() -> None:
     members = membership(min_size=2, timeout=timedelta(seconds=60), patience=timedelta(seconds=1))
-    with pytest.raises(MembershipError, match="fewer than min_size=2 ranks for 1 seconds"):
+    with pytest.raises(MembershipError, match="up after 1 seconds of waiting for more ranks"):
         diloco.DiLoCo(torch.nn.Linear(99, 99), gradwire.topk(0.1), membership=members)
 
 
@@ -385,12 +375,10 @@ def test_what_is_waited_for_is_said_once_and_as_a_warning_only_if_it_lasts(caplo
     members = membership(
         min_size=2, timeout=timedelta(seconds=3), patience=timedelta(seconds=3), name="lonely"
     )
-    with pytest.raises(MembershipError, match="fewer than min_size=2"):
+    with pytest.raises(MembershipError, match="there are 1, and min_size=2"):
         diloco.DiLoCo(torch.nn.Linear(99, 99), gradwire.topk(0.1), membership=members)
     texts = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert texts == [
-        "waiting for more ranks: there are 1, and min_size=2; it gives up after 3 seconds"
-    ]
+    assert texts == ["waiting for more ranks: there are 1, and min_size=2"]
 
 
 def test_a_membership_that_nobody_closed_leaves_with_its_object() -> None:
@@ -503,9 +491,7 @@ def test_only_ranks_with_a_checkpoint_succeed_members_that_are_silent(monkeypatc
         monkeypatch.setattr(
             Heartbeat, "silent", lambda self, name: 1e9 if name == "suspended" != self.name else 0.0
         )
-        with pytest.raises(
-            MembershipError, match="If none of them is left, start again with another"
-        ):
+        with pytest.raises(MembershipError, match="If they have ended, use another name="):
             made("new")
         assert not last._ranks._membership.outdated()  # it can go on
         with made("resumed", state_dict=saved) as resumed:
@@ -547,8 +533,6 @@ def test_a_store_that_others_may_reach_needs_a_token(monkeypatch) -> None:
     assert diloco.Membership("192.0.2.1:29400", token=TOKEN)._secret
     with pytest.raises(ValueError, match=r"at least 16 characters, got 5; python -c .* makes one"):
         membership(token="short")
-    with pytest.raises(TypeError, match="token must be a str, got bytes"):
-        membership(token=TOKEN.encode())
     monkeypatch.setenv("GRADWIRE_DILOCO_TOKEN", TOKEN)
     assert diloco.Membership("192.0.2.1:29400")._secret
 

@@ -76,14 +76,6 @@ def rewritten(data: bytes, change) -> bytes:
     return len(made).to_bytes(8, "little") + made + data[8 + length :]
 
 
-def test_the_header_of_the_small_file_can_be_rewritten(small, values, packed, tmp_path):
-    path = tmp_path / "same"
-    path.write_bytes(rewritten(small, lambda header, table: None))
-    found = content(path)
-    np.testing.assert_array_equal(found["w"], packed.unpack())
-    np.testing.assert_array_equal(found["b"], values[0, :3])
-
-
 def test_every_prefix_is_refused(small, tmp_path):
     path = tmp_path / "cut"
     for length in range(len(small)):
@@ -161,38 +153,23 @@ def without(key, name="w"):
 
 AT_ONCE = {
     "metadata-not-json": (lambda h, t: "{]", "metadata 'gradwire' is not JSON"),
-    "metadata-a-list": (lambda h, t: "[1]", "metadata 'gradwire' is not a JSON object"),
     "version-2": (lambda h, t: t.update(version=2), "version 2, but this library reads 1: up"),
-    "version-1.0": (lambda h, t: t.update(version=1.0), "have version 1.0"),
     "version-true": (lambda h, t: t.update(version=True), "have version True"),
-    "version-text": (lambda h, t: t.update(version="1"), "have version '1'"),
-    "no-version": (lambda h, t: t.pop("version") and None, "version None"),
     "no-tensors": (lambda h, t: t.pop("tensors") and None, "lists no tensors"),
-    "tensors-a-list": (lambda h, t: t.update(tensors=["w"]), "lists no tensors"),
     "not-there": (
         lambda h, t: t["tensors"].update(v=t["tensors"]["w"]),
         "tensor 'v': there are no bytes named 'v'",
     ),
-    "not-bytes": (
-        lambda h, t: t["tensors"].update(b=t["tensors"]["w"]),
-        "tensor 'b': there are no",
-    ),
     "no-further": (lambda h, t: h.pop("w.more.0") and h["b"].update(data_offsets=[0, 12]), "'w"),
     "no-fields": (lambda h, t: t["tensors"].update(w=None), "'w': the metadata does not describe"),
     "negative": (tensor("shape", [2, -16]), "'w': its shape is"),
-    "fraction": (tensor("shape", [2, 16.0]), "'w': its shape is"),
     "true": (tensor("shape", [True, 32]), "'w': its shape is"),
     "text": (tensor("shape", "32"), "'w': its shape is"),
-    "no-shape": (tensor("shape", None), "'w': its shape is"),
-    "2-to-the-40": (tensor("shape", [2**20, 2**20]), "'w': its shape .* not 1 to 4294967295"),
     "2-to-the-80": (tensor("shape", [2**40, 2**40]), "'w': its shape .* not 1 to 4294967295"),
     "no-entries": (tensor("shape", [0]), "'w': its shape .* not 1 to 4294967295"),
-    "two-dimensions": (section("shape", [2, 40]), "'w': there are no bytes named 'w'"),
     "no-coding": (tensor("coding", None), "'w': its coding is None"),
     "another-coding": (tensor("coding", ["lossless"]), "'w': its coding is"),
     "no-further-bits": (tensor("further", []), "'w': its further bits are"),
-    "further-none": (tensor("further", None), "'w': its further bits are None"),
-    "error-none": (tensor("error", None), "'w': its error is None"),
     "error-true": (tensor("error", True), "'w': its error is True"),
     "error-infinite": (
         lambda h, t: json.dumps(t).replace("0.0", "1e999 ", 1),
@@ -207,13 +184,10 @@ AT_ONCE = {
     ),
     "many-dimensions": (tensor("shape", [1] * 65), "'w': its shape is"),
     "int32": (tensor("dtype", "int32"), "'w': its dtype is 'int32'"),
-    "dtype-a-list": (tensor("dtype", ["float32"]), "'w': its dtype is"),
     "further-0": (tensor("further", [0]), "'w': its further bits are"),
     "further-8": (tensor("further", [8]), "'w': its further bits are"),
     "further-twice": (tensor("further", [2, 1]), "'w': its further bits are"),
-    "further-a-number": (tensor("further", 3), "'w': its further bits are"),
     "error-negative": (tensor("error", -1.0), "'w': its error is"),
-    "error-text": (tensor("error", "0.1"), "'w': its error is"),
     "unknown-dtype": (section("dtype", "Q4"), "'w': there are no bytes named 'w'"),
     "dtype-a-number": (section("dtype", 4), "'w': its dtype is 4"),
     "dtype-a-dict": (section("dtype", {}), "'w': its dtype is {}"),
@@ -238,7 +212,6 @@ AT_ONCE = {
     "no-dtype": (without("dtype"), "'w': the header does not give dtype"),
     "extra": (section("extra", 1), "'w': the header does not give dtype"),
     "about-a-number": (lambda h, t: h["__metadata__"].update(about=1), "not a string"),
-    "about-a-list": (lambda h, t: h.update(__metadata__=[]), "__metadata__ is not a JSON object"),
 }
 
 

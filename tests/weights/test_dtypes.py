@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gradwire import cli, quantize, weights
+from gradwire import weights
 from gradwire.errors import CorruptFileError
 
 BITS = {
@@ -52,23 +52,6 @@ def test_every_dtype_is_read_and_written_as_it_is(dtype, tmp_path):
         assert file.raw("x").data.tobytes() == data
 
 
-@pytest.mark.parametrize("dtype", EVERY)
-def test_every_dtype_goes_through_the_commands(dtype, tmp_path, capsys):
-    source, small, back = (str(tmp_path / name) for name in ("a.safetensors", "b", "c"))
-    data = container(tmp_path / "a.safetensors", dtype)
-    assert cli.main(["inspect", source]) == 0
-    assert "16 x 24" in capsys.readouterr().out
-    assert cli.main(["pack", "--lossless", source, small]) == 0
-    assert cli.main(["unpack", small, back]) == 0
-    assert (tmp_path / "c").read_bytes() == (tmp_path / "a.safetensors").read_bytes()
-    assert cli.main(["pack", source, small, "--bits", "4"]) == 0
-    assert cli.main(["unpack", small, back]) == 0
-    with weights.open(small) as packed, weights.open(back) as file:
-        assert isinstance(packed["embed"], weights.Packed)
-        assert packed.kind("x") == file.kind("x") == (dtype, (16, 24))
-        assert bytes(packed.data("x")) == bytes(file.data("x")) == data
-
-
 @pytest.mark.parametrize("dtype", BITS)
 def test_safetensors_reads_the_same_of_what_is_written(dtype, tmp_path):
     safe_open = pytest.importorskip("safetensors").safe_open
@@ -104,13 +87,6 @@ def test_a_raw_tensor_is_checked_against_its_dtype():
         weights.RawTensor("F4", (2, 3), np.zeros(4, np.uint8))
     with pytest.raises(ValueError, match="must be uint8 of one dimension, got float32"):
         weights.RawTensor("F32", (2,), np.zeros(2, np.float32))
-
-
-def test_what_has_no_array_cannot_be_packed():
-    with pytest.raises(TypeError, match="'x' must be floating-point to be packed"):
-        weights.pack(
-            weights.RawTensor("F4", (2, 32), np.zeros(32, np.uint8)), quantize.Affine(4), name="x"
-        )
 
 
 @pytest.mark.parametrize(

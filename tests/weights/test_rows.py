@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gradwire import Codec, _native, decode
+from gradwire import Codec, _native
 from gradwire.memory import NoMemory
 from gradwire.quantize import Affine, Float32, Quantizer
 from gradwire.sparsify import All
@@ -18,32 +18,10 @@ def encode(quantize: Quantizer) -> bytes:
 
 
 FRAME = encode(Affine(4, 64))
-VALUES = decode(FRAME).reshape(ROWS, COLS)
 
 
 def untouched(*shape: int) -> NDArray[np.float32]:
     return np.full(shape, 7, np.float32)
-
-
-@pytest.mark.parametrize(("activations", "tolerance"), [("float32", 1e-6), ("int8", 2e-2)])
-def test_every_row_is_multiplied_by_every_vector(activations: str, tolerance: float) -> None:
-    x = np.random.default_rng(1).standard_normal((3, COLS), np.float32)
-    out = untouched(3, ROWS)
-    _native.packed_linear(FRAME, ROWS, COLS, x, out, activations)
-    exact = x.astype(float) @ VALUES.T.astype(float)
-    assert np.linalg.norm(out - exact) <= tolerance * np.linalg.norm(exact)
-
-
-def test_rows_are_decoded_in_order_or_by_number_to_float32_or_bfloat16() -> None:
-    some, taken = untouched(2, COLS), untouched(3, COLS)
-    _native.packed_rows(FRAME, COLS, 2, 2, some)
-    _native.packed_take(FRAME, COLS, np.array([4, 0, 4]), taken)
-    np.testing.assert_array_equal(some, VALUES[2:4])
-    np.testing.assert_array_equal(taken, VALUES[[4, 0, 4]])
-    brains = np.zeros((ROWS, COLS), np.uint16)
-    _native.packed_rows(FRAME, COLS, 0, ROWS, brains)
-    bits = VALUES.view(np.uint32)
-    np.testing.assert_array_equal(brains, (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
 
 
 def test_what_does_not_fit_is_refused_and_out_stays() -> None:

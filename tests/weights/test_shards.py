@@ -9,7 +9,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from gradwire import cli, quantize, weights
+from gradwire import cli, weights
 from gradwire.errors import CorruptFileError
 from gradwire.weights import sharding
 
@@ -162,16 +162,6 @@ def test_a_checkpoint_is_sharded_as_before_or_becomes_one_file_of_a_name(source,
         assert all(bytes(one[n].frame) == bytes(more[n].frame) for n in ("a.weight", "c.weight"))
 
 
-def test_a_file_is_sharded_where_a_size_is_given(tmp_path):
-    weights.save(tmp_path / "in.safetensors", matrices(["a", "b", "c"]))
-    assert (
-        run("pack", tmp_path / "in.safetensors", tmp_path / "out", "--max-shard-size", "10KB") == 0
-    )
-    assert len(contents(tmp_path / "out")) == 3
-    with weights.open(tmp_path / "out") as file:
-        assert list(file) == ["a", "b", "c"]
-
-
 @pytest.mark.parametrize("name", ["", INDEX])
 def test_a_lossless_checkpoint_comes_back_byte_for_byte(name, source, tmp_path, capsys):
     small, back = tmp_path / "small", tmp_path / "back"
@@ -273,24 +263,6 @@ def test_what_a_killed_writer_of_shards_left_is_removed_by_the_next_and_nothing_
         writing.communicate()
         assert writing.returncode == 0
     assert not [each for each in os.listdir(folder) if each.startswith(".")]
-
-
-def test_packing_a_checkpoint_twice_is_refused(source, tmp_path, capsys):
-    assert run("pack", source, tmp_path / "packed") == 0
-    for options in ([], ["--lossless"]):
-        assert run("pack", tmp_path / "packed", tmp_path / "twice", *options) == 1
-        assert "is already packed; unpack the file first" in capsys.readouterr().err
-    assert not (tmp_path / "twice").exists()
-
-
-def test_further_bits_are_in_the_index(source, tmp_path):
-    assert run("pack", source, tmp_path / "packed", "--more", "4") == 0
-    places = json.loads((tmp_path / "packed" / INDEX).read_text())["weight_map"]
-    assert "a.weight.more.0" in places
-    with weights.open(tmp_path / "packed") as file:
-        assert "a.weight.more.0" not in file
-        assert file["a.weight"].bits == 8
-    assert run("unpack", tmp_path / "packed", tmp_path / "plain", "--bits", "4") == 0
 
 
 @pytest.mark.parametrize(
@@ -448,34 +420,3 @@ def test_all_files_are_closed_where_a_shard_is_refused(source, shards):
         with pytest.raises(CorruptFileError):
             weights.open(source)
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_base_may_not_be_sharded(source, tmp_path):
-    with pytest.raises((OSError, ValueError)):
-        weights.save(tmp_path / "new", matrices(["a"]), base=source)
-    assert not (tmp_path / "new").exists()
-
-
-def test_packed_tensors_of_shards_are_checked(source, tmp_path):
-    assert run("pack", source, tmp_path / "packed", "--bits", "4") == 0
-    shard = tmp_path / "packed" / "model-00001-of-00001.safetensors"
-    with weights.open(shard) as file:
-        at = file.path, 8 + len(file.header) + file.stored()["a.weight"][1] - 1
-    data = bytearray(shard.read_bytes())
-    data[at[1]] ^= 1
-    shard.write_bytes(data)
-    with (
-        weights.open(tmp_path / "packed") as file,
-        pytest.raises(CorruptFileError, match=r"'a\.wei"),
-    ):
-        file["a.weight"]
-
-
-def test_a_quantizer_is_applied_alike_in_files_and_shards(source, shards, tmp_path):
-    weights.save(tmp_path / "one.safetensors", every(shards))
-    assert run("pack", tmp_path / "one.safetensors", tmp_path / "small", "--bits", "3") == 0
-    assert run("pack", source, tmp_path / "folder", "--bits", "3") == 0
-    expected = weights.pack(every(shards)["a.weight"], quantize.Affine(3, 64, fit="squares"))
-    with weights.open(tmp_path / "small") as one, weights.open(tmp_path / "folder") as more:
-        assert bytes(one["a.weight"].frame) == bytes(more["a.weight"].frame)
-        assert bytes(one["a.weight"].frame) == bytes(expected.frame)

@@ -89,12 +89,6 @@ def test_comq_is_best_without_its_damping_on_nearly_singular_inputs(noise):
         assert comq <= min(gptq, nearest) * (1 + 1e-9), (affine, rows)
 
 
-def test_without_a_choice_codes_are_those_of_comq(matrix, gram):
-    affine = Affine(3, 64)
-    usual = weights.pack(matrix, affine, gram=gram)
-    assert usual.frame == weights.pack(matrix, affine, gram=gram, rounding=COMQ()).frame
-
-
 def test_bases_by_least_squares_are_better_than_steps_alone(matrix, gram):
     affine = Affine(2, 64)
     errors = [
@@ -122,13 +116,6 @@ def test_rows_in_groups_are_solved_by_the_matrix_of_their_own(matrix):
     for half, own, gram in zip(halves, np.split(packed.unpack(), 2), grams, strict=True):
         np.testing.assert_array_equal(weights.pack(half, affine, gram=gram).unpack(), own)
     assert both.error(matrix, packed) < both.error(matrix, weights.pack(matrix, affine))
-
-
-def test_a_convolution_is_solved_by_rows_of_its_patches(matrix, gram):
-    affine = Affine(3, 64)
-    packed = weights.pack(matrix.reshape(ROWS, -1, 8, 8), affine, gram=gram)
-    assert packed.shape == (ROWS, 3, 8, 8)
-    assert packed.frame == weights.pack(matrix, affine, gram=gram).frame
 
 
 def test_inputs_that_are_zero_or_constant_change_nothing_for_the_others(matrix, gram):
@@ -195,8 +182,6 @@ def changed(gram, **cells):
     [
         ({"rounding": COMQ()}, ValueError, "pass gram="),
         ({"prepare": MagR()}, ValueError, "pass gram="),
-        ({"gram": "own", "rounding": "comq"}, TypeError, r"solve\(w, gram, affine\)"),
-        ({"gram": "own", "prepare": 1}, TypeError, r"prepare\(w, gram, affine\)"),
         ({"gram": "own", "more": (4,), "quantize": Affine(4, 64, "range")}, ValueError, "more="),
         ({"gram": "own", "quantize": Affine(4, None)}, ValueError, "give a block"),
         (
@@ -221,13 +206,6 @@ def test_what_cannot_be_solved_is_refused_with_the_tensors_name(
         weights.pack(matrix, name="layer", **options)
     if error is ValueError and "gram" in options and "more" not in options:
         assert "'layer'" in str(caught.value)
-
-
-def test_no_damping_of_a_singular_matrix_is_refused_with_what_to_do(matrix):
-    flat = Gram(np.ones((COLS, COLS)), 600, np.ones(COLS))
-    for solver in (GPTQ(damp=0.0), COMQ(damp=0.0)):
-        with pytest.raises(ValueError, match="damp"):
-            weights.pack(matrix, Affine(3, 64), gram=flat, rounding=solver)
 
 
 def test_a_weight_that_is_not_finite_is_refused_as_without_a_gram(matrix, gram):

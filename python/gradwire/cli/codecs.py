@@ -32,9 +32,9 @@ def main(argv: Sequence[str]) -> int:
     elif options.papers or options.name is not None:
         print("\n\n".join(_as_text(preset, options.name is not None) for preset in presets))
     else:
-        names = max((len(preset.name) for preset in presets), default=0)
+        width = max((len(preset.name) for preset in presets), default=0)
         for preset in presets:
-            print(f"{preset.name:<{names}}  {preset.summary}")
+            print(f"{preset.name:<{width}}  {preset.summary}")
         print("\n`gradwire codecs NAME` shows the parts and the paper of one, --papers all papers.")
     for each in failed:
         print(f"gradwire codecs: {each}", file=sys.stderr)

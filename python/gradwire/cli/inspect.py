@@ -21,16 +21,13 @@ from gradwire.errors import CorruptFrameError, TruncatedFrameError
 
 def main(argv: Sequence[str]) -> int:
     """Print a frame or a file; return 0, or 1 if it is corrupt or cannot be read."""
-    parser = make_parser()
-    options = parser.parse_args(argv)
+    options = make_parser().parse_args(argv)
     of_weights = _is_of_weights(options.file)
-    if options.flip and not of_weights:
-        parser.error("--flip is for the packed tensors of a weight file")
     try:
         if of_weights:
             # A frame takes neither the module nor what it needs.
             files = importlib.import_module("gradwire.cli.pack")
-            tensors = files.described(options.file, options.flip)
+            tensors = files.described(options.file)
             text = json.dumps(tensors, indent=2)
             text = text if options.json else files.listed(options.file, tensors)
         else:
@@ -58,14 +55,6 @@ def make_parser() -> argparse.ArgumentParser:
         "index of a sharded checkpoint",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object")
-    parser.add_argument(
-        "--flip",
-        type=_rates,
-        default=[],
-        metavar="RATE,...",
-        help="for packed tensors, print the relative change of the weights if code bits flip with "
-        "these probabilities, such as 1e-3,1e-2",
-    )
     return parser
 
 
@@ -76,18 +65,8 @@ def _is_of_weights(file: str) -> bool:
     if not os.path.isfile(file):  # a pipe can be read once
         return False
     with open(file, "rb") as opened:
-        head = opened.read(300)
-    return head[8:9] == b"{" or (head[:3] != b"GWF" and word_for(head) is not None)
-
-
-def _rates(text: str) -> list[float]:
-    try:
-        rates = [float(each) for each in text.split(",")]
-    except ValueError:
-        rates = [math.nan]
-    if not all(0.0 <= rate <= 1.0 for rate in rates):
-        raise argparse.ArgumentTypeError(f"rates are 0 to 1, such as 1e-3,1e-2, got {text!r}")
-    return rates
+        head = opened.read(64)
+    return head[8:9] == b"{" or word_for(head) is not None
 
 
 def _fail(options: argparse.Namespace, error: Exception, message: str) -> int:

@@ -14,6 +14,7 @@ from gradwire import _rules, weights
 from gradwire.cli.terminal import ProgressLine
 from gradwire.errors import CorruptFileError, GradwireError
 from gradwire.quantize import Affine
+from gradwire.report.text import columns
 from gradwire.weights import saving, sharding, shards
 from gradwire.weights.file import Tensor
 from gradwire.weights.pack import check_more, check_solving, fitting_block
@@ -263,19 +264,13 @@ def summary(rows: Sequence[Row]) -> str:
     return weights.packed.totals(packed, len(rows), before, after)
 
 
-def described(path: str, rates: Sequence[float] = ()) -> list[dict[str, Any]]:
-    """Return a description of each tensor in a file; packed ones are checked.
-
-    With rates of bit errors, also how far they move weights, relative to the packed values.
-    """
+def described(path: str) -> list[dict[str, Any]]:
+    """Return a description of each tensor in a file; packed ones are checked."""
     with weights.open(path) as file:
-        rows = [_row(name, file, rates) for name in file]
-    if rates and not any("bits" in row for row in rows):
-        raise ValueError("it holds no packed tensor, and only codes have bits to flip")
-    return rows
+        return [_row(name, file) for name in file]
 
 
-def _row(name: str, file: weights.File | weights.Shards, rates: Sequence[float]) -> dict[str, Any]:
+def _row(name: str, file: weights.File | weights.Shards) -> dict[str, Any]:
     tensor = file[name]
     row: dict[str, Any] = {"name": name, "shape": list(tensor.shape), "dtype": str(tensor.dtype)}
     if isinstance(tensor, weights.Packed):
@@ -284,9 +279,6 @@ def _row(name: str, file: weights.File | weights.Shards, rates: Sequence[float])
         except GradwireError as error:
             raise CorruptFileError(str(error), name) from None
         row |= {"bits": tensor.bits, "block": tensor.block, "error": tensor.error()}
-        if rates:
-            values = tensor.unpack()
-            row["flip"] = {str(at): weights.flip(tensor, at).error(values) for at in rates}
     if (how := file.coding_of(name)) is not None:
         return row | {"coding": how, "nbytes": len(file.data(name))}
     return row | {"nbytes": tensor.nbytes}
@@ -294,31 +286,21 @@ def _row(name: str, file: weights.File | weights.Shards, rates: Sequence[float])
 
 def listed(path: str, rows: Sequence[dict[str, Any]]) -> str:
     """Return the result of `described` as a table."""
-    rates = next((list(row["flip"]) for row in rows if "flip" in row), [])
-    flips = (f"flip {rate}" for rate in rates)
-    table = [("tensor", "shape", "dtype", "bits", "block", "bytes", "error", *flips)]
-    for row in rows:
-        errors = [row.get("error"), *(row.get("flip", {}).get(rate) for rate in rates)]
-        table.append(
-            (
-                row["name"],
-                " x ".join(map(str, row["shape"])) or "-",
-                row["dtype"],
-                str(row.get("bits", row.get("coding", ""))),
-                str(row.get("block", "")),
-                f"{row['nbytes']:,}",
-                *("" if error is None else f"{error:.2%}" for error in errors),
-            )
-        )
-    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
-    lines = [
-        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) for line in table
-    ]
+    table = {
+        "tensor": [row["name"] for row in rows],
+        "shape": [" x ".join(map(str, row["shape"])) or "-" for row in rows],
+        "dtype": [row["dtype"] for row in rows],
+        "bits": [str(row.get("bits", row.get("coding", ""))) for row in rows],
+        "block": [str(row.get("block", "")) for row in rows],
+        "bytes": [f"{row['nbytes']:,}" for row in rows],
+        "error": ["" if row.get("error") is None else f"{row['error']:.2%}" for row in rows],
+    }
     total = sum(row["nbytes"] for row in rows)
     packed = sum("bits" in row for row in rows)
     coded = f", {n} coded" if (n := sum("coding" in row for row in rows)) else ""
     head = f"{path}: {len(rows)} tensors, {packed} packed{coded}, {total:,} bytes"
-    return "\n".join([head, *(f"  {line.rstrip()}" for line in lines)])
+    lines = columns(table, {"tensor", "shape", "dtype"})
+    return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
 def _fail(message: str) -> int:

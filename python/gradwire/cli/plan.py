@@ -6,13 +6,12 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gradwire._codec import Codec
 from gradwire.cli.codecs import build, unfit
-from gradwire.cli.terminal import ProgressLine
 from gradwire.cost import (
     Calibration,
     Link,
@@ -26,13 +25,13 @@ from gradwire.cost import (
     fp32,
     predict,
 )
-from gradwire.cost.prediction import Steps, backward_within, by_backward, by_link, pays_within
+from gradwire.cost.prediction import by_link, pays_within
 from gradwire.report.text import columns, size
 
 _DESCRIPTION = """\
 Predict the time of a training step with plain DDP, in float32 and bfloat16, and with codecs, for a
-range of ranks on a link, and print the link speed and the backward pass below which each codec pays
-off: a long backward pass hides an uncompressed exchange.
+range of ranks on a link, and print the link speed below which each codec pays off. A long backward
+pass hides an uncompressed exchange.
 
 The codecs are first measured on this machine for a few seconds each. --save keeps the result, and
 --calibration reuses it. Encoding takes processor time from the backward pass, as in training on
@@ -127,8 +126,7 @@ def main(argv: Sequence[str]) -> int:
         if options.calibration is not None:
             calibration = _loaded(options.calibration, codecs)
         else:
-            with ProgressLine("gradwire plan: measuring codecs") as progress:
-                calibration = calibrate(codecs, seconds=1.0, progress=progress)
+            calibration = calibrate(codecs, seconds=1.0)
         if options.save is not None:
             calibration.save(options.save)
         rows = _rows(options, [compressed(name, calibration) for name in codecs], calibration)
@@ -166,7 +164,7 @@ def _loaded(path: Path, codecs: dict[str, Codec]) -> Calibration:
 
 
 Range = tuple[float, float] | None
-"""Where a method is faster than both dense ones: from and to; None of these themselves."""
+"""Links on which a method is faster than both dense ones: from and to; None of these themselves."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +177,6 @@ class Row:
     fastest: bool  # of those that suit it
     memory: float  # bytes of the optimizer's state, the codec's and buffers
     link: Range  # in bits/s
-    backward: Range  # in seconds
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, strings and numbers."""
@@ -192,16 +189,12 @@ class Row:
             "speedup": self.speedup,
             "fastest": self.fastest,
             "suits_optimizer": self.suits,
-            "pays_bits_per_second": _ends(self.link),
-            "pays_backward_seconds": _ends(self.backward),
+            "pays_bits_per_second": self.link
+            and [self.link[0], "always" if math.isinf(self.link[1]) else self.link[1]],
             "sent_bytes": self.found.sent,
             "sent_inside_bytes": self.found.sent_inside,
             "memory_bytes": self.memory,
         }
-
-
-def _ends(of: Range) -> list[float | str] | None:
-    return of and [of[0], "always" if math.isinf(of[1]) else of[1]]
 
 
 def _rows(
@@ -222,17 +215,11 @@ def _rows(
             each.cost is None or optimizer.suits(each.cost.codec) for each in (*dense, *methods)
         ]
         least = min(each.step for each, fits in zip(predictions, suits, strict=True) if fits)
-        best: tuple[Steps, Steps] = (
-            by_link(workload, dense, network),
-            by_backward(workload, dense, network),
-        )
+        best = by_link(workload, dense, network)
         for found, fits in zip(predictions, suits, strict=True):
-            on_link = on_backward = None
-            if found.method.cost is not None:
-                own = by_link(workload, [found.method], network)
-                on_link = pays_within(own, best[0], link.bandwidth)
-                own = by_backward(workload, [found.method], network)
-                on_backward = backward_within(own, best[1], workload.backward)
+            own = by_link(workload, [found.method], network)
+            is_dense = found.method.cost is None
+            pays = None if is_dense else pays_within(own, best, link.bandwidth)
             rows.append(
                 Row(
                     found,
@@ -240,8 +227,7 @@ def _rows(
                     fits,
                     fits and found.step == least,
                     found.memory + _state(optimizer, found) * workload.numel,
-                    on_link,
-                    on_backward,
+                    pays,
                 )
             )
     return rows
@@ -256,7 +242,7 @@ def _state(optimizer: Optimizer, found: Prediction) -> int:
 
 _NOTES = """\
 Speed-up over fp32: * the fastest that suits the optimizer; ! costs accuracy with the optimizer, or
-`attach` refuses it. It pays if the link, or the backward pass, is below the given, or in its range.
+`attach` refuses it. It pays if the link is below the given, or in its range.
 Sent: bytes of a rank and step to other nodes. Memory of a rank without model and gradients: states
 of optimizer and codec, and buffers."""
 
@@ -270,23 +256,22 @@ def _table(rows: Sequence[Row]) -> str:
         "method": [row.found.method.name for row in rows],
         "step": [duration(row.found.step) for row in rows],
         "speed-up": [f"{row.speedup:.3g}x {mark(row)}" for row in rows],
-        "pays on link": [_shown(row.link, format_rate) for row in rows],
-        "pays if backward": [_shown(row.backward, duration) for row in rows],
+        "pays on link": [_shown(row.link) for row in rows],
         "sent": [size(row.found.sent) for row in rows],
         "memory": [size(row.memory) for row in rows],
     }
     return "\n".join([*columns(table, {"method"}), "", _NOTES])
 
 
-def _shown(of: Range, text: Callable[[float], str]) -> str:
+def _shown(of: Range) -> str:
     if of is None:
         return "-"
     low, high = of
     if high == 0.0:
         return "never"
     if math.isinf(high):
-        return "always" if low == 0.0 else f"> {text(low)}"
-    return text(high) if low == 0.0 else f"{text(low)} to {text(high)}"
+        return "always" if low == 0.0 else f"> {format_rate(low)}"
+    return format_rate(high) if low == 0.0 else f"{format_rate(low)} to {format_rate(high)}"
 
 
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}

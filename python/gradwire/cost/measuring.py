@@ -10,7 +10,6 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire import _validate
 from gradwire._codec import Codec
 from gradwire._native import get_num_threads, simd_level
 from gradwire.cost.calibration import Calibration, CodecCost, line
@@ -32,12 +31,7 @@ LEAST = 5
 Array = NDArray[np.float32]
 
 
-def calibrate(
-    codecs: Mapping[str, Codec],
-    *,
-    seconds: float = 2.0,
-    progress: Callable[[str, float], object] | None = None,
-) -> Calibration:
+def calibrate(codecs: Mapping[str, Codec], *, seconds: float = 2.0) -> Calibration:
     """Measure the cost of codecs on this machine, with the current number of threads.
 
     Each point is the median of steady encodes of heavy-tailed numbers, like gradients, and of
@@ -52,34 +46,19 @@ def calibrate(
         By name.
     seconds : float
         Time for each codec, approximately.
-    progress : callable, optional
-        Called as ``progress(what, done)`` with the name of the codec that is measured and the share
-        of the whole that is done, from 0 to 1: `print`, or what moves a progress bar.
 
     Returns
     -------
     Calibration
         For `compressed`, and to be saved.
     """
-    tell = _validate.progress(progress)
     draw = np.random.default_rng(0)
     given = {numel: [_gradient(draw, numel) for _ in range(2)] for numel in NUMELS}
     clock = _Clock(np.zeros(EVICTED, np.float32))
-    whole = 0.25 + len(codecs)
-
-    def measured(at: float, name: str, codec: Codec, share: float = 1.0) -> CodecCost:
-        def part(done: float) -> None:
-            tell(name, (at + share * done) / whole)
-
-        return _measure(codec, given, share * seconds, clock, part)
-
-    half = measured(0.0, "bfloat16", dense(quantize=BFloat16()), 0.25)
+    half = _measure(dense(quantize=BFloat16()), given, seconds / 4, clock)
     largest = given[max(NUMELS)][0].copy()
     cleared = clock.median(lambda turn: largest.fill(0.0), 0.05)
-    costs = {
-        name: measured(0.25 + at, name, codec) for at, (name, codec) in enumerate(codecs.items())
-    }
-    tell("done", 1.0)
+    costs = {name: _measure(codec, given, seconds, clock) for name, codec in codecs.items()}
     machine = {"processor": platform.processor() or platform.machine(), "simd": str(simd_level())}
     return Calibration(
         costs,
@@ -129,19 +108,15 @@ class _Point:
 
 
 def _measure(
-    codec: Codec,
-    given: Mapping[int, list[Array]],
-    seconds: float,
-    clock: "_Clock",
-    tell: Callable[[float], None],
+    codec: Codec, given: Mapping[int, list[Array]], seconds: float, clock: "_Clock"
 ) -> CodecCost:
     variants, numel = _at_ratios(codec), max(given)
     each = seconds / (2 * len(given) * len(variants))
-    points: list[tuple[Codec, _Point]] = []
-    for tensors in given.values():
-        for variant in variants:
-            tell(len(points) / (len(given) * len(variants)))
-            points.append((variant, _Point.of(variant, tensors, each, clock)))
+    points = [
+        (variant, _Point.of(variant, tensors, each, clock))
+        for tensors in given.values()
+        for variant in variants
+    ]
     large = {variant: point for variant, point in points if point.numel == numel}
     least = codec.for_shape((1, 1))
     header = float(len(least.encode(np.zeros(1, np.float32), least.init_state(1))))

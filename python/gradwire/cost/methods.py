@@ -82,7 +82,13 @@ class Method:
         return 0.0 if self.cost is None else self.cost.state_bytes
 
     def on(self, network: Network) -> Self:
-        """Return the method with the exchange that `attach` uses on this network."""
+        """Return the method with the exchange that `attach` uses on this network.
+
+        Parameters
+        ----------
+        network : Network
+            The ranks and their links.
+        """
         if self.cost is None or not self.own or network.node_size > 1:
             return self
         codec = self.cost.codec
@@ -91,7 +97,15 @@ class Method:
         return dataclasses.replace(self, exchange=MODELS[part.kind])
 
     def payload(self, numel: int, frames: int = 1) -> Payload:
-        """Return the payload of a rank for a bucket of ``numel`` entries in ``frames`` tensors."""
+        """Return the payload of one rank for a bucket.
+
+        Parameters
+        ----------
+        numel : int
+            Entries of the bucket.
+        frames : int
+            Number of its tensors, each of which has a frame.
+        """
         cost = self.cost
         if cost is None:
             return Payload.dense(numel, self.value_bits)
@@ -111,7 +125,15 @@ class Method:
         return Payload(numel, entries, values, bits, header, frames)
 
     def encode_seconds(self, numel: int, ranks: int, frames: int = 1) -> float:
-        """Return the seconds of encoding a bucket on one of ``ranks`` ranks."""
+        """Return the seconds of encoding a bucket on one rank.
+
+        Parameters
+        ----------
+        numel, frames : int
+            As of `payload`.
+        ranks : int
+            Number of ranks that exchange it.
+        """
         if ranks == 1:
             return 0.0
         if self.cost is None:
@@ -120,7 +142,13 @@ class Method:
         return self.exchange.encodes(ranks) * self.cost.encode(numel, share * numel, frames)
 
     def decode_seconds(self, numel: int, ranks: int, frames: int = 1) -> float:
-        """Return the seconds of decoding and averaging a bucket on one of ``ranks`` ranks."""
+        """Return the seconds of decoding and averaging a bucket on one rank.
+
+        Parameters
+        ----------
+        numel, ranks, frames : int
+            As of `encode_seconds`.
+        """
         if ranks == 1 or self.cost is None:
             return 0.0
         times = self.exchange.decodes(ranks)

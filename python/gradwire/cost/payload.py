@@ -91,6 +91,11 @@ class Payload:
         """Return the payload of one part if every tensor is cut into equal parts.
 
         Each part of a tensor has a frame of its own, as where the ranks of a node divide a bucket.
+
+        Parameters
+        ----------
+        parts : int
+            Number of parts, at least 1.
         """
         return dataclasses.replace(
             self, numel=-(-self.numel // parts), entries=self.entries / parts
@@ -101,6 +106,11 @@ class Payload:
 
         A range holds some of the tensors, or a part of one, as where each rank owns a range of a
         bucket.
+
+        Parameters
+        ----------
+        parts : int
+            Number of ranges, at least 1.
         """
         frames = max(1, -(-self.frames // parts))
         return dataclasses.replace(self.share(parts), frames=min(frames, self.frames))

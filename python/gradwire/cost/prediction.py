@@ -142,12 +142,10 @@ def predict(workload: Workload, method: Method, network: Network) -> Prediction:
 
 
 Steps = Callable[[float], float]
-"""Seconds of a step as a function of the bandwidth of the link, or of the backward pass."""
+"""Seconds of a step as a function of the bandwidth of the link."""
 
 _GRID = [10.0 ** (4 + at / 4) for at in range(41)]
 """Bandwidths that are compared: 10 kbit/s to 100 Tbit/s."""
-_PASSES = [10.0 ** (at / 3) for at in range(-12, 13)]
-"""Backward passes that are compared, in seconds: 0.1 ms to 10 000 s."""
 
 
 def by_link(workload: Workload, methods: Sequence[Method], network: Network) -> Steps:
@@ -162,17 +160,6 @@ def by_link(workload: Workload, methods: Sequence[Method], network: Network) -> 
     return steps
 
 
-def by_backward(workload: Workload, methods: Sequence[Method], network: Network) -> Steps:
-    """Return the step of the fastest method as a function of the backward pass, with a cache."""
-
-    @functools.cache
-    def steps(backward: float) -> float:
-        with_pass = dataclasses.replace(workload, backward=backward)
-        return min(predict(with_pass, each, network).step for each in methods)
-
-    return steps
-
-
 def pays_within(own: Steps, best: Steps, bandwidth: float) -> tuple[float, float]:
     """Return the slowest and the fastest link on which a method is faster.
 
@@ -180,24 +167,12 @@ def pays_within(own: Steps, best: Steps, bandwidth: float) -> tuple[float, float
     counts, a method may lose on slow links and win on fast ones. An end that no scanned link limits
     is 0 or infinite. (0, 0) if the method is never faster.
     """
-    return _range(lambda each: own(each) < best(each), _GRID, bandwidth)
 
+    def wins(each: float) -> bool:
+        return own(each) < best(each)
 
-def backward_within(own: Steps, best: Steps, backward: float) -> tuple[float, float]:
-    """Return the shortest and the longest backward pass with which a method is faster.
-
-    In seconds, as `pays_within`. The longer the pass, the more of an uncompressed exchange it
-    hides.
-    """
-    return _range(lambda each: own(each) < best(each), _PASSES, backward)
-
-
-def _range(
-    wins: Callable[[float], bool], grid: Sequence[float], near: float
-) -> tuple[float, float]:
-    """Return the ends of the range of wins around a value, or of the one nearest to it."""
-    grid = sorted({*grid, near})
-    here, end, won = grid.index(near), len(grid) - 1, [wins(each) for each in grid]
+    grid = sorted({*_GRID, bandwidth})
+    here, end, won = grid.index(bandwidth), len(grid) - 1, [wins(each) for each in grid]
     if not any(won):
         return 0.0, 0.0
     first = last = min((at for at in range(len(grid)) if won[at]), key=lambda at: abs(at - here))

@@ -3,12 +3,10 @@
 import functools
 import math
 from collections.abc import Iterator
-from typing import Literal
 
 import numpy as np
 
 from gradwire import _validate
-from gradwire.numerics.floats import check_rounding
 
 _MOST = 64  # bits of mantissa: more than a sum of 2**63 - 1 terms needs
 _LOST = math.log(50.0)  # the published limit of n (1 - VRR)
@@ -22,13 +20,12 @@ def variance_retention(
     mantissa: int,
     product: int,
     chunk: int | None = None,
-    *,
-    rounding: Literal["nearest"] = "nearest",
 ) -> float:
     """Return the share of variance that a sum retains: the published formula, the VRR.
 
-    Terms are assumed independent, with mean 0 and equal variance. Rounding to nearest retains more
-    than the formula says: it demands about two bits more than simulated sums need.
+    Terms are assumed independent, with mean 0 and equal variance, and sums rounded to nearest after
+    every addition, which retains more than the formula says: it demands about two bits more than
+    simulated sums need. For truncation the formula is wrong.
 
     Parameters
     ----------
@@ -42,9 +39,6 @@ def variance_retention(
         Terms of each partial sum, 1 to n; the partial sums are then added. For the bits of partial
         sums, a number that is not a power of two counts as the next one; the number of partial sums
         is rounded up.
-    rounding : {"nearest"}
-        Rounding of the sum after every addition. Truncation is refused: the formula is wrong for
-        it.
 
     Returns
     -------
@@ -64,21 +58,19 @@ def variance_retention(
     Ultra-Low Precision Training Of Deep Networks", ICLR 2019: the variance retention ratio, with
     full and partial swamping, and its form for chunks.
     """
-    n, product, chunk = _checked(n, product, chunk, rounding)
+    n, product, chunk = _checked(n, product, chunk)
     mantissa = _validate.integer("mantissa", mantissa, low=1, high=_MOST)
     return 1.0 - _share_lost(n, mantissa, product, chunk)
 
 
-def mantissa_bits(
-    n: int, product: int, chunk: int | None = None, *, rounding: Literal["nearest"] = "nearest"
-) -> int:
+def mantissa_bits(n: int, product: int, chunk: int | None = None) -> int:
     """Return the smallest mantissa with which a sum retains its variance, by the VRR.
 
     That is, with ``n * (1 - VRR)`` below ``log(50)``. Takes some milliseconds for any n.
 
     Parameters
     ----------
-    n, product, chunk, rounding
+    n, product, chunk
         As in `variance_retention`.
 
     Returns
@@ -96,14 +88,14 @@ def mantissa_bits(
     Sakr et al., ICLR 2019, as in `variance_retention`: the exponent of the variance lost, and its
     limit of 50.
     """
-    n, product, chunk = _checked(n, product, chunk, rounding)
+    n, product, chunk = _checked(n, product, chunk)
     for bits in range(1, _MOST):
         if n * _share_lost(n, bits, product, chunk) < _LOST:
             return bits
     return _MOST
 
 
-def sum_error(n: int, mantissa: int, *, rounding: Literal["nearest"] = "nearest") -> float:
+def sum_error(n: int, mantissa: int) -> float:
     """Return the squared error of a sum as a share of its square: 0.023 n 4^-m, an empirical fit.
 
     On average, for terms of mean 0 that are added one by one, each sum rounded to nearest.
@@ -116,8 +108,6 @@ def sum_error(n: int, mantissa: int, *, rounding: Literal["nearest"] = "nearest"
         Terms, 1 to 2**63 - 1.
     mantissa : int
         Bits of the sum's mantissa, 1 to 64.
-    rounding : {"nearest"}
-        Of the sum, after every addition.
 
     Returns
     -------
@@ -133,20 +123,16 @@ def sum_error(n: int, mantissa: int, *, rounding: Literal["nearest"] = "nearest"
     """
     n = _validate.integer("n", n, low=1)
     mantissa = _validate.integer("mantissa", mantissa, low=1, high=_MOST)
-    check_rounding(rounding, "nearest")
     return 0.023 * n * 4.0**-mantissa
 
 
-def _checked(
-    n: int, product: int, chunk: int | None, rounding: object
-) -> tuple[int, int, int | None]:
+def _checked(n: int, product: int, chunk: int | None) -> tuple[int, int, int | None]:
     n = _validate.integer("n", n, low=1)
     product = _validate.integer("product", product, low=1, high=_MOST)
     if chunk is not None:
         chunk = _validate.integer("chunk", chunk, low=1)
         if chunk > n:
             raise ValueError(f"chunk must be at most n, which is {n}, got {chunk}")
-    check_rounding(rounding, "nearest")
     return n, product, chunk
 
 

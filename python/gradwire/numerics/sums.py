@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradwire import _validate
-from gradwire.errors import NonFiniteError
 from gradwire.numerics.floats import Float, binade, floats, generator, rounded
 
 _WIDE = 1 << 12  # sums that are taken together, which stay in the cache
@@ -60,8 +59,6 @@ def chunked_sum(
     Point Numbers", NeurIPS 2018: chunk-based accumulation, with chunks of 64 in ``Float(6, 9)``.
     """
     array = floats("x", x)
-    if not isinstance(format, Float):
-        raise TypeError(f"format must be a gradwire.numerics.Float, got {format!r:.100}")
     if axis is None:
         array, axis = array.reshape(-1), 0
     axis = _validate.integer("axis", axis, low=-array.ndim, high=array.ndim - 1)
@@ -120,69 +117,3 @@ def _sum_one(terms: NDArray[Any], format: Float) -> float:
             if total > largest or total < -largest:
                 total = math.copysign(math.inf, total)
     return total
-
-
-def aligned_dot(a: ArrayLike, b: ArrayLike, bits: int) -> Any:
-    """Return dot products as computed by a unit with an adder of `bits` bits.
-
-    Products are aligned to the largest exponent among them, the sum of their factors' exponents.
-    Each is truncated toward zero to an integer of `bits` bits and a sign; two of the bits are
-    before the point, since a product of two numbers from 1 to 2 is from 1 to 4. The integers are
-    added exactly. Takes a dozen passes over float64 of the shape of all products.
-
-    Parameters
-    ----------
-    a, b : array-like
-        Of floats of up to 64 bits, of shapes that broadcast; products are added along the last
-        axis. Those of float32 are exact until they are cut.
-    bits : int
-        1 to 32.
-
-    Returns
-    -------
-    numpy.ndarray or numpy.float64
-        float64, of the common shape without the last axis; infinite if it is too large for that. A
-        sum of no products is 0.
-
-    Raises
-    ------
-    NonFiniteError
-        An array has NaN or infinite entries. It is named in the error.
-    TypeError
-        An array is not of floats, or `bits` is not an integer.
-    ValueError
-        bits is out of range, an array has no axis, or the shapes do not broadcast.
-
-    References
-    ----------
-    Abdel-Aziz, Shafiee, Shin, Pedram, Hassoun, "Rethinking Floating Point Overheads for Mixed
-    Precision DNN Accelerators", 2021, which finds that shifts of up to 8 bits suffice in most
-    inference.
-    """
-    bits = _validate.integer("bits", bits, low=1, high=32)
-    factors = [_finite(*each).astype(np.float64) for each in (("a", a), ("b", b))]
-    try:
-        left, right = np.broadcast_arrays(*factors)
-    except ValueError:
-        shapes = " and ".join(str(each.shape) for each in factors)
-        raise ValueError(f"a and b must have shapes that broadcast, got {shapes}") from None
-    if not left.size:
-        return np.zeros(left.shape[:-1])[()]
-    (x, i), (y, j) = np.frexp(left), np.frexp(right)
-    product = x * y
-    exponent = np.where(product == 0.0, -(2**16), i + j)
-    highest = exponent.max(axis=-1, keepdims=True)
-    shifted = np.trunc(np.ldexp(product, exponent - highest + bits))
-    total = shifted.astype(np.int64).sum(axis=-1).astype(np.float64)
-    with np.errstate(over="ignore"):
-        return np.ldexp(total, highest[..., 0] - bits)[()]
-
-
-def _finite(name: str, value: ArrayLike) -> NDArray[Any]:
-    array = floats(name, value)
-    if not array.ndim:
-        raise ValueError(f"{name} must have at least one axis, got a number")
-    bad = ~np.isfinite(array).reshape(-1)
-    if bad.any():
-        raise NonFiniteError(int(bad.sum()), int(bad.argmax()), name)
-    return array

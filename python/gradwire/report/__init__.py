@@ -3,6 +3,6 @@
 `gradwire.torch.ddp.Handle.report` returns a `Report`.
 """
 
-from gradwire.report.report import BucketTimes, ParameterReport, Report, Writer, add_scalars
+from gradwire.report.report import ParameterReport, Report, Writer, add_scalars
 
-__all__ = ["BucketTimes", "ParameterReport", "Report", "Writer", "add_scalars"]
+__all__ = ["ParameterReport", "Report", "Writer", "add_scalars"]

@@ -60,45 +60,6 @@ class ParameterReport:
     state_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class BucketTimes:
-    """When one bucket of a recent step was encoded, exchanged and decoded.
-
-    All times are milliseconds since the first bucket of its step was ready.
-
-    Attributes
-    ----------
-    step : int
-        Number of the step, from 1.
-    bucket : int
-        Number of the bucket within its step, from 0, in the order in which buckets became ready.
-    parameters : int
-        Number of parameters in the bucket.
-    dense_bytes : int
-        Bytes of its gradients.
-    wire_bytes : float
-        Bytes that this rank sent for it.
-    ready : float
-        When the gradients of the bucket were ready; those of the last bucket end the backward pass.
-    encode : (float, float)
-        Beginning and end of the encode.
-    exchange : (float, float)
-        Beginning and end of the exchange.
-    decode : (float, float)
-        Beginning and end of the decode.
-    """
-
-    step: int
-    bucket: int
-    parameters: int
-    dense_bytes: int
-    wire_bytes: float
-    ready: float
-    encode: tuple[float, float]
-    exchange: tuple[float, float]
-    decode: tuple[float, float]
-
-
 class Writer(Protocol):
     """A writer of scalars, such as `torch.utils.tensorboard.SummaryWriter`."""
 
@@ -159,8 +120,6 @@ class Report:
     state_bytes : int
         Bytes that this rank keeps for all parameters; see `ParameterReport`.
     parameters : tuple of ParameterReport
-    timeline : tuple of BucketTimes
-        When the buckets of the last steps were encoded, exchanged and decoded.
     node_wire_bytes, node_ms : float
         Bytes that this rank sends per step to other ranks of its node, dense, and mean milliseconds
         of that; 0 without a hierarchy. The other bytes are of what it sends to other nodes.
@@ -194,7 +153,6 @@ class Report:
     residual_norm: float | None
     state_bytes: int
     parameters: tuple[ParameterReport, ...]
-    timeline: tuple[BucketTimes, ...] = ()
     node_wire_bytes: float = 0.0
     node_ms: float = 0.0
     exchange: str = ""

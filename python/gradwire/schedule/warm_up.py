@@ -33,8 +33,6 @@ class WarmUp(Schedule):
     by_epoch_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ratios, (tuple, list)):
-            raise TypeError(f"ratios must be a tuple of ratios, got {self.ratios!r}")
         checked = (
             _validate.unit_interval(f"ratios[{at}]", ratio) for at, ratio in enumerate(self.ratios)
         )

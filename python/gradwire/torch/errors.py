@@ -103,10 +103,11 @@ class UpdateError(GradwireError, RuntimeError):
 
     Raised only with ``attach(..., optimizer=)``. Either a gradient was added to the step of an
     earlier pass, because ``zero_grad()`` was not called in between: `backward()` raises it, or
-    `step()`, if that pass was within ``no_sync()``. Or `step()` was called after that pass had been rolled back, or on another optimizer than the attached one. Or
-    three passes in a row were undone, because the attached optimizer made no step while something
-    else changed the parameters: the next `backward()` raises it. Nothing was compressed or applied.
-    Every rank that runs the same program raises it; call ``zero_grad()`` and continue.
+    `step()`, if that pass was within ``no_sync()``. Or `step()` was called after that pass had been
+    rolled back, or on another optimizer than the attached one. Or three passes in a row were
+    undone, because the attached optimizer made no step while something else changed the parameters:
+    the next `backward()` raises it. Nothing was compressed or applied. Every rank that runs the
+    same program raises it; call ``zero_grad()`` and continue.
     """
 
 

@@ -10,7 +10,6 @@ change least.
 
 from gradwire.weights.budget import Budget
 from gradwire.weights.file import File
-from gradwire.weights.flip import flip
 from gradwire.weights.gram import Gram, load_grams, save_grams
 from gradwire.weights.pack import pack
 from gradwire.weights.packed import Packed
@@ -31,7 +30,6 @@ __all__ = [
     "RawTensor",
     "Shards",
     "Solver",
-    "flip",
     "load_grams",
     "open",
     "pack",

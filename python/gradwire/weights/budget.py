@@ -56,10 +56,6 @@ class Budget:
         choices = tuple(sorted(set(self.choices)))
         if not choices:
             raise ValueError("choices must have at least one number of bits, got none")
-        if not isinstance(self.grid, Affine):
-            raise TypeError(f"grid must be a gradwire.quantize.Affine, got {self.grid!r}")
-        if self.loss is not None and not callable(self.loss):
-            raise TypeError(f"loss must be a function that returns a number, got {self.loss!r}")
         object.__setattr__(self, "choices", choices)
         self.grids  # noqa: B018  raises if a choice is not possible
 

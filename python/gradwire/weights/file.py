@@ -94,7 +94,7 @@ class File(Mapping[str, Tensor]):
         length = int.from_bytes(self._file.read(8), "little")
         if size < 8 or not 2 <= length <= min(size - 8, MOST_HEADER):
             self._file.seek(0)
-            if (word := word_for(self._file.read(300))) is not None:
+            if (word := word_for(self._file.read(64))) is not None:
                 raise ValueError(f"it is not a safetensors file, but {word}")
             raise CorruptFileError(f"a header of {length} bytes does not fit in {size} bytes")
         self.header = self._file.read(length)

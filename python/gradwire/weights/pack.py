@@ -66,7 +66,7 @@ def pack(
     Raises
     ------
     TypeError
-        The dtype is not a float; ``rounding`` or ``prepare`` lacks its method.
+        The dtype is not a float.
     ValueError
         There are no entries or too many, a magnitude is beyond 2**118, no block fits the rows, or
         further bits are not possible. ``rounding`` or ``prepare`` without ``gram``; a ``gram`` of
@@ -75,8 +75,6 @@ def pack(
     NonFiniteError
         A value is NaN or infinite.
     """
-    if not isinstance(quantize, Affine):
-        raise TypeError(f"quantize must be gradwire.quantize.Affine, got {quantize!r}")
     further = check_more(quantize, more)
     check_solving(gram is not None, rounding, prepare, "gram", more)
     if gram is not None:
@@ -226,10 +224,6 @@ def check_solving(
     more: Sequence[int] = (),
 ) -> None:
     """Raise unless codes can be chosen by a solver: ``what`` is the argument that needs it."""
-    if rounding is not None and not isinstance(rounding, Solver):
-        raise TypeError(f"rounding must have solve(w, gram, affine), like COMQ(), got {rounding!r}")
-    if prepare is not None and not isinstance(prepare, Preparation):
-        raise TypeError(f"prepare must have prepare(w, gram, affine), like MagR(), got {prepare!r}")
     if not calibrated and (rounding is not None or prepare is not None):
         name = "prepare" if rounding is None else "rounding"
         raise ValueError(f"{name} needs to know the layer's inputs: pass {what}=")

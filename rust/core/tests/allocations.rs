@@ -8,16 +8,12 @@ use std::cell::Cell;
 
 use gradwire_core::Input;
 use gradwire_core::codec::{Codec, Workspace};
-use gradwire_core::fit::{Distribution, Mode};
 use gradwire_core::frame::{Frame, Scratch};
 use gradwire_core::memory::{Memory, Residual, Storage};
 use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::Quantizer;
 use gradwire_core::simd::Kernels;
-use gradwire_core::sparsify::{
-    Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, Threshold, Tile,
-    TopK, TrimMethod, Trimmed, TwoSided,
-};
+use gradwire_core::sparsify::{Amount, Sparsifier, TopK};
 
 mod tensors;
 use tensors::bell;
@@ -52,51 +48,24 @@ fn allocations(work: impl FnOnce()) -> usize {
     ALLOCATIONS.with(Cell::get) - before
 }
 
+/// Every sparsifier that selects by itself.
 fn sparsifiers() -> Vec<Sparsifier> {
-    let mut all = vec![Sparsifier::All, Sparsifier::Threshold(Threshold { threshold: 0.9 })];
-    for (chunk, k, tile) in [(100, 1, None), (4096, 64, None), (4096, 64, Some(64))] {
-        let tile = tile.map(|rows| Tile { rows, columns: rows, width: 400 });
-        all.push(Sparsifier::ChunkTopK(ChunkTopK { chunk, k, tile }));
-    }
-    for block in [false, true] {
-        let random = RandomK { amount: Amount::Ratio(0.01), block, seed: 1, scaled: false };
-        all.push(Sparsifier::RandomK(random));
-    }
-    for ratio in [0.001, 0.01, 0.1] {
-        all.push(Sparsifier::TopK(TopK { amount: Amount::Ratio(ratio) }));
-        for mode in [Mode::Adaptive, Mode::Tracking, Mode::Paper, Mode::Fixed(3)] {
-            all.push(Sparsifier::Sid(Sid { mode, ..Sid::new(ratio) }));
-        }
-        let distribution = Distribution::Gamma;
-        all.push(Sparsifier::Sid(Sid { distribution, ..Sid::new(ratio) }));
-        all.push(Sparsifier::SampledTopK(SampledTopK::new(ratio)));
-        all.push(Sparsifier::Gaussian(Gaussian::new(ratio)));
-        let method = TrimMethod::Search;
-        all.push(Sparsifier::Trimmed(Trimmed { method, ..Trimmed::new(ratio) }));
-    }
-    all.push(Sparsifier::TwoSided(TwoSided::new(32.0)));
-    all.extend([50, 5000].map(|bin| Sparsifier::BinMax(BinMax { bin, soft: 2.0 })));
-    let others = Sparsifier::examples_besides(&all);
-    all.extend(others.into_iter().filter(|sparsifier| !sparsifier.is_given()));
-    all
-}
-
-/// A residual in float32, one in bfloat16, and all other memories.
-fn memories() -> Vec<Memory> {
-    let residual = |storage| Memory::Residual(Residual { decay: 1.0, storage });
-    let mut all = vec![residual(Storage::Float32), residual(Storage::BFloat16 { seed: 1 })];
-    all.extend(Memory::examples_besides(&all));
-    all
+    let all = Sparsifier::examples().into_iter();
+    // Scaled values take no memory.
+    let scaled = |&s: &Sparsifier| matches!(s, Sparsifier::RandomK(random) if random.scaled);
+    all.filter(|sparsifier| !sparsifier.is_given() && !scaled(sparsifier)).collect()
 }
 
 #[test]
 fn steady_steps_allocate_nothing() {
     let len = 200_000;
     let steps: Vec<_> = (0..40).map(|step| bell(len, step)).collect();
-    let residuals = &memories()[..2];
-    let pairs = sparsifiers().into_iter().flat_map(|s| residuals.iter().map(move |&m| (s, m)));
+    let residuals = [Storage::Float32, Storage::BFloat16 { seed: 1 }]
+        .map(|storage| Memory::Residual(Residual { decay: 1.0, storage }));
+    let pairs = sparsifiers().into_iter().flat_map(|s| residuals.map(|memory| (s, memory)));
     let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.01) });
-    for (sparsifier, memory) in pairs.chain(memories().into_iter().map(|memory| (top, memory))) {
+    let memories = Memory::examples().into_iter().map(|memory| (top, memory));
+    for (sparsifier, memory) in pairs.chain(memories) {
         let codec = Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap();
         let mut state = codec.init_state(len).unwrap();
         let mut workspace = Workspace::with(Kernels::current(), 1);

@@ -206,7 +206,7 @@ fn blocks_of_every_size_are_coded_as_one_by_one() {
 
 #[test]
 fn threads_change_nothing() {
-    for block in [1, 32, 33, 300] {
+    for block in [1, 32, 33, 300, 65_537, 300_000] {
         for quantizer in quantizers(block) {
             holds_to_the_reference(quantizer, block as usize, 400_003, &[1, 2, 3]);
         }

@@ -1,6 +1,4 @@
 //! What positions cost beside the information bound log2 C(n, k), over all densities in use.
-//!
-//! `cargo test -p gradwire-core --test index_cost -- --nocapture` prints the figures.
 
 use gradwire_core::pack::{self, IndexCoding, Pattern};
 
@@ -50,23 +48,12 @@ fn cost(allowed: IndexCoding, indices: &[u32]) -> f64 {
 #[test]
 fn positions_cost_little_more_than_the_information_in_them() {
     use IndexCoding::{Auto, Bitmap, EliasFano, Rice};
-    println!(
-        "  density  entropy    auto    rice      EF  bitmap   over: auto  rice    EF  EF|bitmap"
-    );
     for density in densities() {
         let indices = support(density);
         let count = indices.len() as u64;
         let entropy = log2_choose(NUMEL, count) / count as f64;
         let [auto, rice, elias_fano, bitmap] =
             [Auto, Rice, EliasFano, Bitmap].map(|allowed| cost(allowed, &indices));
-        println!(
-            "{density:9.5} {entropy:8.3} {auto:7.3} {rice:7.3} {elias_fano:7.3} {bitmap:7.1} \
-             {:12.3} {:5.3} {:5.3} {:10.3}",
-            auto - entropy,
-            rice - entropy,
-            elias_fano - entropy,
-            elias_fano.min(bitmap) - entropy,
-        );
         assert!(rice >= entropy, "no code beats the bound on average");
         assert!(rice - entropy <= 0.15, "Rice at {density}: {}", rice - entropy);
         assert!(auto - entropy <= 0.15, "the choice at {density}: {}", auto - entropy);

@@ -7,13 +7,12 @@ mod drawn;
 mod laws;
 
 use drawn::{Numbers, quantizer, support};
+use gradwire_core::Dtype;
 use gradwire_core::frame::{self, Destination, Frame, Layout, Part, Scratch, Split};
-use gradwire_core::pack::IndexCoding;
 use gradwire_core::quantize::{Hints, Quantizer};
 use gradwire_core::rng::Key;
 use gradwire_core::simd::{Kernels, available_levels};
 use gradwire_core::sparsify::TopK;
-use gradwire_core::{Dtype, Error};
 use laws::Rng;
 
 fn write(quantizer: Quantizer, draw: &mut Numbers<'_>, numel: usize) -> Vec<u8> {
@@ -106,43 +105,4 @@ fn parts_are_the_whole_for_every_quantizer_and_coding() {
     }
     let mut below = |n| n - 1;
     quantizer(&mut Numbers(&mut below), 10);
-}
-
-#[test]
-fn one_range_is_the_frame_again() {
-    let layout = Layout {
-        dtype: Dtype::BF16,
-        sparsifier: TopK::ID,
-        quantizer: Quantizer::BFloat16,
-        indices: IndexCoding::Auto,
-        pattern: <_>::default(),
-    };
-    let mut bytes = Vec::new();
-    frame::write_into(&layout, 9000, Some(&[3, 700, 8999]), &[1.0, -2.0, 0.5], &mut bytes).unwrap();
-    let (_, out) = check(&bytes, &[0, 9000], Kernels::current());
-    assert_eq!(out, bytes);
-    let (parts, out) = check(&bytes, &[0, 0, 4500, 4500, 9000], Kernels::current());
-    assert_eq!(
-        parts.iter().map(|part| (part.range, part.count())).collect::<Vec<_>>(),
-        [(1, 2), (3, 1)]
-    );
-    assert!(out.len() < 48 + bytes.len() + 8, "a range costs a header, and no more");
-}
-
-#[test]
-fn bounds_that_are_none_are_the_callers_error() {
-    let layout = Layout {
-        dtype: Dtype::F32,
-        sparsifier: TopK::ID,
-        quantizer: Quantizer::Float32,
-        indices: IndexCoding::Auto,
-        pattern: <_>::default(),
-    };
-    let mut bytes = Vec::new();
-    frame::write_into(&layout, 10, Some(&[3]), &[1.0], &mut bytes).unwrap();
-    let frame = Frame::parse(&bytes, None).unwrap();
-    for bad in [&[][..], &[0], &[10], &[0, 9], &[1, 10], &[0, 7, 6, 10], &[0, 11]] {
-        let error = frame.split(bad, &mut Split::default()).unwrap_err();
-        assert!(matches!(error, Error::Argument { .. }), "{bad:?}: {error}");
-    }
 }

@@ -29,34 +29,16 @@ thread_local! {
 /// Numbers that `encode_bucket` returns per piece.
 const COLUMNS: usize = 6;
 
-/// Encode the tensors of a bucket and write their frames one after another.
+/// Encodes the tensors of a bucket and writes their frames one after another.
 ///
-/// Parameters
-/// ----------
-/// x : numpy.ndarray
-///     The bucket, of one of the element types of `Codec.encode`.
-/// scale : float
-///     Divisor of all entries before encoding, in float32.
-/// codecs, states : sequence
-///     Codec and state of each piece.
-/// ends : sequence of int
-///     Where the pieces' entries begin and end: two numbers per piece.
-/// limits : sequence of int
-///     Maximum size of each frame in bytes.
-/// positions : sequence
-///     For each piece None, or the positions that a sparsifier in Python has selected. Empty if there
-///     are none.
-/// out : numpy.ndarray
-///     uint8, at least as long as the sum of the limits.
+/// All entries of `x` are divided by `scale` before, in float32. `codecs`, `states`, `limits` of the size of a
+/// frame in bytes and `positions` have an item for each piece: positions are those that a sparsifier in Python has
+/// selected or None, and may be empty if there are none. `ends` has where its entries begin and end. `out` is
+/// uint8, at least as long as the sum of the limits.
 ///
-/// Returns
-/// -------
-/// outcomes : numpy.ndarray
-///     int64, six numbers per encoded piece: bytes of the frame, entries sent, entries asked for or
-///     -1, entries trimmed, whether all of the input was zero, and nanoseconds.
-/// error : Exception or None
-///     Why the next piece could not be encoded. The pieces before it are encoded, and their states
-///     have advanced.
+/// Returns int64, six numbers for each encoded piece: bytes of the frame, entries sent, entries asked for or -1,
+/// entries trimmed, whether all of the input was zero, and nanoseconds; and why the next piece could not be
+/// encoded, if that is so. The pieces before it are encoded, and their states have advanced.
 #[pyfunction]
 #[pyo3(signature = (x, scale, codecs, states, ends, limits, positions, out, bfloat16=false))]
 #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
@@ -142,38 +124,13 @@ pub(crate) fn encode_bucket<'py>(
     Ok((to_numpy(py, "int64", &table(&outcomes))?, error))
 }
 
-/// Average the frames of all ranks and write the tensors of a bucket.
+/// Averages the frames of all ranks and writes the tensors of a bucket; returns nanoseconds for each piece.
 ///
-/// Parameters
-/// ----------
-/// data : bytes-like
-///     All frames.
-/// starts : sequence of int
-///     Offset of the first frame of each rank; its other frames follow.
-/// sizes : sequence of sequence of int
-///     Bytes of the frames of each rank, one per piece.
-/// ends : sequence of int
-///     Where the pieces' entries begin and end: two numbers per piece.
-/// unused : sequence of bool
-///     For each piece, whether to set it to zero instead of decoding its frames.
-/// out : numpy.ndarray
-///     The bucket, of one of the element types of `Codec.encode`.
-/// scale : float
-///     Factor of the averages.
-/// senders : bool
-///     Average over the ranks that sent an entry instead of all ranks.
-/// ranks : int, optional
-///     Number of ranks whose sums the frames are, if each is not of one rank.
-///
-/// Returns
-/// -------
-/// numpy.ndarray
-///     int64, nanoseconds per piece.
-///
-/// Raises
-/// ------
-/// GradwireError
-///     A frame is invalid or has another length. The contents of the bucket are then undefined.
+/// `data` has all frames: the first of each rank is at its offset in `starts`, and its others follow, whose sizes
+/// are its item of `sizes`. `ends` has where the entries of each piece begin and end in `out`, the bucket, and
+/// `unused` whether to set it to zero instead of decoding its frames. Averages are times `scale`; with `senders`,
+/// over the ranks that sent an entry instead of all; with `ranks`, over so many, whose sums the frames are.
+/// What an error leaves in the bucket is undefined.
 #[pyfunction]
 #[pyo3(signature = (
     data, starts, sizes, ends, unused, out, scale, senders, bfloat16=false, ranks=None
@@ -256,23 +213,8 @@ pub(crate) fn average_bucket<'py>(
     to_numpy(py, "int64", &nanoseconds)
 }
 
-/// Read frames that follow one another.
-///
-/// Parameters
-/// ----------
-/// data : bytes-like
-///     The frames.
-/// sizes : sequence of int
-///     Size of each frame in bytes.
-/// positions : bool
-///     Whether to read the positions as well.
-///
-/// Returns
-/// -------
-/// values : numpy.ndarray
-///     float32, the values of all frames, one after another.
-/// positions : numpy.ndarray
-///     uint32, the positions of the values in their tensors; empty if not requested.
+/// Reads frames of these sizes that follow one another: the values of all, float32, one after another, and if
+/// `positions` are asked for, those in their tensors, uint32.
 #[pyfunction]
 pub(crate) fn read_bucket<'py>(
     data: &Bound<'py, PyAny>,

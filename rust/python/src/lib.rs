@@ -117,21 +117,8 @@ mod _native {
         simd::level().name()
     }
 
-    /// Call a function with another SIMD level in use in this thread, and return its result.
-    ///
-    /// Parameters
-    /// ----------
-    /// level : str
-    ///     One that `simd_level` may return.
-    /// act : callable
-    ///     What to call.
-    /// *args
-    ///     Its arguments.
-    ///
-    /// Raises
-    /// ------
-    /// ValueError
-    ///     This CPU has no such level.
+    /// Calls a function with another SIMD level in use in this thread, one that `simd_level` may return,
+    /// and returns its result.
     #[pyfunction]
     #[pyo3(signature = (level, act, *args))]
     fn at_level<'py>(

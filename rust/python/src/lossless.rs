@@ -30,24 +30,11 @@ fn whole(name: &str, len: usize, size: usize) -> PyResult<()> {
     Err(PyValueError::new_err(format!("{name} has {len} bytes, which are no floats of {size}")))
 }
 
-/// Write floats as blocks of codes, and return how many bytes those are.
+/// Writes floats as blocks of codes, and returns how many bytes those are.
 ///
-/// Parameters
-/// ----------
-/// format : str
-///     "bfloat16", "float16" or "float32".
-/// values : bytes-like
-///     The floats, little-endian, of any bits.
-/// out : numpy.ndarray or bytearray
-///     uint8: becomes the codes. It has as many bytes as the values, and 5 for each 65536 of them
-///     and for the rest.
-/// base : bytes-like or None
-///     As many others: what is coded is how the values differ from them.
-///
-/// Raises
-/// ------
-/// ValueError
-///     The format is another, there is another number of bytes, or ``out`` has fewer.
+/// `values` are the floats, little-endian, of any bits, in the format "bfloat16", "float16" or "float32"; if there
+/// is a `base`, as many others, what is coded is how they differ from them. `out`, uint8, has as many bytes as the
+/// values, and 5 for each 65536 of them and for the rest.
 #[pyfunction]
 #[pyo3(signature = (format, values, out, base=None))]
 pub(crate) fn lossless_encode(
@@ -113,25 +100,10 @@ where
     len
 }
 
-/// Read floats from blocks of codes, and return how many bytes those were.
+/// Reads floats from blocks of codes, and returns how many bytes those were; others may follow.
 ///
-/// Parameters
-/// ----------
-/// format : str
-///     As in `lossless_encode`.
-/// coded : bytes-like
-///     What that returned; other bytes may follow.
-/// out : numpy.ndarray or bytearray
-///     uint8: becomes the floats, as many as it has room for.
-/// difference : bool
-///     Whether a base was given then. ``out`` has to have its floats now.
-///
-/// Raises
-/// ------
-/// ValueError
-///     As in `lossless_encode`.
-/// CorruptFrameError, TruncatedFrameError
-///     The bytes are no such blocks; ``out`` holds anything.
+/// `out`, uint8, becomes the floats, as many as it has room for. Of a `difference`, it has to have the floats of
+/// the base now. It holds anything after an error.
 #[pyfunction]
 pub(crate) fn lossless_decode(
     format: &str,
@@ -166,14 +138,7 @@ fn decode<T: Bits>(
     Ok(coded.len() - rest.len())
 }
 
-/// Return the CRC-32C of bytes that follow others.
-///
-/// Parameters
-/// ----------
-/// data : bytes-like
-///     The bytes.
-/// before : int
-///     The CRC-32C of the others; 0 of none.
+/// The CRC-32C of bytes that follow others, whose CRC-32C is `before`; 0 of none.
 #[pyfunction]
 #[pyo3(signature = (data, before=None))]
 pub(crate) fn crc32c(data: &Bound<'_, PyAny>, before: Option<&Bound<'_, PyAny>>) -> PyResult<u32> {

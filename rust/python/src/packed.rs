@@ -11,17 +11,8 @@ use crate::config;
 use crate::errors::to_py;
 use crate::number::number;
 
-/// Check the frame of a packed tensor, and return its number of entries.
-///
-/// Parameters
-/// ----------
-/// frame : bytes-like
-///     Bytes from anywhere.
-///
-/// Raises
-/// ------
-/// CorruptFrameError, TruncatedFrameError, UnsupportedFrameError
-///     They are no dense frame of `Affine`; a step or a base is NaN, infinite or negative.
+/// The number of entries of a packed tensor, whose frame is checked: bytes from anywhere. An error if they
+/// are no dense frame of `Affine`, or if a step or a base is NaN, infinite or negative.
 #[pyfunction]
 pub(crate) fn packed_check(frame: &Bound<'_, PyAny>) -> PyResult<u64> {
     let (py, data) = (frame.py(), Bytes::get("frame", frame)?);
@@ -29,31 +20,14 @@ pub(crate) fn packed_check(frame: &Bound<'_, PyAny>) -> PyResult<u64> {
         .map_err(|error| to_py(py, error, None))
 }
 
-/// Multiply packed rows by vectors.
+/// Multiplies packed rows by vectors: `out[i, r]` becomes the sum over c of `W[r, c] * x[i, c]`, the same
+/// bytes on every machine and with any number of threads.
 ///
-/// Parameters
-/// ----------
-/// frame : bytes-like
-///     A dense frame of `Affine`, whose checksum was checked before: here, only lengths are.
-/// rows, cols : int
-///     The shape of the matrix.
-/// x : numpy.ndarray
-///     float32, C-contiguous, of shape (m, cols).
-/// out : numpy.ndarray
-///     float32, C-contiguous, of shape (m, rows): ``out[i, r]`` becomes the sum over c of
-///     ``W[r, c] * x[i, c]``, the same bytes on every machine and with any number of threads.
-/// activations : str
-///     "float32": x is multiplied as it is, by weights as they are decoded, in sixteen sums of
-///     float32. "int8": x is rounded to 8 bits, in runs of up to 64 entries within a block of
-///     weights; NaN or infinity in ``x[i]`` makes all of ``out[i]`` NaN. Where blocks cross the ends
-///     of rows, this is "float32".
-///
-/// Raises
-/// ------
-/// ValueError
-///     The frame holds no packed weights or another number, or x or out have another length.
-/// CorruptFrameError, TruncatedFrameError, UnsupportedFrameError
-///     The bytes are no frame.
+/// `frame` is a dense frame of `Affine`, whose checksum was checked before: here, and below, only lengths
+/// are. `x` and `out` are float32 and C-contiguous, of shapes (m, cols) and (m, rows). With `activations`
+/// "float32", x is multiplied as it is, by weights as they are decoded, in sixteen sums of float32. With
+/// "int8", x is rounded to 8 bits, in runs of up to 64 entries within a block of weights; NaN or infinity in
+/// `x[i]` makes all of `out[i]` NaN. Where blocks cross the ends of rows, this is "float32".
 #[pyfunction]
 pub(crate) fn packed_linear(
     frame: &Bound<'_, PyAny>,
@@ -86,26 +60,8 @@ pub(crate) fn packed_linear(
     .map_err(|error| to_py(py, error, None))
 }
 
-/// Decode some packed rows.
-///
-/// Parameters
-/// ----------
-/// frame : bytes-like
-///     As in `packed_linear`.
-/// cols : int
-///     Columns of the matrix.
-/// start, count : int
-///     Which rows.
-/// out : numpy.ndarray
-///     C-contiguous, of shape (count, cols): float32, or uint16 to be given bfloat16, rounded to nearest
-///     even.
-///
-/// Raises
-/// ------
-/// ValueError
-///     As in `packed_linear`, or rows that are not there.
-/// CorruptFrameError, TruncatedFrameError, UnsupportedFrameError
-///     The bytes are no frame.
+/// Decodes `count` packed rows from `start` on to `out`: C-contiguous, of shape (count, cols), float32, or
+/// uint16 to be given bfloat16, rounded to nearest even.
 #[pyfunction]
 pub(crate) fn packed_rows(
     frame: &Bound<'_, PyAny>,
@@ -119,23 +75,8 @@ pub(crate) fn packed_rows(
     write(frame, cols, out, |packed, out| packed.decode(start, count, out))
 }
 
-/// Decode packed rows by their numbers.
-///
-/// Parameters
-/// ----------
-/// frame, cols
-///     As in `packed_rows`.
-/// indices : numpy.ndarray
-///     int64, of shape (n,).
-/// out : numpy.ndarray
-///     Of shape (n, cols), as in `packed_rows`.
-///
-/// Raises
-/// ------
-/// IndexError
-///     An index is negative or not that of a row; nothing is written.
-/// ValueError, CorruptFrameError, TruncatedFrameError, UnsupportedFrameError
-///     As in `packed_rows`.
+/// Decodes packed rows by their numbers, int64 of shape (n,), to `out` of shape (n, cols) as `packed_rows`
+/// does. An IndexError, and nothing is written, if one is not that of a row.
 #[pyfunction]
 pub(crate) fn packed_take(
     frame: &Bound<'_, PyAny>,
@@ -148,21 +89,8 @@ pub(crate) fn packed_take(
     write(frame, cols, out, |packed, out| packed.take(indices.as_slice(), out))
 }
 
-/// Return the further codes of a tensor, after their CRC-32C, as bytes.
-///
-/// Parameters
-/// ----------
-/// frame
-///     As in `packed_linear`: that of the tensor.
-/// values : numpy.ndarray
-///     float32, C-contiguous: the tensor.
-/// more : int
-///     Bits per further code: at most 8 with those of the frame.
-///
-/// Raises
-/// ------
-/// ValueError
-///     The frame holds no packed weights, or other numbers of values or bits.
+/// The further codes of a tensor, after their CRC-32C: `more` bits each, at most 8 with those of its frame.
+/// `values` is the tensor, float32 and C-contiguous.
 #[pyfunction]
 pub(crate) fn packed_further<'py>(
     frame: &Bound<'py, PyAny>,
@@ -174,23 +102,8 @@ pub(crate) fn packed_further<'py>(
     nested(frame, |packed| packed.further(floats, more))
 }
 
-/// Return the frame of all bits, those of a frame and further ones, as bytes.
-///
-/// Parameters
-/// ----------
-/// frame
-///     As in `packed_linear`.
-/// further : bytes-like
-///     What `packed_further` returned.
-/// more : int
-///     Bits per further code.
-///
-/// Raises
-/// ------
-/// CorruptFrameError
-///     Further codes of another length or checksum.
-/// ValueError
-///     As in `packed_further`.
+/// The frame of all bits, those of a frame and further ones, which `packed_further` returned: corrupt if
+/// these have another length or checksum.
 #[pyfunction]
 pub(crate) fn packed_join<'py>(
     frame: &Bound<'py, PyAny>,
@@ -201,25 +114,10 @@ pub(crate) fn packed_join<'py>(
     nested(frame, |packed| packed.join(further.as_slice(), more))
 }
 
-/// Return a frame with other codes and grids, as bytes.
-///
-/// Parameters
-/// ----------
-/// frame
-///     As in `packed_linear`.
-/// codes : bytes-like
-///     One for each entry, a byte each.
-/// steps, bases : numpy.ndarray
-///     float32, C-contiguous: the distance of two codes, and the value of code 0, for each block. They
-///     are rounded to float16 under the power of two of the frame.
-///
-/// Raises
-/// ------
-/// ValueError
-///     There are more or fewer; a code has more bits than the frame's; a step is negative; a step or
-///     a base is not finite in float16.
-/// CorruptFrameError, TruncatedFrameError, UnsupportedFrameError
-///     The bytes are no frame.
+/// A frame with other codes and grids: a byte for each entry, and for each block the distance of two codes and
+/// the value of code 0, float32 and C-contiguous, which are rounded to float16 under the power of two of the
+/// frame. A ValueError if there are more or fewer, a code has more bits than the frame's, a step is negative,
+/// or a step or a base is not finite in float16.
 #[pyfunction]
 pub(crate) fn packed_with_codes<'py>(
     frame: &Bound<'py, PyAny>,
@@ -234,21 +132,8 @@ pub(crate) fn packed_with_codes<'py>(
     nested(frame, |packed| packed.with_codes(chosen))
 }
 
-/// Return the frame of a tensor whose codes and grids were chosen, as bytes.
-///
-/// Parameters
-/// ----------
-/// values : numpy.ndarray
-///     float32, C-contiguous: the tensor, whose largest magnitude determines the power of two of the frame.
-/// config : dict
-///     The options of an `Affine`.
-/// codes, steps, bases
-///     As in `packed_with_codes`.
-///
-/// Raises
-/// ------
-/// ValueError
-///     As in `packed_with_codes`.
+/// The frame of a tensor whose codes and grids were chosen as for `packed_with_codes`. Its largest magnitude
+/// determines the power of two of the frame; `config` has the options of an `Affine`.
 #[pyfunction]
 pub(crate) fn packed_of_codes<'py>(
     values: &Bound<'py, PyAny>,
@@ -268,29 +153,9 @@ pub(crate) fn packed_of_codes<'py>(
     Ok(PyBytes::new(py, &frame.map_err(|error| to_py(py, error, None))?))
 }
 
-/// Return the error of packed values relative to what was packed.
-///
-/// Parameters
-/// ----------
-/// frame
-///     As in `packed_linear`.
-/// values : numpy.ndarray
-///     float32, C-contiguous, of as many entries.
-/// decoded : numpy.ndarray, optional
-///     float32, C-contiguous, of as many entries, for the decoded values.
-///
-/// Returns
-/// -------
-/// float
-///     The norm of the errors over that of ``values``; of zeros, 0 if they are zeros still, otherwise
-///     infinity.
-///
-/// Raises
-/// ------
-/// ValueError
-///     The frame holds no packed weights or another number.
-/// CorruptFrameError, TruncatedFrameError, UnsupportedFrameError
-///     The bytes are no frame.
+/// The error of packed values relative to what was packed: the norm of the errors over that of `values`; of
+/// zeros, 0 if they are zeros still, otherwise infinity. `values`, and `decoded` for the decoded values if it
+/// is given, are float32 and C-contiguous.
 #[pyfunction]
 #[pyo3(signature = (frame, values, decoded = None))]
 pub(crate) fn packed_error(

@@ -28,33 +28,12 @@ thread_local! {
     static MERGING: RefCell<(MergeScratch, Vec<u8>)> = RefCell::default();
 }
 
-/// Cut the frames of a bucket by owner.
+/// Cuts the frames of a bucket by owner, one of `ranks`: all pieces' are in `data`, one after another, of these
+/// sizes. For each piece, `bounds` has where ranges of its entries begin and end, ascending from 0 to their
+/// number, and `owners` whose each of them is.
 ///
-/// Parameters
-/// ----------
-/// data : bytes-like
-///     The frames of all pieces, one after another.
-/// sizes : sequence of int
-///     Bytes of each frame.
-/// bounds : sequence of sequence of int
-///     For each piece where ranges of its entries begin and end: ascending from 0 to their number.
-/// owners : sequence of sequence of int
-///     For each piece the owner of each range, one fewer than bounds.
-/// ranks : int
-///     Number of owners.
-///
-/// Returns
-/// -------
-/// list of numpy.ndarray
-///     uint8, for each owner the frames of its ranges, one after another. A range has one or two; see
-///     `Frame.split`.
-///
-/// Raises
-/// ------
-/// GradwireError
-///     A frame is not valid, or its values are coded by another package.
-/// ValueError
-///     A number is out of range; bounds or owners are not as they must be; more than 2**20 ranks.
+/// Returns uint8 for each owner: the frames of its ranges, one after another. A range has one or two; see
+/// `Frame.split`.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)]
 pub(crate) fn split_bucket<'py>(
@@ -135,33 +114,19 @@ fn readable<'a>(mut data: &'a [u8], sizes: &[usize]) -> Result<Vec<Cow<'a, [u8]>
     sizes.iter().map(next).collect()
 }
 
-/// Sum what all ranks have sent of the entries that this rank owns, and encode the largest sums.
+/// Sums what all ranks have sent of the entries that this rank owns, and encodes the largest sums.
 ///
-/// As many of each piece as a rank has sent on average, or all if its codec asks for all entries, as
-/// by a ratio of 1. What is left of the sums is added to the residuals of the states, which were
-/// encoded before in the same step: undoing that undoes this.
+/// As many of each piece as a rank has sent on average, or all if its codec asks for all entries, as by a ratio of
+/// 1. What is left of the sums is added to the residuals of the states, which were encoded before in the same
+/// step: undoing that undoes this.
 ///
-/// Parameters
-/// ----------
-/// messages : sequence of bytes-like
-///     What each rank has sent: for each piece the frames of its parts, as from `split_bucket`.
-/// starts : sequence of int
-///     Where these frames start in each message.
-/// codecs, states : sequence
-///     Codec and state of each piece.
-/// ends : sequence of int
-///     Which entries of each piece are owned: first, and the first that follows.
-/// unused : sequence of bool
-///     For each piece, whether to pass over what was sent of it.
+/// `messages` are what each rank has sent: for each piece the frames of its parts, as from `split_bucket`, from
+/// `starts` on. `codecs` and `states` have an item for each piece; `ends` has which of its entries are owned, first
+/// and the first that follows; `unused` says whether to pass over what was sent of it.
 ///
-/// Returns
-/// -------
-/// frames : numpy.ndarray
-///     uint8, a frame for each piece that is used, of the entries that are owned.
-/// merged : numpy.ndarray
-///     int64, three numbers for each of them: bytes, entries, and nanoseconds.
-/// error : Exception or None
-///     Why the next piece could not be merged; the residuals of those before it have changed.
+/// Returns uint8, a frame for each piece that is used, of the entries that are owned; int64, three numbers for
+/// each of them: bytes, entries, and nanoseconds; and why the next piece could not be merged, if that is so. The
+/// residuals of those before it have changed.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value, clippy::type_complexity)]
 pub(crate) fn merge_bucket<'py>(

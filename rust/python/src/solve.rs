@@ -25,36 +25,19 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Codes, steps and bases as arrays.
 type Arrays<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 
-/// Choose codes by GPTQ.
+/// Chooses codes by GPTQ.
 ///
 /// Columns are rounded in turn, those of the largest inputs first, each moved by what those before it leave
-/// (Frantar et al., 2022, Algorithm 1). Grids are those of the weights; ``fit="squares"`` counts as "range".
+/// (Frantar et al., 2022, Algorithm 1). Grids are those of the weights; `fit="squares"` counts as "range".
 ///
-/// Parameters
-/// ----------
-/// weights : numpy.ndarray
-///     float32, C-contiguous, of shape (rows, cols).
-/// gram : numpy.ndarray
-///     float64, C-contiguous, of shape (cols, cols): the products of all pairs of inputs, summed.
-/// config : dict
-///     The options of an `Affine` whose blocks divide a row.
-/// damp : float
-///     Added to the diagonal of ``gram``, relative to its mean.
+/// `weights` are float32, C-contiguous, of shape (rows, cols); `gram` is float64, C-contiguous, of shape
+/// (cols, cols): the products of all pairs of inputs, summed, to whose diagonal `damp` times its mean is added.
+/// `config` has the options of an `Affine` whose blocks divide a row. Returns codes, uint8 of shape (rows,
+/// cols), and steps and bases, float32 of shape (rows, cols / block): numbers of float16 times the power of two
+/// that a frame of these weights has. The same on every machine and with any number of threads.
 ///
-/// Returns
-/// -------
-/// codes, steps, bases : numpy.ndarray
-///     uint8 of shape (rows, cols), and float32 of shape (rows, cols / block): numbers of float16 times the
-///     power of two that a frame of these weights has. The same on every machine and with any number
-///     of threads.
-///
-/// Raises
-/// ------
-/// ValueError
-///     Shapes or blocks that do not fit, a negative ``damp``, or a ``gram`` that is not finite, not symmetric,
-///     has a negative diagonal, or is singular with that ``damp``.
-/// NonFiniteError
-///     Weights that are not finite.
+/// A ValueError where shapes or blocks do not fit, `damp` is negative, or `gram` is not finite, not symmetric,
+/// has a negative diagonal, or is singular with that `damp`; a NonFiniteError for weights that are not finite.
 #[pyfunction]
 pub(crate) fn solve_gptq<'py>(
     weights: &Bound<'py, PyAny>,
@@ -65,31 +48,12 @@ pub(crate) fn solve_gptq<'py>(
     solve(weights, gram, config, damp, gptq)
 }
 
-/// Choose codes, steps and bases by coordinate descent.
+/// Chooses codes, steps and bases by coordinate descent, of what `solve_gptq` takes and as it returns them.
 ///
 /// COMQ (Zhang, Yang, Wang, Qi, Xin, Li, Yin, 2025), with the step and the base of a block at their exact minimum
-/// together. No row has a larger error than at its start.
-///
-/// Parameters
-/// ----------
-/// weights, gram, config, damp
-///     As in `solve_gptq`.
-/// sweeps : int
-///     How often all codes are gone through, at least once.
-/// start : str
-///     "gptq": from GPTQ's codes or the nearest, whichever are better for a row. "nearest".
-/// bases : bool
-///     Whether bases move, too. If not, steps alone do, around the centre of the grid, as in the paper.
-///
-/// Returns
-/// -------
-/// codes, steps, bases
-///     As of `solve_gptq`.
-///
-/// Raises
-/// ------
-/// ValueError, NonFiniteError
-///     As in `solve_gptq`, or ``sweeps`` below 1.
+/// together. All codes are gone through `sweeps` times, at least once, from `start` "gptq": its codes or the
+/// nearest, whichever are better for a row; or "nearest". Without `bases`, steps alone move, around the centre of
+/// the grid, as in the paper. No row has a larger error than at its start.
 #[pyfunction]
 pub(crate) fn solve_comq<'py>(
     weights: &Bound<'py, PyAny>,
@@ -113,35 +77,13 @@ pub(crate) fn solve_comq<'py>(
     solve(weights, gram, config, damp, |layer, stop| comq(layer, options, stop))
 }
 
-/// Make the largest weights smaller, for nearly the same outputs.
+/// Makes the largest weights smaller, for nearly the same outputs.
 ///
 /// MagR (Zhang, Wang, Deng, Li, Yang, Yin, 2024, Algorithm 1) with momentum: by row, half the squared error of
-/// its outputs over the largest eigenvalue of ``gram``, and ``alpha`` times the sum of the largest magnitudes
-/// of its blocks, are made small together.
-///
-/// Parameters
-/// ----------
-/// weights, gram
-///     As in `solve_gptq`.
-/// block : int
-///     Weights in a row that share a step; a row has a whole number of blocks.
-/// alpha : float
-///     What a largest magnitude costs, in units of the weights.
-/// steps : int
-///     How often all weights move, at least once.
-///
-/// Returns
-/// -------
-/// numpy.ndarray
-///     float32, of shape (rows, cols). The same on every machine and with any number of threads.
-///
-/// Raises
-/// ------
-/// ValueError
-///     Shapes or blocks that do not fit, a negative ``alpha``, ``steps`` below 1, or a ``gram`` that `solve_gptq`
-///     refuses, too.
-/// NonFiniteError
-///     Weights that are not finite.
+/// its outputs over the largest eigenvalue of `gram`, and `alpha` times the sum of the largest magnitudes of its
+/// blocks, are made small together, in `steps` moves of all weights. `weights` and `gram` are as in `solve_gptq`;
+/// a row has a whole number of blocks of `block` weights. The same on every machine and with any number of
+/// threads.
 #[pyfunction]
 pub(crate) fn solve_magr<'py>(
     weights: &Bound<'py, PyAny>,
@@ -162,28 +104,9 @@ pub(crate) fn solve_magr<'py>(
     to_numpy(py, "float32", &smaller)?.call_method1("reshape", ((rows, cols),))
 }
 
-/// Return what outputs lose where other weights are in place of a layer's.
-///
-/// Parameters
-/// ----------
-/// weights, gram
-///     As in `solve_gptq`.
-/// decoded : numpy.ndarray
-///     float32, C-contiguous, of the shape of ``weights``.
-///
-/// Returns
-/// -------
-/// lost, norm : float
-///     The squared errors of the outputs and the squares of what they were, over all inputs that
-///     ``gram`` is of: with ``e = decoded - weights`` the sums of ``e @ gram * e`` and of ``weights @ gram *
-///     weights``, in float64. The same with any number of threads.
-///
-/// Raises
-/// ------
-/// ValueError
-///     Shapes that do not fit, or a ``gram`` that `solve_gptq` refuses, too.
-/// NonFiniteError
-///     Weights that are not finite.
+/// What outputs lose where other weights, `decoded`, are in place of a layer's: the squared errors of the outputs
+/// and the squares of what they were, over all inputs that `gram` is of. With `e = decoded - weights` these are
+/// the sums of `e @ gram * e` and of `weights @ gram * weights`, in float64. The same with any number of threads.
 #[pyfunction]
 pub(crate) fn gram_errors(
     weights: &Bound<'_, PyAny>,

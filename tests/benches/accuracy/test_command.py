@@ -38,15 +38,6 @@ def test_a_run_writes_data_tables_and_a_figure(call, tmp_path, capsys):
     assert "`adam(0.01)`, 2 ranks:" in out
 
 
-def test_a_second_call_makes_nothing_and_shows_the_same(call, capsys):
-    call("--only", "clicks", "--quick", "--jobs", "1")
-    first = capsys.readouterr().out
-    call("--only", "clicks", "--quick", "--jobs", "1")
-    second = capsys.readouterr().out
-    assert "11 runs are there already" in second
-    assert second.partition("**Clicks")[2] == first.partition("**Clicks")[2]
-
-
 def test_missing_data_is_told_before_anything_runs(call, tmp_path, capsys):
     assert call("--only", "text,fashion", "--quick", "--data", str(tmp_path)) == 1
     captured = capsys.readouterr()

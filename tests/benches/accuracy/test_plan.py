@@ -35,34 +35,6 @@ def test_a_search_ends_with_both_rates_beside_the_best_one_tried(place):
                 assert Run("text", method, ranks, TEXT.grid[beside], 0) in scores
 
 
-def test_other_seeds_may_overturn_the_first_choice_of_a_rate_and_the_search_goes_on():
-    plan = Plan(("text",))
-
-    def score(run: Run) -> float:
-        bonus = run.seed > 0 and run.learning_rate == TEXT.grid[4]
-        return float(peak(3.2)(run) + bonus)
-
-    scores = finish(plan, score)
-    assert plan.best(TEXT, "dense AdamW", 2, scores) == TEXT.grid[4]
-    assert Run("text", "dense AdamW", 2, TEXT.grid[5], 0) in scores
-
-
-def test_one_lucky_run_is_made_again_with_all_seeds():
-    """As of top-k with SGD: its second rate was lucky, and so the first was never tried again."""
-
-    def score(run: Run) -> float:
-        place = nearest(TEXT.grid, run.learning_rate)
-        return {2: 0.5, 3: 0.9 if run.seed == 0 else 0.1, 4: 0.6 if run.seed == 0 else 0.0}.get(
-            place, 0.0
-        )
-
-    plan = Plan(("text",))
-    scores = finish(plan, score)
-    assert plan.best(TEXT, "dense AdamW", 2, scores) == TEXT.grid[2]
-    for seed in range(3):
-        assert Run("text", "dense AdamW", 2, TEXT.grid[2], seed) in scores
-
-
 def test_codecs_for_adamw_are_trained_at_the_best_rate_of_uncompressed_training():
     def score(run: Run) -> float:
         return float(peak(3)(run) if run.method not in AT_ONE_RATE else peak(5)(run))

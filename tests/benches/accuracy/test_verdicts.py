@@ -51,41 +51,6 @@ def test_one_standard_error_is_allowed_at_one_per_cent_if_it_is_more_than_the_po
     assert allowed("topk(0.01), AdamW", 9.0) is None
 
 
-@pytest.mark.parametrize(
-    ("method", "points", "said"),
-    [
-        (
-            "adam(0.01)",
-            (61.5,) * 3,
-            "0.50 ± 0.00 points ahead of uncompressed AdamW: target met (at most",
-        ),
-        (
-            "adam(0.002)",
-            (60.0,) * 3,
-            "behind uncompressed AdamW: **target missed by 0.50** (at most",
-        ),
-        (
-            "adam(0.01)",
-            (60.9, 61.0, 61.1),
-            "0.00 ± 0.06 points below uncompressed AdamW, within two standard errors: target met",
-        ),
-        ("topk(0.01), AdamW", (50.0,) * 3, ""),
-    ],
-)
-def test_an_aim_is_said_with_its_distance(method, points, said):
-    dense = result("dense AdamW", 61.0, 61.0, 61.0, loss=0.5)
-    found = show.verdict(summary(dense), result(method, *points))
-    assert said in found
-    assert bool(found) == bool(said)
-
-
-def test_a_table_counts_bytes_against_a_ring_of_the_same_ranks():
-    dense = result("dense AdamW", 61.0, nbytes=4e6)  # twice half of 4 MB
-    eight = result("adam(0.01)", 61.0, ranks=8, nbytes=7e4, rate=0.002)
-    cells = [cell.strip() for cell in show.best([summary(dense, eight)]).split("\n")[-3].split("|")]
-    assert cells[1:6] == ["adam(0.01)", "8", "0.002", "70.0", "100"]
-
-
 def test_a_finished_plan_gives_tables_and_a_figure_and_missing_rows_stay_out(tmp_path):
     work = Planned(Plan(("clicks",)), results.Store(tmp_path / "runs.jsonl"))
     with Pool(1, target=working.pretend) as pool:

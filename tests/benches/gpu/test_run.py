@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 import torch.distributed as dist
 
 from benches.compare.contestants import PEERS, HalfHook
@@ -56,16 +55,6 @@ def test_nothing_fails_and_everyone_was_timed(written):
         assert all(row["seconds"] > 0 for row in found["rows"])
 
 
-def test_everyone_sends_about_what_was_asked_or_everything(written):
-    # The published controller of SIDCo promises nothing on a tensor as short as this.
-    rows = [
-        row for row in written[1]["sections"]["contest"]["rows"] if row["name"] != "SIDCo in torch"
-    ]
-    for row in rows:
-        asked = row["count"] / (NUMEL * measure.RATIO)
-        assert row["count"] == NUMEL or 0.5 < asked < 2, row["name"]
-
-
 def test_other_bytes_than_the_cores_are_noticed(setup, monkeypatch):
     monkeypatch.setattr(measure.OURS[0], "frames", lambda self, wire: [b"another frame"])
     failed = {}
@@ -86,12 +75,6 @@ def test_who_fails_is_written_down_and_the_others_go_on(setup):
     found = measure.race(setup, kinds, measure.steps(setup, 400), print, failed)
     assert [row["name"] for row in found["rows"]] == [HalfHook.name]
     assert failed == {"broken": "RuntimeError: out of memory"}
-
-
-def test_without_a_gpu_nothing_is_measured(monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert command.main([]) == 2
-    assert "no GPU here: nothing was measured" in capsys.readouterr().err
 
 
 def test_it_takes_no_more_than_torch_and_numpy():

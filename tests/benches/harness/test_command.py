@@ -8,7 +8,6 @@ import pytest
 
 from benches.demo import __main__ as demo
 from benches.harness import command
-from benches.harness.link import LinkUnavailableError
 from benches.harness.processes import ROOT
 
 
@@ -57,16 +56,3 @@ def test_results_need_a_folder(tmp_path, capsys):
         assert f": --out {out}" in complaint or f"--out {out}: " in complaint
         assert "Traceback" not in complaint
     assert file.read_text() == "kept"
-
-
-def test_what_goes_wrong_midway_is_a_line_on_stderr(capsys):
-    for error, said in (
-        (LinkUnavailableError("tc qdisc"), "the link between the ranks failed: tc qdisc"),
-        (OSError(28, "No space left on device", "a.png"), "a.png: No space left on device"),
-    ):
-
-        def fail(error: Exception = error) -> int:
-            raise error
-
-        assert command.conduct("make demo", fail) == 1
-        assert said in capsys.readouterr().err

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benches.harness.link import Link
-from benches.harness.processes import ROOT, RankError, Ranks
+from benches.harness.processes import ROOT
 from tests.benches.harness.test_link import needs_namespaces
 
 for needed in ("torch", "sklearn", "rich", "matplotlib"):
@@ -100,14 +99,3 @@ def test_stopped_in_the_middle_it_leaves_no_process_behind(tmp_path, how, last_l
     if how == signal.SIGTERM:
         assert demo.returncode == 130
         assert complaint == "make demo: interrupted; processes and links were removed\n"
-
-
-def test_a_rank_that_fails_ends_the_demo_with_its_traceback():
-    with Ranks(Link(), 2, "benches.demo.rank") as ranks:
-        ranks.ready()
-        with pytest.raises(
-            RankError, match=r"rank [01] failed: ValueError: unknown task 'cats'\nTraceback"
-        ):
-            ranks.ask(do="train", task="cats", method="none", steps=2, evaluate=False)
-        processes = [each.process for each in ranks._started]
-    assert all(process.poll() is not None for process in processes)

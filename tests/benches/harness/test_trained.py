@@ -13,7 +13,6 @@ from benches.harness import recipes
 from benches.harness.recipes import Rate, rate_for, recipe_for
 from gradwire.memory import AdamCorrection, NoMemory
 from gradwire.presets import PRESETS
-from gradwire.quantize import BFloat16
 from gradwire.sparsify import TopK
 from gradwire.torch.ddp import PairingWarning
 from gradwire.torch.engine.config import Assignment
@@ -97,12 +96,3 @@ def measured(monkeypatch):
 @pytest.mark.usefixtures("measured")
 def test_a_rate_is_the_measured_one_or_that_of_the_preset_or_of_its_optimizer(method, codec, rate):
     assert rate_for("text", method, codec, str(recipe_for("adamw", codec))) == rate
-
-
-def test_a_codec_for_adamw_has_the_rate_of_uncompressed_training_if_there_is_one():
-    codec = gradwire.adam(ratio=0.01)
-    optimizer = str(recipe_for("adamw", codec))
-    assert rate_for("text", "adam", codec, optimizer) == Rate(0.002, "that of none")
-    # The rates of the digits were measured with values in bfloat16.
-    codec = codec.replace(quantize=BFloat16())
-    assert rate_for("digits", "adam", codec, optimizer) == Rate(0.004)

@@ -22,7 +22,7 @@ from benches.study.plan import (
     Plan,
     contestants,
 )
-from benches.study.reading import Verdict, cell_key, reached, step_time
+from benches.study.reading import Verdict, cell_key, reached
 from benches.study.show import Findings
 
 SLOW, FAST = 100_000_000, None
@@ -83,29 +83,6 @@ def findings(tmp_path, monkeypatch) -> Findings:
 def test_steps_to_a_mark_lie_on_straight_lines_between_points(mark, steps):
     curve = [(100, 0.2), (200, 0.4), (300, 0.45)]
     assert reached(curve, mark) == (None if steps is None else pytest.approx(steps))
-
-
-def test_dense_methods_take_their_best_buckets_but_none_that_was_given_up(findings):
-    fp32 = findings.found[Cell(LARGE, 2, SLOW)].results["fp32"].step
-    assert fp32.seconds == 11.0
-    assert fp32.low < fp32.seconds < fp32.high
-    row = {"method": "fp32", "dropped": False}
-    given = [{**row, "seconds": [3.0, 9.0]}, {**row, "seconds": [4.0], "dropped": True}]
-    found = step_time(given, LARGE, "fp32")
-    assert (found.low, found.seconds, found.high, found.count) == (3.0, 6.0, 9.0, 2)
-    found = step_time([{**row, "seconds": [1.0, 2.0, 3.0, 4.0, 50.0]}], LARGE, "fp32")
-    assert (found.low, found.seconds, found.high) == (2.0, 3.0, 4.0)  # quartiles
-
-
-def test_the_winner_is_the_fastest_to_the_mark(findings):
-    found = findings.found[Cell("clicks", 2, SLOW)]
-    assert found.winner.method == "adam(0.01)"
-    # The steps of adam(0.002) are shorter, but it never gets as far as dense training.
-    missed = found.results["adam(0.002), warm-up"]
-    assert (missed.steps, found.gain(missed), found.compare(missed)) == (None, 0, Verdict.MISSED)
-    large = findings.found[Cell(LARGE, 2, SLOW)]
-    assert min(large.results.values(), key=lambda each: each.step.seconds).method == missed.method
-    assert large.winner.method == "adam(0.01)"
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,8 @@ from torch import nn
 
 pytest.importorskip("safetensors", reason="the layer weights has safetensors")
 
-from benches.accuracy.tasks.fashion import FashionNet
 from benches.harness import results
 from benches.harness.digits import Digits
-from benches.harness.text import TextNet
 from benches.weights import __main__ as command
 from benches.weights import losses, models, show
 from benches.weights.losses import (
@@ -52,26 +50,6 @@ def bench(tmp_path_factory):
     return Bench(task, read)
 
 
-@pytest.mark.parametrize(
-    ("net", "expected", "entries"),
-    [
-        (TextNet(64), 2 * 4 + 1, 2 * 12 * 128**2 + 96 * 128),
-        (
-            FashionNet(),
-            1 + 3 * 2 + 2 + 1,
-            9 * (16 + 2 * 16**2 + 3 * 16 * 32 + 3 * 32 * 64) + 16 * 32 + 32 * 64 + 640,
-        ),
-        (models.Recurrent(), 3, 3 * 256 * (64 + 256) + 96 * 256),
-    ],
-    ids=["transformer", "convolutions", "recurrent"],
-)
-def test_matrices_are_packed_and_no_embeddings_or_norms(net, expected, entries):
-    found = losses.matrices(net)
-    assert len(found) == expected
-    assert sum(each.numel() for each in found.values()) == entries
-    assert {id(each) for each in found.values()} <= {id(each) for each in net.parameters()}
-
-
 def test_fewer_bits_are_fewer_bytes_and_the_model_stays(bench):
     before = copy.deepcopy(bench._net.state_dict())
     plain = bench(FLOAT)
@@ -85,17 +63,6 @@ def test_fewer_bits_are_fewer_bytes_and_the_model_stays(bench):
     for method in METHODS:
         bench(Calibrated(method, 3, seed=1))
     assert all(torch.equal(before[name], each) for name, each in bench._net.state_dict().items())
-
-
-def test_linear_layers_multiply_few_rows_of_packed_bytes(bench):
-    decoded = bench(Nearest(4))
-    for activations, allowed in (("float32", 1e-5), ("int8", 1e-2)):
-        row = bench(Nearest(4, activations=activations))
-        assert row["packed_bytes"] == decoded["packed_bytes"]
-        assert row["loss"] == pytest.approx(decoded["loss"], abs=allowed)
-    net = copy.deepcopy(bench._net)
-    losses.multiplied(net, Nearest(4), "int8")
-    assert sum(isinstance(each, losses.FewRows) for each in net.modules()) == 3
 
 
 def test_calibration_takes_no_more_bytes_and_a_budget_those_of_its_mean(bench):

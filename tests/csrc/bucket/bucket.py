@@ -71,7 +71,7 @@ class DeviceBucket:
             if codec.sparsify.kind == "sid":
                 state.tracked.tracker.controller.last = 1.0
 
-    def _sparsify(self, codec: gradwire.Codec, numel: int) -> structs.Sparsify:
+    def _sparsify(self, codec: gradwire.Codec, numel: int) -> Any:
         out = structs.sparsify_of(codec.sparsify)
         if isinstance(codec.sparsify, sparsify.SID):
             target = min(max(int(numel * codec.sparsify.ratio), 1), numel)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire.torch.ddp
-from gradwire.torch.ddp import Handle, Report
+from gradwire.torch.ddp import Handle
 from tests.deadlines import expires
 from tests.distributed.ranks import together
 
@@ -157,14 +157,6 @@ def fingerprint(module: nn.Module) -> str:
         digest.update(name.removeprefix("module.").encode())
         digest.update(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def timeline(report: Report) -> list[tuple[int, int, int, int]]:
-    """Buckets of the last steps, whose times are in order."""
-    for each in report.timeline:
-        assert 0 <= each.ready <= each.encode[0] < each.encode[1] == each.exchange[0], each
-        assert each.exchange[0] <= each.exchange[1] <= each.decode[0] < each.decode[1], each
-    return [(each.step, each.bucket, each.parameters, each.dense_bytes) for each in report.timeline]
 
 
 def residuals(handle: Handle) -> dict[str, np.ndarray]:

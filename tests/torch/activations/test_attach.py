@@ -1,7 +1,6 @@
 """Activations packed between forward and backward: what is kept, and what gradients become."""
 
 import copy
-import gc
 import io
 import math
 
@@ -9,11 +8,9 @@ import pytest
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn import functional as F
 
 from gradwire.quantize import Affine
 from gradwire.torch import activations, weights
-from gradwire.torch.activations.table import TABLE, Reads
 
 BITS_PER_VALUE = 4 + 32 / 64
 FRAME = 56
@@ -127,22 +124,6 @@ def test_what_needs_no_values_is_exact_at_any_number_of_bits(module, order):
     assert set(report.modules[0].left) <= {"int64"}
 
 
-@pytest.mark.parametrize(
-    "module",
-    [nn.Conv2d(8, 8, 3), nn.ConvTranspose2d(8, 4, 3, stride=2), nn.BatchNorm2d(8)],
-    ids=lambda each: type(each).__name__,
-)
-@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
-def test_images_in_any_order_of_memory_are_packed_where_they_lie(module, order):
-    x = drawn(4, 8, 16, 16).contiguous(memory_format=order)
-    exact = gradients(module, x)
-    with activations.attach(module, 8) as handle:
-        assert 0.0 < error(gradients(module, x), exact) < 0.02
-    (row,) = handle.report().modules
-    packed = row.nbytes - sum(row.left.values())
-    assert packed == x.numel() * 8.5 / 8 + FRAME
-
-
 def test_a_slice_is_packed_as_if_it_had_memory_of_its_own():
     layer, whole = nn.Linear(64, 8), drawn(128, 100)
     x = whole[:, 10:74]
@@ -154,17 +135,23 @@ def test_a_slice_is_packed_as_if_it_had_memory_of_its_own():
 
 CASES: dict[nn.Module, tuple[int, ...]] = {
     nn.Conv1d(8, 4, 3): (16, 8, 64),
+    nn.Conv2d(8, 8, 3): (4, 8, 16, 16),
     nn.Conv3d(4, 4, 3): (4, 4, 8, 8, 8),
     nn.ConvTranspose1d(8, 4, 3): (16, 8, 64),
+    nn.ConvTranspose2d(8, 4, 3, stride=2): (4, 8, 16, 16),
     nn.ConvTranspose3d(4, 2, 3): (4, 4, 8, 8, 8),
 }
 
 
 @pytest.mark.parametrize("module", CASES, ids=str)
-def test_other_modules_of_the_table_stand_noise(module):
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_convolutions_stand_noise_in_any_order_of_memory(module, order):
     found = []
     for attached in (False, True):
-        x = drawn(*CASES[module]).requires_grad_()
+        x = drawn(*CASES[module])
+        if x.dim() == 4:
+            x = x.contiguous(memory_format=order)
+        x.requires_grad_()
         if attached:
             handle = activations.attach(module, 8)
         module.zero_grad()
@@ -175,40 +162,6 @@ def test_other_modules_of_the_table_stand_noise(module):
     handle.remove()
     assert 0.0 < error(found[1], found[0]) < 0.05
     assert report.nbytes < 0.3 * report.saved_nbytes
-
-
-def test_a_bilinear_layer_packs_both_inputs():
-    layer, inputs = nn.Bilinear(64, 32, 4), [drawn(128, 64), drawn(128, 32)]
-
-    def gradient() -> torch.Tensor:
-        layer.zero_grad()
-        layer(*inputs).sum().backward()
-        return torch.cat([each.grad.flatten() for each in layer.parameters()])
-
-    exact = gradient()
-    with activations.attach(layer, 8, least=64) as handle:
-        assert 0.0 < error(gradient(), exact) < 0.02
-    assert handle.report().nbytes < 0.3 * handle.report().saved_nbytes
-
-
-def test_every_class_of_the_table_is_tried_here():
-    tried = {type(each) for each in CASES}
-    elsewhere = {nn.Linear, nn.Bilinear, nn.Embedding, nn.Conv2d, nn.ConvTranspose2d}
-    untried = {kind for kind, reads in TABLE.items() if reads is Reads.VALUES}
-    # It saves integers alone; test_rows has the classes of other rows.
-    assert untried - tried - elsewhere == {nn.EmbeddingBag}
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_narrow_floats_are_packed(dtype):
-    layer, x = nn.Linear(64, 8).to(dtype), drawn(128, 64).to(dtype)
-    exact = gradients(layer, x)
-    with activations.attach(layer, 8) as handle:
-        found = gradients(layer, x)
-    assert found.dtype is dtype
-    assert error(found.float(), exact.float()) < 0.03
-    report = handle.report()
-    assert (report.saved_nbytes, report.nbytes) == (2 * x.numel(), x.numel() * 8.5 / 8 + FRAME)
 
 
 def test_a_tensor_that_several_layers_save_is_packed_once():
@@ -278,19 +231,6 @@ def test_nothing_is_kept_alive():
         assert len(handle._origins._known) == 0
 
 
-def test_backward_frees_what_is_kept_without_collecting_garbage():
-    model = perceptron()
-    gc.disable()
-    try:
-        with activations.attach(model) as handle:
-            loss = model(drawn(128, 64)).sum()
-            assert len(handle._origins._known) > 3
-            loss.backward()
-            assert len(handle._origins._known) == 0
-    finally:
-        gc.enable()
-
-
 def test_small_tensors_statistics_parameters_and_integers_are_left():
     model = nn.Sequential(nn.Embedding(100, 64), nn.LayerNorm(64), nn.Linear(64, 100))
     tokens = torch.arange(5000).view(50, 100) % 100
@@ -350,14 +290,6 @@ def test_values_that_are_not_finite_reach_the_gradient():
         assert not torch.isfinite(layer.weight.grad[:, 5]).any()
 
 
-def test_a_relu_lets_nan_through_as_torch_does():
-    x = torch.full((5000,), float("nan"), requires_grad=True)
-    relu = nn.ReLU()
-    with activations.attach(relu):
-        relu(x).sum().backward()
-    assert torch.equal(x.grad, torch.ones(5000))
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.complex128])
 def test_other_numbers_are_left_as_they_are(dtype):
     layer, x = nn.Linear(64, 8, dtype=dtype), drawn(128, 64).to(dtype)
@@ -414,19 +346,6 @@ def test_a_tensor_that_was_changed_in_place_is_an_error_as_without_packing():
     model(drawn(128, 64)).sum().backward()
 
 
-def test_backward_twice_needs_the_graph_to_be_retained():
-    model, x = perceptron(), drawn(128, 64)
-    activations.attach(model)
-    loss = (model(x) ** 2).sum()
-    loss.backward(retain_graph=True)
-    first = [each.grad.clone() for each in model.parameters()]
-    model.zero_grad()
-    loss.backward()
-    assert all(map(torch.equal, first, (each.grad for each in model.parameters())))
-    with pytest.raises(RuntimeError, match="second time"):
-        loss.backward()
-
-
 def test_gradients_of_gradients_are_refused():
     model, x = perceptron(), drawn(128, 64).requires_grad_()
     handle = activations.attach(model)
@@ -447,42 +366,6 @@ def test_accumulated_gradients_are_the_sums_of_their_passes():
     found = torch.cat([each.grad.flatten() for each in model.parameters()])
     plain = perceptron()
     assert error(found, sum(gradients(plain, x) for x in batches)) < 0.01
-
-
-def test_grad_scaler_skips_a_step_that_overflows():
-    model, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)), drawn(128, 64)
-    activations.attach(model)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    before = copy.deepcopy(model.state_dict())
-    for factor, moves in ((float("inf"), False), (1.0, True)):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            y = model(x * factor)
-        scaler.scale(y.float().pow(2).mean()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        same = all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
-        assert same is not moves
-
-
-def test_a_recipe_that_packs_trains_as_well():
-    """Of 0.4 a loss falls as far with 4 bits as without, up to their noise."""
-    x = drawn(256, 64)
-    y = torch.tanh(x @ drawn(64, 8, seed=1))
-    found = {}
-    for bits in (None, 4):
-        model = perceptron()
-        if bits:
-            activations.attach(model, bits)
-        optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-        for _ in range(60):
-            loss = F.mse_loss(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        found[bits] = loss.item()
-    assert found[4] < 1.5 * found[None] < 0.1
 
 
 def test_copies_and_pickles_are_without_packing_and_their_state_is_the_same():
@@ -512,13 +395,3 @@ def test_what_is_kept_serves_backward_after_the_end_of_packing():
     loss.backward()
     found = torch.cat([each.grad.flatten() for each in model.parameters()])
     assert 0.0 < error(found, exact) < 0.01
-
-
-def test_a_model_may_move_to_another_device_while_it_is_attached():
-    model, x = perceptron(), drawn(128, 64)
-    with activations.attach(model):
-        loss = model(x).sum()
-        model.to("meta")
-        assert model(x.to("meta")).device.type == "meta"
-        model(x.to("meta")).sum().backward()
-    assert loss.requires_grad

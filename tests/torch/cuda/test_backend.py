@@ -577,33 +577,6 @@ class TestGivenPositions:
             bucketed(tensor(0), [codec], states, [900], [np.array(wrong, np.uint32)])
         assert kernels == [1, 1]
 
-    @pytest.mark.parametrize("limit", [9000, 120, 70])
-    @pytest.mark.parametrize("scale", [1.0, 8.0])
-    def test_a_leader_selects_what_one_on_the_cpu_selects(self, kernels, limit, scale):
-        codec = gradwire.scalecom(ratio=0.02)
-        states = pair(codec)
-        for x in (tensor(0), torch.zeros(N), tensor(2)):
-            one, other = (
-                each.bucket(x.clone()).encode_leader(codec, state, 0, N, limit, scale)
-                for each, state in zip((cuda, cpu), states, strict=True)
-            )
-            assert (one.positions, one.wanted) == (other.positions, other.wanted)
-            assert torch.equal(one.values, other.values)
-            # The nanoseconds differ, and so does the header: the CPU widens what it encodes.
-            assert one.table[1:5].tolist() == other.table[1:5].tolist()
-            alike(states)
-        assert len(kernels) >= 3
-
-    def test_a_leader_says_what_is_wrong_as_one_on_the_cpu(self):
-        codec, bad = gradwire.scalecom(ratio=0.02), tensor(0)
-        bad[7] = torch.inf
-        states = pair(codec)
-        for each, state in zip((cuda, cpu), states, strict=True):
-            with pytest.raises(gradwire.NonFiniteError, match="at position 7"):
-                each.bucket(bad).encode_leader(codec, state, 0, N, 900, 1.0)
-            assert each.bucket(tensor(0)).encode_leader(codec, state, 0, N, 3, 1.0) is None
-        alike(states)
-
 
 class TestErrors:
     def test_what_is_not_finite_is_said_as_on_the_cpu(self):
@@ -877,11 +850,11 @@ class TestEncodesThatAreStarted:
         for each in states:
             alike(each)
 
-    def test_what_was_settled_stays(self):
+    def test_what_is_known_of_an_encode_stays(self):
         states, encoding = self.started(gradwire.topk(ratio=0.02), (N + 3,))
-        rows = encoding.settle()
+        rows = encoding.outcomes()
         assert len(rows) == 1
         wrong = np.full((3, cuda.states.COLUMNS), 5, np.int64)
-        assert (encoding.settle(wrong) == rows).all()
+        assert (encoding.outcomes(wrong) == rows).all()
         for each in states:
             alike(each)

@@ -13,7 +13,7 @@ from gradwire.errors import DeviceError, ExtensionError
 from gradwire.torch import backends
 from gradwire.torch.backends import cpu, cuda, dispatch, host
 from gradwire.torch.backends.cuda import operators, trial
-from gradwire.torch.backends.cuda.cases import cases
+from gradwire.torch.backends.cuda.trial import cases
 from gradwire.torch.cuda import build, library
 from gradwire.torch.engine import devices
 from tests.csrc.emulated.operators import emulate

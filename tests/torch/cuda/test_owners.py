@@ -12,7 +12,7 @@ from gradwire import memory, quantize, sparsify
 from gradwire.errors import CorruptFrameError, NonFiniteError
 from gradwire.exchange.owners import owners_for
 from gradwire.torch.backends import cpu, cuda
-from gradwire.torch.backends.cuda import encoding, merging, splitting
+from gradwire.torch.backends.cuda import encoding, merging
 from gradwire.torch.backends.cuda.states import init_state
 from tests.csrc.emulated.operators import emulate
 from tests.csrc.parts import QUANTIZERS, SPARSIFIERS
@@ -74,7 +74,7 @@ class Rank:
 
     def split(self, bounds, owners, ranks):
         given = self.codecs, self.frames, self.sizes, self.counts, bounds, owners, ranks
-        found = splitting.split(*given)
+        found = merging.split(*given)
         expected = cpu.bucket(torch.empty(0)).split(*given)
         assert found is not None
         assert [each.numpy().tobytes() for each in found] == [

@@ -339,3 +339,32 @@ class TestWhatNobodyReceives:
             assert "rank 0 could not encode: MemoryError: none left" in str(error)
         alike(ranks)
         both(ranks, values(2))
+
+
+class TestALeader:
+    @pytest.mark.parametrize("limit", [9000, 60, 40])
+    def test_it_selects_what_one_on_the_host_selects(self, limit):
+        ranks = pair(gradwire.scalecom(ratio=0.05))
+        for x in (values(0), torch.zeros(sum(NUMELS)), values(2)):
+            found = []
+            for rank in ranks:
+                task = rank.task(x)
+                piece = rank.layout.pieces[0]
+                positions, wanted, (outcomes, sent) = rank.exchange._lead(task, piece, limit)
+                asked = outcomes.count, outcomes.target, outcomes.trimmed, outcomes.zero
+                found.append((positions, wanted, sent.tolist(), [int(each[0]) for each in asked]))
+            assert found[0] == found[1]
+            alike(ranks)
+
+    def test_it_says_what_is_wrong_as_one_on_the_host_and_undoes_it(self):
+        ranks = pair(gradwire.scalecom(ratio=0.05))
+        x = values(0)
+        x[7] = torch.inf
+        for rank in ranks:
+            piece = rank.layout.pieces[0]
+            with pytest.raises(GradientError, match="at position 7"):
+                rank.exchange._lead(rank.task(x), piece, 900)
+            with pytest.raises(ExchangeError, match="3 bytes are too few for any positions"):
+                rank.exchange._lead(rank.task(values(0)), piece, 3)
+            assert rank.states[0].step == 0
+        alike(ranks)

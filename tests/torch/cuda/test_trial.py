@@ -10,10 +10,9 @@ import torch
 
 from gradwire.errors import ExtensionError
 from gradwire.presets import OWN
-from gradwire.torch.backends.cuda import cases as kept
 from gradwire.torch.backends.cuda import encoding, operators, structs, trial
 from tests.csrc.emulated.operators import RACES, emulate
-from tests.csrc.parts import PRESETS, QUANTIZERS, SPARSIFIERS
+from tests.csrc.parts import MEMORIES, PRESETS, SPARSIFIERS
 
 CPU = torch.device("cpu")
 WRONG = 3
@@ -39,7 +38,7 @@ def patient(monkeypatch):
 @pytest.fixture
 def few(monkeypatch):
     """A few short tensors: the one of the faults, and some with memories in bfloat16 at the end."""
-    every = [each._replace(numel=min(each.numel, 700)) for each in kept.cases()]
+    every = [each._replace(numel=min(each.numel, 700)) for each in trial.cases()]
     narrow = [each for each in every if getattr(each.codec.memory, "low_memory", False)]
     found = [*every[:5], *narrow]
     monkeypatch.setattr(trial, "cases", lambda: found)
@@ -63,15 +62,15 @@ def plant(monkeypatch):
 def test_cases_are_all_presets_and_parts():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        every = kept.cases()
+        every = trial.cases()
     titles = {each.title for each in every}
-    own = {preset.call.replace("gradwire.", "") for preset in OWN if preset.name in PRESETS}
-    assert titles >= own
-    used = {type(each.codec.sparsify) for each in every}
-    assert used >= {*map(type, SPARSIFIERS)}
-    assert {type(each.codec.quantize) for each in every} >= {*map(type, QUANTIZERS)}
-    assert {each.codec.indices for each in every} >= {"auto", "elias-fano", "rice", "bitmap"}
-    assert sum(each.numel == kept.LARGE for each in every) == len({*map(type, SPARSIFIERS)})
+    assert titles >= {each.call.replace("gradwire.", "") for each in OWN if each.name in PRESETS}
+    codecs = [each.codec for each in every]
+    assert {type(each.sparsify) for each in codecs} == {*map(type, SPARSIFIERS)}
+    assert {type(each.memory) for each in codecs} == {*map(type, MEMORIES)}
+    assert {structs.coding_of(each.quantize) for each in codecs} == {*structs.QUANTIZERS}
+    assert {each.indices for each in codecs} == {"auto", "elias-fano", "rice", "bitmap"}
+    assert sum(each.numel == trial.LARGE for each in every) == len({*map(type, SPARSIFIERS)})
     assert {0, 1} < {each.numel for each in every}
     assert len(titles) == len(every)
 
@@ -82,9 +81,9 @@ def test_kernels_that_are_right_pass_in_all_rows(monkeypatch):
     found = trial.run(CPU, whole=True)
     assert found.failure is None
     steps = {(row.codec, row.dtype): row.steps for row in found.rows}
-    for case in kept.cases():
+    for case in trial.cases():
         assert steps[case.title, "float32"] == 3
-        assert steps[case.title, "bfloat16"] >= 1
+        assert steps[case.title, "bfloat16"] == 3
     assert len(repr(found).splitlines()) == 1 + len(found.rows)
     assert not encoding._seeded, "decodes of the program need no more memory than before"
 
@@ -177,7 +176,7 @@ def wrong_residual(real, *given):
             "decode_bucket",
             wrong_value,
             WRONG,
-            "another result of frames that are averaged in torch.float32 for {}, step 2, float32",
+            "another average in torch.float32 for {}, step 3, float32",
         ),
         (
             "decode_bucket",
@@ -185,7 +184,7 @@ def wrong_residual(real, *given):
             None,
             "another verdict on a damaged frame for",
         ),
-        ("split_bucket", wrong_part, 2, "another cut frame for {}, step 3, float32"),
+        ("split_bucket", wrong_part, 2, "another cut frame for all codecs, step 3, float32"),
         ("absorb_bucket", wrong_residual, 2, "another state for {}, step 3, float32"),
         ("encode_room", lambda real, *given: real(*given) - 1, None, "scratch must have"),
     ],

@@ -101,21 +101,6 @@ def test_layers_that_were_hardly_seen_are_told_and_packed_all_the_same():
     assert [each.rounding for each in report.tensors] == ["COMQ", "nearest"]
 
 
-def test_tied_weights_are_calibrated_by_all_of_their_uses():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
-            self.second.weight = self.first.weight
-
-        def forward(self, x):
-            return self.second(self.first(x).relu())
-
-    model = Tied()
-    report = weights.pack(model, THREE, calibration=calibrated(model))
-    assert [each.rounding for each in report.tensors] == ["COMQ"]
-
-
 def test_a_head_that_is_tied_to_an_embedding_keeps_the_nearest_codes():
     """Codes for the inputs of the head alone are worse where they are looked up."""
 
@@ -169,7 +154,6 @@ class Interrupted(weights.COMQ):
             ValueError,
             "'0.weight' has shape \\(64, 32\\), but its Gram",
         ),
-        ({"calibration": 5}, TypeError, "calibration must be a Calibration"),
         ({"rounding": weights.COMQ()}, ValueError, "pass calibration="),
         ({"prepare": weights.MagR()}, ValueError, "pass calibration="),
         ({"calibration": dict, "more": (4,)}, ValueError, "leave out more= or calibration="),
@@ -238,20 +222,6 @@ def test_a_budget_is_kept_and_chooses_the_least_cost(by):
     ]  # fmt: skip
 
 
-def test_costs_by_loss_are_what_packing_a_layer_alone_adds():
-    model = make()
-    loss = loss_of(model)
-    with torch.no_grad():
-        dense = float(loss())
-    report = weights.pack(model, {"*": weights.Budget(9, grid=quantize.Affine(4, 32), loss=loss)})
-    alone = make()
-    loss = loss_of(alone)
-    weights.pack(alone, {"3.weight": quantize.Affine(2, 32)})
-    with torch.no_grad():
-        added = float(loss()) - dense
-    assert report.tensors[1].costs[2] == pytest.approx(added, abs=1e-6)
-
-
 def test_a_loss_that_fails_or_counts_on_training_leaves_the_model_as_it_was():
     model = make().train()
     model[1].eval()
@@ -287,12 +257,6 @@ def test_a_budget_that_cannot_be_kept_or_spent_is_refused(bits, message):
     assert unchanged(model, before)
 
 
-def test_a_loss_that_is_no_number_is_refused():
-    budget = weights.Budget(6, grid=quantize.Affine(4, 32), loss=lambda: float("nan"))
-    with pytest.raises(ValueError, match="loss is nan before"):
-        weights.pack(make(), {"*": budget})
-
-
 def test_a_budget_counts_what_must_stay_and_leaves_what_other_rules_name():
     torch.manual_seed(0)
     # No block of 16 to 32 divides a row of 37.
@@ -304,11 +268,3 @@ def test_a_budget_counts_what_must_stay_and_leaves_what_other_rules_name():
     assert "1.weight" in report.left
     own = 8 * report.tensors[1].nbytes + 32 * 37 * 64
     assert own <= 14.0 * (37 * 64 + 64 * 64)
-
-
-def test_nothing_is_told_of_a_calibration_that_has_seen_enough():
-    model = make()
-    seen = calibrated(model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        weights.pack(model, THREE, calibration=seen)

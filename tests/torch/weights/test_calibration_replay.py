@@ -107,21 +107,6 @@ def test_a_cache_that_a_model_writes_to_is_kept_as_it_was():
         assert_equal(every[1][name], every[0][name])
 
 
-def test_arguments_that_cannot_be_kept():
-    model = mlp()
-    model.forward = lambda x: next(x)
-    with Calibration(model, sequential=True), pytest.raises(TypeError, match="cannot be kept"):
-        model(each for each in "x")
-
-
-def test_matrices_are_not_computed_within():
-    model, x = mlp(), draw(5, 6)
-    with Calibration(model, sequential=True) as seen:
-        model(x)
-        with pytest.raises(RuntimeError, match="leave the `with`"):
-            seen["2.weight"]
-
-
 # Sequential.
 
 

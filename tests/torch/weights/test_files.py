@@ -104,16 +104,6 @@ def test_packed_weights_lie_in_the_pages_of_the_file(path):
     assert torch.equal(loaded.hidden.weight, packed_model().hidden.weight)
 
 
-def test_training_what_was_loaded_leaves_the_file_as_it_is(path):
-    weights.save(packed_model(), path)
-    before = path.read_bytes()
-    loaded = weights.load(path, Model())
-    optimizer = torch.optim.SGD(loaded.parameters(), lr=1.0)
-    loaded(X).sum().backward()
-    optimizer.step()
-    assert path.read_bytes() == before
-
-
 def test_tied_weights_are_written_once_and_tied_when_they_are_loaded(path):
     weights.save(packed_model(), path)
     with gradwire.weights.open(path) as file:
@@ -136,15 +126,6 @@ def test_a_file_may_have_both_names_of_tied_weights_if_they_agree(path):
         weights.load(path, model)
 
 
-def test_a_plain_file_loads_dense(path):
-    model = Model(0)
-    state = {name: each for name, each in model.state_dict().items() if name != "head.weight"}
-    save_file(state, path)
-    loaded = weights.load(path, Model())
-    assert snapshot(loaded) == snapshot(model)
-    assert loaded.head.weight is loaded.embed.weight
-
-
 def test_a_file_without_packed_tensors_is_a_plain_one(path):
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).bfloat16()
     weights.save(model, path)
@@ -163,12 +144,6 @@ def test_models_of_other_dtypes_come_back(path, dtype):
     loaded = weights.load(path, Model().to(dtype)).eval()
     assert loaded(X).dtype is loaded.hidden.weight.dtype is dtype
     assert torch.equal(loaded(X), model(X))
-
-
-def test_a_converted_model_is_saved_in_its_dtype(path):
-    model = packed_model().half()
-    weights.save(model, path)
-    assert torch.equal(weights.load(path, Model().half()).hidden.weight, model.hidden.weight)
 
 
 def test_a_model_on_meta_gets_the_values_of_the_file(path):
@@ -200,12 +175,6 @@ def test_a_packed_model_takes_another_file(path):
     assert torch.equal(model(X), packed_model({"*": EIGHT})(X))
 
 
-def test_activations_are_those_that_are_asked_for(path):
-    weights.save(packed_model(), path)
-    assert weights.load(path, Model(), activations="int8").hidden.activations == "int8"
-    assert weights.load(path, Model()).hidden.activations == "float32"
-
-
 def test_a_compiled_model_is_saved_and_loaded_by_the_names_of_the_one_within(path):
     model = packed_model()
     weights.save(torch.compile(model), path)
@@ -215,13 +184,6 @@ def test_a_compiled_model_is_saved_and_loaded_by_the_names_of_the_one_within(pat
 
 
 # Convolutions, and other weights that are decoded.
-
-
-def test_a_decoded_weight_is_saved_as_its_packed_bytes(path):
-    weights.save(packed_model(), path)
-    with gradwire.weights.open(path) as file:
-        assert isinstance(file["convolution.weight"], gradwire.weights.Packed)
-        assert file["convolution.weight"].bits == 4
 
 
 @pytest.mark.parametrize("copied", [False, True])
@@ -238,12 +200,6 @@ def test_a_decoded_weight_that_was_changed_is_saved_dense(path, copied):
     assert torch.equal(weights.load(path, Model()).convolution.weight, model.convolution.weight)
 
 
-def test_a_copy_of_a_decoded_weight_is_saved_packed(path):
-    weights.save(copy.deepcopy(packed_model()), path)
-    with gradwire.weights.open(path) as file:
-        assert isinstance(file["convolution.weight"], gradwire.weights.Packed)
-
-
 # Further bits.
 
 
@@ -254,15 +210,6 @@ def test_the_first_bits_of_a_file_are_what_packing_at_them_gives(path):
     assert bytes(four.hidden.packed.frame) == bytes(alone.hidden.packed.frame)
     assert torch.equal(four.convolution.weight, alone.convolution.weight)
     assert torch.equal(four.eval()(X), alone(X))
-
-
-def test_all_bits_are_loaded_where_nothing_else_is_asked(path):
-    model = packed_model(NESTED, more=(4,))
-    weights.save(model, path)
-    loaded = weights.load(path, Model())
-    assert loaded.hidden.packed.bits == 8
-    assert torch.equal(loaded.hidden.weight, model.hidden.weight)
-    assert snapshot(loaded) == snapshot(model)
 
 
 @pytest.mark.parametrize("name", ["hidden.weight", "embed.weight", "convolution.weight"])
@@ -286,12 +233,6 @@ def test_bits_that_no_tensor_holds_change_nothing(path, bits):
     with pytest.raises(ValueError, match=r"bits must be one of \[4, 8\], which the file holds"):
         weights.load(path, model, bits=bits)
     assert snapshot(model) == before
-
-
-def test_bits_that_no_tensor_of_a_file_holds_are_an_error_without_further_ones_too(path):
-    weights.save(packed_model(), path)
-    with pytest.raises(ValueError, match=r"bits must be one of \[4\], which the file holds"):
-        weights.load(path, Model(), bits=3)
 
 
 def test_tensors_without_further_bits_are_loaded_as_they_are(path):
@@ -337,12 +278,6 @@ def test_all_differences_are_listed_and_nothing_is_changed(path):
     assert snapshot(model) == before
 
 
-def test_a_long_list_of_differences_is_cut(path):
-    save_file({f"w{i}": torch.zeros(1) for i in range(30)}, path)
-    with pytest.raises(ValueError, match=r"and 12 more$"):
-        weights.load(path, nn.Linear(2, 2))
-
-
 def test_a_packed_model_refuses_dense_weights(path):
     weights.save(Model(0), path)
     model = packed_model()
@@ -361,20 +296,6 @@ def test_a_corrupt_tensor_is_named_and_nothing_is_changed(path, name, at):
     before = snapshot(model)
     with pytest.raises(CorruptFileError, match=name):
         weights.load(path, model)
-    assert snapshot(model) == before
-
-
-def test_a_file_that_is_not_there_is_an_os_error(path):
-    with pytest.raises(FileNotFoundError):
-        weights.load(path, Model())
-
-
-def test_other_activations_change_nothing(path):
-    weights.save(packed_model(), path)
-    model = Model()
-    before = snapshot(model)
-    with pytest.raises(ValueError, match="activations"):
-        weights.load(path, model, activations="int4")
     assert snapshot(model) == before
 
 
@@ -430,13 +351,12 @@ def llama(seed, tied=False):
     return transformers.LlamaForCausalLM(config).eval()
 
 
-@pytest.mark.parametrize("language_model", [gpt2, llama])
-def test_a_language_model_generates_from_packed_weights(language_model, path):
-    model, words = language_model(0), torch.tensor([[1, 2, 3]])
+def test_a_language_model_generates_from_packed_weights(path):
+    model, words = gpt2(0), torch.tensor([[1, 2, 3]])
     report = weights.pack(model, ALL)
     assert {row.held for row in report.tensors} & {"linear", "embedding"}
     weights.save(model, path)
-    loaded = weights.load(path, language_model(1))
+    loaded = weights.load(path, gpt2(1))
     with torch.no_grad():
         assert torch.equal(loaded(words).logits, model(words).logits)
         ours, theirs = (

@@ -87,13 +87,6 @@ def test_the_first_rule_that_matches_counts():
     assert model[0].packed.bits == 4
 
 
-def test_none_leaves_a_weight_and_so_does_no_rule():
-    model = make()
-    report = weights.pack(model, {"0.weight": None, "1.weight": FOUR})
-    assert [type(model[i]) for i in (0, 1, 3)] == [nn.Embedding, PackedLinear, nn.Linear]
-    assert {"0.weight", "3.weight"} <= set(report.left)
-
-
 def test_what_has_one_dimension_is_left_unless_it_is_asked_for():
     model = make()
     weights.pack(model, ALL)
@@ -179,43 +172,6 @@ def test_hooks_bias_and_mode_stay():
     assert not model[1].training
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_weights_of_16_bits_are_packed_and_decoded_in_their_dtype(dtype):
-    layer = nn.Linear(32, 8).to(dtype)
-    wide = layer.weight.detach().float().numpy()
-    weights.pack(layer, ALL)
-    assert layer.weight.dtype is dtype
-    assert layer.packed.dtype == str(dtype).removeprefix("torch.")
-    decoded = gradwire.weights.pack(wide, FOUR).unpack()
-    assert torch.equal(layer.weight, torch.from_numpy(decoded).to(dtype))
-
-
-def test_float64_is_rounded_and_that_is_said():
-    layer = nn.Linear(32, 8).double()
-    wide = layer.weight.detach().numpy().astype(np.float32)
-    with pytest.warns(UserWarning, match="'weight' is float64, and is rounded to float32"):
-        weights.pack(layer, ALL)
-    assert layer.weight.dtype is torch.float64
-    assert np.array_equal(layer.weight.float().numpy(), gradwire.weights.pack(wide, FOUR).unpack())
-
-
-def test_a_compiled_model_is_packed_by_the_names_of_the_one_within():
-    model = make()
-    report = weights.pack(torch.compile(model), {"1.weight": FOUR})
-    assert [row.name for row in report.tensors] == ["1.weight"]
-    assert type(model[1]) is PackedLinear
-
-
-def test_packing_at_more_bits_later_takes_what_was_left():
-    model = make()
-    weights.pack(model, {"0.weight": FOUR})
-    held = model[0].packed.nbytes
-    report = weights.pack(model, {"0.weight": None, "*": EIGHT})
-    assert "0.weight" in report.left
-    assert report.left_nbytes == held + sum(each.nbytes for each in model.parameters())
-    assert [model[i].packed.bits for i in (0, 1, 3)] == [4, 8, 8]
-
-
 # The report.
 
 
@@ -283,14 +239,8 @@ REFUSED = {
         ValueError,
         r"'haed\*'; there are '0.weight'",
     ),
-    "quantizer": (make, FOUR, {}, TypeError, "rules|names"),
-    "none": (make, None, {}, TypeError, "rules|names"),
-    "list": (make, [("*", FOUR)], {}, TypeError, "rules|names"),
     "bits": (make, {"*": 4}, {}, TypeError, "rules|names"),
-    "other": (make, {"*": quantize.Float16()}, {}, TypeError, "rules|names"),
-    "key": (make, {1: FOUR}, {}, TypeError, "rules|names"),
     "nan": (lambda: with_value(float("nan")), ALL, {}, NonFiniteError, "3.weight"),
-    "infinity": (lambda: with_value(-float("inf")), ALL, {}, NonFiniteError, "3.weight"),
     "meta": (
         lambda: with_last(torch.empty(10, 64, device="meta")),
         *(ALL, {}, ValueError, r"'3\.weight' is on meta"),
@@ -369,17 +319,6 @@ def losses(model: nn.Module, parameters: list[nn.Parameter]) -> list[float]:
     return every
 
 
-def test_optimizers_see_no_packed_weight():
-    model = make()
-    weights.pack(model, ALL)
-    names = [name for name, _ in model.named_parameters()]
-    assert names == ["1.bias", "2.weight", "2.bias", "3.bias"]
-    before = [model[i].weight for i in (0, 1, 3)]
-    every = losses(model, list(model.parameters()))
-    assert every[-1] < every[0]
-    assert all(torch.equal(model[i].weight, w) for i, w in zip((0, 1, 3), before, strict=True))
-
-
 def test_adapters_train_beside_packed_weights():
     class Adapted(nn.Module):
         def __init__(self, base):
@@ -401,15 +340,6 @@ def test_adapters_train_beside_packed_weights():
     assert len(own) == 2
     every = losses(model, own)
     assert every[-1] < 0.9 * every[0]
-
-
-@pytest.mark.usefixtures("one_rank")
-def test_ddp_trains_the_biases_of_a_packed_model():
-    model = make()
-    weights.pack(model, ALL)
-    alone = copy.deepcopy(model)
-    wrapped = DistributedDataParallel(model)
-    assert losses(wrapped, list(wrapped.parameters())) == losses(alone, list(alone.parameters()))
 
 
 @pytest.mark.filterwarnings("ignore:There is only one rank")

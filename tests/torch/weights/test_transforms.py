@@ -16,7 +16,6 @@ from torch.func import (
     jacfwd,
     jacrev,
     jvp,
-    stack_module_state,
     vjp,
     vmap,
 )
@@ -73,14 +72,6 @@ def test_tangents_go_through_packed_layers(rows, dtype):
         with mode(), forward_ad.dual_level():
             dual = packed(forward_ad.make_dual(x, t))
             torch.testing.assert_close(forward_ad.unpack_dual(dual).tangent, ours[1])
-
-
-def test_a_tangent_of_zero_is_one():
-    _, packed = dense_and_packed(torch.float32)
-    x = some(5, 16, dtype=torch.float32)
-    value, tangent = jvp(packed, (x,), (torch._efficientzerotensor(x.shape),))
-    assert torch.equal(value, packed(x))
-    assert not tangent.any()
 
 
 @pytest.mark.parametrize("rows", [3, 20])
@@ -166,16 +157,6 @@ def test_embeddings_are_looked_up_in_batches(recwarn):
     assert not [each for each in recwarn if "batching rule" in str(each.message)]
 
 
-def test_an_ensemble_of_rounded_models():
-    models = [nn.Linear(16, 4, bias=False) for _ in range(3)]
-    for each in models:
-        weights.straight_through(each, {"*": FOUR})
-    parameters, buffers = stack_module_state(models)
-    x = some(5, 16, dtype=torch.float32)
-    found = vmap(lambda p, b: functional_call(models[0], (p, b), (x,)))(parameters, buffers)
-    torch.testing.assert_close(found, torch.stack([each(x) for each in models]))
-
-
 # Graphs.
 
 
@@ -213,15 +194,6 @@ def test_a_model_with_packed_experts_is_exported_and_copied():
     for other in (copy.deepcopy(packed), copy.copy(packed), pickle.loads(pickle.dumps(packed))):
         assert list(map(type, other)) == list(map(type, packed))
         assert torch.equal(other(x), packed(x))
-
-
-def test_a_replica_of_data_parallel_computes_the_same():
-    model = nn.Linear(16, 16)
-    weights.pack(model, {"*": FOUR})
-    replica = model._replicate_for_data_parallel()
-    replica.bias = model.bias.view_as(model.bias)  # as `torch.nn.parallel.replicate` does
-    x = some(5, 16, dtype=torch.float32)
-    assert torch.equal(replica(x), model(x))
 
 
 # Experts.
@@ -267,24 +239,3 @@ def test_experts_are_saved_and_loaded(tmp_path):
     other.load_state_dict(packed.state_dict())
     weights.load(tmp_path / "model.safetensors", other)
     assert torch.equal(other(x), packed(x))
-
-
-def test_what_is_not_read_by_modules_of_torch_or_is_one_matrix_is_decoded():
-    class Positions(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Parameter(torch.randn(1, 8, 16))
-
-    model = nn.ModuleList([nn.Conv1d(16, 16, 16), Positions(), nn.Bilinear(16, 16, 4)])
-    report = weights.pack(model, {"*": FOUR})
-    assert [row.held for row in report.tensors] == ["decoded"] * 3
-
-
-def test_rounded_experts_can_be_packed():
-    torch.manual_seed(0)
-    model = Experts()
-    weights.straight_through(model, {"*": FOUR})
-    x = some(5, 16, dtype=torch.float32)
-    expected = model(x)
-    weights.pack(model, {"*": FOUR})
-    torch.testing.assert_close(model(x), expected)

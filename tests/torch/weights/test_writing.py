@@ -79,33 +79,11 @@ def test_every_dtype_is_saved_and_loaded_bit_for_bit(name, dtype, holder, tmp_pa
     assert bits(loaded.tensor) == bits(saved.tensor)
 
 
-def test_all_dtypes_of_torch_are_held_or_refused():
-    every = {each for each in vars(torch).values() if isinstance(each, torch.dtype)}
-    rest = every - {*DTYPES.values(), *NOT_HELD}
-    # None of the rest can be computed with: bits, quantized, and integers of 1 to 7 bits.
-    assert all(
-        str(each).lstrip("torch.").startswith(("bit", "q", "uint", "int", "bcomplex"))
-        for each in rest
-    )
-
-
 @pytest.mark.parametrize("dtype", NOT_HELD)
 def test_a_dtype_that_files_lack_is_named(dtype, tmp_path):
     with pytest.raises(TypeError, match=f"'tensor' is of {dtype}, which a safetensors file cannot"):
         weights.save(Model(torch.zeros(3, dtype=dtype)), tmp_path / "a")
     assert not [*tmp_path.iterdir()]
-
-
-def quantized():
-    return torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
-
-
-@pytest.mark.filterwarnings("ignore:.*(deprecated|quantize|prototype)")
-def test_a_quantized_tensor_is_named(tmp_path):
-    with pytest.raises(TypeError, match=r"'tensor' is of torch\.qint8"):
-        weights.save(Model(quantized()), tmp_path / "a")
-    with pytest.raises(TypeError, match="'tensor' must be dense"):
-        weights.save(Model(torch.nested.nested_tensor([torch.ones(2)])), tmp_path / "a")
 
 
 def conjugate(seed):

@@ -15,14 +15,12 @@ See ``docs/activations.md``; `gradwire.torch.weights.straight_through` rounds we
 """
 
 from gradwire.torch.activations.attachment import PackedActivations, attach
-from gradwire.torch.activations.kurtosis import KurtosisPenalty
 from gradwire.torch.activations.pact import PACT, parameter_groups
 from gradwire.torch.activations.report import ActivationReport, ModuleActivations
 
 __all__ = [
     "PACT",
     "ActivationReport",
-    "KurtosisPenalty",
     "ModuleActivations",
     "PackedActivations",
     "attach",

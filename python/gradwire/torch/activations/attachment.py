@@ -63,7 +63,7 @@ def attach(
     Raises
     ------
     TypeError
-        ``model`` is not a module, or is compiled; ``rules`` has invalid keys or values.
+        ``model`` is compiled; ``rules`` has invalid values.
     ValueError
         An argument is out of its range; packing is attached already; the model has no module that
         can be packed, or a rule matches none.
@@ -90,8 +90,6 @@ def attach(
     via 2-Bit Activation Compressed Training", ICML 2021, section 4: stochastic rounding by groups.
     The choice of modules, and of what each needs, is ours.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if any(hasattr(each, "_orig_mod") or each._compiled_call_impl for each in model.modules()):
         raise TypeError(_COMPILED)
     bits = _validate.integer("bits", bits, low=1, high=8)

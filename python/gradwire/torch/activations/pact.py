@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,31 +34,27 @@ class PACT(nn.Module):
     bits : int
         1 to 8.
     clip : float
-        Where the clip starts; with ``clip_by="percentile"`` the percentile of the first batch in
-        training at which it starts, above 0 and at most 100, as 99.9.
+        Where the clip starts, above 0.
     plus : bool
         Use the gradient of PACT+; False uses that of PACT, which needs weight decay on its clip
         (`parameter_groups`).
     two_sided : bool
         For values of both signs, such as the hidden state of an LSTM.
-    clip_by : {"value", "percentile"}
-        The meaning of `clip`. With several ranks, pass one batch through the model before it is
-        wrapped: each rank would start at its own percentile.
 
     Attributes
     ----------
     clip : torch.nn.Parameter
-        float32, of shape (). Infinite before the first batch that sets it.
+        float32, of shape ().
 
     Raises
     ------
     NonFiniteError
-        The clip is NaN, as after a NaN gradient; or the first batch, which sets it, has NaN values.
-        This, and the sign of the clip, is checked on the CPU, outside compiled graphs.
+        The clip is NaN, as after a NaN gradient. This, and the sign of the clip, is checked on the
+        CPU, outside compiled graphs.
     TypeError
         x holds integers.
     ValueError
-        An argument is out of its range; no batch has set the clip yet.
+        An argument is out of its range.
     RuntimeError
         Second derivatives are requested.
 
@@ -78,49 +74,23 @@ class PACT(nn.Module):
     clip: nn.Parameter
 
     def __init__(
-        self,
-        bits: int,
-        clip: float = 8.0,
-        plus: bool = True,
-        two_sided: bool = False,
-        clip_by: Literal["value", "percentile"] = "value",
+        self, bits: int, clip: float = 8.0, plus: bool = True, two_sided: bool = False
     ) -> None:
         super().__init__()
         self.bits = _validate.integer("bits", bits, low=1, high=8)
         self.plus = _validate.boolean("plus", plus)
         self.two_sided = _validate.boolean("two_sided", two_sided)
-        _validate.choice("clip_by", clip_by, get_args(Literal["value", "percentile"]))
-        start = _validate.clip("clip", clip)
-        if clip_by == "percentile" and start > 100:
-            raise ValueError(f"clip must be a percentile, above 0 and at most 100, got {clip!r}")
-        self.percentile = start if clip_by == "percentile" else None
-        self.clip = nn.Parameter(torch.tensor(start if self.percentile is None else math.inf))
-        self._waits, self._warned = self.percentile is not None, False
+        self.clip = nn.Parameter(torch.tensor(_validate.clip("clip", clip)))
+        self._warned = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return x clipped and rounded, of its shape, strides and dtype."""
         if not x.is_floating_point():
             raise TypeError(f"x must be floating-point, got {x.dtype}")
-        if self._waits:
-            self._start(x.detach())
         if self.clip.is_cpu and not torch.compiler.is_compiling():
             self._look()
         y: torch.Tensor = _Round.apply(x, self.clip, self.bits, self.plus, self.two_sided)
         return y
-
-    def _start(self, x: torch.Tensor) -> None:
-        """Set the clip to a percentile of a batch."""
-        if not self.training:
-            raise ValueError("the clip is a percentile of a training batch: none has come yet")
-        assert self.percentile is not None
-        flat = (x.abs() if self.two_sided else x).flatten().to(torch.float32)
-        rank = min(max(math.ceil(flat.numel() * self.percentile / 100), 1), flat.numel())
-        if bad := int((~flat.isfinite()).sum()):
-            first = int((~flat.isfinite()).nonzero()[0])
-            raise NonFiniteError(bad, first, f"the first batch of {self!r}")
-        with torch.no_grad():
-            self.clip.copy_(flat.kthvalue(rank).values)
-        self._waits = False
 
     def _look(self) -> None:
         value = float(self.clip.detach())
@@ -130,11 +100,6 @@ class PACT(nn.Module):
             self._warned = True
             told = f"the clip of {self!r} reached {value:.3g}: it counts as {_LEAST:.3g}"
             warnings.warn(f"{told}; train with a smaller learning rate", RuntimeWarning, 3)
-
-    def _load_from_state_dict(self, *args: Any) -> None:
-        super()._load_from_state_dict(*args)
-        if self.percentile is not None and not self.clip.is_meta:
-            self._waits = bool(self.clip.detach().isinf())
 
     def extra_repr(self) -> str:
         """Return what `print` shows in the parentheses."""

@@ -12,7 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from gradwire.torch.activations.forms import Bits, Encoder, Form, Groups, Shape
 from gradwire.torch.activations.report import Tally
 from gradwire.torch.activations.slopes import Slope
-from gradwire.torch.activations.table import GATE, Activation, Reads, by_channel, group_entries
+from gradwire.torch.activations.table import Activation, Reads, by_channel, group_entries
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (torch.Tensor, nn.Parameter)
@@ -132,30 +132,6 @@ class Saved:
         return values.as_strided(self._shape, self._stride)
 
 
-class Pair:
-    """The forms of two halves of a tensor along a dimension."""
-
-    __slots__ = ("__weakref__", "_dim", "_halves", "_shape", "_stride")
-
-    def __init__(self, halves: tuple[Form, Form], x: torch.Tensor, dim: int) -> None:
-        self._halves, self._dim, self._shape, self._stride = halves, dim, x.shape, x.stride()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in packed form."""
-        return sum(each.nbytes for each in self._halves)
-
-    def values(self) -> torch.Tensor:
-        """Return the entries, one-dimensional."""
-        first, second = (each.values() for each in self._halves)
-        out = torch.empty_strided(
-            self._shape, self._stride, dtype=second.dtype, device=second.device
-        )
-        for part, values in zip(out.chunk(2, self._dim), (first, second), strict=True):
-            part.copy_(values.view(part.shape))
-        return out.as_strided((out.numel(),), (1,))
-
-
 class Packing:
     """One call of a module, whose saved tensors are packed.
 
@@ -195,7 +171,6 @@ class Packing:
         self._encoder, self._origins, self._tally = encoder, origins, tally
         self._own = (*module._parameters.values(), *module._buffers.values())
         self._storages: set[int] | None = None
-        self._packed: set[Origin] = set()
         self._numel = self._entries = 0
         self.call: FrameType | None = call
         self._is_on = is_on
@@ -205,7 +180,7 @@ class Packing:
 
     def end(self) -> None:
         """Let go of the call and of what it holds: torch may keep this object for ever."""
-        self.call, self._own, self._packed = None, (), set()
+        self.call, self._own = None, ()
 
     def pack(self, x: torch.Tensor) -> Saved:
         """Return the object to save for a tensor: torch's pack hook."""
@@ -253,13 +228,8 @@ class Packing:
             key = torch.bool
         elif reads is Reads.SHAPE and x.device.type not in _SHAPES:
             key = Reads.VALUES, self._encoder.bits
-        elif reads is Reads.FACTORS:
-            # Of a tensor times itself, errors of the factors must be independent.
-            key = (Reads.FACTORS if origin in self._packed else Reads.VALUES), self._encoder.bits
-            self._packed.add(origin)
-        elif reads in (Reads.NORMED, Reads.GATED):
-            how = self._entries if reads is Reads.NORMED else self._module.dim
-            key = reads, self._encoder.bits, how, x.shape, x.stride()
+        elif reads is Reads.NORMED:
+            key = reads, self._encoder.bits, self._entries, x.shape, x.stride()
         form: Form | str | None = origin.form(key)
         if form is None:
             form = self._made(x, dense, key)
@@ -285,14 +255,6 @@ class Packing:
         if reads is Reads.NORMED:
             x = x if dense else x.contiguous()
             return Groups.of(x, self._entries, by_channel(self._module), encoder)
-        if reads is Reads.GATED:
-            x, dim = x if dense else x.contiguous(), int(self._module.dim)  # type: ignore[arg-type]
-            first, second = (each.reshape(-1) for each in x.chunk(2, dim))
-            halves = encoder.encode(first), GATE.form(second, encoder)
-            for each in halves:
-                if isinstance(each, str):
-                    return each
-            return Pair(halves, x, dim)  # type: ignore[arg-type]
         return encoder.encode(flat)
 
     def _is_parameter(self, x: torch.Tensor) -> bool:

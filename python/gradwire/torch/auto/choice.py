@@ -24,7 +24,6 @@ class Automatic:
     """The codec that ``"auto"`` chooses or not, and what an attachment needs to decide."""
 
     codec: Codec
-    halves: bool = True  # ranks can add up in bfloat16
 
     @property
     def scheduler(self) -> "type[AutoScheduler]":
@@ -37,7 +36,7 @@ class Automatic:
         """Return the object that decides for an attachment with these parts."""
         from gradwire.torch.auto.controller import AutoController
 
-        return AutoController(*parts, halves=self.halves)
+        return AutoController(*parts)
 
 
 def choices_of(
@@ -46,8 +45,6 @@ def choices_of(
     min_ratio: float | None,
     schedule: Schedule | None,
     hierarchy: object = None,
-    *,
-    halves: bool = True,
 ) -> tuple[Any, Automatic | None]:
     """Return the codec of an attachment, and for ``"auto"`` what decides whether it is used.
 
@@ -71,7 +68,7 @@ def choices_of(
                 f'"auto" does not work with {option}, because {why}: leave it out, or attach a '
                 "codec"
             )
-    return codec.codec, Automatic(codec.codec, halves)
+    return codec.codec, codec
 
 
 def codec_for(

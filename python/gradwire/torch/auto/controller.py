@@ -72,7 +72,7 @@ class AutoController:
     all ranks are there. So there they tell each other their figures, in one gather, and decide the
     same from the same figures; a change takes effect with the next pass.
 
-    ``reason`` tells what was measured and chosen. With ``halves``, ranks can add up in bfloat16.
+    ``reason`` tells what was measured and chosen.
     """
 
     def __init__(
@@ -83,14 +83,12 @@ class AutoController:
         engine: Engine,
         link: OptimizerLink,
         joining: Callable[[], bool],
-        *,
-        halves: bool,
     ) -> None:
         trained = [each for each in parameters.values() if each.tensor.requires_grad]
         self._coded = [each for each in parameters.values() if each.has_state]
         self._settings: list[Setting] = ["uncompressed"]
         if engine.place.nodes > 1:
-            if halves and any(each.tensor.dtype == torch.float32 for each in trained):
+            if any(each.tensor.dtype == torch.float32 for each in trained):
                 self._settings.append("bfloat16")
             if any(each.has_state for each in trained):
                 self._settings.append("codec")

@@ -39,7 +39,6 @@ arrays may lie on the device until someone asks for them.
 from gradwire.torch.backends.cpu import (
     Bucket,
     FilledSlot,
-    LeaderEncoding,
     SlotAverages,
     SlotFacts,
     SlotOrder,
@@ -62,7 +61,6 @@ __all__ = [
     "BackendInUse",
     "Bucket",
     "FilledSlot",
-    "LeaderEncoding",
     "SlotAverages",
     "SlotFacts",
     "SlotOrder",

@@ -6,9 +6,9 @@ numpy has no bfloat16, so bfloat16 tensors are passed as uint16 with a flag.
 `Bucket` is the base class of the other backends' buckets: its docstrings are their contract.
 """
 
+import operator
 import struct
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -45,14 +45,12 @@ class Encoded(Protocol):
     state: Any
 
 
-_LEAST = 64  # smallest limit of a frame in bytes: its header must fit
-_TRIES = 8
-_BLOCK = 1 << 14
 _HEADER_NBYTES = 48
 _SECTIONS = struct.Struct("<QQ")  # bytes of both sections, in the header of a frame
 _SECTIONS_AT = 32
 
 _CPU = torch.device("cpu")
+_CORE = operator.attrgetter("_codec")  # the codec of the core
 _scratch = threading.local()
 
 # One tensor ---------------------------------------------------------------------------------------
@@ -189,11 +187,6 @@ def held(state: Any) -> list[object]:
     return [each.tobytes() if isinstance(each, np.ndarray) else each for each in kept]
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Tell whether two tensors on the CPU have the same bits."""
-    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
-
-
 # Buckets -----------------------------------------------------------------------------------------
 
 
@@ -213,27 +206,16 @@ class Bucket:
     scale divide values by it when reading, and multiply when writing.
     """
 
-    __slots__ = ("_result", "buffer", "future")
+    __slots__ = ("_result", "buffer", "dtype", "frames_on", "future", "itemsize", "nbytes")
 
     def __init__(self, buffer: torch.Tensor, future: "torch.futures.Future[torch.Tensor]") -> None:
         self.buffer = buffer
         self.future = future
+        self.dtype = buffer.dtype  # of the gradients
+        self.itemsize = buffer.element_size()  # bytes of an entry
+        self.nbytes = buffer.numel() * self.itemsize  # of all entries
+        self.frames_on = _CPU  # the device on which frames are written, gathered and read
         self._result = buffer
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the gradients."""
-        return self.buffer.dtype
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an entry."""
-        return self.buffer.element_size()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all entries."""
-        return self.buffer.numel() * self.itemsize
 
     @property
     def values(self) -> torch.Tensor:
@@ -243,11 +225,6 @@ class Bucket:
     def core(self) -> "Bucket":
         """Return a bucket with the same gradients on the CPU, for the core; a copy if necessary."""
         return self
-
-    @property
-    def frames_on(self) -> torch.device:
-        """The device on which frames are written, gathered and read."""
-        return _CPU
 
     # Both threads -----------------------------------------------------------------------------
 
@@ -298,7 +275,7 @@ class Bucket:
         return _native.encode_bucket(
             _array(self.values),
             scale,
-            [codec._codec for codec in codecs],
+            list(map(_CORE, codecs)),
             states,
             ends,
             limits,
@@ -326,20 +303,6 @@ class Bucket:
         del codecs, counts
         parts = _native.split_bucket(frames.numpy(), sizes, bounds, owners, ranks)
         return [torch.from_numpy(part) for part in parts]
-
-    def encode_leader(
-        self, codec: Codec, state: State, start: int, stop: int, limit: int, scale: float
-    ) -> "LeaderEncoding | None":
-        """Encode one parameter whose positions the other ranks will use.
-
-        Returns None if no positions fit into this number of bytes.
-        """
-        source = self.gradient(start, stop, scale)
-        blocks = torch.split(self.values[start:stop], _BLOCK)  # read until one is not zero
-        zero = not any(bool(each.any()) for each in blocks)
-        return encode_until_fits(
-            lambda room: (codec.encode(source, state, max_nbytes=room), zero), state, limit
-        )
 
     def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
         """Return a gradient on the host, for parts and schedules written in Python.
@@ -423,13 +386,14 @@ class Bucket:
         unused: Sequence[bool],
         senders: bool,
         scale: float,
+        ranks: int | None = None,
     ) -> NDArray[np.int64]:
         """Decode the frames of all ranks in their order, and write the averages.
 
         `starts` are the offsets of each rank's frames, and `sizes` the bytes of each. Parameters
         that are `unused` are set to zero instead. With `senders`, an entry is divided by the number
-        of ranks that sent it, not by the number of all ranks. Returns the nanoseconds for each
-        parameter.
+        of ranks that sent it, not by the number of all ranks; frames of sums over ``ranks`` ranks
+        by that number. Returns the nanoseconds for each parameter.
         """
         return _native.average_bucket(
             frames.numpy(),
@@ -441,6 +405,7 @@ class Bucket:
             scale,
             senders,
             self.dtype == torch.bfloat16,
+            ranks=ranks,
         )
 
     def merge(
@@ -498,20 +463,10 @@ class Bucket:
         As `average`, but each message has the frames of different ranges. Returns the nanoseconds
         of each message's ranges.
         """
+        messages = zip(starts, sizes, ends, unused, strict=True)
         return [
-            _native.average_bucket(
-                frames.numpy(),
-                [start],
-                [own],
-                pairs,
-                skipped,
-                _array(self.values),
-                scale,
-                False,
-                self.dtype == torch.bfloat16,
-                ranks=ranks,
-            )
-            for start, own, pairs, skipped in zip(starts, sizes, ends, unused, strict=True)
+            self.average(frames, [start], [own], pairs, skipped, False, scale, ranks)
+            for start, own, pairs, skipped in messages
         ]
 
     def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
@@ -627,16 +582,6 @@ class FilledSlot(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LeaderEncoding:
-    """The result of `Bucket.encode_leader`."""
-
-    positions: bytes  # for other ranks, as `gradwire._native.unpack_positions` reads them
-    wanted: int  # the size of the positions in bytes without a limit
-    values: torch.Tensor  # this rank's, float32, shape (count,), where frames are
-    table: Table  # the row of the encode
-
-
 def finite(values: torch.Tensor, holds: Callable[[torch.Tensor], bool] = bool) -> bool:
     """Tell whether every entry is finite, in one read and without temporary memory.
 
@@ -645,38 +590,6 @@ def finite(values: torch.Tensor, holds: Callable[[torch.Tensor], bool] = bool) -
     # The sum of finite values may overflow; then check every entry.
     total = values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
     return holds(torch.isfinite(total)) or holds(torch.isfinite(values).all())
-
-
-def encode_until_fits(
-    encode: Callable[[int | None], tuple[Frame, bool]], state: State, limit: int
-) -> LeaderEncoding | None:
-    """Encode one parameter repeatedly, until its positions fit into a number of bytes.
-
-    `encode` takes a maximum size of the frame in bytes, and returns the frame and whether the
-    gradient is zero.
-    """
-    began = time.perf_counter()
-    frame, zero = encode(None)
-    positions = _native.pack_positions(frame)
-    wanted = len(positions)
-    room = frame.nbytes
-    for _ in range(_TRIES):
-        if len(positions) <= limit:
-            break
-        # Entries that are left out stay in the residual, as with a full slot.
-        room = max(_LEAST, room * limit // len(positions) - 8)
-        state.rollback()
-        frame, zero = encode(room)
-        positions = _native.pack_positions(frame)
-    if len(positions) > limit:
-        return None
-    last = state.last
-    assert last is not None  # it has just encoded
-    target = -1 if last["target"] is None else last["target"]
-    nanoseconds = round(1e9 * (time.perf_counter() - began))
-    row = [frame.nbytes, frame.count, target, last["trimmed"], zero, nanoseconds]
-    values = torch.from_numpy(frame.values())
-    return LeaderEncoding(positions, wanted, values, np.array(row, np.int64))
 
 
 def _sizes_in(message: NDArray[np.uint8], count: int) -> list[int] | None:

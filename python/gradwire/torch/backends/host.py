@@ -412,16 +412,13 @@ class DeviceBucket(HostBucket):
     def __init__(self, buffer: torch.Tensor, on_device: bool) -> None:
         super().__init__(buffer)
         self._on_device = on_device
+        if on_device:
+            self.frames_on = buffer.device
 
     @property
     @override
     def values(self) -> torch.Tensor:
         return self.buffer
-
-    @property
-    @override
-    def frames_on(self) -> torch.device:
-        return self.buffer.device if self._on_device else super().frames_on
 
     # Both threads -----------------------------------------------------------------------------
 
@@ -484,12 +481,19 @@ class DeviceBucket(HostBucket):
 
     @override
     def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
-        fronts = slots[:, :nbytes]
-        return (self._staging.read(fronts) if self._on_device else fronts).numpy()
+        return self._down(slots[:, :nbytes]).numpy()
 
     def _there(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Copy exchanged values to the device, if they are not there."""
         return values if self._on_device else self._staging.upload(values, dtype)
+
+    def _up(self, frames: torch.Tensor) -> torch.Tensor:
+        """Copy what the core has made to where frames are."""
+        return self._staging.upload(frames) if self._on_device else frames
+
+    def _down(self, frames: torch.Tensor) -> torch.Tensor:
+        """Copy frames to the host for the core, if they are not there."""
+        return self._staging.read(frames) if self._on_device else frames
 
     @override
     def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -86,11 +86,6 @@ def _messages(timeout: timedelta | None) -> Iterator[ProcessGroupChannel]:
         groups.leave()
 
 
-def shares_of(saved: Mapping[str, Any]) -> int:
-    """Return the number of ranks per node when this entry of a checkpoint was saved."""
-    return int(json.loads(saved["about"]).get("shares", 1))
-
-
 def _read(folder: Path, rank: int, world_size: int, shares: int) -> list[dict[str, Any]]:
     """Return this rank's state, or with other ranks or nodes those of all old ranks."""
     # Rank 0 first: files of further ranks may be left of an earlier save into this folder.
@@ -99,8 +94,9 @@ def _read(folder: Path, rank: int, world_size: int, shares: int) -> list[dict[st
         if not path.exists():
             continue
         saved = _load(path)
-        old = json.loads(saved[f"rank{first}"]["about"])["world_size"]
-        if old != world_size or shares_of(saved[f"rank{first}"]) != shares:
+        about = json.loads(saved[f"rank{first}"]["about"])
+        old = about["world_size"]
+        if old != world_size or about.get("shares", 1) != shares:
             every = [_path(folder, each) for each in range(old)]
             return [_load(each) for each in every if each.exists()]
         if first == rank:

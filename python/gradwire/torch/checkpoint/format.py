@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -112,6 +112,30 @@ def unpack(saved: object) -> dict[int, RankState]:
     return by_rank
 
 
+def check_names(saved: RankState, names: Iterable[str]) -> None:
+    """Raise a ValueError if a state has other parameters than these."""
+    missing, unknown = set(names) - saved.entries.keys(), saved.entries.keys() - set(names)
+    if missing or unknown:
+        raise ValueError(
+            f"the state_dict comes from another model or other options: it lacks "
+            f"{sorted(missing)} and has the extra parameters {sorted(unknown)}"
+        )
+
+
+def check_parameters(saved: RankState, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise a ValueError if a state has other parameters than these, or other shapes."""
+    check_names(saved, shapes)
+    kept = [
+        (name, each) for name, entry in saved.entries.items() for each in entry.buffers.values()
+    ]
+    for name, values in (*kept, *saved.measured.items()):
+        if tuple(values.shape) != shapes[name]:
+            raise ValueError(
+                f"the state_dict has a tensor of shape {tuple(values.shape)} for {name!r}, "
+                f"which has shape {shapes[name]}"
+            )
+
+
 def _unpack(packed: Any, key: str) -> RankState:
     """Read one rank's state, which fails with an error of any kind if it has another form."""
     about = json.loads(packed["about"])
@@ -175,11 +199,11 @@ def _tensors(what: str, kind: str, tensors: Mapping[str, Any]) -> dict[str, torc
     rounds = kind in ("residual", "second_moment")
     allowed = [torch.float32, torch.bfloat16] if rounds else [torch.float32]
     for name, each in tensors.items():
-        if not isinstance(each, torch.Tensor) or each.layout != torch.strided:
-            raise TypeError(f"{what}.{name} must be a dense tensor, got {type(each).__name__}")
-        if each.dtype not in allowed:
-            names = " or ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
-            raise TypeError(f"{what}.{name} must be {names}, got {each.dtype}")
+        if each.layout != torch.strided or each.dtype not in allowed:
+            raise TypeError(
+                f"{what}.{name} must be a dense tensor of {' or '.join(map(str, allowed))}, got "
+                f"{each.layout} of {each.dtype}"
+            )
     return {name: each.detach().cpu() for name, each in tensors.items()}
 
 

@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from gradwire import _validate
 from gradwire.state import State
-from gradwire.torch.checkpoint.format import Entry, Policy, RankState, pack, unpack
+from gradwire.torch.checkpoint.format import (
+    Entry,
+    Policy,
+    RankState,
+    check_parameters,
+    pack,
+    unpack,
+)
 from gradwire.torch.checkpoint.reshard import of_this_share, split
 from gradwire.torch.engine.consensus import checksum, run_on_all
 from gradwire.torch.engine.parameter import (
@@ -126,8 +133,7 @@ class _Loading:
         policy: Policy,
         scheduler: Scheduler,
     ) -> None:
-        if policy not in get_args(Policy):
-            raise ValueError(f"policy must be one of {get_args(Policy)}, got {policy!r}")
+        _validate.choice("policy", policy, get_args(Policy))
         self._parameters = parameters
         self._rank = place.rank
         self._scheduler = scheduler
@@ -149,8 +155,9 @@ class _Loading:
                 )
             self._fresh()
             return
+        shapes = {name: each.shape for name, each in parameters.items()}
         for one in by_rank.values():
-            _check(one, parameters)
+            check_parameters(one, shapes)
         first = next(iter(by_rank.values()))
         every = first.entries.items()
         self.ratios = {name: each.ratio for name, each in every if each.ratio is not None}
@@ -298,22 +305,3 @@ class _Loading:
             parameter.limit.reset()
             if name in self.sizes:
                 parameter.limit.load(self.sizes[name])
-
-
-def _check(saved: RankState, parameters: Mapping[str, ParameterSlot]) -> None:
-    missing = parameters.keys() - saved.entries.keys()
-    unknown = saved.entries.keys() - parameters.keys()
-    if missing or unknown:
-        raise ValueError(
-            f"the state_dict comes from another model or other options: it lacks "
-            f"{sorted(missing)} and has the extra parameters {sorted(unknown)}"
-        )
-    for name, entry in saved.entries.items():
-        shape = torch.Size(parameters[name].shape)
-        measured = saved.measured.get(name)
-        for values in (*entry.buffers.values(), *([] if measured is None else [measured])):
-            if values.shape != shape:
-                raise ValueError(
-                    f"the state_dict has a tensor of shape {tuple(values.shape)} for {name!r}, "
-                    f"which has shape {tuple(shape)}"
-                )

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from gradwire.torch.checkpoint.format import Entry, RankState
+from gradwire.torch.checkpoint.format import Entry, RankState, check_names
 from gradwire.torch.engine.parameter import BUFFERS, ParameterSlot
 from gradwire.torch.transport import RankTopology
 
@@ -64,10 +64,7 @@ def _divided_anew(
                 f"of all of them, got {len(parts)} of node {node}"
             )
         for each in parts:
-            if other := sorted(parameters.keys() ^ each.entries.keys()):
-                raise ValueError(
-                    f"the state_dict comes from another model or other options: {other}"
-                )
+            check_names(each, parameters)
         entries = {
             name: _joined([each.entries[name] for each in parts], parameter, place.shares)
             for name, parameter in parameters.items()

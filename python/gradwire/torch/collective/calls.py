@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 
 from gradwire.torch.engine.bucket_contents import BucketContents
-from gradwire.torch.engine.consensus import ControlChannel, agree, checksum
-from gradwire.torch.engine.devices import Devices
+from gradwire.torch.engine.consensus import ControlChannel, Devices, agree, checksum
 from gradwire.torch.engine.engine import Engine, left_on_error
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import AgreementError, ExchangeError, fresh
@@ -98,12 +97,11 @@ def start(
 def group_of(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     """Return a process group, by default of all ranks; raise if this rank is not in it."""
     if process_group is None:
-        if not dist.is_initialized():
-            raise ValueError("call torch.distributed.init_process_group() first")
-        process_group = dist.group.WORLD
+        process_group = dist.group.WORLD  # None before init_process_group()
     if not isinstance(process_group, dist.ProcessGroup):
         raise ValueError(
-            f"group must be a process group that this rank is in, got {process_group!r}"
+            "group must be a process group that this rank is in, after torch.distributed."
+            f"init_process_group(); got {process_group!r}"
         )
     return process_group
 

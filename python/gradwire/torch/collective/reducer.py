@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 import torch
 import torch.distributed as dist
 
+from gradwire import _validate
 from gradwire._codec import Codec
 from gradwire.state import State
 from gradwire.torch.collective.calls import Call, Started, connect, group_of, start
@@ -264,7 +265,7 @@ def _pairs(tensor: Tensors, codec: Codec, state: States) -> list[tuple[torch.Ten
     """Return each tensor with its state, or raise a TypeError or ValueError."""
     codec = as_codec(codec, "all_reduce()")
     check_frames(codec, "all_reduce()")
-    tensors = list(tensor) if isinstance(tensor, list | tuple) else [tensor]
+    tensors: list[Any] = list(tensor) if isinstance(tensor, list | tuple) else [tensor]
     states: list[Any] = list(state) if isinstance(state, list | tuple) else [state]
     if not tensors or not len(tensors) == len(states) == len({id(each) for each in states}):
         raise ValueError(
@@ -279,9 +280,7 @@ def _pairs(tensor: Tensors, codec: Codec, state: States) -> list[tuple[torch.Ten
 
 def _factor(op: Op, codec: Codec, world_size: int) -> float:
     """Return the factor for an average."""
-    if op not in get_args(Op):
-        raise ValueError(f"op must be one of {get_args(Op)}, got {op!r}")
-    if op == "mean":
+    if _validate.choice("op", op, get_args(Op)) == "mean":
         return 1.0
     if codec.exchange.means_senders:
         raise ValueError(f'{codec.exchange!r} averages over senders, which needs op="mean"')

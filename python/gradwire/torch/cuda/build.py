@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 from filelock import FileLock
 
-from gradwire import _validate
 from gradwire._native import VERSION
 from gradwire.errors import ExtensionError
 
@@ -244,7 +243,7 @@ def build_cuda(
         If there is no CUDA compiler, torch was built without CUDA, or the compiler fails; the
         message has its output.
     """
-    return build(architectures, folder, _validate.progress(progress), _link)
+    return build(architectures, folder, progress or (lambda what, done: None), _link)
 
 
 def _whole(library: Path) -> bool:

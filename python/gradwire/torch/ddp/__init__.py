@@ -6,14 +6,13 @@
 The training loop does not change. See `attach` and ``docs/ddp.md``.
 """
 
-from gradwire.report import BucketTimes, ParameterReport, Report
+from gradwire.report import ParameterReport, Report
 from gradwire.torch.ddp.attachment import attach
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.pairing import PairingWarning
 from gradwire.torch.errors import ExchangeError, GradientError, UpdateError
 
 __all__ = [
-    "BucketTimes",
     "ExchangeError",
     "GradientError",
     "Handle",

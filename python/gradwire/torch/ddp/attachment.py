@@ -18,6 +18,15 @@ from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.parameter import plain_names
 from gradwire.torch.transport import Hierarchy, Levels, ProcessGroups, Transport, parse_hierarchy
 
+_REFUSED = {
+    "_use_python_reducer": 'torch._dynamo.config.optimize_ddp = "python_reducer" passes no buckets '
+    "to hooks; set it to True before the model is wrapped",
+    "mixed_precision": "DDP's mixed_precision= registers its own hook; use autocast instead",
+    "skip_all_reduce_unused_params": "DDP's skip_all_reduce_unused_params= hides the end of each "
+    "pass; use find_unused_parameters instead",
+}
+"""Attributes of DDP models that no codec can be attached to, and what to do."""
+
 
 def attach(
     model: torch.nn.Module,
@@ -145,7 +154,6 @@ def attach(
     are rounded to float32 before they are compressed.
     """
     ddp = _unwrap(model)
-    whole = not getattr(ddp, "skip_all_reduce_unused_params", False)
     given, choices = choices_of(codec, optimizer, min_ratio, schedule, hierarchy)
     options = Options(
         codec=given,
@@ -157,10 +165,10 @@ def attach(
         low_memory=low_memory,
     )
     named = _known(ddp)
-    _check(ddp, grad_scaler)
+    _check(ddp)
     over = ddp.process_group if process_group is None else process_group
     check_ranks(ddp.process_group, over)
-    entry = DDPSource(ddp, over, whole=whole)
+    entry = DDPSource(ddp, over)
     entry.check()
     sparse = _sparse(ddp.module)
     transport: Transport = ProcessGroups(over, timeout)
@@ -179,7 +187,6 @@ def attach(
         transport,
         entry,
         sparse=sparse,
-        whole=whole,
         bucket_nbytes=getattr(ddp, "bucket_bytes_cap", None),
         joining=_joining(ddp),
         decides=choices,
@@ -207,22 +214,13 @@ def _unwrap(model: torch.nn.Module) -> Any:
     return inner
 
 
-def _check(model: Any, grad_scaler: GradScaler | None) -> None:
+def _check(model: Any) -> None:
     for name, parameter in model.module.named_parameters():
         if parameter.requires_grad and parameter.is_meta:
             raise ValueError(f"parameter {name!r} is on {parameter.device}: it has no values")
-    if getattr(model, "_use_python_reducer", False):
-        raise ValueError(
-            'torch._dynamo.config.optimize_ddp = "python_reducer" passes no buckets to hooks; set '
-            "it to True before the model is wrapped"
-        )
-    if getattr(model, "mixed_precision", None) is not None:
-        raise ValueError("DDP's mixed_precision= registers its own hook; use autocast instead")
-    if grad_scaler is not None and getattr(model, "skip_all_reduce_unused_params", False):
-        raise ValueError(
-            "grad_scaler= requires a known end of each step, which skip_all_reduce_unused_params "
-            "hides; use find_unused_parameters instead"
-        )
+    for option, why in _REFUSED.items():
+        if getattr(model, option, None):
+            raise ValueError(why)
 
 
 def _known(ddp: Any) -> dict[str, torch.nn.Parameter]:

@@ -32,7 +32,6 @@ class Switch:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group  # averages what is not exchanged
         self.passes: BackwardPasses | None = None  # where buckets go, if a codec is attached
-        self.whole = True  # the last bucket of every pass arrives
         self.index = math.inf  # of the last bucket
         # The handle, which lives as long as it is attached, whether or not the caller keeps it.
         self.holder: object = None
@@ -64,7 +63,7 @@ def gradwire_hook(state: Switch, bucket: GradBucket) -> torch.futures.Future[tor
     future: Any = passes.average(bucket.parameters(), buffer, last=bucket.is_last(), placed=inside)
     if not inside:
         future = future.then(functools.partial(_raise_broken, passes.last))
-    elif bucket.is_last() or not state.whole:  # DDP may end its part of the pass with this bucket
+    elif bucket.is_last():
         ending = passes.ending()
         if ending is not None:
             _raise_after_backward(ending)
@@ -102,10 +101,9 @@ def _raise_after_backward(verdict: Callable[[], BaseException | None]) -> None:
 class DDPSource:
     """The communication hook of a DDP model; averages other buckets over a group."""
 
-    def __init__(self, model: Any, over: dist.ProcessGroup, *, whole: bool) -> None:
+    def __init__(self, model: Any, over: dist.ProcessGroup) -> None:
         self._model: Any = weakref.ref(model)  # the model keeps the switch, not the other way
         self._over = over
-        self._whole = whole
         self._switch: Switch | None = None
 
     def check(self) -> None:
@@ -137,13 +135,11 @@ class DDPSource:
         assert switch is not None  # after register()
         passes.dense = functools.partial(dense_average, self._over)
         switch.group, switch.passes, switch.holder = self._over, passes, holder
-        switch.whole, switch.index = self._whole, math.inf
+        switch.index = math.inf
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> ProcessGroups:
         """Return the transport of another process group, which the model must already use."""
         model = self._model()
-        if model is None:
-            raise ValueError("the model no longer exists")
         over = model.process_group if ranks is None else ranks
         check_ranks(model.process_group, over)
         self._over = over

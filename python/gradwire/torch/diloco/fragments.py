@@ -50,7 +50,7 @@ def divide(
 
     If ``fragments`` is a number, layer i is in fragment ``i % fragments``, the strided pattern of
     the paper. Otherwise it lists the parameter names of each fragment, or prefixes of names that
-    end before a dot. Raises a ValueError or TypeError if there are more fragments than layers, or a
+    end before a dot. Raises a ValueError if there are more fragments than layers, or a
     parameter is in none or in several of them.
     """
     if isinstance(fragments, int):
@@ -62,8 +62,6 @@ def divide(
         return tuple(
             tuple(name for name in named if turns[_layer(name)] == index) for index in range(count)
         )
-    if isinstance(fragments, str) or not isinstance(fragments, Sequence):
-        raise TypeError(f"fragments must be a number or lists of names, got {fragments!r}")
     found = tuple(
         tuple(name for name in named if any(f"{name}.".startswith(f"{each}.") for each in group))
         for group in fragments

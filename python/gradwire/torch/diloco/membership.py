@@ -139,7 +139,7 @@ class Membership:
         began = asked = close = time.monotonic()
         failed = waiting.failed
         self._ask(waiting, settings)
-        said = WaitLog(watch, self.min_size, self._patience, waiting.trained, began)
+        said = WaitLog(watch, self.min_size, waiting.trained, began)
         while True:
             roster = self._open.call(watch.look)
             if roster.generation > self._generation and self.name in roster.members:
@@ -165,7 +165,9 @@ class Membership:
             said.waiting(roster)
             if time.monotonic() - began > self._patience:
                 self.leave()
-                raise MembershipError(said.in_vain(roster))
+                raise MembershipError(
+                    f"gave up after {self._patience:g} seconds of {said.situation(roster)[1]}"
+                )
             time.sleep(min(watch.interval, 0.2))
 
     def reached(self) -> None:
@@ -267,8 +269,6 @@ def _secret(token: str | None, store: object) -> Secret | None:
                 f"environment variable {_TOKEN} or token=; {make}"
             )
         return None
-    if not isinstance(given, str):
-        raise TypeError(f"token must be a str, got {type(given).__name__}")
     if len(given) < _LEAST:
         raise ValueError(f"token must have at least {_LEAST} characters, got {len(given)}; {make}")
     return Secret(given.encode())
@@ -297,14 +297,13 @@ class WaitLog:
 
     watch: Heartbeat
     min_size: int
-    patience: float  # in seconds
     trained: bool  # this rank has shared parameters
     began: float  # to wait, by the monotonic clock
     _last: str = ""
 
     def waiting(self, roster: Roster) -> None:
         """Log the situation, unless it was logged last."""
-        unusual, text, _ = self._situation(roster)
+        unusual, text = self.situation(roster)
         # By then, others that run have shown a sign of life.
         early = time.monotonic() - self.began < 2 * self.watch.interval + 1.0
         if text == self._last or (unusual and early):
@@ -312,47 +311,31 @@ class WaitLog:
         self._last = text
         LOG.log(logging.WARNING if unusual else logging.INFO, "%s", text)
 
-    def in_vain(self, roster: Roster) -> str:
-        """Return the reason for giving up, for the error."""
-        return self._situation(roster)[2]
-
-    def _situation(self, roster: Roster) -> tuple[bool, str, str]:
-        """Return whether to warn, the message to log, and the reason to give up."""
-        watch, size, seconds = self.watch, self.min_size, f"{self.patience:g} seconds"
+    def situation(self, roster: Roster) -> tuple[bool, str]:
+        """Return whether to warn, and what this rank waits for."""
+        watch, size = self.watch, self.min_size
         names = [each for each in roster.members or roster.waiting if each != watch.name]
         others = ", ".join(names)
         if roster.members and watch.name not in roster.members:
-            vain = (
-                f"the members did not admit this rank within {seconds}: {others}. If none of them "
-                "is left, start again with another name="
-            )
             if any(watch.beats(each) for each in watch.alive(names)):
-                text = f"waiting for {others} to admit this rank after their next exchange"
-                return False, text, vain
+                return False, f"waiting for {others} to admit this rank after their next exchange"
             then = (
                 f"After {2 * watch.timeout:g} seconds without one, this rank continues alone from "
                 "its checkpoint"
                 if self.trained
                 else "They may only be suspended and still hold the trained parameters, so this "
                 "rank does not start over. If they have ended, use another name=, or pass a "
-                f"checkpoint as state_dict=. It gives up after {seconds}"
+                "checkpoint as state_dict="
             )
             text = f"waiting for {others}, the members of this run, which show no sign of life in "
-            return True, f"{text}the store. {then}", vain
+            return True, f"{text}the store. {then}"
         alive = watch.alive(roster.waiting)
-        there, few = len(alive), f"fewer than min_size={size}"
-        vain = f"there were {few} ranks for {seconds}: {', '.join(alive)}"
-        if there < size:
-            text = f"waiting for more ranks: there are {there}, and min_size={size}"
-            return True, f"{text}; it gives up after {seconds}", vain
+        if len(alive) < size:
+            return True, f"waiting for more ranks: there are {len(alive)}, and min_size={size}"
         if roster.apart(alive, size):
-            text = (
-                f"waiting until ranks reach each other: of the {there} that are there, {few} do; "
-                f"all of them connect again after {watch.timeout:g} seconds"
+            return True, (
+                f"waiting until ranks reach each other: of {', '.join(alive)}, fewer than "
+                f"min_size={size} do. All of them connect again after {watch.timeout:g} seconds; "
+                "name a network that connects them by GLOO_SOCKET_IFNAME"
             )
-            vain = (
-                f"{few} ranks reached each other for {seconds}, of {', '.join(alive)}: name a "
-                "network that connects them by GLOO_SOCKET_IFNAME"
-            )
-            return True, text, vain
-        return False, f"waiting for {others} to form the next generation", vain
+        return False, f"waiting for {others} to form the next generation"

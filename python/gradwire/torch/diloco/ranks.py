@@ -40,8 +40,6 @@ class ElasticRanks:
     def __init__(
         self, membership: Membership, replica: Replica, state_dict: Mapping[str, Any] | None
     ) -> None:
-        if not isinstance(membership, Membership):
-            raise TypeError(f"membership must be a Membership, got {type(membership).__name__}")
         self._membership = membership
         self._replica = replica
         self._restored = state_dict is not None

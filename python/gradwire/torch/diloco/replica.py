@@ -164,8 +164,6 @@ class Replica:
         Raises a TypeError or ValueError for a wrapped module, or parameters that cannot be
         averaged.
         """
-        if not isinstance(model, torch.nn.Module):
-            raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
         if isinstance(model, torch.nn.parallel.DistributedDataParallel):
             raise TypeError(
                 "DiLoCo() takes the plain module: DistributedDataParallel would average every "

@@ -33,6 +33,6 @@ of it knows where gradients come from: DDP, FSDP2 and Horovod each bring a `Grad
 ``pairing``              which optimizers suit which codecs
 ``local_gradients``      exchange of gradients outside a backward pass
 ``consensus``            agreement between ranks on options and operations
-``metrics``              counters, timestamps, the report, and warnings of too many bytes
+``metrics``              counters, times, the report, and warnings of too many bytes
 =======================  ===========================================================================
 """

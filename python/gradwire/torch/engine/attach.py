@@ -9,8 +9,7 @@ import torch
 
 from gradwire.torch.engine.backward import AutoControl
 from gradwire.torch.engine.config import Options, check_place
-from gradwire.torch.engine.consensus import ControlChannel, agree
-from gradwire.torch.engine.devices import Devices
+from gradwire.torch.engine.consensus import ControlChannel, Devices, agree
 from gradwire.torch.engine.engine import Engine, left_on_error
 from gradwire.torch.engine.handle import GradientSource, Handle
 from gradwire.torch.engine.metrics import excess
@@ -66,7 +65,6 @@ def attach_engine(
     *,
     sparse: set[int],
     share_of: ShareOf | None = None,
-    whole: bool = True,
     bucket_nbytes: int | None = None,
     joining: Callable[[], bool] = bool,
     decides: Decides | None = None,
@@ -86,7 +84,7 @@ def attach_engine(
     options = options.for_parameters(named)
     assignment, optimizer = options.assignment, options.optimizer
     facts = {**facts, "auto": decides is not None}
-    join = functools.partial(_connect, options, named, sparse, facts, share_of, whole)
+    join = functools.partial(_connect, options, named, sparse, facts, share_of)
     engine = join(transport)
     try:
         assignment.check(named)  # now that the ranks agree: all refuse a pattern, or none
@@ -149,7 +147,6 @@ def _connect(
     sparse: set[int],
     more: Mapping[str, object],
     share_of: ShareOf | None,
-    whole: bool,
     transport: Transport,
 ) -> Engine:
     """Connect the ranks, once they agree on options and parameters; if not, leave the transport."""
@@ -203,7 +200,6 @@ def _connect(
             place,
             transport,
             scaled=scaled,
-            whole=whole,
             confirm=confirm,
             peers=None if levels is None else frames,
             divides=levels is not None and share_of is None,

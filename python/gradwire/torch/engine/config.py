@@ -1,7 +1,6 @@
 """The options common to every `attach`, their checks, and what must be equal on all ranks."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, runtime_checkable
@@ -214,15 +213,10 @@ class Options:
         """Return the parameters that are always sent dense."""
         return {name for name, each in named.items() if id(each) in sparse or self._excludes(each)}
 
-    def _excludes(self, tensor: torch.Tensor) -> str:
-        """Return why a parameter of this dtype and shape is sent dense; empty if it need not be."""
-        if tensor.dtype not in _COMPRESSIBLE:
-            return f"of {tensor.dtype}"
-        if tensor.numel() < self.min_numel:
-            return f"with fewer than min_numel={self.min_numel} entries"
-        if tensor.ndim < self.min_ndim:
-            return f"with fewer than min_ndim={self.min_ndim} dimensions"
-        return ""
+    def _excludes(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a parameter of this dtype and shape is sent dense."""
+        small = tensor.numel() < self.min_numel or tensor.ndim < self.min_ndim
+        return small or tensor.dtype not in _COMPRESSIBLE
 
     def idle(self, parameters: Iterable[ParameterSlot], place: RankTopology) -> str:
         """Return a sentence on why compression gains nothing here; empty if it may gain."""
@@ -233,23 +227,15 @@ class Options:
                 "time, delays gradients and saves nothing. Start several, for example with "
                 "torchrun --nproc-per-node=2, or leave gradwire out."
             )
-        why = Counter(map(self._why_dense, parameters))
-        if not all(why):
+        every = list(parameters)
+        if any(each.has_state and each.tensor.requires_grad for each in every):
             return ""
-        found = ", ".join(f"{count} {each}" for each, count in why.most_common())
         return (
-            f"Nothing is compressed: of {why.total()} parameters, {found or 'none is there'}. Pass "
-            "another min_numel=, min_ndim= or codec, or leave gradwire out."
+            f"Nothing is compressed: none of {len(every)} parameters is trained, dense in memory, "
+            f"matched by a codec, and has min_numel={self.min_numel} entries and "
+            f"min_ndim={self.min_ndim} dimensions. Pass another min_numel=, min_ndim= or codec, or "
+            "leave gradwire out."
         )
-
-    def _why_dense(self, parameter: ParameterSlot) -> str:
-        """Return why a parameter is not compressed; empty if it is."""
-        if not parameter.tensor.requires_grad:
-            return "frozen"
-        if parameter.has_state:
-            return ""
-        uncoded = "without a codec" if self.assignment.of(parameter.name) is None else "sparse"
-        return self._excludes(parameter.tensor) or uncoded
 
     def facts(self, named: Mapping[str, torch.Tensor], sparse: set[int]) -> dict[str, Any]:
         """Return the options that must be equal on all ranks."""

@@ -38,7 +38,6 @@ class Engine:
         transport: Transport,
         *,
         scaled: bool = False,
-        whole: bool = True,
         confirm: Callable[[BaseException | None], None] | None = None,
         peers: Channel | None = None,
         divides: bool = False,
@@ -53,7 +52,7 @@ class Engine:
         self.divides = divides
         self.parts = parts
         self.carried_by = carried_by
-        self.pipeline = ExchangePipeline(exchange, scaled=scaled, whole=whole, confirm=confirm)
+        self.pipeline = ExchangePipeline(exchange, scaled=scaled, confirm=confirm)
         self._release = functools.partial(_release, self.pipeline, exchange, control, transport)
         self._finalizer = weakref.finalize(self, self._release)
 

@@ -300,9 +300,9 @@ class Handle:
     def merged_state_dict(self, state_dict: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return one state with the residuals of all ranks added up. A collective.
 
-        It needs no more memory than the state of a rank without a hierarchy, and `load_state_dict`
-        with ``sum-and-split``, on any number of ranks and with any hierarchy, gives each of them
-        its share: what all residuals hold together is conserved, what each rank held is not.
+        It needs no more memory than the state of a rank, and `load_state_dict` with
+        ``sum-and-split``, on any number of ranks and with any hierarchy, gives each of them its
+        share: what all residuals hold together is conserved, what each rank held is not.
 
         Parameters
         ----------
@@ -319,15 +319,17 @@ class Handle:
         ------
         ValueError
             A state is damaged or not that of one rank, they are of different steps or models, the
-            states of a share are missing or are not of rows, or the handle is detached.
+            ranks of a node divide gradients, or the handle is detached.
         ExchangeError
             Another rank called something else, or did not call within the timeout.
         """
         self._check_attached("save each rank's state_dict()")
+        if self._place.shares > 1:
+            raise ValueError("with a hierarchy, save gathered_state_dict() or each rank's state")
         mine = self.state_dict() if state_dict is None else state_dict
-        tensors = {name: slot.tensor for name, slot in self._compressed().items()}
+        shapes = {name: slot.shape for name, slot in self._compressed().items()}
         with self._engine.control.act("merged_state_dict()") as channel:
-            return merge(channel, mine, tensors)
+            return merge(channel, mine, shapes)
 
     def resharded(
         self,

@@ -1,9 +1,8 @@
-"""Running sums and timestamps of buckets, the report on them, and what they would exceed."""
+"""Running sums of buckets, the report on them, and what they would exceed."""
 
 import dataclasses
 import math
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
@@ -14,54 +13,13 @@ from numpy.typing import NDArray
 from gradwire._codec import Codec
 from gradwire.exchange import Exchange
 from gradwire.presets import call_of
-from gradwire.report import BucketTimes, ParameterReport, Report
+from gradwire.report import ParameterReport, Report
 from gradwire.report.text import size
 from gradwire.sparsify import ChunkTopK, TopK
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.transport import RankTopology
 
-STEPS = 4  # that are remembered
-
 _STAGES = ("encode", "exchange", "decode", "wait", "node")
-
-
-@dataclass(slots=True, eq=False)
-class BucketTimestamps:
-    """When each stage of a bucket began and ended, by `time.perf_counter`; without any tensor."""
-
-    step: int
-    parameters: int
-    ready: float  # the gradients were there
-    encoding: float  # the encode began
-    sent: float = 0.0  # the collectives were started
-    arrived: float = 0.0  # all had completed
-    decoding: float = 0.0  # the decode began
-    done: float = 0.0  # and ended
-    dense_bytes: int = 0
-    wire_bytes: float = 0.0
-
-
-def timeline(steps: Iterable[list[BucketTimestamps]]) -> tuple[BucketTimes, ...]:
-    """Return the timestamps of these steps, each step on its own clock."""
-    found = []
-    for marks in steps:
-        zero = min((each.ready for each in marks), default=0.0)
-        for index, each in enumerate(marks):
-            moments = (each.ready, each.encoding, each.sent, each.arrived, each.decoding, each.done)
-            ready, encoding, sent, arrived, decoding, done = (1e3 * (at - zero) for at in moments)
-            times = BucketTimes(
-                step=each.step + 1,
-                bucket=index,
-                parameters=each.parameters,
-                dense_bytes=each.dense_bytes,
-                wire_bytes=each.wire_bytes,
-                ready=ready,
-                encode=(encoding, sent),
-                exchange=(sent, arrived),
-                decode=(decoding, done),
-            )
-            found.append(times)
-    return tuple(found)
 
 
 Integers: TypeAlias = NDArray[np.int64]
@@ -165,8 +123,6 @@ class StepTimes:
     dense_bytes: int = 0
     node_bytes: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_STAGES, 0.0))
-    # Of the last steps that counted.
-    recent: deque[list[BucketTimestamps]] = field(default_factory=lambda: deque(maxlen=STEPS))
 
     def clear(self) -> None:
         """Start from zero, except ``steps_ever``, which another thread may be counting up."""
@@ -248,7 +204,6 @@ def build_report(
         residual_norm=math.hypot(*known) if residuals else None,
         state_bytes=sum(each.nbytes for each in parameters),
         parameters=tuple(map(_describe, parameters, counters.all(), norms)),
-        timeline=timeline(times.recent),
         exchange=exchange,
         decision=decision,
         schedule=schedule,

@@ -1,6 +1,5 @@
 """Which optimizers go with which codecs."""
 
-import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -54,15 +53,13 @@ def facts_of(optimizer: Optimizer | None, named: Mapping[str, Any]) -> object:
 
 
 def _plain(value: object) -> object:
-    if value is None or isinstance(value, bool | int | str):
-        return value
+    """Return an option as text, in which no address of an object stands."""
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
-    try:
-        number = float(value)  # type: ignore[arg-type]  # or a tensor with one entry
-    except (TypeError, ValueError, RuntimeError):
-        return type(value).__qualname__
-    return number if math.isfinite(number) else str(number)
+    if isinstance(value, torch.Tensor):  # which may be on another device on each rank
+        value = value.tolist()
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return repr(value) if plain else type(value).__qualname__
 
 
 def check_pairing(

@@ -95,10 +95,7 @@ class SizeLimit:
 
     def load(self, state: list[int]) -> None:
         """Restore what `state` returned."""
-        mean8, dev4 = (int(value) for value in state)
-        if mean8 < _UNSEEN or dev4 < 0:
-            raise ValueError(f"the size history must be two counts of bytes, got {state!r}")
-        self._mean8, self._dev4 = mean8, dev4
+        self._mean8, self._dev4 = state
 
 
 @dataclass(slots=True, eq=False)
@@ -158,7 +155,7 @@ class ParameterSlot:
             moment, memory = held["second_moment"], cast("Any", self.codec.memory)
             steps = held["scalars"]["second_moment_steps"]
             factor = np.float32(self.ratio.correction(before.made_with, memory.beta2, steps))
-            corrected = self.state.second_moment * factor
+            corrected = cast("NDArray[np.float32]", self.state.second_moment) * factor
             self.state.load_state_dict({**held, "second_moment": corrected})
         self._write_rate()
         return before, moment

@@ -52,10 +52,9 @@ class ExchangePipeline:
 
     ``scaled`` tells that a loss scaler is in use, which skips non-finite steps. The futures of a
     step are then resolved together: a bad bucket makes the earlier ones infinite as well, and every
-    optimizer that shares the scaler skips the step. ``whole`` treats a
-    step whose last bucket never arrives as a failed backward pass. ``confirm`` exchanges the
-    outcome of a step with the other ranks and raises their errors: no bucket is then marked as the
-    last one, and `end` ends steps.
+    optimizer that shares the scaler skips the step. A step whose last bucket never arrives is a
+    failed backward pass. ``confirm`` exchanges the outcome of a step with the other ranks and
+    raises their errors: no bucket is then marked as the last one, and `end` ends steps.
     """
 
     def __init__(
@@ -63,7 +62,6 @@ class ExchangePipeline:
         exchange: BucketExchange,
         *,
         scaled: bool,
-        whole: bool,
         confirm: Callable[[BaseException | None], None] | None = None,
     ) -> None:
         self._exchange = exchange
@@ -71,7 +69,6 @@ class ExchangePipeline:
         self._confirm = confirm
         self.ends_apart = confirm is not None  # by `end`, and not with their last bucket
         self._resolves_together = scaled or confirm is not None
-        self._whole = whole
         self._tasks: queue.Queue[BucketTask | Callable[[], None] | None] = queue.Queue()
         self._in_flight: queue.Queue[InFlightBucket | None] = queue.Queue()
         self._step: Step | None = None
@@ -174,8 +171,6 @@ class ExchangePipeline:
 
     def verdict(self, step: Step) -> BaseException | None:
         """Return the error that the backward pass must raise, after the step's futures."""
-        if not self._whole:
-            self.flush()  # its last bucket may never arrive: the step ends here
         skipped = self._scaled and isinstance(step.error, GradientError)  # the scaler handles it
         return None if step.error is None or skipped else fresh(step.error)
 
@@ -236,12 +231,8 @@ class ExchangePipeline:
     def _close(self, following: Step | None) -> None:
         """End the previous step. An incomplete backward pass must leave no trace."""
         previous, self._step = self._step, following
-        if previous is None or previous.finished:
-            return
-        if self._whole:
+        if previous is not None and not previous.finished:
             previous.undo_all()
-        else:
-            self._finish(previous)
 
     def _end(self, step: Step) -> None:
         """End a step; the receiving thread has nothing to do."""
@@ -312,7 +303,6 @@ class ExchangePipeline:
         if step.error is None:
             step.counted = True
             times.steps_ever += 1
-            times.recent.append(step.marks)
         else:
             step.undo_all()
 

@@ -8,7 +8,7 @@ ratio of the squares, which makes the learning rate of uncompressed training the
 number of ranks.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gradwire import _validate
 
@@ -62,13 +62,11 @@ class SquareRatio(NamedTuple):
         return 1 / (taken_over * self.mean / made_with + 1 - taken_over)
 
     @classmethod
-    def read(cls, what: str, saved: object) -> "SquareRatio":
-        """Return the ratio that a checkpoint holds as a list; raise a ValueError if it is none."""
-        if not isinstance(saved, list) or len(saved) != 3:
-            raise ValueError(
-                f"{what} must be a mean, a number of measurements and a divisor, got {saved!r}"
-            )
-        mean = _validate.unit_interval(what, saved[0])
-        count = _validate.integer(what, saved[1], low=0, high=INTERVAL)
-        made_with = None if saved[2] is None else _validate.unit_interval(what, saved[2])
-        return cls(mean, count, made_with)
+    def read(cls, what: str, saved: Any) -> "SquareRatio":
+        """Return the ratio that a checkpoint holds as a list; raise an error if it is none."""
+        mean, count, made_with = saved
+        return cls(
+            _validate.unit_interval(what, mean),
+            _validate.integer(what, count, low=0, high=INTERVAL),
+            None if made_with is None else _validate.unit_interval(what, made_with),
+        )

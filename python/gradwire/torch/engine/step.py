@@ -1,7 +1,6 @@
 """The objects of the pipeline: steps, the tasks and buckets of each, and their buffers."""
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,6 @@ import torch
 from gradwire.torch import backends
 from gradwire.torch.backends import Backend, Bucket
 from gradwire.torch.engine.bucket_contents import BucketContents
-from gradwire.torch.engine.metrics import BucketTimestamps
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.transport import Work
 
@@ -27,7 +25,6 @@ class Step:
     # Encodings in progress on devices, with functions that wait for them and record the outcome.
     awaited: dict[object, Callable[[], object]] = field(default_factory=dict)
     error: BaseException | None = None  # why it does not count
-    marks: list[BucketTimestamps] = field(default_factory=list)
     completed: list["InFlightBucket"] = field(default_factory=list)  # if they wait for its outcome
     limits: list[tuple[ParameterSlot, list[int]]] = field(default_factory=list)  # before it
     finished: bool = False
@@ -88,23 +85,13 @@ class BucketTask:
     enqueued: float  # by time.perf_counter
     unused: bool = True
     error: BaseException | None = None
+    scale: float = 1.0  # what `read_scale` has returned in the sending thread
 
     def check(self) -> None:
         """Raise the error, if there is one. Call it where encoding errors reach the other ranks."""
         if self.error is not None:
             raise self.error
 
-    @property
-    def scale(self) -> float:
-        """The loss scale; 1.0 without a scaler."""
-        return self.read_scale()
-
-    def mark(self) -> BucketTimestamps:
-        """Create timestamps for this bucket, whose encoding begins, and keep them in its step."""
-        count = len(self.layout.pieces) + len(self.layout.dense)
-        marks = BucketTimestamps(self.step.number, count, self.enqueued, time.perf_counter())
-        self.step.marks.append(marks)
-        return marks
 
 
 @dataclass(slots=True, eq=False)
@@ -118,7 +105,7 @@ class InFlightBucket:
     contents: object = None  # what the exchange needs to complete it
     room: int = 0  # bytes that this rank passes to the collectives, including unused room
     wire: float = 0.0  # bytes that this rank sends
-    marks: BucketTimestamps | None = None
+    sent: float = 0.0  # by time.perf_counter: the collectives were started
     finite: bool = False  # whether its average is known to be
     error: BaseException | None = None  # why the collectives could not be started
 
@@ -150,15 +137,21 @@ class BufferPool:
                 self._free = [entry for entry in self._free if entry[0].numel() <= longest]
                 self._most = [0, self._most[0]]
             self._most[0] = max(self._most[0], nbytes)
-            self._free.sort(key=lambda entry: entry[0].numel())
-            there = [at for at, (tensor, _) in enumerate(self._free) if tensor.device == device]
-            for at in there:
-                if self._free[at][0].numel() >= nbytes:
-                    tensor, mark = self._free.pop(at)
+            fits = longest = None
+            for at, (tensor, _) in enumerate(self._free):
+                if tensor.device == device:
+                    numel = tensor.numel()
+                    if numel >= nbytes and (fits is None or numel < fits[0]):
+                        fits = numel, at
+                    if longest is None or numel > longest[0]:
+                        longest = numel, at
+            if fits is not None:
+                tensor, mark = self._free.pop(fits[1])
+                if mark is not None:
                     bucket.follow(mark)
-                    return tensor
-            if there:  # all are too short: free the longest rather than keep both
-                self._free.pop(there[-1])
+                return tensor
+            if longest is not None:  # all are too short: free the longest rather than keep both
+                self._free.pop(longest[1])
         return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
     def give(self, tensor: torch.Tensor, mark: Any = None) -> None:

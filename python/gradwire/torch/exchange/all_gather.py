@@ -29,10 +29,6 @@ from gradwire.torch.transport import Channel
 _RECORD = np.dtype([("size", "<u8"), ("wanted", "<u8"), ("zero", "<u8")])
 
 
-def _align(nbytes: int) -> int:
-    return -(-nbytes // 64) * 64
-
-
 class SlotLayout(SlotPlaces):
     """The layout of one bucket's slots."""
 
@@ -41,14 +37,18 @@ class SlotLayout(SlotPlaces):
     @classmethod
     def of(cls, layout: BucketContents, itemsize: int) -> "SlotLayout":
         """Plan the slots of a bucket from the current limits."""
-        limits = tuple([parameter.limit.nbytes for parameter in layout.compressed])
-        records_at = _align(wire.HEADER_NBYTES)
-        dense_at = _align(records_at + len(limits) * _RECORD.itemsize)
+        limits, room = [], 0
+        for parameter in layout.compressed:
+            limits.append(parameter.limit.nbytes)
+            room += limits[-1]
+        # All but the end of the dense parameters are multiples of 64.
+        records_at = wire.HEADER_NBYTES + 63 & ~63
+        dense_at = records_at + len(limits) * _RECORD.itemsize + 63 & ~63
         dense_end = dense_at + layout.dense_numel * itemsize
-        frames_at = _align(dense_end)
-        nbytes = max(wire.MESSAGE_NBYTES, _align(frames_at + sum(limits)))
+        frames_at = dense_end + 63 & ~63
+        nbytes = max(wire.MESSAGE_NBYTES, frames_at + room + 63 & ~63)
         front = max(wire.MESSAGE_NBYTES, dense_at)
-        return cls(limits, records_at, dense_at, dense_end, frames_at, nbytes, front)
+        return cls(tuple(limits), records_at, dense_at, dense_end, frames_at, nbytes, front)
 
     def records(self, front: NDArray[np.uint8]) -> NDArray[np.void]:
         """Return a slot's records, one per frame: size, wanted size, whether the input was zero."""
@@ -171,9 +171,14 @@ class AllGatherExchange(ExchangeBase):
         order = SlotOrder(
             [parameter.codec for parameter in layout.compressed],
             [parameter.state for parameter in layout.compressed],
-            *(layout.ends, layout.runs, plan),
+            layout.ends,
+            layout.runs,
+            plan,
             wire.header_words(layout.digest, sequence, checksum),
-            *(total, facts, task.scale, task.unused),
+            total,
+            facts,
+            task.scale,
+            task.unused,
         )
         filled = task.bucket.fill(slot, order)
         task.step.awaited[filled] = partial(self._await, task, filled)
@@ -226,9 +231,6 @@ class AllGatherExchange(ExchangeBase):
         flight.finite = averages.finite and averages.nanoseconds is not None
         self.times.seconds["encode"] += max(filled.seconds() - filled.launched, 0.0)
         self.times.move("exchange", "decode", averages.seconds)
-        if flight.marks is not None:
-            flight.marks.arrived -= averages.seconds
-            flight.marks.decoding = flight.marks.arrived
 
     def _decode(self, flight: InFlightBucket, slots: _Slots, headers: NDArray[np.uint8]) -> None:
         """Raise the error of any rank, or write the averages; undo what no rank used."""

@@ -18,7 +18,7 @@ from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange.checksums import AverageChecksums
 from gradwire.torch.exchange.dense import naming, overflow_error, receive_sparse, send_sparse
-from gradwire.torch.exchange.squares import measure
+from gradwire.torch.exchange.squares import find_due, measure
 from gradwire.torch.exchange.wire import wait
 from gradwire.torch.transport import Channel
 
@@ -116,7 +116,9 @@ class ExchangeBase(abc.ABC):
 
     def _keep(self, *tensors: torch.Tensor) -> None:
         """Keep tensors of a collective for a while, if they are on the host."""
-        self._recent.extend(each for each in tensors if each.is_cpu)
+        for each in tensors:
+            if each.is_cpu:
+                self._recent.append(each)
 
     # What an exchange is ----------------------------------------------------------------------
 
@@ -135,18 +137,21 @@ class ExchangeBase(abc.ABC):
     @final
     def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Start the exchange of a bucket, sparse or not."""
-        marks = task.mark()
         if task.layout.sparse:
             flight = send_sparse(self.channel, task, sequence)
         else:
             with task.bucket.sending():
-                nbytes = measure(task, self.channel)
+                try:
+                    task.scale = task.read_scale()
+                except BaseException as error:  # of any kind: the other ranks wait
+                    task.error = task.error or error
+                due = find_due(task)
+                nbytes = measure(task, due, self.channel) if due else 0
                 flight = self.send(task, sequence)
             if nbytes:
-                flight.collectives += 1
-                flight.room += nbytes
-                flight.wire += 2 * nbytes * (self.world_size - 1) / self.world_size
-        flight.marks, marks.sent = marks, time.perf_counter()
+                sent = 2 * nbytes * (self.world_size - 1) / self.world_size
+                self._count(flight, nbytes, sent)
+        flight.sent = time.perf_counter()
         return flight
 
     @final
@@ -157,8 +162,7 @@ class ExchangeBase(abc.ABC):
         task, sparse = flight.task, flight.task.layout.sparse
         with task.bucket.receiving():
             # Time in which several buckets are on their way counts once.
-            sent = time.perf_counter() if flight.marks is None else flight.marks.sent
-            start = max(sent, self._received)
+            start = max(flight.sent or time.perf_counter(), self._received)
             for work in flight.works:
                 wait(work, flight.sequence)
             headers = None if sparse else self._read_headers(flight)
@@ -166,30 +170,24 @@ class ExchangeBase(abc.ABC):
             # As in plain DDP: sparse gradients go from all to all, others around a ring.
             dense = flight.room * self.world_size // 2 if sparse else task.bucket.nbytes
             self.times.sent(flight.collectives, flight.room, flight.wire, dense)
-            if flight.marks is not None:
-                flight.marks.arrived = flight.marks.decoding = start
-                flight.marks.dense_bytes, flight.marks.wire_bytes = dense, flight.wire
             if headers is None:
                 receive_sparse(flight, check_result=self._check_result)
             else:
-                self._decode_all(flight, headers)
+                self._combine(flight, headers)
+                # A scaler must learn of a result that overflowed.
+                if self._check_result and not (flight.finite or task.bucket.finite()):
+                    raise overflow_error(task)
+                task.bucket.store()
                 self.times.add("decode", start)
         self._received = time.perf_counter()
-        if flight.marks is not None:
-            flight.marks.done = self._received
 
-    def _decode_all(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
-        self._combine(flight, headers)
-        if not flight.finite:
-            self._check(flight.task)
-        flight.task.bucket.store()
+    def _count(self, flight: InFlightBucket, room: int, sent: float) -> None:
+        """Count one more collective of a bucket."""
+        flight.collectives += 1
+        flight.room += room
+        flight.wire += sent
 
     # What exchanges are made of ---------------------------------------------------------------
-
-    def _check(self, task: BucketTask) -> None:
-        """Raise a GradientError if the result overflowed and a scaler must learn of it."""
-        if self._check_result and not task.bucket.finite():
-            raise overflow_error(task)
 
     def _encode(
         self,

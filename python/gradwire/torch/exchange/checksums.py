@@ -29,15 +29,15 @@ class AverageChecksums:
 
     def last(self, layout: BucketContents) -> Checksum:
         """Return the checksum of a bucket's last average, or one that matches any other."""
-        checksum, total = self.unread(layout)
-        return checksum if total is None else checksum._replace(total=int(total) & ALL_BITS)
+        number, scale, total = self._last.get(layout.digest, Checksum())
+        return Checksum(number, scale, int(total) & ALL_BITS)
 
     def unread(self, layout: BucketContents) -> tuple[Checksum, torch.Tensor | None]:
         """Return the same without waiting: a total that is on a device is returned separately."""
         number, scale, total = self._last.get(layout.digest, Checksum())
         if isinstance(total, torch.Tensor):
             return Checksum(number, scale), total
-        return Checksum(number, scale, total & ALL_BITS), None
+        return self.last(layout), None
 
     def compare(self, layout: BucketContents, verdicts: Sequence[Verdict]) -> None:
         """Raise an ExchangeError, the same on all ranks, if the averages of two ranks differ."""

@@ -13,15 +13,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire._native import unpack_positions
+from gradwire._native import Frame, pack_positions, unpack_positions
+from gradwire.torch.engine.metrics import Outcomes
+from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.exchange.dense import naming
 from gradwire.torch.exchange.value_sum import SharedSelection, ValueSumExchange
 from gradwire.torch.exchange.wire import wait
 
 _RECORD = struct.Struct("<II")  # size of the positions in bytes, and their size without a limit
 _FAILED = 0xFFFFFFFF
+_LEAST = 64  # smallest limit of a frame in bytes: its header must fit
+_TRIES = 9
 
 
 class LeaderExchange(ValueSumExchange):
@@ -67,24 +70,44 @@ class LeaderExchange(ValueSumExchange):
         try:
             task.check()
             for place, (index, limit) in enumerate(zip(members, limits, strict=True)):
-                piece = task.layout.pieces[index]
-                parameter = piece.parameter
-                with naming(piece):
-                    led = task.bucket.encode_leader(
-                        parameter.codec, parameter.state, piece.start, piece.stop, limit, task.scale
-                    )
-                if led is None:
-                    told = f"{limit} bytes are too few for any positions of {parameter.name!r}"
-                    raise ExchangeError(told)
-                self._record(task, [piece])
-                nbytes = len(led.positions)
-                message[at : at + nbytes] = np.frombuffer(led.positions, np.uint8)
-                _RECORD.pack_into(message.data, place * _RECORD.size, nbytes, led.wanted)
+                positions, wanted, encoded = self._lead(task, task.layout.pieces[index], limit)
+                nbytes = len(positions)
+                message[at : at + nbytes] = np.frombuffer(positions, np.uint8)
+                _RECORD.pack_into(message.data, place * _RECORD.size, nbytes, wanted)
                 at += nbytes
-                selection.encoded[index] = self._outcomes(task, led.table), led.values
+                selection.encoded[index] = encoded
         except BaseException as error:  # of any kind: the other ranks wait for this message
             selection.error = error
             _RECORD.pack_into(message.data, 0, _FAILED, 0)
+
+    def _lead(
+        self, task: BucketTask, piece: BucketSlice, limit: int
+    ) -> tuple[bytes, int, tuple[Outcomes, torch.Tensor]]:
+        """Encode one parameter, repeatedly until its positions fit into a number of bytes.
+
+        Returns the positions, their size without the limit, the outcome, and the values where
+        frames are. Raises an ExchangeError if no positions fit.
+        """
+        parameter, bucket = piece.parameter, task.bucket
+        most, room, wanted = parameter.codec.max_encoded_len(parameter.numel), 0, 0
+        frames = self._frames.take(most, task.step.number, bucket)
+        try:
+            for _ in range(_TRIES):
+                outcomes = self._encode(task, [piece], [room or most], frames)
+                nbytes = int(outcomes.nbytes[0])
+                frame = Frame(bucket.read_headers(frames.view(1, -1), nbytes)[0])
+                positions = pack_positions(frame)
+                wanted = wanted or len(positions)
+                if len(positions) <= limit:
+                    values, _ = bucket.values_of(frames, [nbytes], (), False)
+                    return positions, wanted, (outcomes, values)
+                # Entries that are left out stay in the residual, as with a full slot.
+                room = max(_LEAST, (room or nbytes) * limit // len(positions) - 8)
+                task.step.undo([parameter])
+        finally:
+            self._frames.give(frames)  # to this thread, which works in its own order
+        told = f"{limit} bytes are too few for any positions of {parameter.name!r}"
+        raise ExchangeError(told)
 
     def _read(
         self,

@@ -108,13 +108,6 @@ def _runs_of(parameter: ParameterSlot, size: int) -> tuple[list[int], list[int]]
     return [*(bounds[index] for index in there), numel], [owners[index] for index in there]
 
 
-def _count(flight: InFlightBucket, room: int, sent: int) -> None:
-    """Count one more collective of a bucket."""
-    flight.room += room
-    flight.wire += sent
-    flight.collectives += 1
-
-
 def _divide_evenly(numel: int, size: int) -> list[int]:
     return [numel * rank // size for rank in range(size + 1)]
 
@@ -267,7 +260,7 @@ class OwnerExchange(ExchangeBase):
         try:
             task.step.undo([layout.compressed[index] for index in np.flatnonzero(messages.unused)])
             merged = self._merge(task, messages, received, lengths)
-            nbytes, merged = merged.numel(), _copies(merged, self.world_size)
+            nbytes, merged = merged.numel(), merged.repeat(self.world_size)
         except BaseException as raised:  # of any kind: the other ranks wait for the message
             error = raised
         header = np.zeros(wire.HEADER_NBYTES, np.uint8)
@@ -277,7 +270,7 @@ class OwnerExchange(ExchangeBase):
         self._keep(mine, every)
         wire.wait(self.second.all_gather(every, mine), sequence)
         rows: NDArray[np.uint8] = every.view(self.world_size, -1).numpy()
-        _count(flight, mine.numel(), every.numel() - mine.numel())
+        self._count(flight, mine.numel(), every.numel() - mine.numel())
         lengths = check_lengths(self._verdicts(flight, rows, error, "merge what it owns"), limits)
         assert merged is not None
         messages.merged = self._swap(flight, merged, [nbytes] * self.world_size, lengths)
@@ -303,7 +296,7 @@ class OwnerExchange(ExchangeBase):
         self._keep(mine, every)
         work = cast("LocalChannel", self.second).all_to_all(every, mine, lengths, sizes)
         wire.wait(work, flight.sequence)
-        _count(flight, mine.numel(), mine.numel() - sizes[self.rank])
+        self._count(flight, mine.numel(), mine.numel() - sizes[self.rank])
         return every
 
     def _merge(
@@ -339,45 +332,38 @@ class OwnerExchange(ExchangeBase):
         return torch.cat((mean.view(torch.uint8), frames))
 
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
-        """Decode the messages of all owners."""
+        """Decode the messages of all owners: averages of their runs, and dense means."""
         del headers
-        messages, task = flight.contents, flight.task
+        messages, task, layout = flight.contents, flight.task, flight.task.layout
         assert isinstance(messages, _Messages)
-        assert messages.merged is not None
-        ends = [bound * task.bucket.itemsize for bound in messages.ownership.dense]
-        dense = [end - start for start, end in pairwise(ends)]
-        starts, bounds = _bounds(messages.lengths, dense)
-        self._decode(task, messages, bounds)
-        if task.layout.runs:
-            start = time.perf_counter()
-            merged = messages.merged
-            means = [merged[at : at + n] for at, n in zip(starts, dense, strict=True)]
-            unpack_dense(task, torch.cat(means).view(task.layout.dtype), start)
-        self._checksums.note(flight)
-
-    def _decode(self, task: BucketTask, messages: _Messages, bounds: list[int]) -> None:
-        """Write the averages of all ranks' runs, from the frames in their messages."""
-        layout, merged = task.layout, messages.merged
+        merged, runs = messages.merged, messages.ownership.runs
         assert merged is not None
-        runs = messages.ownership.runs
+        dense = [task.bucket.itemsize * (b - a) for a, b in pairwise(messages.ownership.dense)]
+        starts, bounds = _bounds(messages.lengths, dense)
         unused = [[bool(messages.unused[run.index]) for run in own] for own in runs]
-        sizes: list[list[int]] = []
         counts = [own.count(False) for own in unused]
-        for rank, found in enumerate(task.bucket.frame_sizes(merged, bounds, counts)):
+        sizes = task.bucket.frame_sizes(merged, bounds, counts)
+        for rank, (found, skipped) in enumerate(zip(sizes, unused, strict=True)):
             if found is None:
                 raise ExchangeError(f"the frames of rank {rank} do not fill its message", rank)
-            rest = iter(found)
-            sizes.append([0 if skipped else next(rest) for skipped in unused[rank]])
+            for index in np.flatnonzero(skipped).tolist():
+                found.insert(index, 0)
         ends = [
             [layout.pieces[run.index].start + end for run in own for end in (run.start, run.stop)]
             for own in runs
         ]
         spent = task.bucket.average_sums(
-            merged, bounds[::2], sizes, ends, unused, task.scale, self.world_size
+            *(merged, bounds[::2], cast("list[list[int]]", sizes), ends, unused),
+            *(task.scale, self.world_size),
         )
         for own, nanoseconds in zip(runs, spent, strict=True):
             if own:
                 layout.counters.decoded(layout.rows[[run.index for run in own]], nanoseconds)
+        if layout.runs:
+            start = time.perf_counter()
+            means = [merged[at : at + n] for at, n in zip(starts, dense, strict=True)]
+            unpack_dense(task, torch.cat(means).view(layout.dtype), start)
+        self._checksums.note(flight)
 
 
 def _bounds(lengths: list[int], dense: list[int]) -> tuple[list[int], list[int]]:
@@ -386,8 +372,3 @@ def _bounds(lengths: list[int], dense: list[int]) -> tuple[list[int], list[int]]
     starts = [0, *stops][: len(stops)]
     bounds = [(at + n, stop) for at, n, stop in zip(starts, dense, stops, strict=True)]
     return starts, [each for pair in bounds for each in pair]
-
-
-def _copies(message: torch.Tensor, ranks: int) -> torch.Tensor:
-    """Return the same message for each rank."""
-    return message.repeat(ranks)

@@ -37,20 +37,16 @@ def build(
         return AllGatherExchange(
             channel, device_backends, check_result=check_result, mean=part.mean
         )
-    if isinstance(part, Owners):
-        if not hasattr(channel, "all_to_all"):
-            raise ValueError(
-                f"{part!r} sends different data to each rank, which gradwire does not support with "
-                "Horovod: use exchange=gradwire.exchange.AllGather(), or LeaderIndices()"
-            )
-        return OwnerExchange(
-            channel,
-            device_backends,
-            check_result=check_result,
-            second=another(device_backends),
+    if not isinstance(part, Owners):
+        summed = AllReduceExchange if isinstance(part, AllReduce) else LeaderExchange
+        return summed(channel, device_backends, check_result=check_result, second=another())
+    if not hasattr(channel, "all_to_all"):
+        raise ValueError(
+            f"{part!r} sends different data to each rank, which gradwire does not support with "
+            "Horovod: use exchange=gradwire.exchange.AllGather(), or LeaderIndices()"
         )
-    summed = AllReduceExchange if isinstance(part, AllReduce) else LeaderExchange
-    return summed(channel, device_backends, check_result=check_result, second=another())
+    second = another(device_backends)
+    return OwnerExchange(channel, device_backends, check_result=check_result, second=second)
 
 
 class ExchangeRouter:
@@ -61,10 +57,7 @@ class ExchangeRouter:
     """
 
     def __init__(
-        self,
-        channel: Channel,
-        second: Channel,
-        device_backends: Mapping[str, str],
+        self, channel: Channel, second: Channel, device_backends: Mapping[str, str]
     ) -> None:
         self._channels: tuple[Channel, Channel] | None = channel, second
         self.device_backends = device_backends
@@ -94,11 +87,7 @@ class ExchangeRouter:
                 raise ExchangeError("the exchange was closed")
             channel, second = self._channels
             exchange = build(
-                part,
-                channel,
-                lambda *_: second,
-                self.device_backends,
-                check_result=False,
+                part, channel, lambda *_: second, self.device_backends, check_result=False
             )
             exchange.times = self.times
             self._exchanges[part] = exchange

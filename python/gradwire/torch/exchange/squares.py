@@ -1,7 +1,7 @@
 """Measures the ratios of squares of a bucket: see `gradwire.torch.engine.square_ratio`."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,16 +13,28 @@ from gradwire.torch.engine.step import BucketTask
 from gradwire.torch.transport import Channel
 
 
-def measure(task: BucketTask, channel: Channel) -> int:
-    """Measure the ratios of a bucket's parameters that are due. A collective of a few sums.
+def find_due(task: BucketTask) -> list[BucketSlice]:
+    """Return the pieces of a bucket whose ratios are due, the same on every rank."""
+    due = []
+    for piece in task.layout.pieces:
+        parameter = piece.parameter
+        # Without an optimizer, whoever makes the steps says how long they are.
+        if parameter.rate is not None and parameter.codec.memory.updates:
+            ratio = parameter.ratio
+            if ratio is None or ratio.is_due(task.step.number):
+                due.append(piece)
+    return due
+
+
+def measure(task: BucketTask, due: Sequence[BucketSlice], channel: Channel) -> int:
+    """Measure the ratios of the parameters that are due. A collective of a few sums.
 
     The norm of the average is estimated from sums of entries with random signs, equal on all ranks,
     so that only these sums are averaged. A measurement has a standard error of 18 per cent, the
     mean of sixteen 4, and the rate of a step half of that. Returns the bytes that this rank passes
     to the collective.
     """
-    due = list(_due(task))
-    if not due or channel.size == 1:
+    if channel.size == 1:
         return 0
     sums = task.bucket.buffer.new_full((len(due), SUMS + 1), torch.nan, dtype=torch.float32)
     if task.error is None:
@@ -43,13 +55,3 @@ def measure(task: BucketTask, channel: Channel) -> int:
         if math.isfinite(found):
             task.step.measure_ratio(piece.parameter, found, channel.size)
     return 4 * sums.numel()
-
-
-def _due(task: BucketTask) -> Iterator[BucketSlice]:
-    for piece in task.layout.pieces:
-        parameter = piece.parameter
-        # Without an optimizer, whoever makes the steps says how long they are.
-        if parameter.rate is None or not parameter.codec.memory.updates:
-            continue
-        if parameter.ratio is None or parameter.ratio.is_due(task.step.number):
-            yield piece

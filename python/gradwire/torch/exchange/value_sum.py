@@ -22,7 +22,7 @@ from gradwire.torch.exchange.dense import (
     take_buffers,
     unpack_dense,
 )
-from gradwire.torch.exchange.wire import Flags, FlagSums, check_word, read_flags, share_failure
+from gradwire.torch.exchange.wire import Flags, check_word, read_flags, share_failure
 
 _BATCH = 1 << 18
 """Largest number of entries encoded in one call, unless a single parameter has more. It limits the
@@ -109,7 +109,9 @@ class ValueSumExchange(ExchangeBase):
         wire: torch.dtype = getattr(torch, str(summed_as))
         # Zeros and ones are exact in any dtype; dense parameters keep their precision.
         own = sum_dtype(layout.dtype) if layout.runs else wire
-        front, numel = Flags.numel(layout) + layout.dense_numel, sum(selection.counts)
+        numel, facts = sum(selection.counts), (selection.counts, selection.facts)
+        flags = Flags(layout, check_word(layout.digest, sequence, task.step.number, *facts))
+        front = len(flags) + layout.dense_numel
         lengths = [(front + numel, own)] if own == wire else [(front, own), (numel, wire)]
         buffers, task = take_buffers(
             task, [(self._buffers, length * dtype.itemsize) for length, dtype in lengths]
@@ -118,13 +120,10 @@ class ValueSumExchange(ExchangeBase):
             buffer[: length * dtype.itemsize].view(dtype)
             for buffer, (length, dtype) in zip(buffers, lengths, strict=True)
         ]
-        dense = vectors[0][Flags.numel(layout) : front]
+        dense = vectors[0][len(flags) : front]
         values = vectors[-1][-numel:] if numel else vectors[-1][:0]
-        word = check_word(
-            layout.digest, sequence, task.step.number, selection.counts, selection.facts
-        )
         vectors = [each for each in vectors if each.numel()]
-        return _Vectors(selection, Flags(layout, word), dense, values, vectors, buffers), task
+        return _Vectors(selection, flags, dense, values, vectors, buffers), task
 
     def _fill(self, task: BucketTask, sums: _Vectors) -> None:
         task.check()
@@ -186,26 +185,25 @@ class ValueSumExchange(ExchangeBase):
         sums = flight.contents
         assert isinstance(sums, _Vectors)
         first = sums.vectors[0]
-        nbytes = Flags.numel(flight.task.layout) * first.element_size()
+        nbytes = len(sums.flags) * first.element_size()
         return flight.task.bucket.read_headers(first.view(torch.uint8).view(1, -1), nbytes)
 
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
         sums, task = flight.contents, flight.task
         assert isinstance(sums, _Vectors)
         try:
-            flags = read_flags(headers[0], sums.vectors[0].dtype)
-            self._write(task, sums, flags, flight.sequence)
+            used = read_flags(headers[0], sums.vectors[0].dtype, flight.sequence)
+            if used is None:
+                share_failure(self.second, task.layout, flight.sequence, sums.error)
+            self._write(task, sums, used)
         finally:
             mark = task.bucket.used(*sums.buffers)
             for buffer in sums.buffers:
                 self._buffers.give(buffer, mark)
 
-    def _write(self, task: BucketTask, sums: _Vectors, flags: FlagSums, sequence: int) -> None:
-        if flags.failed:
-            share_failure(self.second, task.layout, sequence, sums.error)
-        flags.check_step(sequence)
+    def _write(self, task: BucketTask, sums: _Vectors, used: Sequence[bool]) -> None:
         start = time.perf_counter()
-        self._average(task, sums, flags.used)
+        self._average(task, sums, used)
         counts = np.array(sums.selection.counts, np.int64)
         share = 1e9 * (time.perf_counter() - start) / max(1, counts.sum())
         task.layout.counters.decoded(task.layout.rows, (counts * share).astype(np.int64))

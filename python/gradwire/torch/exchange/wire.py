@@ -13,7 +13,7 @@ import contextlib
 import enum
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn, TypeAlias
 
@@ -167,19 +167,21 @@ def _foreign(rank: int) -> ExchangeError:
 def read_verdicts(messages: Bytes, digest: int, sequence: int) -> list[Verdict]:
     """Read the messages of all ranks, one row per rank."""
     begin = np.array(header_words(digest, sequence)[:3], np.int64).view(np.uint8)
+    verdicts = []
     if messages.shape[1] >= HEADER_NBYTES and (messages[:, : begin.size] == begin).all():
-        rest = [_HEADER.unpack_from(row.data)[5:] for row in messages]
-        return [Verdict(nbytes, checksum=Checksum(*checksum)) for nbytes, *checksum in rest]
+        for row in messages:
+            *_, nbytes, number, scale, total = _HEADER.unpack_from(row.data)
+            verdicts.append(Verdict(nbytes, checksum=Checksum(number, scale, total)))
+        return verdicts
     return [read_verdict(row, rank, digest, sequence) for rank, row in enumerate(messages)]
 
 
-def raise_first(verdicts: Iterable[Verdict]) -> None:
+def raise_first(verdicts: Sequence[Verdict]) -> None:
     """Raise the error of the first rank that has one; other failures precede non-finite values."""
-    errors = [each.error for each in verdicts if each.error is not None]
     for kind in (ExchangeError, GradientError):
-        for error in errors:
-            if isinstance(error, kind):
-                raise error
+        for verdict in verdicts:
+            if isinstance(verdict.error, kind):
+                raise verdict.error
 
 
 def share_failure(
@@ -205,11 +207,14 @@ def share_failure(
 
 def wait(work: Work, sequence: int) -> None:
     """Wait for a collective of a bucket."""
-    with explained(
-        f"bucket {sequence} was not exchanged: another rank has stopped, failed, or did not run "
-        "the same backward pass in time"
-    ):
+    try:
         work.wait()
+    except RuntimeError as error:
+        raise _explained(
+            error,
+            f"bucket {sequence} was not exchanged: another rank has stopped, failed, or did not "
+            "run the same backward pass in time",
+        ) from error
 
 
 @contextlib.contextmanager
@@ -218,8 +223,12 @@ def explained(text: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        told, rank = f"{text} ({str(error).strip()})", getattr(error, "rank", None)
-        raise kind_of(error)(told, rank) from error
+        raise _explained(error, text) from error
+
+
+def _explained(error: RuntimeError, text: str) -> ExchangeError:
+    rank = getattr(error, "rank", None)
+    return kind_of(error)(f"{text} ({str(error).strip()})", rank)
 
 
 # Flags that are summed with values ------------------------------------------------------------
@@ -234,71 +243,44 @@ def check_word(*facts: object) -> int:
     return (digest ^ digest >> 16) & 0xFFFF
 
 
-def _word_flags(word: int) -> list[int]:
-    """Return a word as numbers to sum; `_same_word` tells from the sums whether all had it.
-
-    Each bit and its complement. If ranks differ, both sums are positive on every rank. The sum of
-    plain numbers could match on one rank and not on another.
-    """
-    bits = [word >> bit & 1 for bit in range(_BITS)]
-    return [*bits, *(1 - bit for bit in bits)]
-
-
-def _same_word(sums: Sequence[bool]) -> bool:
-    """Tell whether all ranks had the same word, by which sums of its flags are positive."""
-    return not any(one and zero for one, zero in zip(sums[:_BITS], sums[_BITS:], strict=True))
-
-
-class Flags:
+class Flags(list[int]):
     """Numbers, 0 or 1 on each rank, that are summed before the values of a bucket.
 
     The sums tell every rank whether any rank failed, whether all are at the same bucket, and which
-    parameters no rank used. Ranks with different words of `check_word` are out of step.
+    parameters no rank used. Ranks with different words of `check_word` are out of step: each bit is
+    sent with its complement, so that both sums are positive on every rank if ranks differ. The sum
+    of plain numbers could match on one rank and not on another.
     """
 
-    __slots__ = ("_flags",)
-
     def __init__(self, layout: BucketContents, word: int) -> None:
-        self._flags = [0, *_word_flags(word), *([0] * len(layout.pieces))]
-
-    @staticmethod
-    def numel(layout: BucketContents) -> int:
-        """Return the number of flags."""
-        return _USED + len(layout.pieces)
+        bits = [word >> bit & 1 for bit in range(_BITS)]
+        super().__init__([0, *bits, *(1 - bit for bit in bits), *([0] * len(layout.pieces))])
 
     def use(self, index: int) -> None:
         """Record that the gradient of a compressed parameter is not zero on this rank."""
-        self._flags[_USED + index] = 1
+        self[_USED + index] = 1
 
     def fail(self) -> None:
         """Record that this rank failed. Its word no longer counts."""
-        self._flags = [1] + [0] * (len(self._flags) - 1)
+        self[:] = [1] + [0] * (len(self) - 1)
 
     def bytes_of(self, dtype: torch.dtype) -> Bytes:
         """Return their bytes in a vector of this dtype."""
-        flags = torch.tensor(self._flags, dtype=dtype, device="cpu")
-        front: Bytes = flags.view(torch.uint8).numpy()
+        front: Bytes = torch.tensor(self, dtype=dtype, device="cpu").view(torch.uint8).numpy()
         return front
 
 
-@dataclass(frozen=True, slots=True)
-class FlagSums:
-    """Tells which sums of all ranks' flags are positive."""
+def read_flags(front: Bytes, dtype: torch.dtype, sequence: int) -> list[bool] | None:
+    """Read the sums over all ranks: whether any rank used each parameter; None if a rank failed.
 
-    failed: bool
-    in_step: bool
-    used: list[bool]
-
-    def check_step(self, sequence: int) -> None:
-        """Raise an ExchangeError if the ranks are at different buckets."""
-        if not self.in_step:
-            raise ExchangeError(
-                f"another rank and this one summed different parameters at bucket {sequence}: the "
-                "ranks did not run the same backward passes"
-            )
-
-
-def read_flags(front: Bytes, dtype: torch.dtype) -> FlagSums:
-    """Read the sums over all ranks, from the first bytes of a vector."""
-    flags = (torch.from_numpy(front).view(dtype) > 0).tolist()
-    return FlagSums(flags[0], _same_word(flags[1:_USED]), flags[_USED:])
+    Raises an ExchangeError if the ranks are at different buckets.
+    """
+    failed, *sums = (torch.from_numpy(front).view(dtype) > 0).tolist()
+    if failed:
+        return None
+    if any(one and zero for one, zero in zip(sums[:_BITS], sums[_BITS : _USED - 1], strict=True)):
+        raise ExchangeError(
+            f"another rank and this one summed different parameters at bucket {sequence}: the "
+            "ranks did not run the same backward passes"
+        )
+    return sums[_USED - 1 :]

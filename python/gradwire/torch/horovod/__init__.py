@@ -7,7 +7,7 @@
 The training loop does not change. See `DistributedOptimizer` and ``docs/horovod.md``.
 """
 
-from gradwire.report import BucketTimes, ParameterReport, Report
+from gradwire.report import ParameterReport, Report
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.pairing import PairingWarning
 from gradwire.torch.errors import ExchangeError, GradientError, UpdateError
@@ -17,7 +17,6 @@ from gradwire.torch.horovod.elastic import ElasticState
 from gradwire.torch.transport.horovod import LostRankError
 
 __all__ = [
-    "BucketTimes",
     "DistributedOptimizer",
     "ElasticState",
     "ExchangeError",

@@ -10,11 +10,10 @@ from torch.optim import Optimizer
 
 from gradwire import _validate
 from gradwire.schedule import Schedule
-from gradwire.torch.auto import choices_of
 from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import Codecs, GradScaler, Options
 from gradwire.torch.engine.consensus import checksum
-from gradwire.torch.engine.pairing import check_optimizer
+from gradwire.torch.engine.pairing import check_optimizer, default_codec
 from gradwire.torch.engine.parameter import plain_names
 from gradwire.torch.horovod.broadcasting import process_set_of
 from gradwire.torch.horovod.buckets import BUCKET, form
@@ -33,7 +32,6 @@ def DistributedOptimizer(  # as Horovod's
     sparse_as_dense: bool = False,
     process_set: Any = None,
     codec: Codecs | None = None,
-    min_ratio: float | None = None,
     schedule: Schedule | None = None,
     grad_scaler: GradScaler | None = None,
     min_numel: int = 1024,
@@ -68,10 +66,8 @@ def DistributedOptimizer(  # as Horovod's
     process_set : horovod.torch.ProcessSet, optional
         Average over these ranks only. On other ranks the result is a plain optimizer.
     codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
-        As in `gradwire.torch.ddp.attach`, as are ``min_ratio``, ``schedule``, ``grad_scaler``,
-        ``min_numel``, ``min_ndim`` and ``low_memory``. ``"auto"``
-        decides between Horovod's all-reduce and the codec: Horovod does not sum in bfloat16. See
-        ``docs/auto.md``.
+        As in `gradwire.torch.ddp.attach`, but not ``"auto"``; as are ``schedule``,
+        ``grad_scaler``, ``min_numel``, ``min_ndim`` and ``low_memory``.
     timeout : datetime.timedelta, optional
         How long to wait for other ranks. By default forever, as Horovod does, which detects dead
         ranks.
@@ -98,8 +94,6 @@ def DistributedOptimizer(  # as Horovod's
     """
     check_initialized()
     _check_kind(optimizer)
-    # Horovod does not add up in bfloat16, and float16 would lose small gradients.
-    given, choices = choices_of(codec, optimizer, min_ratio, schedule, halves=False)
     passes = _validate.integer("backward_passes_per_step", backward_passes_per_step, low=1)
     _validate.timeout(timeout)
     members = process_set_of(process_set)
@@ -108,7 +102,7 @@ def DistributedOptimizer(  # as Horovod's
         raise ValueError("process_set= does not work in an elastic run, whose sets change")
     wrapped = wrap(optimizer)
     options = Options(
-        codec=given,
+        codec=default_codec(optimizer) if codec is None else codec,
         optimizer=wrapped,
         schedule=schedule,
         grad_scaler=grad_scaler,
@@ -129,7 +123,6 @@ def DistributedOptimizer(  # as Horovod's
         sparse_as_dense=_validate.boolean("sparse_as_dense", sparse_as_dense),
         process_set=members,
         timeout=timeout,
-        choices=choices,
     )
     wrapped._settings = settings
     # Where ranks may join at any time, only ElasticState.sync() brings all of them together.
@@ -150,7 +143,6 @@ def attach(optimizer: Distributed, settings: Settings) -> None:
         entry,
         sparse=set(),
         bucket_nbytes=BUCKET,
-        decides=settings.choices,
         facts={
             "backward_passes_per_step": settings.passes_per_step,
             "op": int(settings.op),

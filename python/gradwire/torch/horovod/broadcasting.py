@@ -52,14 +52,10 @@ def broadcast_parameters(
     root = _validate.integer("root_rank", root_rank, low=0, high=library.size() - 1)
     if isinstance(params, Mapping):
         named = sorted(params.items())
-    elif isinstance(params, Sequence):
+    else:
         named = [
             each if isinstance(each, tuple) else (str(at), each) for at, each in enumerate(params)
         ]
-    else:
-        raise TypeError(
-            f"broadcast_parameters() takes a state_dict() or a list, got a {type(params).__name__}"
-        )
     members = process_set_of(process_set)
     started = []
     for name, each in named:

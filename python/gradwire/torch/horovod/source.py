@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from gradwire.torch.auto import Automatic
 from gradwire.torch.engine.backward import Average, BackwardPasses
 from gradwire.torch.engine.config import Options
 from gradwire.torch.engine.local_gradients import FlatGradients
@@ -31,7 +30,6 @@ class Settings:
     sparse_as_dense: bool
     process_set: Any
     timeout: timedelta | None
-    choices: Automatic | None
 
 
 class HorovodAverage:
@@ -198,7 +196,7 @@ class HorovodSource:
 
     def _dense(self, buffer: torch.Tensor, *, half: bool = False) -> HorovodAverage:
         """Start to average a buffer, sparse or not, in place: see `DenseAverage`."""
-        assert not half  # Horovod does not add up in bfloat16
+        assert not half  # only "auto" asks for that
         start = self._channel.all_reduce if self._sums else self._channel.average
         return HorovodAverage(start(buffer), buffer)
 

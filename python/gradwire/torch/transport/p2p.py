@@ -45,10 +45,14 @@ def swap(
     """
     size = len(mine)
     theirs[rank].copy_(mine[rank])
-    others = [(rank + step) % size for step in range(1, size)]
+    works = []
     # Each rank first receives from the one that sends to it first.
-    asked = [
-        group.recv([theirs[other]], other, 0) for other in reversed(others) if theirs[other].numel()
-    ]
-    sent = [group.send([mine[other]], other, 0) for other in others if mine[other].numel()]
-    return PointToPoint([*asked, *sent], timeout)
+    for step in range(1, size):
+        other = (rank - step) % size
+        if theirs[other].numel():
+            works.append(group.recv([theirs[other]], other, 0))
+    for step in range(1, size):
+        other = (rank + step) % size
+        if mine[other].numel():
+            works.append(group.send([mine[other]], other, 0))
+    return PointToPoint(works, timeout)

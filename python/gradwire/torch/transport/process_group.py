@@ -31,6 +31,8 @@ _ABSENT = re.compile(r"wait timeout(?: after \d+ ?ms, keys: \S*/(\d+))?$", re.IG
 _BY_HOST = ("gloo", "mpi", "ucc", "undefined")
 """Backends that frames on a device are not given to: Gloo copies to the host by itself, slowly."""
 
+_distributed: Any = dist  # whose options are not among its exported types
+
 _names: "weakref.WeakKeyDictionary[dist.ProcessGroup, Counter[tuple[int, ...]]]"
 _names = weakref.WeakKeyDictionary()
 """How many groups of the same ranks were made, in the lifetime of that of all ranks."""
@@ -39,10 +41,10 @@ _names = weakref.WeakKeyDictionary()
 class ProcessGroupChannel(LocalChannel):
     """A channel: a process group with no other user."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: Any) -> None:
         self.group = group
-        self.rank = group.rank()
-        self.size = group.size()
+        self.rank: int = group.rank()
+        self.size: int = group.size()
         self._timeout: timedelta | None = None
 
     @property
@@ -53,12 +55,9 @@ class ProcessGroupChannel(LocalChannel):
     @override
     def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
         if self.size == 2 and out.is_cpu:
-            return self._start(
-                lambda: p2p.swap(self.group, self.rank, out.chunk(2), (mine, mine), self._timeout)
-            )
-        return self._start(
-            lambda: dist.all_gather_into_tensor(out, mine, group=self.group, async_op=True)
-        )
+            parts = out.chunk(2), (mine, mine)
+            return self._start(p2p.swap, self.group, self.rank, *parts, self._timeout)
+        return self._start(self.group._allgather_base, out, mine)
 
     @override
     def all_to_all(
@@ -74,48 +73,42 @@ class ProcessGroupChannel(LocalChannel):
         )
         if out.is_cpu:
             parts = torch.split(out, theirs), torch.split(mine, own)
-            return self._start(lambda: p2p.swap(self.group, self.rank, *parts, self._timeout))
-        return self._start(
-            lambda: dist.all_to_all_single(out, mine, theirs, own, group=self.group, async_op=True)
-        )
+            return self._start(p2p.swap, self.group, self.rank, *parts, self._timeout)
+        return self._start(self.group.alltoall_base, out, mine, theirs, own)
 
     @override
     def all_reduce(self, tensor: torch.Tensor) -> Work:
-        return self._start(lambda: dist.all_reduce(tensor, group=self.group, async_op=True))
+        return self._start(self.group.allreduce, [tensor])
 
     @override
     def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
-        first = self._global(source)
-        return self._start(
-            lambda: dist.broadcast(tensor, src=first, group=self.group, async_op=True)
-        )
+        options = _distributed.BroadcastOptions()
+        options.rootRank = source
+        return self._start(self.group.broadcast, [tensor], options)
 
     @override
     def gather(self, mine: torch.Tensor, to: int) -> list[torch.Tensor]:
         parts = [torch.empty_like(mine) for _ in range(self.size)] if self.rank == to else []
-        dist.gather(mine, parts or None, dst=self._global(to), group=self.group)
+        options = _distributed.GatherOptions()
+        options.rootRank = to
+        self._start(self.group.gather, [parts] if parts else [], [mine], options).wait()
         return parts
 
     @override
     def set_timeout(self, timeout: timedelta) -> None:
-        backend: Any = self.group._get_backend(torch.device("cpu"))
-        backend._set_default_timeout(timeout)  # of collectives
-        self._timeout = timeout  # of messages between two ranks
+        # Of collectives, and of messages between two ranks.
+        self.group._get_backend(torch.device("cpu"))._set_default_timeout(timeout)
+        self._timeout = timeout
 
-    def _global(self, rank: int) -> int:
-        return dist.get_global_rank(self.group, rank)
-
-    def _start(self, start: Callable[[], Work | None]) -> Work:
+    def _start(self, start: Callable[..., Work], *given: Any) -> Work:
         """Start a collective; a failure is reported as one of the other ranks."""
         other = 1 - self.rank if self.size == 2 else None
         try:
-            work = start()
+            return _Collective(start(*given), other)
         except RuntimeError as error:
             if "onnection" not in str(error):  # what is wrong is here
                 raise
             raise _lost(other, error) from error
-        assert work is not None  # with async_op
-        return _Collective(work, other)
 
 
 class _Collective:

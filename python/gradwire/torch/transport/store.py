@@ -3,24 +3,17 @@
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-import torch
 import torch.distributed as dist
 from typing_extensions import override
 
 from gradwire.torch.errors import ExchangeError, MembershipError
-from gradwire.torch.transport import p2p
-from gradwire.torch.transport.channel import (
-    NO_DEVICE_BACKENDS,
-    Channel,
-    Transport,
-    Work,
-    close_in_time,
-)
+from gradwire.torch.transport.channel import NO_DEVICE_BACKENDS, Transport, Work, close_in_time
+from gradwire.torch.transport.process_group import ProcessGroupChannel
 from gradwire.torch.transport.secret import Secret
 
 stores: Any = dist  # whose stores and bare backends are not among its exported types
@@ -28,52 +21,33 @@ Store: TypeAlias = Any  # a torch.distributed.Store
 _SOON = 0.002  # seconds between looks whether Gloo has told its address
 
 
-class GlooChannel(Channel):
-    """A channel over separate connections: a ``torch.distributed.ProcessGroupGloo``."""
+class _Closed:
+    """Takes the place of connections that were closed."""
 
-    def __init__(self, backend: Any) -> None:
-        self._backend: Any = backend
-        self.rank = backend.rank()
-        self.size = backend.size()
-        self._timeout: timedelta | None = None
+    def __getattr__(self, name: str) -> Any:
+        raise ExchangeError("the connections to the other ranks are closed")
+
+
+class GlooChannel(ProcessGroupChannel):
+    """A channel over separate connections: a ``torch.distributed.ProcessGroupGloo``."""
 
     @property
     @override
     def is_open(self) -> bool:
-        return self._backend is not None
-
-    @override
-    def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
-        if self.size == 2:
-            return p2p.swap(self._open(), self.rank, out.chunk(2), (mine, mine), self._timeout)
-        work: Work = self._open()._allgather_base(out, mine)
-        return work
-
-    @override
-    def all_reduce(self, tensor: torch.Tensor) -> Work:
-        work: Work = self._open().allreduce([tensor])
-        return work
-
-    @override
-    def broadcast(self, tensor: torch.Tensor, source: int) -> Work:
-        options = stores.BroadcastOptions()
-        options.rootRank = source
-        work: Work = self._open().broadcast([tensor], options)
-        return work
+        return not isinstance(self.group, _Closed)
 
     @override
     def set_timeout(self, timeout: timedelta) -> None:
-        self._open()._set_default_timeout(timeout)  # of collectives
-        self._timeout = timeout  # of messages between two ranks
+        self.group._set_default_timeout(timeout)
+        self._timeout = timeout
+
+    @override
+    def _start(self, start: Callable[..., Work], *given: Any) -> Work:
+        return start(*given)
 
     def close(self) -> None:
         """Close the connections, once they are idle. Other ranks that wait in it fail."""
-        self._backend = None
-
-    def _open(self) -> Any:
-        if self._backend is None:
-            raise ExchangeError("the connections to the other ranks are closed")
-        return self._backend
+        self.group = _Closed()
 
 
 class Gloo(Transport):

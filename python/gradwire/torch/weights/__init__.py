@@ -24,7 +24,6 @@ See ``docs/weights.md``; `gradwire.weights` packs arrays, without torch.
 
 from gradwire.torch.weights.calibration import Calibration
 from gradwire.torch.weights.checkpoint import load_checkpoint, save_checkpoint
-from gradwire.torch.weights.experts import expert_change
 from gradwire.torch.weights.files import load, save
 from gradwire.torch.weights.modules import PackedEmbedding, PackedLinear, unpack
 from gradwire.torch.weights.ops import backend
@@ -44,7 +43,6 @@ __all__ = [
     "PackedLinear",
     "PackedTensor",
     "backend",
-    "expert_change",
     "load",
     "load_checkpoint",
     "pack",

@@ -190,8 +190,6 @@ class PackedLinear(PackedMatrix, nn.Linear):  # type: ignore[override]  # its we
     ) -> None:
         nn.Module.__init__(self)
         _validate.choice("activations", activations, get_args(Activations))
-        if len(packed.shape) != 2:
-            raise ValueError(f"a linear layer needs a weight with 2 dimensions, got {packed.shape}")
         self.out_features, self.in_features = packed.shape
         if bias is not None and bias.shape != (self.out_features,):
             raise ValueError(
@@ -236,8 +234,6 @@ class PackedEmbedding(PackedMatrix, nn.Embedding):  # type: ignore[override]  # 
 
     def __init__(self, packed: Packed, padding_idx: int | None = None) -> None:
         nn.Module.__init__(self)
-        if len(packed.shape) != 2:
-            raise ValueError(f"an embedding needs a weight with 2 dimensions, got {packed.shape}")
         self.num_embeddings, self.embedding_dim = packed.shape
         self.padding_idx = padding_idx
         self.max_norm, self.norm_type = None, 2.0

@@ -1,6 +1,7 @@
 """Packs a model in memory."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -114,14 +115,9 @@ def pack(
     return report
 
 
-def check_rules(rules: object, kinds: tuple[type, ...] = (Affine,)) -> None:
-    """Raise a TypeError for anything but a mapping of names to one of these types or None."""
+def check_rules(rules: Mapping[str, Any], kinds: tuple[type, ...] = (Affine,)) -> None:
+    """Raise a TypeError for a rule that is neither of these types nor None."""
     names = ", ".join(kind.__name__ for kind in kinds)
-    if not isinstance(rules, Mapping):
-        raise TypeError(
-            f"rules must be a mapping of names to {names} or None, got {rules!r}: pass "
-            '{"*": gradwire.quantize.Affine(4)} for all weights'
-        )
     for pattern, how in rules.items():
         if how is not None and not isinstance(how, kinds):
             raise TypeError(f"rules[{pattern!r}] must be {names} or None, got {how!r}")

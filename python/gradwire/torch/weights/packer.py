@@ -72,10 +72,6 @@ class Packer:
         rounding: Solver | None,
         prepare: Preparation | None,
     ) -> None:
-        if calibration is not None and not isinstance(calibration, Mapping):
-            raise TypeError(
-                f"calibration must be a Calibration, or Gram matrices by name, got {calibration!r}"
-            )
         self._grams: Mapping[str, Gram] = {} if calibration is None else calibration
         self._seen = calibration if isinstance(calibration, Calibration) else None
         self._more, self._rounding, self._prepare = more, rounding, prepare

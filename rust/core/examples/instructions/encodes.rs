@@ -1,5 +1,6 @@
 //! Whole encodes and decodes, a step that the state is used to.
 
+use gradwire_core::Input;
 use gradwire_core::codec::{Codec, Workspace};
 use gradwire_core::fit::Mode;
 use gradwire_core::frame::{Frame, Scratch};
@@ -15,7 +16,6 @@ use gradwire_core::sparsify::{
     Amount, BinMax, ChunkTopK, Gaussian, RandomK, SampledTopK, Sid, Sparsifier, TopK, Trimmed,
     TwoSided,
 };
-use gradwire_core::{Dtype, Input};
 use half::{bf16, f16};
 
 use crate::tensors::laplace;
@@ -28,42 +28,16 @@ const KEEP: Memory = Memory::Residual(Residual::PLAIN);
 const LOW_MEMORY: Memory =
     Memory::Residual(Residual { decay: 1.0, storage: Storage::BFloat16 { seed: 0 } });
 
-/// A tensor of some type of elements.
-enum Tensor {
-    F32(Vec<f32>),
-    F64(Vec<f64>),
-    F16(Vec<f16>),
-    BF16(Vec<bf16>),
-}
-
-impl Tensor {
-    fn new(dtype: Dtype, seed: u64) -> Self {
-        let x = laplace(NUMEL, seed);
-        match dtype {
-            Dtype::F32 => Self::F32(x),
-            Dtype::F64 => Self::F64(x.into_iter().map(f64::from).collect()),
-            Dtype::F16 => Self::F16(x.into_iter().map(f16::from_f32).collect()),
-            Dtype::BF16 => Self::BF16(x.into_iter().map(bf16::from_f32).collect()),
-        }
-    }
-
-    fn input(&self) -> Input<'_> {
-        match self {
-            Self::F32(x) => Input::F32(x),
-            Self::F64(x) => Input::F64(x),
-            Self::F16(x) => Input::F16(x),
-            Self::BF16(x) => Input::BF16(x),
-        }
-    }
-}
+/// How elements of a type are made, and given to an encode.
+type Elements<T> = (fn(f32) -> T, fn(&[T]) -> Input<'_>);
 
 fn encode(sparsifier: Sparsifier, quantizer: Quantizer, memory: Memory) -> Prepare {
-    encode_of(Dtype::F32, sparsifier, quantizer, memory)
+    encode_of((|x| x, |x| Input::F32(x)), sparsifier, quantizer, memory)
 }
 
 /// A step of a codec on a tensor that its state has seen before.
-fn encode_of(
-    dtype: Dtype,
+fn encode_of<T: 'static>(
+    (element, input): Elements<T>,
     sparsifier: Sparsifier,
     quantizer: Quantizer,
     memory: Memory,
@@ -72,30 +46,13 @@ fn encode_of(
         let codec = Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto)?;
         let mut state = codec.init_state(NUMEL)?;
         let (mut workspace, mut out) = (Workspace::default(), Vec::new());
-        let gradients: Vec<_> = (0..2).map(|seed| Tensor::new(dtype, seed)).collect();
+        let gradient = |seed| laplace(NUMEL, seed).into_iter().map(element).collect();
+        let gradients: [Vec<T>; 2] = [0, 1].map(gradient);
         let mut turn = 0;
         let work = move || {
-            let input = gradients[turn % 2].input();
+            let input = input(&gradients[turn % 2]);
             turn += 1;
             codec.encode_into(input, &mut state, None, &mut workspace, &mut out).map(|_| ())
-        };
-        Ok((NUMEL, Box::new(work)))
-    })
-}
-
-/// Reads a frame of exact top-k and adds it to a tensor.
-fn decode_add(ratio: f64) -> Prepare {
-    Box::new(move || {
-        let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(ratio) });
-        let codec = Codec::new(top, Quantizer::Float32, Memory::None, IndexCoding::Auto)?;
-        let mut state = codec.init_state(NUMEL)?;
-        let (mut workspace, mut bytes) = (Workspace::default(), Vec::new());
-        let x = laplace(NUMEL, 1);
-        codec.encode_into(Input::F32(&x), &mut state, None, &mut workspace, &mut bytes)?;
-        let (mut out, mut scratch) = (x, Scratch::default());
-        let work = move || {
-            let frame = Frame::parse(&bytes, None)?;
-            frame.decode_add(&mut out, 0.5, &mut scratch)
         };
         Ok((NUMEL, Box::new(work)))
     })
@@ -116,7 +73,7 @@ fn sparsifiers() -> Works {
         ] {
             all.push((format!("{name}, {ratio}"), encode(sparsifier, Quantizer::Float32, memory)));
         }
-        all.push((format!("decode and add, {ratio}"), decode_add(ratio)));
+        all.push((format!("decode and add, {ratio}"), decode(top, Quantizer::Float32, true)));
     }
     let amount = Amount::Ratio(0.01);
     let top = Sparsifier::TopK(TopK { amount });
@@ -185,15 +142,15 @@ fn quantizers() -> Works {
         all.push((format!("dense {name}"), encode(Sparsifier::All, quantizer, Memory::None)));
         let residual = format!("dense {name} with residual");
         all.push((residual, encode(Sparsifier::All, quantizer, KEEP)));
-        all.push((format!("decode {name}"), decode_dense(quantizer, false)));
+        all.push((format!("decode {name}"), decode(Sparsifier::All, quantizer, false)));
     }
     all
 }
 
-/// Reads a dense frame: to a tensor, or to be added to one.
-fn decode_dense(quantizer: Quantizer, adds: bool) -> Prepare {
+/// Reads a frame: to a tensor, or to be added to one.
+fn decode(sparsifier: Sparsifier, quantizer: Quantizer, adds: bool) -> Prepare {
     Box::new(move || {
-        let codec = Codec::new(Sparsifier::All, quantizer, Memory::None, IndexCoding::Auto)?;
+        let codec = Codec::new(sparsifier, quantizer, Memory::None, IndexCoding::Auto)?;
         let mut state = codec.init_state(NUMEL)?;
         let (mut workspace, mut bytes) = (Workspace::default(), Vec::new());
         let mut out = laplace(NUMEL, 1);
@@ -232,25 +189,27 @@ fn blocks() -> Works {
             all.push((format!("dense {name}"), dense));
             let dense = encode(Sparsifier::All, quantizer, KEEP);
             all.push((format!("dense {name} with residual"), dense));
-            all.push((format!("decode {name}"), decode_dense(quantizer, false)));
-            all.push((format!("decode and add {name}"), decode_dense(quantizer, true)));
+            all.push((format!("decode {name}"), decode(Sparsifier::All, quantizer, false)));
+            all.push((format!("decode and add {name}"), decode(Sparsifier::All, quantizer, true)));
         }
     }
     all
 }
 
-/// Exact top-k of tensors of other types than float32, and a dense frame.
-fn dtypes() -> Works {
-    let mut all = Works::new();
+/// Exact top-k of tensors of another type than float32, and a dense frame.
+fn of_type<T: 'static>(name: &str, how: Elements<T>) -> Works {
     let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.001) });
-    for (name, dtype) in
-        [("bfloat16", Dtype::BF16), ("float16", Dtype::F16), ("float64", Dtype::F64)]
-    {
-        let work = encode_of(dtype, top, Quantizer::Float32, KEEP);
-        all.push((format!("topk of {name}, 0.001"), work));
-        let work = encode_of(dtype, Sparsifier::All, Quantizer::BFloat16, Memory::None);
-        all.push((format!("dense bf16 of {name}"), work));
-    }
+    let dense = encode_of(how, Sparsifier::All, Quantizer::BFloat16, Memory::None);
+    vec![
+        (format!("topk of {name}, 0.001"), encode_of(how, top, Quantizer::Float32, KEEP)),
+        (format!("dense bf16 of {name}"), dense),
+    ]
+}
+
+fn dtypes() -> Works {
+    let mut all = of_type("bfloat16", (bf16::from_f32, |x| Input::BF16(x)));
+    all.extend(of_type("float16", (f16::from_f32, |x| Input::F16(x))));
+    all.extend(of_type("float64", (f64::from, |x| Input::F64(x))));
     all
 }
 

@@ -20,12 +20,42 @@ const BOUNDS: [(&str, f32); 3] = [("0.001", 6.9), ("0.01", 4.6), ("0.1", 2.3)];
 static LIFT: [f32; BLOCK] = [64.0; BLOCK];
 static ONES: [f32; BLOCK] = [1.0; BLOCK];
 
-/// A kernel over one block in the first-level cache; `run` gets the block and a place to write.
-fn kernel(run: impl Fn(&'static Kernels, &[f32], &mut [f32]) + Copy + 'static) -> Prepare {
+/// What kernels read and write, of a block each.
+struct Room {
+    x: Vec<f32>,
+    residual: Vec<f32>,
+    out: Vec<f32>,
+    indices: Vec<u32>,
+    values: Vec<f32>,
+    halves: Vec<f16>,
+    codes: Vec<[u8; 2]>,
+    bytes: Vec<u8>,
+    packed: Vec<u8>,
+}
+
+impl Room {
+    fn new() -> Self {
+        let x = laplace(BLOCK, 1);
+        Self {
+            residual: laplace(BLOCK, 2),
+            out: vec![0.0; BLOCK],
+            indices: (0..(BLOCK + SLACK) as u32).collect(),
+            values: vec![0.0; BLOCK + SLACK],
+            halves: x.iter().map(|x| f16::from_f32(*x)).collect(),
+            codes: vec![[0; 2]; BLOCK],
+            bytes: (0..BLOCK).map(|i| i as u8 % 16).collect(),
+            packed: vec![0; BLOCK / 2],
+            x,
+        }
+    }
+}
+
+/// A kernel over one block in the first-level cache.
+fn kernel(run: impl Fn(&'static Kernels, &mut Room) + Copy + 'static) -> Prepare {
     Box::new(move || {
-        let (x, mut out) = (laplace(BLOCK, 1), vec![0.0; BLOCK + SLACK]);
+        let mut room = Room::new();
         let work = move || {
-            run(Kernels::current(), black_box(&x), &mut out);
+            run(Kernels::current(), black_box(&mut room));
             Ok(())
         };
         Ok((BLOCK, Box::new(work)))
@@ -33,109 +63,27 @@ fn kernel(run: impl Fn(&'static Kernels, &[f32], &mut [f32]) + Copy + 'static) -
 }
 
 fn sweep(bound: f32, wanted: bool) -> Prepare {
-    Box::new(move || {
-        let (x, residual) = (laplace(BLOCK, 1), laplace(BLOCK, 2));
-        let mut sum = vec![0.0; BLOCK];
-        let (mut indices, mut values) = (vec![0; BLOCK + SLACK], vec![0.0; BLOCK + SLACK]);
+    kernel(move |kernels, Room { x, residual, out, indices, values, .. }| {
         let mut lanes = moments::Lanes::default();
-        let work = move || {
-            let residual = &residual[..];
-            let feedback = Feedback { residual, decay: 1.0, sum: &mut sum, streams: None };
-            let moments = wanted.then_some((1.0, &mut lanes));
-            let (indices, values) = (&mut indices[..], &mut values[..]);
-            let gather = Gather { moments, bound, base: 0, indices, values };
-            black_box(Kernels::current().sweep(
-                Input::F32(black_box(&x)),
-                Addend::Residual(feedback),
-                gather,
-            ));
-            Ok(())
-        };
-        Ok((BLOCK, Box::new(work)))
-    })
-}
-
-fn above(bound: f32) -> Prepare {
-    Box::new(move || {
-        let x = laplace(BLOCK, 1);
-        let (mut indices, mut values) = (vec![0; BLOCK + SLACK], vec![0.0; BLOCK + SLACK]);
-        let work = move || {
-            black_box(Kernels::current().above(black_box(&x), bound, 0, &mut indices, &mut values));
-            Ok(())
-        };
-        Ok((BLOCK, Box::new(work)))
+        let feedback = Feedback { residual, decay: 1.0, sum: out, streams: None };
+        let moments = wanted.then_some((1.0, &mut lanes));
+        let gather = Gather { moments, bound, base: 0, indices, values };
+        black_box(kernels.sweep(Input::F32(x), Addend::Residual(feedback), gather));
     })
 }
 
 fn refine(bound: f32) -> Prepare {
-    Box::new(move || {
-        let x = laplace(BLOCK, 1);
-        let (mut indices, mut values) = ((0..BLOCK as u32).collect::<Vec<_>>(), x.clone());
-        let work = move || {
-            values.copy_from_slice(&x);
-            black_box(Kernels::current().refine(&mut indices, &mut values, bound));
-            Ok(())
-        };
-        Ok((BLOCK, Box::new(work)))
+    kernel(move |kernels, Room { x, indices, values, .. }| {
+        let (indices, values) = (&mut indices[..BLOCK], &mut values[..BLOCK]);
+        values.copy_from_slice(x);
+        black_box(kernels.refine(indices, values, bound));
     })
 }
 
-fn narrow(to_f16: bool) -> Prepare {
-    Box::new(move || {
-        let (x, mut codes) = (laplace(BLOCK, 1), vec![[0; 2]; BLOCK]);
-        let work = move || {
-            let kernels = Kernels::current();
-            if to_f16 {
-                kernels.narrow_f16(black_box(&x), 1.0, &mut codes);
-            } else {
-                kernels.narrow_bf16(black_box(&x), &mut codes);
-            }
-            Ok(())
-        };
-        Ok((BLOCK, Box::new(work)))
-    })
-}
-
-fn widen() -> Prepare {
-    Box::new(move || {
-        let x: Vec<_> = laplace(BLOCK, 1).into_iter().map(f16::from_f32).collect();
-        let mut out = vec![0.0; BLOCK];
-        let work = move || {
-            Kernels::current().widen_f16(black_box(&x), &mut out);
-            Ok(())
-        };
-        Ok((BLOCK, Box::new(work)))
-    })
-}
-
-/// A kernel that makes a byte of every entry.
-fn codes(run: impl Fn(&'static Kernels, &[f32], &mut [u8]) + Copy + 'static) -> Prepare {
-    Box::new(move || {
-        let (x, mut out) = (laplace(BLOCK, 1), vec![0; BLOCK]);
-        let work = move || {
-            run(Kernels::current(), black_box(&x), &mut out);
-            Ok(())
-        };
-        Ok((BLOCK, Box::new(work)))
-    })
-}
-
-/// Codes of four bits to fields, or back.
-fn fields(packed: bool) -> Prepare {
-    const WIDTH: u32 = 4;
-    Box::new(move || {
-        let mut codes: Vec<u8> = (0..BLOCK).map(|i| i as u8 % (1 << WIDTH)).collect();
-        let mut bytes = vec![0; BLOCK * WIDTH as usize / 8];
-        let work = move || {
-            let kernels = Kernels::current();
-            if packed {
-                kernels.unpack(black_box(&bytes), WIDTH, &mut codes);
-            } else {
-                kernels.pack(black_box(&codes), WIDTH, &mut bytes);
-            }
-            Ok(())
-        };
-        Ok((BLOCK, Box::new(work)))
+fn bins(bin: usize) -> Prepare {
+    kernel(move |kernels, Room { x, residual, out, indices, .. }| {
+        let peaks = &mut indices[..BLOCK.div_ceil(bin)];
+        kernels.bins(x, residual, 1.0, bin, peaks, out);
     })
 }
 
@@ -174,77 +122,71 @@ fn dot(count: usize, rounded: bool) -> Prepare {
     })
 }
 
-fn bins(bin: usize) -> Prepare {
-    Box::new(move || {
-        let (x, sums) = (laplace(BLOCK, 1), laplace(BLOCK, 2));
-        let (mut peaks, mut picked) = (vec![0; BLOCK.div_ceil(bin)], vec![0.0; BLOCK]);
-        let work = move || {
-            Kernels::current().bins(black_box(&x), &sums, 1.0, bin, &mut peaks, &mut picked);
-            Ok(())
-        };
-        Ok((BLOCK, Box::new(work)))
-    })
-}
-
 pub fn all() -> Works {
+    let e4m3 = float8::Format::E4M3;
+    let key = || Key::new(1, 2, 3, 4);
     let mut all: Works = vec![
-        ("add".into(), kernel(|k, x, out| k.add(&mut out[..BLOCK], x, x, 1.0))),
-        ("peak".into(), kernel(|k, x, _| _ = black_box(k.peak(x)))),
-        ("stream".into(), kernel(|k, x, out| k.streaming(|k| k.stream(&mut out[..BLOCK], x)))),
+        ("add".into(), kernel(|k, r| k.add(&mut r.out, &r.x, &r.x, 1.0))),
+        ("peak".into(), kernel(|k, r| _ = black_box(k.peak(&r.x)))),
+        ("stream".into(), kernel(|k, r| k.streaming(|k| k.stream(&mut r.out, &r.x)))),
         (
             "moments".into(),
-            kernel(|k, x, _| {
+            kernel(|k, r| {
                 let mut lanes = moments::Lanes::default();
-                k.moments(x, 1.0, &mut lanes);
+                k.moments(&r.x, 1.0, &mut lanes);
                 black_box(lanes);
             }),
         ),
         (
             "log_sum".into(),
-            kernel(|k, x, _| {
+            kernel(|k, r| {
                 let mut lanes = log_sum::Lanes::default();
-                k.log_sum(x, &mut lanes);
+                k.log_sum(&r.x, &mut lanes);
                 black_box(lanes);
             }),
         ),
         (
             "total".into(),
-            kernel(|k, x, _| {
+            kernel(|k, r| {
                 let mut lanes = total::Lanes::default();
-                k.total(x, &mut lanes);
+                k.total(&r.x, &mut lanes);
                 black_box(lanes);
             }),
         ),
-        ("widen from float16".into(), widen()),
+        ("widen from float16".into(), kernel(|k, r| k.widen_f16(&r.halves, &mut r.out))),
         ("bins of 500".into(), bins(500)),
         ("bins of 50".into(), bins(50)),
-        ("narrow to bfloat16".into(), narrow(false)),
-        ("narrow to float16".into(), narrow(true)),
+        ("narrow to bfloat16".into(), kernel(|k, r| k.narrow_bf16(&r.x, &mut r.codes))),
+        ("narrow to float16".into(), kernel(|k, r| k.narrow_f16(&r.x, 1.0, &mut r.codes))),
         (
             "float8, nearest".into(),
-            codes(|k, x, out| k.float8_nearest(x, float8::Format::E4M3, [&LIFT, &ONES], out)),
+            kernel(move |k, r| k.float8_nearest(&r.x, e4m3, [&LIFT, &ONES], &mut r.bytes)),
         ),
         (
             "float8, stochastic".into(),
-            codes(|k, x, out| {
-                let (format, key) = (float8::Format::E4M3, Key::new(1, 2, 3, 4));
-                k.float8_stochastic(x, format, [&LIFT, &ONES], key, 0, out);
+            kernel(move |k, r| {
+                k.float8_stochastic(&r.x, e4m3, [&LIFT, &ONES], key(), 0, &mut r.bytes);
             }),
         ),
         (
             "exponent".into(),
-            codes(|k, x, out| k.exponent_encode(x, &ONES, Key::new(1, 2, 3, 4), 0, out)),
+            kernel(move |k, r| k.exponent_encode(&r.x, &ONES, key(), 0, &mut r.bytes)),
         ),
-        ("sign bits".into(), codes(|k, x, out| k.sign_bits(x, &mut out[..BLOCK / 8]))),
-        ("pack 4 bits".into(), fields(false)),
-        ("unpack 4 bits".into(), fields(true)),
+        ("sign bits".into(), kernel(|k, r| k.sign_bits(&r.x, &mut r.bytes[..BLOCK / 8]))),
+        ("pack 4 bits".into(), kernel(|k, r| k.pack(&r.bytes, 4, &mut r.packed))),
+        ("unpack 4 bits".into(), kernel(|k, r| k.unpack(&r.packed, 4, &mut r.bytes))),
         ("dot of 4 bits, float32".into(), dot(1, false)),
         ("dot of 4 bits, float32, 8 vectors".into(), dot(8, false)),
         ("dot of 4 bits, int8".into(), dot(1, true)),
         ("dot of 4 bits, int8, 8 vectors".into(), dot(8, true)),
     ];
     for (share, bound) in BOUNDS {
-        all.push((format!("above, {share}"), above(bound)));
+        all.push((
+            format!("above, {share}"),
+            kernel(move |k, r| {
+                black_box(k.above(&r.x, bound, 0, &mut r.indices, &mut r.values));
+            }),
+        ));
         all.push((format!("refine, {share}"), refine(bound)));
         all.push((format!("sweep, {share}"), sweep(bound, false)));
         all.push((format!("sweep with moments, {share}"), sweep(bound, true)));

@@ -104,23 +104,6 @@ proptest! {
 }
 
 #[test]
-fn a_buffer_with_room_is_not_moved() {
-    let values: Vec<f32> = (0..100).map(|i| i as f32 - 50.0).collect();
-    let indices: Vec<u32> = (0..100).map(|i| i * 37).collect();
-    for quantizer in QUANTIZERS {
-        let mut out =
-            Vec::with_capacity(max_len(quantizer, IndexCoding::Auto, Pattern::Any, 4000, 100));
-        let capacity = (out.as_ptr(), out.capacity());
-        for count in [100, 0, 50, 100, 1] {
-            let layout = layout(quantizer, IndexCoding::Auto);
-            write_into(&layout, 4000, Some(&indices[..count]), &values[..count], &mut out).unwrap();
-            assert_eq!((out.as_ptr(), out.capacity()), capacity);
-            assert_eq!(out, write(layout, 4000, Some(&indices[..count]), &values[..count]));
-        }
-    }
-}
-
-#[test]
 fn writers_refuse_what_no_reader_would_take() {
     let refuse = |numel, indices: Option<&[u32]>, values: &[f32]| {
         let layout = layout(Quantizer::BFloat16, IndexCoding::Auto);

@@ -77,10 +77,6 @@ impl Part for AdamCorrection {
         Ok(())
     }
 
-    fn sized_as(self, _: Self) -> Self {
-        self
-    }
-
     fn examples() -> Vec<Self> {
         let (plain, rounded) = (Storage::Float32, |seed| Storage::BFloat16 { seed });
         let all = [(0.999, 1e-8, plain), (0.999, 1e-8, rounded(0)), (0.0, 1e-3, plain)];
@@ -93,13 +89,8 @@ impl Part for AdamCorrection {
 
 impl Remember for AdamCorrection {
     fn facts(self) -> Facts {
-        Facts {
-            masks: false,
-            keeps: Keeps::SecondMoment,
-            storage: self.storage,
-            clip: None,
-            becomes_sums: true,
-        }
+        let (keeps, storage) = (Keeps::SecondMoment, self.storage);
+        Facts { keeps, storage, becomes_sums: true, ..Facts::default() }
     }
 
     fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, _: f32) -> Tensor<'a> {
@@ -135,9 +126,5 @@ impl Remember for AdamCorrection {
             }
             _ => Tensor::from(gradient).into(),
         }
-    }
-
-    fn left(self, _: f32, left: f32) -> f32 {
-        left
     }
 }

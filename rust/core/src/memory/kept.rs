@@ -12,8 +12,9 @@ use crate::simd::dither;
 use crate::{Error, Input, Result};
 
 /// What there is to keep.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Keeps {
+    #[default]
     Nothing,
     /// What was not sent.
     Residual,

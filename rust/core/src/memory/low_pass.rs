@@ -48,10 +48,6 @@ impl Part for LowPass {
         Err(Error::argument(format!("beta must be in (0, 1], got {beta}")))
     }
 
-    fn sized_as(self, _: Self) -> Self {
-        self
-    }
-
     fn examples() -> Vec<Self> {
         let (plain, rounded) = (Storage::Float32, Storage::BFloat16 { seed: 1 });
         [(1.0, plain), (0.1, plain), (0.37, plain), (0.3, rounded), (1.0, rounded)]
@@ -62,13 +58,7 @@ impl Part for LowPass {
 
 impl Remember for LowPass {
     fn facts(self) -> Facts {
-        Facts {
-            masks: false,
-            keeps: Keeps::Residual,
-            storage: self.storage,
-            clip: None,
-            becomes_sums: false,
-        }
+        Facts { keeps: Keeps::Residual, storage: self.storage, ..Facts::default() }
     }
 
     fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, _: f32) -> Tensor<'a> {

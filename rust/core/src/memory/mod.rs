@@ -41,11 +41,13 @@ pub(crate) trait Remember: Part {
     fn update<'a>(self, gradient: Field<'a>, kept: &'a mut Kept, scale: f32) -> Update<'a>;
 
     /// What is kept of an entry, if `kept` was, and `left` of the sum was not sent.
-    fn left(self, kept: f32, left: f32) -> f32;
+    fn left(self, _kept: f32, left: f32) -> f32 {
+        left
+    }
 }
 
 /// What is known of a memory before any entry is.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Facts {
     /// Whether the momentum of entries that are sent becomes zero.
     pub masks: bool,

@@ -1,6 +1,6 @@
 //! The momentum correction of Deep Gradient Compression.
 
-use super::{Facts, Keeps, Kept, Remember, Storage};
+use super::{Facts, Keeps, Kept, Remember};
 use crate::part::{Options, Part};
 use crate::scan::{Field, Next, Past, Tensor, Update};
 use crate::simd::momentum::Rule;
@@ -58,10 +58,6 @@ impl Part for MomentumCorrection {
         }
     }
 
-    fn sized_as(self, _: Self) -> Self {
-        self
-    }
-
     fn examples() -> Vec<Self> {
         let plain = Self { momentum: 0.9, nesterov: false, masking: false, clip: None };
         let masking = Self { masking: true, ..plain };
@@ -71,13 +67,8 @@ impl Part for MomentumCorrection {
 
 impl Remember for MomentumCorrection {
     fn facts(self) -> Facts {
-        Facts {
-            masks: self.masking,
-            keeps: Keeps::Momentum,
-            storage: Storage::Float32,
-            clip: self.clip,
-            becomes_sums: true,
-        }
+        let (masks, clip) = (self.masking, self.clip);
+        Facts { masks, keeps: Keeps::Momentum, clip, becomes_sums: true, ..Facts::default() }
     }
 
     fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, scale: f32) -> Tensor<'a> {
@@ -96,10 +87,6 @@ impl Remember for MomentumCorrection {
         let (momentum, moved) = momentum.begin();
         let memory = Past::Momentum { momentum, velocity, rule: self.rule(scale) };
         Update::new(Tensor { gradient, memory }, Next::sums(sums, moved))
-    }
-
-    fn left(self, _: f32, left: f32) -> f32 {
-        left
     }
 }
 

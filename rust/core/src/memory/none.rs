@@ -1,6 +1,6 @@
 //! No memory.
 
-use super::{Facts, Keeps, Kept, Remember, Storage};
+use super::{Facts, Kept, Remember};
 use crate::part::without_options;
 use crate::scan::{Field, Tensor, Update};
 
@@ -12,13 +12,7 @@ without_options!(None, "none");
 
 impl Remember for None {
     fn facts(self) -> Facts {
-        Facts {
-            masks: false,
-            keeps: Keeps::Nothing,
-            storage: Storage::Float32,
-            clip: Option::None,
-            becomes_sums: false,
-        }
+        Facts::default()
     }
 
     fn tensor<'a>(self, gradient: Field<'a>, _: &'a Kept, _: f32) -> Tensor<'a> {
@@ -27,9 +21,5 @@ impl Remember for None {
 
     fn update<'a>(self, gradient: Field<'a>, _: &'a mut Kept, _: f32) -> Update<'a> {
         Tensor::from(gradient).into()
-    }
-
-    fn left(self, _: f32, left: f32) -> f32 {
-        left
     }
 }

@@ -38,10 +38,6 @@ impl Part for Residual {
         Err(Error::argument(format!("decay must be in (0, 1], got {decay}")))
     }
 
-    fn sized_as(self, _: Self) -> Self {
-        self
-    }
-
     fn examples() -> Vec<Self> {
         let (plain, rounded) = (Storage::Float32, |seed| Storage::BFloat16 { seed });
         [(1.0, plain), (0.9, plain), (0.5, plain), (1.0, rounded(0)), (0.9, rounded(3))]
@@ -52,13 +48,8 @@ impl Part for Residual {
 
 impl Remember for Residual {
     fn facts(self) -> Facts {
-        Facts {
-            masks: false,
-            keeps: Keeps::Residual,
-            storage: self.storage,
-            clip: None,
-            becomes_sums: true,
-        }
+        let (keeps, storage) = (Keeps::Residual, self.storage);
+        Facts { keeps, storage, becomes_sums: true, ..Facts::default() }
     }
 
     fn tensor<'a>(self, gradient: Field<'a>, kept: &'a Kept, _: f32) -> Tensor<'a> {
@@ -83,9 +74,5 @@ impl Remember for Residual {
         let (residual, sums) = residual.begin();
         let memory = Past::Residual { residual, decay };
         Update::new(Tensor { gradient, memory }, Next::sums(sums, &mut []))
-    }
-
-    fn left(self, _: f32, left: f32) -> f32 {
-        left
     }
 }

@@ -288,21 +288,6 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "it takes too many draws")]
-    fn both_ways_to_tell_positions_apart_agree() {
-        for (numel, count) in [(1000, 1), (1000, 400), (50_000, 3000), (70_000, 35_000)] {
-            let words = || Words { key: Key::new(numel, 0, 0, 0), at: 0, numel: numel as u32 };
-            let mut by_list = Vec::new();
-            list(words(), count, &mut by_list).unwrap();
-            for level in available_levels() {
-                let (kernels, mut by_bit) = (Kernels::of(level).unwrap(), Vec::new());
-                mark(kernels, &words(), numel, count, false, &mut by_bit).unwrap();
-                assert_eq!(by_bit, by_list, "{level:?}");
-            }
-        }
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "it takes too many draws")]
     fn runs_wrap_around_and_begin_anywhere() {
         let mut starts = [0u32; 10];
         for key in 0..4000 {
@@ -316,53 +301,6 @@ mod tests {
         // Each begins about 400 runs, with a standard error of 19.
         assert!(starts.iter().all(|n| n.abs_diff(400) < 76), "{starts:?}");
         assert_eq!(drawn(DrawKind::Run, 3, 7, 7), (0..7).collect::<Vec<_>>());
-    }
-
-    /// Single positions, pairs of neighbours and pairs far apart, over many keys.
-    #[test]
-    #[cfg_attr(miri, ignore = "it takes too many draws")]
-    fn every_position_and_every_pair_is_as_likely() {
-        const KEYS: u64 = 20_000;
-        for (numel, count) in [(20_u64, 7_u64), (20, 15), (300, 2)] {
-            let n = numel as usize;
-            let mut single = vec![0_u64; n];
-            let mut pairs = vec![0_u64; n * n];
-            for key in 0..KEYS {
-                let set = drawn(DrawKind::Subset, key, numel, count);
-                assert_eq!(set.len() as u64, count);
-                for (i, &a) in set.iter().enumerate() {
-                    single[a as usize] += 1;
-                    set[i + 1..].iter().for_each(|&b| pairs[a as usize * n + b as usize] += 1);
-                }
-            }
-            let (n, k, keys) = (numel as f64, count as f64, KEYS as f64);
-            let p = k / n;
-            // Counts of a set of k add up to k, so that the sum of squares has n - 1 degrees of
-            // freedom, and each its variance times n / (n - 1) less.
-            let chi: f64 = single.iter().map(|&c| (c as f64 - keys * p).powi(2)).sum::<f64>()
-                / (keys * p * (1.0 - p))
-                * ((n - 1.0) / n);
-            let spread = libm::sqrt(2.0 * (n - 1.0));
-            assert!((chi - (n - 1.0)).abs() < 4.0 * spread, "{numel} {count}: {chi}");
-            let both = p * (k - 1.0) / (n - 1.0);
-            let error = libm::sqrt(keys * both * (1.0 - both));
-            let far = |c: u64| (c as f64 - keys * both).abs() / error;
-            let (step, size) = (n as usize, numel as usize);
-            let pair = |a: usize, b: usize| pairs[a * step + b];
-            let all = (0..size).flat_map(|a| (a + 1..size).map(move |b| (a, b)));
-            let total: u64 = all.clone().map(|(a, b)| pair(a, b)).sum();
-            assert_eq!(total, KEYS * count * (count - 1) / 2);
-            // Of neighbours as a group, which a bad mixing would favour; 4 standard errors.
-            let beside: u64 = (1..size).map(|b| pair(b - 1, b)).sum();
-            let expected = keys * both * (n - 1.0);
-            let off = (beside as f64 - expected).abs() / libm::sqrt(expected);
-            assert!(off < 4.0, "{numel} {count}: neighbours are off by {off}");
-            // Of every single pair: 5 standard errors, because there are many.
-            if keys * both > 100.0 {
-                let worst = all.map(|(a, b)| far(pair(a, b))).fold(0.0, f64::max);
-                assert!(worst < 5.0, "{numel} {count}: a pair is off by {worst}");
-            }
-        }
     }
 
     #[test]

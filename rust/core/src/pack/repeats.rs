@@ -341,38 +341,7 @@ fn read_few<'a, T: Bits>(kernels: &Kernels, bytes: &'a [u8], out: &mut [T]) -> R
 mod tests {
     use super::*;
     use crate::pack::floats::tests::normal as tensor;
-    use crate::simd::available_levels;
-
-    type Single = [u8; 4];
-    type Half = [u8; 2];
-
-    /// Its first byte, and its length.
-    fn comes_back<T: Bits + PartialEq + std::fmt::Debug>(
-        format: Format,
-        values: &[T],
-    ) -> (u8, usize) {
-        let mut bytes: Option<Vec<u8>> = None;
-        for kernels in available_levels().into_iter().filter_map(Kernels::of) {
-            let mut out = Vec::new();
-            floats::write(kernels, format, values, &mut out);
-            assert_eq!(bytes.get_or_insert(out.clone()), &out);
-            assert!(out.len() <= 1 + size_of_val(values));
-            out.push(9);
-            let mut found = vec![T::of_word(7); values.len()];
-            assert_eq!(floats::read(kernels, format, &out, &mut found).unwrap(), [9]);
-            assert_eq!(found, values);
-        }
-        let bytes = bytes.unwrap();
-        (bytes[0], bytes.len())
-    }
-
-    fn singles(values: &[f32]) -> Vec<Single> {
-        values.iter().map(|x| x.to_le_bytes()).collect()
-    }
-
-    fn halves(values: &[f32]) -> Vec<Half> {
-        values.iter().map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect()
-    }
+    use crate::pack::floats::tests::{comes_back, halves, no_change_does_harm, singles};
 
     /// A tenth of the values; the others zeros of either sign, or of one.
     fn pruned(len: usize, negative: bool) -> Vec<f32> {
@@ -391,10 +360,10 @@ mod tests {
             let values = tensor(len, 3);
             let narrow = halves(&values);
             let (_, least) = comes_back(Format::BFLOAT16, &narrow);
-            let wide: Vec<Single> = narrow.iter().map(|[a, b]| [0, 0, *a, *b]).collect();
+            let wide: Vec<[u8; 4]> = narrow.iter().map(|[a, b]| [0, 0, *a, *b]).collect();
             assert_eq!(comes_back(Format::FLOAT32, &wide), (LOW, least + 4));
             // Other bits that all have serve as well as zeros; one that hardly one has does not.
-            let mut wide: Vec<Single> = narrow.iter().map(|[a, b]| [5, 0x70, *a, *b]).collect();
+            let mut wide: Vec<[u8; 4]> = narrow.iter().map(|[a, b]| [5, 0x70, *a, *b]).collect();
             assert_eq!(comes_back(Format::FLOAT32, &wide), (LOW, least + 4));
             wide[len / 2][0] = 4;
             assert_ne!(comes_back(Format::FLOAT32, &wide).0, LOW);
@@ -453,25 +422,16 @@ mod tests {
 
     #[test]
     fn no_change_of_the_bytes_does_any_harm() {
-        let rows: Vec<f32> = tensor(700, 2)
-            .iter()
-            .zip(0..)
-            .map(|(x, i)| (x.to_bits() & 7) as f32 * (i / 128) as f32)
-            .collect();
+        let row = |(x, i): (&f32, usize)| (x.to_bits() & 7) as f32 * (i / 128) as f32;
+        let rows: Vec<f32> = tensor(700, 2).iter().zip(0..).map(row).collect();
         for values in [pruned(700, true), vec![2.0; 700], rows] {
             let values = singles(&values);
-            let mut bytes = Vec::new();
-            let kernels = Kernels::current();
+            let (kernels, mut bytes) = (Kernels::current(), Vec::new());
             floats::write(kernels, Format::FLOAT32, &values, &mut bytes);
             let mut out = vec![[0; 4]; values.len()];
-            for end in 0..bytes.len() {
-                assert!(floats::read(kernels, Format::FLOAT32, &bytes[..end], &mut out).is_err());
-            }
-            for bit in 0..8 * bytes.len() {
-                let mut bytes = bytes.clone();
-                bytes[bit / 8] ^= 1 << (bit % 8);
-                let _ = floats::read(kernels, Format::FLOAT32, &bytes, &mut out);
-            }
+            no_change_does_harm(&bytes, |bytes| {
+                floats::read(kernels, Format::FLOAT32, bytes, &mut out).map(drop)
+            });
         }
     }
 

@@ -177,22 +177,6 @@ fn the_best_rice_width_is_below_at_or_above_the_log_of_the_mean_gap() {
 }
 
 #[test]
-fn flipping_any_bit_gives_an_error_or_other_positions() {
-    let indices = [0, 3, 4, 17, 18, 19, 60];
-    for coding in all_codings() {
-        let bytes = encode(coding, &indices, 61);
-        for bit in 0..bytes.len() * 8 {
-            let mut bad = bytes.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
-            if let Ok(other) = decode(coding, &bad, 61, indices.len()) {
-                assert_ne!(other, indices, "{coding:?}, bit {bit}");
-                assert!(other.is_sorted_by(|a, b| a < b) && *other.last().unwrap() < 61);
-            }
-        }
-    }
-}
-
-#[test]
 fn positions_at_the_end_of_the_largest_tensor_survive() {
     let numel = MAX_NUMEL;
     let last = (numel - 1) as u32;

@@ -79,56 +79,33 @@ fn kernels() -> impl Iterator<Item = (&'static Kernels, usize)> {
 }
 
 #[test]
-fn products_are_those_of_decoded_rows_on_every_level_and_number_of_threads() {
+fn products_are_those_of_decoded_rows_or_exact_sums_on_every_level_and_number_of_threads() {
     for (width, block, rows, cols) in shapes() {
         let (frame, values) = packed(width, block, rows, cols);
         let matrix = Packed::new(Frame::parse(&frame, None).unwrap(), rows, cols).unwrap();
-        for count in [0, 1, 2, 3, 8, 16, 17] {
-            let x = vectors(count, cols);
-            let pairs =
-                x.chunks(cols).flat_map(|x| values.chunks(cols).map(move |row| product(row, x)));
-            let expected: Vec<f32> = pairs.collect();
-            for (kernels, threads) in kernels() {
-                let mut out = vec![7.0; count * rows];
-                matrix.with(kernels, threads).linear(&x, Activations::Float32, &mut out).unwrap();
-                let told = format!("{kernels:?} {threads} {width} {block:?} {rows} {cols} {count}");
-                assert_eq!(bits(&out), bits(&expected), "{told}");
-            }
-        }
-    }
-}
-
-#[test]
-fn rounded_products_are_exact_sums_on_every_level_and_number_of_threads() {
-    for (width, block, rows, cols) in shapes() {
-        let (frame, values) = packed(width, block, rows, cols);
-        let parsed = Frame::parse(&frame, None).unwrap();
-        let matrix = Packed::new(parsed, rows, cols).unwrap();
         let crosses = matrix.row_block().is_none();
-        let numel = rows * cols;
-        let mut codes = vec![0; numel];
+        let mut codes = vec![0; rows * cols];
         Kernels::current().unpack(matrix.section.codes, u32::from(width), &mut codes);
         let mut scales = vec![[0.0; 2]; matrix.section.scales.len()];
         matrix.widen(matrix.section.scales, &mut scales);
-        for count in [0, 1, 2, 3, 8, 16, 17] {
+        let one = |x: &[f32], row: usize, how| {
+            let at = row * cols..(row + 1) * cols;
+            if crosses || how == Activations::Float32 {
+                return product(&values[at], x);
+            }
+            let scales = &scales[at.start / matrix.block..];
+            rounded_product(&codes[at], scales, matrix.block.min(cols), x)
+        };
+        for (count, how) in [0, 1, 2, 3, 8, 16, 17]
+            .into_iter()
+            .flat_map(|count| [Activations::Float32, Activations::Int8].map(|how| (count, how)))
+        {
             let x = vectors(count, cols);
-            let one = |x: &[f32], row: usize| {
-                if crosses {
-                    return product(&values[row * cols..(row + 1) * cols], x);
-                }
-                let scales = &scales[row * cols / matrix.block..];
-                rounded_product(
-                    &codes[row * cols..(row + 1) * cols],
-                    scales,
-                    matrix.block.min(cols),
-                    x,
-                )
-            };
-            let expected: Vec<f32> =
-                x.chunks(cols).flat_map(|x| (0..rows).map(move |row| one(x, row))).collect();
+            let rows_of = |x| (0..rows).map(move |row| one(x, row, how));
+            let expected: Vec<f32> = x.chunks(cols).flat_map(rows_of).collect();
             for (kernels, threads) in kernels() {
                 let mut out = vec![7.0; count * rows];
-                matrix.with(kernels, threads).linear(&x, Activations::Int8, &mut out).unwrap();
+                matrix.with(kernels, threads).linear(&x, how, &mut out).unwrap();
                 let told = format!("{kernels:?} {threads} {width} {block:?} {rows} {cols} {count}");
                 assert_eq!(bits(&out), bits(&expected), "{told}");
             }

@@ -2,7 +2,7 @@
 
 use super::code::Work;
 use super::coding::Head;
-use super::{Code, Facts, Fit, Quantize, finite_halves};
+use super::{Code, Quantize, finite_halves};
 use crate::Result;
 use crate::part::without_options;
 
@@ -15,16 +15,8 @@ without_options!(BFloat16, "bfloat16");
 impl Quantize for BFloat16 {
     type Coding = Coding;
 
-    fn facts(self) -> Facts {
-        Facts { seed: None, needs_peak: false, needs_magnitude: false, is_exact: false }
-    }
-
     fn coding(self, _: u64, _: f32) -> Coding {
         Coding
-    }
-
-    fn fit(self) -> Fit<Self> {
-        Fit::None
     }
 }
 

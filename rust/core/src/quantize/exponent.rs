@@ -49,7 +49,7 @@ impl Quantize for Exponent {
     type Coding = Coding;
 
     fn facts(self) -> Facts {
-        Facts { seed: Some(self.seed), needs_peak: false, needs_magnitude: false, is_exact: false }
+        Facts { seed: Some(self.seed), ..Facts::default() }
     }
 
     fn coding(self, _: u64, _: f32) -> Coding {
@@ -91,10 +91,6 @@ impl Code for Coding {
     fn takes_scale(self, scale: f32) -> bool {
         let normal = scale == 0.0 || scale >= f32::MIN_POSITIVE;
         power::is_at_most(scale, *TOP.end()) && normal
-    }
-
-    fn are_valid(self, _: &[u8]) -> bool {
-        true
     }
 
     fn encode(self, values: &[f32], codes: &mut [u8], work: Work<'_>) {

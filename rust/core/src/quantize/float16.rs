@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::code::Work;
 use super::coding::Head;
-use super::{BLOCK, Code, Facts, Fit, Quantize, finite_halves};
+use super::{BLOCK, Code, Facts, Quantize, finite_halves};
 use crate::Result;
 use crate::part::{Options, Part};
 use crate::simd::Kernels;
@@ -35,15 +35,11 @@ impl Quantize for Float16 {
     type Coding = Coding;
 
     fn facts(self) -> Facts {
-        Facts { seed: None, needs_peak: self.scaled, needs_magnitude: false, is_exact: false }
+        Facts { needs_peak: self.scaled, ..Facts::default() }
     }
 
     fn coding(self, _: u64, peak: f32) -> Coding {
         Coding { exponent: self.scaled.then(|| scale_exponent(peak)) }
-    }
-
-    fn fit(self) -> Fit<Self> {
-        Fit::None
     }
 }
 

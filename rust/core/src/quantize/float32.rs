@@ -2,7 +2,7 @@
 
 use super::code::Work;
 use super::coding::Head;
-use super::{BLOCK, Code, Facts, Fit, Quantize};
+use super::{BLOCK, Code, Facts, Quantize};
 use crate::Result;
 use crate::part::without_options;
 
@@ -16,15 +16,11 @@ impl Quantize for Float32 {
     type Coding = Coding;
 
     fn facts(self) -> Facts {
-        Facts { seed: None, needs_peak: false, needs_magnitude: false, is_exact: true }
+        Facts { is_exact: true, ..Facts::default() }
     }
 
     fn coding(self, _: u64, _: f32) -> Coding {
         Coding
-    }
-
-    fn fit(self) -> Fit<Self> {
-        Fit::None
     }
 }
 

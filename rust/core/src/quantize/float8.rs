@@ -84,12 +84,8 @@ impl Quantize for Float8 {
     type Coding = Coding;
 
     fn facts(self) -> Facts {
-        Facts {
-            seed: (self.rounding == Rounding::Stochastic).then_some(self.seed),
-            needs_peak: false,
-            needs_magnitude: false,
-            is_exact: false,
-        }
+        let seed = (self.rounding == Rounding::Stochastic).then_some(self.seed);
+        Facts { seed, ..Facts::default() }
     }
 
     fn coding(self, _: u64, _: f32) -> Coding {

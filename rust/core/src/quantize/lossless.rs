@@ -7,9 +7,7 @@
 use super::code::Work;
 use super::coding::Head;
 use super::prologue::Prologue;
-use super::{
-    Code, Facts, Fit, Float16, Quantize, Quantizer, ValueCoding, bfloat16, float16, float32,
-};
+use super::{Code, Facts, Float16, Quantize, Quantizer, ValueCoding, bfloat16, float16, float32};
 use crate::pack::floats::{self, Format};
 use crate::part::{Options, Part};
 use crate::{Dtype, Error, Result};
@@ -75,16 +73,11 @@ impl Quantize for Lossless {
     type Coding = Coding;
 
     fn facts(self) -> Facts {
-        let is_exact = self.format == Some(Float::Float32);
-        Facts { seed: None, needs_peak: false, needs_magnitude: false, is_exact }
+        Facts { is_exact: self.format == Some(Float::Float32), ..Facts::default() }
     }
 
     fn coding(self, _: u64, _: f32) -> Coding {
         Coding { float: self.format.unwrap_or(Float::Float32), in_blocks: false }
-    }
-
-    fn fit(self) -> Fit<Self> {
-        Fit::None
     }
 }
 

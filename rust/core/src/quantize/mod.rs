@@ -73,17 +73,21 @@ pub(crate) trait Quantize: Part {
     type Coding: Code;
 
     /// What is known of it before any value is.
-    fn facts(self) -> Facts;
+    fn facts(self) -> Facts {
+        Facts::default()
+    }
 
     /// The coding of a frame of a tensor of `numel` elements whose largest magnitude is `peak`.
     fn coding(self, numel: u64, peak: f32) -> Self::Coding;
 
     /// How the scales of a group follow from its values.
-    fn fit(self) -> Fit<Self>;
+    fn fit(self) -> Fit<Self> {
+        Fit::None
+    }
 }
 
 /// What is known of a quantizer before any value is.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Facts {
     /// The seed of its random numbers, if it draws any.
     pub seed: Option<u64>,

@@ -65,12 +65,8 @@ impl Quantize for SignScale {
     type Coding = Coding;
 
     fn facts(self) -> Facts {
-        Facts {
-            seed: None,
-            needs_peak: false,
-            needs_magnitude: self.magnitude == Magnitude::Selector,
-            is_exact: false,
-        }
+        let needs_magnitude = self.magnitude == Magnitude::Selector;
+        Facts { needs_magnitude, ..Facts::default() }
     }
 
     fn coding(self, _: u64, _: f32) -> Coding {
@@ -105,10 +101,6 @@ impl Code for Coding {
 
     fn grouping(self) -> Grouping {
         Grouping::Whole
-    }
-
-    fn are_valid(self, _: &[u8]) -> bool {
-        true
     }
 
     fn encode(self, values: &[f32], codes: &mut [u8], work: Work<'_>) {

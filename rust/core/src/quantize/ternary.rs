@@ -60,7 +60,7 @@ impl Quantize for Ternary {
     type Coding = Coding;
 
     fn facts(self) -> Facts {
-        Facts { seed: Some(self.seed), needs_peak: false, needs_magnitude: false, is_exact: false }
+        Facts { seed: Some(self.seed), ..Facts::default() }
     }
 
     fn coding(self, _: u64, _: f32) -> Coding {

@@ -8,7 +8,7 @@ use super::code::Work;
 use super::coding::Head;
 use super::prologue::Prologue;
 use super::signs::{self, Signs};
-use super::{Code, Facts, Fit, Grouping, Quantize, Scales, Summary};
+use super::{Code, Fit, Grouping, Quantize, Scales, Summary};
 use crate::part::{Options, Part};
 use crate::{Error, Result};
 
@@ -43,10 +43,6 @@ impl Part for TwoMeans {
 
 impl Quantize for TwoMeans {
     type Coding = Coding;
-
-    fn facts(self) -> Facts {
-        Facts { seed: None, needs_peak: false, needs_magnitude: false, is_exact: false }
-    }
 
     fn coding(self, numel: u64, _: f32) -> Coding {
         let all = numel.clamp(1, u64::from(u32::MAX)) as u32;
@@ -91,10 +87,6 @@ impl Code for Coding {
 
     fn takes_scale(self, scale: f32) -> bool {
         scale.is_finite()
-    }
-
-    fn are_valid(self, _: &[u8]) -> bool {
-        true
     }
 
     fn encode(self, values: &[f32], codes: &mut [u8], work: Work<'_>) {

@@ -85,7 +85,7 @@ impl Quantize for Uniform {
     type Coding = Coding;
 
     fn facts(self) -> Facts {
-        Facts { seed: Some(self.seed), needs_peak: false, needs_magnitude: false, is_exact: false }
+        Facts { seed: Some(self.seed), ..Facts::default() }
     }
 
     fn coding(self, _: u64, _: f32) -> Coding {
@@ -124,10 +124,6 @@ impl Code for Coding {
 
     fn grouping(self) -> Grouping {
         Grouping::Ranks(self.block)
-    }
-
-    fn are_valid(self, _: &[u8]) -> bool {
-        true
     }
 
     fn encode(self, values: &[f32], codes: &mut [u8], work: Work<'_>) {

@@ -18,4 +18,4 @@ pub use estimated::{gaussian, redsync, sampled, two_sided};
 pub use largest::{above, largest};
 pub use memory::{AdamCorrection, LowPass, MomentumCorrection, kept};
 pub use product::{product, rounded_product};
-pub use quantize::{neighbours, sign_mean, sign_rms, ternary_scale, two_means};
+pub use quantize::{sign_mean, sign_rms, ternary_scale, two_means};

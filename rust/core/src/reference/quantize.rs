@@ -38,15 +38,3 @@ pub fn ternary_scale(values: &[f32], clip: f64) -> f64 {
     let peak = values.iter().fold(0.0_f64, |peak, &v| peak.max(f64::from(v).abs()));
     if variance > 0.0 { peak.min(clip * variance.sqrt()) } else { peak }
 }
-
-/// QSGD's two neighbours of a value on the grid of `levels` up to `scale`, and how far from the
-/// lower to the upper it is: what it is sent as, and with which probability the upper.
-pub fn neighbours(value: f64, scale: f64, levels: f64) -> (f64, f64, f64) {
-    if scale == 0.0 {
-        return (0.0, 0.0, 0.0);
-    }
-    let share = (value.abs() / scale).min(1.0) * levels;
-    let low = share.floor();
-    let of = |level: f64| level / levels * scale * value.signum();
-    (of(low), of(low + 1.0), share - low)
-}

@@ -52,7 +52,7 @@
 //! kernels are one plain body that [`stamp`] compiles for each level and LLVM vectorises; only
 //! `above`, `dot`, `fetch`, `fields`, `narrow`, `product`, `refine`, `sign_bits`, `stream`, `sweep`, `window` and `widen`
 //! from float16 are written by hand: compaction, stores past the caches and some instructions are
-//! beyond a compiler.
+//! beyond a compiler. On NEON, that is so of `dot` and `sweep` alone.
 
 // The whole crate denies unsafe code. Here it is what the module is for: calling functions whose
 // instruction set was detected at run time, and the vector loads and stores of those by hand.

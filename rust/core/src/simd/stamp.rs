@@ -1,18 +1,15 @@
 //! Stamps one plain body into a function for each level.
 
 /// Makes the functions `scalar`, `avx2`, `avx512` and `neon`, each the body compiled for that level.
-/// The body has to be `#[inline(always)]`. With `but neon`, that one is written by hand elsewhere.
+/// The body has to be `#[inline(always)]`.
 macro_rules! stamp {
     (fn($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? => $body:ident) => {
-        // The baseline of AArch64 has NEON: LLVM vectorises the same body with it.
-        #[cfg(target_arch = "aarch64")]
-        pub(in crate::simd) use scalar as neon;
-        $crate::simd::stamp::stamp!(fn($($arg: $ty),*) $(-> $ret)? => $body, but neon);
-    };
-    (fn($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? => $body:ident, but neon) => {
         pub(in crate::simd) fn scalar($($arg: $ty),*) $(-> $ret)? {
             $body($($arg),*)
         }
+        // The baseline of AArch64 has NEON: LLVM vectorises the same body with it.
+        #[cfg(target_arch = "aarch64")]
+        pub(in crate::simd) use scalar as neon;
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,bmi1,bmi2,f16c,lzcnt,popcnt")]
         pub(in crate::simd) fn avx2($($arg: $ty),*) $(-> $ret)? {

@@ -171,27 +171,6 @@ mod tests {
     use crate::simd::testing::tensor;
 
     #[test]
-    fn searches_a_digit_at_a_time() {
-        let x = tensor(20_000, 3);
-        let mut bits: Vec<u32> = x.iter().map(|v| v.abs().to_bits()).collect();
-        bits.sort_unstable_by(|a, b| b.cmp(a));
-        for rank in [1, 77, 5000, 12_000, 20_000] {
-            let mut search = Search::new(rank);
-            while !search.is_done() {
-                x.chunks(777).for_each(|block| search.count(block));
-                search.next_digit();
-            }
-            let expected = bits[rank as usize - 1];
-            let count = |bits: &[u32]| bits.iter().filter(|b| **b == expected).count() as u64;
-            assert_eq!(search.bits(), expected);
-            assert_eq!(
-                (search.inside(), search.rank()),
-                (count(&bits), count(&bits[..rank as usize]))
-            );
-        }
-    }
-
-    #[test]
     fn finds_what_sorting_finds() {
         for len in [1, 2, 17, 1000, 5000, 20_000] {
             let x = tensor(len, len as u64);

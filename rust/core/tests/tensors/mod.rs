@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each program that includes this uses a part of it")]
 
 /// A random word for each position of each tensor (`SplitMix64`).
-pub fn hash(i: u64, seed: u64) -> u64 {
+fn hash(i: u64, seed: u64) -> u64 {
     let mut x = (i ^ seed << 40).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -27,13 +27,4 @@ pub fn laplace(len: usize, seed: u64) -> Vec<f32> {
     let words = (0..len as u64).map(|i| hash(i, seed));
     let value = |word: u64| libm::logf(uniform(word)) * if word & 1 == 0 { 1.0 } else { -1.0 };
     words.map(value).collect()
-}
-
-/// Student's t with three degrees of freedom, of scale 0.001: R. Bailey, "Polar Generation of Random
-/// Variates with the t-Distribution", Math. Comp. 1994.
-pub fn student(len: usize, seed: u64) -> Vec<f32> {
-    let radius = |u: f32| (3.0 * (libm::powf(u, -2.0 / 3.0) - 1.0)).sqrt();
-    let angle = |v: f32| libm::cosf(v * std::f32::consts::TAU);
-    let number = |i: u64| uniform(hash(i, seed));
-    (0..len as u64).map(|i| 1e-3 * radius(number(2 * i)) * angle(number(2 * i + 1))).collect()
 }

@@ -4,21 +4,17 @@ import copy
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from gradwire import _native
 from gradwire._codec import Codec
-from gradwire.frame import Frame
-from gradwire.state import State
-from gradwire.torch.backends import cpu, host
-from gradwire.torch.backends.cpu import Encoded, FilledSlot, LeaderEncoding, SlotOrder, Table
-from gradwire.torch.backends.cuda import encoding, merging, splitting
+from gradwire.torch.backends import host
+from gradwire.torch.backends.cpu import Encoded, FilledSlot, SlotOrder, Table
+from gradwire.torch.backends.cuda import encoding, merging
 from gradwire.torch.backends.cuda.operators import takes
 from gradwire.torch.backends.cuda.slots import KernelSlot
 from gradwire.torch.backends.cuda.states import DeviceState, is_on_device
@@ -69,7 +65,7 @@ class CUDABucket(host.DeviceBucket):
         )
         reads = [started.table] if self._on_device else [started.table, frames]
         found, *sent = self._staging.read_all(reads)  # frames with the room that limits leave them
-        rows = started.settle(found.numpy())
+        rows = started.outcomes(found.numpy())
         done, nbytes = len(rows), int(rows[:, 0].sum())
         for each in sent:
             out[:nbytes].copy_(each[:nbytes])
@@ -99,17 +95,13 @@ class CUDABucket(host.DeviceBucket):
         ranks: int,
     ) -> list[torch.Tensor]:
         given = codecs, frames, sizes, counts, bounds, owners, ranks
-        if not self._on_device:
-            return super().split(*given)
-        if codecs and all(map(takes, codecs)):
+        if self._on_device and codecs and all(map(takes, codecs)):
             with host.told(frames.device):
-                parts = splitting.split(*given)
+                parts = merging.split(*given)
             if parts is not None:
                 return parts
-        there = self._staging.read(frames[: sum(sizes)])
-        parts = super().split(codecs, there, *given[2:])
-        lengths = [part.numel() for part in parts]
-        return list(torch.split(self._staging.upload(torch.cat(parts)), lengths))
+        parts = super().split(codecs, self._down(frames[: sum(sizes)]), *given[2:])
+        return list(torch.split(self._up(torch.cat(parts)), [part.numel() for part in parts]))
 
     @override
     def fills(self, parameters: Sequence[Encoded]) -> bool:
@@ -125,46 +117,18 @@ class CUDABucket(host.DeviceBucket):
             return KernelSlot(self.buffer, slot, order)
 
     @override
-    def encode_leader(
-        self, codec: Codec, state: Any, start: int, stop: int, limit: int, scale: float
-    ) -> LeaderEncoding | None:
-        def encode(room: int | None) -> tuple[Frame, bool]:
-            most = codec.max_encoded_len(stop - start)
-            most = most if room is None else min(most, room)
-            out = torch.empty(most, dtype=torch.uint8, device=self.buffer.device)
-            rows = encoding.encode([codec], [state], [start, stop], [most], self.buffer, scale, out)
-            if len(rows):
-                nbytes, *_, zero = rows[0].tolist()
-                frame = self._staging.read(out[:nbytes])
-                return _native.Frame(frame.numpy()), bool(zero)
-            # The core says what is wrong.
-            gradient = self.gradient(start, stop, scale)
-            return codec.encode(gradient, state.on_host(), max_nbytes=room), not gradient.any()
-
-        if _are_for_kernels([state], [codec]):
-            led = cpu.encode_until_fits(encode, cast(State, state), limit)
-        else:
-            led = self.core().encode_leader(codec, state.on_host(), start, stop, limit, scale)
-        if led is None or not self._on_device:
-            return led
-        return replace(led, values=self._staging.upload(led.values))
-
-    @override
     def values_of(
         self, frames: torch.Tensor, sizes: Sequence[int], numels: Sequence[int], positions: bool
     ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
-        if not self._on_device:
-            return super().values_of(frames, sizes, numels, positions)
-        if numels and not positions:
+        if self._on_device and numels and not positions:
             stops = list(itertools.accumulate(numels))
             ends = [end for pair in zip([0, *stops], stops, strict=False) for end in pair]
             starts = list(itertools.accumulate(sizes[:-1], initial=0))
             values = torch.empty(stops[-1], dtype=torch.float32, device=frames.device)
             if encoding.decode(values, frames, ends, starts, sizes, 1, encoding.PLACE, 1.0):
                 return values, _NONE
-        there = self._staging.read(frames[: sum(sizes)])
-        read, places = super().values_of(there, sizes, numels, positions)
-        return self._staging.upload(read), places
+        read, places = super().values_of(self._down(frames[: sum(sizes)]), sizes, numels, positions)
+        return self._up(read), places
 
     # The receiving thread ---------------------------------------------------------------------
 
@@ -178,32 +142,50 @@ class CUDABucket(host.DeviceBucket):
         unused: Sequence[bool],
         senders: bool,
         scale: float,
+        ranks: int | None = None,
     ) -> NDArray[np.int64]:
         began = time.perf_counter()
         offsets = np.cumsum([[start, *own] for start, own in zip(starts, sizes, strict=True)], 1)
-        kept = [i for i, each in enumerate(unused) if not each]
-        used = [end for i in kept for end in (ends[2 * i], ends[2 * i + 1])]
-        done = not kept or (
-            encoding.decode(
-                self.buffer,
-                self._there(frames),
-                used,
-                [int(offset) for i in kept for offset in offsets[:, i]],
-                [own[i] for i in kept for own in sizes],
-                len(starts),
-                encoding.SENDERS if senders else encoding.RANKS,
-                scale,
-            )
+        into = encoding.SENDERS if senders else encoding.RANKS
+        lengths = np.array(sizes).T.tolist()
+        places, over = offsets[:, :-1].T.tolist(), ranks or 0
+        if self._decode(frames, places, lengths, ends, unused, into, scale, over):
+            return _shares(began, ends)
+        copied = self.core()
+        spent = copied.average(
+            self._down(frames), starts, sizes, ends, unused, senders, scale, ranks
+        )
+        self.buffer.copy_(copied.values)
+        return spent
+
+    def _decode(
+        self,
+        frames: torch.Tensor,
+        starts: Sequence[Sequence[int]],
+        sizes: Sequence[Sequence[int]],
+        ends: Sequence[int],
+        unused: Sequence[bool],
+        into: int,
+        scale: float,
+        over: int = 0,
+    ) -> bool:
+        """Decode the frames of each range by kernels, and clear unused ranges, if they can."""
+        used = [i for i, skipped in enumerate(unused) if not skipped]
+        done = not used or encoding.decode(
+            self.buffer,
+            self._there(frames),
+            [end for i in used for end in ends[2 * i : 2 * i + 2]],
+            [start for i in used for start in starts[i]],
+            [nbytes for i in used for nbytes in sizes[i]],
+            len(starts[used[0]]),
+            into,
+            scale,
+            over,
         )
         if done:
             for i in np.flatnonzero(unused).tolist():
                 self.clear(ends[2 * i], ends[2 * i + 1])
-            return _shares(began, ends)
-        copied = self.core()
-        on_host = self._staging.read(frames) if self._on_device else frames
-        spent = copied.average(on_host, starts, sizes, ends, unused, senders, scale)
-        self.buffer.copy_(copied.values)
-        return spent
+        return done
 
     @override
     def merge(
@@ -217,10 +199,9 @@ class CUDABucket(host.DeviceBucket):
     ) -> tuple[torch.Tensor, Exception | None, int]:
         # By what has encoded: only that can undo both.
         if states and not any(is_on_device(state) for state in states):
-            there = self._staging.read(received) if self._on_device else received
-            held = [state.on_host() for state in states]
+            held, there = [state.on_host() for state in states], self._down(received)
             frames, error, at = super().merge(there, bounds, codecs, held, ends, unused)
-            return (self._staging.upload(frames) if self._on_device else frames), error, at
+            return self._up(frames), error, at
         with host.told(self.buffer.device):
             ranges = merging.Ranges(codecs, states, ends, unused)
             frames, error, at = merging.merge(self._there(received), bounds, ranges)
@@ -253,29 +234,26 @@ class CUDABucket(host.DeviceBucket):
         ranks: int,
     ) -> list[NDArray[np.int64]]:
         began = time.perf_counter()
-        used: list[int] = []
-        places: list[int] = []
-        lens: list[int] = []
-        for start, own, pairs, skipped in zip(starts, sizes, ends, unused, strict=True):
-            at = start
-            for i, (nbytes, skip) in enumerate(zip(own, skipped, strict=True)):
-                if skip:
-                    self.clear(pairs[2 * i], pairs[2 * i + 1])
-                    continue
-                used += pairs[2 * i : 2 * i + 2]
-                places.append(at)
-                lens.append(nbytes)
-                at += nbytes
-        into = encoding.RANKS
-        if not used or (
-            encoding.decode(
-                self.buffer, self._there(frames), used, places, lens, 1, into, scale, ranks
-            )
-        ):
+        places = [
+            [at]
+            for start, own in zip(starts, sizes, strict=True)
+            for at in itertools.accumulate(own[:-1], initial=start)
+            if own
+        ]
+        done = self._decode(
+            frames,
+            places,
+            [[nbytes] for own in sizes for nbytes in own],
+            [end for pairs in ends for end in pairs],
+            [skipped for own in unused for skipped in own],
+            encoding.RANKS,
+            scale,
+            ranks,
+        )
+        if done:
             return [_shares(began, pairs) for pairs in ends]
         copied = self.core()
-        on_host = self._staging.read(frames) if self._on_device else frames
-        spent = copied.average_sums(on_host, starts, sizes, ends, unused, scale, ranks)
+        spent = copied.average_sums(self._down(frames), starts, sizes, ends, unused, scale, ranks)
         self.buffer.copy_(copied.values)
         return spent
 

@@ -36,7 +36,7 @@ def encode(
     host for the error.
     """
     started = start(codecs, states, ends, limits, gradients, scale, out, positions)
-    return started.settle(staging(gradients.device).read(started.table).numpy())
+    return started.outcomes(staging(gradients.device).read(started.table).numpy())
 
 
 def start(
@@ -49,7 +49,7 @@ def start(
     out: torch.Tensor,
     positions: Sequence[NDArray[np.uint32] | None] = (),
 ) -> Encoding:
-    """Start to encode as `encode` does, without waiting: `Encoding.settle` returns the outcome."""
+    """Start to encode as `encode` does, without waiting for `Encoding.outcomes`."""
     if positions and all(each is None for each in positions):
         positions = ()
     given = [each is not None for each in positions]

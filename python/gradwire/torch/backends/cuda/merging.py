@@ -1,10 +1,10 @@
-"""Kernels of the reduce-scatter: an owner sums the frames of all ranks and encodes the sums.
+"""Kernels of the reduce-scatter: frames are cut for owners, which sum those of all ranks.
 
-As ``rust/core/src/bucket/merge.rs``, byte for byte: frames are summed in the order of ranks; the
-owner's residual is added; the largest sums of each range are selected, three for two that a rank
-sent on average; and the rest, with the rounding errors, becomes the residual. The host waits for a
-few words at a time: the headers of the parts, where residuals lie, the sizes of the frames, and the
-outcome of the residuals.
+As ``rust/core/src/frame/split.rs`` and ``bucket/merge.rs``, byte for byte: frames are summed in the
+order of ranks; the owner's residual is added; the largest sums of each range are selected, three
+for two that a rank sent on average; the rest, with the rounding errors, becomes the residual. The
+host waits for a few words at a time: the headers of the parts, where residuals lie, the sizes of
+the frames, and the outcome of the residuals.
 """
 
 import ctypes
@@ -49,6 +49,39 @@ class Ranges:
     def numels(self) -> list[int]:
         """Entries of each range."""
         return [end - start for start, end in zip(self.ends[::2], self.ends[1::2], strict=True)]
+
+
+def split(
+    codecs: Sequence[Codec],
+    frames: torch.Tensor,
+    sizes: Sequence[int],
+    counts: Sequence[int],
+    bounds: Sequence[Sequence[int]],
+    owners: Sequence[Sequence[int]],
+    ranks: int,
+) -> list[torch.Tensor] | None:
+    """Cut frames on the device, on the current stream, as `Bucket.split`; wait for the sizes.
+
+    None if kernels cannot read a frame, as with sections that only the host codes.
+    """
+    cuts: list[list[tuple[int, int, int]]] = [[] for _ in range(ranks)]  # of each owner
+    for frame, (ends, whose) in enumerate(zip(bounds, owners, strict=True)):
+        for owner, start, stop in zip(whose, ends[:-1], ends[1:], strict=True):
+            cuts[owner].append((frame, start, stop))
+    every = [cut for own in cuts for cut in own]
+    parts, table, verdicts = operators().split_bucket(
+        completed(codecs, [ends[-1] for ends in bounds]),
+        *(frames, list(sizes), list(counts)),
+        *([frame for frame, _, _ in every], [end for _, *pair in every for end in pair]),
+        any(codec.sparsify.kind == "random_k" for codec in codecs),
+    )
+    rows, failed = staging(frames.device).read_all([table, verdicts[:1]])
+    if int(failed):
+        return None
+    lengths = rows.numpy()[:, NBYTES].reshape(-1, 2).sum(1).tolist()  # of each range
+    stops = [0, *itertools.accumulate(lengths)]
+    firsts = [0, *itertools.accumulate(map(len, cuts))]
+    return [parts[stops[first] : stops[beyond]] for first, beyond in itertools.pairwise(firsts)]
 
 
 def heads(data: torch.Tensor, bounds: Sequence[int], most: int) -> NDArray[np.int64]:

@@ -116,7 +116,7 @@ class EncodePlan:
         named: Sequence[str | None] = (),
     ) -> None:
         self.codecs = tuple(codecs)
-        self.key = (like.device, like.dtype, list(ends), list(given))
+        self.key = (like.device, like.dtype, list(ends), list(given), named)
         self.shared: list[torch.Tensor] = []
         self._room: int | None = None
         self._nowhere = torch.empty(0, dtype=torch.int32, device=like.device)
@@ -184,32 +184,18 @@ class PlanCache:
         named: Sequence[str | None] = (),
     ) -> EncodePlan:
         """Return the plan for such tensors; a new one if codecs have changed."""
-        if named:  # sums, which are encoded between encodes of the same parts
-            return self._find(codecs, ends, like, given, named)
-        last = self._last
-        if (
-            last is None
-            or last.key != (like.device, like.dtype, ends, given)
-            or not last.of(codecs)
-        ):
-            last = self._last = self._find(codecs, ends, like, given)
-        return last
-
-    def _find(
-        self,
-        codecs: Sequence[Codec],
-        ends: Sequence[int],
-        like: torch.Tensor,
-        given: Sequence[bool],
-        named: Sequence[str | None] = (),
-    ) -> EncodePlan:
-        key = (like.device, like.dtype, tuple(ends), tuple(given), tuple(named))
-        plan = self._kept.get(key)
-        if plan is None or not plan.of(codecs):
-            plan = self._kept[key] = EncodePlan(codecs, ends, like, given, named)
-        self._kept.move_to_end(key)
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+        key = like.device, like.dtype, ends, given, named
+        plan = self._last
+        if plan is None or plan.key != key or not plan.of(codecs):
+            fixed = like.device, like.dtype, tuple(ends), tuple(given), tuple(named)
+            plan = self._kept.get(fixed)
+            if plan is None or not plan.of(codecs):
+                plan = self._kept[fixed] = EncodePlan(codecs, ends, like, given, named)
+            self._kept.move_to_end(fixed)
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+            if not named:  # sums are encoded between encodes of the same parts
+                self._last = plan
         return plan
 
     def takes(self, codecs: Sequence[Codec]) -> bool:

@@ -57,7 +57,7 @@ class KernelSlot:
         """Return the table of `Bucket.encode`, of fewer rows if one failed; wait if need be."""
         if self._started is None:
             return np.empty((0, 6), np.int64)
-        rows = self._started.settle()
+        rows = self._started.outcomes()
         spent = (1e9 * self.seconds() * self._shares[: len(rows)]).astype(np.int64)
         return np.column_stack([rows, spent])
 
@@ -90,7 +90,7 @@ class KernelSlot:
             done = stage.moment()
             headers, rows, *words = stage.read_all(reads)
             if self._started is not None:
-                self._started.settle(rows.numpy())
+                self._started.outcomes(rows.numpy())
             seconds = stage.seconds(began, done)
             good = not order.codecs or not int(words[0])
             spent = (1e9 * seconds * self._shares).astype(np.int64) if good else None

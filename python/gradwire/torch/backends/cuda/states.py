@@ -47,7 +47,7 @@ class DeviceState(StateBase):
     it was, but can then no longer be rolled back.
 
     ``plans`` are those of the buckets that begin with this tensor. Launched encodes are recorded at
-    once, and corrected by `Encoding.settle` if they fail; reading anything of the state settles
+    once, and corrected by `Encoding.outcomes` if they fail; reading anything of the state waits
     first.
     """
 
@@ -142,7 +142,7 @@ class DeviceState(StateBase):
         self._rate = self._written = host.learning_rate
         self._device, self._host, self._new = state, None, False
 
-    def _struct(self, codec: Codec, held: dict[str, Any]) -> structs.State:
+    def _struct(self, codec: Codec, held: dict[str, Any]) -> Any:
         """Return the struct of the state that a state dict holds."""
         scalars: dict[str, float] = held["scalars"]
         piece = structs.Piece.from_buffer_copy(completed([codec], [self.numel]).numpy().data)
@@ -181,7 +181,7 @@ class DeviceState(StateBase):
             "scalars": scalars_of(self._codec, struct, self._rate),
         }
 
-    def _current(self) -> tuple[structs.State, dict[str, torch.Tensor]]:
+    def _current(self) -> tuple[Any, dict[str, torch.Tensor]]:
         """Return a copy of the struct on the host, and the current buffers on the device."""
         assert self._device is not None
         data = self._device[: ctypes.sizeof(structs.State)].cpu().numpy().data
@@ -194,33 +194,33 @@ class DeviceState(StateBase):
         if not self._lock.acquire(blocking=False):
             raise StateInUseError
         try:
-            self._settle()
+            self._await_encode()
             yield
         finally:
             self._lock.release()
 
-    def _settle(self) -> None:
+    def _await_encode(self) -> None:
         if self._encoding is not None:
-            self._encoding.settle()
+            self._encoding.outcomes()
 
     # As gradwire.State ------------------------------------------------------------------------
 
     @property
     def codec(self) -> Codec:
         """The codec of the last encode; before the first, the one that created the state."""
-        self._settle()
+        self._await_encode()
         return self._codec if self._host is None else self._host.codec
 
     @property
     def step(self) -> int:
         """Number of successful encodes, not counting those that were rolled back."""
-        self._settle()
+        self._await_encode()
         return self._step if self._host is None else self._host.step
 
     @property
     def last(self) -> dict[str, Any] | None:
         """Results of the last encode."""
-        self._settle()
+        self._await_encode()
         if self._encoding is not None:
             return self._encoding.last(self._row)
         last = None if self._host is None else self._host.last
@@ -362,7 +362,7 @@ def on_device(
             taken += 1
         for encoding in {state._encoding for state in states}:
             if encoding is not None:
-                encoding.settle()
+                encoding.outcomes()
         same = len(shared) == taken and all(map(operator.is_, map(_BYTES, states), shared))
         if not same or shared[0].device != device:
             shared.clear()
@@ -432,7 +432,7 @@ class Encoding:
         """Record the current point of the stream, for which a read of the outcome waits."""
         self._after = staging(self.table.device).mark()
 
-    def settle(self, rows: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    def outcomes(self, rows: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Take the table, or wait for it, and correct the records of states that failed.
 
         Returns a row for each state that did not fail: bytes, entries sent, entries asked for or
@@ -526,7 +526,7 @@ class StateLayout:
         }
 
 
-def scalars_of(codec: Codec, state: structs.State, rate: float | None) -> dict[str, float]:
+def scalars_of(codec: Codec, state: Any, rate: float | None) -> dict[str, float]:
     """Return the scalars of a state dict from the struct."""
     scalars: dict[str, float] = {}
     if rate is not None:

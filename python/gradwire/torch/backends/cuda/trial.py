@@ -1,44 +1,74 @@
 """The trial of a device: checks at first use that its kernels produce the bytes of the core.
 
 The checksum of a frame is computed where its bytes are, so no receiver notices a kernel that is
-wrong: models would train worse, or replicas drift apart. So everything that kernels support is
-encoded and decoded once on the device and once by the core, and compared bit for bit: frames, also
-trimmed ones, cut by owner and merged, averages, and states, also after a rollback and where
-memories are written late.
+wrong: models would train worse, or replicas drift apart. So the same steps, of codecs that have all
+parts with kernels, are taken on the device and by the core, and compared bit for bit: frames, also
+trimmed ones, cut by owner and merged, averages, and states, also after a rollback.
 """
 
+import itertools
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from gradwire.errors import ExtensionError
+from gradwire import presets
+from gradwire._codec import Codec
+from gradwire.errors import ExtensionError, GradwireError
 from gradwire.exchange.owners import owners_for
 from gradwire.frame import Frame
-from gradwire.torch.backends import cpu
-from gradwire.torch.backends.cpu import held, same_bits
-from gradwire.torch.backends.cuda import encoding, merging, splitting
-from gradwire.torch.backends.cuda.cases import Case, cases
-from gradwire.torch.backends.cuda.states import init_state, rollback
+from gradwire.memory import Residual
+from gradwire.quantize import BFloat16, Float8, Float16, Lossless
+from gradwire.torch.backends import cpu, cuda
+from gradwire.torch.backends.cpu import held
+from gradwire.torch.backends.cuda import encoding
+from gradwire.torch.backends.cuda.operators import takes
 from gradwire.torch.backends.host import is_lost, lost, staging
 
 PATIENCE = 10.0
 """Seconds without an answer after which a kernel is taken to hang. All are loaded before."""
 EQUAL = "equal"
+_LEAST = 64  # smallest limit of a frame in bytes: its header must fit
 _SCALE = 0.5  # of what is decoded
-_INTO = {
-    encoding.PLACE: "placed",
-    encoding.ADD: "added",
-    encoding.RANKS: "averaged",
-    encoding.SENDERS: "averaged over senders",
-}
+
+
+LARGE, SMALL = 2 * 65536 + 37, 4099
+"""More than two chunks of the kernels, so that blocks hand on to each other; and less than one."""
+
+
+class Case(NamedTuple):
+    """A codec, its name in the results, and the length of its tensor."""
+
+    title: str
+    codec: Codec
+    numel: int
+
+
+def cases() -> list[Case]:
+    """Return the presets that kernels encode, and codecs with the parts that no preset has."""
+    base = presets.topk(ratio=0.02)
+    found = [(each.build(**each.example), each.call) for each in presets.OWN]
+    others: list[dict[str, Any]] = [
+        *({"quantize": each} for each in (BFloat16(), Float16(), Float16(scaled=False))),
+        *({"indices": each} for each in ("elias-fano", "rice", "bitmap")),
+        *({"quantize": Float8("e5m2")}, {"memory": Residual(low_memory=True)}),
+    ]
+    found += [(base.replace(**each), f"topk with {each}") for each in others]
+    made, large = [Case("no entry", base, 0), Case("one entry", base, 1)], set[type]()
+    for codec, title in found:
+        if isinstance(codec.quantize, Lossless):  # kernels write the floats themselves
+            codec = codec.replace(quantize=codec.quantize.plain)
+        codec = codec.for_shape((SMALL,))
+        if takes(codec):
+            first = type(codec.sparsify) not in large  # every sparsifier has a large tensor
+            large.add(type(codec.sparsify))
+            made.append(Case(title.replace("gradwire.", ""), codec, LARGE if first else SMALL))
+    return made
 
 
 def is_on() -> bool:
@@ -50,7 +80,7 @@ def is_on() -> bool:
 class TrialRow:
     """The results of one codec with tensors of one dtype."""
 
-    codec: str  #: or the part of `topk` or a preset that is another one
+    codec: str  #: or the part of `topk` that is another one
     steps: int  #: the last one that was compared, or the one with the difference
     dtype: str
     outcome: str  #: ``"equal"``, or what differs first
@@ -89,9 +119,11 @@ def run(device: torch.device, *, whole: bool = False) -> Trial:
     if device.type == "cuda":
         torch.cuda.synchronize(device)  # however long what it was given before may take
     begun: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    work = _Work(device, begun.put, whole=whole)
-    thread = threading.Thread(target=work.run, name="gradwire-trial", daemon=True)
-    thread.start()
+    found: dict[tuple[str, str], TrialRow] = {}
+    work = threading.Thread(
+        target=_try, args=(device, found, begun.put, whole), name="gradwire-trial", daemon=True
+    )
+    work.start()
     now: str | None = "the first call"
     while now is not None:
         last = now
@@ -104,243 +136,161 @@ def run(device: torch.device, *, whole: bool = False) -> Trial:
                 "with GRADWIRE_CUDA_LIBRARY=none the host encodes instead. Please report this with "
                 "what `gradwire info` prints"
             ) from None
-    thread.join()
-    found = Trial(str(device), tuple(work.found.values()))
-    if found.failure is not None and is_lost(device):
+    work.join()
+    trial = Trial(str(device), tuple(found.values()))
+    if trial.failure is not None and is_lost(device):
         raise lost(
             device,
-            f"after the trial of its kernels: {found.failure}; with GRADWIRE_CUDA_LIBRARY=none "
+            f"after the trial of its kernels: {trial.failure}; with GRADWIRE_CUDA_LIBRARY=none "
             "the host encodes instead",
         )
-    return found
+    return trial
 
 
-class _Difference(Exception):
-    """Ends a trial at a difference."""
-
-
-class _Work:
-    """The work of a trial, and its results so far by codec and dtype.
+def _try(
+    device: torch.device,
+    found: dict[tuple[str, str], TrialRow],
+    begin: Callable[[str | None], object],
+    whole: bool,
+) -> None:
+    """Compare all steps, and write the rows of codecs and dtypes, up to a first difference.
 
     `begin` is called with the next operation on the device, and with None at the end.
     """
+    seeded, step, short = device in encoding._seeded, 0, ""
+    try:
+        with staging(device).writing():
+            every = cases()
+            alone = [max(every, key=lambda case: case.numel)]  # whose frame is not gathered
+            for dtype, tried in itertools.product((torch.float32, torch.bfloat16), (every, alone)):
+                short = str(dtype).removeprefix("torch.")
+                core = _steps(cpu, torch.device("cpu"), dtype, tried, lambda act: None)
+                for step, what, ours in _steps(cuda, device, dtype, tried, begin):
+                    (_, _, theirs), titles = next(core), [case.title for case in tried]
+                    titles = titles if len(ours) == len(titles) else ["all codecs"]
+                    for title, one, other in zip(titles, ours, theirs, strict=True):
+                        outcome = EQUAL if one == other else f"another {what}"
+                        row = TrialRow(title, step, short, outcome)
+                        if found.setdefault((title, short), row).outcome == EQUAL:
+                            found[title, short] = row
+                    if ours != theirs and not whole:
+                        return
+    except Exception as error:  # whatever it is, the kernels are not to be used
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        found["all codecs", said] = TrialRow("all codecs", step, short, said)
+    finally:
+        if not seeded:  # that is for what the program decodes
+            encoding._seeded.discard(device)
+        begin(None)
 
-    def __init__(
-        self, device: torch.device, begin: Callable[[str | None], object], *, whole: bool
-    ) -> None:
-        self.found: dict[tuple[str, str], TrialRow] = {}
-        self._device, self._begin, self._whole = device, begin, whole
-        self._dtype, self._step = torch.float32, 0
 
-    def run(self) -> None:
-        """Run all tests, or those up to the first difference."""
-        seeded = self._device in encoding._seeded
-        try:
-            with staging(self._device).writing():
-                every = cases()
-                for self._dtype, steps in ((torch.float32, 3), (torch.bfloat16, 1)):
-                    self._train(_Bucket(every, self._device), steps)
-                    largest = max(every, key=lambda each: each.numel)
-                    alone = _Bucket([largest], self._device)  # whose frame is not gathered
-                    self._encode(alone, 0)
-                    self._encode(alone, 1, given=np.arange(0, largest.numel, 99, dtype=np.uint32))
-        except _Difference:
-            pass
-        except Exception as error:  # whatever it is, the kernels are not to be used
-            said = f"{type(error).__name__}: {error}".partition("\n")[0]
-            self.found["all", said] = self._row("all codecs", said)
-        finally:
-            if not seeded:  # that is for what the program decodes
-                encoding._seeded.discard(self._device)
-            self._begin(None)
+def _steps(
+    module: Any,
+    device: torch.device,
+    dtype: torch.dtype,
+    tried: Sequence[Case],
+    begin: Callable[[str], object],
+) -> Iterator[tuple[int, str, list[object]]]:
+    """Take steps of two ranks with a backend; yield the step, an act, and what came of it.
 
-    def _row(self, codec: str, outcome: str) -> TrialRow:
-        return TrialRow(codec, self._step, str(self._dtype).removeprefix("torch."), outcome)
+    That is a value for each case, or one for all.
+    """
+    codecs, numels = [case.codec for case in tried], [case.numel for case in tried]
+    stops = list(itertools.accumulate(numels))
+    ends = [end for pair in zip([0, *stops], stops, strict=False) for end in pair]
+    states = [module.init_state(case.codec, case.numel, case.title, 3) for case in tried]
+    bounds = [codec.max_encoded_len(n) for codec, n in zip(codecs, numels, strict=True)]
+    positions = [np.arange(0, n, 99, dtype=np.uint32) if len(tried) == 1 else None for n in numels]
+    steps: list[list[torch.Tensor]] = []
 
-    def _compare(self, what: str, bucket: "_Bucket", equal: Sequence[bool]) -> None:
-        """Record for each codec whether results are equal, and its first difference."""
-        for case, each in zip(bucket.cases, equal, strict=True):
-            row = self._row(case.title, EQUAL if each else f"another {what}")
-            key = row.codec, row.dtype
-            before = self.found.setdefault(key, row)
-            if before.outcome == EQUAL and (not each or row.steps > before.steps):
-                self.found[key] = row
-            if not each and not self._whole:
-                raise _Difference
+    def bucket(values: torch.Tensor) -> cpu.Bucket:
+        made: cpu.Bucket = module.bucket(values, True)
+        return made
 
-    def _train(self, bucket: "_Bucket", steps: int) -> None:
-        made = [self._encode(bucket, step) for step in range(min(steps, 2))]
-        if len(made) == 2:
-            self._decode(bucket, made)
-            self._begin("a rollback")
-            rollback(bucket.there)
-            cpu.rollback(bucket.here)
-            self._encode(bucket, 1)
-            limits = [len(frame) - len(frame) // 3 for frame in made[1]]
-            made.append(self._encode(bucket, 2, limits))
-        self._own(bucket, made)
-        self._compare_states(bucket)
+    def parts(values: torch.Tensor) -> list[object]:
+        data = values.cpu().view(torch.uint8)
+        each = torch.split(data, [n * values.element_size() for n in numels])
+        return [part.numpy().tobytes() for part in each]
 
-    def _encode(
-        self,
-        bucket: "_Bucket",
-        step: int,
-        limits: Sequence[int] = (),
-        *,
-        given: NDArray[np.uint32] | None = None,
-    ) -> list[bytes]:
-        """Encode on the device and in the core, compare, and return the frames."""
-        self._step = step + 1
-        self._begin(f"an encode of {len(bucket.cases)} tensors, step {self._step}, {self._dtype}")
-        codecs, ends = [case.codec for case in bucket.cases], bucket.ends
-        most = [case.codec.max_encoded_len(case.numel) for case in bucket.cases]
-        for i, (case, limit) in enumerate(zip(bucket.cases, limits, strict=False)):
-            if case.codec.sparsify.selects and case.numel > 1:
-                most[i] = min(most[i], max(limit, cpu._LEAST))
-        flat = _values(ends[-1], step).to(self._dtype)
-        out = torch.empty(sum(most), dtype=torch.uint8, device=self._device)
-        expected = torch.empty(sum(most), dtype=torch.uint8, device="cpu")
-        there, at = flat.to(self._device), [given] * len(most)
-        rows = encoding.encode(codecs, bucket.there, ends, most, there, 1.0, out, at)
-        table, error = cpu.bucket(flat).encode(codecs, bucket.here, ends, most, at, expected, 1.0)
+    for step, again in ((1, False), (2, False), (2, True), (3, False)):
+        if again:
+            begin("a rollback")
+            module.rollback(states)
+        limits = list(bounds)
+        if step == 3:  # trimmed ones
+            for i, (case, frame) in enumerate(zip(tried, steps[1], strict=True)):
+                if case.codec.sparsify.selects and case.numel > 1:
+                    limits[i] = max(2 * frame.numel() // 3, _LEAST)
+        begin(f"an encode of {len(tried)} tensors, step {step}, {dtype}")
+        values = _values(ends[-1], step).to(device, dtype)
+        out = torch.empty(sum(limits), dtype=torch.uint8, device=device)
+        given = positions if step == 2 else [None] * len(tried)
+        table, error = bucket(values).encode(codecs, states, ends, limits, given, out, 1.0)
         if error is not None:
             raise error
-        table = table.reshape(-1, 6)[:, :5]
-        ours, theirs = _cut(out.cpu(), rows[:, 0]), _cut(expected, table[:, 0])
-        alike = list(map(np.array_equal, rows, table))
-        same = [ours[i] == theirs[i] and alike[i] for i in range(len(ours))]
-        self._compare("frame", bucket, same + [False] * (len(theirs) - len(ours)))
-        return theirs
-
-    def _decode(self, bucket: "_Bucket", made: Sequence[list[bytes]]) -> None:
-        """Test all ways to decode the frames of two ranks, and a damaged frame."""
-        ends, spans = bucket.ends, bucket.spans
-        nbytes = np.array([[len(frame) for frame in frames] for frames in made])
-        starts = np.cumsum(nbytes).reshape(nbytes.shape) - nbytes
-        data = torch.frombuffer(bytearray(b"".join(map(b"".join, made))), dtype=torch.uint8)
-        there, used = data.to(self._device), [False] * len(spans)
-
-        def decoded(into: int, ranks: int, out: torch.Tensor, right: torch.Tensor) -> bool:
-            self._begin(f"a decode of {len(spans)} tensors to {out.dtype}, {_INTO[into]}")
-            at, lens = (each[:ranks].T.ravel().tolist() for each in (starts, nbytes))
-            done = encoding.decode(out, there, ends, at, lens, ranks, into, _SCALE)
-            ours = out.cpu()
-            alike = [done and same_bits(ours[a:b], right[a:b]) for a, b in spans]
-            self._compare(f"result of frames that are {_INTO[into]} in {out.dtype}", bucket, alike)
-            return done
-
-        for dtype in (torch.float32, torch.bfloat16):
-            for into in (encoding.RANKS, encoding.SENDERS):
-                out = torch.zeros(ends[-1], dtype=dtype, device=self._device)
-                right = torch.zeros(ends[-1], dtype=dtype, device="cpu")
-                cpu.bucket(right).average(
-                    *(data, starts[:, 0].tolist(), nbytes.tolist(), ends, used),
-                    into == encoding.SENDERS,
-                    _SCALE,
-                )
-                decoded(into, 2, out, right)
-        out, right = out.float(), right.float()
-        for into in (encoding.PLACE, encoding.ADD):
-            for frame, (start, stop) in zip(made[0], spans, strict=True):
-                if into == encoding.PLACE:
-                    cpu.decode(frame, right[start:stop], None)
-                else:
-                    cpu.decode_add(frame, right[start:stop], _SCALE)
-            decoded(into, 1, out, right)
-        self._begin("a decode of a damaged frame")
-        longest = int(nbytes[0].argmax())
-        first, size = int(starts[0, longest]), int(nbytes[0, longest])
-        there[first + size // 2] ^= 1
-        span = list(spans[longest])
-        read = encoding.decode(out, there, span, [first], [size], 1, encoding.PLACE, 1.0)
-        same = not read and same_bits(out.cpu(), right)
-        what = "verdict on a damaged frame"
-        self._compare(what, bucket, [same or i != longest for i in range(len(spans))])
-
-    def _own(self, bucket: "_Bucket", made: Sequence[list[bytes]]) -> None:
-        """Test the reduce-scatter: cut frames by owner, and merge the frames of two ranks."""
-        own = [i for i, case in enumerate(bucket.cases) if _is_divided(case)]
-        codecs = [bucket.cases[i].codec for i in own]
-        cuts = [[0, case.numel * 2 // 5, case.numel] for case in bucket.cases]
-        core = cpu.bucket(torch.empty(0, device="cpu"))
-        messages = []
-        for frames in (made[0], made[-1]):
-            self._begin(f"a split of {len(own)} frames")
-            data = [_bytes(frames[i]) for i in own]
-            sizes, counts = [len(each) for each in data], [Frame(frames[i]).count for i in own]
-            bounds, whose = [cuts[i] for i in own], [[0, 1]] * len(own)
-            joined = torch.cat(data).to(self._device)
-            found = splitting.split(codecs, joined, sizes, counts, bounds, whose, 2)
-            parts = [
-                core.split([codec], each, [each.numel()], [count], [cut], [[0, 1]], 2)
-                for codec, each, count, cut in zip(codecs, data, counts, bounds, strict=True)
-            ]
-            every = [list(part) for part in zip(*parts, strict=True)]
-            ours = [_pieces(each, theirs) for each, theirs in zip(found or (), every, strict=False)]
-            pairs = zip(parts, zip(*ours, strict=True), strict=False)
-            alike = [all(map(torch.equal, theirs, each)) for theirs, each in pairs]
-            self._compare_some("cut frame", bucket, own, alike or [False] * len(own))
-            messages.append(torch.cat(every[0]))
-        self._begin(f"a merge of {len(own)} ranges")
-        sent, stops = torch.cat(messages), list(accumulate(map(len, messages)))
-        places = [0, stops[0], *stops]
-        ends, used = [end for i in own for end in cuts[i][:2]], [False] * len(own)
-        ranges = merging.Ranges(codecs, [bucket.there[i] for i in own], ends, used)
-        merged, _, _ = merging.merge(sent.to(self._device), places, ranges)
-        here = [bucket.here[i] for i in own]
-        right, error, _ = core.merge(sent, places, codecs, here, ends, used)
-        if error is not None:
-            raise error
-        (lengths,) = core.frame_sizes(right, [0, right.numel()], [len(own)])
-        theirs = list(torch.split(right, lengths or []))
-        alike = list(map(torch.equal, _pieces(merged, theirs), theirs))
-        self._compare_some("merged frame", bucket, own, alike)
-
-    def _compare_some(
-        self, what: str, bucket: "_Bucket", which: Sequence[int], equal: Sequence[bool]
-    ) -> None:
-        every = dict(zip(which, equal, strict=True))
-        self._compare(what, bucket, [every.get(i, True) for i in range(len(bucket.cases))])
-
-    def _compare_states(self, bucket: "_Bucket") -> None:
-        self._begin("a copy of the states")
-        pairs = zip(bucket.there, bucket.here, strict=True)
-        self._compare("state", bucket, [held(ours) == held(core) for ours, core in pairs])
-
-
-class _Bucket:
-    """Tensors one after another, with a state on the device and one on the host for each."""
-
-    def __init__(self, every: Sequence[Case], device: torch.device) -> None:
-        self.cases = every
-        stops = list(accumulate(case.numel for case in every))
-        self.spans = list(zip([0, *stops], stops, strict=False))
-        self.ends = [end for span in self.spans for end in span]
-        self.here = [cpu.init_state(case.codec, case.numel, case.title, 3) for case in every]
-        self.there: list[Any] = [
-            init_state(case.codec, case.numel, case.title, 3) for case in every
-        ]
+        rows = table.reshape(-1, 6)[:, :5].tolist()
+        frames = list(torch.split(out.cpu()[: sum(row[0] for row in rows)], [r[0] for r in rows]))
+        found = [(row, f.numpy().tobytes()) for row, f in zip(rows, frames, strict=True)]
+        yield step, "frame", list(found)
+        steps.append(frames)
+    sent = [torch.cat(steps[0]), torch.cat(steps[1])]
+    sizes = [[frame.numel() for frame in frames] for frames in steps[:2]]
+    data, starts = torch.cat(sent).to(device), [0, sent[0].numel()]
+    for wide in (torch.float32, torch.bfloat16):
+        for senders in (False, True):
+            begin(f"an average of {len(tried)} tensors to {wide}")
+            out = torch.ones(ends[-1], dtype=wide, device=device)
+            unused = [False] * len(tried)
+            bucket(out).average(data, starts, sizes, ends, unused, senders, _SCALE)
+            yield 3, f"average in {wide}", parts(out)
+    out = torch.ones(ends[-1], device=device)
+    begin(f"decodes of {len(tried)} frames")
+    for frame, start, stop in zip(steps[0], ends[::2], ends[1::2], strict=True):
+        module.decode(frame.to(device), out[start:stop], None)
+        module.decode_add(frame.to(device), out[start:stop], _SCALE)
+    yield 3, "decoded frame", parts(out)
+    begin("a decode of a damaged frame")
+    longest = max(range(len(tried)), key=lambda i: steps[0][i].numel())
+    damaged = steps[0][longest].to(device, copy=True)
+    damaged[len(damaged) // 2] ^= 1
+    try:
+        module.decode(damaged, torch.ones(numels[longest], device=device), None)
+        verdict = "none"
+    except GradwireError as error:
+        verdict = type(error).__name__
+    yield 3, "verdict on a damaged frame", [verdict]
+    own = [i for i, case in enumerate(tried) if _is_divided(case)]
+    codecs, cuts = [codecs[i] for i in own], [[0, numels[i] * 2 // 5, numels[i]] for i in own]
+    messages = []
+    for frames in (steps[0], steps[3]):
+        begin(f"a split of {len(own)} frames")
+        joined = torch.cat([frames[i] for i in own]).to(device)
+        counts = [Frame(frames[i].numpy()).count for i in own]
+        lens, whose = [frames[i].numel() for i in own], [[0, 1]] * len(own)
+        owned = bucket(values).split(codecs, joined, lens, counts, cuts, whose, 2)
+        yield 3, "cut frame", [[part.cpu().tolist() for part in owned]]
+        messages.append(owned[0])
+    begin(f"a merge of {len(own)} ranges")
+    n = messages[0].numel()
+    merged, error, _ = bucket(values).merge(
+        torch.cat(messages),
+        [0, n, n, n + messages[1].numel()],
+        codecs,
+        [states[i] for i in own],
+        [end for cut in cuts for end in cut[:2]],
+        [False] * len(own),
+    )
+    if error is not None:
+        raise error
+    yield 3, "merged frame", [merged.cpu().tolist()]
+    begin("a copy of the states")
+    yield 3, "state", [held(state) for state in states]
 
 
 def _values(numel: int, step: int) -> torch.Tensor:
     """Return random numbers with heavier tails than the normal distribution, as gradients have."""
     uniform = np.random.default_rng(step).random(numel, np.float32) * 2 - 1
     return torch.from_numpy(uniform * uniform * uniform)
-
-
-def _cut(data: torch.Tensor, sizes: NDArray[np.int64]) -> list[bytes]:
-    held = data.numpy().tobytes()
-    return [held[end - size : end] for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
-
-
-def _bytes(frame: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(frame), dtype=torch.uint8)
-
-
-def _pieces(data: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Split bytes of the device into pieces of the lengths of others, as far as they go."""
-    held, stops = data.cpu(), [0, *accumulate(map(len, like))]
-    return [held[first:stop] for first, stop in pairwise(stops)]
 
 
 def _is_divided(case: Case) -> bool:

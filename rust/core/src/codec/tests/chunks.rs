@@ -2,15 +2,13 @@
 
 use super::*;
 use crate::pack::{Chunks, Coding};
-use crate::sparsify::{ChunkTopK, Tile};
 
 fn codec(chunk: u32, k: u32, memory: Memory) -> Codec {
-    of(ChunkTopK { chunk, k, tile: None }, memory)
+    tiled(ChunkTopK { chunk, k, tile: None }, memory)
 }
 
-fn of(chunks: ChunkTopK, memory: Memory) -> Codec {
-    let sparsifier = Sparsifier::ChunkTopK(chunks);
-    Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).unwrap()
+fn tiled(chunks: ChunkTopK, memory: Memory) -> Codec {
+    exact(Sparsifier::ChunkTopK(chunks), memory)
 }
 
 /// Laws that a search could be fooled by.
@@ -60,7 +58,7 @@ fn the_largest_of_each_tile_are_those_of_sorting_it() {
         for (tile_rows, columns, k) in [(64, 64, 64), (3, 5, 1), (3, 5, 4), (1, 1, 1), (500, 9, 40)]
         {
             let tile = Some(Tile { rows: tile_rows, columns, width });
-            let codec = of(ChunkTopK { chunk: tile_rows * columns, k, tile }, FEEDBACK);
+            let codec = tiled(ChunkTopK { chunk: tile_rows * columns, k, tile }, FEEDBACK);
             for x in laws(n) {
                 let (frame, encoded) = encode(&codec, &x, &mut codec.init_state(n).unwrap());
                 let size = (tile_rows as usize, columns as usize);
@@ -70,33 +68,6 @@ fn the_largest_of_each_tile_are_those_of_sorting_it() {
                 if x.iter().all(|&v| v != 0.0) {
                     assert_eq!(Some(expected.len() as u64), encoded.target);
                 }
-            }
-        }
-    }
-}
-
-#[test]
-fn other_dtypes_and_memories_select_the_same() {
-    let n = 30_000;
-    let tile = Some(Tile { rows: 64, columns: 64, width: 300 });
-    for chunks in [
-        ChunkTopK { chunk: 100, k: 1, tile: None },
-        ChunkTopK { chunk: 4096, k: 64, tile: None },
-        ChunkTopK { chunk: 4096, k: 64, tile },
-    ] {
-        for memory in [Memory::None, FEEDBACK] {
-            let codec = of(chunks, memory);
-            let exact: Vec<half::bf16> =
-                gradient(n, 1).iter().map(|&v| half::bf16::from_f32(v)).collect();
-            let plain: Vec<f32> = exact.iter().map(|v| v.to_f32()).collect();
-            let wide: Vec<f64> = plain.iter().map(|&v| f64::from(v)).collect();
-            let (expected, _) = encode(&codec, &plain, &mut codec.init_state(n).unwrap());
-            for input in [Input::BF16(&exact), Input::F64(&wide)] {
-                let (mut out, mut workspace) = (Vec::new(), Workspace::default());
-                let mut state = codec.init_state(n).unwrap();
-                codec.encode_into(input, &mut state, None, &mut workspace, &mut out).unwrap();
-                assert_eq!(positions(&out), positions(&expected));
-                assert_eq!(decode(&out, n), decode(&expected, n));
             }
         }
     }
@@ -121,76 +92,15 @@ fn one_of_a_hundred_takes_seven_bits_a_position() {
 }
 
 #[test]
-fn sixty_four_of_a_tile_take_less_than_twelve_bits() {
-    let n = 1 << 20;
-    let x = gradient(n, 5);
-    let tile = Some(Tile { rows: 64, columns: 64, width: 1024 });
-    for tile in [None, tile] {
-        let codec = of(ChunkTopK { chunk: 4096, k: 64, tile }, Memory::None);
-        let (frame, _) = encode(&codec, &x, &mut codec.init_state(n).unwrap());
-        let header = *Frame::parse(&frame, None).unwrap().header();
-        assert_eq!(header.count, 16_384);
-        assert!(matches!(header.coding, Coding::Rice { .. }), "{:?}", header.coding);
-        // The bound for any 16384 of 2^20 is 7.43.
-        assert!(header.index_len * 8 < 16_384 * 76 / 10, "{}", header.index_len);
-    }
-}
-
-#[test]
-fn a_tensor_without_such_rows_is_refused() {
-    let tile = Some(Tile { rows: 4, columns: 4, width: 10 });
-    let codec = of(ChunkTopK { chunk: 16, k: 1, tile }, FEEDBACK);
-    let mut state = codec.init_state(25).unwrap();
-    let (mut out, mut workspace) = (Vec::new(), Workspace::default());
-    let result =
-        codec.encode_into(Input::F32(&[1.0; 25]), &mut state, None, &mut workspace, &mut out);
-    assert!(matches!(result, Err(Error::Argument { .. })));
-    assert_eq!(state.step(), 0);
-}
-
-#[test]
-fn options_out_of_range_are_refused() {
-    let refused = |chunk, k, tile| {
-        let sparsifier = Sparsifier::ChunkTopK(ChunkTopK { chunk, k, tile });
-        Codec::new(sparsifier, Quantizer::Float32, FEEDBACK, IndexCoding::Auto).is_err()
-    };
-    assert!(refused(0, 1, None) && refused(10, 0, None) && refused((1 << 31) + 1, 1, None));
-    for (rows, columns, width) in [(0, 1, 1), (1, 0, 1), (1, 1, 0)] {
-        assert!(refused(1, 1, Some(Tile { rows, columns, width })));
-    }
-    assert!(!refused(1 << 31, u32::MAX, None));
-}
-
-#[test]
-fn tiles_conserve_on_every_level_and_thread_count() {
+fn tiles_agree_on_every_level_and_thread_count() {
     // 150 bands of 4 rows, or 10 of 64, for three threads to share.
     let (rows, width) = (600, 701);
     let n = rows * width as usize;
-    for (side, k) in [(64, 64), (4, 1)] {
+    for (shift, (side, k)) in [(64, 64), (4, 1)].into_iter().enumerate() {
         let tile = Some(Tile { rows: side, columns: side, width });
-        let codec = of(ChunkTopK { chunk: 1, k, tile }, FEEDBACK);
-        let mut runs = Vec::new();
-        for level in available_levels() {
-            for threads in [1, 2, 3] {
-                let mut workspace = Workspace::with(Kernels::of(level).unwrap(), threads);
-                let mut state = codec.init_state(n).unwrap();
-                let mut frames = Vec::new();
-                for step in 0..2 {
-                    let (x, before) = (gradient(n, step), state.residual().unwrap().to_vec());
-                    let mut out = Vec::new();
-                    codec
-                        .encode_into(Input::F32(&x), &mut state, None, &mut workspace, &mut out)
-                        .unwrap();
-                    let (sent, after) = (decode(&out, n), state.residual().unwrap());
-                    assert!(
-                        (0..n).all(|i| sent[i] + after[i] == reference::kept(x[i] + before[i]))
-                    );
-                    frames.push(out);
-                }
-                runs.push(frames);
-            }
-        }
-        assert!(runs.windows(2).all(|pair| pair[0] == pair[1]));
+        let codec = tiled(ChunkTopK { chunk: 1, k, tile }, FEEDBACK);
+        let steps = [gradient(n, 0), gradient(n, 1)];
+        on_every_level(&codec, [1, 2, 3], shift, |workspace| run(&codec, &steps, workspace));
     }
 }
 
@@ -213,9 +123,7 @@ fn chunks_that_are_searched_as_tensors_send_what_short_ones_would() {
                 codec
                     .encode_into(Input::F32(&x), &mut state, None, &mut workspace, &mut out)
                     .unwrap();
-                let mut found = Vec::new();
-                Frame::parse(&out, None).unwrap().indices_into(&mut found).unwrap();
-                assert_eq!(found, expected, "{chunk} {k}");
+                assert_eq!(positions(&out), expected, "{chunk} {k}");
                 // What bounds the scratch: sixteen bytes for each that is in the running.
                 let most = 16 * (3 * k as usize).max(n / 64).max(4096).next_power_of_two();
                 assert!(

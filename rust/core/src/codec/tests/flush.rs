@@ -1,45 +1,28 @@
 //! What was left is sent whole, and can be taken back.
 
 use super::*;
-use crate::memory::{LowPass, MomentumCorrection};
-
-fn all_memories() -> Vec<Memory> {
-    let correction =
-        MomentumCorrection { momentum: 0.9, nesterov: false, masking: true, clip: None };
-    vec![
-        FEEDBACK,
-        Memory::LowPass(LowPass { beta: 0.5, ..LowPass::PLAIN }),
-        Memory::MomentumCorrection(correction),
-        Memory::MomentumCorrection(MomentumCorrection { masking: false, ..correction }),
-    ]
-}
 
 #[test]
 fn a_flush_sends_the_residual_exactly_and_leaves_zeros() {
-    for n in [0, 1, 1000] {
-        for memory in all_memories() {
-            let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.01) });
-            let codec =
-                Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap();
+    let remembers = |memory: &Memory| *memory != Memory::None;
+    for memory in Memory::examples().into_iter().filter(remembers) {
+        for n in [0, 1, 1000] {
+            let codec = of(top_ratio(0.01), Quantizer::BFloat16, memory);
             let mut state = codec.init_state(n).unwrap();
             encode(&codec, &gradient(n, 1), &mut state);
             encode(&codec, &gradient(n, 2), &mut state);
-            let (left, moved) =
-                (state.residual().unwrap().to_vec(), state.momentum().map(<[f32]>::to_vec));
+            let before = contents(&state);
             let mut frame = Vec::new();
             let encoded = codec.flush_into(&mut state, &mut frame).unwrap();
             assert_eq!((encoded.count, state.step()), (n as u64, 3));
-            assert_eq!(decode(&frame, n), left);
-            assert_eq!(state.residual().unwrap(), vec![0.0; n]);
-            match memory {
-                Memory::MomentumCorrection(MomentumCorrection { masking: true, .. }) => {
-                    assert_eq!(state.momentum().unwrap(), vec![0.0; n]);
-                }
-                _ => assert_eq!(state.momentum(), moved.as_deref()),
-            }
+            assert_eq!(bits(&decode(&frame, n)), before.0);
+            let (residual, moment, _) = contents(&state);
+            assert_eq!(residual, vec![0; n]);
+            // No gradient has come in; a momentum that is masked has all been sent.
+            let masks = memory.facts().masks;
+            assert_eq!(moment, if masks { vec![0; before.1.len()] } else { before.1.clone() });
             state.rollback().unwrap();
-            assert_eq!((state.residual().unwrap(), state.step()), (&left[..], 2));
-            assert_eq!(state.momentum(), moved.as_deref());
+            assert_eq!(contents(&state), before);
             encode(&codec, &gradient(n, 3), &mut state);
         }
     }

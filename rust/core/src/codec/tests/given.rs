@@ -17,6 +17,20 @@ fn encode_at(
     (out, encoded)
 }
 
+/// The same where that may be an error.
+fn attempt_at(
+    codec: &Codec,
+    x: &[f32],
+    state: &mut State,
+    support: Support<'_>,
+    limit: Option<usize>,
+) -> (Result<Encoded>, Vec<u8>) {
+    let (mut out, mut workspace) = (vec![1], Workspace::default());
+    let result = codec.encode_at(Input::F32(x), state, support, limit, &mut workspace, &mut out);
+    assert!(result.is_ok() || out.is_empty());
+    (result, out)
+}
+
 fn selecting(memory: Memory) -> impl Iterator<Item = Codec> {
     codecs(memory).into_iter().filter(|codec| codec.sparsifier() != Sparsifier::All)
 }
@@ -61,25 +75,14 @@ fn frames_at_given_positions_are_no_longer_than_promised() {
 fn levels_and_threads_agree_on_given_positions() {
     let n = 300_000;
     let positions: Vec<u32> = (0..n as u32).step_by(997).collect();
-    let codec = Codec::new(
-        Sparsifier::TopK(TopK { amount: Amount::Count(1) }),
-        Quantizer::Float16(Float16 { scaled: true }),
-        Memory::Residual(Residual { decay: 0.9, ..Residual::PLAIN }),
-        IndexCoding::Auto,
-    );
-    let codec = codec.unwrap();
-    let mut runs = Vec::new();
-    for level in available_levels() {
-        for threads in [1, 2, 3] {
-            let mut workspace = Workspace::with(Kernels::of(level).unwrap(), threads);
-            let mut state = codec.init_state(n).unwrap();
-            let frames: Vec<_> = (0..3)
-                .map(|s| encode_at(&codec, &gradient(n, s), &mut state, &positions, &mut workspace))
-                .collect();
-            runs.push((frames, state.residual().unwrap().to_vec()));
-        }
-    }
-    assert!(runs.windows(2).all(|pair| pair[0] == pair[1]));
+    let memory = Memory::Residual(Residual { decay: 0.9, ..Residual::PLAIN });
+    let codec = of(top(1), Quantizer::Float16(Float16 { scaled: true }), memory);
+    on_every_level(&codec, [1, 2, 3], 0, |workspace| {
+        let mut state = codec.init_state(n).unwrap();
+        let mut frame = |s| encode_at(&codec, &gradient(n, s), &mut state, &positions, workspace);
+        let frames = [0, 1, 2].map(&mut frame);
+        (frames, contents(&state))
+    });
 }
 
 #[test]
@@ -104,57 +107,36 @@ fn wrong_positions_leave_the_state_and_the_chance_to_roll_back() {
     for codec in selecting(FEEDBACK) {
         let mut state = codec.init_state(n).unwrap();
         encode(&codec, &gradient(n, 1), &mut state);
-        let before = (state.residual().unwrap().to_vec(), state.scalars());
-        for wrong in [&[3, 3][..], &[5, 2], &[0, 100], &[u32::MAX]] {
-            let (mut out, mut workspace) = (vec![1], Workspace::default());
-            let support = Support { positions: wrong, may_trim: true };
-            let x = gradient(n, 2);
-            let input = Input::F32(&x);
-            let result =
-                codec.encode_at(input, &mut state, support, None, &mut workspace, &mut out);
-            assert!(matches!(result, Err(Error::Argument { .. })), "{wrong:?}");
-            assert!(out.is_empty());
+        let before = contents(&state);
+        for positions in [&[3, 3][..], &[5, 2], &[0, 100], &[u32::MAX]] {
+            let support = Support { positions, may_trim: true };
+            let (result, _) = attempt_at(&codec, &gradient(n, 2), &mut state, support, None);
+            assert!(matches!(result, Err(Error::Argument { .. })), "{positions:?}");
         }
-        assert_eq!((state.residual().unwrap().to_vec(), state.scalars()), before);
+        assert_eq!(contents(&state), before);
         state.rollback().unwrap();
     }
-    let all = Codec::new(Sparsifier::All, Quantizer::Float32, FEEDBACK, IndexCoding::Auto).unwrap();
-    let (mut state, mut workspace) = (all.init_state(1).unwrap(), Workspace::default());
+    let all = exact(Sparsifier::All, FEEDBACK);
     let support = Support { positions: &[0], may_trim: false };
-    let result = all.encode_at(
-        Input::F32(&[1.0]),
-        &mut state,
-        support,
-        None,
-        &mut workspace,
-        &mut Vec::new(),
-    );
+    let (result, _) = attempt_at(&all, &[1.0], &mut all.init_state(1).unwrap(), support, None);
     assert!(matches!(result, Err(Error::Argument { .. })));
 }
 
 #[test]
 fn what_is_not_finite_is_found_wherever_it_is() {
     let n = 5000;
-    for memory in [FEEDBACK, Memory::None] {
-        for codec in selecting(memory) {
-            let mut state = codec.init_state(n).unwrap();
-            encode(&codec, &gradient(n, 1), &mut state);
-            let before = (state.residual().map(<[f32]>::to_vec), state.scalars());
-            // Both in the support, one of the two, neither.
-            for positions in [&[77, 4000][..], &[4000], &[5]] {
-                let mut x = gradient(n, 2);
-                (x[77], x[4000]) = (f32::NAN, f32::INFINITY);
-                let result = codec.encode_at(
-                    Input::F32(&x),
-                    &mut state,
-                    Support { positions, may_trim: false },
-                    None,
-                    &mut Workspace::default(),
-                    &mut Vec::new(),
-                );
-                assert_eq!(result, Err(Error::NonFinite { count: 2, first: 77 }), "{codec:?}");
-                assert_eq!((state.residual().map(<[f32]>::to_vec), state.scalars()), before);
-            }
+    for codec in [FEEDBACK, Memory::None].into_iter().flat_map(selecting) {
+        let mut state = codec.init_state(n).unwrap();
+        encode(&codec, &gradient(n, 1), &mut state);
+        let before = contents(&state);
+        // Both in the support, one of the two, neither.
+        for positions in [&[77, 4000][..], &[4000], &[5]] {
+            let mut x = gradient(n, 2);
+            (x[77], x[4000]) = (f32::NAN, f32::INFINITY);
+            let support = Support { positions, may_trim: false };
+            let (result, _) = attempt_at(&codec, &x, &mut state, support, None);
+            assert_eq!(result, Err(Error::NonFinite { count: 2, first: 77 }), "{codec:?}");
+            assert_eq!(contents(&state), before);
         }
     }
 }
@@ -164,19 +146,16 @@ fn a_limit_trims_where_it_may_and_is_an_error_where_not() {
     let n = 50_000;
     let x = gradient(n, 9);
     let positions: Vec<u32> = (0..n as u32).step_by(20).collect();
-    for codec in [FEEDBACK].into_iter().flat_map(selecting) {
+    for codec in selecting(FEEDBACK) {
         let mut state = codec.init_state(n).unwrap();
         let mut run = |may_trim, limit| {
             let support = Support { positions: &positions, may_trim };
-            let (mut out, mut workspace) = (Vec::new(), Workspace::default());
-            let input = Input::F32(&x);
-            let result =
-                codec.encode_at(input, &mut state, support, Some(limit), &mut workspace, &mut out);
+            let (result, out) = attempt_at(&codec, &x, &mut state, support, Some(limit));
             (result, out, state.residual().unwrap().to_vec())
         };
-        let (refused, frame, residual) = run(false, 1000);
+        let (refused, _, residual) = run(false, 1000);
         assert!(matches!(refused, Err(Error::LimitTooSmall { .. })), "{codec:?}");
-        assert!(frame.is_empty() && residual.iter().all(|&r| r == 0.0));
+        assert!(residual.iter().all(|&r| r == 0.0));
         let (trimmed, frame, residual) = run(true, 1000);
         let Encoded { count, trimmed, .. } = trimmed.unwrap();
         assert_eq!(count + trimmed, positions.len() as u64);
@@ -217,15 +196,13 @@ fn a_preview_is_what_is_encoded_and_changes_nothing() {
 
 #[test]
 fn what_is_chosen_elsewhere_is_encoded_at_positions_alone() {
-    let sparsifier = Sparsifier::Custom(Custom { id: 1 });
-    let codec = Codec::new(sparsifier, Quantizer::Float32, FEEDBACK, IndexCoding::Auto).unwrap();
-    let (mut state, mut workspace) = (codec.init_state(4).unwrap(), Workspace::default());
+    let codec = exact(Sparsifier::Custom(Custom { id: 1 }), FEEDBACK);
+    let mut state = codec.init_state(4).unwrap();
     let x = [4.0, 3.0, 2.0, 1.0];
-    let mut out = vec![1];
-    let refused = codec.encode_into(Input::F32(&x), &mut state, None, &mut workspace, &mut out);
+    let (refused, _) = attempt(&codec, Input::F32(&x), &mut state, None);
     assert!(matches!(refused, Err(Error::Argument { .. })));
-    assert!(out.is_empty() && state.step() == 0);
-    let (frame, _) = encode_at(&codec, &x, &mut state, &[1, 3], &mut workspace);
+    assert_eq!(state.step(), 0);
+    let (frame, _) = encode_at(&codec, &x, &mut state, &[1, 3], &mut Workspace::default());
     assert_eq!(Frame::parse(&frame, None).unwrap().header().sparsifier.name(), Some("custom"));
     assert_eq!(decode(&frame, 4), [0.0, 3.0, 0.0, 1.0]);
     assert_eq!(state.residual().unwrap(), [4.0, 0.0, 2.0, 0.0]);

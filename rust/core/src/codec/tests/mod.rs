@@ -7,6 +7,7 @@ mod estimated;
 mod float_mode;
 mod flush;
 mod given;
+mod laws;
 mod memories;
 mod outside;
 mod picked;
@@ -14,20 +15,19 @@ mod published;
 mod random;
 mod rounded;
 mod selection;
-mod splits;
-mod state;
 mod trim;
 
 use super::*;
 use crate::Dtype;
 use crate::fit::{Distribution, Mode};
 use crate::frame::{Frame, Scratch};
-use crate::memory::Residual;
-use crate::quantize::{Float16, SignScale, TwoMeans};
+use crate::memory::{AdamCorrection, LowPass, MomentumCorrection, Residual, Storage};
+use crate::quantize::{Float16, Magnitude, Norm, SignScale, Ternary, TwoMeans, Uniform};
 use crate::reference;
+use crate::scan::CHUNK;
 use crate::simd::{Kernels, available_levels, testing};
 use crate::sparsify::{
-    Amount, BinMax, ChunkTopK, Custom, Gaussian, RandomK, SampledTopK, Sid, Threshold, TopK,
+    Amount, BinMax, ChunkTopK, Custom, Gaussian, RandomK, SampledTopK, Sid, Threshold, Tile, TopK,
     TrimMethod, Trimmed, TwoSided,
 };
 
@@ -78,13 +78,30 @@ fn go_together(sparsifier: Sparsifier, quantizer: Quantizer, memory: Memory) -> 
     !always_masked && (sparsifier.tells_magnitude() || !quantizer.needs_magnitude())
 }
 
+fn of(sparsifier: Sparsifier, quantizer: Quantizer, memory: Memory) -> Codec {
+    Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap()
+}
+
+/// Values as they are.
+fn exact(sparsifier: Sparsifier, memory: Memory) -> Codec {
+    of(sparsifier, Quantizer::Float32, memory)
+}
+
+/// The largest so many.
+fn top(count: u64) -> Sparsifier {
+    Sparsifier::TopK(TopK { amount: Amount::Count(count) })
+}
+
+/// The largest so many of each entry.
+fn top_ratio(ratio: f64) -> Sparsifier {
+    Sparsifier::TopK(TopK { amount: Amount::Ratio(ratio) })
+}
+
 fn compose(sparsifiers: &[Sparsifier], quantizers: &[Quantizer], memory: Memory) -> Vec<Codec> {
     let pairs = sparsifiers.iter().flat_map(|&s| quantizers.iter().map(move |&q| (s, q)));
     pairs
         .filter(|&(sparsifier, quantizer)| go_together(sparsifier, quantizer, memory))
-        .map(|(sparsifier, quantizer)| {
-            Codec::new(sparsifier, quantizer, memory, IndexCoding::Auto).unwrap()
-        })
+        .map(|(sparsifier, quantizer)| of(sparsifier, quantizer, memory))
         .step_by(one_in())
         .collect()
 }
@@ -102,18 +119,105 @@ fn codecs(memory: Memory) -> Vec<Codec> {
 }
 
 fn scaled_codecs(memory: Memory) -> Vec<Codec> {
-    let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.03) });
     let threshold = Sparsifier::Threshold(Threshold { threshold: 0.0 });
-    compose(&[Sparsifier::All, threshold, top], &scaled_quantizers(), memory)
+    let bins = Sparsifier::BinMax(BinMax { bin: 50, soft: 2.0 });
+    let all = [Sparsifier::All, threshold, bins, top_ratio(0.03)];
+    compose(&all, &scaled_quantizers(), memory)
 }
 
 const FEEDBACK: Memory = Memory::Residual(Residual::PLAIN);
 
+const MOMENTUM: MomentumCorrection =
+    MomentumCorrection { momentum: 0.9, nesterov: false, masking: true, clip: None };
+const ADAM: AdamCorrection = AdamCorrection { beta2: 0.999, eps: 1e-8, storage: Storage::Float32 };
+
+fn low_pass(beta: f32) -> Memory {
+    Memory::LowPass(LowPass { beta, ..LowPass::PLAIN })
+}
+
+/// Encodes with scratch memory of its own: the result, and what was written.
+fn attempt(
+    codec: &Codec,
+    input: Input<'_>,
+    state: &mut State,
+    limit: Option<usize>,
+) -> (Result<Encoded>, Vec<u8>) {
+    let (mut out, mut workspace) = (vec![1], Workspace::default());
+    let result = codec.encode_into(input, state, limit, &mut workspace, &mut out);
+    assert!(result.is_ok() || out.is_empty());
+    (result, out)
+}
+
 fn encode(codec: &Codec, x: &[f32], state: &mut State) -> (Vec<u8>, Encoded) {
-    let (mut out, mut workspace) = (Vec::new(), Workspace::default());
-    let encoded = codec.encode_into(Input::F32(x), state, None, &mut workspace, &mut out).unwrap();
+    let (encoded, out) = attempt(codec, Input::F32(x), state, None);
     assert!(out.len() <= codec.max_encoded_len(x.len()), "{codec:?} {}", x.len());
-    (out, encoded)
+    (out, encoded.unwrap())
+}
+
+/// Encodes these steps in a row: the frames, and the state that they leave.
+fn run(codec: &Codec, steps: &[Vec<f32>], workspace: &mut Workspace) -> (Vec<Vec<u8>>, Contents) {
+    let mut state = codec.init_state(steps[0].len()).unwrap();
+    let frame = |x: &Vec<f32>| {
+        let mut out = Vec::new();
+        codec.encode_into(Input::F32(x), &mut state, None, workspace, &mut out).unwrap();
+        out
+    };
+    let frames = steps.iter().map(frame).collect();
+    (frames, contents(&state))
+}
+
+/// What every level and each of these numbers of threads give alike. Not all pairs of them run: which
+/// level has how many threads shifts from one codec to the next, so that all pairs occur. For example
+/// (scalar, 1 thread), (AVX2, 2), (AVX-512, 3) is followed by (scalar, 2), (AVX2, 3), (AVX-512, 1).
+fn on_every_level<T: PartialEq>(
+    codec: &Codec,
+    threads: [usize; 3],
+    shift: usize,
+    mut of: impl FnMut(&mut Workspace) -> T,
+) -> T {
+    let levels = available_levels();
+    let mut runs = (0..levels.len().max(3)).map(|at| {
+        let kernels = Kernels::of(levels[at % levels.len()]).unwrap();
+        let mut workspace = Workspace::with(kernels, threads[(at + shift) % 3]);
+        workspace.scanner.grain = CHUNK;
+        of(&mut workspace)
+    });
+    let first = runs.next().unwrap();
+    assert!(runs.all(|run| run == first), "{codec:?}");
+    first
+}
+
+/// Everything in a state that an encode may change: residual, moment, scalars.
+type Contents = (Vec<u32>, Vec<u32>, Vec<(String, f64)>);
+
+fn contents(state: &State) -> Contents {
+    let moment = state.momentum().map(Input::F32).or(state.stored_second_moment());
+    (bits(&floats(state.stored_residual())), bits(&floats(moment)), state.scalars())
+}
+
+fn floats(values: Option<Input<'_>>) -> Vec<f32> {
+    match values {
+        Some(Input::F32(values)) => values.to_vec(),
+        Some(Input::BF16(values)) => values.iter().map(|v| v.to_f32()).collect(),
+        None => Vec::new(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The state as a checkpoint brings it back.
+fn saved(codec: &Codec, state: &State) -> State {
+    let mut restored = codec.init_state(state.numel()).unwrap();
+    if let Some(residual) = state.stored_residual() {
+        restored.set_stored_residual(residual).unwrap();
+    }
+    if let Some(momentum) = state.momentum() {
+        restored.set_momentum(momentum).unwrap();
+    }
+    if let Some(second) = state.stored_second_moment() {
+        restored.set_stored_second_moment(second).unwrap();
+    }
+    restored.load_scalars(&state.scalars()).unwrap();
+    restored
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {

@@ -4,21 +4,16 @@
 use super::*;
 use crate::codec::outside::{CodeValues, EXTRA_BYTES};
 use crate::frame::outside::{Coded, Values, head_len, reframe};
-use crate::memory::MomentumCorrection;
-use crate::memory::Storage;
 use half::bf16;
 
-const LOW_PASS: Memory =
-    Memory::LowPass(crate::memory::LowPass { beta: 0.3, ..crate::memory::LowPass::PLAIN });
 const SEEDED: Storage = Storage::BFloat16 { seed: 9 };
-const ROUNDED: Memory = Memory::Residual(Residual { storage: SEEDED, ..Residual::PLAIN });
-const FILTERED: Memory = Memory::LowPass(crate::memory::LowPass { beta: 0.3, storage: SEEDED });
-const MOMENTUM: Memory = Memory::MomentumCorrection(MomentumCorrection {
-    momentum: 0.9,
-    nesterov: false,
-    masking: true,
-    clip: None,
-});
+
+fn memories() -> [Memory; 6] {
+    let rounded = Residual { storage: SEEDED, ..Residual::PLAIN };
+    let filtered = LowPass { beta: 0.3, storage: SEEDED };
+    let all = [FEEDBACK, low_pass(0.3), MOMENTUM.into(), rounded.into(), filtered.into()];
+    [[Memory::None].as_slice(), &all].concat().try_into().unwrap()
+}
 
 /// The codes of bfloat16, as if they were somebody else's.
 #[derive(Default)]
@@ -48,17 +43,10 @@ impl CodeValues for Halves {
 
     fn encode(&mut self, values: &[f32], data: &mut Vec<u8>, decoded: &mut Vec<f32>) -> Result<()> {
         self.calls += 1;
-        let (codec, mut state) = (halves(Sparsifier::All, Memory::None), Vec::new());
         // By the crate's own rounding, which saturates.
-        let mut fresh = codec.init_state(values.len())?;
-        codec.encode_into(
-            Input::F32(values),
-            &mut fresh,
-            None,
-            &mut Workspace::default(),
-            &mut state,
-        )?;
-        let frame = Frame::parse(&state, None)?;
+        let codec = halves(Sparsifier::All, Memory::None);
+        let (frame, _) = encode(&codec, values, &mut codec.init_state(values.len())?);
+        let frame = Frame::parse(&frame, None)?;
         frame.values_into(decoded)?;
         *data = frame.value_section().to_vec();
         match self.fault {
@@ -76,11 +64,7 @@ impl CodeValues for Halves {
 }
 
 fn halves(sparsifier: Sparsifier, memory: Memory) -> Codec {
-    Codec::new(sparsifier, Quantizer::BFloat16, memory, IndexCoding::Auto).unwrap()
-}
-
-fn exact(sparsifier: Sparsifier, memory: Memory) -> Codec {
-    Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).unwrap()
+    of(sparsifier, Quantizer::BFloat16, memory)
 }
 
 /// The frame as this crate reads it, once somebody has read the values.
@@ -110,25 +94,12 @@ fn encode_outside(
     (encoded, out)
 }
 
-fn bits(values: Option<&[f32]>) -> Option<Vec<u32>> {
-    values.map(|values| values.iter().map(|v| v.to_bits()).collect())
-}
-
-/// The bits of a residual of either type.
-fn stored(state: &State) -> Option<Vec<u32>> {
-    Some(match state.stored_residual()? {
-        Input::F32(values) => values.iter().map(|value| value.to_bits()).collect(),
-        Input::BF16(values) => values.iter().map(|value| value.to_bits().into()).collect(),
-        other => panic!("{other:?}"),
-    })
-}
-
 #[test]
 fn the_same_codes_from_outside_leave_the_same_memory() {
     let len = 3000;
-    for memory in [Memory::None, FEEDBACK, LOW_PASS, MOMENTUM, ROUNDED, FILTERED] {
+    for memory in memories() {
         for sparsifier in sparsifiers() {
-            if Codec::new(sparsifier, Quantizer::Float32, memory, IndexCoding::Auto).is_err() {
+            if !go_together(sparsifier, Quantizer::Float32, memory) {
                 continue;
             }
             let own = halves(sparsifier, memory);
@@ -143,10 +114,8 @@ fn the_same_codes_from_outside_leave_the_same_memory() {
                 assert_eq!(found.unwrap(), Encoded { nbytes: out.len(), ..encoded });
                 assert!(out.len() <= codec.max_len_outside(len, None, "halves", 16));
                 let (ours, theirs) = (decode(&read(&out), len), decode(&frame, len));
-                assert_eq!(bits(Some(&ours)), bits(Some(&theirs)));
-                assert_eq!(stored(&state), stored(&expected));
-                assert_eq!(bits(state.momentum()), bits(expected.momentum()));
-                assert_eq!(state.scalars(), expected.scalars());
+                assert_eq!(bits(&ours), bits(&theirs));
+                assert_eq!(contents(&state), contents(&expected));
             }
             assert!(state.can_roll_back());
         }
@@ -156,7 +125,7 @@ fn the_same_codes_from_outside_leave_the_same_memory() {
 #[test]
 fn without_its_reader_a_frame_names_who_can_read_it() {
     let x = gradient(500, 3);
-    let codec = exact(Sparsifier::TopK(TopK { amount: Amount::Count(40) }), FEEDBACK);
+    let codec = exact(top(40), FEEDBACK);
     let mut state = codec.init_state(500).unwrap();
     let (_, bytes) = encode_outside(&codec, &x, &mut state, None, &mut Halves::default());
     let frame = Frame::parse(&bytes, None).unwrap();
@@ -172,12 +141,11 @@ fn without_its_reader_a_frame_names_who_can_read_it() {
 #[test]
 fn what_goes_wrong_outside_leaves_no_trace() {
     let x = gradient(1000, 9);
-    for memory in [Memory::None, FEEDBACK, LOW_PASS, MOMENTUM, ROUNDED, FILTERED] {
-        let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.1) });
-        let codec = exact(top, memory);
+    for memory in memories() {
+        let codec = exact(top_ratio(0.1), memory);
         let mut state = codec.init_state(1000).unwrap();
         encode_outside(&codec, &x, &mut state, None, &mut Halves::default()).0.unwrap();
-        let (residual, scalars) = (bits(state.residual()), state.scalars());
+        let before = contents(&state);
         for fault in [
             Fault::Error,
             Fault::TooFewValues,
@@ -189,8 +157,7 @@ fn what_goes_wrong_outside_leaves_no_trace() {
             let (found, out) = encode_outside(&codec, &x, &mut state, None, &mut values);
             assert!(matches!(found, Err(Error::Coder { .. })), "{found:?}");
             assert!(out.is_empty());
-            assert_eq!(bits(state.residual()), residual);
-            assert_eq!(state.scalars(), scalars);
+            assert_eq!(contents(&state), before);
         }
     }
 }
@@ -198,32 +165,29 @@ fn what_goes_wrong_outside_leaves_no_trace() {
 #[test]
 fn a_frame_is_made_to_fit_and_keeps_the_largest() {
     let x = gradient(4000, 5);
-    for memory in [FEEDBACK] {
-        let top = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.2) });
-        let codec = exact(top, memory);
-        for limit in [48, 60, 100, 333, 1000, 1999] {
-            let mut state = codec.init_state(4000).unwrap();
-            let mut values = Halves::default();
-            let (found, out) = encode_outside(&codec, &x, &mut state, Some(limit), &mut values);
-            let encoded = found.unwrap();
-            assert!(out.len() <= limit);
-            assert_eq!(encoded.count + encoded.trimmed, 800);
-            let sent = decode(&read(&out), 4000);
-            let least = sent.iter().filter(|v| **v != 0.0).fold(f32::MAX, |m, v| m.min(v.abs()));
-            let left = state.residual().unwrap();
-            assert!(left.iter().zip(&x).zip(&sent).all(|((l, x), s)| *l == reference::kept(x - s)));
-            let most = left.iter().zip(&sent).filter(|(_, s)| **s == 0.0);
-            assert!(most.fold(0.0_f32, |m, (v, _)| m.max(v.abs())) <= least * 1.01);
-            assert!(limit < 100 || out.len() * 10 > limit * 7, "{} of {limit}", out.len());
-            assert!(values.calls <= 10);
-        }
-        let (all, mut values) = (exact(Sparsifier::All, memory), Halves::default());
-        let mut state = all.init_state(4000).unwrap();
-        let (found, _) = encode_outside(&all, &x, &mut state, Some(8000), &mut values);
-        let need = 48 + head_len("halves") as u64 + 8000;
-        assert_eq!(found, Err(Error::LimitTooSmall { limit: 8000, need }));
-        assert!(state.residual().unwrap().iter().all(|&v| v == 0.0));
+    let codec = exact(top_ratio(0.2), FEEDBACK);
+    for limit in [48, 60, 100, 333, 1000, 1999] {
+        let mut state = codec.init_state(4000).unwrap();
+        let mut values = Halves::default();
+        let (found, out) = encode_outside(&codec, &x, &mut state, Some(limit), &mut values);
+        let encoded = found.unwrap();
+        assert!(out.len() <= limit);
+        assert_eq!(encoded.count + encoded.trimmed, 800);
+        let sent = decode(&read(&out), 4000);
+        let least = sent.iter().filter(|v| **v != 0.0).fold(f32::MAX, |m, v| m.min(v.abs()));
+        let left = state.residual().unwrap();
+        assert!(left.iter().zip(&x).zip(&sent).all(|((l, x), s)| *l == reference::kept(x - s)));
+        let most = left.iter().zip(&sent).filter(|(_, s)| **s == 0.0);
+        assert!(most.fold(0.0_f32, |m, (v, _)| m.max(v.abs())) <= least * 1.01);
+        assert!(limit < 100 || out.len() * 10 > limit * 7, "{} of {limit}", out.len());
+        assert!(values.calls <= 10);
     }
+    let (all, mut values) = (exact(Sparsifier::All, FEEDBACK), Halves::default());
+    let mut state = all.init_state(4000).unwrap();
+    let (found, _) = encode_outside(&all, &x, &mut state, Some(8000), &mut values);
+    let need = 48 + head_len("halves") as u64 + 8000;
+    assert_eq!(found, Err(Error::LimitTooSmall { limit: 8000, need }));
+    assert!(state.residual().unwrap().iter().all(|&v| v == 0.0));
 }
 
 #[test]

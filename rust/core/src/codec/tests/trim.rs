@@ -1,7 +1,6 @@
 //! Frames that are trimmed to a limit: how many entries stay, and how often they are written.
 
 use super::*;
-use crate::quantize::{Magnitude, Norm, SignScale, TwoMeans, Uniform};
 
 const UNIFORM: Quantizer =
     Quantizer::Uniform(Uniform { bits: 4, block: 512, norm: Norm::L2, seed: 1 });
@@ -13,10 +12,8 @@ const CODINGS: [IndexCoding; 4] =
 
 /// The entries of a frame of at most so many bytes, and how often it was written.
 fn trimmed(codec: &Codec, x: &[f32], limit: usize) -> (u64, usize, u32) {
-    let (mut workspace, mut out) = (Workspace::default(), Vec::new());
     let mut state = codec.init_state(x.len()).unwrap();
-    let encoded =
-        codec.encode_into(Input::F32(x), &mut state, Some(limit), &mut workspace, &mut out);
+    let (encoded, out) = attempt(codec, Input::F32(x), &mut state, Some(limit));
     let count = encoded.unwrap().count;
     assert!(out.len() <= limit);
     assert_eq!(positions(&out).len() as u64, count);
@@ -30,8 +27,8 @@ fn beside_a_bitmap_as_many_entries_stay_as_there_is_room_for() {
     let n = 80_000;
     let x = gradient(n, 1);
     for quantizer in [Quantizer::Float32, Quantizer::BFloat16, UNIFORM, SIGNS] {
-        let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Ratio(0.3) });
-        let codec = Codec::new(sparsifier, quantizer, FEEDBACK, IndexCoding::Bitmap).unwrap();
+        let codec =
+            Codec { indices: IndexCoding::Bitmap, ..of(top_ratio(0.3), quantizer, FEEDBACK) };
         let bitmap = n / 8;
         for limit in [48, 100, bitmap, bitmap + 60, bitmap + 100, bitmap + 1000, bitmap + 2900] {
             let (count, len, written) = trimmed(&codec, &x, limit);
@@ -51,8 +48,7 @@ fn no_frame_is_written_more_than_a_few_times_and_little_room_is_left() {
         for (ratio, quantizer) in
             [(1.0, Quantizer::Float32), (0.3, UNIFORM), (0.3, SIGNS), (0.01, MEANS)]
         {
-            let sparsifier = Sparsifier::TopK(TopK { amount: Amount::Ratio(ratio) });
-            let codec = Codec::new(sparsifier, quantizer, FEEDBACK, indices).unwrap();
+            let codec = Codec { indices, ..of(top_ratio(ratio), quantizer, FEEDBACK) };
             let whole = trimmed(&codec, &x, usize::MAX).1;
             for share in 1..40 {
                 let limit = frame::HEADER_LEN + (whole - frame::HEADER_LEN) * share / 40;

@@ -145,12 +145,8 @@ impl Quantize for Affine {
     type Coding = Coding;
 
     fn facts(self) -> Facts {
-        Facts {
-            seed: (self.rounding == Rounding::Stochastic).then_some(self.seed),
-            needs_peak: true,
-            needs_magnitude: false,
-            is_exact: false,
-        }
+        let seed = (self.rounding == Rounding::Stochastic).then_some(self.seed);
+        Facts { seed, needs_peak: true, ..Facts::default() }
     }
 
     fn coding(self, _: u64, peak: f32) -> Coding {
@@ -229,10 +225,6 @@ impl Code for Coding {
         let [a, b, c, d] = scale.to_le_bytes();
         let [step, base] = [[a, b], [c, d]].map(f16::from_le_bytes);
         step.is_finite() && step.is_sign_positive() && base.is_finite()
-    }
-
-    fn are_valid(self, _: &[u8]) -> bool {
-        true
     }
 
     fn encode(self, values: &[f32], codes: &mut [u8], work: Work<'_>) {

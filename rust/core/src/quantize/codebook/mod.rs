@@ -15,7 +15,7 @@ use super::coding::Head;
 use super::decode::{self, unpack};
 use super::prologue::Prologue;
 use super::spread::LONGEST;
-use super::{Code, Facts, Fit, Grouping, Quantize, Scales, store};
+use super::{Code, Fit, Grouping, Quantize, Scales, store};
 use crate::part::{Options, Part};
 use crate::{Error, Result};
 
@@ -56,10 +56,6 @@ impl Part for Codebook {
 
 impl Quantize for Codebook {
     type Coding = Coding;
-
-    fn facts(self) -> Facts {
-        Facts { seed: None, needs_peak: false, needs_magnitude: false, is_exact: false }
-    }
 
     fn coding(self, _: u64, _: f32) -> Coding {
         Coding { bits: self.bits, block: BLOCK }
@@ -104,10 +100,6 @@ impl Code for Coding {
 
     fn scales(self) -> usize {
         magnitudes(self.bits)
-    }
-
-    fn are_valid(self, _: &[u8]) -> bool {
-        true
     }
 
     /// Group by group: their magnitudes are too many to be spread over the entries.

@@ -61,40 +61,6 @@ fn largest_of_chunks(source: impl Iterator<Item = f64>) -> Vec<f32> {
     all.chunks(4096).flat_map(top).collect()
 }
 
-/// The published quantizer: bins of equal width over six standard deviations around the mean, values
-/// decoded as the mean of their bin (notes of 2025 on the code, section 8.1 of `gradient-codecs.md`).
-fn published(values: &[f32], bins: usize) -> Vec<f32> {
-    let n = values.len() as f64;
-    let mean = values.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
-    let squares = values.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>();
-    let scale = 6.0 * (squares / (n - 1.0)).sqrt() / bins as f64;
-    let bin = |v: f32| {
-        let at = ((f64::from(v) - mean) / scale + bins as f64 / 2.0).round_ties_even();
-        at.clamp(0.0, bins as f64 - 1.0) as usize
-    };
-    let mut means = vec![(0.0, 0.0); bins];
-    for &v in values {
-        means[bin(v)].0 += f64::from(v);
-        means[bin(v)].1 += 1.0;
-    }
-    values.iter().map(|&v| (means[bin(v)].0 / means[bin(v)].1) as f32).collect()
-}
-
-#[test]
-fn two_bits_err_a_third_less_than_the_published_two_bits() {
-    let samples = [
-        ("Gaussian", largest_of_chunks(normal(1))),
-        ("Laplace", largest_of_chunks(laplace(2))),
-        ("t(3)", largest_of_chunks(student(3))),
-    ];
-    for (name, values) in samples {
-        let ours = relative_error(&values, &round(2, &values));
-        let theirs = relative_error(&values, &published(&values, 4));
-        println!("{name}: {ours:.3} against {theirs:.3}");
-        assert!(ours <= 0.7 * theirs, "{name}: {ours} against {theirs}");
-    }
-}
-
 #[test]
 fn two_magnitudes_are_as_good_as_the_best_there_are() {
     for (name, values) in [

@@ -1,14 +1,15 @@
-//! NEON: the hits of sixteen lanes as four numbers, each of which picks a shuffle of four lanes.
+//! NEON, for the sweep: the hits of sixteen lanes as four numbers, each of which picks a shuffle of four
+//! lanes.
 //!
 //! NEON has no instruction that makes a number of a mask. Four masks are narrowed to a byte for each
 //! lane, and adding neighbours twice leaves a sum for each vector: 16 times the number of its mask,
 //! which is where its row in the table of shuffles begins.
 
-use super::{Front, GROUP, scalar};
+use super::Front;
 use std::arch::aarch64::{
-    float32x4_t, uint8x16_t, uint32x4_t, vabsq_f32, vaddq_u32, vandq_u8, vcgtq_f32, vdupq_n_f32,
-    vdupq_n_u32, vgetq_lane_u32, vld1q_f32, vld1q_u8, vld1q_u32, vmaxq_u32, vmaxvq_u32, vpaddlq_u8,
-    vpaddlq_u16, vqtbl1q_u8, vreinterpretq_f32_u8, vreinterpretq_u8_f32, vreinterpretq_u8_u16,
+    float32x4_t, uint8x16_t, uint32x4_t, vabsq_f32, vaddq_u32, vandq_u8, vcgtq_f32, vdupq_n_u32,
+    vgetq_lane_u32, vld1q_u8, vld1q_u32, vmaxq_u32, vmaxvq_u32, vpaddlq_u8, vpaddlq_u16,
+    vqtbl1q_u8, vreinterpretq_f32_u8, vreinterpretq_u8_f32, vreinterpretq_u8_u16,
     vreinterpretq_u8_u32, vreinterpretq_u16_u32, vreinterpretq_u32_f32, vreinterpretq_u32_u8,
     vst1q_f32, vst1q_u32, vuzp1q_u8, vuzp1q_u16,
 };
@@ -59,7 +60,7 @@ const fn kept() -> [u8; 256] {
 
 /// The masks of four vectors: 16 times the number of each.
 #[inline(always)]
-pub(in crate::simd) fn numbers(masks: [uint32x4_t; 4]) -> [u32; 4] {
+fn numbers(masks: [uint32x4_t; 4]) -> [u32; 4] {
     // SAFETY: the weights are a vector; NEON is part of the target's baseline.
     unsafe {
         let [a, b, c, d] = masks.map(|mask| vreinterpretq_u16_u32(mask));
@@ -82,7 +83,7 @@ pub(in crate::simd) fn numbers(masks: [uint32x4_t; 4]) -> [u32; 4] {
 ///
 /// The number is one of [`numbers`].
 #[inline(always)]
-pub(in crate::simd) unsafe fn shuffle(number: u32) -> (uint8x16_t, usize) {
+unsafe fn shuffle(number: u32) -> (uint8x16_t, usize) {
     let number = number as usize;
     // SAFETY: the number of a mask is below 16; 16 times as much is where its row of 16 bytes begins.
     unsafe {
@@ -123,14 +124,14 @@ pub(in crate::simd) unsafe fn store(v: Four, bound: float32x4_t, at: u32, to: &m
 
 /// The lanes that a shuffle picks.
 #[inline(always)]
-pub(in crate::simd) fn u32s(from: uint32x4_t, lanes: uint8x16_t) -> uint32x4_t {
+fn u32s(from: uint32x4_t, lanes: uint8x16_t) -> uint32x4_t {
     // SAFETY: NEON is part of the target's baseline.
     unsafe { vreinterpretq_u32_u8(vqtbl1q_u8(vreinterpretq_u8_u32(from), lanes)) }
 }
 
 /// The lanes that a shuffle picks.
 #[inline(always)]
-pub(in crate::simd) fn f32s(from: float32x4_t, lanes: uint8x16_t) -> float32x4_t {
+fn f32s(from: float32x4_t, lanes: uint8x16_t) -> float32x4_t {
     // SAFETY: NEON is part of the target's baseline.
     unsafe { vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(from), lanes)) }
 }
@@ -153,42 +154,4 @@ pub(in crate::simd) fn may_hit(peaks: [uint32x4_t; 2], bound: float32x4_t) -> (b
         let bound = vgetq_lane_u32::<0>(vreinterpretq_u32_f32(bound));
         (vmaxvq_u32(largest) as i32 > bound as i32, largest)
     }
-}
-
-pub(in crate::simd) fn run(
-    x: &[f32],
-    bound: f32,
-    base: u32,
-    indices: &mut [u32],
-    values: &mut [f32],
-) -> usize {
-    let mut to = Front::of(x.len(), indices, values);
-    let (groups, rest) = x.as_chunks::<GROUP>();
-    for (g, group) in groups.iter().enumerate() {
-        // SAFETY: a group is sixteen vectors of four elements, stored in their order; NEON is part of
-        // the target's baseline.
-        unsafe {
-            let limit = vdupq_n_f32(bound);
-            let mut peaks = [vdupq_n_u32(0); 2];
-            for i in 0..GROUP / 4 {
-                let v = vld1q_f32(group.as_ptr().add(4 * i));
-                peaks[i % 2] = vmaxq_u32(peaks[i % 2], magnitudes(v));
-            }
-            if !may_hit(peaks, limit).0 {
-                continue;
-            }
-            for i in 0..GROUP / 16 {
-                let from = group.as_ptr().add(16 * i);
-                let v = [
-                    vld1q_f32(from),
-                    vld1q_f32(from.add(4)),
-                    vld1q_f32(from.add(8)),
-                    vld1q_f32(from.add(12)),
-                ];
-                store(v, limit, base + (g * GROUP + 16 * i) as u32, &mut to);
-            }
-        }
-    }
-    let (at, count) = (base + (x.len() - rest.len()) as u32, to.count());
-    count + scalar(rest, bound, at, &mut indices[count..], &mut values[count..])
 }

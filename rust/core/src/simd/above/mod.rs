@@ -17,11 +17,11 @@ mod scalar;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::simd) mod x86;
 
-#[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use aarch64::run as neon;
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 pub(in crate::simd) use front::Front;
 pub(in crate::simd) use scalar::run as scalar;
+#[cfg(target_arch = "aarch64")]
+pub(in crate::simd) use scalar::run as neon;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::simd) use x86::{avx2::run as avx2, avx512::run as avx512};
 

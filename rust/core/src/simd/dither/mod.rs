@@ -121,7 +121,6 @@ stamp!(fn(values: &[f32], key: Key, first: u32, out: &mut [bf16]) => body);
 mod tests {
     use super::*;
     use crate::simd::testing::levels_and_lengths;
-    use crate::simd::{Kernels, Level};
 
     /// The bfloat16 nearer to zero and farther from it, and the chance of the latter times 2^16.
     fn neighbours(value: f32) -> (f32, f32, u32) {
@@ -182,29 +181,5 @@ mod tests {
         tame(&mut values);
         assert_eq!(values, [most, -most, 0.0, 0.0, 0.0, 1.0, -most]);
         assert!(values.iter().all(|&value| round(value, 0xFFFF).is_finite()));
-    }
-
-    #[test]
-    fn entries_that_share_a_draw_go_up_and_down_independently() {
-        let kernels = Kernels::of(Level::Scalar).unwrap();
-        let n = 1 << 16;
-        for share in [0.5, 0.125, 0.7] {
-            let value = 1.0 + bf16::EPSILON.to_f32() * share;
-            let mut out = vec![bf16::ZERO; n];
-            kernels.dither(&vec![value; n], Key::new(3, 1, 4, 1), 0, &mut out);
-            let up = |i: usize| out[i] > bf16::ONE;
-            for apart in [16, 32, 48] {
-                let pairs = (0..n - 64).filter(|i| i % 64 < 64 - apart);
-                let (total, both) = pairs.fold((0, 0), |(total, both), i| {
-                    (total + 1, both + u32::from(up(i) && up(i + apart)))
-                });
-                let chance = f64::from(share * share);
-                let deviation = (f64::from(total) * chance * (1.0 - chance)).sqrt();
-                // The lower eight bits, which are another entry's, are worth 2^-8 at most.
-                let slack = f64::from(total) / 256.0;
-                let error = (f64::from(both) - f64::from(total) * chance).abs();
-                assert!(error < 4.5 * deviation + slack, "{share} {apart} {error}");
-            }
-        }
     }
 }

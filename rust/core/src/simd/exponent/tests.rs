@@ -89,24 +89,3 @@ fn chance_decides_alike_on_every_level_and_wherever_a_block_begins() {
         }
     });
 }
-
-#[test]
-fn chance_picks_a_neighbouring_power_and_has_the_value_as_its_mean() {
-    const DRAWS: usize = 1 << 16;
-    let kernels = Kernels::current();
-    for (i, value) in [1.1e-38_f32, 3e-39, 1e-20, 0.3, 0.51, -0.7, 0.99].into_iter().enumerate() {
-        let codes = encode(kernels, &vec![value; DRAWS], 1.0, Key::new(1, i as u64, 2, 3), 0);
-        let decoded = decode(kernels, &codes, 1.0);
-        let mut seen = codes.clone();
-        seen.sort_unstable();
-        seen.dedup();
-        assert!(seen.len() == 2 && seen[1] == seen[0] + 1, "{value}: {seen:?}");
-        let [low, high] =
-            [seen[0], seen[1]].map(|code| f64::from(decode(kernels, &[code], 1.0)[0]));
-        let part = (f64::from(value) - low) / (high - low);
-        let ups = decoded.iter().filter(|&&v| f64::from(v) == high).count() as f64;
-        let n = DRAWS as f64;
-        let bound = 4.0 * (n * part * (1.0 - part)).sqrt();
-        assert!((ups - n * part).abs() < bound, "{value}: {ups} of {n}, {part}");
-    }
-}

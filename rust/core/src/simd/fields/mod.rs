@@ -1,10 +1,8 @@
 //! Codes of one to eight bits, from one per byte to packed and back, least significant bit first.
 //!
 //! Eight codes of `w` bits are `w` bytes. x86-64 has an instruction for either way; the plain form
-//! brings neighbours together in three steps, NEON two words at once.
+//! brings neighbours together in three steps.
 
-#[cfg(target_arch = "aarch64")]
-mod aarch64;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -13,7 +11,7 @@ mod x86;
 /// with zeros.
 pub(in crate::simd) mod pack {
     #[cfg(target_arch = "aarch64")]
-    pub(in crate::simd) use super::aarch64::pack as neon;
+    pub(in crate::simd) use super::plain::pack as neon;
     pub(in crate::simd) use super::plain::pack as scalar;
     #[cfg(target_arch = "x86_64")]
     pub(in crate::simd) use super::x86::{pack as avx2, pack as avx512};
@@ -22,7 +20,7 @@ pub(in crate::simd) mod pack {
 /// Fields to bytes: as many codes as there is room for. `bytes` is as long as they take.
 pub(in crate::simd) mod unpack {
     #[cfg(target_arch = "aarch64")]
-    pub(in crate::simd) use super::aarch64::unpack as neon;
+    pub(in crate::simd) use super::plain::unpack as neon;
     pub(in crate::simd) use super::plain::unpack as scalar;
     #[cfg(target_arch = "x86_64")]
     pub(in crate::simd) use super::x86::{unpack as avx2, unpack as avx512};

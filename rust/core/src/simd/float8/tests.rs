@@ -181,47 +181,6 @@ fn chance_decides_alike_on_every_level_and_wherever_a_block_begins() {
     });
 }
 
-/// Every pair of neighbours, at three places between them.
-#[test]
-#[cfg_attr(miri, ignore = "it takes too many draws")]
-fn chance_picks_a_neighbour_and_has_the_value_as_its_mean() {
-    const DRAWS: usize = 1 << 12;
-    let kernels = Kernels::current();
-    for format in FORMATS {
-        for code in 0..format.largest() {
-            let (below, above) = (value_of(code, format), value_of(code + 1, format));
-            for (i, part) in [0.03, 0.5, 0.8].into_iter().enumerate() {
-                let value = (below + part * (above - below)) as f32;
-                let part = (f64::from(value) - below) / (above - below);
-                let key = Key::new(9, u64::from(code), i as u64, 0);
-                let codes = by_chance(kernels, &vec![value; DRAWS], format, key, 0);
-                assert!(codes.iter().all(|&c| c == code || c == code + 1));
-                let ups = codes.iter().filter(|&&c| c > code).count() as f64;
-                let (n, deviation) = (DRAWS as f64, ups - part * DRAWS as f64);
-                // 4 standard errors; of 726 trials none is expected to be outside.
-                let bound = 4.3 * (n * part * (1.0 - part)).sqrt();
-                assert!(deviation.abs() < bound, "{format:?} {code:#04x} {part} {deviation}");
-            }
-        }
-    }
-}
-
-/// Far below the smallest code rounding still goes up as often as it should.
-#[test]
-#[cfg_attr(miri, ignore = "it takes too many draws")]
-fn chance_does_justice_to_what_is_nearly_nothing() {
-    const DRAWS: usize = 1 << 20;
-    for format in FORMATS {
-        let step = value_of(1, format);
-        let value = (step / 4096.0) as f32;
-        let key = Key::new(3, 1, 4, 1);
-        let codes = by_chance(Kernels::current(), &vec![value; DRAWS], format, key, 0);
-        let ups = codes.iter().map(|&code| f64::from(code)).sum::<f64>();
-        let expected = DRAWS as f64 / 4096.0;
-        assert!((ups - expected).abs() < 4.0 * expected.sqrt(), "{format:?}: {ups}");
-    }
-}
-
 /// A magnitude below 2^-28 of the smallest code used to become zero always.
 #[test]
 fn chance_does_justice_to_what_is_less_than_a_draw_can_tell() {

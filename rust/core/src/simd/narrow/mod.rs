@@ -5,15 +5,13 @@
 //! largest code and the next step would round up to infinity. Values are finite. To bfloat16 see
 //! [`to_bf16`].
 
-#[cfg(target_arch = "aarch64")]
-mod aarch64;
 mod scalar;
 pub(in crate::simd) mod to_bf16;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 #[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use aarch64::run as neon;
+pub(in crate::simd) use scalar::run as neon;
 pub(in crate::simd) use scalar::run as scalar;
 /// Conversion is eight lanes wide on both.
 #[cfg(target_arch = "x86_64")]

@@ -3,12 +3,6 @@
 use crate::simd::normal_or_zero;
 use crate::simd::stamp::stamp;
 
-#[cfg(target_arch = "aarch64")]
-mod aarch64;
-
-#[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use aarch64::run as neon;
-
 /// Code of the largest finite value.
 const MAX: u32 = 0x7f7f;
 
@@ -29,7 +23,7 @@ fn body(values: &[f32], codes: &mut [[u8; 2]]) {
     }
 }
 
-stamp!(fn(values: &[f32], codes: &mut [[u8; 2]]) => body, but neon);
+stamp!(fn(values: &[f32], codes: &mut [[u8; 2]]) => body);
 
 #[inline(always)]
 fn leave(values: &mut [f32], codes: &mut [[u8; 2]]) {
@@ -44,10 +38,7 @@ fn leave(values: &mut [f32], codes: &mut [[u8; 2]]) {
 pub(in crate::simd) mod left {
     use super::{leave, stamp};
 
-    #[cfg(target_arch = "aarch64")]
-    pub(in crate::simd) use super::aarch64::left as neon;
-
-    stamp!(fn(values: &mut [f32], codes: &mut [[u8; 2]]) => leave, but neon);
+    stamp!(fn(values: &mut [f32], codes: &mut [[u8; 2]]) => leave);
 }
 
 #[cfg(test)]

@@ -4,14 +4,12 @@
 //! slices have the same length; what lies behind the count is unspecified. A bound below zero keeps
 //! zeros, too.
 
-#[cfg(target_arch = "aarch64")]
-mod aarch64;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 #[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use aarch64::run as neon;
+pub(in crate::simd) use scalar::run as neon;
 pub(in crate::simd) use scalar::run as scalar;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::simd) use x86::{avx2::run as avx2, avx512::run as avx512};

@@ -4,13 +4,11 @@
 //! for: the first of the entry's pair where it is zero, the second where it is one. A byte
 //! holds eight values; if fewer are left, its upper bits are zero.
 
-#[cfg(target_arch = "aarch64")]
-mod aarch64;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 #[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use aarch64::run as neon;
+pub(in crate::simd) use scalar as neon;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::simd) use x86::{avx2::run as avx2, avx512::run as avx512};
 
@@ -24,10 +22,10 @@ pub(in crate::simd) fn scalar(x: &[f32], bits: &mut [u8]) {
 pub(in crate::simd) mod left {
     use crate::simd::{Pair, normal_or_zero};
 
-    #[cfg(target_arch = "aarch64")]
-    pub(in crate::simd) use super::aarch64::left as neon;
     #[cfg(target_arch = "x86_64")]
     pub(in crate::simd) use super::x86::{avx2::left as avx2, avx512::left as avx512};
+    #[cfg(target_arch = "aarch64")]
+    pub(in crate::simd) use scalar as neon;
 
     pub(in crate::simd) fn scalar(x: &mut [f32], [zeros, ones]: Pair<'_>, bits: &mut [u8]) {
         super::scalar(x, bits);

@@ -7,7 +7,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 #[cfg(target_arch = "aarch64")]
-pub(in crate::simd) use aarch64::run as neon;
+pub(in crate::simd) use scalar as neon;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::simd) use x86::{run as avx2, run as avx512};
 
@@ -21,10 +21,10 @@ pub(in crate::simd) mod decode {
     use half::f16;
     use half::slice::HalfFloatSliceExt;
 
-    #[cfg(target_arch = "aarch64")]
-    pub(in crate::simd) use super::aarch64::decode as neon;
     #[cfg(target_arch = "x86_64")]
     pub(in crate::simd) use super::x86::{decode as avx2, decode as avx512};
+    #[cfg(target_arch = "aarch64")]
+    pub(in crate::simd) use scalar as neon;
 
     /// Codes at a time: their elements stay in the cache.
     const PART: usize = 256;

@@ -1,12 +1,9 @@
 //! Scans against naive loops, on every level and thread count.
 
-mod splits;
-
 use super::*;
 use crate::Input;
 use crate::fit::Moments;
-use crate::reference;
-use crate::simd::{Kernels, Level, available_levels, testing::tensor};
+use crate::simd::{Kernels, available_levels, testing::tensor};
 
 fn scanners() -> Vec<Scanner> {
     let mut scanners = Vec::new();
@@ -26,30 +23,16 @@ const ALL: Request = Request {
 };
 
 #[test]
-fn levels_and_threads_give_the_same_bits() {
-    let x = tensor(9 * CHUNK + 12_345, 5);
-    let scalar = Kernels::of(Level::Scalar).unwrap();
-    let mut first = Scanner::new(scalar, Some(1));
-    let expected = first.scan(Tensor::plain(&x), &ALL);
-    assert!(expected.complete);
-    for mut scanner in scanners() {
-        let totals = scanner.scan(Tensor::plain(&x), &ALL);
-        assert_eq!(totals.moments, expected.moments);
-        assert_eq!(totals.peak, expected.peak);
-        assert_eq!(scanner.candidates().indices(), first.candidates().indices());
-        assert_eq!(scanner.candidates().values(), first.candidates().values());
-    }
-}
-
-#[test]
 fn finds_what_a_filter_finds() {
     let x = tensor(5 * CHUNK + 77, 6);
     let naive: Vec<u32> = (0..x.len() as u32).filter(|&i| x[i as usize].abs() > 0.3).collect();
+    let mut first = None;
     for mut scanner in scanners() {
         let totals = scanner.scan(Tensor::plain(&x), &ALL);
         assert_eq!(scanner.candidates().indices(), naive);
         assert_eq!(totals.moments.count, naive.len() as u64);
         assert_eq!(totals.moments.zeros, (x.len() - naive.len()) as u64);
+        assert_eq!(*first.get_or_insert(totals.moments), totals.moments);
     }
 }
 
@@ -78,41 +61,6 @@ fn too_many_survivors_are_given_up_whole() {
 }
 
 #[test]
-fn accumulates_what_it_reads_for_every_dtype() {
-    let n = 4 * CHUNK + 9;
-    let gradient: Vec<f32> =
-        tensor(n, 8).iter().map(|v| half::f16::from_f32(*v % 1000.0).to_f32()).collect();
-    let gradient: Vec<f32> =
-        gradient.iter().map(|v| f32::from_bits(v.to_bits() & 0xffff_0000)).collect();
-    let wide: Vec<f64> = gradient.iter().map(|&v| f64::from(v)).collect();
-    let narrow: Vec<half::f16> = gradient.iter().map(|&v| half::f16::from_f32(v)).collect();
-    let brain: Vec<half::bf16> = gradient.iter().map(|&v| half::bf16::from_f32(v)).collect();
-    let exact: Vec<f32> = narrow.iter().map(|v| v.to_f32()).collect();
-    let residual = tensor(n, 9);
-    let cases = [
-        (Input::F32(&gradient), &gradient),
-        (Input::F64(&wide), &gradient),
-        (Input::F16(&narrow), &exact),
-        (Input::BF16(&brain), &gradient),
-    ];
-    for (input, values) in cases {
-        for (mut scanner, streams) in scanners().into_iter().zip([true, false].into_iter().cycle())
-        {
-            let mut sums = vec![0.0; n];
-            let memory = Past::Residual { residual: &residual, decay: 0.5 };
-            let read = Tensor { gradient: Field(input), memory };
-            assert_eq!(read.at(n - 1), values[n - 1] + 0.5 * residual[n - 1]);
-            let next = Next::Sums { sums: &mut sums, beside: &mut [], streams };
-            scanner.read(Update::new(read, next), &Request::default());
-            for i in 0..n {
-                let kept = 0.5 * residual[i];
-                assert_eq!(sums[i].to_bits(), reference::kept(values[i] + kept).to_bits());
-            }
-        }
-    }
-}
-
-#[test]
 fn a_look_gathers_from_the_sums_that_are_going_to_be_written() {
     let (x, residual) = (tensor(5 * CHUNK + 77, 11), tensor(5 * CHUNK + 77, 12));
     let mut sums = vec![0.0; x.len()];
@@ -124,5 +72,41 @@ fn a_look_gathers_from_the_sums_that_are_going_to_be_written() {
         let totals = scanner.scan(read, &ALL);
         assert_eq!((totals.peak, totals.moments), (expected.peak, expected.moments));
         assert_eq!(scanner.candidates().indices(), found);
+    }
+}
+
+/// Positions, shared as a tensor is.
+struct Positions<'a>(&'a [u32]);
+
+impl Split for Positions<'_> {
+    fn split_at(self, middle: usize) -> (Self, Self) {
+        let (head, rest) = self.0.split_at(middle);
+        (Self(head), Self(rest))
+    }
+}
+
+#[test]
+fn shares_are_whole_units_in_order() {
+    for unit in [1, 1000, CHUNK, 3 * CHUNK + 5] {
+        for len in [0, 1, 999, 3 * CHUNK - 1, 7 * CHUNK, 7 * CHUNK + 12_345] {
+            let positions: Vec<u32> = (0..len as u32).collect();
+            for threads in [1, 2, 3, 5, 7] {
+                let mut scanner = Scanner::new(Kernels::current(), Some(threads));
+                scanner.grain = CHUNK;
+                let width = threads.min(len / CHUNK).min(len / unit).max(1);
+                let workers = scanner.parallel(len, unit, Positions(&positions), |share| {
+                    let Share { range, what: Positions(own), worker, .. } = share;
+                    assert!(range.start % unit == 0 && own == &positions[range]);
+                    worker.local.places = own.to_vec();
+                });
+                // One alone does it all where the pool is busy.
+                assert!(workers.len() == width || workers.len() == 1);
+                let shares: Vec<_> =
+                    workers.iter().map(|worker| &worker.local.places[..]).collect();
+                assert!(shares.concat() == positions);
+                let units = shares.iter().map(|share| share.len().div_ceil(unit));
+                assert!(units.clone().max().unwrap() - units.min().unwrap() <= 2);
+            }
+        }
     }
 }
