@@ -41,7 +41,6 @@ LONG = (
     "test_codecs_that_send_steps_begin_with_a_warm_up",
     "test_a_loop_that_skips_large_norms_skips_one_step_as_dense_training_does",
     "test_epochs_that_nobody_tells_of_are_counted_by_steps",
-    "test_replicas_are_bit_identical_and_a_second_run_has_the_same_bits",
     "test_without_a_memory_sums_are_right_on_average",
 )
 """What these train is too much for emulated kernels, whose averages and states are those of the CPU
@@ -108,6 +107,12 @@ def kept(nursery: Nursery) -> Iterator[Callable[[int, str], Ranks]]:
 def backend(request: pytest.FixtureRequest) -> str:
     """What encodes tensors on the CPU."""
     return str(getattr(request, "param", "cpu"))
+
+
+@pytest.fixture
+def one(kept: Callable[[int, str], Ranks], backend: str) -> Ranks:
+    """One rank that serves all tests."""
+    return kept(1, backend)
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 import torch._dynamo  # DDP's constructor imports it
 import torch.distributed as dist
+from _pytest.assertion import install_importhook
+from _pytest.config import get_config
 
 import gradwire.torch.ddp  # noqa: F401
 from gradwire.torch.backends import cpu, cuda, dispatch, host
@@ -26,6 +28,7 @@ CARRIER = "carrier"
 
 def main(address: str, scenarios: str, *imports: str) -> None:
     """Fork a rank for each request, until the pipe is closed."""
+    install_importhook(get_config())  # a failed assertion of a test shows its values
     for name in imports:
         importlib.import_module(name)
     assert threading.active_count() == 1, "a fork would lose the other threads"

@@ -1,11 +1,27 @@
 """A plain model of exchanges in which ranks own ranges: who owns what, and what that takes."""
 
+import contextlib
 import itertools
+import threading
 from typing import Any
+from unittest import mock
 
 import numpy as np
+import torch
+import torch.distributed as dist
 
-__all__ = ["check_bytes", "runs_of"]
+from gradwire.torch.exchange.wire import HEADER_NBYTES
+from gradwire.torch.transport.process_group import ProcessGroupChannel
+from tests.distributed.codecs import SEVERAL
+from tests.distributed.scenarios.common import (
+    Given,
+    attached,
+    gradients_of,
+    integers,
+    residuals,
+)
+
+__all__ = ["check_bytes", "runs_of", "steps"]
 
 
 def runs_of(
@@ -43,7 +59,7 @@ def check_bytes(
     ----------
     rank : int
     found : dict
-        What `scenarios.scattered.steps` returns of a step.
+        What `steps` returns of a step.
     parts : dict of str to numpy.ndarray
         Of each parameter, bytes of the parts from rank to owner.
     made : dict of str to numpy.ndarray
@@ -65,3 +81,81 @@ def check_bytes(
         ]
     assert sorted(found["calls"]) == sorted(expected)
     assert found["wire"] == sum(wire for _, wire in expected)
+
+
+class Counting:
+    """Counts bytes where torch's process groups take them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.calls: list[tuple[int, int]] = []
+        self._real: Any = (
+            ProcessGroupChannel.all_to_all,
+            ProcessGroupChannel.all_gather,
+            dist.ProcessGroup.send,
+        )
+        self._sent = threading.local()  # by this thread, in the collective that it starts
+        self._stack = contextlib.ExitStack()
+
+    def all_to_all(
+        self,
+        group: ProcessGroupChannel,
+        out: torch.Tensor,
+        mine: torch.Tensor,
+        theirs: Any = None,
+        sizes: Any = None,
+    ) -> Any:
+        self._sent.nbytes = 0
+        work = self._real[0](group, out, mine, theirs, sizes)
+        self.calls.append((mine.numel(), self._sent.nbytes))
+        return work
+
+    def send(self, group: Any, parts: list[torch.Tensor], *rest: Any) -> Any:
+        self._sent.nbytes = getattr(self._sent, "nbytes", 0) + sum(each.nbytes for each in parts)
+        return self._real[2](group, parts, *rest)
+
+    def all_gather(self, group: ProcessGroupChannel, out: torch.Tensor, mine: torch.Tensor) -> Any:
+        if mine.numel() == HEADER_NBYTES:  # not the message of a report
+            self.calls.append((HEADER_NBYTES, HEADER_NBYTES * (self.size - 1)))
+        return self._real[1](group, out, mine)
+
+    def __enter__(self) -> "Counting":
+        for of, name, spy in (
+            (ProcessGroupChannel, "all_to_all", lambda *call: self.all_to_all(*call)),
+            (ProcessGroupChannel, "all_gather", lambda *call: self.all_gather(*call)),
+            (dist.ProcessGroup, "send", lambda *call: self.send(*call)),
+        ):  # functions, which become methods of the group
+            self._stack.enter_context(mock.patch.object(of, name, spy))
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stack.close()
+
+
+def steps(rank: int, size: int, codec: Any, scale: int) -> list[dict[str, Any]]:
+    """On a rank: of each step what went in, came out and was left, and what was counted."""
+    found = []
+    with attached(Given(), codec, **SEVERAL) as (model, handle):
+        for step in range(4):
+            handle.report(reset=True)
+            before = residuals(handle)
+            gradients = {name: scale * each for name, each in integers(5, rank, step).items()}
+            model.zero_grad()
+            with Counting(size) as counting:
+                model(gradients).backward()
+            found.append(
+                {
+                    "input": {key: before[key] + gradients[key].numpy().ravel() for key in before},
+                    "before": before,
+                    "average": gradients_of(model.module),
+                    "after": residuals(handle),
+                    "calls": counting.calls,
+                    "wire": handle.report().wire_bytes,
+                    "buckets": [
+                        ([each.name for each in layout.compressed], layout.dense_numel)
+                        for layout in handle._passes._submitted
+                    ],
+                    "runs": {key: handle._parameters[key].run for key in before},
+                }
+            )
+    return found

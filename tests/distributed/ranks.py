@@ -3,11 +3,22 @@
 Importing torch costs seconds, so one process imports it, and every rank is forked from there; and
 one set of ranks serves many tests.
 
-A scenario is a function `module.function` under `scenarios/`, called on every rank as
-``function(rank, world_size, **arguments)``; what it returns on each rank comes back as a list.
+A test marked `on` is its own body: it runs on every rank, asserts there, and fetches by `together`
+what the other ranks have found::
+
+    @on("two")
+    def test_replicas_are_equal(rank, size, tmp_path):
+        ...
+        assert len(set(together(fingerprint(model)))) == 1
+
+Where a test compares sets of ranks, or some are to fail, it calls `Ranks.run` or `Ranks.try_run`
+with a function of its file, or with a scenario: a function `module.function` under `scenarios/`,
+called as ``function(rank, world_size, **arguments)``. What it returns on each rank comes back as a
+list.
 """
 
 import contextlib
+import inspect
 import os
 import signal
 import socket
@@ -15,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +36,50 @@ from tests.deadlines import expires, stretched
 ROOT = Path(__file__).parents[2]
 START = 240.0
 """Seconds in which a process has to have called."""
+
+
+INJECTED = ("rank", "size")
+"""Parameters of a body that each rank fills in."""
+
+
+def on(fixture: str, *, limit: float = 240.0) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Run a test on every rank of a fixture, with its other arguments and fixtures.
+
+    These go through a pipe: they are values, not objects that only this process has.
+    """
+
+    def decorate(body: Callable[..., Any]) -> Callable[..., Any]:
+        def test(**arguments: Any) -> None:
+            ranks: Ranks = arguments[fixture]
+            ranks.run(body, limit=limit, **{name: arguments[name] for name in names})
+
+        names = [each for each in inspect.signature(body).parameters if each not in INJECTED]
+        test.__name__, test.__qualname__ = body.__name__, body.__qualname__
+        test.__module__, test.__doc__ = body.__module__, body.__doc__
+        test.__dict__.update(body.__dict__, body=body)
+        by_name = inspect.Parameter.KEYWORD_ONLY
+        test.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(name, by_name) for name in dict.fromkeys([fixture, *names])]
+        )
+        return test
+
+    return decorate
+
+
+def together(value: Any) -> list[Any]:
+    """On a rank: return what each rank has given, in their order."""
+    import torch.distributed as dist  # the process of pytest may have no torch
+
+    every = [None] * dist.get_world_size()
+    dist.all_gather_object(every, value)
+    return every
+
+
+def alike(value: Any) -> Any:
+    """On a rank: return the value, which all ranks have to have found."""
+    every = together(value)
+    assert all(each == every[0] for each in every), every
+    return value
 
 
 class RanksFailed(Exception):
@@ -114,6 +170,11 @@ class Nursery:
         self._directory.cleanup()
 
 
+def named(what: Any) -> str:
+    """Return the name by which a rank finds a function."""
+    return what if isinstance(what, str) else f"{what.__module__}.{what.__qualname__}"
+
+
 def listening(path: Path) -> socket.socket:
     """Return a socket on which processes call; whoever accepts waits for a moment."""
     listener = socket.socket(socket.AF_UNIX)
@@ -155,26 +216,26 @@ class Ranks:
         self._pipes: list[Connection] = []
         self._folder = nursery.path
 
-    def run(self, scenario: str, *, limit: float = 240.0, **arguments: Any) -> list[Any]:
-        """Run a scenario on all ranks, and return what it returned on each.
+    def run(self, what: Any, /, *, limit: float = 240.0, **arguments: Any) -> list[Any]:
+        """Run a scenario or a body on all ranks, and return what it returned on each.
 
         Raises
         ------
         RanksFailed
             Any rank raised, died, or took longer than ``limit`` seconds.
         """
-        outcomes = self.try_run(scenario, limit=limit, **arguments)
+        outcomes = self.try_run(what, limit=limit, **arguments)
         if all(kind == "returned" for kind, _ in outcomes):
             return [value for _, value in outcomes]
         report = [
-            f"--- rank {rank}: {scenario} {kind} ---\n{value}\n{self.log(rank)}"
+            f"--- rank {rank}: {named(what)} {kind} ---\n{value}\n{self.log(rank)}"
             for rank, (kind, value) in enumerate(outcomes)
         ]
         self.stop()  # whatever they are doing, they are no longer in step
         raise RanksFailed("\n\n".join(report))
 
     def try_run(
-        self, scenario: str, *, limit: float = 240.0, **arguments: Any
+        self, what: Any, /, *, limit: float = 240.0, **arguments: Any
     ) -> list[tuple[str, Any]]:
         """Run a scenario; each rank's outcome is "returned", "raised", "died" or "hung"."""
         if not self._pipes:
@@ -182,9 +243,13 @@ class Ranks:
                 self.world_size, stretched(self._timeout), self._backend, self._transport
             )
         for pipe in self._pipes:
-            pipe.send((scenario, arguments))
+            pipe.send((named(what), arguments))
         began = time.monotonic()
-        return [self._answer(rank, began, limit) for rank in range(self.world_size)]
+        try:
+            return [self._answer(rank, began, limit) for rank in range(self.world_size)]
+        except BaseException:  # an answer that cannot be read, or Ctrl-C: they are out of step
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """End the processes; the next scenario starts new ones."""

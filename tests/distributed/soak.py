@@ -22,7 +22,7 @@ AHEAD = 3
 class Processes(Protocol):
     """A set of processes, one per rank, as `ranks.Ranks`."""
 
-    def run(self, scenario: str, *, limit: float, **arguments: Any) -> list[Any]:
+    def run(self, what: Any, /, *, limit: float, **arguments: Any) -> list[Any]:
         """Run a scenario on all ranks, and return what it returned on each."""
 
     def stop(self) -> None:

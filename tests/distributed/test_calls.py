@@ -1,58 +1,129 @@
 """A bucket is a call: the work of a step does not enter the compiled part for each parameter."""
 
-from typing import Any
+import contextlib
+import dataclasses
+from collections import Counter
+from typing import ClassVar
+from unittest import mock
 
+import numpy as np
 import pytest
+import torch
 
-from tests.distributed.ranks import Ranks
+import gradwire
+from gradwire import _native, extension
+from gradwire.memory import Residual
+from gradwire.torch.ddp import GradientError
+from tests.distributed.codecs import CODECS
+from tests.distributed.ranks import on
+from tests.distributed.scenarios.common import (
+    SHAPES,
+    Given,
+    attached,
+    gradients_of,
+    integers,
+    network,
+    plain,
+    train,
+)
 
-REDUCE = ("dense", {"memory": "Residual", "exchange": "AllReduce"})
-DRAWN = ("randomk", {"ratio": 0.1, "exchange": "AllReduce"})
+CALLS = ("encode_bucket", "average_bucket", "read_bucket", "decode_add", "Frame")
 GATHER = {"encode_bucket": 1, "average_bucket": 1}
 SUM = {"encode_bucket": 1, "read_bucket": 1}
+ALL = {"min_numel": 1}
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Above(extension.Sparsifier):
+    """What exceeds a threshold, selected in Python."""
+
+    kind: ClassVar[str] = "test_above"
+    threshold: float = 0.0
+
+    def select(self, values, *, step, key):
+        return np.flatnonzero(np.abs(values) > self.threshold)
 
 
 @pytest.mark.parametrize(
     ("codec", "expected"),
     [
-        (("topk", {"ratio": 0.05}), GATHER),
-        (("qsgd", {"bits": 4}), GATHER),
-        (None, GATHER),  # selected in Python, encoded together
-        (REDUCE, SUM),
-        (DRAWN, SUM),
+        (gradwire.topk(ratio=0.05), GATHER),
+        (gradwire.qsgd(bits=4), GATHER),
+        (gradwire.Codec(sparsify=Above(0.01)), GATHER),  # selected in Python, encoded together
+        (CODECS["reduce"], SUM),
+        (gradwire.randomk(ratio=0.1), SUM),
     ],
     ids=["topk", "qsgd", "custom", "reduce", "drawn"],
 )
-def test_a_bucket_is_encoded_and_decoded_in_one_call(
-    two: Ranks, codec: tuple[str, dict[str, Any]] | None, expected: dict[str, int]
-) -> None:
-    for found in two.run("calls.of_a_step", codec=codec):
-        buckets = found["buckets"]
-        assert buckets >= 3
-        assert found["calls"] == {name: buckets * times for name, times in expected.items()}
+@on("two")
+def test_a_bucket_is_encoded_and_decoded_in_one_call(rank, codec, expected):
+    """Of three steps of a network with several parameters in each bucket."""
+    calls = Counter()
+
+    def spy(name):
+        real = getattr(_native, name)
+
+        def call(*arguments, **keywords):
+            calls[name] += 1
+            return real(*arguments, **keywords)
+
+        return mock.patch.object(_native, name, call)
+
+    with attached(network(), codec, options=ALL) as (model, handle):
+        train(model, rank, range(2))
+        before = handle.metrics()["collectives"]
+        with contextlib.ExitStack() as stack:
+            for name in CALLS:
+                stack.enter_context(spy(name))
+            train(model, rank, range(2, 5))
+        buckets = handle.metrics()["collectives"] - before
+    assert buckets >= 3
+    assert calls == {name: buckets * times for name, times in expected.items()}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_a_sparsifier_in_python_sends_what_the_same_one_of_the_core_does(
-    two: Ranks, dtype: str, scaled: bool
-) -> None:
-    for found in two.run("calls.mixed", dtype=dtype, scaled=scaled):
-        assert found["python"] == found["core"]
-        assert any(any(map(any, _rows(values))) for values in found["core"].values())
+@on("two")
+def test_a_sparsifier_in_python_sends_what_the_same_one_of_the_core_does(rank, dtype, scaled):
+    found = []
+    for sparsify in (Above(9.0), gradwire.sparsify.Threshold(9.0)):
+        codec = gradwire.Codec(sparsify=sparsify, memory=Residual())
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, enabled=scaled)
+        options = {**ALL, "grad_scaler": scaler if scaled else None}
+        with attached(Given(dict.fromkeys(SHAPES, dtype)), codec, options=options) as (model, _):
+            for step in range(3):
+                model.zero_grad()
+                scaler.scale(model(integers(3, rank, step))).backward()
+            found.append(gradients_of(model.module))
+    python, core = found
+    assert any(each.any() for each in core.values())
+    for name, values in core.items():
+        np.testing.assert_array_equal(python[name], values)
 
 
-def test_a_gradient_that_is_not_finite_is_named_and_leaves_no_trace(two: Ranks) -> None:
-    for found in two.run("calls.failed"):
-        assert found["told"] == ("b", 61)
-        assert found["same"]
+@on("two")
+def test_a_gradient_that_is_not_finite_is_named_and_leaves_no_trace(rank):
+    """In the middle of a bucket, on the last rank."""
+    with attached(Given(), gradwire.topk(ratio=0.1), options=ALL) as (model, handle):
+        model(integers(5, rank, 0)).backward()
+        before, gradients = plain(handle.state_dict()), integers(5, rank, 1)
+        if rank == 1:
+            gradients["b"][2, 1] = torch.nan
+        with pytest.raises(GradientError) as caught:
+            model(gradients).backward()
+        assert (caught.value.name, caught.value.first) == ("b", 61)
+        assert before == plain(handle.state_dict())
 
 
-def _rows(values: Any) -> list[list[float]]:
-    return [values] if values and not isinstance(values[0], list) else values
-
-
-def test_the_buffers_of_the_first_slots_do_not_stay(two: Ranks) -> None:
-    for nbytes, numel in two.run("calls.held"):
-        assert nbytes[0] > 9 * numel  # nothing was seen yet: room for every entry
-        assert nbytes[-1] < numel
+@on("two")
+def test_the_buffers_of_the_first_slots_do_not_stay(rank):
+    nbytes = []
+    with attached(network(), gradwire.threshold(threshold=10.0), options=ALL) as (model, handle):
+        exchange = handle._engine.exchange
+        for step in range(8):
+            train(model, rank, range(step, step + 1))
+            handle.metrics()
+            nbytes.append(exchange._frames.nbytes + exchange._buffers.nbytes)
+        numel = sum(each.numel() for each in model.parameters())
+    assert nbytes[0] > 9 * numel  # nothing was seen yet: room for every entry
+    assert nbytes[-1] < numel

@@ -1,24 +1,64 @@
 """Messages between steps have a channel of their own: no process is aborted, no traceback lost."""
 
-from pathlib import Path
+import contextlib
+import re
+import time
+from datetime import timedelta
 
 import pytest
+from torch.nn.parallel import DistributedDataParallel
 
+import gradwire
+import gradwire.torch.ddp
+from gradwire.torch.ddp import ExchangeError
+from gradwire.torch.transport.process_group import _is_registered as is_registered
 from tests.deadlines import stretched
+from tests.distributed.codecs import CODECS, SEVERAL
 from tests.distributed.conftest import SHORT
-from tests.distributed.ranks import Ranks
+from tests.distributed.ranks import on
+from tests.distributed.scenarios.common import attached, fingerprint, network, reaches, train
+from tests.distributed.troubles import fail, patience, told
+
+TOPK = CODECS["default"]
+
+
+def started(rank):
+    """A model that has made two steps, and its handle."""
+    model = DistributedDataParallel(network(), **SEVERAL)
+    handle = gradwire.torch.ddp.attach(model, TOPK)
+    train(model, rank, range(2))
+    return model, handle
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("how", ["finally", "with"])
-def test_a_rank_that_leaves_by_an_exception_keeps_it_and_the_others_get_a_typed_error(
-    two: Ranks, how: str
-) -> None:
-    first, second = two.run("control.leaving_by_an_exception", how=how)
-    assert first["error"] == "ExchangeError"
-    assert second["error"] == "ArithmeticError"
-    for found in (first, second):
-        assert found["seconds"] < 60.0, "the timeout of the group is 120 s"
+@on("two")
+def test_a_rank_that_leaves_by_an_exception_keeps_it_and_the_others_get_a_typed_error(rank, how):
+    """Rank 1 raises between two steps; the other one is in its backward pass meanwhile."""
+
+    def go():
+        model, handle = started(rank)
+        with contextlib.ExitStack() as stack:
+            if how == "with":
+                stack.enter_context(handle)
+            else:
+                stack.callback(handle.detach)
+            if rank == 1:
+                fail()
+            train(model, rank, range(2, 3))
+
+    start = time.monotonic()
+    with pytest.raises((ExchangeError, ArithmeticError)[rank]):
+        go()
+    assert time.monotonic() - start < 60.0, "the timeout of the group is 120 s"
+
+
+ACTS = {
+    "epoch": lambda rank, model, handle: handle.epoch(1),
+    "load": lambda rank, model, handle: handle.load_state_dict(handle.state_dict()),
+    "detach": lambda rank, model, handle: handle.detach(),
+    "backward": lambda rank, model, handle: train(model, rank, range(2, 3)),
+}
 
 
 @pytest.mark.full
@@ -27,7 +67,7 @@ def test_a_rank_that_leaves_by_an_exception_keeps_it_and_the_others_get_a_typed_
     [
         (["epoch", "backward"], ["another rank did not call epoch()", "was not exchanged"]),
         (["backward", "load"], ["was not exchanged", "another rank did not call load_state"]),
-        (["epoch", "detach"], ["rank 1 called detach(), this rank epoch()", ""]),
+        (["epoch", "detach"], ["rank 1 called detach(), this rank epoch()", None]),
         (
             ["epoch", "load"],
             ["rank 1 called load_state_dict(), this", "rank 0 called epoch(), this"],
@@ -35,29 +75,66 @@ def test_a_rank_that_leaves_by_an_exception_keeps_it_and_the_others_get_a_typed_
     ],
     ids=["epoch-backward", "backward-load", "epoch-detach", "epoch-load"],
 )
-def test_ranks_at_different_acts_get_a_typed_error(
-    short_lived: Ranks, acts: list[str], said: list[str]
-) -> None:
-    results = short_lived.run("control.different_acts", acts=acts)
-    for (text, steps), expected in zip(results, said, strict=True):
-        assert expected in text
-        assert steps == (3 if acts == ["epoch", "load"] else 2)
+@on("short_lived")
+def test_ranks_at_different_acts_get_a_typed_error(rank, acts, said):
+    model, handle = started(rank)
+    if said[rank] is None:
+        ACTS[acts[rank]](rank, model, handle)
+    else:
+        with pytest.raises(ExchangeError, match=re.escape(said[rank])):
+            ACTS[acts[rank]](rank, model, handle)
+    goes_on = acts == ["epoch", "load"]  # both came to know of it, and may go on
+    if goes_on:
+        train(model, rank, range(2, 3))
+    assert handle.step == 2 + goes_on
 
 
-def test_detach_gives_up_waiting(two: Ranks, tmp_path: Path) -> None:
-    first, second = two.run("control.detaching_alone", folder=str(tmp_path))
-    assert 0.4 < first < stretched(60.0), "the timeout of the group is 120 s"
-    assert second < stretched(60.0)
+@on("two")
+def test_detach_gives_up_waiting(rank, tmp_path):
+    """Rank 0 detaches; rank 1 comes when nobody waits any more. Both train on without gradwire."""
+    model, handle = started(rank)
+    left = tmp_path / "left"
+    assert rank == 0 or reaches(left.exists)
+    start = time.monotonic()
+    handle.detach(timedelta(seconds=0.5))
+    seconds = time.monotonic() - start
+    assert rank == 1 or seconds > 0.4
+    assert seconds < stretched(60.0), "the timeout of the group is 120 s"
+    left.touch()
+    train(model, rank, range(2, 4))
 
 
-def test_detach_gives_up_a_bucket_that_is_under_way(short_lived: Ranks) -> None:
-    first, _ = short_lived.run("control.half_way")
-    assert first["seconds"] < stretched(SHORT)
-    assert first["left"]  # the process groups, once the bucket's collective has timed out
+@on("short_lived")
+def test_detach_gives_up_a_bucket_that_is_under_way(rank):
+    """Rank 0 has one that rank 1 never sends."""
+    model, handle = started(rank)
+    made = list(handle._engine._release.args[-1]._made)
+    if rank == 1:
+        told().wait(["left"], 20 * patience())
+        handle.detach(timedelta(seconds=0.5))
+        return
+    with contextlib.suppress(ArithmeticError):
+        model.module[0].weight.register_hook(lambda _: fail())
+        train(model, rank, range(2, 3))
+    start = time.monotonic()
+    handle.detach(timedelta(seconds=0.5))
+    assert time.monotonic() - start < stretched(SHORT)
+    # The process groups are left once the bucket's collective has timed out.
+    limit = 12 * patience().total_seconds()
+    assert reaches(lambda: not any(map(is_registered, made)), limit)
+    told().set("left", "")
 
 
-def test_attach_is_a_context_manager(two: Ranks) -> None:
-    for found in two.run("control.as_a_context"):
-        assert found["same"]
-        assert found["steps"] == 2
-        assert "detached" in found["repr"]
+@on("two")
+def test_attach_is_a_context_manager(rank):
+    """A plain DDP model is what is left at its end."""
+    with attached(network(), gradwire.topk(ratio=1.0)) as (reference, _):
+        train(reference, rank, range(2))
+    train(reference, rank, range(2, 4))
+    model = DistributedDataParallel(network())
+    with gradwire.torch.ddp.attach(model, gradwire.topk(ratio=1.0)) as handle:
+        train(model, rank, range(2))
+    train(model, rank, range(2, 4))
+    assert fingerprint(model) == fingerprint(reference)
+    assert handle.step == 2
+    assert "detached" in repr(handle)

@@ -1,67 +1,130 @@
 """Gradients that a program throws away leave nothing in the residuals, if it says so."""
 
-from typing import Any
+import contextlib
+import re
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
 
-from tests.distributed.ranks import Ranks
-from tests.distributed.scenarios.common import integers
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("codec", "ddp"),
-    [
-        ("senders", {}),
-        ("senders", {"find_unused_parameters": True}),
-        ("leader", {}),
-        ("all_reduce", {"gradient_as_bucket_view": True}),
-        (("dgc", {"ratio": 0.05}), {}),
-        (("sidco", {"ratio": 0.05}), {"static_graph": True}),
-        (("topk", {"ratio": 0.05, "memory": {"kind": "residual", "low_memory": True}}), {}),
-    ],
-    ids=["accordion", "find-unused", "leader", "all-reduce", "dgc", "sidco", "bfloat16"],
+import gradwire
+import gradwire.torch.ddp
+from gradwire.torch.ddp import ExchangeError
+from tests.distributed.codecs import SEVERAL
+from tests.distributed.ranks import alike, on
+from tests.distributed.scenarios.common import (
+    Given,
+    attached,
+    batch,
+    fingerprint,
+    gradients_of,
+    integers,
+    network,
+    plain,
+    train,
 )
-def test_passes_that_are_discarded_or_paused_change_no_bit(
-    two: Ranks, codec: Any, ddp: dict[str, Any]
-) -> None:
-    results = two.run("discarding.without_a_trace", codec=codec, ddp=ddp)
-    for result in results:
-        assert all(result["same"])
-        assert result["prints"][0] == result["prints"][1] == results[0]["prints"][0]
-        assert result["states_equal"]
 
 
-def test_a_loop_that_skips_large_norms_skips_one_step_as_dense_training_does(two: Ranks) -> None:
+def skipping(rank, how):
+    """Skip a step if the norm exceeds 10; one batch in the middle is bad."""
+    torch.manual_seed(0)
+    teacher, skipped = nn.Linear(32, 16), []
+    model = DistributedDataParallel(network(), **SEVERAL)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with contextlib.ExitStack() as stack:
+        if how != "dense":
+            seen = optimizer if how == "optimizer" else None
+            handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05), optimizer=seen)
+            stack.callback(handle.detach)
+        for step in range(80):
+            inputs = batch(rank, step, rows=32)[0]
+            optimizer.zero_grad()
+            loss = mse_loss(model(inputs), teacher(inputs).detach())
+            (loss * (1e4 if step == 20 else 1.0)).backward()
+            if nn.utils.clip_grad_norm_(model.parameters(), float("inf")) > 10.0:
+                skipped.append(step)
+                if how == "discard":
+                    handle.discard()
+                continue
+            optimizer.step()
+    inputs = batch(7, 1000, rows=256)[0]
+    with torch.no_grad():
+        loss = mse_loss(model.module(inputs), teacher(inputs))
+    return skipped, float(loss), fingerprint(model)
+
+
+@on("two")
+def test_a_loop_that_skips_large_norms_skips_one_step_as_dense_training_does(rank):
     ways = ("dense", "", "discard", "optimizer")
-    found = {how: two.run("discarding.skipping", how=how) for how in ways}
-    dense, neither, discard, seen = (results[0] for results in found.values())
-    assert found["discard"][0] == found["discard"][1]
-    assert discard == seen, "attach sees the optimizer, which makes no step"
-    assert dense["skipped"] == discard["skipped"] == [20]
-    assert len(neither["skipped"]) > 5, "what the bad batch left comes again and again"
-    assert discard["loss"] < 1.1 * dense["loss"]
+    dense, neither, discard, seen = (skipping(rank, how) for how in ways)
+    assert alike(discard) == seen, "attach sees the optimizer, which makes no step"
+    assert dense[0] == discard[0] == [20]
+    assert len(neither[0]) > 5, "what the bad batch left comes again and again"
+    assert discard[1] < 1.1 * dense[1]
 
 
-def test_discard_and_paused_where_there_is_nothing_to_do(two: Ranks) -> None:
-    for found in two.run("discarding.edges"):
-        for name in ("before the first", "twice", "after an epoch"):
-            assert found[name].startswith("ValueError: there is no step to discard")
-        for name in ("once", "skipped by the scaler", "paused"):
-            assert found[name] == "fine"
-        assert found["bad in a pause"], "as in plain DDP"
-        mean = sum(integers(1, rank, 2)["c"].double().numpy() for rank in range(2)) / 2
-        np.testing.assert_array_equal(found["mean"], mean)
-        assert found["untouched"]
-        assert found["steps"] == 1
-        assert "is detached" in found["detached"]
-        assert "is detached" in found["pause detached"]
+@on("two")
+def test_discard_and_paused_where_there_is_nothing_to_do(rank):
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    none = "there is no step to discard"
+    options = {"grad_scaler": scaler}
+    with attached(Given(), gradwire.topk(ratio=0.05), options=options, **SEVERAL) as run:
+        model, handle = run
+
+        def go(gradients):
+            model.zero_grad()
+            scaler.scale(model(gradients)).backward()
+
+        with pytest.raises(ValueError, match=none):
+            handle.discard()
+        go(integers(1, rank, 0))
+        handle.discard()
+        with pytest.raises(ValueError, match=none):
+            handle.discard()
+        bad = integers(1, rank, 1)
+        bad["a"][0, 0] = torch.inf if rank == 0 else 1.0
+        go(integers(1, rank, 1))
+        before = plain(handle.state_dict())
+        go(bad)
+        handle.discard()  # skipped by the scaler
+        with handle.paused():
+            go(bad)
+            assert not np.isfinite(gradients_of(model.module)["a"]).all(), "as in plain DDP"
+        handle.discard()
+        with handle.paused(), handle.paused():
+            go(integers(1, rank, 2))
+            mean = sum(integers(1, each, 2)["c"].double().numpy() for each in range(2)) / 2
+            np.testing.assert_array_equal(gradients_of(model.module)["c"] / 8.0, mean)
+        assert before == plain(handle.state_dict())
+        assert handle.step == 1
+        go(integers(1, rank, 3))
+        handle.epoch(1)
+        with pytest.raises(ValueError, match=none):
+            handle.discard()
+    with pytest.raises(ValueError, match="is detached"):
+        handle.discard()
+    with pytest.raises(ValueError, match="is detached"):
+        handle.paused().__enter__()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("what", ["discard", "pause"])
-def test_one_rank_alone_is_an_error_on_all(short_lived: Ranks, what: str) -> None:
-    first, second = short_lived.run("discarding.alone", what=what)
-    assert "another rank did not call " + what in first
-    assert "was not exchanged" in second
+@on("short_lived")
+def test_one_rank_alone_is_an_error_on_all(rank, what):
+    """Only rank 0 pauses or discards; the other one runs its next backward pass."""
+    model = DistributedDataParallel(network(), **SEVERAL)
+    handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
+    train(model, rank, range(2))
+
+    def go_on():
+        if rank == 0 and what == "discard":
+            handle.discard()
+        with handle.paused() if rank == 0 and what == "pause" else contextlib.nullcontext():
+            train(model, rank, range(2, 3))
+
+    said = ("another rank did not call " + what, "was not exchanged")[rank]
+    with pytest.raises(ExchangeError, match=re.escape(said)):
+        go_on()

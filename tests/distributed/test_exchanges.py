@@ -1,252 +1,322 @@
 """Sums on the wire, leaders, and means over senders, over real processes."""
 
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+import time
+import warnings
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
-from tests.distributed.ranks import Nursery, Ranks
-from tests.distributed.test_failures import LIMIT
-from tests.distributed.test_parity import check_conservation
-
-SEVERAL = {"bucket_cap_mb": 0.01}
-LEADER = ("topk", {"ratio": 0.05, "exchange": "LeaderIndices"})
-REDUCE = ("dense", {"memory": "Residual", "exchange": "AllReduce"})
-HALF = ("dense", {"memory": "Residual", "exchange": "AllReduce", "quantize": "BFloat16"})
-LEADER_HALF = ("sidco", {"ratio": 0.05, "exchange": "LeaderIndices", "quantize": "BFloat16"})
-ALL = {
-    "leader": LEADER,
-    "leader-bfloat16": LEADER_HALF,
-    "reduce": REDUCE,
-    "reduce-bfloat16": HALF,
-}
-
-
-@pytest.mark.parametrize("codec", ALL.values(), ids=ALL)
-@pytest.mark.parametrize("ddp", [{}, SEVERAL], ids=["one-bucket", "several"])
-def test_replicas_are_bit_identical(
-    ranks: Ranks, codec: tuple[str, dict[str, Any]], ddp: dict[str, Any]
-) -> None:
-    results = ranks.run("parity.replicas", codec=codec, ddp=ddp)
-    assert len({fingerprint for fingerprint, _ in results}) == 1
-
-
-def test_two_ranks_that_sum_everything_equal_plain_ddp_bit_for_bit(two: Ranks) -> None:
-    assert two.run("parity.against_plain", codec=REDUCE) == [0.0, 0.0]
-
-
-def test_a_leader_who_chooses_everything_equals_plain_ddp_bit_for_bit(two: Ranks) -> None:
-    codec = ("topk", {"ratio": 1.0, "exchange": "LeaderIndices"})
-    assert two.run("parity.against_plain", codec=codec) == [0.0, 0.0]
+import gradwire
+import gradwire.torch.ddp
+from gradwire.exchange import (
+    AllGather,
+    AllReduce,
+    ByRanks,
+    LeaderIndices,
+    QuantizedAllReduce,
+    ReduceScatter,
+)
+from gradwire.memory import LowPass
+from gradwire.quantize import BFloat16, Float16, Float32
+from gradwire.sparsify import RandomK
+from gradwire.torch.ddp import ExchangeError, GradientError
+from tests.distributed.codecs import CODECS, SEVERAL
+from tests.distributed.ranks import Ranks, alike, on, together
+from tests.distributed.scenarios.common import (
+    SHAPES,
+    Given,
+    attached,
+    bits_left,
+    fingerprint,
+    gradients_of,
+    integers,
+    network,
+    residuals,
+    train,
+)
 
 
-@pytest.mark.parametrize("ddp", [{}, SEVERAL, {**SEVERAL, "static_graph": True}], ids=str)
-def test_nothing_is_lost_over_steps_with_leaders(two: Ranks, ddp: dict[str, Any]) -> None:
-    check_conservation(two.run("parity.conservation", ddp=ddp, options={}, codec=LEADER))
+def led(rank, steps, codec=CODECS["leader"]):
+    """Train; of each step and parameter, tell what was put in, what came out, and what is left."""
+    with attached(Given(), codec, **SEVERAL) as (model, handle):
+        for step in range(steps):
+            before, gradients = residuals(handle), integers(11, rank, step)
+            model.zero_grad()
+            model(gradients).backward()
+            after, averages = residuals(handle), gradients_of(model.module)
+            for name, each in before.items():
+                turn = handle._parameters[name].turn
+                gradient = gradients[name].numpy().ravel()
+                yield step, name, turn, each, gradient, averages[name], after[name]
 
 
-def test_the_mean_of_what_is_decoded_is_what_is_decoded_of_the_mean(ranks: Ranks) -> None:
-    results = ranks.run("exchanges.leader_steps", steps=4)
-    for step in range(4):
-        for name in results[0][step]["average"]:
-            inputs = np.stack([result[step]["input"][name] for result in results])
-            average = results[0][step]["average"][name]
-            leader = (step + results[0][step]["turns"][name]) % len(results)
-            # The leader's largest; ties to the lower position.
-            order = np.argsort(-np.abs(inputs[leader]), kind="stable")
-            chosen = np.zeros(inputs.shape[1], bool)
-            chosen[order[: inputs.shape[1] // 20]] = True
-            chosen &= inputs[leader] != 0
-            np.testing.assert_allclose(average[chosen], inputs.mean(0)[chosen], rtol=1e-6)
-            assert not average[~chosen].any()
-            for rank, result in enumerate(results):
-                left = np.where(chosen, 0.0, inputs[rank])
-                np.testing.assert_array_equal(result[step]["after"][name], left)
-                np.testing.assert_array_equal(result[step]["average"][name], average)
+@on("ranks")
+def test_the_mean_of_what_is_decoded_is_what_is_decoded_of_the_mean(rank, size):
+    for step, name, turn, before, gradient, average, after in led(rank, 4):
+        inputs = np.stack(together(before + gradient))
+        leader = (step + turn) % size
+        # The leader's largest; ties to the lower position.
+        order = np.argsort(-np.abs(inputs[leader]), kind="stable")
+        chosen = np.zeros(inputs.shape[1], bool)
+        chosen[order[: inputs.shape[1] // 20]] = True
+        chosen &= inputs[leader] != 0
+        np.testing.assert_allclose(average[chosen], inputs.mean(0)[chosen], rtol=1e-6)
+        assert not average[~chosen].any()
+        np.testing.assert_array_equal(after, np.where(chosen, 0.0, inputs[rank]))
+        alike(average.tobytes())
+        # Leaders are staggered over buckets: of 0.01 MiB, from the last parameter, whose gradient
+        # comes first.
+        assert turn == {"c": 0, "b": 0, "a": 1}[name] or step > 0
 
 
-def test_memories_follow_the_rule_of_scalecom_entry_by_entry(ranks: Ranks) -> None:
+@on("ranks")
+def test_memories_follow_the_rule_of_scalecom_entry_by_entry(rank):
     beta = 0.25  # exact, as are the integers of the gradients for some steps
-    for result in ranks.run("exchanges.leader_steps", steps=4, beta=beta):
-        for step in result:
-            for name, before in step["before"].items():
-                sent = step["average"][name] != 0
-                assert sent.any()
-                kept = np.where(sent, (1 - beta) * before, before + beta * step["gradient"][name])
-                # A sum that happens to be zero looks like an entry that was not sent.
-                same = np.isclose(step["after"][name], kept, rtol=1e-6, atol=1e-6)
-                assert same[sent].all()
-                assert same.sum() >= same.size - 3
+    codec = dataclasses.replace(CODECS["leader"], memory=LowPass(beta))
+    for _, _, _, before, gradient, average, after in led(rank, 4, codec):
+        sent = average != 0
+        assert sent.any()
+        kept = np.where(sent, (1 - beta) * before, before + beta * gradient)
+        # A sum that happens to be zero looks like an entry that was not sent.
+        same = np.isclose(after, kept, rtol=1e-6, atol=1e-6)
+        assert same[sent].all()
+        assert same.sum() >= same.size - 3
 
 
-def test_leaders_rotate_and_are_staggered_over_buckets(two: Ranks) -> None:
-    turns = two.run("exchanges.leader_steps", steps=1)[0][0]["turns"]
-    # Counted in buckets of 0.01 MiB, from the last parameter, whose gradient comes first.
-    assert turns == {"c": 0, "b": 0, "a": 1}
+class Large(torch.nn.Module):
+    """A parameter of 120,000 entries, whose gradient the caller gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Parameter(torch.zeros(300, 400))
+
+    def forward(self, gradient):
+        return (self.a * gradient).sum()
+
+
+def written():
+    """The bytes that the kernel has taken from this process: the real ones on the wire."""
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(fields["wchar"])
+
+
+def wire_bytes(rank, codec, steps):
+    """Bytes a step that were counted, and that the report says."""
+    random = np.random.default_rng(rank)
+    with attached(Large(), codec) as (model, handle):
+
+        def run(steps):
+            for _ in range(steps):
+                model.zero_grad()
+                gradient = random.standard_normal((300, 400), np.float32)
+                model(torch.from_numpy(gradient)).backward()
+
+        run(24)  # limits settle
+        handle.report(reset=True)
+        dist.barrier()
+        time.sleep(0.1)
+        start = written()
+        run(steps)
+        time.sleep(0.1)
+        counted, said = (written() - start) / steps, handle.report().wire_bytes
+        dist.barrier()
+        return counted, said
+
+
+def volumes(nursery, codec, steps):
+    """The most that a rank sends a step, with two ranks and with four."""
+    for size in (2, 4):
+        ranks = Ranks(nursery, size)
+        found = ranks.run(wire_bytes, codec=codec, steps=steps)
+        ranks.stop()
+        yield max(counted for counted, _ in found), found
 
 
 @pytest.mark.parametrize(
-    ("exchange", "quantize"),
+    ("codec", "width"),
     [
-        ("leader", "BFloat16"),
-        pytest.param("scalecom", "Float32", marks=pytest.mark.full),
+        (gradwire.topk(0.1, exchange=LeaderIndices(), quantize=BFloat16()), 2),
+        pytest.param(gradwire.scalecom(0.1, quantize=Float32()), 4, marks=pytest.mark.full),
     ],
+    ids=["leader", "scalecom"],
 )
-def test_the_volume_of_leader_indices_does_not_grow_with_the_ranks(
-    nursery: Nursery, exchange: str, quantize: str
-) -> None:
-    counted = {}
-    for world_size in (2, 4):
-        ranks = Ranks(nursery, world_size)
-        results = ranks.run(
-            "exchanges.wire_bytes",
-            exchange=exchange,
-            quantize=quantize,
-            ratio=0.1,
-            steps=12,  # whole rounds of leaders
-        )
-        ranks.stop()
-        for result in results:
-            # Gloo heads every transfer, and an all-reduce has more of them with more ranks.
-            assert result["said"] < result["counted"] < result["said"] + 3000
-        counted[world_size] = max(result["counted"] for result in results)
-    values, positions = 12_000 * (4 if quantize == "Float32" else 2), 12_000 * 4.8 / 8
-    for world_size, nbytes in counted.items():
+def test_the_volume_of_leader_indices_does_not_grow_with_the_ranks(nursery, codec, width):
+    values, positions = 12_000 * width, 12_000 * 4.8 / 8
+    for most, found in volumes(nursery, codec, 12):  # whole rounds of leaders
         # Less than twice the values and once the positions, whatever the number of ranks.
-        assert nbytes < 1.1 * (2 * values + positions), world_size
+        assert most < 1.1 * (2 * values + positions)
+        for counted, said in found:
+            # Gloo heads every transfer, and an all-reduce has more of them with more ranks.
+            assert said < counted < said + 3000
 
 
-def test_the_volume_of_an_all_gather_grows_with_the_ranks(nursery: Nursery) -> None:
-    counted = []
-    for world_size in (2, 4):
-        ranks = Ranks(nursery, world_size)
-        results = ranks.run(
-            "exchanges.wire_bytes", exchange="gather", quantize="Float32", ratio=0.01, steps=6
-        )
-        ranks.stop()
-        counted.append(max(result["counted"] for result in results))
-    assert 2.7 < counted[1] / counted[0] < 3.3
+def test_the_volume_of_an_all_gather_grows_with_the_ranks(nursery):
+    (two, _), (four, _) = volumes(nursery, gradwire.topk(0.01), 6)
+    assert 2.7 < four / two < 3.3
 
 
-def test_the_mean_over_senders_divides_by_those_who_sent(ranks: Ranks) -> None:
-    size = ranks.world_size
-    for by_rank, by_sender, dense in ranks.run("exchanges.senders"):
-        for name in ("a", "b", "c"):
-            own = [12.0 / size] * size
-            everyone = 6.0 * (size + 1) / 2
-            expected = pytest.approx([everyone, *own], rel=1e-3)
-            assert [by_rank[name][7], *by_rank[name][9 : 9 + size]] == expected
-            found = by_sender[name]
-            assert [found[7], *found[9 : 9 + size]] == [everyone, *([12.0] * size)]
-            assert np.count_nonzero(found) == 1 + size
-            # All of a dense frame is sent, zeros too.
-            np.testing.assert_allclose(dense[name][9 : 9 + size], own, rtol=1e-3)
-        # What travels dense is averaged over ranks in any case.
-        assert by_sender["bias"][9] == pytest.approx(12.0 / size)
+@on("ranks")
+def test_the_mean_over_senders_divides_by_those_who_sent(rank, size):
+    """Two entries a rank, one of them the same on all."""
+    found = []
+    for codec in (
+        gradwire.topk(k=2),
+        gradwire.topk(k=2, exchange=AllGather(mean="senders")),
+        gradwire.dense(exchange=AllGather(mean="senders")),
+    ):
+        with attached(Given({"b": torch.float16}), codec) as (model, _):
+            gradients = {name: torch.zeros(shape) for name, shape in SHAPES.items()}
+            for name in ("a", "b", "c", "bias"):
+                gradients[name].view(-1)[7] = 6.0 * (rank + 1)
+                gradients[name].view(-1)[9 + rank] = 12.0
+            model(gradients).backward()
+            found.append(gradients_of(model.module))
+    by_rank, by_sender, dense = found
+    own, everyone = [12.0 / size] * size, 6.0 * (size + 1) / 2
+    for name in ("a", "b", "c"):
+        expected = pytest.approx([everyone, *own], rel=1e-3)
+        assert [by_rank[name][7], *by_rank[name][9 : 9 + size]] == expected
+        sent = by_sender[name]
+        assert [sent[7], *sent[9 : 9 + size]] == [everyone, *([12.0] * size)]
+        assert np.count_nonzero(sent) == 1 + size
+        # All of a dense frame is sent, zeros too.
+        np.testing.assert_allclose(dense[name][9 : 9 + size], own, rtol=1e-3)
+    # What travels dense is averaged over ranks in any case.
+    assert by_sender["bias"][9] == pytest.approx(12.0 / size)
 
 
-@pytest.mark.parametrize("exchange", ["leader", "all_reduce"])
-def test_an_unused_parameter_keeps_its_residual(two: Ranks, exchange: str) -> None:
-    for found in two.run("exchanges.zero_everywhere", exchange=exchange):
-        assert found["kept"]
-        assert found["flowed"] or exchange == "all_reduce"
+@on("two")
+def test_a_sum_that_leaves_the_range_of_float16_is_an_error_on_all_ranks(rank):
+    codec = dataclasses.replace(CODECS["reduce"], quantize=Float16(scaled=False))
+    with attached(Given(), codec) as (model, handle):
+        model(integers(1, rank, 0)).backward()
+        before, gradients = bits_left(handle), integers(1, rank, 1)
+        gradients["a"][0, 3] = 60000.0
+        model.zero_grad()
+        said = r"the gradient of 'a' on rank 0 has 1 non-finite value\(s\)"
+        with pytest.raises(GradientError, match=said):
+            model(gradients).backward()
+        assert before == bits_left(handle)
+        model.zero_grad()
+        model(integers(1, rank, 2)).backward()
 
 
-@pytest.mark.parametrize("who", [0, 1])
-@pytest.mark.parametrize("exchange", ["leader", "all_reduce"])
-def test_a_failure_to_encode_reaches_every_rank(two: Ranks, exchange: str, who: int) -> None:
-    for found in two.run("exchanges.encoding_fails", exchange=exchange, who=who):
-        assert f"rank {who} could not encode: " in found["first"]
-        assert (
-            f"gradwire stopped after an earlier error: rank {who} could not encode: "
-            in found["later"]
-        )
-        assert found["kept"] == "ExchangeError"
+@on("short_lived")
+def test_ranks_out_of_step_do_not_add_up_each_other(rank):
+    """Rank 1 counts one bucket more: the sum of what the ranks say shows it on all of them."""
+    model = DistributedDataParallel(Given())
+    handle = gradwire.torch.ddp.attach(model, CODECS["reduce"])
+    model(integers(1, rank, 0)).backward()
+    handle._pipeline.drain()
+    if rank == 1:
+        handle._pipeline._sequence += 1
+    with pytest.raises(ExchangeError, match="did not run the same backward passes"):
+        model(integers(1, rank, 1)).backward()
 
 
-@pytest.mark.parametrize("slow", [False, True], ids=["", "slow"])
-def test_a_rank_without_memory_for_messages_is_an_error_of_all(two: Ranks, slow: bool) -> None:
-    for found in two.run("exchanges.no_memory", slow=slow):
-        assert len(found) == 3
-        for name, (said, kept) in found.items():
-            assert "rank 1 could not encode: MemoryError: no memory for messages" in said, name
-            assert kept, name
-
-
-def test_a_sum_that_leaves_the_range_of_float16_is_an_error_on_all_ranks(two: Ranks) -> None:
-    for found in two.run("exchanges.float16_overflow"):
-        assert "the gradient of 'a' on rank 0 has 1 non-finite value(s)" in found["text"]
-        assert found["rolled_back"]
-
-
-def test_ranks_out_of_step_do_not_add_up_each_other(short_lived: Ranks) -> None:
-    for text in short_lived.run("exchanges.in_step"):
-        assert "did not run the same backward passes" in text
-
-
-def test_four_dtypes_come_out_of_a_sum_as_in_plain_ddp(two: Ranks) -> None:
-    for result in two.run("modes.dtypes", codec=REDUCE):
-        for ours, plain in zip(result["ours"], result["plain"], strict=True):
-            assert ours.keys() == plain.keys()
-            for name, values in ours.items():
-                np.testing.assert_array_equal(values, plain[name], err_msg=name)
-
-
-def test_leaders_lead_in_four_dtypes(two: Ranks) -> None:
-    first, second = two.run("modes.dtypes", codec=LEADER)
-    for ours, theirs in zip(first["ours"], second["ours"], strict=True):
-        for name, values in ours.items():
-            assert values.any()
-            np.testing.assert_array_equal(values, theirs[name], err_msg=name)
-
-
-def test_join_lets_finished_ranks_lead_and_send_their_rest(two: Ranks) -> None:
-    results = two.run("modes.uneven_inputs", codec=LEADER)
-    assert results[0]["fingerprint"] == results[1]["fingerprint"]
-    check_conservation(results)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("codec", ["leader", "all_reduce"])
-@pytest.mark.parametrize("how", ["raises", "dies"])
-def test_a_rank_that_stops_does_not_hang_the_others(
-    short_lived: Ranks, how: str, codec: str
-) -> None:
-    (kind, seen), _ = short_lived.try_run("failures.one_rank_fails", how=how, exchange=codec)
-    assert kind == "returned", seen
-    assert seen["patiences"] < LIMIT
-    assert "was not exchanged" in seen["error"]
-    assert seen["kept"] == "ExchangeError"
-    assert "stopped after an earlier error" in seen["later"]
+def global_numbers():
+    """The random state that belongs to the user."""
+    state = np.random.get_state()  # noqa: NPY002  # just this one must not be touched
+    return torch.random.get_rng_state().numpy().tobytes(), repr(list(state))
 
 
 @pytest.mark.parametrize("block", [False, True], ids=["entries", "block"])
-def test_random_k_sends_values_alone_and_leaves_the_users_numbers(
-    ranks: Ranks, block: bool
-) -> None:
-    results = ranks.run("exchanges.drawn", block=block)
-    for result in results:
-        assert result["untouched"]
-        assert result["bytes"] == 4 * 256  # a tenth of a, no positions
+@on("ranks")
+def test_random_k_sends_values_alone_and_leaves_the_users_numbers(rank, block):
+    random = RandomK(ratio=0.1, block=block, seed=5)
+    codec = gradwire.Codec(sparsify=random, exchange=AllReduce())
+    torch.manual_seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    before, first = global_numbers(), None
+    with attached(Given(), codec, **SEVERAL) as (model, handle):
         for step in range(3):
-            average, mean = result["averages"][step], result["means"][step]
-            drawn = np.unique(np.concatenate([each["sent"][step] for each in results]))
+            inputs = residuals(handle)["a"] + integers(5, rank, step)["a"].numpy().ravel()
+            model.zero_grad()
+            model(integers(5, rank, step)).backward()
+            sent = np.flatnonzero(inputs != residuals(handle)["a"])
+            average = gradients_of(model.module)["a"]
+            alike(average.tobytes())
+            everything, drawn = zip(*together((inputs, sent)), strict=True)
+            drawn = np.unique(np.concatenate(drawn))
             assert 200 < drawn.size <= 256
-            np.testing.assert_allclose(average[drawn], mean[drawn], rtol=1e-6)
+            np.testing.assert_allclose(average[drawn], np.mean(everything, 0)[drawn], rtol=1e-6)
             assert np.isin(np.flatnonzero(average), drawn).all()
-            np.testing.assert_array_equal(average, results[0]["averages"][step])
-        assert not np.array_equal(result["sent"][0], result["sent"][1])
+            assert first is None or not np.array_equal(sent, first) or step > 1
+            first = sent if first is None else first
+        assert handle.report().parameters[0].bytes_per_step == 4 * 256  # a tenth, no positions
+    assert before == global_numbers()
 
 
-def test_random_k_goes_on_with_more_ranks(two: Ranks, three: Ranks, tmp_path: Any) -> None:
-    two.run("exchanges.drawn_after_growth", folder=str(tmp_path), save=True)
-    for steps in three.run("exchanges.drawn_after_growth", folder=str(tmp_path), save=False):
-        assert steps == ["4", "4", "4"]
+def drawn_after_growth(rank, folder, save):
+    """Go on with another number of ranks, each old one with its own residuals."""
+    codec = gradwire.Codec(sparsify=RandomK(ratio=0.1), exchange=AllReduce())
+    path = folder / f"rank{rank}.pt"
+    with attached(Given(), codec) as (model, handle):
+        if not save:
+            own = torch.load(path, weights_only=True) if path.exists() else None
+            handle.load_state_dict(own, policy="keep")
+        for step in range(2):
+            model.zero_grad()
+            model(integers(5, rank, step)).backward()
+        if save:
+            torch.save(handle.state_dict(), path)
+        else:
+            steps = [each.state.step for each in handle._parameters.values() if each.state]
+            assert steps == [4, 4, 4]
 
 
-GATHER = "gradwire.exchange.AllGather()"
-SCATTER, QUANTIZED = "gradwire.exchange.ReduceScatter()", "gradwire.exchange.QuantizedAllReduce()"
+def test_random_k_goes_on_with_more_ranks(two, three, tmp_path):
+    two.run(drawn_after_growth, folder=tmp_path, save=True)
+    three.run(drawn_after_growth, folder=tmp_path, save=False)
+
+
+# The exchange that the number of ranks decides -------------------------------------------------
+
+GATHER, SCATTER, QUANTIZED = map(repr, (AllGather(), ReduceScatter(), QuantizedAllReduce()))
+
+
+def by_ranks(rank, size, owners):
+    """Codecs that leave the exchange to the number of ranks, beside those that say it."""
+    selects, sends_all = gradwire.topk(ratio=0.05), gradwire.onebit()
+    saved = {}
+    for codec, owner in ((selects, owners[0]), (sends_all, owners[1])):
+        of = codec.sparsify, codec.quantize, codec.memory
+        told = dataclasses.replace(codec, exchange=ByRanks().for_ranks(size, *of))
+        runs = []
+        gathers = dataclasses.replace(codec, exchange=AllGather())
+        for each, expected in ((codec, owner), (told, owner), (gathers, GATHER)):
+            with attached(network(), each, **SEVERAL) as (model, handle):
+                train(model, rank, range(4))
+                report = handle.report()
+                assert report.exchange == expected
+                runs.append((fingerprint(model), report.collectives, report.wire_bytes))
+                saved[each.exchange] = handle.state_dict(), bits_left(handle)
+        assert runs[0] == runs[1]
+    # A checkpoint of either goes on with the other.
+    for one, other in ((ByRanks(), AllGather()), (AllGather(), ByRanks())):
+        state, held = saved[one]
+        codec = dataclasses.replace(sends_all, exchange=other)
+        with attached(network(), codec, **SEVERAL) as (model, handle):
+            handle.load_state_dict(state)
+            assert held == bits_left(handle)
+            train(model, rank, range(4, 6))
+            alike(fingerprint(model))
+    # Codecs of both kinds share a bucket.
+    first = []
+    for each in (selects, sends_all, {"a": selects, "*": sends_all}):
+        with attached(Given(), each) as (model, handle):
+            model(integers(3, rank, 0)).backward()
+            first.append(gradients_of(model.module))
+            exchange = handle.report().exchange
+    assert exchange == ", ".join(dict.fromkeys(owners))
+    for name, values in {**first[1], "a": first[0]["a"]}.items():
+        np.testing.assert_array_equal(values, first[2][name])
 
 
 @pytest.mark.parametrize(
@@ -258,29 +328,45 @@ SCATTER, QUANTIZED = "gradwire.exchange.ReduceScatter()", "gradwire.exchange.Qua
     ids=["two", "eight"],
 )
 def test_the_default_gathers_among_two_ranks_and_has_owners_among_eight(
-    size: int, owners: list[str], kept: Callable[[int, str], Ranks], nursery: Nursery
-) -> None:
+    size, owners, kept, nursery
+):
     ranks = kept(size, "cpu") if size < 8 else Ranks(nursery, size)
-    results = ranks.run("exchanges.by_ranks")
+    ranks.run(by_ranks, owners=owners)
     if size == 8:
         ranks.stop()
-    for found in results:
-        assert all(found["same"]), found["same"]
-        assert found["exchanges"] == [each for one in owners for each in (one, one, GATHER)]
-        assert found["both"] == ", ".join(dict.fromkeys(owners))
-        assert found["replica"] == results[0]["replica"]
 
 
-def test_the_default_gathers_where_owners_cannot_be(four: Ranks) -> None:
-    expected = dict.fromkeys(("nodes", "one of two", "told"), GATHER)
-    assert four.run("exchanges.where") == [expected | {"ranks": SCATTER}] * 4
+@pytest.mark.parametrize(
+    ("codec", "options", "expected"),
+    [
+        (gradwire.topk(0.05), {}, SCATTER),
+        (gradwire.topk(0.05), {"hierarchy": 2}, GATHER),
+        ({"0.*": gradwire.topk(0.05), "*": gradwire.float8(block=None)}, {}, GATHER),
+        (gradwire.onebit(exchange=AllGather()), {}, GATHER),
+    ],
+    ids=["ranks", "nodes", "one of two", "told"],
+)
+@on("four")
+def test_the_default_gathers_where_owners_cannot_be(rank, size, codec, options, expected):
+    with (
+        mock.patch.object(ByRanks, "MANY", size),
+        attached(network(), codec, options=options) as (model, handle),
+    ):
+        train(model, rank, range(1))
+        assert handle.report().exchange == expected
 
 
-def test_frames_that_exceed_a_dense_all_reduce_are_told(two: Ranks, three: Ranks) -> None:
-    assert two.run("exchanges.warned") == [[[]] * 4] * 2
-    for *fine, (text,) in three.run("exchanges.warned"):
-        assert fine == [[]] * 3
-        # Of 10 240 entries in three parameters, twice 4 bytes and a header each, or 4/3 of 4 bytes.
-        assert "With 3 ranks, each receives 82.21 kB of frames per step" in text
-        assert "a dense all-reduce would bring it 54.61 kB" in text
-        assert "exchange=gradwire.exchange.AllReduce()" in text
+@on("ranks")
+def test_frames_that_exceed_a_dense_all_reduce_are_told(size):
+    for codec in (gradwire.topk(0.01), gradwire.onebit(), gradwire.float8(), gradwire.dense()):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with attached(network(), codec):
+                pass
+        said = [str(each.message) for each in caught if each.category is RuntimeWarning]
+        assert len(said) == (size == 3 and codec == gradwire.dense())
+        for text in said:
+            # Of 10 240 entries in three parameters, twice 4 bytes and a header each, or 4/3 of 4.
+            assert "With 3 ranks, each receives 82.21 kB of frames per step" in text
+            assert "a dense all-reduce would bring it 54.61 kB" in text
+            assert "exchange=gradwire.exchange.AllReduce()" in text

@@ -1,36 +1,174 @@
 """Four ranks as two nodes of two: dense inside a node, compressed between the nodes."""
 
-from pathlib import Path
-from typing import Any
+import contextlib
+import copy
+import datetime
+import json
+import re
+import threading
+import warnings
+from unittest import mock
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
 
-from tests.distributed.ranks import Ranks
-from tests.distributed.scenarios.hierarchy import SHAPES
+import gradwire
+import gradwire.torch
+import gradwire.torch.ddp
+from gradwire.exchange import AllReduce
+from gradwire.memory import Residual
+from gradwire.quantize import BFloat16
+from gradwire.schedule import Accordion
+from gradwire.torch.backends import Bucket
+from gradwire.torch.backends.host import DeviceBucket
+from gradwire.torch.ddp import ExchangeError, GradientError
+from gradwire.torch.engine.step import BufferPool
+from gradwire.torch.exchange import hierarchical
+from gradwire.torch.transport import ProcessGroupChannel
+from tests.deadlines import stretched
+from tests.distributed.codecs import NARROW, SEVERAL
+from tests.distributed.ranks import alike, on, together
+from tests.distributed.scenarios.common import (
+    attached,
+    batch,
+    bits_left,
+    fingerprint,
+    network,
+    plain,
+    residuals,
+    train,
+)
 
 HEAD = 1024
 """Bytes of the message in which a rank tells its node how its share fared."""
+SHAPES = {"a": (33, 40), "turned": (31, 50), "bias": (7,), "c": (1201,), "scalar": ()}
+"""With rows that cannot be halved, and a matrix whose rows are not contiguous."""
+NODES = {"hierarchy": 2}
+OPTIONS = {**NODES, "min_numel": 64}
+SUMMED = gradwire.randomk(ratio=0.1, exchange=AllReduce(), memory=Residual())
 
 
-def test_replicas_are_alike_and_as_with_plain_ddp(four: Ranks) -> None:
-    results = four.run("hierarchy.against_plain")
-    assert max(difference for each in results for difference in each["differences"]) < 1e-6
-    for prints in zip(*(each["prints"] for each in results), strict=True):
-        assert len(set(prints)) == 1
-    first = results[0]["prints"]
-    assert first[0] == first[1], "by a mesh and by a number"
-    assert len(set(first)) == len(first) - 1
-    assert all(rest > 0 for each in results for rest in each["rest"])
+class Odd(nn.Module):
+    """Parameters whose gradients are exactly the tensors that forward is given."""
+
+    def __init__(self):
+        super().__init__()
+        for name, shape in SHAPES.items():
+            values = torch.zeros(shape[::-1]).T if name == "turned" else torch.zeros(shape)
+            self.register_parameter(name, nn.Parameter(values))
+
+    def forward(self, gradients):
+        named = dict(self.named_parameters())
+        return torch.stack([(named[key] * each).sum() for key, each in gradients.items()]).sum()
 
 
-def test_every_entry_is_exchanged_as_the_model_says(four: Ranks) -> None:
-    for result in four.run("hierarchy.against_a_model"):
-        assert result == {"gradients": True, "residuals": True, "names": ["a", "c", "turned"]}
+def integers(rank, step):
+    """Small even integers, so that the mean of two is exact."""
+    random = np.random.default_rng([7, rank, step])
+    return {
+        name: torch.from_numpy(np.asarray(2 * random.integers(-12, 13, shape), np.float32))
+        for name, shape in SHAPES.items()
+    }
 
 
-def test_each_rank_sends_the_bytes_of_its_share_and_reports_them(four: Ranks) -> None:
-    results = four.run("hierarchy.volume")
+def joined(handle):
+    """The residuals of every node, put together from all shares."""
+    every = together(handle.state_dict())
+    shares = [every[rank][f"rank{rank}"]["residual"] for rank in range(4)]
+    return [
+        {name: np.concatenate([np.ravel(part[name]) for part in node]) for name in node[0]}
+        for node in (shares[:2], shares[2:])
+    ]
+
+
+@pytest.mark.parametrize("codec", [gradwire.topk(1.0), gradwire.dense()], ids=["topk", "dense"])
+@on("four")
+def test_what_sends_everything_trains_as_plain_ddp(rank, codec):
+    reference = DistributedDataParallel(network())
+    train(reference, rank, range(6))
+    with attached(network(), codec, options=NODES, **SEVERAL) as (model, _):
+        train(model, rank, range(6))
+    for one, other in zip(reference.parameters(), model.parameters(), strict=True):
+        assert (one - other).abs().max() < 1e-6
+
+
+@on("four")
+def test_replicas_are_alike_by_every_exchange_and_in_all_nodes(rank):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("node", "share"))
+    groups, prints = (mesh.get_group("share"), mesh.get_group("node")), []
+    for codec, hierarchy in (
+        (gradwire.topk(0.05), mesh),
+        (gradwire.topk(0.05), 2),
+        (gradwire.randomk(0.05), groups),
+        (gradwire.scalecom(0.05), 4),
+        (gradwire.onebit(), 2),
+        (gradwire.topk(0.05), 1),
+    ):
+        options = {"hierarchy": hierarchy}
+        with attached(network(), codec, options=options, **SEVERAL) as (model, handle):
+            train(model, rank, range(6))
+            prints.append(alike(fingerprint(model)))
+            assert any(each.any() for each in residuals(handle).values())
+    assert prints[0] == prints[1], "by a mesh and by a number"
+    assert len(set(prints)) == len(prints) - 1
+
+
+@on("four")
+def test_every_entry_is_exchanged_as_the_model_says(rank, size):
+    """Rounding to bfloat16 treats every entry by itself: compare with torch, bit for bit."""
+    codec = gradwire.dense(quantize=BFloat16(), memory=Residual())
+    left = [{name: torch.zeros(shape) for name, shape in SHAPES.items()} for _ in range(2)]
+    with attached(Odd(), codec, options=OPTIONS, **SEVERAL) as (model, handle):
+        for step in range(6):
+            model.zero_grad()
+            model({name: each / 7 for name, each in integers(rank, step).items()}).backward()
+            given = [integers(each, step) for each in range(size)]
+            for name, parameter in model.module.named_parameters():
+                sent = []
+                for node in range(2):
+                    mean = (given[2 * node][name] / 7 + given[2 * node + 1][name] / 7) / 2
+                    total = left[node][name] + mean
+                    out = total if mean.numel() < 64 else total.bfloat16().float()
+                    left[node][name] = total - out
+                    sent.append(out)
+                assert torch.equal(parameter.grad, (sent[0] + sent[1]) / 2), (step, name)
+        for node, kept in enumerate(joined(handle)):
+            assert sorted(kept) == ["a", "c", "turned"]
+            for name, values in kept.items():
+                np.testing.assert_array_equal(values, left[node][name].numpy().ravel())
+
+
+@on("four")
+def test_each_rank_sends_the_bytes_of_its_share_and_reports_them(rank):
+    counted = {"inside": 0, "between": 0}
+
+    def spy(kind):
+        real = getattr(ProcessGroupChannel, kind)
+
+        def call(channel, *tensors):
+            ranks = dist.get_process_group_ranks(channel.group)
+            if len(ranks) == 2:
+                inside = ranks[0] // 2 == ranks[1] // 2
+                nbytes = tensors[-1].nbytes // (2 if kind == "all_to_all" else 1)
+                counted["inside" if inside else "between"] += nbytes
+            return real(channel, *tensors)
+
+        return mock.patch.object(ProcessGroupChannel, kind, call)
+
+    with attached(Odd(), gradwire.topk(ratio=0.05), options=OPTIONS) as (model, handle):
+        for step in range(3):
+            model(integers(rank, step)).backward()
+        handle.report(reset=True)
+        with spy("all_to_all"), spy("all_gather"):
+            for step in range(3, 5):
+                model(integers(rank, step)).backward()
+            report = handle.report()
     shares = [0, 0]
     for name, shape in SHAPES.items():
         rows = shape[0] if shape else 1
@@ -40,130 +178,295 @@ def test_each_rank_sends_the_bytes_of_its_share_and_reports_them(four: Ranks) ->
         else:
             shares[0] += numel // rows * -(-rows // 2)
             shares[1] += numel // rows * (rows // 2)
-    room = 4 * max(shares)
-    for rank, result in enumerate(results):
-        steps = result["steps"]
-        assert (steps, result["buckets"]) == (2, 2)
-        assert result["inside"] == steps * (room + HEAD + room)
-        assert result["inside"] == steps * result["node_wire_bytes"]
-        assert result["between"] == steps * result["wire_bytes"]
-        assert result["between"] < steps * shares[rank % 2] * 4 / 4
-        assert "inside the node" in result["text"]
+    room, steps = 4 * max(shares), report.steps
+    assert (steps, report.collectives) == (2, 2)
+    assert counted["inside"] == steps * (room + HEAD + room) == steps * report.node_wire_bytes
+    assert counted["between"] == steps * report.wire_bytes < steps * shares[rank % 2] * 4 / 4
+    assert "inside the node" in str(report)
 
 
-@pytest.mark.parametrize("exchange", [None, "AllReduce"], ids=["all-gather", "all-reduce"])
-def test_an_infinity_on_one_rank_leaves_no_trace_on_any(four: Ranks, exchange: str | None) -> None:
-    results = four.run("hierarchy.bad_gradients", exchange=exchange)
-    assert all(each == results[0] for each in results)
-    result: dict[str, Any] = results[0]
-    assert result["error"] == ("c", 1, 1000, 3)  # in the second share: its place in the parameter
-    assert (result["kept"], result["step"], result["discarded"]) == (True, 1, True)
-    assert (result["scale"], result["steps"]) == (32.0, 4)
+@pytest.mark.parametrize("codec", [gradwire.topk(0.1), SUMMED], ids=["all-gather", "all-reduce"])
+@on("four")
+def test_an_infinity_on_one_rank_leaves_no_trace_on_any(rank, codec):
+    with attached(Odd(), codec, options=OPTIONS) as (model, handle):
+        model(integers(rank, 0)).backward()
+        before, gradients = bits_left(handle), integers(rank, 1)
+        if rank == 3:
+            gradients["c"][1000] = torch.inf  # in the second share: its place in the parameter
+        model.zero_grad()
+        with pytest.raises(GradientError) as caught:
+            model(gradients).backward()
+        error = caught.value
+        assert (error.name, error.count, error.first, error.rank) == ("c", 1, 1000, 3)
+        assert before == bits_left(handle)
+        assert handle.step == 1
+        model.zero_grad()
+        model(integers(rank, 2)).backward()
+        alike(model.module.c.grad.sum().item())
+        handle.discard()
+        assert before == bits_left(handle)
 
 
-def test_memory_is_marked_in_the_stream_that_has_used_it(four: Ranks) -> None:
-    for found in four.run("hierarchy.marks"):
-        assert len(found) > 4
-        assert all(found)
+@on("four")
+def test_a_loss_scaler_skips_a_step_on_all_ranks(rank):
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    options = {**NODES, "grad_scaler": scaler}
+    with attached(network(), gradwire.topk(0.1), options=options, **SEVERAL) as (model, handle):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for step in range(5):
+            inputs, targets = batch(rank, step)
+            optimizer.zero_grad()
+            factor = torch.inf if step == 3 and rank == 1 else 1.0
+            scaler.scale(mse_loss(model(inputs), targets) * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        assert (scaler.get_scale(), handle.step) == (32.0, 4)
+        alike(fingerprint(model))
 
 
-def test_a_share_that_one_rank_has_no_memory_for_is_an_error_of_all(four: Ranks) -> None:
-    results = four.run("hierarchy.no_memory")
-    for found in results:
-        assert len(found) == 6
-        for where, (said, kept) in found.items():
-            assert "MemoryError: no memory for a share" in said, where
-            assert kept, where
+@on("four")
+def test_memory_is_marked_in_the_stream_that_has_used_it(rank):
+    """Each mark of memory is taken in the receiving thread's stream."""
+    inside, found = threading.local(), []
+
+    @contextlib.contextmanager
+    def receiving(bucket):
+        inside.depth = getattr(inside, "depth", 0) + 1
+        yield
+        inside.depth -= 1
+
+    def used(bucket, *tensors):
+        found.append(getattr(inside, "depth", 0) > 0)
+
+    with contextlib.ExitStack() as stack:
+        for kind in (Bucket, DeviceBucket):
+            stack.enter_context(mock.patch.object(kind, "receiving", receiving))
+            stack.enter_context(mock.patch.object(kind, "used", used))
+        for memory in (Residual(), NARROW):
+            with attached(Odd(), gradwire.topk(0.1, memory=memory), options=OPTIONS) as (model, _):
+                model(integers(rank, 0)).backward()
+    assert len(found) > 4
+    assert all(found)
 
 
-def test_resume_is_bit_for_bit_and_other_nodes_take_over(four: Ranks, tmp_path: Path) -> None:
-    results = four.run("hierarchy.resume", folder=str(tmp_path))
-    assert len({each["print"] for each in results}) == 1
-    for result in results:
-        assert result["equal"] == [True, True]
-        before, *after = result["masses"]
-        for each in after:
-            assert each == pytest.approx(before, rel=1e-4, abs=1e-4)
-        assert "every rank has its own residual" in result["refused"]
+OWNERS = {"take": (BufferPool,), "pack": (Bucket, DeviceBucket), "divide": (hierarchical,)}
 
 
-def test_what_is_no_hierarchy_is_refused_on_every_rank(four: Ranks) -> None:
-    results = four.run("hierarchy.refusals")
-    assert all(each == results[0] for each in results)
-    said = [
-        "ValueError: 4 ranks cannot be divided into nodes of 3",
-        "TypeError: hierarchy= takes",
-        "LOCAL_WORLD_SIZE",
-        "of shape (4,)",
-        "TypeError: hierarchy= takes",
-        "with different hierarchy",
-        "is sparse",
-        "nothing",
-    ]
-    for text, expected in zip(results[0], said, strict=True):
-        assert expected in text
+@pytest.mark.parametrize("act", OWNERS)
+@pytest.mark.parametrize("codec", [gradwire.topk(0.1), SUMMED], ids=["gathered", "summed"])
+@on("four")
+def test_a_share_that_one_rank_has_no_memory_for_is_an_error_of_all(rank, codec, act):
+    trouble = mock.Mock(side_effect=MemoryError("no memory for a share"))
+    with attached(Odd(), codec, options=OPTIONS) as (model, handle):
+        model(integers(rank, 0)).backward()
+        before = bits_left(handle)
+        with contextlib.ExitStack() as stack:
+            for owner in OWNERS[act] if rank == 1 else ():
+                stack.enter_context(mock.patch.object(owner, act, trouble))
+            with pytest.raises(ExchangeError, match="MemoryError: no memory for a share"):
+                model(integers(rank, 1)).backward()
+        assert before == bits_left(handle)
 
 
-def conserved(results: list[dict[str, Any]]) -> None:
-    """What all ranks gave was applied, or is still to be sent by the nodes: exactly."""
-    assert any(each.any() for each in results[0]["left"].values())
-    for name in SHAPES:
-        given = sum(result["given"][name] for result in results)
-        assert np.any(given)
-        for result in results:
-            left = result["left"].get(name, 0.0)
-            np.testing.assert_array_equal(result["applied"][name] + left, given, err_msg=name)
+def adam_over(hierarchy, seed=0):
+    """A network with Adam on the nodes, and its optimizer."""
+    module = network(seed)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+    options = {"min_numel": 64, "optimizer": optimizer, "hierarchy": hierarchy}
+    return attached(module, gradwire.adam(ratio=0.05), options=options), optimizer
 
 
-def test_accumulated_gradients_of_a_node_are_exchanged_once(four: Ranks) -> None:
-    results = four.run("hierarchy_modes.accumulation")
-    conserved(results)
-    assert [each["step"] for each in results] == [2] * 4
+def masses(states, shares):
+    """What all ranks are still to send, by name."""
+    return {
+        name: shares * sum(float(each["residual"][name].double().sum()) for each in states.values())
+        for name in states["rank0"]["residual"]
+    }
 
 
-def test_a_static_graph_is_exchanged_as_any_other(four: Ranks) -> None:
-    results = four.run("hierarchy_modes.accumulation", static_graph=True)
-    conserved(results)
-    assert [each["step"] for each in results] == [6] * 4
+@on("four")
+def test_resume_is_bit_for_bit_and_other_nodes_take_over(rank):
+    """Train 8 steps; or 5, save, start again, and 3. Then load with other nodes."""
+    context, optimizer = adam_over(2)
+    with context as (model, handle):
+        train(model, rank, range(5), optimizer=optimizer)
+        saved = copy.deepcopy((model.module.state_dict(), optimizer.state_dict()))
+        own, everything = handle.state_dict(), handle.gathered_state_dict(None)
+        train(model, rank, range(5, 8), optimizer=optimizer)
+        whole = alike(fingerprint(model)), plain(handle.state_dict())
+    for state in (own, everything):
+        context, optimizer = adam_over(2, seed=5)
+        with context as (model, handle):
+            model.module.load_state_dict(saved[0])
+            optimizer.load_state_dict(copy.deepcopy(saved[1]))
+            handle.load_state_dict(state)
+            train(model, rank, range(5, 8), optimizer=optimizer)
+            assert whole == (fingerprint(model), plain(handle.state_dict()))
+    expected = pytest.approx(masses(everything, 2), rel=1e-4, abs=1e-4)
+    for shares in (1, 4):
+        with adam_over(shares)[0] as (_, handle):
+            handle.load_state_dict(everything)
+            assert masses(handle.gathered_state_dict(None), shares) == expected
+    context, said = adam_over(2)[0], "every rank has its own residual"
+    with context as (_, handle), pytest.raises(ValueError, match=said):
+        handle.load_state_dict({"rank0": everything["rank0"]})
 
 
-def test_a_parameter_that_no_rank_uses_keeps_the_residuals_of_its_shares(four: Ranks) -> None:
-    results = four.run("hierarchy_modes.unused")
-    conserved(results)
-    for each in results:
-        assert each["none"] == [False, True, True, False, False]
-        assert each["kept"] == [True, True, False]  # one rank that uses it is enough
+@on("four")
+def test_what_is_no_hierarchy_is_refused_on_every_rank(rank):
+    warnings.simplefilter("ignore")
+    options = {"timeout": datetime.timedelta(seconds=stretched(9))}
+    model = DistributedDataParallel(network())
+    sparse = DistributedDataParallel(nn.EmbeddingBag(64, 32, sparse=True))
+    for module, hierarchy, said in (
+        (model, 3, "4 ranks cannot be divided into nodes of 3"),
+        (model, "rack", "hierarchy= takes"),
+        (model, "node", "LOCAL_WORLD_SIZE"),
+        (model, init_device_mesh("cpu", (4,)), "of shape (4,)"),
+        (model, True, "hierarchy= takes"),
+        (model, 2 if rank else 4, "with different hierarchy"),
+        (sparse, 2, "is sparse"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=re.escape(said)):
+            gradwire.torch.ddp.attach(module, gradwire.topk(0.1), hierarchy=hierarchy, **options)
+    with gradwire.torch.ddp.attach(model, gradwire.topk(0.1), hierarchy=2) as handle:
+        with pytest.raises(ValueError, match=r"regroup\(\) cannot change the ranks per node"):
+            handle.regroup(model.process_group)
+        with pytest.raises(ValueError, match=r"gathered_state_dict\(\)"):
+            handle.merged_state_dict()
+        train(model, rank, range(2))
+        assert handle.step == 2
 
 
-def test_join_goes_on_until_the_last_rank_of_any_node_has_no_inputs(four: Ranks) -> None:
-    results = four.run("hierarchy_modes.uneven")
-    conserved(results)
-    assert len({each["print"] for each in results}) == 1
+# Modes of DDP ----------------------------------------------------------------------------------
 
 
-def test_accordion_decides_by_the_norms_of_all_shares_of_the_first_node(four: Ranks) -> None:
-    results = four.run("hierarchy_modes.measured")
-    first = results[0]
-    for rank, each in enumerate(results):
-        assert each["norms"] == first["norms"]
-        assert each["critical"] == first["critical"]
-        assert each["holds"] == (["a", "c", "turned"] if rank < 2 else [])
+class NodeSums:
+    """What this rank has given, and what was applied; means of two even integers are exact."""
+
+    def __init__(self):
+        self.given, self.applied = (dict.fromkeys(SHAPES, 0.0) for _ in range(2))
+
+    def give(self, gradients):
+        for name, each in gradients.items():
+            self.given[name] += each.double().numpy().ravel()
+        return gradients
+
+    def take(self, model):
+        for name, parameter in model.module.named_parameters():
+            if parameter.grad is not None:
+                self.applied[name] += 4 * parameter.grad.double().numpy().ravel()
+        model.zero_grad()
+
+    def check(self, handle):
+        """What all ranks gave was applied, or is still to be sent by the nodes: exactly."""
+        every, nodes = together(self.given), joined(handle)
+        left = {name: 2 * (nodes[0][name] + nodes[1][name].astype(float)) for name in nodes[0]}
+        assert any(each.any() for each in left.values())
+        for name in SHAPES:
+            given = sum(each[name] for each in every)
+            assert np.any(given)
+            found = self.applied[name] + left.get(name, 0.0)
+            np.testing.assert_array_equal(found, given, err_msg=name)
+
+
+@pytest.mark.parametrize("ddp", [{}, {"static_graph": True}], ids=str)
+@on("four")
+def test_accumulated_gradients_of_a_node_are_exchanged_once(rank, ddp):
+    """Every third pass is exchanged; with a static graph, each of them."""
+    sums = NodeSums()
+    with attached(Odd(), gradwire.topk(0.05), options=OPTIONS, **SEVERAL, **ddp) as (model, handle):
+        for step in range(6):
+            quiet = not ddp and step % 3 < 2
+            with model.no_sync() if quiet else contextlib.nullcontext():
+                model(sums.give(integers(rank, step))).backward()
+            if not quiet:
+                sums.take(model)
+        sums.check(handle)
+        assert handle.step == (6 if ddp else 2)
+
+
+@on("four")
+def test_a_parameter_that_no_rank_uses_keeps_the_residuals_of_its_shares(rank, size):
+    """Use `a` everywhere, then nowhere, then on the last rank only, then everywhere."""
+    sums, left, none = NodeSums(), [], []
+    options = {"options": OPTIONS, "find_unused_parameters": True}
+    with attached(Odd(), gradwire.topk(0.05), **options) as (model, handle):
+        for step in range(5):
+            gradients = integers(rank, step)
+            if step in (1, 2) or (step == 3 and rank != size - 1):
+                del gradients["a"]
+            model(sums.give(gradients)).backward()
+            none.append(model.module.a.grad is None)
+            sums.take(model)
+            left.append([each["a"].tobytes() for each in joined(handle)])
+        sums.check(handle)
+    assert none == [False, True, True, False, False]
+    assert left[0] == left[1] == left[2]
+    assert left[3] != left[0], "one rank that uses it is enough"
+
+
+@on("four")
+def test_join_goes_on_until_the_last_rank_of_any_node_has_no_inputs(rank):
+    """Rank r has 2 + r batches; the nodes go on with what is left."""
+    sums = NodeSums()
+    with attached(Odd(), gradwire.topk(0.05), options=OPTIONS, **SEVERAL) as (model, handle):
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        with model.join():
+            for step in range(2 + rank):
+                optimizer.zero_grad()
+                model(sums.give(integers(rank, step))).backward()
+                optimizer.step()
+        for name, parameter in model.module.named_parameters():
+            sums.applied[name] = -4 * parameter.detach().double().numpy().ravel()
+        sums.check(handle)
+        alike(fingerprint(model))
+
+
+# What is kept of a share -------------------------------------------------------------------------
+
+
+@on("four")
+def test_accordion_decides_by_the_norms_of_all_shares_of_the_first_node(rank):
+    """Save within an epoch, and go on with other nodes."""
+    schedule, looks = Accordion(0.5, 0.05, eta=0.5, interval=1), []
+    tripled = (1.0, 1.0, 3.0, 3.0, 3.0)  # by epoch: the second half of `a`, beside ones
+    options, codec = {**OPTIONS, "schedule": schedule}, gradwire.topk(0.05)
+
+    def look(handle):
+        (saved,) = handle.state_dict().values()
+        position = json.loads(saved["about"])["schedule"]
+        looks.append((position["norms"], position["critical"]))
+
+    with attached(Odd(), codec, options=options, **SEVERAL) as (model, handle):
+        for epoch, factor in enumerate(tripled):
+            handle.epoch(epoch)
+            look(handle)
+            # Only the mean of the node counts: that of 0.5 and 1.5; and only the first node.
+            own = (0.5, 1.5, 100.0, 100.0)[rank]
+            for _ in range(2):
+                gradients = {name: torch.full(shape, own) for name, shape in SHAPES.items()}
+                gradients["a"][17:] *= factor
+                model.zero_grad()
+                model(gradients).backward()
+        (mine,) = handle.state_dict().values()
+        assert sorted(mine["measured"]) == (["a", "c", "turned"] if rank < 2 else [])
+        everything = handle.gathered_state_dict(None)
+        handle.epoch(5)
+        look(handle)
+    for shares in (1, 2, 4):
+        with attached(Odd(), codec, options=options | {"hierarchy": shares}) as (_, handle):
+            handle.load_state_dict(everything)
+            handle.epoch(5)
+            look(handle)
+    norms, critical = zip(*alike(looks), strict=True)
     # The second half of `a` is three times as large in epoch 2: decided when that has ended.
     half, rest = 17 * 40, 16 * 40  # of two steps, each a mean of 1
-    norms = [2 * (half + rest * factor**2) ** 0.5 for factor in (1.0, 1.0, 3.0, 3.0, 3.0)]
-    assert [each["a"] for each in first["norms"][1:6]] == pytest.approx(norms, rel=1e-12)
-    assert [each["turned"] for each in first["norms"][1:6]] == [2 * (31 * 50) ** 0.5] * 5
-    critical = [each["a"] for each in first["critical"][:6]]
-    assert critical == [True, True, False, True, False, False]
-    assert [each["turned"] for each in first["critical"][2:6]] == [False] * 4
+    of_a = [2 * (half + rest * factor**2) ** 0.5 for factor in tripled]
+    assert [each["a"] for each in norms[1:6]] == pytest.approx(of_a, rel=1e-12)
+    assert [each["turned"] for each in norms[1:6]] == [2 * (31 * 50) ** 0.5] * 5
+    assert [each["a"] for each in critical[:6]] == [True, True, False, True, False, False]
+    assert [each["turned"] for each in critical[2:6]] == [False] * 4
     # Saved within epoch 4, and ended by other nodes: the same norms.
-    for norms_then in first["norms"][6:]:
-        assert norms_then == pytest.approx(first["norms"][5], rel=1e-12)
-    assert len(first["norms"]) == 9
-
-
-def test_other_ranks_per_node_are_refused(four: Ranks) -> None:
-    for found in four.run("hierarchy_modes.refused"):
-        assert "regroup() cannot change the ranks per node" in found["regroup"]
-        assert "gathered_state_dict()" in found["merged"]
-        assert found["after"] == "2"
+    for after in norms[6:]:
+        assert after == pytest.approx(norms[5], rel=1e-12)

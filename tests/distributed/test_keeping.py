@@ -1,87 +1,283 @@
 """Checkpoints survive frameworks, memory formats and damage."""
 
+import copy
+import json
+import random
 import re
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
+from torch.distributed.checkpoint.stateful import Stateful
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
 
-from tests.distributed.ranks import Ranks
+import gradwire
+import gradwire.torch.ddp
+from gradwire.memory import MomentumCorrection
+from gradwire.schedule import Accordion, Constant, WarmUp
+from tests.distributed.codecs import SEVERAL
+from tests.distributed.ranks import alike, on
+from tests.distributed.scenarios.common import (
+    Given,
+    attached,
+    fingerprint,
+    integers,
+    network,
+    plain,
+    residuals,
+    train,
+)
 
 
-@pytest.mark.parametrize("schedule", ["constant", "warm-up", "accordion"])
-def test_torch_distributed_checkpoint_resumes_bit_for_bit(
-    two: Ranks, tmp_path: Path, schedule: str
-) -> None:
-    folder = str(tmp_path)
-    for found in two.run("keeping.resume_by_dcp", folder=folder, schedule=schedule):
-        assert found == {"same": [True] * 3, "stateful": True}
+@pytest.mark.parametrize(
+    "schedule",
+    [Constant(), WarmUp(), Accordion(0.5, 0.05, interval=2)],
+    ids=["constant", "warm-up", "accordion"],
+)
+@on("two")
+def test_torch_distributed_checkpoint_resumes_bit_for_bit(rank, tmp_path, schedule):
+    """Train 4 epochs; or save in each of the first 3, and go on from there."""
+    codec, options, states = gradwire.dgc(ratio=0.05), {"schedule": schedule}, []
+
+    def go(model, handle, epochs):
+        for epoch in epochs:
+            handle.epoch(epoch)
+            train(model, rank, range(2 * epoch, 2 * epoch + 2))
+        return fingerprint(model), plain(handle.state_dict())
+
+    with attached(network(), codec, options=options, **SEVERAL) as (model, handle):
+        assert isinstance(handle, Stateful)
+        for epoch in range(4):
+            whole = go(model, handle, range(epoch, epoch + 1))
+            states.append(copy.deepcopy(model.module.state_dict()))
+            save({"gradwire": handle}, checkpoint_id=str(tmp_path / str(epoch)))
+    for epoch in range(3):
+        module = network(seed=99)
+        module.load_state_dict(states[epoch])
+        with attached(module, codec, options=options, **SEVERAL) as (model, handle):
+            load({"gradwire": handle}, checkpoint_id=str(tmp_path / str(epoch)))
+            assert go(model, handle, range(epoch + 1, 4)) == whole
 
 
-def test_a_checkpoint_that_is_written_while_training_goes_on_is_of_its_step(
-    two: Ranks, tmp_path: Path
-) -> None:
-    for found in two.run("keeping.resume_from_async_save", folder=str(tmp_path)):
-        assert found == {"same": True, "steps": True}
-
-
-@pytest.mark.parametrize(("old", "new"), [(2, 3), (3, 2)])
-def test_torch_distributed_checkpoint_into_another_number_of_ranks(
-    two: Ranks, three: Ranks, tmp_path: Path, old: int, new: int
-) -> None:
-    ranks = {2: two, 3: three}
-    folder = str(tmp_path)
-    saved = ranks[old].run("keeping.save_by_dcp", folder=folder)
-    arguments: dict[str, Any] = {"folder": folder, "old_size": old}
-    summed = ranks[new].run("keeping.load_by_dcp", policy="sum-and-split", **arguments)
-    kept = ranks[new].run("keeping.load_by_dcp", policy="keep", **arguments)
-    dropped = ranks[new].run("keeping.load_by_dcp", policy="drop", **arguments)
-    for name in saved[0]:
-        total = sum(each[name].astype(np.float64) for each in saved)
-        assert total.any()
-        for result in summed:
-            np.testing.assert_array_equal(result["left"][name], (total / new).astype(np.float32))
-        for rank, result in enumerate(kept):
-            if rank < old:
-                np.testing.assert_array_equal(result["left"][name], saved[rank][name])
+@on("two")
+def test_a_checkpoint_that_is_written_while_training_goes_on_is_of_its_step(rank, tmp_path):
+    """Train 6 steps, and write what there was after 3 while the last 3 go on; resume from it."""
+    group, seen, kept = dist.new_group(backend="gloo"), [], None  # of the thread that writes
+    for resumed in (False, True):
+        module = network(seed=99 if resumed else 0)
+        model = DistributedDataParallel(module, **SEVERAL)
+        optimizer = AdamW(model.parameters(), lr=0.01)
+        codec = gradwire.adam(ratio=0.05)
+        with gradwire.torch.ddp.attach(model, codec, optimizer=optimizer) as handle:
+            if resumed:
+                module.load_state_dict(kept[0])
+                optimizer.load_state_dict(kept[1])
+                load({"gradwire": handle}, checkpoint_id=tmp_path)
             else:
-                assert not result["left"][name].any()
-        assert not any(result["left"][name].any() for result in dropped)
-    for result in (*summed, *kept, *dropped):
-        assert (result["step"], result["after"]) == (3, 4)
+                train(model, rank, range(3), optimizer=optimizer)
+                kept = copy.deepcopy((module.state_dict(), optimizer.state_dict()))
+                options = {"checkpoint_id": tmp_path, "process_group": group}
+                written = async_save({"gradwire": handle}, **options)
+            train(model, rank, range(3, 6), optimizer=optimizer)
+            if not resumed:
+                written.result()
+            assert handle.step == 6
+            seen.append((fingerprint(model), plain(handle.state_dict())))
+    dist.destroy_process_group(group)
+    assert seen[0] == seen[1]
 
 
-def test_one_file_holds_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
-    size = ranks.world_size
-    for rank, found in enumerate(ranks.run("keeping.gathered", folder=str(tmp_path))):
-        assert found["same"] == [True] * (size + 1)
-        assert found["lengths"] == [size] + [size if to == rank else 0 for to in range(size)]
-        assert f"at most {size - 1}" in found["refused"]
+@on("ranks")
+def test_one_file_holds_all_ranks(rank, size, tmp_path):
+    """Written by each of them in turn, and by all."""
+    options, codec = {"schedule": Accordion(0.5, 0.05)}, gradwire.dgc(ratio=0.05)
+    written = [None, *range(size)]
+    with attached(network(), codec, options=options) as (model, handle):
+        train(model, rank, range(3))
+        own = plain(handle.state_dict())
+        for to in written:
+            everything = handle.gathered_state_dict(to)
+            assert len(everything) == (size if to in (None, rank) else 0)
+            if rank == (to or 0):
+                torch.save(everything, tmp_path / f"{to}.pt")
+        with pytest.raises(ValueError, match=f"at most {size - 1}"):
+            handle.gathered_state_dict(size)
+    dist.barrier()
+    for to in written:
+        saved = torch.load(tmp_path / f"{to}.pt", weights_only=True)
+        with attached(network(), codec, options=options) as (_, handle):
+            handle.load_state_dict(saved)
+            assert plain(handle.state_dict()) == own
 
 
-def test_one_state_has_the_residuals_of_all_ranks(two: Ranks) -> None:
-    for found in two.run("keeping.merged"):
-        assert found["keys"] == ["rank0"]
-        assert all(found["same"])
-        assert found["none"] == {}
+class Convolutions(nn.Module):
+    """Weights of four dimensions, whose gradients the caller gives."""
+
+    def __init__(self, memory_format):
+        super().__init__()
+        self.conv = nn.Conv2d(16, 24, 3)
+        self.to(memory_format=memory_format)
+
+    def forward(self, gradient):
+        weight = self.conv.weight
+        return (weight * gradient.to(weight.dtype)).sum() + self.conv.bias.sum()
 
 
-def test_a_checkpoint_does_not_depend_on_the_memory_format(two: Ranks) -> None:
-    for found in two.run("keeping.memory_formats"):
-        assert found == {
-            "equal": True,
-            "contiguous to channels_last": True,
-            "channels_last to contiguous": True,
-        }
+@on("two")
+def test_one_state_has_the_residuals_of_all_ranks(rank, size):
+    """Of all, or of those that have one, beside what all of them hold."""
+    module = network()
+    optimizer = AdamW(module.parameters(), lr=0.01)
+    options = {"optimizer": optimizer, "min_numel": 64}
+    with attached(module, gradwire.adam(ratio=0.05), options=options) as (model, handle):
+        train(model, rank, range(5), optimizer=optimizer)
+        every, whole = handle.gathered_state_dict(None), handle.merged_state_dict()
+        alone = handle.merged_state_dict({} if rank else handle.state_dict())
+        assert sorted(whole) == ["rank0"]
+        for kind, parts in (("residual", 1), ("second_moment", size)):
+            for name, values in whole["rank0"][kind].items():
+                total = sum(each[kind][name].double() for each in every.values()) / parts
+                torch.testing.assert_close(values, total.float(), rtol=1e-6, atol=0.0)
+                assert torch.equal(alone["rank0"][kind][name], every["rank0"][kind][name])
+        handle.load_state_dict(whole)
+        left = handle.gathered_state_dict(None)
+        for name, values in whole["rank0"]["residual"].items():
+            total = sum(each["residual"][name] for each in left.values())
+            torch.testing.assert_close(values, total, rtol=1e-6, atol=1e-8)
+        assert handle.merged_state_dict({}) == {}
+
+
+@on("two")
+def test_a_checkpoint_does_not_depend_on_the_memory_format(rank):
+    """Save in one memory format and go on in the other."""
+    codec = gradwire.topk(ratio=0.05, memory=MomentumCorrection(momentum=0.9))
+    formats = (torch.contiguous_format, torch.channels_last)
+    gradients = [
+        torch.randn(24, 16, 3, 3, generator=torch.Generator().manual_seed(10 * step + rank))
+        for step in range(6)
+    ]
+    saved, ends = [], []
+
+    def go(model, handle, steps):
+        for step in steps:
+            model.zero_grad()
+            model(gradients[step]).backward()
+        weight = model.module.conv.weight.grad.contiguous().numpy().tobytes()
+        return weight, residuals(handle)["conv.weight"].tobytes()
+
+    for each in formats:
+        with attached(Convolutions(each), codec) as (model, handle):
+            go(model, handle, range(3))
+            saved.append(handle.state_dict())
+            ends.append(go(model, handle, range(3, 6)))
+    assert ends[0] == ends[1]
+    for each, of in zip(formats, reversed(saved), strict=True):
+        with attached(Convolutions(each), codec) as (model, handle):
+            handle.load_state_dict(of)
+            assert go(model, handle, range(3, 6)) == ends[0]
+
+
+BAD_VALUES: tuple[Any, ...] = (
+    *(None, True, -1, 0, 2**53 + 1, 2**63, 2**64, 10**400, 1e300, float("nan"), float("-inf")),
+    *("", "x", [], [0], [2**63, 1], [-2, 0], [10**400, 10**400], {}, {"a": 1}, [[[]]]),
+)
+
+
+def bad_tensors():
+    return [
+        *(torch.full((64, 40), value) for value in (torch.nan, torch.inf)),
+        *(torch.zeros(shape) for shape in ((40, 64), 2560, 0, ())),
+        *(torch.zeros(64, 40, dtype=dtype) for dtype in (torch.float64, torch.int8)),
+        torch.zeros(64, 40).to_sparse(),
+        torch.zeros(64, 40, device="meta"),
+        *("tensor", None),
+    ]
+
+
+def paths(value, path=()):
+    """Every place in nested dicts and lists."""
+    items = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    return [path] + [inner for key, each in items for inner in paths(each, (*path, key))]
+
+
+def put(root, path, value, *, delete):
+    if not path:
+        return value
+    for key in path[:-1]:
+        root = root[key]
+    if delete:
+        del root[path[-1]]
+    else:
+        root[path[-1]] = value
+    return None
+
+
+def damaged(saved, rank, chance):
+    """A copy with one thing wrong, and what that is."""
+    whole = copy.deepcopy(saved)
+    mine = whole[f"rank{rank}"]
+    kind = chance.choice(["outside", "about", "tensor"])
+    delete = chance.random() < 0.3
+    if kind == "outside":
+        path = chance.choice([path for path in paths(whole) if len(path) <= 2])
+        value = chance.choice(BAD_VALUES)
+        replaced = put(whole, path, value, delete=delete)
+        return f"{path} := {value!r:.60} {delete}", whole if path else replaced
+    if kind == "tensor":
+        path = chance.choice([(), *[(name,) for name in mine["residual"]]])
+        value = chance.choice(bad_tensors())
+        replaced = put(mine["residual"], path, value, delete=delete)
+        if not path:
+            mine["residual"] = replaced
+        return f"residual{path} := {value!r:.60} {delete}", whole
+    about = json.loads(mine["about"])
+    path = chance.choice(paths(about))
+    value = chance.choice(BAD_VALUES)
+    replaced = put(about, path, value, delete=delete)
+    mine["about"] = json.dumps(about if path else replaced)
+    if chance.random() < 0.05:
+        mine["about"] = mine["about"][: len(mine["about"]) // 2]
+    return f"about{path} := {value!r:.60} {delete}", whole
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_damage_on_one_rank_is_refused_on_all_and_changes_nothing(two: Ranks, seed: int) -> None:
-    first, second = two.run("damage.sweep", count=150, seed=seed)
-    assert first["touched"] == second["touched"] == []
-    assert first["outcomes"] == second["outcomes"]
-    outcomes = [outcome for _, outcome in first["outcomes"]]
-    refused = re.compile(r"rank [01] cannot load its state_dict|the ranks were given checkpoints")
-    assert all(each == "taken" or refused.match(each) for each in outcomes)
-    assert outcomes.count("taken") < 30  # a value that is as good as the one before
+@on("two")
+def test_damage_on_one_rank_is_refused_on_all_and_changes_nothing(rank, size, seed):
+    """Load one damaged checkpoint after another; each is refused by all, or taken by all."""
+    chance, outcomes = random.Random(seed), []
+    options = {"schedule": Accordion(0.5, 0.05)}
+    with attached(Given(), gradwire.dgc(ratio=0.05), options=options) as (model, handle):
+        for step in range(2):
+            model(integers(9, rank, step)).backward()
+        saved = handle.state_dict()
+        everything = handle.gathered_state_dict(None)
+        model(integers(9, rank, 2)).backward()
+        before = plain(handle.state_dict())
+        for _ in range(150):
+            victim = chance.randrange(size)
+            # The same damage is drawn on all ranks, and put in on one.
+            name = f"rank{victim}"
+            what, bad = damaged({name: everything[name]}, victim, chance)
+            try:
+                handle.load_state_dict(bad if victim == rank else saved)
+                outcomes.append((what, "taken"))
+                handle.load_state_dict(saved)
+                model(integers(9, rank, 2)).backward()  # the residuals as they were before
+                before = plain(handle.state_dict())
+            except ValueError as error:
+                outcomes.append((what, str(error).split(":")[0]))
+                assert before == plain(handle.state_dict()), what
+    refused = r"rank [01] cannot load its state_dict|the ranks were given checkpoints"
+    for what, outcome in alike(outcomes):
+        assert outcome == "taken" or re.match(refused, outcome), what
+    # A value that is as good as the one before.
+    assert [outcome for _, outcome in outcomes].count("taken") < 30

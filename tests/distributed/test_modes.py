@@ -1,83 +1,125 @@
 """DDP's modes do what they promise, and residuals survive them."""
 
-from typing import Any
+import gc
+import threading
+import weakref
 
-import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
-from tests.distributed.ranks import Ranks
-from tests.distributed.test_parity import check_conservation
-
-
-def test_no_sync_accumulates_without_a_collective(two: Ranks) -> None:
-    results = two.run("modes.accumulation")
-    assert [result["while_accumulating"] for result in results] == [0, 0]
-    check_conservation(results)
-
-
-@pytest.mark.parametrize(
-    "ddp", [{}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.01}], ids=str
+import gradwire
+import gradwire.torch.ddp
+from tests.distributed.codecs import SEVERAL
+from tests.distributed.ranks import alike, on
+from tests.distributed.scenarios.common import (
+    Given,
+    Sums,
+    attached,
+    batch,
+    fingerprint,
+    integers,
+    network,
+    residuals,
+    train,
 )
-def test_an_unused_parameter_keeps_its_residual_and_loses_nothing(
-    two: Ranks, ddp: dict[str, Any]
-) -> None:
-    results = two.run("modes.unused", ddp=ddp)
-    for result in results:
-        left = result["left"]
-        assert left[0].any()
-        assert result["grad_was_none"] == [False, True, True, False, False]
-        for step in (1, 2):  # what a hook writes for it is dropped, so nothing may be taken out
-            assert left[step].tobytes() == left[0].tobytes()
-        # Used on the last rank only: the other rank's residual flows with it.
-        assert left[3].tobytes() != left[2].tobytes()
-    given = sum(result["given"] for result in results)
-    rest = sum(result["left"][-1].astype(np.float64) for result in results)
-    for result in results:
-        np.testing.assert_array_equal(result["applied"] + rest, given)
+
+TOPK = gradwire.topk(ratio=0.05)
 
 
-def test_join_lets_finished_ranks_send_their_rest(two: Ranks) -> None:
-    results = two.run("modes.uneven_inputs")
-    assert results[0]["flowed"]
-    assert results[0]["fingerprint"] == results[1]["fingerprint"]
-    check_conservation(results)
+@on("two")
+def test_no_sync_accumulates_without_a_collective(rank):
+    sums = Sums()
+    with attached(Given(), TOPK, **SEVERAL) as (model, handle):
+        with model.no_sync():
+            for step in range(2):
+                model(sums.give(integers(2, rank, step))).backward()
+        assert handle.report().collectives == 0
+        model(sums.give(integers(2, rank, 2))).backward()
+        sums.take(model.module)
+        sums.check(residuals(handle))
 
 
-def test_four_dtypes_come_out_as_in_plain_ddp(two: Ranks) -> None:
-    for result in two.run("modes.dtypes"):
-        for ours, plain in zip(result["ours"], result["plain"], strict=True):
-            assert ours.keys() == plain.keys()
-            for name, values in ours.items():
-                np.testing.assert_array_equal(values, plain[name], err_msg=name)
+@on("two")
+def test_a_compiled_model_trains_like_the_eager_one(rank):
+    with attached(network(), TOPK) as (eager, _):
+        train(eager, rank, range(4))
+    model = DistributedDataParallel(network())
+    fast = torch.compile(model, backend="eager")
+    with gradwire.torch.ddp.attach(fast, TOPK) as handle:
+        train(fast, rank, range(4))
+        assert handle.report().collectives > 0
+    for one, other in zip(eager.parameters(), model.parameters(), strict=True):
+        assert (one - other).abs().max() < 1e-6
 
 
-def test_a_compiled_model_trains_like_the_eager_one(two: Ranks) -> None:
-    for difference, collectives in two.run("modes.compiled"):
-        assert difference < 1e-6
-        assert collectives > 0
+@on("two")
+def test_detach_goes_back_to_plain_ddp_and_attach_works_again(rank):
+    model, plain = (DistributedDataParallel(network()) for _ in range(2))
+    train(model, rank, range(2))
+    train(plain, rank, range(4))
+    first = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=1.0))
+    first.detach()
+    first.detach()
+    train(model, rank, range(2, 4))
+    assert first.report().collectives == 0
+    with pytest.raises(ValueError, match="is detached"):
+        first.load_state_dict(first.state_dict())
+    assert fingerprint(plain) == fingerprint(model)
+    with gradwire.torch.ddp.attach(model, TOPK) as second:
+        with pytest.raises(ValueError, match=r"detach\(\)"):
+            gradwire.torch.ddp.attach(model, TOPK)
+        train(model, rank, range(4, 6))
+        assert second.report().compression > 2
 
 
-def test_detach_goes_back_to_plain_ddp_and_attach_works_again(two: Ranks) -> None:
-    for result in two.run("modes.switching"):
-        assert result["plain_again"]
-        assert result["collectives_detached"] == 0
-        assert "detach()" in result["refused"]
-        assert "is detached" in result["detached"]
-        assert result["compression"] > 2
+@on("two")
+def test_two_models_share_a_backward_pass(rank):
+    """As adversarial training has it, each with its codec."""
+    with (
+        attached(network(1), TOPK, **SEVERAL) as (one, _),
+        attached(network(2), gradwire.sidco(ratio=0.05), **SEVERAL) as (two, _),
+    ):
+        optimizer = torch.optim.SGD([*one.parameters(), *two.parameters()], lr=0.05)
+        for step in range(5):
+            inputs, targets = batch(rank, step)
+            optimizer.zero_grad()
+            (one(inputs) * two(inputs) - targets).square().mean().backward()
+            optimizer.step()
+        alike((fingerprint(one), fingerprint(two)))
 
 
-def test_two_models_share_a_backward_pass(two: Ranks) -> None:
-    first, second = two.run("modes.two_models")
-    assert first == second
+@on("two")
+def test_a_model_that_is_forgotten_leaves_no_threads(rank):
+    others = threading.enumerate()  # an earlier model's may still be ending
+    model = DistributedDataParallel(network())
+    handle = gradwire.torch.ddp.attach(model, TOPK)
+    train(model, rank, range(2))
+    new = [each for each in threading.enumerate() if each not in others]
+    threads = [each for each in new if each.name.startswith("gradwire")]
+    weight, kept = weakref.ref(model.module[0].weight), weakref.ref(handle)
+    del model, handle
+    gc.collect()
+    for thread in threads:
+        thread.join(30.0)
+    assert [thread.is_alive() for thread in threads] == [False, False]
+    assert kept() is None
+    assert weight() is None
 
 
-def test_a_model_that_is_forgotten_leaves_no_threads(two: Ranks) -> None:
-    for found in two.run("modes.letting_go"):
-        assert found == {"threads": 2, "alive": 0, "handle": False, "weight": False}
-
-
-def test_a_model_over_a_subgroup(three: Ranks) -> None:
-    first, second, outsider = three.run("modes.subgroup")
-    assert outsider is None
-    assert first == second
-    assert first[1] == 2
+@on("three")
+def test_a_model_over_a_subgroup(rank):
+    """Over some of the ranks only; the others know nothing of it."""
+    group = dist.new_group([0, 1])
+    if rank > 1:
+        # torch counts the groups that a process makes, and names later ones by that count.
+        for _ in range(2):
+            dist.new_group([rank], use_local_synchronization=True)
+    else:
+        with attached(network(), TOPK, process_group=group) as (model, handle):
+            train(model, rank, range(3))
+            prints = [None, None]
+            dist.all_gather_object(prints, fingerprint(model), group)
+            assert prints[0] == prints[1]
+            assert handle.world_size == 2

@@ -1,27 +1,39 @@
 """Every preset trains in DDP: replicas stay equal, failures leave no trace, resuming is exact."""
 
-from typing import Any
-
 import pytest
 
+import gradwire
+from gradwire.exchange import AllGather
+from gradwire.memory import LowPass
 from gradwire.presets import PRESETS
-from tests.distributed.ranks import Ranks
+from tests.distributed.codecs import OWNED
+from tests.distributed.ranks import on
+from tests.distributed.test_conformance import keeps_promises
+from tests.outside_parts import Dithered, Halves, Nested
+
+OUTSIDE = {
+    "values": gradwire.topk(ratio=0.05, quantize=Halves()),
+    "dense": gradwire.dense(quantize=Dithered(), memory=LowPass(0.5)),
+    "nested": gradwire.dense(quantize=Nested()),
+    "senders": gradwire.topk(ratio=0.05, quantize=Halves(), exchange=AllGather(mean="senders")),
+}
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_keeps_what_ddp_is_promised(two: Ranks, name: str) -> None:
-    check(two.run("presets.every_promise", name=name))
+@on("two")
+def test_every_preset_keeps_what_ddp_is_promised(rank, size, name):
+    preset = PRESETS[name]
+    keeps_promises(rank, size, preset.build(**preset.example), linked=True)
 
 
-@pytest.mark.parametrize("name", ["values", "dense", "nested", "senders"])
-def test_so_does_a_codec_with_parts_of_another_package(two: Ranks, name: str) -> None:
-    check(two.run("presets.outside_parts", name=name))
+@pytest.mark.parametrize("name", OUTSIDE)
+@on("two")
+def test_so_does_a_codec_with_parts_of_another_package(rank, size, name):
+    keeps_promises(rank, size, OUTSIDE[name], linked=True)
 
 
-def check(results: list[Any]) -> None:
-    assert [result["told"] for result in results] == [("GradientError", 1)] * 2
-    assert all(result["no_trace"] for result in results)
-    assert len({result["whole"] for result in results}) == 1
-    for result in results:
-        assert result["resumed"] == result["whole"]
-        assert result["sent"] > 0
+@pytest.mark.full
+@pytest.mark.parametrize("name", OWNED)
+@on("ranks")
+def test_so_does_all_that_owners_encode_again(rank, size, name):
+    keeps_promises(rank, size, OWNED[name])

@@ -1,33 +1,30 @@
 """The quantized all-reduce over real processes, beside a plain model of it."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 
-from tests.distributed.plain_owners import check_bytes, runs_of
-from tests.distributed.ranks import Nursery, Ranks
-from tests.distributed.test_parity import check_conservation
-
-SEVERAL = {"bucket_cap_mb": 0.01}
-OWNERS = {"exchange": "QuantizedAllReduce"}
-EXACT = {"memory": "Residual", **OWNERS}
-DENSE: dict[str, tuple[str, dict[str, Any]]] = {
-    "onebit": ("onebit", OWNERS),
-    "qsgd": ("qsgd", OWNERS),
-    "terngrad": ("terngrad", OWNERS),
-    "float8": ("float8", OWNERS),
-    "signsgd": ("signsgd", OWNERS),
-    "natural": ("natural", OWNERS),
-    "bfloat16": ("dense", {"quantize": "BFloat16", **OWNERS}),
-}
-EVERY = DENSE | {
-    "adaptive": ("adaptive", OWNERS),
-    "kept": ("onebit", {"memory": {"kind": "residual", "low_memory": True}, **OWNERS}),
-    "decayed": ("signsgd", {"memory": {"kind": "low_pass", "beta": 0.5}, **OWNERS}),
-    "qsgd-kept": ("qsgd", {"norm": "max", **EXACT}),
-}
+import gradwire
+from gradwire.memory import Residual
+from gradwire.quantize import BFloat16
+from tests.distributed.codecs import CODECS, OWNED, SEVERAL, SUMS
+from tests.distributed.plain_owners import check_bytes, runs_of, steps
+from tests.distributed.ranks import Ranks, alike, on
+from tests.distributed.scenarios.common import (
+    SHAPES,
+    Given,
+    attached,
+    batch,
+    fingerprint,
+    gradients_of,
+    network,
+    train,
+)
 
 
 def columns_of(name: str, numel: int) -> int:
@@ -72,10 +69,11 @@ def halves_nbytes(numel: int, column: int) -> int:
 
 
 Quantize = Callable[[np.ndarray, int], np.ndarray]
-PLAIN: dict[str, tuple[tuple[str, dict[str, Any]], Quantize, Callable[[int, int], int], bool]] = {
-    "onebit": (("onebit", OWNERS), onebit, onebit_nbytes, True),
-    "signsgd": (("signsgd", OWNERS), signs, signs_nbytes, False),
-    "bfloat16": (("dense", {"quantize": "BFloat16", **EXACT}), bfloat16, halves_nbytes, False),
+HALVES = gradwire.dense(quantize=BFloat16(), memory=Residual(), exchange=SUMS)
+PLAIN: dict[str, tuple[gradwire.Codec, Quantize, Callable[[int, int], int], bool]] = {
+    "onebit": (CODECS["quantized"], onebit, onebit_nbytes, True),
+    "signsgd": (gradwire.signsgd(exchange=SUMS), signs, signs_nbytes, False),
+    "bfloat16": (HALVES, bfloat16, halves_nbytes, False),
 }
 
 
@@ -116,12 +114,10 @@ def check_step(found: list[dict[str, Any]], kind: str) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3, *(pytest.param(n, marks=pytest.mark.full) for n in (4, 8))])
-def test_every_bit_and_every_byte_is_that_of_a_plain_model(
-    size: int, kept: Callable[[int, str], Ranks], nursery: Nursery
-) -> None:
+def test_every_bit_and_every_byte_is_that_of_a_plain_model(size, kept, nursery):
     chosen = kept(size, "cpu") if size < 8 else Ranks(nursery, size)
     for kind, (codec, *_) in PLAIN.items():
-        results = chosen.run("scattered.steps", codec=codec, scale=77)
+        results = chosen.run(steps, codec=codec, scale=77)
         for step in zip(*results, strict=True):
             check_step(list(step), kind)
         assert any(each.any() for each in results[0][-1]["after"].values())
@@ -130,50 +126,45 @@ def test_every_bit_and_every_byte_is_that_of_a_plain_model(
 
 
 @pytest.mark.full
-def test_replicas_are_bit_identical_and_a_second_run_has_the_same_bits(
-    two: Ranks, three: Ranks
-) -> None:
-    codecs = list(EVERY.values())
-    once, again, more = (
-        ranks.run("scattered.replicas", codecs=codecs, ddp=SEVERAL) for ranks in (two, two, three)
-    )
-    assert once == again
-    for found in (once, more):
-        for rank in found:
-            assert rank == found[0]
-        assert len(set(found[0])) == len(EVERY)
+@pytest.mark.parametrize("kind", ["qsgd", "natural"])
+@on("three")
+def test_without_a_memory_sums_are_right_on_average(rank, size, kind):
+    """Average the same gradients many times."""
+    times, random = 150, np.random.default_rng(rank)
+    gradients = {name: torch.zeros(shape) for name, shape in SHAPES.items()}
+    gradients["a"] = torch.from_numpy(random.standard_normal(SHAPES["a"]).astype(np.float32))
+    total = gradients["a"].clone()
+    dist.all_reduce(total)
+    expected, found = total.double().numpy().ravel() / size, []
+    with attached(Given(), OWNED[kind]) as (model, _):
+        for _ in range(times):
+            model.zero_grad()
+            model(gradients).backward()
+            found.append(gradients_of(model.module)["a"])
+    mean, squares = np.mean(found, 0), np.mean(np.square(found), 0)
+    alike((mean.tobytes(), squares.tobytes()))
+    deviation = np.sqrt(np.maximum(squares - mean**2, 0) / times)
+    off = mean - expected
+    # As far off as such a mean is by chance: all together, and in the direction of the sums,
+    # where a bias would add up.
+    assert 0.8 < np.sqrt((off**2).mean() / (deviation**2).mean()) < 1.2
+    assert abs(off @ expected) < 5 * np.sqrt(deviation**2 @ expected**2)
 
 
-@pytest.mark.parametrize("kind", ["onebit", "signsgd", "qsgd-kept", "adaptive", "float8"])
-def test_nothing_is_lost(two: Ranks, three: Ranks, kind: str) -> None:
-    name, options = EVERY[kind]
-    if kind == "float8":
-        options = EXACT
-    for ranks in (two, three):
-        results = ranks.run("parity.conservation", ddp=SEVERAL, options={}, codec=(name, options))
-        check_conservation(results, tolerance=2e-3)
-
-
-@pytest.mark.full
-def test_without_a_memory_sums_are_right_on_average(three: Ranks) -> None:
-    for kind in ("qsgd", "natural"):
-        name, options = EVERY[kind]
-        found = three.run("scattered.drawn", codec=(name, options), times=150)
-        for rank in found:
-            np.testing.assert_array_equal(rank["sum"], found[0]["sum"])
-            np.testing.assert_array_equal(rank["squares"], found[0]["squares"])
-        mean = found[0]["sum"] / 150
-        deviation = np.sqrt(np.maximum(found[0]["squares"] / 150 - mean**2, 0) / 150)
-        expected = found[0]["expected"]
-        off = mean - expected
-        # As far off as such a mean is by chance: all together, and in the direction of the sums,
-        # where a bias would add up.
-        assert 0.8 < np.sqrt((off**2).mean() / (deviation**2).mean()) < 1.2
-        assert abs(off @ expected) < 5 * np.sqrt(deviation**2 @ expected**2)
-
-
-def test_modes_of_training_work_with_a_codec_by_name(two: Ranks) -> None:
-    results = two.run("scattered.in_modes", codecs=[EVERY["onebit"], EVERY["qsgd"]])
-    for found in results:
-        assert found == results[0]
-        assert found["several"] != found["accumulated"]
+@on("two")
+def test_modes_of_training_work_with_a_codec_by_name(rank):
+    """A codec of some parameters, and gradients that are accumulated."""
+    codecs = {"0.*": CODECS["quantized"], "*": OWNED["qsgd"]}
+    with attached(network(), codecs, **SEVERAL) as (model, _):
+        train(model, rank, range(4))
+        alike(fingerprint(model))
+    with attached(network(), CODECS["quantized"], **SEVERAL) as (model, _):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for step in range(6):
+            with contextlib.nullcontext() if step % 2 else model.no_sync():
+                inputs, targets = batch(rank, step)
+                torch.nn.functional.mse_loss(model(inputs), targets).backward()
+            if step % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+        alike(fingerprint(model))

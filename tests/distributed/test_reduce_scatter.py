@@ -1,11 +1,11 @@
 """The sparse reduce-scatter over real processes, beside a plain model of it."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 import gradwire
 from gradwire.memory import NoMemory
@@ -14,14 +14,12 @@ from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.errors import ExchangeError
 from gradwire.torch.exchange.owners import _aside, _Run, check_lengths
 from gradwire.torch.exchange.wire import Verdict
-from tests.distributed.plain_owners import check_bytes, runs_of
-from tests.distributed.ranks import Nursery, Ranks
-from tests.distributed.test_parity import check_conservation
+from tests.distributed.codecs import CODECS
+from tests.distributed.plain_owners import check_bytes, runs_of, steps
+from tests.distributed.ranks import Ranks, on
+from tests.distributed.scenarios.common import Given, attached, integers
 
-SEVERAL = {"bucket_cap_mb": 0.01}
-SCATTER = {"exchange": "ReduceScatter"}
 RATIO = 0.05
-UNIFORM = ("Uniform", {"norm": "max"})
 
 
 def largest(values: np.ndarray, count: int) -> np.ndarray:
@@ -77,11 +75,9 @@ def check_step(found: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3, *(pytest.param(n, marks=pytest.mark.full) for n in (4, 8))])
-def test_every_entry_and_every_byte_is_that_of_a_plain_model(
-    size: int, kept: Callable[[int, str], Ranks], nursery: Nursery
-) -> None:
+def test_every_entry_and_every_byte_is_that_of_a_plain_model(size, kept, nursery):
     chosen = kept(size, "cpu") if size < 8 else Ranks(nursery, size)
-    results = chosen.run("scattered.steps")
+    results = chosen.run(steps, codec=CODECS["scattered"], scale=1)
     if size == 8:
         chosen.stop()
     for step in zip(*results, strict=True):
@@ -89,36 +85,23 @@ def test_every_entry_and_every_byte_is_that_of_a_plain_model(
     assert any(each.any() for each in results[0][-1]["after"].values())
 
 
-@pytest.mark.parametrize(
-    "codec",
-    [
-        ("topk", {"ratio": 0.05}),
-        ("topk", {"ratio": 0.05, "quantize": UNIFORM}),
-        ("sidco", {"ratio": 0.05, "quantize": "Float16"}),
-        ("dgc", {"ratio": 0.05}),
-        ("adacomp", {}),
-        ("adaptive", {}),
-        ("sparseloco", {"k": 4, "chunk": 64}),
-        ("topk", {"ratio": 0.05, "memory": {"kind": "residual", "low_memory": True}}),
-    ],
-    ids=["topk", "uniform", "sidco", "dgc", "adacomp", "adaptive", "sparseloco", "bfloat16"],
-)
-def test_replicas_are_bit_identical(ranks: Ranks, codec: tuple[str, dict[str, Any]]) -> None:
-    name, options = codec
-    results = ranks.run("parity.replicas", codec=(name, options | SCATTER), ddp=SEVERAL)
-    assert len({fingerprint for fingerprint, _ in results}) == 1
-
-
-@pytest.mark.parametrize("quantize", ["Float32", "BFloat16", UNIFORM, "SignScale"], ids=str)
-def test_nothing_is_lost(two: Ranks, quantize: Any) -> None:
-    codec = ("topk", {"ratio": 0.05, "quantize": quantize} | SCATTER)
-    results = two.run("parity.conservation", ddp=SEVERAL, options={}, codec=codec)
-    exact = quantize in ("Float32", "BFloat16")  # integers, all of them
-    check_conservation(results, tolerance=0.0 if exact else 1e-3)
-
-
-def test_sizes_that_another_exchange_has_observed_trim_nothing(two: Ranks) -> None:
-    assert two.run("scattered.after_a_gather") == [0, 0]
+@on("two")
+def test_sizes_that_another_exchange_has_observed_trim_nothing(rank):
+    """After a checkpoint of an all-gather of much smaller frames."""
+    few = {name: torch.zeros_like(each) for name, each in integers(3, rank, 0).items()}
+    for each in few.values():
+        each.view(-1)[0] = 1.0
+    with attached(Given(), CODECS["default"]) as (model, handle):
+        for _ in range(4):
+            model.zero_grad()
+            model(few).backward()
+        saved = handle.state_dict()
+    with attached(Given(), CODECS["scattered"]) as (model, handle):
+        handle.load_state_dict(saved)
+        for step in range(3):
+            model.zero_grad()
+            model(integers(3, rank, step)).backward()
+        assert not any(each.trimmed for each in handle.report().parameters if not each.dense)
 
 
 def test_a_length_that_cannot_be_is_an_error_before_memory_is_taken_for_it() -> None:

@@ -1,51 +1,85 @@
 """Training goes on with other ranks than it began with, without a restart."""
 
-from collections.abc import Callable
+import contextlib
+from unittest import mock
 
 import pytest
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
-from tests.distributed.ranks import Nursery, Ranks
+import gradwire
+import gradwire.torch.ddp
+from gradwire.exchange import AllGather, ByRanks, ReduceScatter
+from gradwire.torch.ddp import ExchangeError
+from tests.distributed.codecs import CODECS, SEVERAL
+from tests.distributed.ranks import Ranks, alike, on
+from tests.distributed.scenarios.common import attached, bits_left, fingerprint, network, train
+from tests.distributed.troubles import Troubled, die
 
 pytestmark = pytest.mark.waits  # for ranks that died
 
 
-@pytest.fixture
-def mortal(nursery: Nursery) -> Callable[[], Ranks]:
-    return lambda: Ranks(nursery, 3, timeout=8.0)
+def group_of(ranks):
+    return dist.new_group(ranks, use_local_synchronization=True)
 
 
-@pytest.mark.parametrize("exchange", ["senders", "leader", "scattered", "default"])
-def test_the_others_go_on_when_a_rank_dies(mortal: Callable[[], Ranks], exchange: str) -> None:
-    ranks = mortal()
+def a_rank_dies(rank, name):
+    """Rank 1 of 3 dies in its step; ranks 0 and 2 go on under other numbers."""
+    module = Troubled()
+    model = DistributedDataParallel(module, **SEVERAL)
+    with mock.patch.object(ByRanks, "MANY", 3):
+        handle = gradwire.torch.ddp.attach(model, CODECS[name])
+    train(model, rank, range(3))
+    three, before = handle.report().exchange, bits_left(handle)
+    prints = [fingerprint(module)]
+    if rank == 1:
+        module.trouble = die
+    with contextlib.suppress(ExchangeError):
+        train(model, rank, range(3, 4))
+    assert "broken" in repr(handle)
+    assert before == bits_left(handle)
+    left = group_of([0, 2])
+    model._update_process_group(left)
+    with mock.patch.object(ByRanks, "MANY", 3):
+        handle.regroup(left)
+    two = handle.report().exchange
+    assert before == bits_left(handle)
+    assert (handle.world_size, handle.rank, handle.step) == (2, rank // 2, 3)
+    assert handle.error is None
+    train(model, rank, range(3, 6))
+    assert handle.step == 6
+    handle.detach()
+    if name == "default":  # if three ranks were many
+        assert (three, two) == (repr(ReduceScatter()), repr(AllGather()))
+    else:
+        assert three == two
+    return [*prints, fingerprint(module)]
+
+
+@pytest.mark.parametrize("name", ["senders", "leader", "scattered", "default"])
+def test_the_others_go_on_when_a_rank_dies(nursery, name):
+    ranks = Ranks(nursery, 3, timeout=8.0)
     try:
-        outcomes = ranks.try_run("regrouping.a_rank_dies", exchange=exchange)
+        outcomes = ranks.try_run(a_rank_dies, name=name)
     finally:
         ranks.stop()
     (kind, first), (dead, _), (other, third) = outcomes
     assert (kind, dead, other) == ("returned", "died", "returned"), outcomes
-    assert first["three"] == third["three"]
-    for found in (first, third):
-        assert "broken" in found["broken"]
-        assert found["undone"]
-        assert found["kept"]
-        assert found["steps"] == 6
-    assert first["left"] == (2, 0, 3, "None")
-    assert third["left"] == (2, 1, 3, "None")
-    assert first["two"] == third["two"]
-    three, two = first["exchanges"]
-    assert (three == two) == (exchange != "default")
-    if exchange == "default":  # if three ranks were many
-        assert (three, two) == (
-            "gradwire.exchange.ReduceScatter()",
-            "gradwire.exchange.AllGather()",
-        )
+    assert first == third
 
 
-def test_what_cannot_be_regrouped_goes_on_as_before(two: Ranks) -> None:
-    results = two.run("regrouping.refusals")
-    for found in results:
-        assert "the model has ranks [0, 1]" in found["ranks"]
-        assert found["fingerprint"] == results[0]["fingerprint"]
-        assert found["again"] == results[0]["again"]
-        assert found["step"] == 6
-        assert "detached" in found["detached"]
+@on("two")
+def test_what_cannot_be_regrouped_goes_on_as_before(rank):
+    alone = group_of([rank])
+    with attached(network(), gradwire.topk(0.1)) as (model, handle):
+        train(model, rank, range(2))
+        with pytest.raises(ValueError, match=r"the model has ranks \[0, 1\]"):
+            handle.regroup(alone)
+        train(model, rank, range(2, 4))
+        alike(fingerprint(model))
+        handle.regroup()  # the same ranks again
+        train(model, rank, range(4, 6))
+        alike(fingerprint(model))
+        assert handle.step == 6
+    with pytest.raises(ValueError, match="detached"):
+        handle.regroup(alone)

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
+import gradwire
+from gradwire.quantize import Uniform
+from tests.distributed.codecs import CODECS
 from tests.distributed.ranks import Nursery, Ranks
 from tests.distributed.soak import soak
 
-ROUNDED = {"kind": "residual", "low_memory": True}
+ROUNDED = gradwire.topk(ratio=0.05, quantize=Uniform(norm="max"))
 SETTINGS: dict[str, dict[str, Any]] = {
-    "topk": {"codec": ("topk", {"ratio": 0.05}), "scaled": True},
-    "bfloat16": {"codec": ("topk", {"ratio": 0.05, "memory": ROUNDED}), "scaled": True},
-    "errors": {"codec": ("sidco", {"ratio": 0.05}), "scaled": False},
-    "rounded": {
-        "codec": ("topk", {"ratio": 0.05, "quantize": ("Uniform", {"norm": "max"})}),
-        "scaled": True,
-    },
+    "topk": {"codec": CODECS["default"], "scaled": True},
+    "bfloat16": {"codec": CODECS["narrow"], "scaled": True},
+    "errors": {"codec": gradwire.sidco(ratio=0.05), "scaled": False},
+    "rounded": {"codec": ROUNDED, "scaled": True},
 }
 NOT_TAKEN = {"errors": {"loss scale"}}
 

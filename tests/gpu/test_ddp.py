@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gradwire.torch.exchange.dense import divide
-from tests.distributed.device_suite import DeviceSuite
+from tests.distributed.device_suite import CODECS, DeviceSuite, crossed, given
 from tests.distributed.ranks import Nursery, Ranks
 from tests.gpu.place import DEVICE, EMULATED, GPU, kernels
 
@@ -91,9 +91,9 @@ class TestNcclAlone:
     def test_averages_and_states_are_those_of_the_cpu_bit_for_bit(
         self, alone: tuple[Ranks, Ranks], exchange: str, half: bool
     ) -> None:
-        options: dict[str, Any] = {"exchange": exchange, "ddp": {}, "half": half}
+        options: dict[str, Any] = {"codec": CODECS[exchange], "ddp": {}, "half": half}
         (found,), (expected,) = (
-            ranks.run("devices.given", device=device, **options)
+            ranks.run(given, device=device, **options)
             for ranks, device in zip(alone, (DEVICE, "cpu"), strict=True)
         )
         assert found["carried_by"] == BY_NCCL
@@ -105,7 +105,7 @@ class TestNcclAlone:
     def test_no_frame_and_no_value_goes_by_the_host(
         self, alone: tuple[Ranks, Ranks], exchange: str
     ) -> None:
-        (found,) = alone[0].run("devices.crossed", device=DEVICE, exchange=exchange)
+        (found,) = alone[0].run(crossed, device=DEVICE, codec=CODECS[exchange])
         assert 0 < found["up"] <= 1100
         assert 0 < found["down"] <= 1024 + 600
 

@@ -135,12 +135,12 @@ class HorovodRanks(Ranks):
         super().__init__(launcher, world_size, timeout)
 
     def try_run(
-        self, scenario: str, *, limit: float = 240.0, **arguments: Any
+        self, what: Any, /, *, limit: float = 240.0, **arguments: Any
     ) -> list[tuple[str, Any]]:
         """Run a scenario; each rank's outcome is "returned", "raised", "died" or "hung"."""
         self._signal_all(signal.SIGCONT)
         try:
-            return super().try_run(scenario, limit=limit, **arguments)
+            return super().try_run(what, limit=limit, **arguments)
         finally:
             self._signal_all(signal.SIGSTOP)
 

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
+import gradwire
 from tests.distributed.soak import soak
 from tests.horovod.launcher import HorovodRanks, Launcher
 
 pytestmark = pytest.mark.timeout(900)
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "topk": {"codec": ("topk", {"ratio": 0.05}), "scaled": True, "groups": 3},
-    "errors": {"codec": ("sidco", {"ratio": 0.05}), "scaled": False, "groups": 1},
+    "topk": {"codec": gradwire.topk(ratio=0.05), "scaled": True, "groups": 3},
+    "errors": {"codec": gradwire.sidco(ratio=0.05), "scaled": False, "groups": 1},
 }
 WITHOUT = {"topk": set(), "errors": {"loss scale"}}
 

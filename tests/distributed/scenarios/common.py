@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire.torch.ddp
 from gradwire.torch.ddp import Handle
 from tests.deadlines import expires
+from tests.distributed.ranks import together
 
 SMALL_BUCKETS = 0.01  # MiB: every weight below gets a bucket of its own once DDP rebuilds them
 
@@ -38,6 +39,35 @@ class Given(nn.Module):
         named = dict(self.named_parameters())
         terms = [(named[name] * each).sum().double() for name, each in gradients.items()]
         return torch.stack(terms).sum()
+
+
+class Sums:
+    """What this rank has given since the first step, and what was applied on it for all ranks."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+        self.applied: dict[str, Any] = {}
+
+    def give(self, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Count what goes into a backward pass."""
+        for name, each in gradients.items():
+            self.given[name] = self.given.get(name, 0.0) + each.double().numpy().ravel()
+        return gradients
+
+    def take(self, module: nn.Module) -> None:
+        """Count the averages that have come out of it."""
+        for name, average in gradients_of(module).items():
+            added = average * torch.distributed.get_world_size()
+            self.applied[name] = self.applied.get(name, 0.0) + added
+
+    def check(self, left: dict[str, Any], tolerance: float = 0.0) -> None:
+        """What all ranks gave was applied, or is left in a residual: if none is told, exactly."""
+        every = together((self.given, left))
+        for name in every[0][0]:
+            given = sum(each.get(name, 0.0) for each, _ in every)
+            rest = sum(each.get(name, 0.0) for _, each in every)
+            found = self.applied[name] + rest
+            np.testing.assert_allclose(found, given, rtol=0, atol=tolerance, err_msg=name)
 
 
 def integers(seed: int, rank: int, step: int, names: Any = SHAPES) -> dict[str, torch.Tensor]:
@@ -133,6 +163,11 @@ def residuals(handle: Handle) -> dict[str, np.ndarray]:
     """Every residual that there is, by parameter name, flat."""
     (saved,) = handle.state_dict().values()
     return {name: each.float().numpy().ravel() for name, each in saved["residual"].items()}
+
+
+def bits_left(handle: Handle) -> dict[str, bytes]:
+    """The bits of every residual, to be compared."""
+    return {name: each.tobytes() for name, each in residuals(handle).items()}
 
 
 def about(state_dict: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ split of a residual, so that the accounts of exact codecs must agree to the last
 import importlib
 from collections import Counter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import gradwire
-from tests.distributed.scenarios.common import SHAPES, fingerprint, integers
+from tests.distributed.scenarios.common import SHAPES, fingerprint, integers, residuals
 
 Sums = dict[str, NDArray[np.float64]]
 
@@ -40,7 +40,7 @@ def chances(codec: gradwire.Codec, *, scaled: bool) -> frozenset[str]:
     return frozenset(CHANCES) - left_out
 
 
-class Soaked(Protocol):
+class Soaked:
     """What a soak drives on every rank: a model like `common.Given`, trained with a codec.
 
     A module has a class of this sort, called `Trainer`. It is made with the keywords that the test
@@ -50,36 +50,54 @@ class Soaked(Protocol):
     module: nn.Module
     takes: frozenset[str]
     """Which of `CHANCES` it can deal with."""
+    _optimizer: Any
+    _scaler: torch.amp.GradScaler
+    _handle: Any
 
     def set_scale(self, scale: float) -> None:
         """Set the loss scale of the next step."""
+        self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": scale})
 
     def backward(self, passes: list[dict[str, torch.Tensor]], *, paused: bool) -> bool:
         """Run the passes of a step, whose gradients add up; return False if it is to be skipped.
 
         With ``paused``, they are averaged plainly.
         """
+        raise NotImplementedError
 
     def discard(self) -> None:
         """Undo what was exchanged in this step."""
+        self._handle.discard()
 
     def step(self) -> Sums | None:
         """Apply the averages and return them, unscaled and flat; None if the step is skipped."""
+        raise NotImplementedError
 
     def clear(self) -> None:
         """Clear the gradients."""
+        self._optimizer.zero_grad()
 
     def residuals(self) -> Sums:
         """Return what this rank has not sent yet."""
+        return {name: each.astype(np.float64) for name, each in residuals(self._handle).items()}
+
+    def _halves(self) -> dict[str, Any]:
+        return {"model": self.module, "optimizer": self._optimizer, "scaler": self._scaler}
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a restart needs of this rank."""
+        saved = {name: each.state_dict() for name, each in self._halves().items()}
+        return {**saved, "handle": self._handle.state_dict()}
 
     def load(self, saved: list[dict[str, Any]]) -> None:
         """Load what any number of old ranks returned from `state_dict`."""
+        for name, each in self._halves().items():
+            each.load_state_dict(saved[0][name])
+        self._handle.load_state_dict([each["handle"] for each in saved])
 
     def close(self) -> None:
         """End the training."""
+        self._handle.detach()
 
 
 class Accounts:

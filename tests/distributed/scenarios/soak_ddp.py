@@ -1,27 +1,23 @@
 """What a soak drives: DDP with a codec."""
 
 import contextlib
-from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+import gradwire
 import gradwire.torch.ddp
 from gradwire.torch.ddp import GradientError
 from tests.distributed.scenarios.common import SMALL_BUCKETS, Given, gradients_of
-from tests.distributed.scenarios.parity import preset
-from tests.distributed.scenarios.soak import Sums, chances
-from tests.distributed.scenarios.soak_held import Held
+from tests.distributed.scenarios.soak import Soaked, Sums, chances
 
 
-class Trainer(Held):
+class Trainer(Soaked):
     """A `soak.Soaked` of DDP, with plain SGD."""
 
-    def __init__(self, codec: tuple[str, dict[str, Any]], *, scaled: bool) -> None:
-        name, options = codec
-        made = preset(name, **options)
-        self.takes = chances(made, scaled=scaled)
+    def __init__(self, codec: gradwire.Codec, *, scaled: bool) -> None:
+        self.takes = chances(codec, scaled=scaled)
         self.module = Given()
         self._model = DistributedDataParallel(
             self.module, bucket_cap_mb=SMALL_BUCKETS, find_unused_parameters=True
@@ -30,7 +26,7 @@ class Trainer(Held):
         self._scaler = torch.amp.GradScaler("cpu", 2.0**8, growth_interval=5, enabled=scaled)
         self._handle = gradwire.torch.ddp.attach(
             self._model,
-            made,
+            codec,
             optimizer=self._optimizer,
             grad_scaler=self._scaler if scaled else None,
         )
@@ -47,9 +43,6 @@ class Trainer(Held):
                 return False
         return True
 
-    def discard(self) -> None:
-        self._handle.discard()
-
     def step(self) -> Sums | None:
         self._scaler.unscale_(self._optimizer)
         averages = gradients_of(self.module)
@@ -57,6 +50,3 @@ class Trainer(Held):
         self._scaler.update()
         finite = all(np.isfinite(each).all() for each in averages.values())
         return averages if finite else None
-
-    def clear(self) -> None:
-        self._optimizer.zero_grad()

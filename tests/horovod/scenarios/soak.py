@@ -1,31 +1,27 @@
 """What a soak drives: Horovod with a codec. See `tests.distributed.scenarios.soak`."""
 
 import contextlib
-from typing import Any
 
 import numpy as np
 import torch
 
+import gradwire
 import gradwire.torch.horovod as gh
 from tests.distributed.scenarios.common import Given, gradients_of
-from tests.distributed.scenarios.parity import preset
-from tests.distributed.scenarios.soak import Sums, chances, part
-from tests.distributed.scenarios.soak_held import Held
+from tests.distributed.scenarios.soak import Soaked, Sums, chances, part
 
 __all__ = ["Trainer", "part"]
 
 
-class Trainer(Held):
+class Trainer(Soaked):
     """A `Soaked` of Horovod, with plain SGD.
 
     With a loss scaler, ``synchronize()`` comes first and ``step()`` skips it. Without one, the
     gradients of most steps are first waited for in ``step()``.
     """
 
-    def __init__(self, codec: tuple[str, dict[str, Any]], *, scaled: bool, groups: int) -> None:
-        name, options = codec
-        made = preset(name, **options)
-        self.takes = chances(made, scaled=scaled)
+    def __init__(self, codec: gradwire.Codec, *, scaled: bool, groups: int) -> None:
+        self.takes = chances(codec, scaled=scaled)
         self.module = Given()
         self._scaled = scaled
         self._scaler = torch.amp.GradScaler("cpu", 2.0**8, growth_interval=5, enabled=scaled)
@@ -33,7 +29,7 @@ class Trainer(Held):
             torch.optim.SGD(self.module.parameters(), lr=2.0**-6),
             self.module.named_parameters(),
             groups=groups,
-            codec=made,
+            codec=codec,
             grad_scaler=self._scaler if scaled else None,
         )
         self._handle = self._optimizer.handle

@@ -8,7 +8,7 @@ from accelerate.utils import GradientAccumulationPlugin
 
 from gradwire.torch.ddp import PairingWarning
 from gradwire.torch.transformers import Compress
-from tests.distributed.scenarios.auto import BFLOAT16, CODEC, UNCOMPRESSED, ratios, scripted
+from tests.distributed.scripted import BFLOAT16, CODEC, UNCOMPRESSED, ratios, scripted
 from tests.distributed.scenarios.common import fingerprint
 from tests.trainers.scenarios.accelerate import UPDATES, Run
 from tests.trainers.scenarios.programs import become

@@ -6,7 +6,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import optim
 
 from gradwire.torch.lightning import Compress
-from tests.distributed.scenarios.auto import CODEC, ratios, scripted
+from tests.distributed.scripted import CODEC, ratios, scripted
 from tests.distributed.scenarios.common import fingerprint
 from tests.trainers.scenarios.lightning import Regression, buckets, trainer
 
