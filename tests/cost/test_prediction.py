@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import random
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -184,7 +185,7 @@ def test_positions_precede_their_values():
         (lambda: Workload(0, 1.0), ValueError, "numel must be at least 1"),
         (lambda: compressed("sidco", GIVEN), ValueError, "no codec 'sidco', but topk"),
         (
-            lambda: compressed("topk", GIVEN, "ring"),
+            lambda: compressed("topk", GIVEN, cast("Any", "ring")),
             TypeError,
             "exchange must be one of gradwire.exchange.{AllGather, .*}, got 'ring'",
         ),

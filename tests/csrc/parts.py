@@ -15,7 +15,8 @@ MEMORIES = [
     part
     for part in examples(memory.MEMORIES)
     if part.kind in structs.MEMORIES
-    and not (part.updates and part.low_memory)  # second moments in bfloat16 are the host's
+    # Second moments in bfloat16 are the host's.
+    and not (part.updates and getattr(part, "low_memory", False))
 ]
 QUANTIZERS = [
     part

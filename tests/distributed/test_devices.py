@@ -17,7 +17,7 @@ from gradwire.torch.backends import cuda, dispatch, host
 from gradwire.torch.backends.cuda import encoding, operators, trial
 from gradwire.torch.backends.cuda.trial import cases
 from gradwire.torch.ddp import ExchangeError
-from gradwire.torch.engine import devices
+from gradwire.torch.engine import consensus
 from gradwire.torch.transport.process_group import ProcessGroups
 from tests.csrc.emulated.build import build
 from tests.distributed.device_suite import CODECS, DeviceSuite, crossed, given, gradients
@@ -78,7 +78,7 @@ def first_use():
             patch.object(dispatch, "_extension", lambda: (True, "emulated")),
             *(patch.object(dispatch, each, {}) for each in ("_choices", "_hangs")),
             patch.object(dispatch, "_warned", set()),
-            patch.object(devices, "_with_kernels", set()),
+            patch.object(consensus, "_with_kernels", set()),
             patch.object(trial, "cases", lambda: few),
             patch.object(trial, "PATIENCE", 600.0),
         ):
@@ -173,12 +173,12 @@ def told(kernels, words):
     channel = ProcessGroups(dist.group.WORLD, None).make()
     with (
         patch.object(dispatch, "_warned", set()),
-        patch.object(devices, "_with_kernels", set()),
+        patch.object(consensus, "_with_kernels", set()),
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")
         for _ in range(2):
-            found = devices.Devices([torch.empty(3, device="meta"), torch.empty(3)])
+            found = consensus.Devices([torch.empty(3, device="meta"), torch.empty(3)])
             if kernels:
                 in_use = backends.BackendInUse("cuda", "it is one")
                 found._found[torch.device("meta")] = in_use

@@ -15,7 +15,7 @@ from gradwire.torch.backends import cpu, cuda, dispatch, host
 from gradwire.torch.backends.cuda import operators, trial
 from gradwire.torch.backends.cuda.trial import cases
 from gradwire.torch.cuda import build, library
-from gradwire.torch.engine import devices
+from gradwire.torch.engine import consensus
 from tests.csrc.emulated.operators import emulate
 from tests.presets.examples import gradient
 from tests.support import run_python, same_state
@@ -137,7 +137,7 @@ class TestDevices:
             monkeypatch.setattr(dispatch, each, empty)
         channel = SimpleNamespace(all_gather_object=lambda own: [own])
         tensors = [SimpleNamespace(device=torch.device(each)) for each in found]
-        agreed = devices.Devices(tensors)
+        agreed = consensus.Devices(tensors)
         agreed.agree(channel)
         with pytest.warns(RuntimeWarning, match="cuda:1 does not run the kernels") as said:
             agreed.warn_of_copies({})

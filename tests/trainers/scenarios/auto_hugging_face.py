@@ -8,8 +8,8 @@ from accelerate.utils import GradientAccumulationPlugin
 
 from gradwire.torch.ddp import PairingWarning
 from gradwire.torch.transformers import Compress
-from tests.distributed.scripted import BFLOAT16, CODEC, UNCOMPRESSED, ratios, scripted
 from tests.distributed.scenarios.common import fingerprint
+from tests.distributed.scripted import BFLOAT16, CODEC, UNCOMPRESSED, ratios, scripted
 from tests.trainers.scenarios.accelerate import UPDATES, Run
 from tests.trainers.scenarios.programs import become
 from tests.trainers.scenarios.transformers import trainer

@@ -6,8 +6,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import optim
 
 from gradwire.torch.lightning import Compress
-from tests.distributed.scripted import CODEC, ratios, scripted
 from tests.distributed.scenarios.common import fingerprint
+from tests.distributed.scripted import CODEC, ratios, scripted
 from tests.trainers.scenarios.lightning import Regression, buckets, trainer
 
 

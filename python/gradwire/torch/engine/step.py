@@ -93,7 +93,6 @@ class BucketTask:
             raise self.error
 
 
-
 @dataclass(slots=True, eq=False)
 class InFlightBucket:
     """One bucket whose collectives are in progress."""
