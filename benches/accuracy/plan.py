@@ -93,11 +93,14 @@ def _adam(
 SECTIONS: dict[str, Section] = {
     each.name: each
     for each in (
-        Section("text", "text", 1, "Text, AdamW", "0.43 M", "accuracy", 2400, _adam(2e-3)),
+        Section(
+            "text", "text", 1, "Text, AdamW", "0.43 M", "accuracy", 2400,
+            _adam(2e-3) | {(LOW_MEMORY, 2): None},
+        ),
         Section(
             "fashion", "fashion", 1, "Fashion-MNIST, AdamW", "0.08 M", "accuracy", 1400,
             # BatchNorm sees a rank's own batch, so dense training depends on the ranks as well.
-            _adam(4e-3, dense_too=True),
+            _adam(4e-3, dense_too=True) | {(LOW_MEMORY, 2): None},
         ),
         Section(
             "fashion-sgd", "fashion", 1, "Fashion-MNIST, SGD with momentum", "0.08 M",

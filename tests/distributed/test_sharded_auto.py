@@ -173,7 +173,7 @@ def test_what_does_not_go_with_it_is_refused_by_name():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for codec, options, said in (
         ("auto", {"optimizer": None}, "needs optimizer="),
-        ("auto", {"min_ratio": 100}, "min_ratio is the smallest .* got 100: .* pass 0.01"),
+        ("auto", {"min_ratio": 100}, "min_ratio must be greater than 0 and at most 1, got 100"),
         ("auto", {"schedule": Accordion(0.5, 0.05)}, "does not work with schedule=, because"),
         (gradwire.topk(0.1), {"min_ratio": 0.1}, 'min_ratio= is the ratio of the codec of "auto"'),
     ):
