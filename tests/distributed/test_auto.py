@@ -671,7 +671,7 @@ def test_what_does_not_go_with_it_is_refused_by_name(rank):
     for wrong, said in (
         ({"optimizer": None}, "needs optimizer="),
         ({"optimizer": torch.optim.SGD}, "optimizer= takes a torch.optim.Optimizer"),
-        ({"min_ratio": 100}, "min_ratio is the smallest fraction .* got 100: .* pass 0.01"),
+        ({"min_ratio": 100}, "min_ratio must be greater than 0 and at most 1, got 100"),
         ({"min_ratio": 0.0}, "min_ratio must be greater than 0"),
         ({"min_ratio": "0.1"}, "min_ratio"),
         ({"schedule": Accordion(0.1, 0.01)}, needs.format("schedule")),

@@ -280,7 +280,7 @@ class TestCarried(DeviceSuite):
     @pytest.mark.parametrize(
         ("fault", "words"),
         [
-            ("a wrong byte", "kernels on cpu have failed their trial (another result of frames"),
+            ("a wrong byte", "kernels on cpu have failed their trial (another average in"),
             ("no extension", "the extension is not installed"),
         ],
     )
@@ -293,7 +293,7 @@ class TestCarried(DeviceSuite):
         assert one["said"] == []
         if fault == "a wrong byte":
             (said,) = other["said"]
-            assert "step 2, float32" in said
+            assert "step 3, float32" in said
             assert "Please report" in said
 
     def test_ranks_whose_kernels_are_right_use_them(self, there):

@@ -91,7 +91,7 @@ def test_the_mean_forgets_and_stays_possible() -> None:
     [None, 0.5, [0.5, 1], [0.0, 1, None], [1.5, 1, None], [0.5, 17, None], [0.5, 1, 2], {}],
 )
 def test_a_damaged_ratio_is_refused(saved: object) -> None:
-    with pytest.raises((ValueError, TypeError), match="ratio"):
+    with pytest.raises((ValueError, TypeError)):
         SquareRatio.read("the ratio", saved)
     assert SquareRatio.read("the ratio", [0.5, 3, 1.0]) == SquareRatio(0.5, 3, 1.0)
 

@@ -238,7 +238,10 @@ class AutoController:
         codec = "the codec" if ratio is None else f"the codec at ratio {ratio:g}"
         names = {"bfloat16": "in bfloat16", "codec": f"with {codec}"}
         found = {
-            each: (f"{1e3 * seconds:.3g} ms", names.get(each, each))
+            each: (
+                f"{1e3 * seconds:{'.0f' if seconds >= 0.1 else '.3g'}} ms",
+                names.get(each, each),
+            )
             for each, seconds in decider.seconds.items()
         }
         chosen, name = found.pop(decider.setting)
