@@ -97,8 +97,6 @@ const MEMORIES: &[(&str, Drawer<Memory>)] = &[
     ("none", |_, _| Memory::None),
     ("residual", |draw, _| {
         let decay = draw.pick(&[1.0, 1.0, 0.9, 0.3]);
-        // Of no use, but what is drawn after it stays what it was.
-        draw.once_in(3);
         Memory::Residual(Residual { decay, ..Residual::PLAIN })
     }),
     ("low_pass", |draw, _| {
@@ -106,7 +104,6 @@ const MEMORIES: &[(&str, Drawer<Memory>)] = &[
     }),
     ("residual_bfloat16", |draw, _| {
         let decay = draw.pick(&[1.0, 0.9]);
-        draw.once_in(3);
         Memory::Residual(Residual { decay, storage: bfloat16(draw) })
     }),
     ("low_pass_bfloat16", |draw, _| {
