@@ -149,8 +149,6 @@ NOT_VALUES = [
     ("Residual(0)", "^decay must"),
     ("Residual(1.1)", "^decay must"),
     ("Residual(nan)", "^decay must"),
-    ("Residual(dtype='half')", "dtype must be one of bfloat16, float32, got 'half'"),
-    ("LowPass(dtype='half')", "dtype must be one of bfloat16, float32, got 'half'"),
     ("LowPass(seed=-1)", "seed must be at least 0"),
     ("LowPass(0)", "beta"),
     ("LowPass(1.5)", "beta"),

@@ -72,8 +72,8 @@ class Run:
 DEFAULT = "adam(0.01)"
 UPDATES = (DEFAULT, "adam(0.002)", "adam_onebit()")
 ALL_GATHER = "adam(0.01), all-gather"
-LOW_MEMORY = "adam(0.01), low_memory"
 AT_ONE_RATE = (*UPDATES, ALL_GATHER)
+_LOW = {("adam(0.01), low_memory", 2): None}
 _MOMENTUM = ("topk(0.01), SGD", "dgc(0.01)")
 
 
@@ -93,14 +93,11 @@ def _adam(
 SECTIONS: dict[str, Section] = {
     each.name: each
     for each in (
-        Section(
-            "text", "text", 1, "Text, AdamW", "0.43 M", "accuracy", 2400,
-            _adam(2e-3) | {(LOW_MEMORY, 2): None},
-        ),
+        Section("text", "text", 1, "Text, AdamW", "0.43 M", "accuracy", 2400, _adam(2e-3) | _LOW),
         Section(
             "fashion", "fashion", 1, "Fashion-MNIST, AdamW", "0.08 M", "accuracy", 1400,
             # BatchNorm sees a rank's own batch, so dense training depends on the ranks as well.
-            _adam(4e-3, dense_too=True) | {(LOW_MEMORY, 2): None},
+            _adam(4e-3, dense_too=True) | _LOW,
         ),
         Section(
             "fashion-sgd", "fashion", 1, "Fashion-MNIST, SGD with momentum", "0.08 M",

@@ -238,11 +238,8 @@ class AutoController:
         codec = "the codec" if ratio is None else f"the codec at ratio {ratio:g}"
         names = {"bfloat16": "in bfloat16", "codec": f"with {codec}"}
         found = {
-            each: (
-                f"{1e3 * seconds:{'.0f' if seconds >= 0.1 else '.3g'}} ms",
-                names.get(each, each),
-            )
-            for each, seconds in decider.seconds.items()
+            each: (f"{1e3 * s:{'.0f' if s >= 0.1 else '.3g'}} ms", names.get(each, each))
+            for each, s in decider.seconds.items()
         }
         chosen, name = found.pop(decider.setting)
         others = ", ".join(map(" ".join, found.values()))
