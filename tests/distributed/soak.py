@@ -51,7 +51,7 @@ def soak(
     *,
     trainer: str,
     setting: dict[str, Any],
-    exact: bool,
+    error: float,
     without: set[str],
 ) -> Outcome:
     """Train so many steps, in as many parts as there are numbers of ranks.
@@ -74,8 +74,8 @@ def soak(
         Module whose `Trainer` is driven.
     setting : dict
         Keywords of the trainer.
-    exact : bool
-        Whether sums are to be equal to the last bit.
+    error : float
+        The largest error that sums may have, over the largest sum; 0.0: they are exact.
     without : set of str
         Which of `CHANCES` the trainer cannot deal with.
     """
@@ -104,7 +104,7 @@ def soak(
                 steps=(at, end),
                 ahead=AHEAD,
                 unit=unit,
-                quantum=quantum if exact else None,
+                quantum=None if error else quantum,
             )
         finally:
             ranks.stop()
@@ -121,13 +121,13 @@ def soak(
             applied[name] = applied.get(name, 0.0) + first["applied"][name]
             left = sum(each["left"].get(name, 0.0) for each in results)
             scale = max(1.0, np.abs(given[name]).max())
-            error = float(np.abs(applied[name] + left - given[name]).max() / scale)
-            outcome.largest_error = max(outcome.largest_error, error)
+            found = float(np.abs(applied[name] + left - given[name]).max() / scale)
+            outcome.largest_error = max(outcome.largest_error, found)
         outcome.events.update(first["events"])
         outcome.events.update({"restarted": int(number > 0), "resized": int(resized)})
     outcome.seconds = time.monotonic() - began
     print(outcome)
     assert outcome.events["steps"] == steps
-    assert outcome.largest_error <= (0.0 if exact else 2e-5)
+    assert outcome.largest_error <= error
     assert {each for each in CHANCES if outcome.events[each] < 2} == without
     return outcome

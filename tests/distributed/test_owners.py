@@ -13,7 +13,6 @@ import gradwire.torch.ddp
 from gradwire.torch import backends
 from gradwire.torch.ddp import ExchangeError, GradientError
 from gradwire.torch.engine.step import Step
-from gradwire.torch.exchange import owners
 from tests.distributed.codecs import CODECS, OWNED, SEVERAL
 from tests.distributed.ranks import alike, on, together
 from tests.distributed.scenarios.common import (
@@ -92,7 +91,6 @@ def fails(rank, where, how, codec):
         "cut": (bucket, "split", trouble),
         "undo": (Step, "undo", undo),
         "merge": (bucket, "merge", trouble),
-        "copy": (owners, "_copies", trouble),
     }[where]
     did = "encode" if where in ("encode", "cut") else "merge what it owns"
     said = f"rank 1 could not {did}: MemoryError: no memory to {where}"
@@ -110,7 +108,7 @@ def fails(rank, where, how, codec):
 
 
 @both
-@pytest.mark.parametrize("where", ["encode", "cut", "undo", "merge", "copy"])
+@pytest.mark.parametrize("where", ["encode", "cut", "undo", "merge"])
 @on("two")
 def test_a_rank_that_fails_in_any_phase_is_an_error_of_all(rank, where, codec):
     fails(rank, where, "raises", codec)
