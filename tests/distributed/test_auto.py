@@ -500,6 +500,7 @@ def _twice(optimizer, losses, step):
 def _for_another_model(optimizer, losses, step):
     """As a discriminator, through which the generator's pass goes."""
     _once(optimizer, losses, step)
+    optimizer.zero_grad()
     losses[1]().backward()
 
 

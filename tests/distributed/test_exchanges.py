@@ -369,4 +369,3 @@ def test_frames_that_exceed_a_dense_all_reduce_are_told(size):
             # Of 10 240 entries in three parameters, twice 4 bytes and a header each, or 4/3 of 4.
             assert "With 3 ranks, each receives 82.21 kB of frames per step" in text
             assert "a dense all-reduce would bring it 54.61 kB" in text
-            assert "exchange=gradwire.exchange.AllReduce()" in text

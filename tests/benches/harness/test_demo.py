@@ -89,6 +89,7 @@ def test_stopped_in_the_middle_it_leaves_no_process_behind(tmp_path, how, last_l
             if last_line in line:
                 break
         while sum(map(is_rank, children := children_of(demo.pid))) < 2:
+            assert demo.poll() is None, "the demo has ended"
             time.sleep(0.01)
         demo.send_signal(how)
         _, complaint = demo.communicate(timeout=60)
