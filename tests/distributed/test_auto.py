@@ -497,13 +497,6 @@ def _twice(optimizer, losses, step):
     optimizer.step()
 
 
-def _for_another_model(optimizer, losses, step):
-    """As a discriminator, through which the generator's pass goes."""
-    _once(optimizer, losses, step)
-    optimizer.zero_grad()
-    losses[1]().backward()
-
-
 def _by_closure(optimizer, losses, step):
     def closure():
         optimizer.zero_grad()
@@ -533,7 +526,6 @@ def _thrown_away(optimizer, losses, step):
 PROGRAMS = {
     "once": _once,
     "twice": _twice,
-    "for another model": _for_another_model,
     "by closure": _by_closure,
     "not finite": _not_finite,
     "thrown away": _thrown_away,
