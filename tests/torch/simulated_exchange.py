@@ -213,7 +213,7 @@ class Run:
             check_result=scaled,
         )
         self.layouts = [self.layout(codec, index) for index in range(len(BUCKETS))]
-        self.worker = ExchangePipeline(exchange, scaled=scaled, whole=True)
+        self.worker = ExchangePipeline(exchange, scaled=scaled)
         self.exchange = exchange
         self.carried = there
 
