@@ -49,7 +49,7 @@ class AverageChecksums:
                 raise ExchangeError(
                     f"ranks {other} and {rank} got different averages from the same frames in the "
                     f"previous step, for the bucket with {contents.names[0]!r}: a link, memory or "
-                    "a device has changed bytes. Their parameters have differed since: restart from "
-                    "a checkpoint",
+                    "a device has changed bytes. Their parameters have differed since: restart "
+                    "from a checkpoint",
                     rank,
                 )
