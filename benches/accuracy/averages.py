@@ -155,9 +155,8 @@ class _Rank:
     def exchange(self, number: int) -> float:
         """Replace what was taken by the average, and return the bytes that this rank has sent."""
         bucket = backends.backend_for(self._buffer).bucket(self._buffer, False)
-        job = BucketTask(
-            self._contents, bucket, Step(number), True, lambda: 1.0, time.perf_counter()
-        )
+        now = time.perf_counter()
+        job = BucketTask(self._contents, bucket, Step(number), True, lambda: 1.0, now)
         frames = sum(each.limit.nbytes for each in self._parameters)
         flight = self._exchange.start(job, number)
         self._exchange.receive(flight)
