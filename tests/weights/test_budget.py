@@ -58,11 +58,6 @@ def test_costs_that_are_no_numbers_are_avoided():
     assert allocate([[2, 3], [2, 3]], [[float("nan"), 1.0], [0.0, 5.0]], 5) == [1, 0]
 
 
-def test_least_sizes_over_the_limit_are_refused():
-    with pytest.raises(ValueError, match="the smallest sizes add up to 4, more than 3"):
-        allocate([[2, 3], [2, 9]], [[1.0, 0.0], [1.0, 0.0]], 3)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

@@ -15,7 +15,7 @@ from gradwire.cli.terminal import ProgressLine
 from gradwire.errors import CorruptFileError, GradwireError
 from gradwire.quantize import Affine
 from gradwire.report.text import columns
-from gradwire.weights import saving, sharding, shards
+from gradwire.weights import saving, shards
 from gradwire.weights.file import Tensor
 from gradwire.weights.pack import check_more, check_solving, fitting_block
 
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
                 weights.save(path, part, file.metadata)
 
             most = most_of(options, file)
-            parts = sharding.split(packed(), most, lambda tensor: tensor.nbytes)
+            parts = shards.split(packed(), most, lambda tensor: tensor.nbytes)
             write_parts(options.target, file, most, parts, save)
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}")
@@ -88,7 +88,7 @@ def most_of(options: argparse.Namespace, file: weights.File | weights.Shards) ->
     """Return the bytes of a shard at most: those of `--max-shard-size`; a file is not split."""
     if options.max_shard_size is None and isinstance(file, weights.File):
         return math.inf
-    return sharding.size_of(options.max_shard_size or "5GB")
+    return shards.size_of(options.max_shard_size or "5GB")
 
 
 def write_parts(
@@ -103,7 +103,7 @@ def write_parts(
         (part,) = parts
         save(path_of(target, file), part)
         return
-    sharding.Target(target, file).write(
+    shards.Target(target, file).write(
         lambda path, part=part: save(path, part)  # type: ignore[misc]
         for part in parts
     )
@@ -196,7 +196,7 @@ def _lossless(options: argparse.Namespace) -> int:
             if isinstance(file, weights.Shards):
                 if options.base is not None:
                     raise ValueError("a sharded checkpoint has no base: give --base for its files")
-                target = sharding.Target(options.target, file)
+                target = shards.Target(options.target, file)
                 target.rewrite(file, _write_lossless)
                 path = str(target.folder / f"{target.stem}{shards.INDEX}")
             else:

@@ -19,7 +19,7 @@ from gradwire.torch.weights.report import PackedTensor
 from gradwire.torch.weights.slots import Slot
 from gradwire.torch.weights.weight import Packed, PackedWeight, packed_name
 from gradwire.weights import COMQ, Gram
-from gradwire.weights.pack import solved
+from gradwire.weights.pack import pack_solved
 from gradwire.weights.solve import Preparation, Solver
 
 
@@ -128,7 +128,7 @@ class Packer:
             rounding = self._rounding or COMQ()
             parts = [type(each).__name__ for each in (self._prepare, rounding) if each is not None]
             name = ", ".join(parts)
-            packed, error = solved(array, grid, slot.name, gram, rounding, self._prepare, cross)
+            packed, error = pack_solved(array, grid, slot.name, gram, rounding, self._prepare, cross)
             if gram.count < gram.width:
                 self._few.add(slot)
         packed = dataclasses.replace(packed, dtype=packed_name(slot.dtype))
