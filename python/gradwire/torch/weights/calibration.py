@@ -83,9 +83,9 @@ class Calibration(Mapping[str, Gram]):
         shared, looked_up = list[str](), set[str]()
         for slot in slots_of(inner):
             value = slot.value
-            if type(value) is not nn.Parameter or value.dim() < 2 or not value.numel():
+            if type(value) is not nn.Parameter or value.dtype not in FLOATS:
                 continue
-            if value.dtype not in FLOATS:
+            if value.dim() < 2 or not value.numel():
                 continue
             self._parameters[slot.name] = value
             if described.issuperset(slot.owners):
@@ -191,7 +191,7 @@ class Calibration(Mapping[str, Gram]):
         return iter({**self._loaded, **self._sums})
 
     def __len__(self) -> int:
-        return len({**self._loaded, **self._sums})
+        return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
         return name in self._sums or name in self._loaded
@@ -223,14 +223,9 @@ class Calibration(Mapping[str, Gram]):
     ) -> tuple[Gram | None, NDArray[np.float64] | None]:
         """Run a sequential calibration's batches again, for one matrix, with weights replaced.
 
-        Returns
-        -------
-        Gram or None
-            None if nothing reaches the weight any more, such as an expert.
-        numpy.ndarray or None
-            float64, of the shape of its matrix: ``X^T Y`` of original inputs X and inputs Y with
-            weights replaced. None if these do not correspond, as when a router sends other inputs
-            to an expert; or if nothing is replaced.
+        It is None if nothing reaches the weight any more, such as an expert. The second result is
+        ``X^T Y`` of original inputs X and inputs Y with weights replaced; None if these do not
+        correspond, as when a router sends other inputs to an expert, or if nothing is replaced.
         """
         if self._open is not None:
             raise RuntimeError("leave the `with` of the calibration before matrices are computed")

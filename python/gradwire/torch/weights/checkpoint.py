@@ -70,8 +70,7 @@ def save_checkpoint(
         names = {id(slot.value): slot.name for slot in slots}
         about |= _described(optimizer, names, arrays)
     text = json.dumps(about)
-    metadata = {KEY: text, _CHECK: _checksum(text)}
-    weights.save(path, arrays, metadata, lossless=True, base=base)
+    weights.save(path, arrays, {KEY: text, _CHECK: _checksum(text)}, lossless=True, base=base)
 
 
 def _checksum(text: str) -> str:
@@ -83,12 +82,12 @@ def _described(
     optimizer: torch.optim.Optimizer, names: Mapping[int, str], arrays: dict[str, Any]
 ) -> dict[str, Any]:
     """Return an optimizer's state without its tensors, which go to ``arrays``."""
-    of_index = dict(enumerate(_parameters(optimizer, names)))
+    of_index = _parameters(optimizer, names)
     saved = optimizer.state_dict()
     state, groups = {}, []
-    for index, kept in saved["state"].items():
+    for index, value in saved["state"].items():
         name = of_index[index]
-        state[name] = _tree(kept, _STATE + name, arrays)
+        state[name] = _tree(value, _STATE + name, arrays)
     for i, group in enumerate(saved["param_groups"]):
         options = {key: value for key, value in group.items() if key != "params"}
         described = _tree(options, f"{_GROUPS}{i}", arrays)
@@ -119,7 +118,7 @@ def _tree(value: Any, name: str, arrays: dict[str, Any]) -> Any:
     if isinstance(value, torch.Tensor):
         while name in arrays:  # "b.c" of the parameter "a", and "c" of "a.b"
             name += "'"
-        arrays[name] = files.host(value, name)
+        arrays[name] = files.raw_of(value, name)
         return {"tensor": name, **_strides(value)}
     if type(value) in (list, tuple):
         return {
@@ -277,7 +276,7 @@ def _state_dict(
     index = {name: i for i, name in enumerate(names)}
     saved = optimizer.state_dict()["param_groups"]
     return {
-        "state": {index[name]: _dict(kept, file) for name, kept in state.items()},
+        "state": {index[name]: _dict(tree, file) for name, tree in state.items()},
         "param_groups": [
             _options(group, _dict(options, file), i)
             for i, (group, (_, options)) in enumerate(zip(saved, groups, strict=True))

@@ -69,6 +69,18 @@ class Slot:
         ((module, attribute), *_) = self.owners
         return (self.reads_packed and reader_of(module, attribute)) or "decoded"
 
+    def plain(self) -> torch.Tensor:
+        """Return the tensor; raise unless it is a whole one, with values."""
+        value = self.value
+        if type(value) not in (nn.Parameter, torch.Tensor):
+            raise TypeError(
+                f"{self.name!r} is a {type(value).__name__}: give a model with plain, unsharded "
+                "tensors, and wrap it afterwards"
+            )
+        assert isinstance(value, torch.Tensor)
+        check_dense(value, self.name)
+        return value
+
     def flaw(self) -> str | None:
         """Return why no values can be written to the tensor; None if they can."""
         value = self.value
@@ -101,7 +113,7 @@ class Slot:
         self.replace(new)
 
     def replace(self, tensor: torch.Tensor) -> None:
-        """Set another tensor in all modules that hold this one."""
+        """Set another tensor in all modules."""
         for module, attribute in self.owners:
             setattr(module, attribute, tensor)
 
@@ -170,7 +182,12 @@ def filled(values: Mapping[Slot, torch.Tensor]) -> Iterator[None]:
             assert isinstance(slot.value, torch.Tensor)
             old = slot.value.detach()
             before[slot] = old if old.is_meta else old.to("cpu", copy=True)
-            _fill(slot, value)
+            try:
+                slot.fill(value)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                raise ValueError(f"{slot.name!r} cannot be written to: {error}") from error
         _check_shared(values)
         yield
     except BaseException:
@@ -179,15 +196,6 @@ def filled(values: Mapping[Slot, torch.Tensor]) -> Iterator[None]:
             assert isinstance(slot.value, torch.Tensor)
             slot.replace(slot.value) if old.is_meta else slot.fill(old)
         raise
-
-
-def _fill(slot: Slot, value: torch.Tensor) -> None:
-    try:
-        slot.fill(value)
-    except torch.cuda.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        raise ValueError(f"{slot.name!r} cannot be written to: {error}") from error
 
 
 def _check_shared(values: Mapping[Slot, torch.Tensor]) -> None:
@@ -208,6 +216,14 @@ def _check_shared(values: Mapping[Slot, torch.Tensor]) -> None:
                 )
 
 
+def check_dense(tensor: torch.Tensor, name: str) -> None:
+    """Raise unless a tensor has a value for each entry."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        raise TypeError(f"{name!r} must be dense, got layout {tensor.layout}")
+    if tensor.is_meta:
+        raise ValueError(f"{name!r} is on meta: it has no values")
+
+
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the bytes of a dense tensor, row by row; on the CPU they share its memory if possible.
 
@@ -218,7 +234,7 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def put(
-    found: Mapping[Slot, Packed],
+    packed: Mapping[Slot, Packed],
     activations: Activations = "float32",
     dense: Mapping[Slot, torch.Tensor] | None = None,
 ) -> None:
@@ -227,25 +243,23 @@ def put(
     With them, ``dense`` tensors get these values. All that can fail is done before the first module
     changes, and values are restored if it fails.
     """
-    made = {slot: _held(slot, packed) for slot, packed in found.items()}
-    values = {
-        slot: weight.decoded(slot.dtype) for slot, weight in made.items() if not slot.reads_packed
+    held: dict[Slot, PackedWeight] = {}
+    for slot, each in packed.items():
+        try:
+            held[slot] = PackedWeight(each, slot.device)
+        except CorruptFrameError as error:  # of further codes, which nobody read before
+            raise CorruptFileError(str(error), slot.name) from None
+    decoded = {
+        slot: weight.decoded(slot.dtype) for slot, weight in held.items() if not slot.reads_packed
     }
-    with filled({**(dense or {}), **values}):
-        for slot in made:
+    with filled({**(dense or {}), **decoded}):
+        for slot in held:
             for module, attribute in slot.owners:
                 release(module, attribute)
-        for slot, weight in made.items():
-            if slot in values:
+        for slot, weight in held.items():
+            if slot in decoded:
                 slot.keep(weight.packed)
                 continue
             dtype = slot.dtype
             for module, attribute in slot.owners:
                 convert(module, attribute, weight, activations, dtype)
-
-
-def _held(slot: Slot, packed: Packed) -> PackedWeight:
-    try:
-        return PackedWeight(packed, slot.device)
-    except CorruptFrameError as error:  # of further codes, which nobody read before
-        raise CorruptFileError(str(error), slot.name) from None
