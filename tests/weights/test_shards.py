@@ -229,15 +229,15 @@ STOPPED = """
     from gradwire.weights import save
     from gradwire.weights.shards import Target
 
-    def write(path):
-        save(path, {})
+    def write(path, part):
+        save(path, part)
         if sys.argv[2] == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         print("saving", flush=True)
         sys.stdin.read()
 
     source = type("Source", (), {"path": "model.safetensors"})
-    Target(sys.argv[1], source).write([write])
+    Target(sys.argv[1], source).write([{}], write)
 """
 
 

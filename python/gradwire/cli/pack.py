@@ -102,11 +102,8 @@ def write_parts(
     if math.isinf(most):
         (part,) = parts
         save(path_of(target, file), part)
-        return
-    shards.Target(target, file).write(
-        lambda path, part=part: save(path, part)  # type: ignore[misc]
-        for part in parts
-    )
+    else:
+        shards.Target(target, file).write(parts, save)
 
 
 def path_of(target: str, file: weights.File | weights.Shards) -> str:

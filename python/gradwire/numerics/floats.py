@@ -39,10 +39,8 @@ class Float:
 
     Raises
     ------
-    TypeError
-        A number of bits or the seed is not an integer.
-    ValueError
-        A number is out of range, or ``rounding`` is invalid.
+    TypeError, ValueError
+        An argument is of another type, or out of range.
 
     References
     ----------
@@ -89,46 +87,30 @@ class Float:
         return np.dtype(np.uint8 if self.bits <= 8 else np.uint16 if self.bits <= 16 else np.uint32)
 
     def round(self, x: ArrayLike) -> Any:
-        """Round values to numbers of this format.
-
-        Takes about ten passes over x, in pieces that stay in the cache.
+        """Round values to numbers of this format, in about ten passes over x.
 
         Parameters
         ----------
         x : array-like
-            Of floats of up to 64 bits, of any shape. NaN stays NaN, and -0 keeps its sign.
+            Of floats of up to 64 bits, others are a TypeError; of any shape. NaN stays NaN, and -0
+            keeps its sign.
 
         Returns
         -------
         numpy.ndarray or numpy.float32
             float32, which holds each of them exactly, of the shape of x.
-
-        Raises
-        ------
-        TypeError
-            x is not of floats.
         """
         random = generator(self)
         return _by_pieces(floats("x", x), np.float32, lambda piece: rounded(self, piece, random))
 
     def encode(self, x: ArrayLike) -> Any:
-        """Round values, and return the bits of the results.
-
-        Parameters
-        ----------
-        x : array-like
-            As in `round`.
+        """Round values as `round`, and return the bits of the results.
 
         Returns
         -------
         numpy.ndarray or numpy scalar
             Of `dtype`: from the top, sign, exponent and mantissa in the lowest `bits`. NaN has the
             sign it had and the first bit of the mantissa.
-
-        Raises
-        ------
-        TypeError
-            x is not of floats.
         """
         random = generator(self)
         return _by_pieces(floats("x", x), self.dtype, lambda piece: self._encoded(piece, random))
@@ -153,19 +135,12 @@ class Float:
         Parameters
         ----------
         codes : array-like
-            Of unsigned integers, of any shape, from `encode`.
+            Of unsigned integers, others are a TypeError; one of more than `bits` is a ValueError.
 
         Returns
         -------
         numpy.ndarray or numpy.float32
             float32, of the shape of codes.
-
-        Raises
-        ------
-        TypeError
-            The codes are not unsigned integers.
-        ValueError
-            One has more bits than the format.
         """
         array = np.asarray(codes)
         if array.dtype.kind != "u":

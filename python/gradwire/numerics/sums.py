@@ -48,10 +48,8 @@ def chunked_sum(
 
     Raises
     ------
-    TypeError
-        x is not of floats, ``format`` is not a `Float`, or another argument is not an integer.
-    ValueError
-        There are no terms, or fewer than `chunk`; or x has no such axis.
+    TypeError, ValueError
+        x is not of floats; there are no terms, or fewer than `chunk`; or x has no such axis.
 
     References
     ----------

@@ -193,13 +193,7 @@ class File(Mapping[str, Tensor]):
         return self._about.header is not None
 
     def original(self) -> tuple[bytes, dict[str, "Section"]]:
-        """Return the header of the original file, and its tensors.
-
-        Raises
-        ------
-        CorruptFileError
-            The header was not kept, or belongs to other tensors.
-        """
+        """Return the header of the original file, and its tensors."""
         if self._about.header is None:
             raise CorruptFileError("the header of the original file was not kept")
         header = original_header(self._about.header, MOST_ORIGINAL * len(self.header))

@@ -98,7 +98,7 @@ class Gram:
         Parameters
         ----------
         array : numpy.ndarray
-            The original weight.
+            The original weight; another length of its rows is a ValueError.
         packed : Packed or numpy.ndarray
             The packed weight, or its decoded values as float32.
 
@@ -106,11 +106,6 @@ class Gram:
         -------
         float
             Root mean square of the change of outputs (without a bias), as a share of theirs.
-
-        Raises
-        ------
-        ValueError
-            The weight has rows of another length, or a matrix is not a Gram matrix.
         """
         if math.prod(packed.shape) % (self.width * self.groups):
             raise ValueError(
@@ -130,14 +125,8 @@ class Gram:
 
         Once earlier layers are packed, a layer gets other inputs than its weights were trained for.
         Least squares over ``|X w^T - Y v^T|^2`` for inputs X before and Y now, with 0.01 of the
-        mean of the diagonal of ``Y^T Y`` for each squared change of a weight.
-
-        Parameters
-        ----------
-        w : numpy.ndarray
-            float32, of shape (rows, cols).
-        cross : numpy.ndarray
-            float64, of the shape of ``matrix``: ``X^T Y``.
+        mean of the diagonal of ``Y^T Y`` for each squared change of a weight; ``cross`` is
+        ``X^T Y``, of the shape of ``matrix``.
 
         References
         ----------
@@ -157,13 +146,7 @@ class Gram:
         return np.concatenate(made)
 
     def __add__(self, other: "Gram") -> "Gram":
-        """Return the statistics of the inputs of both.
-
-        Raises
-        ------
-        ValueError
-            The shapes differ.
-        """
+        """Return the statistics of the inputs of both."""
         if not isinstance(other, Gram):
             return NotImplemented
         if self.matrix.shape != other.matrix.shape:

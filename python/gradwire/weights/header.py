@@ -35,22 +35,13 @@ MOST_PARENTS = 2
 
 _MOST_BYTES = 1 << 62  # of a tensor, if its dimensions of no entries are left out
 
-_NAMES: dict[str, Any] = {
-    "BOOL": np.bool_,
-    "U8": np.uint8,
-    "I8": np.int8,
-    "U16": np.uint16,
-    "I16": np.int16,
-    "F16": np.float16,
-    "U32": np.uint32,
-    "I32": np.int32,
-    "F32": np.float32,
-    "U64": np.uint64,
-    "I64": np.int64,
-    "F64": np.float64,
-    "C64": np.complex64,
-}
-_DTYPES = {name: np.dtype(dtype).newbyteorder("<") for name, dtype in _NAMES.items()}
+_DTYPES = {
+    name: np.dtype(code).newbyteorder("<")
+    for name, code in {
+        "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "u2", "I16": "i2", "F16": "f2", "U32": "u4",
+        "I32": "i4", "F32": "f4", "U64": "u8", "I64": "i8", "F64": "f8", "C64": "c8",
+    }.items()
+}  # fmt: skip
 _FURTHER = {
     "BF16": "bfloat16",
     "F8_E5M2": "float8_e5m2",
@@ -60,6 +51,9 @@ _FURTHER = {
     "F8_E4M3FNUZ": "float8_e4m3fnuz",
 }
 """Those that numpy has by ml_dtypes alone."""
+
+DTYPE_NAMES = {**{name: dtype.name for name, dtype in _DTYPES.items()}, **_FURTHER}
+"""Names of dtypes in numpy and torch by those in files."""
 
 _SMALL = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 """Bits of dtypes whose entries share bytes, for which numpy has no arrays."""
@@ -160,12 +154,7 @@ class RawTensor:
     def array(self) -> "NDArray[Any] | RawTensor":
         """Return the tensor as an array, which shares its memory if that is aligned.
 
-        A tensor whose dtype numpy lacks is returned as it is.
-
-        Raises
-        ------
-        ImportError
-            It is of bfloat16 or float8, and ml_dtypes is not installed.
+        A tensor whose dtype numpy lacks is returned as it is; bfloat16 and float8 need ml_dtypes.
         """
         if (dtype := dtype_named(self.dtype)) is None:
             return self

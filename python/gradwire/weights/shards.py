@@ -269,23 +269,23 @@ class Target:
                 with contextlib.suppress(OSError):  # it has what was moved there
                     self.folder.rmdir()
 
-    def write(self, writes: Iterable[Callable[[Path], None]]) -> None:
-        """Write shards of new names, each by a function of its path, and the index last."""
+    def write(self, parts: Iterable[T], save: Callable[[Path, T], None]) -> None:
+        """Write shards of new names, by a function of a path and a part, and the index last."""
         with self._staging() as staging:
             count = 0
-            for count, write in enumerate(writes, 1):
-                write(staging / f"{count:05}")
+            for count, part in enumerate(parts, 1):
+                save(staging / f"{count:05}", part)
             if count == 1 and self.alone:
                 (staging / "00001").replace(self.folder / f"{self.stem}.safetensors")
                 return
             names = [f"{self.stem}-{i:05}-of-{count:05}.safetensors" for i in range(1, count + 1)]
             places, total = dict[str, str](), 0
             for i, name in enumerate(names, 1):
-                part = staging / f"{i:05}"
-                with File(part) as file:
+                staged = staging / f"{i:05}"
+                with File(staged) as file:
                     places |= dict.fromkeys(file.stored(), name)
                     total += sum(end - begin for begin, end in file.stored().values())
-                part.replace(self.folder / name)
+                staged.replace(self.folder / name)
             index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
             self._finish(json.dumps(index, indent=2).encode() + b"\n", {*names})
 

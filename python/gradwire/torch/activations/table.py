@@ -175,26 +175,21 @@ def _bounded(module: Any) -> Slope:
     return Slope(_aten.hardtanh_backward, (float(module.min_val), float(module.max_val)))
 
 
+def _of_dims(*names: str) -> list[type[nn.Module]]:
+    """Return the classes of one to three dimensions, such as Conv1d, Conv2d and Conv3d."""
+    return [getattr(nn, f"{name}{dims}d") for name in names for dims in (1, 2, 3)]
+
+
 TABLE: dict[type[nn.Module], Reads | Activation] = {
-    nn.Linear: Reads.VALUES,
-    nn.Conv1d: Reads.VALUES,
-    nn.Conv2d: Reads.VALUES,
-    nn.Conv3d: Reads.VALUES,
-    nn.ConvTranspose1d: Reads.VALUES,
-    nn.ConvTranspose2d: Reads.VALUES,
-    nn.ConvTranspose3d: Reads.VALUES,
-    nn.Embedding: Reads.VALUES,
-    nn.EmbeddingBag: Reads.VALUES,
-    nn.BatchNorm1d: Reads.NORMED,
-    nn.BatchNorm2d: Reads.NORMED,
-    nn.BatchNorm3d: Reads.NORMED,
-    nn.SyncBatchNorm: Reads.NORMED,
-    nn.InstanceNorm1d: Reads.NORMED,
-    nn.InstanceNorm2d: Reads.NORMED,
-    nn.InstanceNorm3d: Reads.NORMED,
-    nn.GroupNorm: Reads.NORMED,
-    nn.LayerNorm: Reads.NORMED,
-    nn.RMSNorm: Reads.NORMED,
+    **dict.fromkeys(
+        (nn.Linear, nn.Embedding, nn.EmbeddingBag, *_of_dims("Conv", "ConvTranspose")), Reads.VALUES
+    ),
+    **dict.fromkeys((nn.SyncBatchNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm), Reads.NORMED),
+    **dict.fromkeys(_of_dims("BatchNorm", "InstanceNorm"), Reads.NORMED),
+    **dict.fromkeys((nn.Dropout, *_of_dims("Dropout")), Reads.SCALED),
+    **dict.fromkeys(
+        _of_dims("AvgPool", "AdaptiveAvgPool", "MaxPool", "AdaptiveMaxPool"), Reads.SHAPE
+    ),
     nn.ReLU: lambda _: Slope(_aten.threshold_backward, (0.0,)),
     nn.LeakyReLU: lambda module: Slope(
         _aten.leaky_relu_backward, (float(module.negative_slope), False)
@@ -215,22 +210,6 @@ TABLE: dict[type[nn.Module], Reads | Activation] = {
     # Of these two, results are saved.
     nn.Sigmoid: lambda _: Slope(_aten.sigmoid_backward, (), (0.0, 1.0)),
     nn.Tanh: lambda _: Slope(_aten.tanh_backward, (), (-1.0, 1.0)),
-    nn.Dropout: Reads.SCALED,
-    nn.Dropout1d: Reads.SCALED,
-    nn.Dropout2d: Reads.SCALED,
-    nn.Dropout3d: Reads.SCALED,
-    nn.AvgPool1d: Reads.SHAPE,
-    nn.AvgPool2d: Reads.SHAPE,
-    nn.AvgPool3d: Reads.SHAPE,
-    nn.AdaptiveAvgPool1d: Reads.SHAPE,
-    nn.AdaptiveAvgPool2d: Reads.SHAPE,
-    nn.AdaptiveAvgPool3d: Reads.SHAPE,
-    nn.MaxPool1d: Reads.SHAPE,
-    nn.MaxPool2d: Reads.SHAPE,
-    nn.MaxPool3d: Reads.SHAPE,
-    nn.AdaptiveMaxPool1d: Reads.SHAPE,
-    nn.AdaptiveMaxPool2d: Reads.SHAPE,
-    nn.AdaptiveMaxPool3d: Reads.SHAPE,
 }
 """Modules whose backward stands noise.
 

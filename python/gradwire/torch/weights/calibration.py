@@ -199,12 +199,8 @@ class Calibration(Mapping[str, Gram]):
     def __getitem__(self, name: str) -> Gram:
         """Return the Gram matrix of a weight's inputs, as float64 on the host.
 
-        Raises
-        ------
-        KeyError
-            The weight has no inputs.
-        RuntimeError
-            Within the ``with`` of a sequential calibration; or nothing reaches the weight any more.
+        It is a KeyError if the weight has none, and a RuntimeError within the ``with`` of a
+        sequential calibration, or if nothing reaches the weight any more.
         """
         if name not in self._sums:
             return self._loaded[name]
@@ -279,11 +275,7 @@ class Calibration(Mapping[str, Gram]):
     def __add__(self, other: "Calibration") -> "Calibration":
         """Combine two calibrations, as of two machines, with all matrices on the host.
 
-        Raises
-        ------
-        ValueError
-            A matrix of the other belongs to no weight of this model, or does not fit it. Or one is
-            sequential.
+        It is a ValueError if one is sequential, or a matrix of the other does not fit this model.
         """
         if not isinstance(other, Calibration):
             return NotImplemented
@@ -303,12 +295,7 @@ class Calibration(Mapping[str, Gram]):
     def load(cls, path: str | os.PathLike[str], model: nn.Module) -> Self:
         """Load a saved calibration for a model; it may be entered to collect more.
 
-        Raises
-        ------
-        CorruptFileError
-            As by `gradwire.weights.load_grams`.
-        ValueError
-            A matrix belongs to a weight that the model does not have, or does not fit it.
+        Errors are those of `gradwire.weights.load_grams`, and a ValueError for another model.
         """
         made = cls(model)
         for name, gram in load_grams(path).items():

@@ -22,28 +22,12 @@ from gradwire.torch.weights.weight import (
     packed_of,
 )
 from gradwire.weights import RawTensor
-from gradwire.weights.header import MORE, PACKED
+from gradwire.weights.header import DTYPE_NAMES, MORE, PACKED
 
 _SHOWN = 20
 """Differences that an error lists."""
 
-_NAMES = {
-    "BOOL": "bool",
-    **{
-        f"{letter}{bits}": f"{kind}int{bits}"
-        for letter, kind in (("I", ""), ("U", "u"))
-        for bits in (8, 16, 32, 64)
-    },
-    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
-    "BF16": "bfloat16",
-    "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F4": "float4_e2m1fn_x2",
-}
+_NAMES = {**DTYPE_NAMES, "F4": "float4_e2m1fn_x2"}
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, dtype) for name, dtype in _NAMES.items() if hasattr(torch, dtype)
 }

@@ -38,20 +38,13 @@ def backend(device: torch.device | str | int) -> BackendInUse:
     Parameters
     ----------
     device : torch.device, str or int
-        As for `torch.device`. The device need not exist.
+        As for `torch.device`. The device need not exist; ``"meta"`` is a ValueError.
 
     Returns
     -------
     BackendInUse
         ``"cpu"`` if packed bytes are read in place, ``"decode"`` if each call decodes them on the
         device, and torch multiplies.
-
-    Raises
-    ------
-    ValueError
-        Tensors of the device ``"meta"`` have no values.
-    RuntimeError
-        torch knows no such device.
     """
     kind = torch.device(device).type
     if kind == "meta":
