@@ -92,17 +92,12 @@ def test_every_bit_comes_back(tensors, path):
         assert_same(plain[name], np.asarray(tensors[name]))
 
 
-def test_weights_take_two_thirds_of_bfloat16(path):
-    array = layer(1000, 1000, dtype=ml_dtypes.bfloat16)
-    weights.save(path, {"w": array}, lossless=True)
-    assert path.stat().st_size < 0.662 * array.nbytes
-
-
 def test_bits_and_values_that_repeat_take_hardly_anything(path):
     x = layer(1 << 18)
     narrow = x.astype(ml_dtypes.bfloat16).astype(np.float32)
     pruned = np.where(RANDOM.random(x.size) < 0.9, np.float32(0), x)
     for array, share in (
+        (x.astype(ml_dtypes.bfloat16), 0.662),
         (narrow, 0.34),
         (np.zeros_like(x), 0.01),
         (pruned, 0.11),
@@ -110,7 +105,7 @@ def test_bits_and_values_that_repeat_take_hardly_anything(path):
         (pruned.astype(ml_dtypes.bfloat16), 0.11),
     ):
         weights.save(path, {"w": array}, lossless=True)
-        assert path.stat().st_size < share * array.nbytes + 500
+        assert path.stat().st_size < share * array.nbytes + 500, share
         with weights.open(path) as file:
             assert_same(file["w"], array)
         assert plain_coded_reader.read(path)[0]["w"] == array.tobytes()
@@ -150,18 +145,6 @@ def test_a_base_may_be_lossless_itself_and_a_tensor_new_or_of_another_shape(tens
             assert_same(file[name], array)
 
 
-def test_a_reader_made_from_the_page_finds_the_same_bytes(tensors, tmp_path):
-    values, paths = chain(tensors, tmp_path, 2)
-    weights.save(tmp_path / "small", tensors, lossless=True)
-    for path, expected in ((tmp_path / "small", tensors), (paths[2], values[2])):
-        found, original = plain_coded_reader.read(path)
-        assert found == {name: array.tobytes() for name, array in expected.items()}
-        assert original is None
-    with weights.open(paths[0]) as file:
-        saving.write(paths[1], saving.sections_of(file), None, lossless=True, original=file.header)
-        assert plain_coded_reader.read(paths[1])[1] == file.header
-
-
 def rewritten(path, change):
     """The file with its metadata changed."""
     data = path.read_bytes()
@@ -177,13 +160,6 @@ def rewritten(path, change):
 def read_all(path):
     with weights.open(path) as file:
         return {name: np.array(file[name]) for name in file}
-
-
-def test_a_base_that_is_not_there_is_named(tensors, tmp_path):
-    _, paths = chain(tensors, tmp_path, 2)
-    paths[0].rename(tmp_path / "elsewhere")
-    with pytest.raises(CorruptFileError, match=r"base 'step-0\.safetensors' .*No such file"):
-        weights.open(paths[2])
 
 
 FOLDERS = [
@@ -367,33 +343,6 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tensors, tmp_path, nby
     assert {*tmp_path.iterdir()} == {*paths, path}
 
 
-def test_a_process_killed_while_saving_leaves_the_old_file(tmp_path):
-    path = tmp_path / "new"
-    weights.save(path, {"w": ODD}, lossless=True)
-    before = path.read_bytes()
-    program = f"""
-        import os, signal
-        import numpy as np
-        from gradwire import weights
-
-        class Tensors(dict):
-            asked = 0
-
-            def __getitem__(self, name):
-                self.asked += name == "b"
-                if self.asked > 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return super().__getitem__(name)
-
-        array = np.ones(3_000_000, np.float32)
-        weights.save({os.fspath(path)!r}, Tensors(a=array, b=array), lossless=True)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert path.read_bytes() == before
-    assert_same(weights.open(path)["w"], ODD)
-
-
 def test_a_difference_is_saved_in_little_memory_beside_the_tensors(tmp_path):
     program = """
         import resource, sys
@@ -454,6 +403,7 @@ def test_a_file_comes_back_byte_for_byte(tmp_path, order, spaces):
     with weights.open(path) as file:
         sections = saving.sections_of(file)
         saving.write(small, sections, file.metadata, lossless=True, original=file.header)
+        assert plain_coded_reader.read(small)[1] == file.header
     with weights.open(small) as file:
         assert file.metadata == {"z": "1", "é": "2"}
         saving.restore(file, back)

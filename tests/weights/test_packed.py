@@ -165,27 +165,6 @@ def test_bits_that_are_not_held_are_refused(matrix, bits):
         nested.keep(bits)
 
 
-def test_every_flipped_bit_of_further_codes_is_found():
-    values = np.random.default_rng(2).normal(size=(2, 16)).astype(np.float32)
-    nested = weights.pack(values, Affine(4, 16, fit="range"), more=(3,))
-    for bit in range(8 * len(nested.further)):
-        further = bytearray(nested.further)
-        further[bit // 8] ^= 1 << bit % 8
-        forged = weights.Packed(nested.frame, nested.shape, further=bytes(further), more=3)
-        with pytest.raises(CorruptFrameError):
-            forged.unpack()
-        np.testing.assert_array_equal(forged.unpack(bits=4), nested.unpack(bits=4))
-
-
-@pytest.mark.parametrize("frame", [b"", b"GWF\1", gradwire.topk(0.5).encode])
-def test_what_is_no_frame_of_this_grid_is_refused(frame):
-    if callable(frame):
-        codec = gradwire.topk(0.5)
-        frame = codec.encode(np.ones(64, np.float32), codec.init_state(64))
-    with pytest.raises(CorruptFrameError, match=r"no packed tensor|header needs 48 bytes"):
-        weights.Packed(frame, (64,))
-
-
 @pytest.mark.parametrize("shape", [(9217,), (48, 191), (48, 192, 2), (), (2**20, 2**20)])
 def test_a_shape_of_another_product_is_refused(matrix, shape):
     with pytest.raises(CorruptFrameError, match="9216 entries do not fit shape"):

@@ -51,19 +51,11 @@ def merged_safely(layer: Any) -> None:
     layer.weight.data = weight
 
 
-def set_item(layer: Any) -> None:
-    layer.weight[0, 3] = 1.0
-
-
 def trained(layer: Any) -> None:
     weight = layer.weight
     optimizer = torch.optim.SGD([weight], 0.1)
     weight.grad = DELTA
     optimizer.step()
-
-
-def given_gradient(layer: Any) -> None:
-    layer.weight.grad = DELTA
 
 
 WRITES: dict[str, Callable[[Any], object]] = {
@@ -74,12 +66,12 @@ WRITES: dict[str, Callable[[Any], object]] = {
     "copy_": lambda m: m.weight.copy_(DELTA),
     "detach().copy_": lambda m: m.weight.detach().copy_(DELTA),
     "row": lambda m: m.weight[3].zero_(),
-    "setitem": set_item,
+    "setitem": lambda m: m.weight.__setitem__((0, 3), 1.0),
     "out=": lambda m: torch.add(DELTA, DELTA, out=m.weight),
     "inplace=True": lambda m: F.relu(m.weight, inplace=True),
     "foreach": lambda m: torch._foreach_mul_([DELTA.clone(), m.weight], 2.0),
     "nn.init.zeros_": lambda m: nn.init.zeros_(m.weight),
-    "clip_grad of a gradient": given_gradient,
+    "clip_grad of a gradient": lambda m: setattr(m.weight, "grad", DELTA),
     "requires_grad_": lambda m: m.weight.requires_grad_(),
     "set_": lambda m: m.weight.set_(DELTA),
     "resize_": lambda m: m.weight.resize_(3),
