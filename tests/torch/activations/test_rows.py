@@ -1,7 +1,6 @@
 """Each row of the table of modules: gradients without bias at 4 bits, and exact where promised."""
 
 import itertools
-import sys
 import threading
 from typing import Any
 
@@ -251,16 +250,3 @@ def test_scripts_are_refused_with_the_name_of_the_package() -> None:
     activations.attach(model)
     with pytest.warns(FutureWarning), pytest.raises(TypeError, match=r"gradwire.*remove\(\)"):
         torch.jit.script(model)
-
-
-def test_a_model_compiled_before_is_told() -> None:
-    model = nn.Sequential(nn.Linear(64, 64), nn.GELU())
-    call = torch.compile(model, backend="eager")
-    call(torch.randn(99, 64))
-    assert "torch._dynamo" in sys.modules
-    handle = activations.attach(model)
-    with pytest.raises(RuntimeError, match="gradwire packs no activations in a compiled model"):
-        call(torch.randn(99, 64))
-    handle.remove()
-    call(torch.randn(99, 64))
-    torch._dynamo.reset()

@@ -234,7 +234,8 @@ class Calibration(Mapping[str, Gram]):
             if products is None:
                 continue
             before = self._run(batch, name, {})
-            if _shapes(before) == _shapes(after):
+            shapes = [[[x.shape for x in use] for use in uses] for uses in (before, after)]
+            if shapes[0] == shapes[1]:
                 products += sum(map(cross, before, after))
             else:
                 products = None
@@ -325,10 +326,6 @@ class _Batch:
     kwargs: Any
     autocast: torch.autocast
     uses: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-
-
-def _shapes(uses: list[list[torch.Tensor]]) -> list[list[torch.Size]]:
-    return [[each.shape for each in inputs] for inputs in uses]
 
 
 class _ReplayFinished(BaseException):

@@ -57,17 +57,10 @@ class Slot:
         return int(value.nbytes if isinstance(value, torch.Tensor) else value.packed.nbytes)
 
     @property
-    def reads_packed(self) -> bool:
-        """Whether all modules that hold the tensor can read it packed."""
-        return isinstance(self.value, PackedWeight) or all(
-            reader_of(*owner) is not None for owner in self.owners
-        )
-
-    @property
     def held(self) -> str:
-        """What reads it when packed: "linear", "embedding" or "experts"; else "decoded"."""
-        ((module, attribute), *_) = self.owners
-        return (self.reads_packed and reader_of(module, attribute)) or "decoded"
+        """What reads it packed: "linear", "embedding" or "experts"; "decoded" if not all can."""
+        readers = [reader_of(*owner) for owner in self.owners]
+        return "decoded" if None in readers else str(readers[0])
 
     def plain(self) -> torch.Tensor:
         """Return the tensor; raise unless it is a whole one, with values."""
@@ -250,7 +243,9 @@ def put(
         except CorruptFrameError as error:  # of further codes, which nobody read before
             raise CorruptFileError(str(error), slot.name) from None
     decoded = {
-        slot: weight.decoded(slot.dtype) for slot, weight in held.items() if not slot.reads_packed
+        slot: weight.decoded(slot.dtype)
+        for slot, weight in held.items()
+        if isinstance(slot.value, torch.Tensor) and slot.held == "decoded"
     }
     with filled({**(dense or {}), **decoded}):
         for slot in held:
