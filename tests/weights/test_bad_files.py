@@ -12,6 +12,7 @@ from gradwire import _native, cli, weights
 from gradwire.errors import CorruptFileError, CorruptFrameError
 from gradwire.memory import NoMemory
 from gradwire.quantize import Affine
+from tests.weights.containers import put_together, taken_apart
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +63,12 @@ def rewritten(data: bytes, change) -> bytes:
 
     A text that this returns takes the place of the table.
     """
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
+    header, body = taken_apart(data)
     about = header["__metadata__"]
     table = json.loads(about["gradwire"])
     text = change(header, table)
     about["gradwire"] = json.dumps(table) if text is None else text
-    made = json.dumps(header).encode()
-    return len(made).to_bytes(8, "little") + made + data[8 + length :]
+    return put_together(header, body)
 
 
 def test_every_prefix_is_refused(small, tmp_path):
@@ -207,7 +206,7 @@ def test_a_header_that_does_not_fit_is_refused_when_the_file_is_opened(case, sma
 )
 def test_a_header_that_no_json_library_writes_is_refused(header, message, tmp_path):
     path = tmp_path / "odd"
-    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    path.write_bytes(put_together(header))
     with pytest.raises(CorruptFileError, match=message):
         weights.open(path)
 

@@ -1,12 +1,11 @@
 """Dtypes of files are an open list: what numpy lacks, and what comes later, is kept as it is."""
 
-import json
-
 import ml_dtypes
 import numpy as np
 import pytest
 
 from gradwire import weights
+from tests.weights.containers import put_together
 
 safetensors = pytest.importorskip("safetensors")
 
@@ -33,8 +32,7 @@ def container(path, dtype):
         "x": {"dtype": dtype, "shape": [16, 24], "data_offsets": [0, nbytes]},
         "embed": {"dtype": "BF16", "shape": [64, 128], "data_offsets": [nbytes, nbytes + 16384]},
     }
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data + other)
+    path.write_bytes(put_together(header, data + other))
     return data
 
 

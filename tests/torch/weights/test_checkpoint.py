@@ -11,6 +11,7 @@ from gradwire import weights as plain
 from gradwire.errors import CorruptFileError
 from gradwire.quantize import Affine
 from gradwire.torch import weights
+from tests.weights.containers import put_together, taken_apart
 
 OPTIMIZERS = {
     "adamw": lambda p: torch.optim.AdamW(p, 1e-3, weight_decay=0.1),
@@ -246,17 +247,14 @@ def test_strides_that_do_not_fit_are_refused(strides, tmp_path):
 
 def rewritten(path, change, forged=True):
     """Change what describes the optimizer; a forged file has the checksum of the changes."""
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    fields = json.loads(data[8 : 8 + length])
+    fields, body = taken_apart(path.read_bytes())
     about = json.loads(fields["__metadata__"]["gradwire.checkpoint"])
     change(about)
     text = fields["__metadata__"]["gradwire.checkpoint"] = json.dumps(about)
     if forged:
         check = f"{_native.crc32c(text.encode(), 0):08x}"
         fields["__metadata__"]["gradwire.checkpoint.crc32c"] = check
-    text = json.dumps(fields).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    path.write_bytes(put_together(fields, body))
 
 
 def state_of(about, name="linear.bias"):

@@ -1,7 +1,6 @@
 """Models in files: saved from packed bytes, loaded all or not at all."""
 
 import copy
-import json
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from gradwire.cli import main
 from gradwire.errors import CorruptFileError
 from gradwire.torch import weights
 from gradwire.torch.weights import PackedEmbedding, PackedLinear
+from tests.weights.containers import taken_apart
 
 FOUR, EIGHT = quantize.Affine(4, 32), quantize.Affine(8, 32)
 ALL = {"*": FOUR}
@@ -68,9 +68,9 @@ def path(tmp_path: Path) -> Path:
 def flip(path: Path, name: str, at: int = -1) -> None:
     """Flip a bit of a tensor's bytes."""
     data = bytearray(path.read_bytes())
-    length = int.from_bytes(data[:8], "little")
-    begin, end = json.loads(data[8 : 8 + length])[name]["data_offsets"]
-    data[8 + length + (begin + at if at >= 0 else end + at)] ^= 1
+    header, body = taken_apart(data)
+    begin, end = header[name]["data_offsets"]
+    data[len(data) - len(body) + (begin + at if at >= 0 else end + at)] ^= 1
     path.write_bytes(data)
 
 
