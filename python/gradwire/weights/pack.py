@@ -97,7 +97,7 @@ def pack_solved(
 ) -> tuple[Packed, float]:
     """Pack as `pack`, and return the error of outputs too; for ``cross`` see `Gram.compensated`."""
     (floats, dtype), label = _floats(array, name), _label(name)
-    rows = floats.reshape(_shape(label, floats.shape, gram))
+    rows = floats.reshape(shape_for(gram, floats.shape, label))
     if (wrong := ~np.isfinite(floats)).any():
         raise NonFiniteError(int(wrong.sum()), int(wrong.argmax()), name or None)
     wanted = rows if cross is None else gram.compensated(rows, cross)
@@ -179,8 +179,8 @@ def _codec(quantize: Affine) -> Codec:
     return Codec(sparsify=All(), quantize=quantize, memory=NoMemory())
 
 
-def _shape(label: str, shape: tuple[int, ...], gram: Gram) -> tuple[int, int]:
-    """Return a tensor's shape as rows that are multiplied by inputs."""
+def shape_for(gram: Gram, shape: tuple[int, ...], label: str) -> tuple[int, int]:
+    """Return a tensor's shape as rows that are multiplied by inputs, or raise a ValueError."""
     rows = math.prod(shape) // max(1, gram.width)
     if gram.width not in (row_of(shape), shape[-1] if shape else 1) or rows % gram.groups:
         raise ValueError(

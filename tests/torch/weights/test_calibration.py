@@ -230,7 +230,7 @@ def test_two_merge_into_what_one_would_have_seen_unless_they_are_of_other_models
         assert_same(merged[name], direct[name], 1e-12)
     with pytest.raises(ValueError, match=r"of '4\.weight', and no such weight"):
         seen + seen_of(nn.Sequential(*mlp(), nn.Linear(3, 3)), draw(5, 6))
-    with pytest.raises(ValueError, match=r"'0.weight' has shape \(5, 5\), which does not fit"):
+    with pytest.raises(ValueError, match=r"'0.weight' has shape \(8, 6\), but its Gram"):
         seen + seen_of(nn.Sequential(nn.Linear(5, 8), nn.ReLU()), draw(5, 5))
     with pytest.raises(ValueError, match="sequential"):
         seen + Calibration(mlp(), sequential=True)

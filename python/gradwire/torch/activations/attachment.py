@@ -270,7 +270,7 @@ _CALL = nn.Module._call_impl.__code__
 
 
 def _current() -> FrameType:
-    """Return the frame of the module call that has called a hook: the function, and its caller."""
+    """Return the frame of the module call whose hook has called the function that asks."""
     frame: FrameType | None = sys._getframe(3)
     while frame is not None and frame.f_code is not _CALL:
         frame = frame.f_back

@@ -20,6 +20,7 @@ from gradwire.torch.weights.inputs import BLOCK, Inputs, Sum, cross, reader_of, 
 from gradwire.torch.weights.ops import FLOATS
 from gradwire.torch.weights.slots import slots_of
 from gradwire.weights import Gram, load_grams, save_grams
+from gradwire.weights.pack import shape_for
 
 See = Callable[[str, list[Inputs]], None]
 
@@ -308,12 +309,7 @@ class Calibration(Mapping[str, Gram]):
         weight = self._parameters.get(name)
         if weight is None:
             raise ValueError(f"there is a Gram matrix of {name!r}, and no such weight in the model")
-        fits = gram.width in (weight[0].numel(), weight.shape[-1])
-        if not fits or weight.numel() // gram.width % gram.groups:
-            raise ValueError(
-                f"the Gram matrix of {name!r} has shape {gram.matrix.shape}, which does not fit a "
-                f"weight of shape {tuple(weight.shape)}"
-            )
+        shape_for(gram, tuple(weight.shape), repr(name))
         if name not in self._without:
             self._loaded[name] = self._loaded[name] + gram if name in self._loaded else gram
 

@@ -75,19 +75,9 @@ class PackedModule(nn.Module):
                 destination[f"{prefix}{name}{suffix}"] = tensor
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        _, strict, missing_keys, unexpected_keys, error_msgs = rest
         for attribute, held in self._weights.items():
             name = f"{prefix}{attribute}"
             own = [name, *(key for key in state_dict if key.startswith(f"{name}.more."))]

@@ -112,11 +112,13 @@ def pack(
         for slot, (grid, cost) in packer.assign(budget, inner, counted).items():
             grids[slot], costs[slot] = grid, cost
     outcomes = packer.pack({slot: rule for slot, rule in grids.items() if isinstance(rule, Affine)})
-    rows = tuple(each.row(slot, costs.get(slot)) for slot, each in outcomes.items())
+    rows = tuple(
+        dataclasses.replace(row, costs=costs.get(slot)) for slot, (_, row) in outcomes.items()
+    )
     left = [slot for slot in rule_of if slot not in outcomes]
     report = PackReport(rows, tuple(slot.name for slot in left), sum(slot.nbytes for slot in left))
     packer.warn(outcomes)
-    put({slot: each.packed for slot, each in outcomes.items()})
+    put({slot: packed for slot, (packed, _) in outcomes.items()})
     return report
 
 
@@ -141,34 +143,8 @@ def is_packable(slot: Slot, min_ndim: int) -> bool:
     return slot.dtype in FLOATS and len(slot.shape) >= min_ndim
 
 
-@dataclasses.dataclass(frozen=True)
-class _Outcome:
-    """The result of packing one weight; see `PackedTensor`."""
-
-    packed: Packed
-    rounding: str
-    output_error: float | None
-    seconds: float
-
-    @property
-    def judged(self) -> float:
-        """The error of the outputs, or of the weights if the inputs are unknown."""
-        return (self.packed.error() or 0.0) if self.output_error is None else self.output_error
-
-    def row(self, slot: Slot, costs: Mapping[int, float] | None) -> PackedTensor:
-        return PackedTensor(
-            name=slot.name,
-            shape=slot.shape,
-            bits=self.packed.bits,
-            dense_nbytes=math.prod(slot.shape) * slot.dtype.itemsize,
-            nbytes=self.packed.nbytes,
-            error=self.packed.error() or 0.0,
-            held=slot.held,
-            rounding=self.rounding,
-            output_error=self.output_error,
-            seconds=self.seconds,
-            costs=costs,
-        )
+_Outcome = tuple[Packed, PackedTensor]
+"""A packed weight, and its row of the report."""
 
 
 class _Packer:
@@ -208,7 +184,7 @@ class _Packer:
             name = self._names.get(slot)
             inputs = (None, None) if name is None else self._seen.pair(name, decoded)
             outcomes[slot] = self._pack(slot, grids[slot], *inputs)
-            weight = PackedWeight(outcomes[slot].packed, slot.device)
+            weight = PackedWeight(outcomes[slot][0], slot.device)
             decoded[slot.name] = weight.decoded(slot.dtype)
         return {slot: outcomes[slot] for slot in grids}
 
@@ -230,7 +206,7 @@ class _Packer:
         rest = 8 * sum(slot.nbytes for slot in counted if slot not in packed)
         limit = int(budget.bits * numel) - rest
         tried = {slot: self._outcomes(slot, budget.grids) for slot in packed}
-        sizes = [[8 * each.packed.nbytes for each in outcomes] for outcomes in tried.values()]
+        sizes = [[8 * row.nbytes for _, row in outcomes] for outcomes in tried.values()]
         low, high = (sum(map(pick, sizes)) for pick in (min, max))
         if not low <= limit <= high:
             fewest, most = ((rest + bits) / max(1, numel) for bits in (low, high))
@@ -240,10 +216,8 @@ class _Packer:
                 f"{rest / 8:.0f} bytes that cannot be packed: change bits or choices"
             )
         if budget.loss is None:
-            costs = [
-                [math.prod(slot.shape) * each.judged**2 for each in outcomes]
-                for slot, outcomes in tried.items()
-            ]
+            rows = [[row for _, row in outcomes] for outcomes in tried.values()]
+            costs = [[math.prod(row.shape) * _judged(row) ** 2 for row in each] for each in rows]
         else:
             with evaluated(model):
                 dense = float(budget.loss())
@@ -251,8 +225,8 @@ class _Packer:
                     raise ValueError(f"the budget's loss is {dense} before anything is packed")
                 costs = [[] for _ in tried]
                 for cost, (slot, outcomes) in zip(costs, tried.items(), strict=True):
-                    for each in outcomes:
-                        with _replaced(slot, each.packed):
+                    for packed_weight, _ in outcomes:
+                        with _replaced(slot, packed_weight):
                             cost.append(float(budget.loss()) - dense)
         return {
             slot: (budget.grids[i], dict(zip(budget.choices, cost, strict=True)))
@@ -291,8 +265,18 @@ class _Packer:
             packed, error = pack_solved(array, grid, slot.name, gram, solver, self._prepare, cross)
             if gram.count < gram.width:
                 self._few.add(slot)
-        packed = dataclasses.replace(packed, dtype=packed_name(slot.dtype))
-        return _Outcome(packed, rounding, error, time.perf_counter() - began)
+        return dataclasses.replace(packed, dtype=packed_name(slot.dtype)), PackedTensor(
+            name=slot.name,
+            shape=slot.shape,
+            bits=packed.bits,
+            dense_nbytes=math.prod(slot.shape) * slot.dtype.itemsize,
+            nbytes=packed.nbytes,
+            error=packed.error() or 0.0,
+            held=slot.held,
+            rounding=rounding,
+            output_error=error,
+            seconds=time.perf_counter() - began,
+        )
 
     def warn(self, packed: Iterable[Slot]) -> None:
         """Warn of layers with few inputs in the calibration."""
@@ -313,6 +297,11 @@ class _Packer:
                 "codes are chosen from what it has. Calibrate with more data",
                 stacklevel=3,
             )
+
+
+def _judged(row: PackedTensor) -> float:
+    """Return the error of the outputs, or of the weights if the inputs are unknown."""
+    return row.error if row.output_error is None else row.output_error
 
 
 def _listed(names: Sequence[str]) -> str:
