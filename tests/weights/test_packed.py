@@ -113,7 +113,9 @@ def test_blocks_end_with_rows(shape, asked, block):
 
 
 @pytest.mark.parametrize(("bits", "more"), [(4, 4), (1, 7), (7, 1), (3, 2), (2, 6)])
-def test_first_bits_are_those_of_a_tensor_without_further_ones(matrix, bits, more):
+def test_first_bits_are_those_of_a_tensor_without_further_ones_and_all_are_about_as_good(
+    matrix, bits, more
+):
     alone = weights.pack(matrix, Affine(bits, 64, fit="range"))
     nested = weights.pack(matrix, Affine(bits, 64, fit="range"), more=(more,))
     assert bytes(nested.frame) == bytes(alone.frame)
@@ -121,14 +123,9 @@ def test_first_bits_are_those_of_a_tensor_without_further_ones(matrix, bits, mor
     np.testing.assert_array_equal(nested.unpack(bits=bits), alone.unpack())
     assert nested.keep(bits).nbytes == alone.nbytes
     assert nested.nbytes == alone.nbytes + 4 + matrix.size * more // 8
-
-
-@pytest.mark.parametrize(("bits", "more"), [(4, 4), (1, 7), (3, 2)])
-def test_further_bits_are_about_as_good_as_if_all_were_first_ones(matrix, bits, more):
-    nested = weights.pack(matrix, Affine(bits, 64, fit="range"), more=(more,))
     whole = weights.pack(matrix, Affine(bits + more, 64, fit="range"))
     assert nested.error() == pytest.approx(nested.error(matrix))
-    assert whole.error() <= nested.error() < 1.1 * whole.error()
+    assert 0.999 * whole.error() <= nested.error() < 1.1 * whole.error()
     joined = nested.joined()
     np.testing.assert_array_equal(gradwire.decode(joined), nested.unpack().reshape(-1))
     assert len(joined) == len(whole.frame)

@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 
 from gradwire.torch import activations
 from gradwire.torch.activations.table import TABLE, Reads
+from tests.torch.activations.test_attach_surroundings import hooks_are_off
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 SEEDS = 50
@@ -159,10 +160,6 @@ def test_negative_views_and_huge_values_are_left() -> None:
     torch.testing.assert_close(second.weight.grad[0], 1e-3 * huge.sum(0))
 
 
-def on() -> object:
-    return torch._C._autograd._top_saved_tensors_default_hooks(True)
-
-
 def test_remove_inside_a_call_and_from_another_thread_ends_packing() -> None:
     model, x = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8)), torch.randn(99, 64)
     for elsewhere, which in itertools.product((False, True), range(3)):
@@ -179,7 +176,7 @@ def test_remove_inside_a_call_and_from_another_thread_ends_packing() -> None:
         hook = model[which].register_forward_pre_hook(end)
         model(x)
         hook.remove()
-        assert on() is None
+        assert hooks_are_off()
         assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
 
 
@@ -215,11 +212,11 @@ def test_roots_may_be_nested_and_call_themselves() -> None:
     activations.attach(inner.layer)
     activations.attach(model, rules={"0.layer": None, Recursive: 8})
     model(x).sum().backward()
-    assert on() is None
+    assert hooks_are_off()
     alone = Recursive()
     activations.attach(alone, rules={Recursive: 8})
     alone(x).sum().backward()
-    assert on() is None
+    assert hooks_are_off()
 
 
 def test_transforms_and_dual_numbers_are_right() -> None:
