@@ -83,7 +83,7 @@ class Slopes:
         return self._codes.nbytes + (0 if self._above is None else self._above.nbytes)
 
     def values(self) -> torch.Tensor:
-        """Return the entries, one-dimensional."""
+        """Return values with these slopes, one-dimensional."""
         values, low, high = self._table[:3]
         place = self._codes.values().sub_(low).mul_((len(values) - 1) / (high - low)).add_(0.5)
         found = looked_up(values, place.clamp_(0, len(values) - 1).to(torch.int32))
