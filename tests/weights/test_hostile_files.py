@@ -120,13 +120,8 @@ def outcomes(folder):
         import gradwire.cli.pack, gradwire.cli.unpack, gradwire.cli.inspect
         from gradwire.errors import GradwireError
 
-        def read(path):
-            with weights.open(path) as file:
-                for name in file:
-                    file[name]
-
-        def copied(path):
-            with weights.open(path, mapped=False) as file:
+        def read(path, **options):
+            with weights.open(path, **options) as file:
                 for name in file:
                     file[name]
 
@@ -136,7 +131,7 @@ def outcomes(folder):
 
         acts = {{
             "read": read,
-            "copied": copied,
+            "copied": lambda path: read(path, mapped=False),
             "grams": weights.load_grams,
             "inspect": lambda path: command("inspect", path),
             "unpack": lambda path: command("unpack", path, path.with_name("out")),

@@ -327,9 +327,8 @@ def test_an_embedding_decodes_the_rows_it_looks_up(shape, bits, dtype):
     assert torch.equal(rows, module.weight[indices.long()])
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_an_embedding_takes_indices_in_any_order_of_memory(dtype):
-    module, ids = PackedEmbedding(packed()), torch.arange(12, dtype=dtype).view(3, 4)
+def test_an_embedding_takes_indices_in_any_order_of_memory():
+    module, ids = PackedEmbedding(packed()), torch.arange(12).view(3, 4)
     slices = (ids.T, ids[:, -1:], ids[:, ::2], ids[1, ::2], ids[:, 1], ids[0, 0].expand(2, 3))
     for indices in (*slices, ids[:, :0], ids.flip(1)[:, 1:], ids[None, :, None, ::3]):
         assert torch.equal(module(indices), module.weight[indices.long()])
@@ -362,25 +361,20 @@ def model_for_graphs() -> nn.Module:
     return nn.Sequential(PackedEmbedding(packed()), linear(), nn.ReLU())
 
 
-@pytest.mark.parametrize("rows", [3, 40])
-def test_a_packed_model_compiles_to_one_graph(rows):
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_packed_model_compiles_to_one_graph(dynamic):
     torch._dynamo.reset()
-    model, x = model_for_graphs(), torch.arange(rows)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    y = compiled(x)
-    assert torch.equal(y, model(x))
-    y.sum().backward()
-    ours, model[1].bias.grad = model[1].bias.grad, None
-    model(x).sum().backward()
-    assert torch.equal(ours, model[1].bias.grad)
-
-
-def test_a_compiled_layer_takes_any_number_of_rows():
-    torch._dynamo.reset()
-    layer = linear()
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+    model = model_for_graphs()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     for rows in (2, 16, 17, 50):
-        assert torch.equal(compiled(some(rows, IN)), layer(some(rows, IN)))
+        x = torch.arange(rows)
+        y = compiled(x)
+        assert torch.equal(y, model(x))
+        model[1].bias.grad = None
+        y.sum().backward()
+        ours, model[1].bias.grad = model[1].bias.grad, None
+        model(x).sum().backward()
+        assert torch.equal(ours, model[1].bias.grad)
 
 
 def test_a_packed_model_is_exported_with_its_operators():
