@@ -25,9 +25,6 @@ Rules = Mapping[str, Affine | None]
 
 T = TypeVar("T")
 
-Row = tuple[str, int, int, int, float | None]
-"""Of a tensor: name, entries, bytes before and after, and the error if it was packed."""
-
 
 def main(argv: Sequence[str]) -> int:
     """Pack a file; return 0, or 1 if a file is corrupt, cannot be read or cannot be written."""
@@ -48,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
         grams = {} if options.calibration is None else weights.load_grams(options.calibration)
     except (OSError, GradwireError) as error:
         return _fail(f"{options.calibration}: {getattr(error, 'strerror', None) or error}")
-    rows: list[Row] = []
+    rows: list[tuple[str, int, int, float]] = []
+    sizes: list[tuple[int, int]] = []
     try:
         with weights.open(options.source) as file, ProgressLine("gradwire pack") as progress:
             _rules.check(rules, file, "tensor")
@@ -59,13 +57,13 @@ def main(argv: Sequence[str]) -> int:
             def packed() -> Iterator[tuple[str, Tensor]]:
                 for i, (name, tensor) in enumerate(file.items()):
                     progress(name, i / len(file))
-                    quantize, error, made = _chosen(name, tensor, rules), None, tensor
+                    quantize, before = _chosen(name, tensor, rules), tensor.nbytes
                     if quantize is not None and isinstance(tensor, np.ndarray):
-                        gram = grams.get(name)
-                        made = weights.pack(tensor, quantize, more, name, gram=gram)
-                        error = made.error() or 0.0
-                    rows.append((name, math.prod(tensor.shape), tensor.nbytes, made.nbytes, error))
-                    yield name, made
+                        tensor = weights.pack(tensor, quantize, more, name, gram=grams.get(name))
+                        error = tensor.error() or 0.0
+                        rows.append((name, math.prod(tensor.shape), tensor.nbytes, error))
+                    sizes.append((before, tensor.nbytes))
+                    yield name, tensor
                 progress("writing", 1.0)
 
             def save(path: str | os.PathLike[str], part: Mapping[str, Tensor]) -> None:
@@ -80,7 +78,8 @@ def main(argv: Sequence[str]) -> int:
         return _fail(f"{options.source}: {error}")
     target = options.target
     if os.path.isfile(target) or os.path.isdir(target) or not os.path.exists(target):  # no pipe
-        print(summary(rows))
+        before, after = sum(each for each, _ in sizes), sum(each for _, each in sizes)
+        print(weights.packed.totals(rows, len(sizes), before, after))
     return 0
 
 
@@ -252,13 +251,6 @@ def _chosen(name: str, tensor: weights.file.Tensor, rules: Rules) -> Affine | No
         return None
     fits = quantize.block is None or fitting_block(tensor.shape, quantize.block)
     return quantize if tensor.size and fits else None
-
-
-def summary(rows: Sequence[Row]) -> str:
-    """Return one line on the packed tensors: number, bytes, bits per weight and errors."""
-    packed = [(name, numel, nbytes, e) for name, numel, _, nbytes, e in rows if e is not None]
-    before, after = sum(row[2] for row in rows), sum(row[3] for row in rows)
-    return weights.packed.totals(packed, len(rows), before, after)
 
 
 def described(path: str) -> list[dict[str, Any]]:
