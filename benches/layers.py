@@ -5,6 +5,7 @@ as medians of interleaved blocks, and the calls of gradwire's Python functions p
 """
 
 import collections
+import multiprocessing
 import os
 import statistics
 import sys
@@ -86,10 +87,20 @@ def rank(index: int, port: int) -> None:
         plain, coded_ms = (statistics.median(times[coded]) for coded in (False, True))
         print(f"{LAYERS} layers, ms of processor time per step")
         print(f"plain DDP {plain:.1f}, adam(0.01) {coded_ms:.1f}: {coded_ms - plain:+.1f}")
-        print(f"4 layers, one bucket: {calls[True] / 16 / STEPS:.0f} Python calls per step")
+        print(
+            f"4 layers, one bucket: {calls[True] / 16 / STEPS:.0f} Python calls per step",
+            flush=True,
+        )
     dist.barrier()
     os._exit(0)  # with handles still attached
 
 
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(rank, (int(os.environ.get("MASTER_PORT", "29517")),), nprocs=2)
+    where = int(os.environ.get("MASTER_PORT", "29517"))
+    spawn = multiprocessing.get_context("spawn")
+    ranks = [spawn.Process(target=rank, args=(index, where)) for index in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    sys.exit(max(process.exitcode or 0 for process in ranks))
