@@ -211,7 +211,7 @@ class TestKernels(DeviceSuite):
     @pytest.fixture
     def there(self, kept):
         """Two ranks over the emulated kernels."""
-        build(operators=True)  # before the ranks, which have no time for it
+        build()  # before the ranks, which have no time for it
         return kept(2, "cuda")
 
     def test_a_device_that_is_lost_is_one_error_on_all_ranks(self, there):

@@ -15,7 +15,7 @@ from tests.csrc.emulated.operators import emulate
 @pytest.mark.parametrize("name", ["topk", "sidco", "dense"])
 def test_an_encode_takes_seven_launches_at_most(name: str, numels: list[int], most: int) -> None:
     emulate()
-    launches = ctypes.CDLL(str(build(operators=True))).emulated_launches
+    launches = ctypes.CDLL(str(build())).emulated_launches
     options = {} if name == "dense" else {"ratio": 0.01}
     kind = contestant(name, "", lambda _: getattr(gradwire, name)(**options))
     encoder = kind(sum(numels), 0.01, "cpu", numels)

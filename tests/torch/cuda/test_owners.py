@@ -238,3 +238,17 @@ def frame_of(numel, entries):
     codec = gradwire.Codec(sparsify=sparsify.TopK(ratio=1.0), memory=memory.NoMemory())
     frame = codec.encode(x, codec.init_state(numel))
     return torch.frombuffer(bytearray(bytes(frame)), dtype=torch.uint8)
+
+
+def test_no_header_leads_beyond_its_message():
+    frame = frame_of(40, dict.fromkeys(range(20), 1.0))
+    damaged = []
+    for at, length in ((32, -1), (40, -1), (32, -(2**63)), (40, len(frame)), (32, 999)):
+        damaged.append(frame.clone())
+        damaged[-1][at : at + 8].view(torch.int64).fill_(length)
+    damaged += [frame[:short] for short in (0, 1, 47, len(frame) - 1)]
+    for each in damaged:
+        bounds = [0, len(each), len(each), len(each) + len(frame)]
+        table = merging.heads(torch.cat((each, frame)), bounds, 2)
+        assert not table[0, :, 1].any()
+        assert table[1].tolist() == [[len(each), len(frame), 40, 20], [*table[1, 1, :1], 0, 0, 0]]
