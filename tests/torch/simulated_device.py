@@ -14,7 +14,7 @@ import gradwire
 import gradwire.torch
 from gradwire.torch import backends
 from gradwire.torch.backends import host
-from gradwire.torch.backends.host import Staging, staging
+from gradwire.torch.backends.staging import Staging, staging
 from tests.torch.late import Late, late, register
 
 N = 3000

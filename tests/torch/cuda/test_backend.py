@@ -18,7 +18,7 @@ from gradwire import memory, quantize, sparsify
 from gradwire.extension import Sparsifier
 from gradwire.torch.backends import cpu, cuda
 from gradwire.torch.backends.cuda import operators, structs
-from gradwire.torch.backends.host import Staging
+from gradwire.torch.backends.staging import Staging
 from tests.csrc.emulated.operators import emulate
 from tests.csrc.parts import PRESETS
 from tests.presets.examples import DEGENERATE, gradient, made_for_kernels

@@ -252,3 +252,27 @@ def test_no_header_leads_beyond_its_message():
         table = merging.heads(torch.cat((each, frame)), bounds, 2)
         assert not table[0, :, 1].any()
         assert table[1].tolist() == [[len(each), len(frame), 40, 20], [*table[1, 1, :1], 0, 0, 0]]
+
+
+@pytest.mark.parametrize("numel", [1, 130, 4097])
+def test_what_is_left_of_sums_is_added_to_a_residual_where_the_range_begins(numel):
+    codec = gradwire.topk(0.2, quantize=quantize.BFloat16())
+    rank = Rank([codec], [numel + 8], 0)
+    rank.encode(torch.zeros(numel + 8))
+    residual, sums = rank.there[0]._current()[1]["residual"], values(1, numel)
+    sums[::7] = 0
+    residual.copy_(values(3, numel + 8))
+    residual[5] = -0.0
+    residual[6::3][: numel // 4] *= 1e-38
+    frame = codec.encode(sums.numpy() * 1e-37, codec.init_state(numel))
+    left = sums * 1e-37 - torch.from_numpy(gradwire.decode(frame))
+    expected = residual.clone()
+    total = expected[5 : 5 + numel] + left
+    total[total.abs() < torch.finfo(torch.float32).tiny] = 0
+    expected[5 : 5 + numel] = torch.where(left == 0, expected[5 : 5 + numel], total)
+    data = torch.frombuffer(bytearray(bytes(frame)), dtype=torch.uint8)
+    assert (left == 0).any()
+    assert not merging._absorb(
+        sums * 1e-37, [0, numel], [codec], rank.there, [5], data, [len(data)]
+    )
+    assert residual.numpy().tobytes() == expected.numpy().tobytes(), "a negative zero stays"

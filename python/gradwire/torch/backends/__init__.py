@@ -2,7 +2,9 @@
 
 ============  ==================================================================================
 ``dispatch``  chooses the backend for a tensor; `Backend` is the interface
-``cpu``       tensors on the CPU, in place; its `Bucket` is the base class of the others
+``bucket``    `Bucket`, encoded by the core in place or in a copy; and what devices fill
+``staging``   copies between a device and the host, and devices that are lost
+``cpu``       tensors on the CPU, in place
 ``host``      tensors on any device, through copies on the host
 ``cuda``      tensors on a GPU, in place, with the kernels of the extension
 ============  ==================================================================================
@@ -21,7 +23,7 @@ states and the same errors.
    a few words per parameter: sizes, counts, and whether a gradient was zero. Headers go to the
    start of a slot by `Bucket.write_header`. An error there occurs before any state has changed. If
    the device does all that by itself, by `Bucket.fill`, this thread does not wait:
-   `FilledSlot.average` later reads the outcome and the frames of all ranks at once.
+   `cuda.slots.FilledSlot.average` later reads the outcome and the frames of all ranks at once.
 3. The *receiving* thread reads the headers of all slots by `Bucket.read_headers`, decodes the
    frames of all ranks with one call, in the order of ranks, or writes summed entries.
    `Bucket.resolve` hands the result over, ordered before any later work of the caller's stream.
@@ -36,9 +38,8 @@ A state is created by `Backend.init_state`, with the attributes and methods of `
 arrays may lie on the device until someone asks for them.
 """
 
-from gradwire.torch.backends.cpu import (
+from gradwire.torch.backends.bucket import (
     Bucket,
-    FilledSlot,
     SlotAverages,
     SlotFacts,
     SlotOrder,
@@ -60,7 +61,6 @@ __all__ = [
     "Backend",
     "BackendInUse",
     "Bucket",
-    "FilledSlot",
     "SlotAverages",
     "SlotFacts",
     "SlotOrder",

@@ -28,7 +28,8 @@ from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.backends.cuda.buckets import bucket
 from gradwire.torch.backends.cuda.operators import are_for, stateless, takes
 from gradwire.torch.backends.cuda.states import DeviceState, init_state, rollback
-from gradwire.torch.backends.host import number, overlap, told
+from gradwire.torch.backends.host import number, overlap
+from gradwire.torch.backends.staging import told
 
 __all__ = [
     "bucket",

@@ -9,11 +9,17 @@ from numpy.typing import NDArray
 from gradwire._codec import Codec
 from gradwire.torch.backends.cuda.operators import operators
 from gradwire.torch.backends.cuda.states import DeviceState, Encoding, on_device
-from gradwire.torch.backends.host import staging, told
+from gradwire.torch.backends.staging import staging, told
 
 PLACE, ADD, RANKS, SENDERS = range(4)  # what becomes of decoded values: see csrc/bucket/decode.h
 # Devices that have met a frame of drawn positions: these take more memory to read.
 _seeded: set[torch.device] = set()
+
+
+def ends_of(numels: Sequence[int]) -> list[int]:
+    """Return the starts and stops, alternating, of parts of these lengths one after another."""
+    ends: list[int] = np.repeat(np.cumsum([0, *numels]), 2)[1:-1].tolist()
+    return ends
 
 
 def encode(
@@ -24,18 +30,14 @@ def encode(
     gradients: torch.Tensor,
     scale: float,
     out: torch.Tensor,
-    positions: Sequence[NDArray[np.uint32] | None] = (),
 ) -> NDArray[np.int64]:
     """Encode parts of a flat tensor on the current stream, and wait for the outcomes.
-
-    The frames are concatenated in `out`: bytes on the device, aligned to 16, with room for all
-    limits. Positions may be given for each part; where None, the codec selects.
 
     Returns a row for each part: bytes, entries sent, entries asked for or -1, entries trimmed, and
     whether all of the input was zero. Fewer rows than parts if one failed: encode that part on the
     host for the error.
     """
-    started = start(codecs, states, ends, limits, gradients, scale, out, positions)
+    started = start(codecs, states, ends, limits, gradients, scale, out)
     return started.outcomes(staging(gradients.device).read(started.table).numpy())
 
 
@@ -49,7 +51,11 @@ def start(
     out: torch.Tensor,
     positions: Sequence[NDArray[np.uint32] | None] = (),
 ) -> Encoding:
-    """Start to encode as `encode` does, without waiting for `Encoding.outcomes`."""
+    """Start to encode parts of a flat tensor, on the current stream.
+
+    The frames are concatenated in `out`: bytes on the device, aligned to 16, with room for all
+    limits. Positions may be given for each part; where None, the codec selects.
+    """
     if positions and all(each is None for each in positions):
         positions = ()
     given = [each is not None for each in positions]

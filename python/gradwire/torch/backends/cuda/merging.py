@@ -27,7 +27,7 @@ from gradwire.sparsify import All, Sparsifier, TopK
 from gradwire.torch.backends.cuda import encoding, structs
 from gradwire.torch.backends.cuda.operators import completed, operators
 from gradwire.torch.backends.cuda.states import NBYTES, ROOM, STATUS, DeviceState, undoable
-from gradwire.torch.backends.host import staging
+from gradwire.torch.backends.staging import staging
 
 _START, _NBYTES, _NUMEL, _COUNT = range(4)  # columns of csrc/bucket/heads.h
 _PARTS = 2  # of a range, at most: see rust/core/src/frame/split.rs
@@ -113,8 +113,7 @@ def merge(
     if not used:
         return nothing, None, 0
     numels = [ranges.numels[i] for i in used]
-    stops = list(itertools.accumulate(numels))
-    ends = [end for pair in zip([0, *stops], stops, strict=False) for end in pair]
+    ends = encoding.ends_of(numels)
     sums, verdicts = _add_up(data, [[each[i] for i in used] for each in whole], ends)
     codecs, states = [ranges.codecs[i] for i in used], [ranges.states[i] for i in used]
     places = zip(used, codecs, states, ends[::2], ends[1::2], strict=True)
@@ -186,29 +185,21 @@ def _add_up(
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return the sums of all ranks' frames, and whether each frame was valid."""
     sums = torch.zeros(ends[-1], dtype=torch.float32, device=data.device)
-    alike: list[list[int]] = [[], [], []]  # ends, starts and bytes, if all ranks cut at one place
-    others: list[list[list[int]]] = [[[], [], []] for _ in parts]
-    for i, begin in enumerate(ends[::2]):
-        own = [rank[i] for rank in parts]
-        same = all(np.array_equal(each[:, _NUMEL], own[0][:, _NUMEL]) for each in own)
-        for rank, rows in enumerate(own):
-            at = begin
-            for j, (start, nbytes, numel, _) in enumerate(rows.tolist()):
-                if not same:
-                    pairs, starts, lens = others[rank]
-                    pairs += (at, at + numel)
-                    starts.append(start)
-                    lens.append(nbytes)
-                elif rank == 0:
-                    alike[0] += (at, at + numel)
-                    alike[1] += [int(each[j, _START]) for each in own]
-                    alike[2] += [int(each[j, _NBYTES]) for each in own]
-                at += numel
-    ranks = len(parts)
-    calls = [(*alike, ranks, encoding.RANKS, float(ranks))]
-    calls += [(*each, 1, encoding.ADD, 1.0) for each in others]
-    decode = operators().decode_bucket
-    return sums, [decode(sums, data, *call, False, 0) for call in calls if call[0]]
+    every = [np.concatenate(rank) for rank in parts]
+    alike = all(np.array_equal(rows[:, _NUMEL], every[0][:, _NUMEL]) for rows in every)
+    verdicts = []
+    # Frames of parts that all ranks cut at one place are added up by one call.
+    for group in [every] if alike else [[rows] for rows in every]:
+        places = np.stack(group, 1)
+        into, scale = (encoding.RANKS, len(group)) if alike else (encoding.ADD, 1)
+        verdicts.append(
+            operators().decode_bucket(
+                *(sums, data, encoding.ends_of(places[:, 0, _NUMEL])),
+                *(places[..., column].reshape(-1).tolist() for column in (_START, _NBYTES)),
+                *(len(group), into, float(scale), False, 0),
+            )
+        )
+    return sums, verdicts
 
 
 def _most(codec: Codec, state: DeviceState, numel: int, sent: int, ranks: int) -> int:

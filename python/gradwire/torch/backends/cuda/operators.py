@@ -21,7 +21,7 @@ from gradwire._codec import Codec
 from gradwire.errors import DeviceError
 from gradwire.extension import Quantizer, Sparsifier
 from gradwire.torch.backends.cuda import structs
-from gradwire.torch.backends.host import staging, told
+from gradwire.torch.backends.staging import staging, told
 
 _kept = threading.local()
 _library, _device = "gradwire", "cuda"

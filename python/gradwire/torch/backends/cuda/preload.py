@@ -9,9 +9,10 @@ import functools
 import torch
 
 from gradwire.torch.backends import cpu
+from gradwire.torch.backends.bucket import checksum, finite
 from gradwire.torch.backends.cuda.states import add_flushed
-from gradwire.torch.backends.host import checksum, staging
 from gradwire.torch.backends.signed_sums import SUMS, sums_of
+from gradwire.torch.backends.staging import staging
 
 _PARTS = (300, 212)  # a whole number of wide loads each, so that kernels with these are loaded, too
 
@@ -38,7 +39,7 @@ def _dense(values: torch.Tensor) -> None:
     """Run the operations for uncompressed parameters, and for gradients in ``.grad``."""
     parts, packed = torch.split(values, list(_PARTS)), torch.empty_like(values)
     torch.cat(parts, out=packed)
-    cpu.finite(packed.fill_(torch.inf), _holds)  # which looks at all of them then
+    finite(packed.fill_(torch.inf), _holds)  # which looks at all of them then
     total = packed.new_zeros(packed.shape, dtype=torch.promote_types(packed.dtype, torch.float32))
     total += packed
     torch.add(packed, 0.0, out=total)

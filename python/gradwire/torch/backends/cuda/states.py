@@ -20,7 +20,7 @@ from gradwire.errors import StateInUseError
 from gradwire.state import VERSION, State, StateBase
 from gradwire.torch.backends.cuda import structs
 from gradwire.torch.backends.cuda.operators import EncodePlan, PlanCache, completed, operators
-from gradwire.torch.backends.host import staging, told
+from gradwire.torch.backends.staging import staging, told
 
 ROOM, _ALIGN = 1024, 256  # as csrc/ops/pieces.h has them
 _MOMENTS = {"momentum_correction": "momentum", "adam_correction": "second_moment"}

@@ -28,7 +28,7 @@ from gradwire.torch.backends import cpu, cuda
 from gradwire.torch.backends.cpu import held
 from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.backends.cuda.operators import takes
-from gradwire.torch.backends.host import is_lost, lost, staging
+from gradwire.torch.backends.staging import is_lost, lost, staging
 
 PATIENCE = 10.0
 """Seconds without an answer after which a kernel is taken to hang. All are loaded before."""
